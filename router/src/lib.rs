@@ -1,1 +1,14 @@
-//! The router.
+//! The Penstock router: takes HTTP, decides what every step of the shards does, and streams tokens back.
+//!
+//! One direction only: `routes` → `validation` → `generation` → `scheduler` → `engine`. Routes never see protobuf,
+//! the engine never sees axum, and the scheduler sees neither clock nor I/O.
+//!
+//! - [`config`]: everything that can be set, parsed once and passed down
+//! - [`generation`]: the handle by which a route starts a generation and reads its events
+//! - [`scheduler`]: the pure state machine that owns requests, slots and KV blocks
+//! - [`engine`]: the seam to the shards, and the gRPC client behind it
+
+pub mod config;
+pub mod engine;
+pub mod generation;
+pub mod scheduler;

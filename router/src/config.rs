@@ -1,0 +1,106 @@
+//! What can be set, declared once: the launcher flattens [`RouterOptions`] into its own flags and hands the router
+//! a complete [`RouterConfig`]. Nothing here reads the environment except clap, when a binary parses its arguments.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+/// All the router needs to start.
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RouterConfig {
+    /// Name of the model as clients see it in `/info` and `/v1/models`
+    #[arg(long)]
+    pub model_id: String,
+
+    /// Local folder with tokenizer.json, tokenizer_config.json and config.json
+    #[arg(long)]
+    pub model_path: PathBuf,
+
+    /// Unix sockets of the shards, rank 0 first
+    #[arg(long, required = true, num_args = 1..)]
+    pub shard_sockets: Vec<PathBuf>,
+
+    /// The settings shared with the launcher
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub options: RouterOptions,
+}
+
+/// Settings that a user of the launcher may give.
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RouterOptions {
+    /// Address to listen on; loopback unless told otherwise, 0.0.0.0 for every interface
+    // Loopback, because a server that nobody secured yet should not be reachable from outside.
+    #[arg(long, env, default_value = "127.0.0.1")]
+    pub hostname: String,
+
+    /// Port to listen on
+    #[arg(long, short, env, default_value_t = 3000)]
+    pub port: u16,
+
+    /// What requests may ask for
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub limits: Limits,
+
+    /// Threads that tokenize and validate requests
+    // Tokenizing 4k tokens takes about 2 ms: two threads keep up with a thousand requests a second.
+    #[arg(long, env, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub validation_workers: u32,
+
+    /// Write logs as one JSON object a line
+    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
+    pub json_output: bool,
+}
+
+/// Bounds on requests. Every refusal names the field, the value given and the limit.
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Limits {
+    /// Requests accepted at once, waiting and running; more are refused with 429
+    #[arg(long, env, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_concurrent_requests: u32,
+
+    /// Longest prompt in tokens [default: one less than --max-total-tokens]
+    #[arg(long, env, alias = "max-input-length", value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_input_tokens: Option<u32>,
+
+    /// Longest sequence in tokens, prompt and output together [default: what the model and the KV cache allow]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(2..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_total_tokens: Option<u32>,
+
+    /// Most tokens computed in one step; longer prompts are split [default: what the shards were sized for]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_batch_prefill_tokens: Option<u32>,
+
+    /// Tokens of KV cache in all [default: what the memory holds]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_batch_total_tokens: Option<u32>,
+
+    /// Largest `best_of` and `n`
+    #[arg(long, env, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_best_of: u32,
+
+    /// Most stop strings in one request
+    #[arg(long, env, default_value_t = 4)]
+    pub max_stop_sequences: u32,
+
+    /// Largest `top_n_tokens` and `top_logprobs`
+    #[arg(long, env, default_value_t = 5)]
+    pub max_top_n_tokens: u32,
+
+    /// Most prompts in one /v1/completions request
+    #[arg(long, env, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_client_batch_size: u32,
+
+    /// Largest request body in bytes
+    #[arg(long, env, default_value_t = 2_000_000)]
+    pub payload_limit: usize,
+}

@@ -1,0 +1,74 @@
+//! The seam to the shards: plans go in, outcomes come out in the same order. Everything above it is free of gRPC,
+//! everything below it is free of requests.
+
+use async_trait::async_trait;
+use thiserror::Error;
+
+use crate::scheduler::{Outcome, Plan};
+
+/// What the shards said of the model and of themselves: results, never written back into any setting.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EngineFacts {
+    /// Version of the shard's package.
+    pub version: String,
+    /// `model_type` of the model.
+    pub model_type: String,
+    /// Type of weights and activations.
+    pub dtype: String,
+    /// Device computed on.
+    pub device: String,
+    /// Shards in the tensor-parallel group.
+    pub world_size: u32,
+    /// Token positions per KV block.
+    pub block_size: u32,
+    /// KV blocks in the pool.
+    pub num_blocks: u32,
+    /// Rows for running sequences.
+    pub num_slots: u32,
+    /// Token ids are below this.
+    pub vocab_size: u32,
+    /// Ids that end a sequence.
+    pub eos_token_ids: Vec<u32>,
+    /// Longest sequence a slot can hold.
+    pub max_sequence_len: u32,
+    /// Most tokens one plan may compute.
+    pub max_step_tokens: u32,
+    /// Most top tokens a request may ask for.
+    pub max_top_logprobs: u32,
+    /// Optional things the shards can do.
+    pub abilities: Vec<String>,
+}
+
+/// Why the shards can no longer be used. All of them end the stream: recovery is a new one.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// A shard cannot be reached, or its stream broke.
+    #[error("shard {rank} cannot be reached: {reason}")]
+    Unreachable {
+        /// Which one.
+        rank: usize,
+        /// What was seen.
+        reason: String,
+    },
+    /// A shard answered something that the protocol does not allow, or ranks disagree.
+    #[error("shard {rank} broke the protocol: {reason}")]
+    Protocol {
+        /// Which one.
+        rank: usize,
+        /// What was seen.
+        reason: String,
+    },
+}
+
+/// A group of shards with an open stream.
+#[async_trait]
+pub trait Engine: Send {
+    /// What the shards said when the stream was opened.
+    fn facts(&self) -> &EngineFacts;
+
+    /// Sends a plan without waiting for anything.
+    fn send(&mut self, plan: &Plan) -> Result<(), EngineError>;
+
+    /// The outcome of the oldest plan that is not yet answered. Cancel safe.
+    async fn recv(&mut self) -> Result<Outcome, EngineError>;
+}

@@ -1,0 +1,115 @@
+//! A step as the scheduler sees it: what goes to the shards ([`Plan`]) and what comes back ([`Outcome`]). The same
+//! deltas as in `proto/engine.proto`, in types that cannot be mixed up.
+
+use std::sync::Arc;
+
+use super::request::{Grammar, SamplingParams, TopToken};
+
+/// A row of per-sequence state on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(pub u32);
+
+/// A KV block in the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId(pub u32);
+
+/// A run of token positions of one slot to compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Whose.
+    pub slot: SlotId,
+    /// First position.
+    pub start: u32,
+    /// How many.
+    pub len: u32,
+}
+
+/// A sequence that gets a slot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Admission {
+    /// The slot.
+    pub slot: SlotId,
+    /// All tokens known so far: prompt, then what was generated before a preemption or replay.
+    pub tokens: Arc<[u32]>,
+    /// How many of them are prompt.
+    pub prompt_len: u32,
+    /// Blocks it starts with, in order of position.
+    pub blocks: Vec<BlockId>,
+    /// How to choose its tokens.
+    pub sampling: SamplingParams,
+    /// End-of-sequence ids that must not be chosen yet (see `min_new_tokens`).
+    pub suppressed: Arc<[u32]>,
+    /// Constrains the output.
+    pub grammar: Option<Grammar>,
+    /// Which adapter to apply.
+    pub adapter_id: Option<String>,
+}
+
+/// One step, as a delta to what the shards already hold.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Plan {
+    /// Counts up by one from 1 in every epoch.
+    pub step: u64,
+    /// Slots given back.
+    pub retired: Vec<SlotId>,
+    /// Slots given out.
+    pub admitted: Vec<Admission>,
+    /// Blocks added to slots.
+    pub appended: Vec<(SlotId, Vec<BlockId>)>,
+    /// Blocks copied, from and to.
+    pub copied: Vec<(BlockId, BlockId)>,
+    /// What is computed.
+    pub spans: Vec<Span>,
+}
+
+/// A token sampled for a slot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampled {
+    /// Whose.
+    pub slot: SlotId,
+    /// Which.
+    pub id: u32,
+    /// Its log probability.
+    pub logprob: f32,
+    /// The most likely ones, if asked for.
+    pub top: Vec<TopToken>,
+}
+
+/// Log probabilities of a stretch of a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptScores {
+    /// Whose.
+    pub slot: SlotId,
+    /// Position of the first.
+    pub start: u32,
+    /// One per position.
+    pub logprobs: Vec<f32>,
+}
+
+/// Where the time of a step went on rank 0, in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepTimings {
+    /// Applying the plan.
+    pub upload_us: u32,
+    /// The model.
+    pub forward_us: u32,
+    /// Choosing tokens.
+    pub sample_us: u32,
+    /// Reading them.
+    pub download_us: u32,
+}
+
+/// The answer to a plan.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Outcome {
+    /// The plan's step.
+    pub step: u64,
+    /// One for each span that ended at its slot's length, but for those in `errors`.
+    pub sampled: Vec<Sampled>,
+    /// Prompt scores, for slots that asked.
+    pub prompt_scores: Vec<PromptScores>,
+    /// Slots that failed alone, and why.
+    pub errors: Vec<(SlotId, String)>,
+    /// Where the time went.
+    pub timings: StepTimings,
+}

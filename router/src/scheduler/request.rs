@@ -1,0 +1,158 @@
+//! What the scheduler is asked for and what it answers, in words that know neither HTTP nor protobuf.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// Names a request for as long as the router lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// One sequence to generate. Already validated: every number is in range for the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewRequest {
+    /// The prompt; at least one token.
+    pub prompt: Arc<[u32]>,
+    /// Most tokens to generate; at least one, and prompt + this fits a slot.
+    pub max_new_tokens: u32,
+    /// How to choose tokens.
+    pub sampling: SamplingParams,
+    /// Go on past end-of-sequence tokens.
+    pub ignore_eos: bool,
+    /// Constrains the output.
+    pub grammar: Option<Grammar>,
+    /// Which adapter to apply; `None` is the base model.
+    pub adapter_id: Option<String>,
+}
+
+/// How to choose the next token; field by field as in `proto/engine.proto`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplingParams {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// 0 keeps all.
+    pub top_k: u32,
+    /// 1 keeps all.
+    pub top_p: f32,
+    /// 0 keeps all.
+    pub min_p: f32,
+    /// 1 keeps all.
+    pub typical_p: f32,
+    /// 1 is off.
+    pub repetition_penalty: f32,
+    /// 0 is off.
+    pub frequency_penalty: f32,
+    /// 0 is off.
+    pub presence_penalty: f32,
+    /// Seed of the draws.
+    pub seed: u64,
+    /// Added to the logits of these ids.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// How many of the most likely tokens to report.
+    pub num_top_logprobs: u32,
+    /// Report the log probabilities of the prompt.
+    pub prompt_logprobs: bool,
+    /// End-of-sequence tokens are not chosen before so many tokens.
+    pub min_new_tokens: u32,
+}
+
+impl SamplingParams {
+    /// The most likely token each time.
+    pub fn greedy() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            typical_p: 1.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            seed: 0,
+            logit_bias: Vec::new(),
+            num_top_logprobs: 0,
+            prompt_logprobs: false,
+            min_new_tokens: 0,
+        }
+    }
+}
+
+/// A constraint on the output, as text; the shard compiles it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grammar {
+    /// What the text is.
+    pub kind: GrammarKind,
+    /// The schema, expression or grammar.
+    pub text: String,
+}
+
+/// The languages grammars are written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GrammarKind {
+    /// A JSON schema.
+    JsonSchema,
+    /// A regular expression.
+    Regex,
+    /// Lark, as llguidance reads it.
+    Lark,
+}
+
+/// One of the most likely tokens at a position.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TopToken {
+    /// Its id.
+    pub id: u32,
+    /// Its log probability.
+    pub logprob: f32,
+}
+
+/// Why a generation was complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// `max_new_tokens` were generated.
+    Length,
+    /// The model ended the sequence.
+    EndOfSequence,
+}
+
+/// Why a request was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// Too many requests wait or run.
+    #[error(
+        "Model is overloaded: {current} requests in flight, the limit is {limit} (--max-concurrent-requests)"
+    )]
+    Overloaded {
+        /// How many there are.
+        current: u32,
+        /// How many there may be.
+        limit: u32,
+    },
+    /// It could never run, not even alone.
+    #[error(
+        "the request needs {needed} tokens of KV cache and all of it holds {available} (--max-batch-total-tokens)"
+    )]
+    TooLarge {
+        /// What it needs.
+        needed: u64,
+        /// What there is.
+        available: u64,
+    },
+    /// The server is stopping.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+}
+
+/// Why an accepted request ended without completing.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Failure {
+    /// The shard refused or failed this request alone.
+    #[error("{0}")]
+    Request(String),
+    /// The shards were lost.
+    #[error("the model shards stopped answering: {0}")]
+    EngineLost(String),
+    /// The server is stopping.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+}
