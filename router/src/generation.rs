@@ -78,6 +78,15 @@ impl EngineHandle {
         self.status.borrow().clone()
     }
 
+    /// Returns when the shards are lost, with the reason.
+    pub async fn wait_for_loss(&mut self) -> String {
+        let lost = self.status.wait_for(|status| matches!(status, EngineStatus::Lost(_))).await;
+        match lost.as_deref() {
+            Ok(EngineStatus::Lost(reason)) => reason.clone(),
+            _ => "the engine loop has ended".to_owned(),
+        }
+    }
+
     /// Queues a request. Refused at once, with the limit that was hit, when there is no room for it.
     pub async fn submit(&self, request: NewRequest) -> Result<Generation, Refused> {
         // Bounded in effect: a request has at most `max_new_tokens` events, each of a few dozen bytes.

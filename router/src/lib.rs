@@ -6,9 +6,11 @@
 //! - [`config`]: everything that can be set, parsed once and passed down
 //! - [`generation`]: the handle by which a route starts a generation and reads its events
 //! - [`scheduler`]: the pure state machine that owns requests, slots and KV blocks
+//! - [`engine_loop`]: the thin task around the scheduler
 //! - [`engine`]: the seam to the shards, and the gRPC client behind it
 
 pub mod config;
 pub mod engine;
+pub mod engine_loop;
 pub mod generation;
 pub mod scheduler;

@@ -1,8 +1,13 @@
 //! The seam to the shards: plans go in, outcomes come out in the same order. Everything above it is free of gRPC,
 //! everything below it is free of requests.
 
+mod client;
+mod sharded;
+
 use async_trait::async_trait;
 use thiserror::Error;
+
+pub use sharded::ShardedEngine;
 
 use crate::scheduler::{Outcome, Plan};
 

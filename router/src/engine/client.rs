@@ -1,0 +1,268 @@
+//! One shard over a Unix socket. The only file that knows protobuf types.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::service_fn;
+
+use super::EngineFacts;
+use crate::scheduler::{
+    Admission, BlockId, GrammarKind, Outcome, Plan, PromptScores, Sampled, SamplingParams, SlotId,
+    StepTimings, TopToken,
+};
+
+#[expect(unused_qualifications, reason = "generated from proto/engine.proto")]
+mod pb {
+    tonic::include_proto!("penstock.engine.v1");
+}
+
+/// Largest message either way: a prompt of a million tokens is 5 MB, prompt scores of one step far less.
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
+/// A local socket answers at once or never.
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A connected shard with an open stream of plans.
+pub(super) struct ShardClient {
+    client: pb::engine_client::EngineClient<Channel>,
+    plans: mpsc::UnboundedSender<pb::Plan>,
+    outcomes: Streaming<pb::Outcome>,
+    epoch: u64,
+}
+
+/// What a shard says of itself: the facts, and its place in the group.
+pub(super) struct Description {
+    pub facts: EngineFacts,
+    pub rank: u32,
+    pub last_epoch: u64,
+}
+
+/// A shard's answer: its tokens if it is rank 0, and the checksum of what it sampled.
+pub(super) struct RankOutcome {
+    pub outcome: Outcome,
+    pub checksum: u32,
+}
+
+/// A shard that answers calls but has no stream yet.
+pub(super) struct Connection(pb::engine_client::EngineClient<Channel>);
+
+impl Connection {
+    pub async fn open(socket: &Path) -> Result<Self, String> {
+        let path: PathBuf = socket.to_owned();
+        let connector = service_fn(move |_: Uri| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        });
+        // The URI is required and ignored: the connector knows where to go.
+        let endpoint = Endpoint::from_static("http://shard").connect_timeout(CALL_DEADLINE);
+        let channel = endpoint
+            .connect_with_connector(connector)
+            .await
+            .map_err(|error| format!("{}: {error}", socket.display()))?;
+        let client = pb::engine_client::EngineClient::new(channel)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        Ok(Self(client))
+    }
+
+    pub async fn describe(&mut self) -> Result<Description, String> {
+        let call = self.0.describe(pb::DescribeRequest {});
+        let reply = tokio::time::timeout(CALL_DEADLINE, call)
+            .await
+            .map_err(|_| format!("no answer to Describe within {} s", CALL_DEADLINE.as_secs()))?
+            .map_err(|status| status.to_string())?;
+        Ok(reply.into_inner().into())
+    }
+
+    /// Opens the stream of plans under `epoch`.
+    pub async fn run(mut self, epoch: u64) -> Result<ShardClient, String> {
+        // Bounded in effect: the scheduler keeps at most MAX_PLANS_IN_FLIGHT plans unanswered.
+        let (plans, receiver) = mpsc::unbounded_channel();
+        let call = self.0.run(UnboundedReceiverStream::new(receiver));
+        let reply = tokio::time::timeout(CALL_DEADLINE, call)
+            .await
+            .map_err(|_| format!("no answer to Run within {} s", CALL_DEADLINE.as_secs()))?
+            .map_err(|status| status.to_string())?;
+        Ok(ShardClient { client: self.0, plans, outcomes: reply.into_inner(), epoch })
+    }
+}
+
+impl ShardClient {
+    pub fn send(&self, plan: &Plan) -> Result<(), String> {
+        self.plans.send(to_pb(plan, self.epoch)).map_err(|_| "its stream is closed".to_owned())
+    }
+
+    /// The next outcome. Cancel safe.
+    pub async fn recv(&mut self) -> Result<RankOutcome, String> {
+        loop {
+            let outcome = self.outcomes.message().await.map_err(|status| status.to_string())?;
+            let outcome = outcome.ok_or("it closed the stream")?;
+            if outcome.epoch == self.epoch {
+                return outcome.try_into();
+            }
+        }
+    }
+
+    /// Beats of the shard, until they stop; the error says what was seen.
+    pub fn watch(
+        &self,
+        interval: Duration,
+        silence: Duration,
+    ) -> impl Future<Output = String> + Send + use<> {
+        let mut client = self.client.clone();
+        async move {
+            let request = pb::WatchRequest { interval_ms: interval.as_millis() as u32 };
+            let mut beats = match client.watch(request).await {
+                Ok(reply) => reply.into_inner(),
+                Err(status) => return status.to_string(),
+            };
+            loop {
+                match tokio::time::timeout(silence, beats.message()).await {
+                    Err(_) => return format!("no heartbeat for {} ms", silence.as_millis()),
+                    Ok(Err(status)) => return status.to_string(),
+                    Ok(Ok(None)) => return "it closed the heartbeat stream".to_owned(),
+                    Ok(Ok(Some(_))) => {}
+                }
+            }
+        }
+    }
+}
+
+impl From<pb::DescribeResponse> for Description {
+    fn from(reply: pb::DescribeResponse) -> Self {
+        Self {
+            rank: reply.rank,
+            last_epoch: reply.last_epoch,
+            facts: EngineFacts {
+                version: reply.version,
+                model_type: reply.model_type,
+                dtype: reply.dtype,
+                device: reply.device,
+                world_size: reply.world_size,
+                block_size: reply.block_size,
+                num_blocks: reply.num_blocks,
+                num_slots: reply.num_slots,
+                vocab_size: reply.vocab_size,
+                eos_token_ids: reply.eos_token_ids,
+                max_sequence_len: reply.max_sequence_len,
+                max_step_tokens: reply.max_step_tokens,
+                max_top_logprobs: reply.max_top_logprobs,
+                abilities: reply.abilities,
+            },
+        }
+    }
+}
+
+fn to_pb(plan: &Plan, epoch: u64) -> pb::Plan {
+    let numbers = |blocks: &[BlockId]| blocks.iter().map(|block| block.0).collect::<Vec<_>>();
+    pb::Plan {
+        epoch,
+        step: plan.step,
+        retired_slots: plan.retired.iter().map(|slot| slot.0).collect(),
+        admitted: plan.admitted.iter().map(admission_to_pb).collect(),
+        appended_slots: plan.appended.iter().map(|(slot, _)| slot.0).collect(),
+        appended_counts: plan.appended.iter().map(|(_, blocks)| blocks.len() as u32).collect(),
+        appended_blocks: plan.appended.iter().flat_map(|(_, blocks)| numbers(blocks)).collect(),
+        copied_from: plan.copied.iter().map(|(from, _)| from.0).collect(),
+        copied_to: plan.copied.iter().map(|(_, to)| to.0).collect(),
+        span_slots: plan.spans.iter().map(|span| span.slot.0).collect(),
+        span_starts: plan.spans.iter().map(|span| span.start).collect(),
+        span_lens: plan.spans.iter().map(|span| span.len).collect(),
+    }
+}
+
+fn admission_to_pb(admission: &Admission) -> pb::Admit {
+    pb::Admit {
+        slot: admission.slot.0,
+        token_ids: admission.tokens.to_vec(),
+        prompt_len: admission.prompt_len,
+        block_ids: admission.blocks.iter().map(|block| block.0).collect(),
+        sampling: Some(sampling_to_pb(&admission.sampling, &admission.suppressed)),
+        grammar: admission.grammar.as_ref().map(|grammar| pb::Grammar {
+            kind: match grammar.kind {
+                GrammarKind::JsonSchema => pb::grammar::Kind::JsonSchema,
+                GrammarKind::Regex => pb::grammar::Kind::Regex,
+                GrammarKind::Lark => pb::grammar::Kind::Lark,
+            }
+            .into(),
+            text: grammar.text.clone(),
+        }),
+        adapter_id: admission.adapter_id.clone().unwrap_or_default(),
+    }
+}
+
+fn sampling_to_pb(sampling: &SamplingParams, suppressed: &[u32]) -> pb::SamplingParams {
+    pb::SamplingParams {
+        temperature: sampling.temperature,
+        top_k: sampling.top_k,
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+        typical_p: sampling.typical_p,
+        repetition_penalty: sampling.repetition_penalty,
+        frequency_penalty: sampling.frequency_penalty,
+        presence_penalty: sampling.presence_penalty,
+        seed: sampling.seed,
+        logit_bias_ids: sampling.logit_bias.iter().map(|(id, _)| *id).collect(),
+        logit_bias_values: sampling.logit_bias.iter().map(|(_, value)| *value).collect(),
+        num_top_logprobs: sampling.num_top_logprobs,
+        prompt_logprobs: sampling.prompt_logprobs,
+        min_new_tokens: sampling.min_new_tokens,
+        suppressed_ids: suppressed.to_vec(),
+    }
+}
+
+impl TryFrom<pb::Outcome> for RankOutcome {
+    type Error = String;
+
+    fn try_from(reply: pb::Outcome) -> Result<Self, String> {
+        let checksum = reply.sampled_checksum;
+        let sampled = sampled_from_pb(&reply)?;
+        let timings = reply.timings.unwrap_or_default();
+        let outcome = Outcome {
+            step: reply.step,
+            sampled,
+            prompt_scores: reply.prompt_logprobs.into_iter().map(prompt_scores_from_pb).collect(),
+            errors: reply.slot_errors.into_iter().map(|error| (SlotId(error.slot), error.message)).collect(),
+            timings: StepTimings {
+                upload_us: timings.upload_us,
+                forward_us: timings.forward_us,
+                sample_us: timings.sample_us,
+                download_us: timings.download_us,
+            },
+        };
+        Ok(Self { outcome, checksum })
+    }
+}
+
+fn sampled_from_pb(reply: &pb::Outcome) -> Result<Vec<Sampled>, String> {
+    let (slots, ids, logprobs) = (&reply.sampled_slots, &reply.sampled_ids, &reply.sampled_logprobs);
+    if slots.len() != ids.len() || slots.len() != logprobs.len() {
+        let lens = (slots.len(), ids.len(), logprobs.len());
+        return Err(format!("slots, ids and logprobs differ in number: {lens:?}"));
+    }
+    let rows = slots.iter().zip(ids).zip(logprobs);
+    let mut sampled: Vec<Sampled> = rows
+        .map(|((slot, id), logprob)| Sampled {
+            slot: SlotId(*slot),
+            id: *id,
+            logprob: *logprob,
+            top: Vec::new(),
+        })
+        .collect();
+    for top in &reply.top_tokens {
+        let row = sampled.iter_mut().find(|row| row.slot.0 == top.slot);
+        let row = row.ok_or_else(|| format!("top tokens for slot {}, which sampled nothing", top.slot))?;
+        let pairs = top.token_ids.iter().zip(&top.logprobs);
+        row.top = pairs.map(|(id, logprob)| TopToken { id: *id, logprob: *logprob }).collect();
+    }
+    Ok(sampled)
+}
+
+fn prompt_scores_from_pb(part: pb::PromptLogprobs) -> PromptScores {
+    PromptScores { slot: SlotId(part.slot), start: part.start, logprobs: part.logprobs }
+}

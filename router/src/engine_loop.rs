@@ -1,0 +1,176 @@
+//! The thin task that drives the scheduler: commands and outcomes in, plans and events out. It owns the scheduler,
+//! the engine and the list of who listens; nothing here decides anything.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tracing::{debug, error};
+
+use crate::engine::{Engine, EngineError};
+use crate::generation::{Command, EngineHandle, EngineStatus, GeneratedToken, GenerationEvent};
+use crate::scheduler::{
+    Event, EventKind, Failure, Load, MAX_PLANS_IN_FLIGHT, Mismatch, Outcome, RequestId, Scheduler,
+    SchedulerConfig, StepTimings,
+};
+
+/// What an operator sees of the loop, step by step. Implemented by the metrics.
+pub trait Observer: Send + 'static {
+    /// A step was answered.
+    fn on_step(&mut self, step: &StepSummary);
+}
+
+/// One answered step in numbers.
+#[derive(Debug, Clone, Copy)]
+pub struct StepSummary {
+    /// How full everything is after it.
+    pub load: Load,
+    /// Tokens that it sampled.
+    pub num_sampled: usize,
+    /// Times a request had to give its memory back, since the start.
+    pub num_preemptions: u64,
+    /// Where the shards spent it.
+    pub timings: StepTimings,
+}
+
+/// Starts the loop and returns the handle to it. The loop ends when every handle and generation is dropped, or when
+/// the shards are lost.
+pub fn spawn(engine: Box<dyn Engine>, config: SchedulerConfig, observer: impl Observer) -> EngineHandle {
+    let (commands_tx, commands) = mpsc::unbounded_channel();
+    let (status_tx, status) = watch::channel(EngineStatus::Ready);
+    let facts = Arc::new(engine.facts().clone());
+    let engine_loop = EngineLoop {
+        engine,
+        scheduler: Scheduler::new(config),
+        observer: Box::new(observer),
+        listeners: HashMap::new(),
+        started: Instant::now(),
+        in_flight: 0,
+    };
+    tokio::spawn(async move {
+        let status = match engine_loop.run(commands).await {
+            Ok(()) => EngineStatus::Lost("the engine loop has ended".to_owned()),
+            Err(lost) => EngineStatus::Lost(lost),
+        };
+        // Nobody may be left to hear it.
+        let _ = status_tx.send(status);
+    });
+    EngineHandle { commands: commands_tx, status, facts }
+}
+
+struct EngineLoop {
+    engine: Box<dyn Engine>,
+    scheduler: Scheduler,
+    observer: Box<dyn Observer>,
+    listeners: HashMap<RequestId, mpsc::UnboundedSender<GenerationEvent>>,
+    started: Instant,
+    in_flight: usize,
+}
+
+impl EngineLoop {
+    async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) -> Result<(), String> {
+        loop {
+            let turn = tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => { self.on_command(command); Ok(()) }
+                    None => return Ok(()),
+                },
+                outcome = self.engine.recv() => self.on_outcome(outcome),
+            };
+            // Commands that are already here go into the same plan.
+            while let Ok(command) = commands.try_recv() {
+                self.on_command(command);
+            }
+            if let Err(lost) = turn.and_then(|()| self.send_plans()) {
+                return Err(self.fail_all(lost, commands));
+            }
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Submit { request, events, reply } => {
+                let accepted = self.scheduler.on_request(request, self.started.elapsed());
+                let id = accepted.as_ref().ok().copied();
+                match (id, reply.send(accepted)) {
+                    (Some(id), Ok(())) => drop(self.listeners.insert(id, events)),
+                    // The client left while it was being accepted.
+                    (Some(id), Err(_)) => self.scheduler.on_cancel(id),
+                    (None, _) => {}
+                }
+            }
+            Command::Cancel(id) => {
+                self.listeners.remove(&id);
+                self.scheduler.on_cancel(id);
+            }
+        }
+    }
+
+    fn on_outcome(&mut self, outcome: Result<Outcome, EngineError>) -> Result<(), String> {
+        let outcome = outcome.map_err(|error| error.to_string())?;
+        let (timings, num_sampled) = (outcome.timings, outcome.sampled.len());
+        let events = self.scheduler.on_outcome(outcome).map_err(|error: Mismatch| error.to_string())?;
+        self.in_flight -= 1;
+        self.publish(events);
+        self.observer.on_step(&StepSummary {
+            load: self.scheduler.load(),
+            num_sampled,
+            num_preemptions: self.scheduler.num_preemptions(),
+            timings,
+        });
+        Ok(())
+    }
+
+    /// Keeps the shards supplied: plan N+1 goes out before outcome N is back.
+    fn send_plans(&mut self) -> Result<(), String> {
+        while self.in_flight < MAX_PLANS_IN_FLIGHT {
+            let Some((plan, events)) = self.scheduler.plan(self.started.elapsed()) else { break };
+            self.engine.send(&plan).map_err(|error| error.to_string())?;
+            self.in_flight += 1;
+            self.publish(events);
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, events: Vec<Event>) {
+        for event in events {
+            let (message, last) = message(event.kind);
+            let Some(listener) = self.listeners.get(&event.id) else { continue };
+            // A listener that is gone has sent a cancel, which is on its way.
+            let _ = listener.send(message);
+            if last {
+                self.listeners.remove(&event.id);
+            }
+        }
+    }
+
+    /// The shards are lost: every request, also those that still knock, gets one final error.
+    fn fail_all(&mut self, lost: String, mut commands: mpsc::UnboundedReceiver<Command>) -> String {
+        error!(reason = %lost, "the shards are lost");
+        commands.close();
+        while let Ok(command) = commands.try_recv() {
+            self.on_command(command);
+        }
+        for (id, listener) in self.listeners.drain() {
+            debug!(request = id.0, "failed with the shards");
+            let _ = listener.send(GenerationEvent::Failed(Failure::EngineLost(lost.clone())));
+        }
+        lost
+    }
+}
+
+/// What a listener is told, and whether it is the last thing.
+fn message(kind: EventKind) -> (GenerationEvent, bool) {
+    match kind {
+        EventKind::Admitted { queued, cached_tokens } => {
+            (GenerationEvent::Admitted { queued, cached_tokens }, false)
+        }
+        EventKind::PromptLogprobs(logprobs) => (GenerationEvent::PromptLogprobs(logprobs), false),
+        EventKind::Token(token, finish) => {
+            let (id, logprob, top) = (token.id, token.logprob, token.top);
+            (GenerationEvent::Token(GeneratedToken { id, logprob, top, finish }), finish.is_some())
+        }
+        EventKind::Failed(failure) => (GenerationEvent::Failed(failure), true),
+    }
+}

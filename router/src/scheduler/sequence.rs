@@ -1,0 +1,109 @@
+//! One request on its way through the scheduler: its tokens, and while it runs, its slot and blocks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::plan::{Admission, BlockId, SlotId};
+use super::request::{FinishReason, NewRequest};
+
+/// A request and what is known of its output. Tokens survive preemption and the loss of the shards; `row` does not.
+#[derive(Debug)]
+pub struct Sequence {
+    pub request: NewRequest,
+    /// The prompt, then the tokens that outcomes confirmed.
+    pub tokens: Vec<u32>,
+    /// When it was submitted.
+    pub arrived: Duration,
+    /// Set while it runs.
+    pub row: Option<Row>,
+    /// Plans in flight that compute something for it.
+    pub num_in_flight: u32,
+    /// Whether its client was told that it left the queue.
+    pub announced: bool,
+    /// Log probabilities of the prompt, as spans bring them in.
+    pub prompt_scores: Vec<Option<f32>>,
+}
+
+/// What a running sequence holds on the device.
+#[derive(Debug)]
+pub struct Row {
+    pub slot: SlotId,
+    pub blocks: Vec<BlockId>,
+    /// Positions whose KV is computed by plans sent so far.
+    pub planned: u32,
+    /// Tokens in the slot once those plans are done: the confirmed ones and one for each sample in flight.
+    pub len: u32,
+    /// The last plan that touches it.
+    pub last_step: u64,
+}
+
+impl Sequence {
+    pub fn new(request: NewRequest, arrived: Duration) -> Self {
+        let tokens = request.prompt.to_vec();
+        Self {
+            request,
+            tokens,
+            arrived,
+            row: None,
+            num_in_flight: 0,
+            announced: false,
+            prompt_scores: Vec::new(),
+        }
+    }
+
+    pub fn prompt_len(&self) -> u32 {
+        self.request.prompt.len() as u32
+    }
+
+    pub fn len(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// Longest it may become.
+    pub fn max_len(&self) -> u32 {
+        self.prompt_len() + self.request.max_new_tokens
+    }
+
+    /// Token positions that the next plan could compute; 0 when it is complete but for outcomes in flight.
+    pub fn num_plannable(&self) -> u32 {
+        match &self.row {
+            // The last token of a complete sequence is never fed back.
+            Some(row) if row.len < self.max_len() => row.len - row.planned,
+            _ => 0,
+        }
+    }
+
+    /// Takes one sampled token in and says whether it was the last.
+    pub fn push(&mut self, token: u32, eos: &[u32]) -> Option<FinishReason> {
+        self.tokens.push(token);
+        // Length first: clients of TGI see `length` when the last token allowed is an end of sequence, too.
+        if self.len() >= self.max_len() {
+            return Some(FinishReason::Length);
+        }
+        let ended = !self.request.ignore_eos && eos.contains(&token);
+        ended.then_some(FinishReason::EndOfSequence)
+    }
+
+    /// Keeps the log probabilities of prompt positions `start ..`.
+    pub fn keep_prompt_scores(&mut self, start: u32, logprobs: &[f32]) {
+        self.prompt_scores.resize(self.request.prompt.len(), None);
+        for (score, logprob) in self.prompt_scores.iter_mut().skip(start as usize).zip(logprobs) {
+            *score = Some(*logprob);
+        }
+    }
+
+    /// What the shards need to take it in.
+    pub fn admission(&self, slot: SlotId, blocks: &[BlockId], eos: &Arc<[u32]>) -> Admission {
+        let suppress = self.request.sampling.min_new_tokens > 0;
+        Admission {
+            slot,
+            tokens: self.tokens.as_slice().into(),
+            prompt_len: self.prompt_len(),
+            blocks: blocks.to_vec(),
+            sampling: self.request.sampling.clone(),
+            suppressed: if suppress { Arc::clone(eos) } else { Arc::default() },
+            grammar: self.request.grammar.clone(),
+            adapter_id: self.request.adapter_id.clone(),
+        }
+    }
+}
