@@ -12,7 +12,7 @@ use crate::engine::{Engine, EngineError};
 use crate::generation::{Command, EngineHandle, EngineStatus, GeneratedToken, GenerationEvent};
 use crate::scheduler::{
     Event, EventKind, Failure, Load, MAX_PLANS_IN_FLIGHT, Mismatch, Outcome, RequestId, Scheduler,
-    SchedulerConfig, StepTimings,
+    SchedulerConfig, StepTimings, Totals,
 };
 
 /// What an operator sees of the loop, step by step. Implemented by the metrics.
@@ -28,8 +28,8 @@ pub struct StepSummary {
     pub load: Load,
     /// Tokens that it sampled.
     pub num_sampled: usize,
-    /// Times a request had to give its memory back, since the start.
-    pub num_preemptions: u64,
+    /// Counts since the start.
+    pub totals: Totals,
     /// Where the shards spent it.
     pub timings: StepTimings,
 }
@@ -91,7 +91,7 @@ impl EngineLoop {
     fn on_command(&mut self, command: Command) {
         match command {
             Command::Submit { request, events, reply } => {
-                let accepted = self.scheduler.on_request(request, self.started.elapsed());
+                let accepted = self.scheduler.on_request(*request, self.started.elapsed());
                 let id = accepted.as_ref().ok().copied();
                 match (id, reply.send(accepted)) {
                     (Some(id), Ok(())) => drop(self.listeners.insert(id, events)),
@@ -116,7 +116,7 @@ impl EngineLoop {
         self.observer.on_step(&StepSummary {
             load: self.scheduler.load(),
             num_sampled,
-            num_preemptions: self.scheduler.num_preemptions(),
+            totals: self.scheduler.totals(),
             timings,
         });
         Ok(())

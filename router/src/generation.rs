@@ -43,7 +43,7 @@ pub struct GeneratedToken {
 /// Messages to the engine loop.
 pub(crate) enum Command {
     Submit {
-        request: NewRequest,
+        request: Box<NewRequest>,
         events: mpsc::UnboundedSender<GenerationEvent>,
         reply: oneshot::Sender<Result<RequestId, Refused>>,
     },
@@ -92,7 +92,7 @@ impl EngineHandle {
         // Bounded in effect: a request has at most `max_new_tokens` events, each of a few dozen bytes.
         let (events_tx, events) = mpsc::unbounded_channel();
         let (reply, accepted) = oneshot::channel();
-        let submit = Command::Submit { request, events: events_tx, reply };
+        let submit = Command::Submit { request: Box::new(request), events: events_tx, reply };
         self.commands.send(submit).map_err(|_| Refused::ShuttingDown)?;
         let id = accepted.await.map_err(|_| Refused::ShuttingDown)??;
         Ok(Generation { id, events, commands: self.commands.clone() })

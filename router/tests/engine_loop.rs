@@ -9,7 +9,8 @@ use penstock_router::generation::{EngineHandle, EngineStatus, Generation, Genera
 use penstock_router::scheduler::{
     Failure, FinishReason, NewRequest, Refused, SamplingParams, SchedulerConfig,
 };
-use support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
+use support::fake_engine::{FakeControl, FakeEngine};
+use support::fake_shard::{expected_tokens, small_facts};
 
 struct Ignore;
 
@@ -18,19 +19,12 @@ impl Observer for Ignore {
 }
 
 fn spawn((engine, control): (FakeEngine, FakeControl)) -> (EngineHandle, FakeControl) {
-    let config = SchedulerConfig::new(&small_facts(), 128, None);
+    let config = SchedulerConfig::new(&small_facts(), 128);
     (engine_loop::spawn(Box::new(engine), config, Ignore), control)
 }
 
 fn request(prompt: &[u32], max_new_tokens: u32) -> NewRequest {
-    NewRequest {
-        prompt: prompt.into(),
-        max_new_tokens,
-        sampling: SamplingParams::greedy(),
-        ignore_eos: false,
-        grammar: None,
-        adapter_id: None,
-    }
+    NewRequest::new(prompt.into(), max_new_tokens, SamplingParams::greedy())
 }
 
 async fn tokens(mut generation: Generation) -> (Vec<u32>, FinishReason) {
@@ -58,7 +52,7 @@ async fn many_requests_at_once_get_what_they_would_get_alone() {
         running.push(tokio::spawn(tokens(engine.submit(request(prompt, 30)).await.unwrap())));
     }
     for (prompt, run) in prompts.iter().zip(running) {
-        assert_eq!(run.await.unwrap().0, expected_tokens(prompt, 30, &small_facts()));
+        assert_eq!(run.await.unwrap().0, expected_tokens(prompt, 0, 30, &small_facts()));
     }
 }
 
@@ -78,7 +72,7 @@ async fn sends_the_next_plan_before_the_outcome_of_the_last() {
         }
         tokio::task::yield_now().await;
     }
-    assert_eq!(reader.await.unwrap().0, expected_tokens(&[1, 2, 3], 6, &small_facts()));
+    assert_eq!(reader.await.unwrap().0, expected_tokens(&[1, 2, 3], 0, 6, &small_facts()));
 }
 
 #[tokio::test]

@@ -1,145 +1,251 @@
-//! Who holds which KV block. Blocks come back through a fence: a block that a step in flight may still touch is not
-//! given out before that step is answered.
+//! Who holds which KV block, and which blocks without a holder still stand for a published prefix.
+//!
+//! ```text
+//!            take                    release                 step answered
+//!   free ───────────► held by 1..n ──────────► fenced ──┬───────────────────► free     (never published)
+//!    ▲                  ▲     ▲                   │      └───────────────────► idle     (published)
+//!    │                  │     └───────────────────┘ share                       │ │
+//!    │                  └────────────────────────────────────────────────────── ┘ │
+//!    └──────────────────────────────── take, oldest first ─────────────────────── ┘
+//! ```
+//!
+//! A block that a step in flight may still touch is fenced: it may be shared again, but not overwritten, before that
+//! step is answered. `free + idle + fenced + held = all`, always.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
+use super::lru::LruList;
 use super::plan::BlockId;
+use super::prefix_index::{BlockKey, PrefixIndex};
 
-/// The pool of KV blocks: `free + fenced + held = all`, always.
+/// The pool of KV blocks.
 #[derive(Debug)]
 pub struct BlockPool {
+    states: Vec<State>,
     free: Vec<BlockId>,
-    held: Vec<bool>,
-    fenced: VecDeque<Fence>,
+    /// Published blocks without a holder; the first to be taken when nothing is free is the one unused for longest.
+    idle: LruList,
+    /// Idle blocks that somebody asked to keep until a time; taken only when there is no other.
+    retained: BTreeSet<(Duration, BlockId)>,
+    /// By block number: until when it is retained, if it is.
+    retained_until: Vec<Duration>,
+    fences: VecDeque<Fence>,
     num_fenced: usize,
+    index: PrefixIndex,
 }
 
-/// Blocks that become free once `step` is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    /// By so many sequences.
+    Held(u32),
+    /// Nobody's, but touched by this step.
+    Fenced(u64),
+    /// Nobody's, and published.
+    Idle,
+}
+
+/// Blocks that nobody holds once `step` is answered, unless they were shared again.
 #[derive(Debug)]
 struct Fence {
     step: u64,
     blocks: Vec<BlockId>,
+    retain_until: Duration,
 }
 
 impl BlockPool {
-    /// A pool of `num_blocks` free blocks.
-    pub fn new(num_blocks: u32) -> Self {
+    /// A pool of `num_blocks` free blocks of `block_size` tokens.
+    pub fn new(num_blocks: u32, block_size: u32) -> Self {
         Self {
+            states: vec![State::Free; num_blocks as usize],
             // Popped from the end, so that low numbers go first: easier to read in a log.
             free: (0..num_blocks).rev().map(BlockId).collect(),
-            held: vec![false; num_blocks as usize],
-            fenced: VecDeque::new(),
+            idle: LruList::new(num_blocks),
+            retained: BTreeSet::new(),
+            retained_until: vec![Duration::ZERO; num_blocks as usize],
+            fences: VecDeque::new(),
             num_fenced: 0,
+            index: PrefixIndex::new(num_blocks, block_size),
         }
     }
 
-    /// Blocks that can be taken now.
-    pub fn num_free(&self) -> usize {
-        self.free.len()
+    /// Blocks that can be taken now: free ones and idle ones.
+    pub fn num_available(&self) -> usize {
+        self.free.len() + self.num_idle()
     }
 
-    /// Blocks that will be free once steps in flight are answered.
+    /// Published blocks without a holder.
+    pub fn num_idle(&self) -> usize {
+        self.idle.len() + self.retained.len()
+    }
+
+    /// Blocks that will be available once steps in flight are answered.
     pub fn num_fenced(&self) -> usize {
         self.num_fenced
     }
 
     /// All blocks.
     pub fn num_blocks(&self) -> usize {
-        self.held.len()
+        self.states.len()
+    }
+
+    /// The published prefixes.
+    pub fn index(&self) -> &PrefixIndex {
+        &self.index
+    }
+
+    /// How many of these blocks count as available now.
+    pub fn num_available_of(&self, blocks: &[BlockId]) -> usize {
+        blocks.iter().filter(|block| self.states[block.0 as usize] == State::Idle).count()
     }
 
     /// Takes `count` blocks, or none if there are fewer.
     pub fn take(&mut self, count: usize) -> Option<Vec<BlockId>> {
-        let rest = self.free.len().checked_sub(count)?;
-        let taken = self.free.split_off(rest);
-        for block in &taken {
-            let held = &mut self.held[block.0 as usize];
-            assert!(!*held, "block {} has two owners", block.0);
-            *held = true;
+        if self.num_available() < count {
+            return None;
         }
-        Some(taken)
+        (0..count).map(|_| self.take_one()).collect()
     }
 
-    /// Gives blocks back; they become free when `step` is answered, or now if it already is (`None`).
-    pub fn release(&mut self, blocks: Vec<BlockId>, step: Option<u64>) {
-        for block in &blocks {
-            let held = &mut self.held[block.0 as usize];
-            assert!(*held, "block {} released twice", block.0);
-            *held = false;
+    fn take_one(&mut self) -> Option<BlockId> {
+        let block = match self.free.pop() {
+            Some(block) => block,
+            None => self.evict()?,
+        };
+        let state = &mut self.states[block.0 as usize];
+        assert!(matches!(state, State::Free | State::Idle), "block {} has two owners", block.0);
+        *state = State::Held(1);
+        Some(block)
+    }
+
+    fn evict(&mut self) -> Option<BlockId> {
+        let block = self.idle.pop().or_else(|| self.retained.pop_first().map(|(_, block)| block))?;
+        self.index.withdraw(block);
+        Some(block)
+    }
+
+    /// Becomes one more holder of published blocks.
+    pub fn share(&mut self, blocks: &[BlockId]) {
+        for block in blocks {
+            self.states[block.0 as usize] = match self.states[block.0 as usize] {
+                State::Held(holders) => State::Held(holders + 1),
+                State::Fenced(_) => {
+                    self.num_fenced -= 1;
+                    State::Held(1)
+                }
+                State::Idle => {
+                    self.idle.remove(*block);
+                    self.retained.remove(&(self.retained_until[block.0 as usize], *block));
+                    State::Held(1)
+                }
+                State::Free => unreachable!("a free block is not published"),
+            };
         }
-        match step {
-            None => self.free.extend(blocks),
-            Some(step) => {
-                self.num_fenced += blocks.len();
-                self.fenced.push_back(Fence { step, blocks });
-            }
+    }
+
+    /// Ends one holder's claim. Blocks that nobody holds any more become available when `step` is answered, the last
+    /// of the slice as the least recently used; published ones are kept until `retain_until` if anything else serves.
+    pub fn release(&mut self, blocks: Vec<BlockId>, step: u64, retain_until: Duration) {
+        let mut fenced = Vec::with_capacity(blocks.len());
+        // Leaves first: the end of a sequence is the least likely to be asked for again.
+        for block in blocks.into_iter().rev() {
+            let state = &mut self.states[block.0 as usize];
+            *state = match *state {
+                State::Held(1) => {
+                    fenced.push(block);
+                    State::Fenced(step)
+                }
+                State::Held(holders) => State::Held(holders - 1),
+                _ => panic!("block {} released twice", block.0),
+            };
         }
+        self.num_fenced += fenced.len();
+        self.fences.push_back(Fence { step, blocks: fenced, retain_until });
     }
 
     /// Step `step` and all before it are answered.
     pub fn on_answered(&mut self, step: u64) {
-        // Fences are not sorted by step (a cancelled prefill may sit behind a decode), but there are few.
-        let mut waiting = VecDeque::new();
-        for fence in self.fenced.drain(..) {
-            if fence.step <= step {
-                self.num_fenced -= fence.blocks.len();
-                self.free.extend(fence.blocks);
-            } else {
-                waiting.push_back(fence);
-            }
+        // Not sorted by step (a cancelled prefill may sit behind a decode), but there are few.
+        let (lifted, waiting) = std::mem::take(&mut self.fences).into_iter().partition(|it| it.step <= step);
+        self.fences = waiting;
+        for fence in VecDeque::into_iter(lifted) {
+            self.lift(fence);
         }
-        self.fenced = waiting;
     }
 
-    /// Nothing is in flight any more: the stream was lost.
-    pub fn lift_fences(&mut self) {
+    fn lift(&mut self, fence: Fence) {
+        for block in fence.blocks {
+            // Else it was shared again meanwhile, and released under a fence of its own.
+            if self.states[block.0 as usize] != State::Fenced(fence.step) {
+                continue;
+            }
+            self.num_fenced -= 1;
+            if !self.index.contains(block) {
+                self.states[block.0 as usize] = State::Free;
+                self.free.push(block);
+            } else {
+                self.states[block.0 as usize] = State::Idle;
+                match fence.retain_until {
+                    Duration::ZERO => self.idle.push(block),
+                    until => {
+                        self.retained_until[block.0 as usize] = until;
+                        self.retained.insert((until, block));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Blocks whose time of retention is over are like any other from now on.
+    pub fn expire_retained(&mut self, now: Duration) {
+        while let Some((_, block)) = self.retained.first().copied().filter(|(until, _)| *until <= now) {
+            self.retained.pop_first();
+            self.idle.push(block);
+        }
+    }
+
+    /// Publishes a held block whose last position was written by an answered step.
+    pub fn publish(&mut self, block: BlockId, key: BlockKey, parent: BlockKey, tokens: &[u32]) {
+        debug_assert!(matches!(self.states[block.0 as usize], State::Held(_)));
+        self.index.publish(block, key, parent, tokens);
+    }
+
+    /// Forgets what blocks stand for: their content cannot be trusted.
+    pub fn distrust(&mut self, blocks: &[BlockId]) {
+        for block in blocks {
+            self.index.withdraw(*block);
+        }
+    }
+
+    /// The shards lost what the blocks held, and nothing is in flight any more.
+    pub fn forget_all(&mut self) {
+        self.index.clear();
+        while self.evict().is_some_and(|block| {
+            self.states[block.0 as usize] = State::Free;
+            self.free.push(block);
+            true
+        }) {}
         self.on_answered(u64::MAX);
     }
 
-    /// Panics unless every block is in exactly one place.
+    /// Panics unless every block is in exactly one place, and published where it should be.
     pub fn check(&self) {
-        let mut seen = vec![0u32; self.held.len()];
-        let fenced = self.fenced.iter().flat_map(|fence| &fence.blocks);
-        for block in self.free.iter().chain(fenced) {
-            seen[block.0 as usize] += 1;
+        let count = |wanted: fn(&State) -> bool| self.states.iter().filter(|state| wanted(state)).count();
+        assert_eq!(count(|state| *state == State::Free), self.free.len());
+        assert_eq!(count(|state| *state == State::Idle), self.num_idle());
+        assert_eq!(count(|state| matches!(state, State::Fenced(_))), self.num_fenced);
+        for (number, state) in self.states.iter().enumerate() {
+            let block = BlockId(number as u32);
+            match state {
+                State::Free => assert!(!self.index.contains(block), "free block {number} is published"),
+                State::Idle => assert!(self.index.contains(block), "idle block {number} is not published"),
+                State::Held(_) | State::Fenced(_) => {}
+            }
         }
-        for (number, (count, held)) in seen.iter().zip(&self.held).enumerate() {
-            assert_eq!(*count + u32::from(*held), 1, "block {number} is not in exactly one place");
-        }
+        assert!(self.index.len() <= self.num_blocks() - self.free.len());
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn takes_all_or_nothing() {
-        let mut pool = BlockPool::new(3);
-        assert_eq!(pool.take(2), Some(vec![BlockId(1), BlockId(0)]));
-        assert_eq!(pool.take(2), None);
-        assert_eq!(pool.num_free(), 1);
-        pool.check();
-    }
-
-    #[test]
-    fn fenced_blocks_return_when_their_step_is_answered() {
-        let mut pool = BlockPool::new(2);
-        let blocks = pool.take(2).unwrap();
-        pool.release(blocks, Some(5));
-        pool.on_answered(4);
-        assert_eq!((pool.num_free(), pool.num_fenced()), (0, 2));
-        pool.on_answered(5);
-        assert_eq!((pool.num_free(), pool.num_fenced()), (2, 0));
-        pool.check();
-    }
-
-    #[test]
-    #[should_panic(expected = "released twice")]
-    fn releasing_twice_is_a_bug() {
-        let mut pool = BlockPool::new(1);
-        let blocks = pool.take(1).unwrap();
-        pool.release(blocks.clone(), None);
-        pool.release(blocks, None);
-    }
-}
+mod tests;

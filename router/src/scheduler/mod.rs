@@ -3,14 +3,21 @@
 //! Requests wait in a queue, then run: a running one holds a slot and KV blocks. Every plan computes first one token
 //! for each sequence that decodes, then chunks of prompts, under one token budget. Plans are pipelined: the next is
 //! made before the last is answered, on the assumption that no sequence ends; what a sequence that did end computed
-//! beyond its end is thrown away. See docs/ARCHITECTURE.md for a worked example.
+//! beyond its end is thrown away. docs/scheduling.md has a worked example.
+//!
+//! This file takes events in; `step` makes plans.
 
 mod block_pool;
+mod lru;
 mod plan;
+mod prefix_index;
+mod queue;
 mod request;
 mod sequence;
+mod step;
+mod step_time;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,13 +27,22 @@ pub use request::{
 };
 
 use block_pool::BlockPool;
-use sequence::{Row, Sequence};
+use prefix_index::{BlockKey, KeyMaker};
+use queue::FairQueue;
+use sequence::Sequence;
+use step_time::{StepCost, StepTimeModel};
 
 use crate::engine::EngineFacts;
 
 /// Plans sent before the oldest must be answered. Two keep the device busy during the round trip; a third would only
 /// make new requests wait longer.
 pub const MAX_PLANS_IN_FLIGHT: usize = 2;
+/// Output tokens after which a tenant's account is brought up to date.
+const CHARGE_EVERY: u64 = 32;
+/// What an output token costs a tenant, in prompt tokens: it takes a step of its own.
+const OUTPUT_COST: u64 = 2;
+/// Weight of the newest output length in the running mean.
+const OUTPUT_LEN_GAIN: f64 = 0.05;
 
 /// What the scheduler may use: the facts of the shards and the limits of the operator, the smaller of each.
 #[derive(Debug, Clone)]
@@ -41,19 +57,37 @@ pub struct SchedulerConfig {
     pub max_step_tokens: u32,
     /// Requests waiting and running.
     pub max_requests: u32,
+    /// Prompt tokens waiting.
+    pub max_queued_tokens: u64,
+    /// Bytes of requests waiting.
+    pub max_queued_bytes: usize,
+    /// How long a step with decodes may take; `None` lets prefill at most double it.
+    pub target_itl: Option<Duration>,
+    /// Whether prefixes are kept and shared.
+    pub prefix_caching: bool,
+    /// Secret of the cache's keys.
+    pub cache_secret: u64,
+    /// Shares of tenants that have not the usual weight of 1.
+    pub tenant_weights: BTreeMap<Arc<str>, u32>,
     /// Ids that end a sequence.
     pub eos_token_ids: Arc<[u32]>,
 }
 
 impl SchedulerConfig {
-    /// All that the shards offer, for at most `max_requests` requests of at most `max_step_tokens` a step.
-    pub fn new(facts: &EngineFacts, max_requests: u32, max_step_tokens: Option<u32>) -> Self {
+    /// All that the shards offer, and no limits but the number of requests.
+    pub fn new(facts: &EngineFacts, max_requests: u32) -> Self {
         Self {
             num_slots: facts.num_slots,
             num_blocks: facts.num_blocks,
             block_size: facts.block_size,
-            max_step_tokens: max_step_tokens.unwrap_or(u32::MAX).min(facts.max_step_tokens),
+            max_step_tokens: facts.max_step_tokens,
             max_requests,
+            max_queued_tokens: u64::MAX,
+            max_queued_bytes: usize::MAX,
+            target_itl: None,
+            prefix_caching: true,
+            cache_secret: 0,
+            tenant_weights: BTreeMap::new(),
             eos_token_ids: facts.eos_token_ids.as_slice().into(),
         }
     }
@@ -87,16 +121,31 @@ pub enum EventKind {
 }
 
 /// How full everything is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
     /// Requests in the queue.
     pub waiting: usize,
     /// Requests with a slot.
     pub running: usize,
-    /// Blocks that are not free.
+    /// Blocks that running requests hold or steps in flight touch.
     pub used_blocks: usize,
+    /// Blocks that only the prefix cache holds.
+    pub cached_blocks: usize,
     /// All blocks.
     pub num_blocks: usize,
+}
+
+/// Counts since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Times a running request had to give its memory back.
+    pub preemptions: u64,
+    /// Token positions computed.
+    pub computed_tokens: u64,
+    /// Tokens of requests that were admitted.
+    pub admitted_tokens: u64,
+    /// Of those, found in the cache.
+    pub cached_tokens: u64,
 }
 
 /// A shard's answer does not fit the plan that was sent.
@@ -113,6 +162,7 @@ pub struct Mismatch {
 struct InFlight {
     step: u64,
     spans: Vec<PlannedSpan>,
+    cost: StepCost,
 }
 
 /// A span of a plan in flight, by the request that it was made for: its slot may have a new owner by now.
@@ -120,101 +170,146 @@ struct InFlight {
 struct PlannedSpan {
     id: RequestId,
     slot: SlotId,
+    end: u32,
     samples: bool,
 }
 
-/// The state machine. Every method returns at once; none may be called from two tasks.
+/// The state machine. Every method returns at once.
 #[derive(Debug)]
 pub struct Scheduler {
     config: SchedulerConfig,
+    keys: KeyMaker,
     /// All requests, oldest first: ids count up.
     sequences: BTreeMap<RequestId, Sequence>,
-    waiting: VecDeque<RequestId>,
+    queue: FairQueue,
+    queued_tokens: u64,
+    queued_bytes: usize,
+    deadlines: BTreeSet<(Duration, RequestId)>,
     /// Oldest first, so that memory goes to those who have waited longest.
     running: Vec<RequestId>,
     blocks: BlockPool,
+    /// Blocks set aside for running sequences that must not be preempted again.
+    reserved: usize,
     free_slots: Vec<SlotId>,
     retired: Vec<SlotId>,
+    /// Full blocks that running sequences are about to publish: who wants one of them waits for it.
+    pending: HashMap<BlockKey, RequestId, foldhash::fast::FixedState>,
+    /// Running sequences by their whole prompt: who has the same one copies its last block.
+    donors: HashMap<BlockKey, RequestId, foldhash::fast::FixedState>,
     in_flight: VecDeque<InFlight>,
+    step_times: StepTimeModel,
+    /// Running mean of output lengths: how much more memory running sequences will want.
+    output_len: f64,
     last_step: u64,
     next_id: u64,
-    num_preemptions: u64,
+    now: Duration,
+    totals: Totals,
 }
 
 impl Scheduler {
     /// A scheduler with nothing to do.
     pub fn new(config: SchedulerConfig) -> Self {
         Self {
-            blocks: BlockPool::new(config.num_blocks),
+            keys: KeyMaker::new(config.cache_secret),
+            blocks: BlockPool::new(config.num_blocks, config.block_size),
             free_slots: (0..config.num_slots).rev().map(SlotId).collect(),
+            queue: FairQueue::new(config.tenant_weights.clone()),
             config,
             sequences: BTreeMap::new(),
-            waiting: VecDeque::new(),
+            queued_tokens: 0,
+            queued_bytes: 0,
+            deadlines: BTreeSet::new(),
             running: Vec::new(),
+            reserved: 0,
             retired: Vec::new(),
+            pending: HashMap::default(),
+            donors: HashMap::default(),
             in_flight: VecDeque::new(),
+            step_times: StepTimeModel::new(),
+            output_len: 64.0,
             last_step: 0,
             next_id: 0,
-            num_preemptions: 0,
+            now: Duration::ZERO,
+            totals: Totals::default(),
         }
     }
 
     /// Queues a request, or says which limit it would break.
     pub fn on_request(&mut self, request: NewRequest, now: Duration) -> Result<RequestId, Refused> {
-        let current = self.sequences.len() as u32;
-        if current >= self.config.max_requests {
-            return Err(Refused::Overloaded { current, limit: self.config.max_requests });
+        self.check_room(&request)?;
+        self.now = now;
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        self.queued_tokens += request.prompt.len() as u64;
+        self.queued_bytes += request.num_bytes();
+        if let Some(timeout) = request.queue_timeout {
+            self.deadlines.insert((now + timeout, id));
+        }
+        let sequence = Sequence::new(id, request, now, &self.keys, self.config.block_size);
+        self.queue.push(&sequence.ticket);
+        self.sequences.insert(id, sequence);
+        Ok(id)
+    }
+
+    fn check_room(&self, request: &NewRequest) -> Result<(), Refused> {
+        let (current, limit) = (self.sequences.len() as u32, self.config.max_requests);
+        if current >= limit {
+            return Err(Refused::Overloaded { current, limit });
         }
         let needed = request.prompt.len() as u64 + u64::from(request.max_new_tokens);
         let available = u64::from(self.config.num_blocks) * u64::from(self.config.block_size);
         if needed > available {
             return Err(Refused::TooLarge { needed, available });
         }
-        let id = RequestId(self.next_id);
-        self.next_id += 1;
-        self.sequences.insert(id, Sequence::new(request, now));
-        self.waiting.push_back(id);
-        Ok(id)
+        let (queued, given, limit) =
+            (self.queued_tokens, request.prompt.len() as u64, self.config.max_queued_tokens);
+        if queued + given > limit {
+            return Err(Refused::QueueFull { queued, given, limit });
+        }
+        let (queued, given, limit) = (self.queued_bytes, request.num_bytes(), self.config.max_queued_bytes);
+        if queued.saturating_add(given) > limit {
+            return Err(Refused::QueueTooLarge { queued, given, limit });
+        }
+        Ok(())
     }
 
     /// Forgets a request: its client left, or has all it wanted. Unknown ids are fine: it may just have ended.
     pub fn on_cancel(&mut self, id: RequestId) {
-        if self.sequences.contains_key(&id) {
-            self.vacate(id);
-            self.remove(id);
-        }
+        self.vacate(id);
+        let Some(sequence) = self.sequences.remove(&id) else { return };
+        self.leave_queue(&sequence);
+        self.queue.charge(&sequence.ticket.tenant, sequence.uncharged);
+        self.queue.on_ended(&sequence.ticket.tenant);
     }
 
-    /// The next step, if there is anything to do and room for another plan in flight.
-    pub fn plan(&mut self, now: Duration) -> Option<(Plan, Vec<Event>)> {
-        if self.in_flight.len() >= MAX_PLANS_IN_FLIGHT {
-            return None;
+    /// Fails requests that waited longer than they were to.
+    pub fn expire(&mut self, now: Duration) -> Vec<Event> {
+        self.now = now;
+        let mut events = Vec::new();
+        while let Some((_, id)) = self.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now) {
+            self.deadlines.pop_first();
+            let Some(sequence) = self.sequences.get(&id) else { continue };
+            let waited_ms = now.saturating_sub(sequence.ticket.arrived).as_millis() as u64;
+            let limit_ms = sequence.request.queue_timeout.unwrap_or_default().as_millis() as u64;
+            events
+                .push(Event { id, kind: EventKind::Failed(Failure::QueueDeadline { waited_ms, limit_ms }) });
+            self.on_cancel(id);
         }
-        let mut step = StepBuilder::new(self.last_step + 1, self.config.max_step_tokens);
-        self.plan_decodes(&mut step);
-        self.plan_chunks(&mut step);
-        let events = self.admit_waiting(&mut step, now);
-        step.plan.retired = std::mem::take(&mut self.retired);
-        if step.plan.spans.is_empty() && step.plan.retired.is_empty() {
-            return None;
-        }
-        self.last_step = step.plan.step;
-        self.in_flight.push_back(InFlight { step: step.plan.step, spans: step.planned });
-        Some((step.plan, events))
+        events
     }
 
     /// Takes in the answer to the oldest plan in flight.
     pub fn on_outcome(&mut self, outcome: Outcome) -> Result<Vec<Event>, Mismatch> {
         let planned = self.answered(&outcome)?;
         self.blocks.on_answered(outcome.step);
-        let mut events = Vec::with_capacity(planned.spans.len());
-        for span in &planned.spans {
-            if let Some(sequence) = self.sequences.get_mut(&span.id) {
-                sequence.num_in_flight -= 1;
-            }
+        let micros = outcome.timings.total_us();
+        if micros > 0 && !planned.spans.is_empty() {
+            self.step_times.observe(planned.cost, f64::from(micros));
         }
+        let mut events = Vec::with_capacity(planned.spans.len());
         self.take_prompt_scores(&planned, outcome.prompt_scores);
         self.take_errors(&planned, outcome.errors, &mut events);
+        self.confirm(&planned);
         self.take_tokens(&planned, outcome.sampled, &mut events);
         Ok(events)
     }
@@ -225,11 +320,11 @@ impl Scheduler {
         for sequence in self.sequences.values_mut() {
             sequence.num_in_flight = 0;
         }
-        self.blocks.lift_fences();
-        for id in std::mem::take(&mut self.running).into_iter().rev() {
+        for id in self.running.clone() {
             self.vacate(id);
-            self.waiting.push_front(id);
+            self.queue.push_resuming(id);
         }
+        self.blocks.forget_all();
         self.retired.clear();
         self.last_step = 0;
     }
@@ -237,157 +332,82 @@ impl Scheduler {
     /// How full everything is.
     pub fn load(&self) -> Load {
         Load {
-            waiting: self.waiting.len(),
+            waiting: self.queue.len(),
             running: self.running.len(),
-            used_blocks: self.blocks.num_blocks() - self.blocks.num_free(),
+            used_blocks: self.blocks.num_blocks() - self.blocks.num_available(),
+            cached_blocks: self.blocks.num_idle(),
             num_blocks: self.blocks.num_blocks(),
         }
     }
 
-    /// How often a running request had to give its memory back.
-    pub fn num_preemptions(&self) -> u64 {
-        self.num_preemptions
+    /// Counts since the start.
+    pub fn totals(&self) -> Totals {
+        self.totals
     }
 
-    /// Panics if anything that must always hold does not. Cheap enough for tests and idle moments.
+    /// Requests that wait, by tenant.
+    pub fn waiting_by_tenant(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.queue.waiting_by_tenant()
+    }
+
+    /// Whether nothing waits, runs or is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.sequences.is_empty() && self.in_flight.is_empty() && self.retired.is_empty()
+    }
+
+    /// Panics if anything that must always hold does not. For tests and idle moments.
     pub fn check(&self) {
         self.blocks.check();
-        let held: usize =
-            self.sequences.values().filter_map(|s| s.row.as_ref()).map(|row| row.blocks.len()).sum();
-        let used = self.blocks.num_blocks() - self.blocks.num_free() - self.blocks.num_fenced();
-        assert_eq!(held, used, "blocks held by sequences and by the pool's account differ");
-        assert_eq!(self.running.len() + self.waiting.len(), self.sequences.len());
+        let rows = || self.sequences.values().filter_map(|sequence| sequence.row.as_ref());
+        let held: BTreeSet<BlockId> = rows().flat_map(|row| row.blocks.iter().copied()).collect();
+        let used = self.blocks.num_blocks() - self.blocks.num_available() - self.blocks.num_fenced();
+        assert_eq!(held.len(), used, "blocks held by sequences and by the pool's account differ");
+        assert_eq!(rows().map(|row| row.reserved).sum::<usize>(), self.reserved);
+        assert_eq!(rows().count(), self.running.len());
+        assert_eq!(self.running.len() + self.queue.len(), self.sequences.len());
         assert_eq!(self.free_slots.len() + self.running.len(), self.config.num_slots as usize);
-    }
-
-    /// One token for each sequence whose prompt is done, oldest first.
-    fn plan_decodes(&mut self, step: &mut StepBuilder) {
-        for id in self.running.clone() {
-            let decodes = self.sequences.get(&id).is_some_and(|s| s.num_plannable() == 1);
-            if decodes && step.budget > 0 && self.make_room(id, step) {
-                self.plan_span(id, 1, step);
-            }
+        for owner in self.pending.values().chain(self.donors.values()) {
+            assert!(self.running.contains(owner), "a sequence that does not run promises blocks");
+        }
+        if self.running.is_empty() && self.in_flight.is_empty() {
+            assert_eq!(self.blocks.num_available(), self.blocks.num_blocks(), "blocks leak");
         }
     }
 
-    /// Chunks of the prompts that are under way.
-    fn plan_chunks(&mut self, step: &mut StepBuilder) {
-        for id in self.running.clone() {
-            let plannable = self.sequences.get(&id).map_or(0, Sequence::num_plannable);
-            let len = plannable.min(step.budget);
-            if plannable > 1 && len > 0 {
-                self.plan_span(id, len, step);
-            }
-        }
-    }
-
-    /// Gives slots to waiting requests while slots, blocks and budget last.
-    fn admit_waiting(&mut self, step: &mut StepBuilder, now: Duration) -> Vec<Event> {
-        let mut events = Vec::new();
-        while step.budget > 0 {
-            let Some(id) = self.waiting.front().copied() else { break };
-            if !self.admit(id, step) {
-                break;
-            }
-            self.waiting.pop_front();
-            let Some(sequence) = self.sequences.get_mut(&id) else { continue };
-            if !std::mem::replace(&mut sequence.announced, true) {
-                let queued = now.saturating_sub(sequence.arrived);
-                events.push(Event { id, kind: EventKind::Admitted { queued, cached_tokens: 0 } });
-            }
-        }
-        events
-    }
-
-    /// Gives a slot, blocks for all known tokens, and a first chunk. False if something is short.
-    fn admit(&mut self, id: RequestId, step: &mut StepBuilder) -> bool {
-        let Some(sequence) = self.sequences.get_mut(&id) else { return true };
-        // A token in flight from before its preemption is still to come: without it, it would be sampled twice.
-        if sequence.num_in_flight > 0 {
-            return false;
-        }
-        let needed = sequence.len().div_ceil(self.config.block_size) as usize;
-        // Leave every running sequence its next block, so that admitting does not preempt at once.
-        let spare = if self.running.is_empty() { 0 } else { self.running.len() + 1 };
-        if self.blocks.num_free() < needed + spare {
-            return false;
-        }
-        let Some(slot) = self.free_slots.pop() else { return false };
-        let Some(blocks) = self.blocks.take(needed) else { return false };
-        step.plan.admitted.push(sequence.admission(slot, &blocks, &self.config.eos_token_ids));
-        let len = sequence.len();
-        sequence.row = Some(Row { slot, blocks, planned: 0, len, last_step: step.plan.step });
-        let position = self.running.partition_point(|other| *other < id);
-        self.running.insert(position, id);
-        self.plan_span(id, len.min(step.budget), step);
-        true
-    }
-
-    /// Puts a span into the step; blocks for it are there.
-    fn plan_span(&mut self, id: RequestId, len: u32, step: &mut StepBuilder) {
-        let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        let Some(row) = sequence.row.as_mut() else { return };
-        let start = row.planned;
-        row.planned += len;
-        let samples = row.planned == row.len;
-        row.len += u32::from(samples);
-        row.last_step = step.plan.step;
-        sequence.num_in_flight += 1;
-        step.budget -= len;
-        step.plan.spans.push(Span { slot: row.slot, start, len });
-        step.planned.push(PlannedSpan { id, slot: row.slot, samples });
-    }
-
-    /// Makes sure that the next position of `id` has a block, if need be at the cost of a younger sequence. False if
-    /// it has to wait, or had to give way itself.
-    fn make_room(&mut self, id: RequestId, step: &mut StepBuilder) -> bool {
-        loop {
-            let Some(row) = self.sequences.get_mut(&id).and_then(|s| s.row.as_mut()) else { return false };
-            if (row.planned as usize) < row.blocks.len() * self.config.block_size as usize {
-                return true;
-            }
-            if let Some(block) = self.blocks.take(1) {
-                step.plan.appended.push((row.slot, block.clone()));
-                row.blocks.extend(block);
-                return true;
-            }
-            // Blocks that come back with the steps in flight are worth waiting for.
-            if self.blocks.num_fenced() > 0 {
-                return false;
-            }
-            let Some(victim) = self.victim(step) else { return false };
-            self.preempt(victim);
-        }
-    }
-
-    /// The youngest running sequence that has nothing in this step yet.
-    fn victim(&self, step: &StepBuilder) -> Option<RequestId> {
-        let planned = |id: &RequestId| step.planned.iter().any(|span| span.id == *id);
-        self.running.iter().rev().find(|id| !planned(id)).copied()
-    }
-
-    /// Sends a running sequence back to the front of the queue; its tokens stay.
-    fn preempt(&mut self, id: RequestId) {
-        self.num_preemptions += 1;
-        self.vacate(id);
-        self.waiting.push_front(id);
-    }
-
-    /// Takes slot and blocks from a sequence, and the sequence out of the lists.
+    /// Takes slot and blocks from a running sequence; its tokens stay.
     fn vacate(&mut self, id: RequestId) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        let Some(row) = sequence.row.take() else { return };
+        let ttl = sequence.request.cache_ttl;
+        let retain_until = if ttl.is_zero() { Duration::ZERO } else { self.now + ttl };
+        for key in &sequence.keys[row.num_published.min(sequence.keys.len())..] {
+            remove_if_owned(&mut self.pending, key, id);
+        }
+        remove_if_owned(&mut self.donors, &sequence.prompt_key, id);
         self.running.retain(|other| *other != id);
-        self.waiting.retain(|other| *other != id);
-        let Some(row) = self.sequences.get_mut(&id).and_then(|s| s.row.take()) else { return };
-        let oldest_in_flight = self.in_flight.front().map(|plan| plan.step);
-        let fence = oldest_in_flight.filter(|oldest| row.last_step >= *oldest).map(|_| row.last_step);
-        self.blocks.release(row.blocks, fence);
+        self.reserved -= row.reserved;
+        self.blocks.release(row.blocks, row.last_step, retain_until);
+        if self.in_flight.is_empty() {
+            self.blocks.on_answered(self.last_step);
+        }
         self.free_slots.push(row.slot);
         self.retired.push(row.slot);
     }
 
-    /// Drops the last trace of a request.
-    fn remove(&mut self, id: RequestId) {
-        self.sequences.remove(&id);
+    /// Takes a sequence out of the queue and of the queue's accounts, if it waits.
+    fn leave_queue(&mut self, sequence: &Sequence) {
+        if self.queue.remove(&sequence.ticket) && !sequence.announced {
+            self.forget_queued(&sequence.request, sequence.ticket.arrived, sequence.ticket.id);
+        }
+    }
+
+    /// A request no longer counts as queued.
+    fn forget_queued(&mut self, request: &NewRequest, arrived: Duration, id: RequestId) {
+        self.queued_tokens -= request.prompt.len() as u64;
+        self.queued_bytes -= request.num_bytes();
+        if let Some(timeout) = request.queue_timeout {
+            self.deadlines.remove(&(arrived + timeout, id));
+        }
     }
 
     /// The plan that `outcome` answers.
@@ -419,46 +439,78 @@ impl Scheduler {
     fn take_errors(&mut self, planned: &InFlight, errors: Vec<(SlotId, String)>, events: &mut Vec<Event>) {
         for (slot, message) in errors {
             let Some(span) = planned.spans.iter().find(|span| span.slot == slot) else { continue };
-            if self.sequences.contains_key(&span.id) {
-                events.push(Event { id: span.id, kind: EventKind::Failed(Failure::Request(message)) });
-                self.on_cancel(span.id);
+            let Some(sequence) = self.sequences.get(&span.id) else { continue };
+            // What it computed may be what made it fail: nobody else shall build on it.
+            if let Some(row) = &sequence.row {
+                self.blocks.distrust(&row.blocks);
             }
+            events.push(Event { id: span.id, kind: EventKind::Failed(Failure::Request(message)) });
+            self.on_cancel(span.id);
+        }
+    }
+
+    /// The spans are computed: blocks that they completed are published.
+    fn confirm(&mut self, planned: &InFlight) {
+        let block_size = self.config.block_size as usize;
+        for span in &planned.spans {
+            let Some(sequence) = self.sequences.get_mut(&span.id) else { continue };
+            sequence.num_in_flight -= 1;
+            let Some(row) = sequence.row.as_mut() else { continue };
+            row.confirmed = span.end;
+            let num_full = span.end as usize / block_size;
+            for at in row.num_published..num_full {
+                let key = sequence.keys[at];
+                let parent = if at == 0 { sequence.root } else { sequence.keys[at - 1] };
+                if self.config.prefix_caching {
+                    let tokens = &sequence.tokens[at * block_size..(at + 1) * block_size];
+                    self.blocks.publish(row.blocks[at], key, parent, tokens);
+                }
+                remove_if_owned(&mut self.pending, &key, span.id);
+            }
+            row.num_published = row.num_published.max(num_full);
         }
     }
 
     fn take_tokens(&mut self, planned: &InFlight, sampled: Vec<Sampled>, events: &mut Vec<Event>) {
-        let owner = |slot: SlotId| planned.spans.iter().find(|span| span.slot == slot).map(|span| span.id);
-        for token in sampled {
-            let Some(id) = owner(token.slot) else { continue };
-            // A request that ended while this was in flight: the token is beyond its end.
-            let Some(sequence) = self.sequences.get_mut(&id) else { continue };
-            let first = sequence.len() == sequence.prompt_len();
-            if first && sequence.request.sampling.prompt_logprobs {
-                let scores = std::mem::take(&mut sequence.prompt_scores);
-                events.push(Event { id, kind: EventKind::PromptLogprobs(scores) });
-            }
-            let finish = sequence.push(token.id, &self.config.eos_token_ids);
-            events.push(Event { id, kind: EventKind::Token(token, finish) });
-            if finish.is_some() {
-                self.vacate(id);
-                self.remove(id);
-            }
+        let mut sampled = sampled.into_iter().peekable();
+        for span in planned.spans.iter().filter(|span| span.samples) {
+            // A slot that failed has no token.
+            let Some(token) = sampled.next_if(|token| token.slot == span.slot) else { continue };
+            self.take_token(span.id, token, events);
+        }
+    }
+
+    fn take_token(&mut self, id: RequestId, token: Sampled, events: &mut Vec<Event>) {
+        // A request that ended while this was in flight: the token is beyond its end.
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        if sequence.num_generated() == 0 && sequence.request.sampling.prompt_logprobs {
+            let scores = std::mem::take(&mut sequence.prompt_scores);
+            events.push(Event { id, kind: EventKind::PromptLogprobs(scores) });
+        }
+        let finish = sequence.push(token.id, &self.config.eos_token_ids);
+        sequence.extend_keys(&self.keys, self.config.block_size);
+        sequence.uncharged += OUTPUT_COST;
+        if sequence.uncharged >= CHARGE_EVERY {
+            self.queue.charge(&sequence.ticket.tenant, std::mem::take(&mut sequence.uncharged));
+        }
+        if finish.is_some() {
+            let len = f64::from(sequence.num_generated());
+            self.output_len += OUTPUT_LEN_GAIN * (len - self.output_len);
+        }
+        events.push(Event { id, kind: EventKind::Token(token, finish) });
+        if finish.is_some() {
+            self.on_cancel(id);
         }
     }
 }
 
-/// A plan in the making.
-struct StepBuilder {
-    plan: Plan,
-    planned: Vec<PlannedSpan>,
-    budget: u32,
-}
-
-impl StepBuilder {
-    fn new(step: u64, budget: u32) -> Self {
-        Self { plan: Plan { step, ..Plan::default() }, planned: Vec::new(), budget }
+/// Removes what a sequence promised, unless another has made the same promise since.
+fn remove_if_owned(
+    promises: &mut HashMap<BlockKey, RequestId, foldhash::fast::FixedState>,
+    key: &BlockKey,
+    id: RequestId,
+) {
+    if promises.get(key) == Some(&id) {
+        promises.remove(key);
     }
 }
-
-#[cfg(test)]
-mod tests;

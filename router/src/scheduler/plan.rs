@@ -99,6 +99,16 @@ pub struct StepTimings {
     pub download_us: u32,
 }
 
+impl StepTimings {
+    /// All of it.
+    pub fn total_us(&self) -> u32 {
+        self.upload_us
+            .saturating_add(self.forward_us)
+            .saturating_add(self.sample_us)
+            .saturating_add(self.download_us)
+    }
+}
+
 /// The answer to a plan.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {

@@ -1,6 +1,7 @@
 //! What the scheduler is asked for and what it answers, in words that know neither HTTP nor protobuf.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -23,6 +24,41 @@ pub struct NewRequest {
     pub grammar: Option<Grammar>,
     /// Which adapter to apply; `None` is the base model.
     pub adapter_id: Option<String>,
+    /// Whose fair share it is charged to.
+    pub tenant: Arc<str>,
+    /// Only requests with the same salt share cached blocks.
+    pub cache_salt: Arc<str>,
+    /// Each level above 0 is worth some seconds of waiting, and keeps it from being preempted by lower ones.
+    pub priority: i32,
+    /// How long its blocks are worth keeping after its end; zero is like any other.
+    pub cache_ttl: Duration,
+    /// It fails if it waited longer than this for its first step.
+    pub queue_timeout: Option<Duration>,
+}
+
+impl NewRequest {
+    /// A request of the default tenant, with default priority and without extras.
+    pub fn new(prompt: Arc<[u32]>, max_new_tokens: u32, sampling: SamplingParams) -> Self {
+        Self {
+            prompt,
+            max_new_tokens,
+            sampling,
+            ignore_eos: false,
+            grammar: None,
+            adapter_id: None,
+            tenant: "".into(),
+            cache_salt: "".into(),
+            priority: 0,
+            cache_ttl: Duration::ZERO,
+            queue_timeout: None,
+        }
+    }
+
+    /// Bytes that it occupies while it waits.
+    pub fn num_bytes(&self) -> usize {
+        let grammar = self.grammar.as_ref().map_or(0, |grammar| grammar.text.len());
+        size_of::<Self>() + 4 * self.prompt.len() + 8 * self.sampling.logit_bias.len() + grammar
+    }
 }
 
 /// How to choose the next token; field by field as in `proto/engine.proto`.
@@ -128,6 +164,30 @@ pub enum Refused {
         /// How many there may be.
         limit: u32,
     },
+    /// The requests that wait are too long together.
+    #[error(
+        "Model is overloaded: {queued} tokens wait, {given} more would pass the limit of {limit} (--max-queued-tokens)"
+    )]
+    QueueFull {
+        /// Prompt tokens that wait.
+        queued: u64,
+        /// Prompt tokens of this request.
+        given: u64,
+        /// How many may wait.
+        limit: u64,
+    },
+    /// The requests that wait take too much memory together.
+    #[error(
+        "Model is overloaded: {queued} bytes wait, {given} more would pass the limit of {limit} (--max-queued-bytes)"
+    )]
+    QueueTooLarge {
+        /// Bytes that wait.
+        queued: usize,
+        /// Bytes of this request.
+        given: usize,
+        /// How many may wait.
+        limit: usize,
+    },
     /// It could never run, not even alone.
     #[error(
         "the request needs {needed} tokens of KV cache and all of it holds {available} (--max-batch-total-tokens)"
@@ -149,6 +209,14 @@ pub enum Failure {
     /// The shard refused or failed this request alone.
     #[error("{0}")]
     Request(String),
+    /// It waited too long for its first step.
+    #[error("the request waited {waited_ms} ms in the queue, the limit is {limit_ms} ms")]
+    QueueDeadline {
+        /// How long it waited.
+        waited_ms: u64,
+        /// How long it was to wait at most.
+        limit_ms: u64,
+    },
     /// The shards were lost.
     #[error("the model shards stopped answering: {0}")]
     EngineLost(String),

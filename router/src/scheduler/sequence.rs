@@ -4,22 +4,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::plan::{Admission, BlockId, SlotId};
-use super::request::{FinishReason, NewRequest};
+use super::prefix_index::{BlockKey, KeyMaker};
+use super::queue::Ticket;
+use super::request::{FinishReason, NewRequest, RequestId};
 
 /// A request and what is known of its output. Tokens survive preemption and the loss of the shards; `row` does not.
 #[derive(Debug)]
 pub struct Sequence {
     pub request: NewRequest,
+    pub ticket: Ticket,
     /// The prompt, then the tokens that outcomes confirmed.
     pub tokens: Vec<u32>,
-    /// When it was submitted.
-    pub arrived: Duration,
+    /// Cache keys of the full blocks of `tokens`, behind `root`.
+    pub keys: Vec<BlockKey>,
+    pub root: BlockKey,
+    /// Key of the whole prompt, by which others with the same one find it.
+    pub prompt_key: BlockKey,
     /// Set while it runs.
     pub row: Option<Row>,
     /// Plans in flight that compute something for it.
     pub num_in_flight: u32,
     /// Whether its client was told that it left the queue.
     pub announced: bool,
+    /// Times it had to give its memory back.
+    pub num_preemptions: u32,
+    /// Since when it is first in line and does not fit.
+    pub blocked_since: Option<Duration>,
+    /// Output tokens not yet charged to its tenant.
+    pub uncharged: u64,
     /// Log probabilities of the prompt, as spans bring them in.
     pub prompt_scores: Vec<Option<f32>>,
 }
@@ -31,24 +43,47 @@ pub struct Row {
     pub blocks: Vec<BlockId>,
     /// Positions whose KV is computed by plans sent so far.
     pub planned: u32,
+    /// Positions whose KV is computed by plans answered so far.
+    pub confirmed: u32,
+    /// Blocks from the start that are shared or published.
+    pub num_published: usize,
     /// Tokens in the slot once those plans are done: the confirmed ones and one for each sample in flight.
     pub len: u32,
     /// The last plan that touches it.
     pub last_step: u64,
+    /// Blocks set aside for it, because it was preempted often enough.
+    pub reserved: usize,
 }
 
 impl Sequence {
-    pub fn new(request: NewRequest, arrived: Duration) -> Self {
-        let tokens = request.prompt.to_vec();
-        Self {
+    pub fn new(
+        id: RequestId,
+        request: NewRequest,
+        arrived: Duration,
+        maker: &KeyMaker,
+        block_size: u32,
+    ) -> Self {
+        let root = maker.root(&request.cache_salt, request.adapter_id.as_deref());
+        let ticket = Ticket { id, tenant: Arc::clone(&request.tenant), priority: request.priority, arrived };
+        let mut sequence = Self {
+            tokens: request.prompt.to_vec(),
             request,
-            tokens,
-            arrived,
+            ticket,
+            keys: Vec::new(),
+            root,
+            prompt_key: root,
             row: None,
             num_in_flight: 0,
             announced: false,
+            num_preemptions: 0,
+            blocked_since: None,
+            uncharged: 0,
             prompt_scores: Vec::new(),
-        }
+        };
+        sequence.extend_keys(maker, block_size);
+        let tail = sequence.tokens.chunks_exact(block_size as usize).remainder();
+        sequence.prompt_key = maker.child(sequence.last_key(), tail);
+        sequence
     }
 
     pub fn prompt_len(&self) -> u32 {
@@ -57,6 +92,10 @@ impl Sequence {
 
     pub fn len(&self) -> u32 {
         self.tokens.len() as u32
+    }
+
+    pub fn num_generated(&self) -> u32 {
+        self.len() - self.prompt_len()
     }
 
     /// Longest it may become.
@@ -73,6 +112,11 @@ impl Sequence {
         }
     }
 
+    /// Whether what others computed may stand for its own: not where every prompt token is to be scored.
+    pub fn may_share(&self) -> bool {
+        !self.request.sampling.prompt_logprobs || self.num_generated() > 0
+    }
+
     /// Takes one sampled token in and says whether it was the last.
     pub fn push(&mut self, token: u32, eos: &[u32]) -> Option<FinishReason> {
         self.tokens.push(token);
@@ -82,6 +126,18 @@ impl Sequence {
         }
         let ended = !self.request.ignore_eos && eos.contains(&token);
         ended.then_some(FinishReason::EndOfSequence)
+    }
+
+    /// Computes the keys of blocks that became full.
+    pub fn extend_keys(&mut self, maker: &KeyMaker, block_size: u32) {
+        for block in self.tokens.chunks_exact(block_size as usize).skip(self.keys.len()) {
+            let parent = self.keys.last().copied().unwrap_or(self.root);
+            self.keys.push(maker.child(parent, block));
+        }
+    }
+
+    fn last_key(&self) -> BlockKey {
+        self.keys.last().copied().unwrap_or(self.root)
     }
 
     /// Keeps the log probabilities of prompt positions `start ..`.

@@ -2,3 +2,4 @@
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
 pub mod fake_engine;
+pub mod fake_shard;

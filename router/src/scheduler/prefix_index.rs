@@ -1,0 +1,193 @@
+//! Which published block holds which tokens: a map from chained keys to blocks, checked against the tokens
+//! themselves, so that a collision of keys costs a miss and never a wrong hit.
+//!
+//! Knows nothing of who holds a block or when it may go: that is the pool's part.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+
+use foldhash::SharedSeed;
+use foldhash::fast::{FixedState, SeedableRandomState};
+
+use super::plan::BlockId;
+
+/// Names a block's tokens together with all that comes before them, the adapter and the salt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BlockKey(u64);
+
+/// Makes keys under a secret, so that nobody outside can prepare collisions.
+#[derive(Debug, Clone)]
+pub struct KeyMaker(SeedableRandomState);
+
+impl KeyMaker {
+    pub fn new(secret: u64) -> Self {
+        Self(SeedableRandomState::with_seed(secret, SharedSeed::global_fixed()))
+    }
+
+    /// The key before the first block: who may share, and computed by which adapter.
+    pub fn root(&self, salt: &str, adapter_id: Option<&str>) -> BlockKey {
+        BlockKey(self.0.hash_one((salt, adapter_id)))
+    }
+
+    /// The key of `tokens` behind `parent`.
+    pub fn child(&self, parent: BlockKey, tokens: &[u32]) -> BlockKey {
+        let mut hasher = self.0.build_hasher();
+        hasher.write_u64(parent.0);
+        for pair in tokens.chunks(2) {
+            let high = pair.get(1).map_or(u32::MAX, |token| *token);
+            hasher.write_u64(u64::from(pair[0]) | u64::from(high) << 32);
+        }
+        BlockKey(hasher.finish())
+    }
+}
+
+/// The published blocks.
+#[derive(Debug)]
+pub struct PrefixIndex {
+    block_size: usize,
+    by_key: HashMap<BlockKey, BlockId, FixedState>,
+    /// By block number; `None` is not published.
+    links: Vec<Option<Link>>,
+    /// By block number, `block_size` each.
+    tokens: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    key: BlockKey,
+    parent: BlockKey,
+}
+
+impl PrefixIndex {
+    pub fn new(num_blocks: u32, block_size: u32) -> Self {
+        let (num_blocks, block_size) = (num_blocks as usize, block_size as usize);
+        Self {
+            block_size,
+            by_key: HashMap::default(),
+            links: vec![None; num_blocks],
+            tokens: vec![0; num_blocks * block_size],
+        }
+    }
+
+    /// The blocks of the longest published prefix of `tokens`, whose full blocks have these `keys` behind `root`.
+    pub fn lookup(&self, root: BlockKey, keys: &[BlockKey], tokens: &[u32]) -> Vec<BlockId> {
+        let mut blocks = Vec::new();
+        let mut parent = root;
+        for (key, tokens) in keys.iter().zip(tokens.chunks_exact(self.block_size)) {
+            let Some(block) = self.get(*key, parent, tokens) else { break };
+            blocks.push(block);
+            parent = *key;
+        }
+        blocks
+    }
+
+    fn get(&self, key: BlockKey, parent: BlockKey, tokens: &[u32]) -> Option<BlockId> {
+        let block = *self.by_key.get(&key)?;
+        let link = self.links[block.0 as usize]?;
+        (link.parent == parent && self.tokens_of(block) == tokens).then_some(block)
+    }
+
+    /// Publishes a block that was written completely. False if another block already stands for the same key.
+    pub fn publish(&mut self, block: BlockId, key: BlockKey, parent: BlockKey, tokens: &[u32]) -> bool {
+        if self.by_key.contains_key(&key) {
+            return false;
+        }
+        self.by_key.insert(key, block);
+        self.links[block.0 as usize] = Some(Link { key, parent });
+        let start = block.0 as usize * self.block_size;
+        self.tokens[start..start + self.block_size].copy_from_slice(tokens);
+        true
+    }
+
+    /// Takes a block out, because it is about to be overwritten or cannot be trusted.
+    pub fn withdraw(&mut self, block: BlockId) {
+        if let Some(link) = self.links[block.0 as usize].take() {
+            self.by_key.remove(&link.key);
+        }
+    }
+
+    pub fn contains(&self, block: BlockId) -> bool {
+        self.links[block.0 as usize].is_some()
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    pub fn clear(&mut self) {
+        self.by_key.clear();
+        self.links.fill(None);
+    }
+
+    fn tokens_of(&self, block: BlockId) -> &[u32] {
+        let start = block.0 as usize * self.block_size;
+        &self.tokens[start..start + self.block_size]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK_SIZE: usize = 4;
+
+    fn keys(root: BlockKey, tokens: &[u32], maker: &KeyMaker) -> Vec<BlockKey> {
+        let mut parent = root;
+        let blocks = tokens.chunks_exact(BLOCK_SIZE);
+        blocks
+            .map(|block| {
+                parent = maker.child(parent, block);
+                parent
+            })
+            .collect()
+    }
+
+    fn published(tokens: &[u32], maker: &KeyMaker) -> (PrefixIndex, BlockKey) {
+        let mut index = PrefixIndex::new(8, BLOCK_SIZE as u32);
+        let root = maker.root("", None);
+        let mut parent = root;
+        for (i, (key, block)) in
+            keys(root, tokens, maker).into_iter().zip(tokens.chunks_exact(BLOCK_SIZE)).enumerate()
+        {
+            assert!(index.publish(BlockId(i as u32), key, parent, block));
+            parent = key;
+        }
+        (index, root)
+    }
+
+    #[test]
+    fn finds_the_longest_published_prefix() {
+        let maker = KeyMaker::new(1);
+        let (index, root) = published(&[1, 2, 3, 4, 5, 6, 7, 8], &maker);
+        let longer = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+        assert_eq!(index.lookup(root, &keys(root, &longer, &maker), &longer), [BlockId(0), BlockId(1)]);
+        let other = [1, 2, 3, 4, 5, 6, 7, 9];
+        assert_eq!(index.lookup(root, &keys(root, &other, &maker), &other), [BlockId(0)]);
+    }
+
+    #[test]
+    fn a_collision_of_keys_is_a_miss() {
+        let maker = KeyMaker::new(1);
+        let (index, root) = published(&[1, 2, 3, 4], &maker);
+        let forged = keys(root, &[1, 2, 3, 4], &maker);
+        assert!(index.lookup(root, &forged, &[9, 9, 9, 9]).is_empty());
+    }
+
+    #[test]
+    fn salts_and_adapters_do_not_share() {
+        let maker = KeyMaker::new(1);
+        let (index, _) = published(&[1, 2, 3, 4], &maker);
+        for root in [maker.root("tenant", None), maker.root("", Some("adapter"))] {
+            assert!(index.lookup(root, &keys(root, &[1, 2, 3, 4], &maker), &[1, 2, 3, 4]).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_withdrawn_block_is_not_found() {
+        let maker = KeyMaker::new(1);
+        let (mut index, root) = published(&[1, 2, 3, 4], &maker);
+        index.withdraw(BlockId(0));
+        assert!(index.lookup(root, &keys(root, &[1, 2, 3, 4], &maker), &[1, 2, 3, 4]).is_empty());
+        assert_eq!(index.len(), 0);
+    }
+}

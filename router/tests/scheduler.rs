@@ -1,0 +1,463 @@
+//! Behaviour of the scheduler as a whole, with shards beside it whose KV cache gives every mistake away.
+
+mod support;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use penstock_router::engine::EngineFacts;
+use penstock_router::scheduler::{
+    Event, EventKind, Failure, FinishReason, NewRequest, Outcome, Plan, Refused, RequestId, SamplingParams,
+    Scheduler, SchedulerConfig, Span,
+};
+use support::fake_shard::{FakeShard, expected_tokens, small_facts};
+
+fn facts(num_blocks: u32) -> EngineFacts {
+    EngineFacts { num_blocks, num_slots: 4, max_step_tokens: 16, ..small_facts() }
+}
+
+fn request(prompt: &[u32], max_new_tokens: u32) -> NewRequest {
+    NewRequest::new(prompt.into(), max_new_tokens, SamplingParams::greedy())
+}
+
+/// A prompt like no other.
+fn prompt(number: u32, len: u32) -> Vec<u32> {
+    (0..len).map(|i| 1 + (number * 37 + i * i) % 250).collect()
+}
+
+fn solo(prompt: &[u32], max_new_tokens: usize) -> Vec<u32> {
+    expected_tokens(prompt, 0, max_new_tokens, &small_facts())
+}
+
+/// The scheduler with shards beside it, in lock step or with outcomes held back.
+struct World {
+    scheduler: Scheduler,
+    shard: FakeShard,
+    outcomes: VecDeque<Outcome>,
+    output: BTreeMap<RequestId, Vec<u32>>,
+    finished: BTreeMap<RequestId, FinishReason>,
+    cached: BTreeMap<RequestId, u32>,
+    scores: BTreeMap<RequestId, Vec<Option<f32>>>,
+    plans: Vec<Plan>,
+    /// In the order in which they finished.
+    ended: Vec<RequestId>,
+    now: Duration,
+}
+
+impl World {
+    fn new(num_blocks: u32) -> Self {
+        Self::with(facts(num_blocks), |_| {})
+    }
+
+    fn with(facts: EngineFacts, change: impl FnOnce(&mut SchedulerConfig)) -> Self {
+        let mut config = SchedulerConfig::new(&facts, 100);
+        change(&mut config);
+        Self {
+            scheduler: Scheduler::new(config),
+            shard: FakeShard::new(facts),
+            outcomes: VecDeque::new(),
+            output: BTreeMap::new(),
+            finished: BTreeMap::new(),
+            cached: BTreeMap::new(),
+            scores: BTreeMap::new(),
+            plans: Vec::new(),
+            ended: Vec::new(),
+            now: Duration::ZERO,
+        }
+    }
+
+    fn submit(&mut self, prompt: &[u32], max_new_tokens: u32) -> RequestId {
+        self.submit_with(request(prompt, max_new_tokens))
+    }
+
+    fn submit_with(&mut self, request: NewRequest) -> RequestId {
+        self.scheduler.on_request(request, self.now).unwrap()
+    }
+
+    fn computed_tokens(&self) -> u64 {
+        self.scheduler.totals().computed_tokens
+    }
+
+    /// Plans one step if there is one, and lets the shards compute it.
+    fn plan(&mut self) -> bool {
+        let Some((plan, events)) = self.scheduler.plan(self.now) else { return false };
+        for event in events {
+            if let EventKind::Admitted { cached_tokens, .. } = event.kind {
+                self.cached.insert(event.id, cached_tokens);
+            }
+        }
+        self.outcomes.push_back(self.shard.step(&plan));
+        self.plans.push(plan);
+        true
+    }
+
+    /// Answers the oldest plan.
+    fn answer(&mut self) {
+        let Some(outcome) = self.outcomes.pop_front() else { return };
+        for event in self.scheduler.on_outcome(outcome).unwrap() {
+            if let EventKind::PromptLogprobs(scores) = &event.kind {
+                self.scores.insert(event.id, scores.clone());
+            }
+            let EventKind::Token(token, finish) = event.kind else { continue };
+            self.output.entry(event.id).or_default().push(token.id);
+            if let Some(finish) = finish {
+                assert_eq!(self.finished.insert(event.id, finish), None);
+                self.ended.push(event.id);
+            }
+        }
+        self.scheduler.check();
+    }
+
+    fn run(&mut self) {
+        for _ in 0..10_000 {
+            while self.plan() {}
+            if self.outcomes.is_empty() {
+                return;
+            }
+            self.answer();
+        }
+        panic!("not drained");
+    }
+}
+
+#[test]
+fn a_request_gets_its_tokens_and_leaves_nothing_behind() {
+    let mut world = World::new(16);
+    let id = world.submit(&[1, 2, 3, 4, 5], 7);
+    world.run();
+    assert_eq!(world.output[&id], solo(&[1, 2, 3, 4, 5], 7));
+    assert_eq!(world.finished[&id], FinishReason::Length);
+    let load = world.scheduler.load();
+    assert_eq!((load.waiting, load.running, load.used_blocks), (0, 0, 0));
+    assert_eq!(world.shard.num_slots(), 0, "the shards were told to retire the slot");
+}
+
+#[test]
+fn plans_the_next_step_before_the_last_is_answered() {
+    let mut world = World::new(16);
+    world.submit(&[1, 2, 3], 8);
+    assert!(world.plan());
+    assert!(world.plan(), "a decode whose input token is still on the device");
+    assert_eq!(world.plans[1].spans, [Span { slot: world.plans[0].spans[0].slot, start: 3, len: 1 }]);
+    assert!(!world.plan(), "no third plan in flight");
+}
+
+#[test]
+fn a_long_prompt_is_computed_in_chunks_beside_decodes() {
+    let mut world = World::new(64);
+    let short = world.submit(&[1, 2], 20);
+    world.plan();
+    let prompt: Vec<u32> = (1..=40).collect();
+    let long = world.submit(&prompt, 3);
+    world.run();
+    let mixed = world.plans.iter().filter(|plan| plan.spans.len() == 2 && plan.spans[1].len > 1).count();
+    assert!(mixed >= 2, "decodes and chunks share steps");
+    assert_eq!(world.output[&short], solo(&[1, 2], 20));
+    assert_eq!(world.output[&long], solo(&prompt, 3));
+}
+
+#[test]
+fn preempted_requests_get_the_same_tokens() {
+    // Outputs twice as long as any seen, for four sequences that need twice the blocks there are.
+    let endless = EngineFacts { eos_token_ids: Vec::new(), ..facts(64) };
+    let mut world = World::with(endless.clone(), |_| {});
+    let prompts: Vec<Vec<u32>> = (0..4).map(|i| prompt(i, 5)).collect();
+    let ids: Vec<RequestId> = prompts.iter().map(|prompt| world.submit(prompt, 120)).collect();
+    world.run();
+    assert!(world.scheduler.totals().preemptions > 0);
+    assert!(world.scheduler.totals().preemptions <= 12, "each is preempted three times at most");
+    for (id, prompt) in ids.iter().zip(&prompts) {
+        assert_eq!(world.output[id], expected_tokens(prompt, 0, 120, &endless));
+    }
+}
+
+#[test]
+fn the_lowest_priority_gives_way_first() {
+    let endless = EngineFacts { eos_token_ids: Vec::new(), ..facts(48) };
+    let mut world = World::with(endless, |_| {});
+    let low = world.submit_with(NewRequest { priority: -1, ..request(&prompt(1, 5), 120) });
+    let high = world.submit_with(request(&prompt(2, 5), 120));
+    world.run();
+    assert!(world.scheduler.totals().preemptions > 0);
+    assert_eq!(world.ended, [high, low], "though the low one came first");
+}
+
+#[test]
+fn a_cancelled_request_frees_its_blocks_only_behind_the_fence() {
+    let mut world = World::new(16);
+    let id = world.submit(&[1, 2, 3, 4], 8);
+    world.plan();
+    world.plan();
+    world.scheduler.on_cancel(id);
+    assert_eq!(world.scheduler.load().used_blocks, 2, "steps in flight may still write to them");
+    world.answer();
+    assert_eq!(world.scheduler.load().used_blocks, 2);
+    world.answer();
+    assert_eq!(world.scheduler.load().used_blocks, 0);
+    assert!(world.output.is_empty());
+}
+
+#[test]
+fn tokens_beyond_the_end_are_thrown_away() {
+    let mut world = World::new(16);
+    // Found by search: the third token is the end of sequence.
+    let prompt = (1..250).map(|last| [3, last]).find(|p| solo(p, 9).len() == 3).unwrap();
+    let id = world.submit(&prompt, 9);
+    world.run();
+    assert_eq!(world.output[&id], solo(&prompt, 9));
+    assert_eq!(world.finished[&id], FinishReason::EndOfSequence);
+}
+
+#[test]
+fn a_failed_slot_fails_its_request_alone() {
+    let mut world = World::new(16);
+    let bad = world.submit(&[1, 2], 5);
+    let good = world.submit(&[3, 4], 5);
+    world.plan();
+    let outcome = world.outcomes.front_mut().unwrap();
+    let failed = outcome.sampled.remove(0).slot;
+    outcome.errors.push((failed, "logits are not finite".into()));
+    let events = world.scheduler.on_outcome(world.outcomes.pop_front().unwrap()).unwrap();
+    let failure = Failure::Request("logits are not finite".into());
+    assert!(events.contains(&Event { id: bad, kind: EventKind::Failed(failure) }));
+    world.output.insert(good, solo(&[3, 4], 1));
+    world.run();
+    assert_eq!(world.output[&good], solo(&[3, 4], 5));
+}
+
+#[test]
+fn requests_survive_the_loss_of_the_shards() {
+    let mut world = World::new(16);
+    let id = world.submit(&[1, 2, 3], 10);
+    for _ in 0..4 {
+        world.plan();
+        world.plan();
+        world.answer();
+    }
+    world.scheduler.on_engine_lost();
+    world.scheduler.check();
+    world.outcomes.clear();
+    world.shard = FakeShard::new(facts(16));
+    world.run();
+    assert_eq!(world.output[&id], solo(&[1, 2, 3], 10));
+}
+
+#[test]
+fn refuses_what_could_never_run_and_what_is_too_many() {
+    let mut scheduler = Scheduler::new(SchedulerConfig::new(&facts(2), 1));
+    let refused = scheduler.on_request(request(&[1; 5], 4), Duration::ZERO);
+    assert_eq!(refused, Err(Refused::TooLarge { needed: 9, available: 8 }));
+    scheduler.on_request(request(&[1; 4], 4), Duration::ZERO).unwrap();
+    let refused = scheduler.on_request(request(&[1; 4], 4), Duration::ZERO);
+    assert_eq!(refused, Err(Refused::Overloaded { current: 1, limit: 1 }));
+}
+
+#[test]
+fn an_outcome_that_does_not_fit_its_plan_is_refused() {
+    let mut world = World::new(16);
+    world.submit(&[1, 2], 5);
+    world.plan();
+    let outcome = world.outcomes.pop_front().unwrap();
+    let stale = Outcome { step: 7, ..outcome.clone() };
+    assert!(world.scheduler.on_outcome(stale).is_err());
+    let empty = Outcome { sampled: Vec::new(), ..outcome };
+    assert!(world.scheduler.on_outcome(empty).is_err());
+}
+
+#[test]
+fn a_repeated_prompt_is_not_computed_again() {
+    let mut world = World::new(64);
+    let text = prompt(3, 30);
+    let first = world.submit(&text, 5);
+    world.run();
+    let before = world.computed_tokens();
+    let second = world.submit(&text, 5);
+    world.run();
+    assert_eq!((world.cached[&first], world.cached[&second]), (0, 28), "all full blocks");
+    assert!(world.computed_tokens() - before <= 2 + 5);
+    assert_eq!(world.output[&first], world.output[&second]);
+}
+
+#[test]
+fn generated_tokens_are_cached_too() {
+    let mut world = World::with(EngineFacts { eos_token_ids: Vec::new(), ..facts(64) }, |_| {});
+    let text = prompt(4, 9);
+    let first = world.submit(&text, 20);
+    world.run();
+    let turn: Vec<u32> = text.iter().chain(&world.output[&first]).copied().chain(prompt(5, 6)).collect();
+    let second = world.submit(&turn, 3);
+    world.run();
+    assert_eq!(
+        world.cached[&second], 28,
+        "prompt and answer, but for the last token, in full blocks of four"
+    );
+}
+
+#[test]
+fn requests_share_while_the_first_still_prefills() {
+    let mut world = World::new(64);
+    let common = prompt(6, 40);
+    let texts: Vec<Vec<u32>> = (0..3).map(|i| [common.clone(), prompt(20 + i, 3)].concat()).collect();
+    let ids: Vec<RequestId> = texts.iter().map(|text| world.submit(text, 4)).collect();
+    world.run();
+    assert_eq!(ids.iter().map(|id| world.cached[id]).collect::<Vec<_>>(), [0, 40, 40]);
+    for (id, text) in ids.iter().zip(&texts) {
+        assert_eq!(world.output[id], solo(text, 4));
+    }
+}
+
+#[test]
+fn parallel_sampling_costs_one_prefill() {
+    let mut world = World::new(64);
+    let text = prompt(7, 30);
+    let seeds = [1u64, 2, 3, 4];
+    let ids = seeds.map(|seed| {
+        let sampling = SamplingParams { temperature: 1.0, seed, ..SamplingParams::greedy() };
+        world.submit_with(NewRequest::new(text.as_slice().into(), 6, sampling))
+    });
+    world.run();
+    assert_eq!(ids.map(|id| world.cached[&id]), [0, 29, 29, 29], "all but the last token, by copy on write");
+    assert!(world.plans.iter().map(|plan| plan.copied.len()).sum::<usize>() == 3);
+    for (id, seed) in ids.iter().zip(seeds) {
+        assert_eq!(world.output[id], expected_tokens(&text, seed, 6, &small_facts()));
+    }
+}
+
+#[test]
+fn salts_are_not_shared() {
+    let mut world = World::new(64);
+    let text = prompt(8, 30);
+    world.submit(&text, 2);
+    world.run();
+    let other = world.submit_with(NewRequest { cache_salt: "other".into(), ..request(&text, 2) });
+    world.run();
+    assert_eq!(world.cached[&other], 0);
+}
+
+#[test]
+fn scoring_the_prompt_computes_all_of_it() {
+    let mut world = World::new(64);
+    let text = prompt(9, 30);
+    world.submit(&text, 2);
+    world.run();
+    let sampling = SamplingParams { prompt_logprobs: true, ..SamplingParams::greedy() };
+    let scored = world.submit_with(NewRequest::new(text.as_slice().into(), 2, sampling));
+    world.run();
+    assert_eq!(world.cached[&scored], 0);
+    assert_eq!(world.scores[&scored].iter().flatten().count(), 29);
+    assert_eq!(world.scores[&scored][0], None, "nothing comes before the first");
+}
+
+#[test]
+fn a_failed_request_leaves_nothing_in_the_cache() {
+    let mut world = World::new(64);
+    let text = prompt(10, 30);
+    world.submit(&text, 5);
+    world.plan();
+    world.answer();
+    while world.outcomes.is_empty() || world.outcomes[0].sampled.is_empty() {
+        world.plan();
+        if world.outcomes[0].sampled.is_empty() {
+            world.answer();
+        }
+    }
+    let slot = world.outcomes[0].sampled.remove(0).slot;
+    world.outcomes[0].errors.push((slot, "not finite".into()));
+    world.run();
+    let again = world.submit(&text, 5);
+    world.run();
+    assert_eq!(world.cached[&again], 0, "what may hold garbage is not shared");
+}
+
+#[test]
+fn a_short_prompt_overtakes_a_long_one() {
+    let mut world = World::new(64);
+    let long = world.submit(&prompt(11, 120), 1);
+    world.plan();
+    let short = world.submit(&prompt(12, 6), 1);
+    world.run();
+    assert_eq!(world.ended, [short, long]);
+}
+
+#[test]
+fn a_long_prompt_gets_on_beside_a_stream_of_short_ones() {
+    let mut world = World::new(64);
+    let long = world.submit(&prompt(13, 120), 1);
+    for i in 0..200 {
+        world.now += Duration::from_millis(500);
+        if world.finished.contains_key(&long) {
+            return;
+        }
+        world.submit(&prompt(20 + i, 14), 1);
+        world.plan();
+        world.answer();
+    }
+    panic!("starved");
+}
+
+#[test]
+fn a_request_too_large_for_now_is_passed_by_for_a_bounded_time() {
+    let endless = EngineFacts { eos_token_ids: Vec::new(), ..facts(32) };
+    let mut world = World::with(endless, |_| {});
+    for i in 0..3 {
+        world.submit(&prompt(i, 8), 30);
+    }
+    world.plan();
+    let large = world.submit(&prompt(14, 100), 4);
+    let mut passed = 0;
+    for i in 0..400 {
+        world.now += Duration::from_millis(20);
+        if world.scheduler.load().waiting < 4 {
+            world.submit(&prompt(100 + i, 8), 30);
+        }
+        world.plan();
+        world.answer();
+        passed += u32::from(!world.cached.contains_key(&large));
+    }
+    assert!(world.finished.contains_key(&large), "it ran in the end");
+    assert!(passed < 200, "after waiting for {passed} of 400 steps");
+}
+
+#[test]
+fn tenants_share_by_what_they_were_served() {
+    let mut world = World::with(facts(256), |config| config.num_slots = 1);
+    let greedy: Vec<RequestId> = (0..6)
+        .map(|i| world.submit_with(NewRequest { tenant: "greedy".into(), ..request(&prompt(i, 12), 4) }))
+        .collect();
+    let modest: Vec<RequestId> = (6..8)
+        .map(|i| world.submit_with(NewRequest { tenant: "modest".into(), ..request(&prompt(i, 12), 4) }))
+        .collect();
+    world.run();
+    let last_modest = world.ended.iter().position(|id| *id == modest[1]).unwrap();
+    assert!(last_modest <= 4, "not behind all of {greedy:?}: {:?}", world.ended);
+}
+
+#[test]
+fn a_request_that_waits_too_long_fails_with_its_limit() {
+    let mut world = World::with(facts(64), |config| config.num_slots = 1);
+    world.submit(&prompt(1, 4), 50);
+    world.plan();
+    let timeout = Some(Duration::from_millis(30));
+    let late = world.submit_with(NewRequest { queue_timeout: timeout, ..request(&prompt(2, 4), 2) });
+    assert!(world.scheduler.expire(Duration::from_millis(29)).is_empty());
+    let failure = Failure::QueueDeadline { waited_ms: 30, limit_ms: 30 };
+    let expected = Event { id: late, kind: EventKind::Failed(failure) };
+    assert_eq!(world.scheduler.expire(Duration::from_millis(30)), [expected]);
+    world.run();
+    assert!(!world.output.contains_key(&late));
+}
+
+#[test]
+fn refuses_more_tokens_or_bytes_than_may_wait() {
+    let mut scheduler =
+        Scheduler::new(SchedulerConfig { max_queued_tokens: 50, ..SchedulerConfig::new(&facts(64), 100) });
+    scheduler.on_request(request(&prompt(1, 30), 4), Duration::ZERO).unwrap();
+    let refused = scheduler.on_request(request(&prompt(2, 21), 4), Duration::ZERO);
+    assert_eq!(refused, Err(Refused::QueueFull { queued: 30, given: 21, limit: 50 }));
+    scheduler.plan(Duration::ZERO).unwrap();
+    scheduler.on_request(request(&prompt(2, 21), 4), Duration::ZERO).expect("the first runs now");
+    let bytes = request(&prompt(3, 5), 1).num_bytes();
+    let config = SchedulerConfig { max_queued_bytes: bytes - 1, ..SchedulerConfig::new(&facts(64), 100) };
+    let refused = Scheduler::new(config).on_request(request(&prompt(3, 5), 1), Duration::ZERO);
+    assert_eq!(refused, Err(Refused::QueueTooLarge { queued: 0, given: bytes, limit: bytes - 1 }));
+}

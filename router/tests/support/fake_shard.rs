@@ -1,0 +1,155 @@
+//! A shard without a model: its KV cache is a chain of hashes in real blocks, so that whatever is wrong with a plan
+//! (a block overwritten too early, a prefix shared that is not the same, a copy of the wrong block, a position left
+//! out) changes the tokens. It checks every plan as a real shard does.
+
+use std::collections::BTreeMap;
+
+use penstock_router::engine::EngineFacts;
+use penstock_router::scheduler::{
+    Admission, BlockId, Outcome, Plan, PromptScores, Sampled, SlotId, Span, TopToken,
+};
+
+/// What a KV position holds before anything was written to it.
+const POISON: u64 = 0xdead_beef_dead_beef;
+
+/// The KV of a position: decided by the one before it and the token.
+fn chain(before: u64, token: u32) -> u64 {
+    (before ^ u64::from(token)).wrapping_mul(0x0100_0000_01b3).rotate_left(23) ^ 0x9e37_79b9
+}
+
+/// The token that follows a position with this KV under this seed.
+fn sample(kv: u64, seed: u64, vocab_size: u32) -> u32 {
+    ((kv ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd) >> 33) as u32
+        % vocab_size
+}
+
+/// What a request with this prompt and seed gets, up to `count` tokens, ending at the first of the model's ends.
+pub fn expected_tokens(prompt: &[u32], seed: u64, count: usize, facts: &EngineFacts) -> Vec<u32> {
+    let mut kv = prompt.iter().fold(0, |kv, token| chain(kv, *token));
+    let mut tokens = Vec::new();
+    while tokens.len() < count {
+        let token = sample(kv, seed, facts.vocab_size);
+        kv = chain(kv, token);
+        tokens.push(token);
+        if facts.eos_token_ids.contains(&token) {
+            break;
+        }
+    }
+    tokens
+}
+
+/// Facts of a small shard.
+pub fn small_facts() -> EngineFacts {
+    EngineFacts {
+        version: "test".into(),
+        model_type: "fake".into(),
+        dtype: "float32".into(),
+        device: "cpu".into(),
+        world_size: 1,
+        block_size: 4,
+        num_blocks: 64,
+        num_slots: 8,
+        vocab_size: 256,
+        eos_token_ids: vec![0],
+        max_sequence_len: 200,
+        max_step_tokens: 32,
+        max_top_logprobs: 5,
+        abilities: vec!["prompt_logprobs".into()],
+    }
+}
+
+/// The shard.
+pub struct FakeShard {
+    pub facts: EngineFacts,
+    slots: BTreeMap<SlotId, Slot>,
+    kv: Vec<u64>,
+    last_step: u64,
+}
+
+struct Slot {
+    tokens: Vec<u32>,
+    blocks: Vec<BlockId>,
+    prompt_len: usize,
+    seed: u64,
+    num_top: usize,
+    prompt_logprobs: bool,
+}
+
+impl FakeShard {
+    pub fn new(facts: EngineFacts) -> Self {
+        let kv = vec![POISON; (facts.num_blocks * facts.block_size) as usize];
+        Self { facts, slots: BTreeMap::new(), kv, last_step: 0 }
+    }
+
+    /// Slots in use.
+    pub fn num_slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Computes a plan; panics if it is not a legal one.
+    pub fn step(&mut self, plan: &Plan) -> Outcome {
+        assert_eq!(plan.step, self.last_step + 1, "steps count up");
+        self.last_step = plan.step;
+        for slot in &plan.retired {
+            self.slots.remove(slot).expect("a retired slot was in use");
+        }
+        for admission in &plan.admitted {
+            self.admit(admission);
+        }
+        for (slot, blocks) in &plan.appended {
+            self.slots.get_mut(slot).expect("the slot is in use").blocks.extend(blocks);
+        }
+        for (from, to) in &plan.copied {
+            let size = self.facts.block_size as usize;
+            let (from, to) = (from.0 as usize * size, to.0 as usize * size);
+            self.kv.copy_within(from..from + size, to);
+        }
+        let total: u32 = plan.spans.iter().map(|span| span.len).sum();
+        assert!(total <= self.facts.max_step_tokens, "the step is within its budget");
+        let mut outcome = Outcome { step: plan.step, ..Outcome::default() };
+        for span in &plan.spans {
+            self.compute(*span, &mut outcome);
+        }
+        outcome
+    }
+
+    fn admit(&mut self, admission: &Admission) {
+        assert!(admission.tokens.len() < self.facts.max_sequence_len as usize);
+        assert!(admission.tokens.iter().all(|token| *token < self.facts.vocab_size));
+        let slot = Slot {
+            tokens: admission.tokens.to_vec(),
+            blocks: admission.blocks.clone(),
+            prompt_len: admission.prompt_len as usize,
+            seed: admission.sampling.seed,
+            num_top: admission.sampling.num_top_logprobs as usize,
+            prompt_logprobs: admission.sampling.prompt_logprobs,
+        };
+        assert!(self.slots.insert(admission.slot, slot).is_none(), "an admitted slot was free");
+    }
+
+    fn compute(&mut self, span: Span, outcome: &mut Outcome) {
+        let size = self.facts.block_size as usize;
+        let slot = self.slots.get_mut(&span.slot).expect("a span's slot is in use");
+        let (start, end) = (span.start as usize, (span.start + span.len) as usize);
+        assert!(end <= slot.tokens.len(), "a span ends within its slot");
+        assert!(end <= slot.blocks.len() * size, "a span has blocks");
+        let at = |position: usize| slot.blocks[position / size].0 as usize * size + position % size;
+        let mut kv = if start == 0 { 0 } else { self.kv[at(start - 1)] };
+        for position in start..end {
+            kv = chain(kv, slot.tokens[position]);
+            self.kv[at(position)] = kv;
+        }
+        if slot.prompt_logprobs && start < slot.prompt_len {
+            let first = start.max(1);
+            let logprobs = vec![-1.5; end.min(slot.prompt_len).saturating_sub(first)];
+            outcome.prompt_scores.push(PromptScores { slot: span.slot, start: first as u32, logprobs });
+        }
+        if end == slot.tokens.len() {
+            let id = sample(kv, slot.seed, self.facts.vocab_size);
+            slot.tokens.push(id);
+            let top = (0..slot.num_top as u32)
+                .map(|i| TopToken { id: (id + i) % self.facts.vocab_size, logprob: -0.5 - i as f32 });
+            outcome.sampled.push(Sampled { slot: span.slot, id, logprob: -0.5, top: top.collect() });
+        }
+    }
+}
