@@ -1,0 +1,367 @@
+//! The scheduler with shards in virtual time, under random load and random faults, by the hundred thousand: every
+//! request ends exactly once, with the tokens that it would get alone, and nothing is left behind.
+//!
+//! `PENSTOCK_SIM_SEEDS=n` sets how many seeds run; a failing one prints the line that replays it, after the scenario
+//! was shrunk to what still fails.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use penstock_router::engine::EngineFacts;
+use penstock_router::scheduler::{
+    Event, EventKind, NewRequest, Outcome, RequestId, SamplingParams, Scheduler, SchedulerConfig, StepTimings,
+};
+use support::fake_shard::{FakeShard, expected_tokens, small_facts};
+
+/// A stream of numbers decided by its seed.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn range(&mut self, from: u64, to: u64) -> u64 {
+        from + self.next() % (to - from)
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.next().is_multiple_of(n)
+    }
+}
+
+#[derive(Clone)]
+struct Arrival {
+    at: Duration,
+    request: NewRequest,
+    /// The client leaves at this time.
+    leaves_at: Option<Duration>,
+    /// The client leaves when it has so many tokens.
+    leaves_after: Option<usize>,
+}
+
+#[derive(Clone)]
+struct Scenario {
+    facts: EngineFacts,
+    prefix_caching: bool,
+    arrivals: Vec<Arrival>,
+    /// The shards die at these times, with whatever is in flight.
+    deaths: Vec<Duration>,
+    /// Every so many steps one takes fifty times as long.
+    slow_every: u64,
+}
+
+fn scenario(seed: u64) -> Scenario {
+    let mut dice = Dice(seed);
+    let block_size = [1, 2, 4, 8][dice.range(0, 4) as usize];
+    let facts = EngineFacts {
+        block_size,
+        num_blocks: dice.range(48, 200).div_ceil(u64::from(block_size)) as u32,
+        num_slots: dice.range(1, 9) as u32,
+        max_step_tokens: dice.range(1, 48) as u32,
+        eos_token_ids: if dice.one_in(2) { vec![0, 1, 2] } else { Vec::new() },
+        ..small_facts()
+    };
+    let stems: Vec<Vec<u32>> = (0..3).map(|_| random_tokens(&mut dice, 1, 24)).collect();
+    let num_arrivals = dice.range(1, 24);
+    let mut at = Duration::ZERO;
+    let arrivals = (0..num_arrivals)
+        .map(|_| {
+            at += Duration::from_micros(dice.range(0, 6000));
+            random_arrival(&mut dice, at, &stems)
+        })
+        .collect();
+    let num_deaths = if dice.one_in(3) { dice.range(1, 4) } else { 0 };
+    let deaths = (0..num_deaths).map(|_| Duration::from_micros(dice.range(0, 90_000))).collect();
+    Scenario { facts, prefix_caching: !dice.one_in(8), arrivals, deaths, slow_every: dice.range(5, 200) }
+}
+
+fn random_tokens(dice: &mut Dice, from: u64, to: u64) -> Vec<u32> {
+    (0..dice.range(from, to)).map(|_| dice.range(3, 256) as u32).collect()
+}
+
+/// A request that often shares its beginning with others, or all of it.
+fn random_arrival(dice: &mut Dice, at: Duration, stems: &[Vec<u32>]) -> Arrival {
+    let mut prompt = stems[dice.range(0, stems.len() as u64) as usize].clone();
+    if !dice.one_in(4) {
+        prompt.truncate(dice.range(1, prompt.len() as u64 + 1) as usize);
+        prompt.extend(random_tokens(dice, 0, 12));
+    }
+    let sampling = SamplingParams {
+        seed: dice.range(0, 3),
+        prompt_logprobs: dice.one_in(8),
+        ..SamplingParams::greedy()
+    };
+    let longest = if dice.one_in(3) { 60 } else { 12 };
+    let max_new_tokens = dice.range(1, longest) as u32;
+    let request = NewRequest {
+        ignore_eos: dice.one_in(8),
+        tenant: ["", "a", "b"][dice.range(0, 3) as usize].into(),
+        cache_salt: ["", "", "salt"][dice.range(0, 3) as usize].into(),
+        priority: dice.range(0, 3) as i32 - 1,
+        cache_ttl: Duration::from_millis(if dice.one_in(4) { 20 } else { 0 }),
+        queue_timeout: dice.one_in(6).then(|| Duration::from_micros(dice.range(1, 20_000))),
+        ..NewRequest::new(prompt.into(), max_new_tokens, sampling)
+    };
+    Arrival {
+        at,
+        request,
+        leaves_at: dice.one_in(6).then(|| at + Duration::from_micros(dice.range(0, 30_000))),
+        leaves_after: dice.one_in(6).then(|| dice.range(1, 8) as usize),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum End {
+    Complete,
+    Left,
+    Expired,
+}
+
+/// The scenario as it unfolds.
+struct World<'a> {
+    scenario: &'a Scenario,
+    scheduler: Scheduler,
+    shard: FakeShard,
+    now: Duration,
+    outcomes: VecDeque<(Duration, Outcome)>,
+    arrivals: VecDeque<usize>,
+    deaths: VecDeque<Duration>,
+    leaving: BTreeSet<(Duration, RequestId)>,
+    /// By request: its arrival.
+    accepted: BTreeMap<RequestId, usize>,
+    output: BTreeMap<RequestId, Vec<u32>>,
+    ends: BTreeMap<RequestId, End>,
+    num_steps: u64,
+}
+
+impl<'a> World<'a> {
+    fn new(scenario: &'a Scenario) -> Self {
+        let config = SchedulerConfig {
+            prefix_caching: scenario.prefix_caching,
+            ..SchedulerConfig::new(&scenario.facts, 1000)
+        };
+        let mut deaths = scenario.deaths.clone();
+        deaths.sort();
+        Self {
+            scenario,
+            scheduler: Scheduler::new(config),
+            shard: FakeShard::new(scenario.facts.clone()),
+            now: Duration::ZERO,
+            outcomes: VecDeque::new(),
+            arrivals: (0..scenario.arrivals.len()).collect(),
+            deaths: deaths.into(),
+            leaving: BTreeSet::new(),
+            accepted: BTreeMap::new(),
+            output: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            num_steps: 0,
+        }
+    }
+
+    fn run(mut self) {
+        // Generous: no scenario has a tenth as many events.
+        for _ in 0..100_000 {
+            let Some(next) = self.next_event() else { break };
+            self.now = self.now.max(next);
+            self.arrive();
+            self.leave();
+            self.die();
+            self.answer();
+            let expired = self.scheduler.expire(self.now);
+            self.take(expired);
+            self.plan();
+            if self.num_steps.is_multiple_of(8) {
+                self.scheduler.check();
+            }
+        }
+        self.check_end();
+    }
+
+    fn next_event(&self) -> Option<Duration> {
+        let arrival = self.arrivals.front().map(|i| self.scenario.arrivals[*i].at);
+        let outcome = self.outcomes.front().map(|(at, _)| *at);
+        let leaving = self.leaving.first().map(|(at, _)| *at);
+        let death = self.deaths.front().copied();
+        [arrival, outcome, leaving, death].into_iter().flatten().min()
+    }
+
+    fn arrive(&mut self) {
+        while let Some(i) = self.arrivals.pop_front() {
+            let arrival = &self.scenario.arrivals[i];
+            if arrival.at > self.now {
+                return self.arrivals.push_front(i);
+            }
+            let Ok(id) = self.scheduler.on_request(arrival.request.clone(), self.now) else { continue };
+            self.accepted.insert(id, i);
+            self.leaving.extend(arrival.leaves_at.map(|at| (at, id)));
+        }
+    }
+
+    fn leave(&mut self) {
+        while let Some((at, id)) = self.leaving.first().copied().filter(|(at, _)| *at <= self.now) {
+            self.leaving.remove(&(at, id));
+            if !self.ends.contains_key(&id) {
+                self.scheduler.on_cancel(id);
+                self.end(id, End::Left);
+            }
+        }
+    }
+
+    fn die(&mut self) {
+        while self.deaths.front().is_some_and(|at| *at <= self.now) {
+            self.deaths.pop_front();
+            self.outcomes.clear();
+            self.shard = FakeShard::new(self.scenario.facts.clone());
+            self.scheduler.on_engine_lost();
+        }
+    }
+
+    fn answer(&mut self) {
+        while self.outcomes.front().is_some_and(|(at, _)| *at <= self.now) {
+            let (_, outcome) = self.outcomes.pop_front().unwrap();
+            let events = self.scheduler.on_outcome(outcome).unwrap();
+            self.take(events);
+        }
+    }
+
+    fn plan(&mut self) {
+        while let Some((plan, events)) = self.scheduler.plan(self.now) {
+            self.num_steps += 1;
+            let tokens: u32 = plan.spans.iter().map(|span| span.len).sum();
+            let slow = if self.num_steps.is_multiple_of(self.scenario.slow_every) { 50 } else { 1 };
+            let micros = slow * (200 + 10 * u64::from(tokens));
+            let mut outcome = self.shard.step(&plan);
+            outcome.timings = StepTimings { forward_us: micros as u32, ..StepTimings::default() };
+            let begin = self.outcomes.back().map_or(self.now, |(at, _)| *at);
+            self.outcomes.push_back((begin + Duration::from_micros(micros), outcome));
+            self.take(events);
+        }
+    }
+
+    fn take(&mut self, events: Vec<Event>) {
+        for Event { id, kind } in events {
+            assert!(!self.ends.contains_key(&id), "{id:?} hears something after its end");
+            match kind {
+                EventKind::Token(token, finish) => {
+                    let output = self.output.entry(id).or_default();
+                    output.push(token.id);
+                    let leaves =
+                        self.scenario.arrivals[self.accepted[&id]].leaves_after == Some(output.len());
+                    if finish.is_some() {
+                        self.end(id, End::Complete);
+                    } else if leaves {
+                        self.scheduler.on_cancel(id);
+                        self.end(id, End::Left);
+                    }
+                }
+                EventKind::PromptLogprobs(scores) => {
+                    assert!(scores.iter().skip(1).all(Option::is_some), "a prompt token has no score");
+                }
+                EventKind::Failed(_) => self.end(id, End::Expired),
+                EventKind::Admitted { .. } => {}
+            }
+        }
+    }
+
+    fn end(&mut self, id: RequestId, end: End) {
+        assert_eq!(self.ends.insert(id, end), None, "{id:?} ended twice");
+    }
+
+    fn check_end(self) {
+        assert!(self.scheduler.is_idle(), "not drained: {:?}", self.scheduler.load());
+        assert_eq!(self.shard.num_slots(), 0, "the shards hold slots that nobody uses");
+        self.scheduler.check();
+        for (id, i) in &self.accepted {
+            let request = &self.scenario.arrivals[*i].request;
+            let facts = match request.ignore_eos {
+                true => EngineFacts { eos_token_ids: Vec::new(), ..self.scenario.facts.clone() },
+                false => self.scenario.facts.clone(),
+            };
+            let count = request.max_new_tokens as usize;
+            let expected = expected_tokens(&request.prompt, request.sampling.seed, count, &facts);
+            let output = self.output.get(id).cloned().unwrap_or_default();
+            match self.ends.get(id) {
+                Some(End::Complete) => assert_eq!(output, expected, "{id:?}"),
+                Some(_) => assert!(expected.starts_with(&output), "{id:?}: {output:?} of {expected:?}"),
+                None => panic!("{id:?} never ended"),
+            }
+        }
+    }
+}
+
+fn fails(scenario: &Scenario) -> Option<String> {
+    let result = catch_unwind(AssertUnwindSafe(|| World::new(scenario).run()));
+    result.err().map(|panic| match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic.downcast::<&str>().map_or_else(|_| "unknown".into(), |text| text.to_string()),
+    })
+}
+
+/// Leaves out whatever is not needed for the scenario to fail.
+fn shrunk(mut scenario: Scenario) -> Scenario {
+    let mut keep = 0;
+    while keep < scenario.arrivals.len() + scenario.deaths.len() {
+        let mut smaller = scenario.clone();
+        match keep.checked_sub(scenario.arrivals.len()) {
+            None => drop(smaller.arrivals.remove(keep)),
+            Some(death) => drop(smaller.deaths.remove(death)),
+        }
+        if fails(&smaller).is_some() {
+            scenario = smaller;
+        } else {
+            keep += 1;
+        }
+    }
+    scenario
+}
+
+fn report(seed: u64) -> String {
+    let small = shrunk(scenario(seed));
+    let why = fails(&small).unwrap_or_else(|| "it passes now".into());
+    let requests: Vec<String> = small
+        .arrivals
+        .iter()
+        .map(|it| format!("at {:?}: {} + {}", it.at, it.request.prompt.len(), it.request.max_new_tokens))
+        .collect();
+    format!(
+        "seed {seed}: {why}\n  shrunk to {requests:?}, deaths {:?}, {:?}\n  replay: \
+         PENSTOCK_SIM_FIRST={seed} PENSTOCK_SIM_SEEDS=1 cargo test -p penstock-router --test simulation",
+        small.deaths, small.facts
+    )
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn every_request_ends_once_with_its_own_tokens_whatever_happens() {
+    let (first, count) = (number("PENSTOCK_SIM_FIRST", 0), number("PENSTOCK_SIM_SEEDS", 100_000));
+    let next = AtomicU64::new(first);
+    let failed = AtomicU64::new(u64::MAX);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count || failed.load(Ordering::Relaxed) != u64::MAX {
+                        return;
+                    }
+                    if fails(&scenario(seed)).is_some() {
+                        failed.fetch_min(seed, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.load(Ordering::Relaxed);
+    assert_eq!(failed, u64::MAX, "{}", report(failed));
+}
