@@ -71,6 +71,7 @@ class PendingOutcome:
         self.timings = timings
         self.rows: list[SampledRow] = []
         self.sampled: Sampled | None = None
+        self.grammar_errors: dict[int, str] = {}
         self.prompts: list[tuple[PromptRows, torch.Tensor]] = []
 
     def ready(self) -> bool:
@@ -88,17 +89,27 @@ class PendingOutcome:
         return replace(outcome, timings=replace(self.timings, download_us=clock.lap_us()))
 
     def _report(self, sampled: Sampled, outcome: Outcome) -> None:
-        finite, ids, logprobs = sampled.finite.tolist(), sampled.token_ids.tolist(), sampled.logprobs.tolist()
+        ids, logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
+        failures = self._failures(sampled)
         for number, row in enumerate(self.rows):
-            if not finite[number]:
-                message = "the model's logits are not finite"
-                outcome.errors.append(SlotError(row.slot, ErrorCode.NOT_FINITE, message))
+            if number in failures:
+                outcome.errors.append(SlotError(row.slot, *failures[number]))
                 continue
             outcome.sampled_slots.append(row.slot)
             outcome.sampled_ids.append(ids[number])
             outcome.sampled_logprobs.append(logprobs[number])
             if row.params.num_top_logprobs:
                 outcome.top_tokens.append(_top_tokens(sampled, number, row))
+
+    def _failures(self, sampled: Sampled) -> dict[int, tuple[ErrorCode, str]]:
+        """Rows that got no token. Their slots go on as if they had: what is in flight already builds on that."""
+        failures = {number: (ErrorCode.GRAMMAR, message) for number, message in self.grammar_errors.items()}
+        if sampled.possible is not None:
+            for number in (~sampled.possible).nonzero().flatten().tolist():
+                failures.setdefault(number, (ErrorCode.GRAMMAR, "the grammar allows no token"))
+        for number in (~sampled.finite).nonzero().flatten().tolist():
+            failures[number] = (ErrorCode.NOT_FINITE, "the model's logits are not finite")
+        return failures
 
 
 class Engine:
@@ -155,23 +166,28 @@ class Engine:
 
     def _compute(self, plan: Plan, step: Step, errors: list[SlotError], clock: Clock) -> PendingOutcome:
         upload_us = clock.lap_us()
+        computing = self.slots.grammars.start_masks(step.sampling.rows)
         hidden = self.model(step.forward, self.cache)
         logits = self.model.logits(hidden[step.sampled_rows]) if step.sampling.rows else None
         prompts = [(rows, self._prompt_logprobs(hidden, rows)) for rows in step.prompt_rows]
         forward_us = clock.lap_us()
-        sampled = None
+        sampled, masks = None, None
         if logits is not None:
-            sampled = sample(logits, step.sampling, self.slots.tokens)
-            self.slots.commit(step.sampling, sampled.token_ids)
+            masks = None if computing is None else computing.result()
+            sampled = sample(logits, step.sampling, self.slots.tokens, masks)
+            self.slots.commit(step.sampling, sampled.token_ids, masks)
         pending = PendingOutcome(plan, errors, Timings(upload_us, forward_us, clock.lap_us()))
         pending.rows, pending.sampled, pending.prompts = step.sampling.rows, sampled, prompts
+        pending.grammar_errors = {} if masks is None else masks.errors
         return pending
 
     def _prompt_logprobs(self, hidden: torch.Tensor, rows: PromptRows) -> torch.Tensor:
         targets = self.slots.tokens[rows.slot, rows.start : rows.start + rows.count].long()
         states = hidden[rows.first_row : rows.first_row + rows.count]
-        parts = zip(states.split(_PROMPT_ROWS_AT_A_TIME), targets.split(_PROMPT_ROWS_AT_A_TIME), strict=True)
-        return torch.cat([token_logprobs(self.model.logits(state), target) for state, target in parts])
+        parts = [
+            slice(row, row + _PROMPT_ROWS_AT_A_TIME) for row in range(0, rows.count, _PROMPT_ROWS_AT_A_TIME)
+        ]
+        return torch.cat([token_logprobs(self.model.logits(states[part]), targets[part]) for part in parts])
 
     def warm_up(self) -> None:
         """Run a prompt and a decode through the real path, so that the first request pays for no initialisation."""
@@ -185,18 +201,18 @@ class Engine:
 
 
 def describe(
-    spec: ModelSpec, limits: Limits, model: Decoder, device: torch.device, group: Group
+    spec: ModelSpec, slots: Slots, model: Decoder, device: torch.device, group: Group
 ) -> Description:
     """The facts of a built engine."""
     return Description(
         spec=spec,
-        limits=limits,
+        limits=slots.limits,
         dtype=str(model.dtype).removeprefix("torch."),
         device=str(device),
         rank=group.rank,
         world_size=group.size,
         max_top_logprobs=min(MAX_TOP_LOGPROBS, spec.vocab_size),
-        abilities=("prompt_logprobs",),
+        abilities=("prompt_logprobs", *(["grammar"] if slots.grammars.available else [])),
     )
 
 

@@ -1,5 +1,7 @@
 """What can go wrong, as a small tree. gRPC statuses are chosen in `interceptor`, exit codes in `cli`."""
 
+from penstock_server.plan import ErrorCode
+
 
 class PenstockError(Exception):
     """Everything this package raises on purpose."""
@@ -18,7 +20,11 @@ class StaleEpoch(PenstockError):
 
 
 class SlotRefused(PenstockError):
-    """The numbers of one slot are refused; its neighbours are unharmed."""
+    """What a plan says of one slot is refused; its neighbours are unharmed."""
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class ShardFailed(PenstockError):

@@ -18,7 +18,7 @@ _STATUSES: dict[type[PenstockError], grpc.StatusCode] = {
 }
 
 
-class ErrorInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
+class ErrorInterceptor(grpc.ServerInterceptor):
     """Wraps every method of the service."""
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
@@ -55,9 +55,8 @@ def _guard_stream(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterato
 
 
 def _abort(context: grpc.ServicerContext, error: Exception) -> None:
-    status = _STATUSES.get(type(error))  # type: ignore[arg-type]
-    if status is not None:
-        context.abort(status, str(error))
+    if isinstance(error, PenstockError):
+        context.abort(_STATUSES.get(type(error), grpc.StatusCode.INTERNAL), str(error))
     if not context.is_active():
         return  # the client is gone; gRPC's own way to say so is an exception without a name
     logger.exception("unexpected error in a call")

@@ -11,6 +11,7 @@ from penstock_server.config import CacheConfig, ServerConfig
 from penstock_server.distributed import Group
 from penstock_server.engine import Engine, describe
 from penstock_server.errors import StartError
+from penstock_server.grammar import Grammars
 from penstock_server.kv_cache import KVCache, block_bytes, budget_bytes
 from penstock_server.layers.placement import Placement
 from penstock_server.log import stage
@@ -40,8 +41,9 @@ def load_engine(config: ServerConfig, spec: ModelSpec, checkpoint: Checkpoint) -
         config.cache, spec, group, block_bytes(spec, num_kv_heads, config.cache.block_size, dtype), device
     )
     cache = KVCache(spec, num_kv_heads, limits.num_blocks, limits.block_size, dtype, device)
-    slots = Slots(limits, device, config.batch_invariant)
-    engine = Engine(model, cache, slots, group, describe(spec, limits, model, device, group))
+    grammars = Grammars(config.model_path, spec.vocab_size, spec.eos_token_ids)
+    slots = Slots(limits, grammars, device, config.batch_invariant)
+    engine = Engine(model, cache, slots, group, describe(spec, slots, model, device, group))
     with stage(logger, "warm-up"):
         engine.warm_up()
     return engine

@@ -15,8 +15,6 @@ class Feature(IntFlag):
     TOP_P = 32
     MIN_P = 64
     TYPICAL_P = 128
-    TOP_LOGPROBS = 256
-    GRAMMAR = 512
 
 
 # Dividing by less than this would overflow; the distribution is a point long before.
@@ -50,7 +48,6 @@ class SamplingParams:
             != (1, 0, 0),
             Feature.BIAS: bool(self.logit_bias_ids),
             Feature.SUPPRESSED: self.min_new_tokens > 0 and bool(self.suppressed_ids),
-            Feature.TOP_LOGPROBS: self.num_top_logprobs > 0,
         }
         if self.temperature >= GREEDY_BELOW:
             wanted |= {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from penstock_server.generator import gumbel
+from penstock_server.grammar import GrammarMasks, unpack
 from penstock_server.plan import Feature
 from penstock_server.slots import Column
 from penstock_server.step import SamplingInput
@@ -25,16 +26,20 @@ class Sampled:
     token_ids: torch.Tensor
     logprobs: torch.Tensor
     finite: torch.Tensor
+    # Whether a token was left to choose; None when no row is constrained by a grammar.
+    possible: torch.Tensor | None
     top_ids: torch.Tensor | None
     top_logprobs: torch.Tensor | None
 
 
-def sample(logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor) -> Sampled:
+def sample(
+    logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor, masks: GrammarMasks | None = None
+) -> Sampled:
     """logits: [num_rows, vocab_size] float32; tokens: the slots' [num_slots, max_sequence_len].
 
     Log probabilities are of the raw logits, before penalties and temperature.
     """
-    scores = _adjust(logits, inputs, tokens)
+    scores = _constrain(_adjust(logits, inputs, tokens), masks)
     token_ids = scores.argmax(dim=-1)
     drawn = inputs.having(Feature.DRAW)
     if drawn:
@@ -47,6 +52,7 @@ def sample(logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor) ->
         logprobs=logits.gather(1, token_ids.unsqueeze(1)).squeeze(1) - normalizers,
         # One pass: any NaN or infinity makes the sum so.
         finite=logits.sum(dim=-1).isfinite(),
+        possible=None if masks is None else scores.amax(dim=-1) > -torch.inf,
         top_ids=top_ids,
         top_logprobs=top_logprobs,
     )
@@ -101,6 +107,14 @@ def _adjust(logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor) -
     if scores is not logits:
         scores = scores.clamp(-_LARGEST, _LARGEST)
     return _run(_suppress, Feature.SUPPRESSED, scores, inputs)
+
+
+def _constrain(scores: torch.Tensor, masks: GrammarMasks | None) -> torch.Tensor:
+    if masks is None:
+        return scores
+    rows = torch.tensor(masks.rows, device=scores.device)
+    allowed = unpack(masks.bits.to(scores.device), scores.shape[1])
+    return scores.index_copy(0, rows, _keep(scores[rows], allowed))
 
 
 def _column(inputs: SamplingInput, column: Column) -> torch.Tensor:

@@ -65,6 +65,7 @@ def serve(config: ServerConfig, spec: ModelSpec, checkpoint: Checkpoint, begun: 
     stop_pipe.wait()
     beats.enter_graceful_shutdown()
     service.stopping.set()
+    loop.stop()
     server.stop(_STOP_GRACE_S).wait()
     config.uds_path.unlink(missing_ok=True)
     if loop.failure is not None:
@@ -95,7 +96,7 @@ def _listen(path: Path, service: EngineService, beats: health.HealthServicer) ->
     ]
     pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="grpc")
     server = grpc.server(pool, interceptors=[ErrorInterceptor()], options=options)
-    engine_pb2_grpc.add_EngineServicer_to_server(service, server)
+    engine_pb2_grpc.add_EngineServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     health_pb2_grpc.add_HealthServicer_to_server(beats, server)
     before = os.umask(0o177)  # the socket is for this user alone from the moment it exists
     try:

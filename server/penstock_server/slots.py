@@ -7,12 +7,14 @@ the same spans and a plan can be taken in before the one before it has finished 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 import torch
 from penstock_kernels import AttentionSpans
 
 from penstock_server.checks import Limits, check_admit, check_blocks, check_copies, require
 from penstock_server.errors import SlotRefused
+from penstock_server.grammar import GrammarMasks, Grammars
 from penstock_server.plan import Admit, Append, ErrorCode, Feature, Plan, SamplingParams, SlotError, Span
 from penstock_server.step import ForwardInput, PromptRows, SampledRow, SamplingInput, Step
 
@@ -46,8 +48,11 @@ class SlotState:
 class Slots:
     """All rows of a shard."""
 
-    def __init__(self, limits: Limits, device: torch.device, batch_invariant: bool = False) -> None:
+    def __init__(
+        self, limits: Limits, grammars: Grammars, device: torch.device, batch_invariant: bool = False
+    ) -> None:
         self.limits = limits
+        self.grammars = grammars
         self.device = device
         self.batch_invariant = batch_invariant
         self.states: dict[int, SlotState] = {}
@@ -61,20 +66,22 @@ class Slots:
     def clear(self) -> None:
         """Forget every slot. The rows are overwritten when they are given out again."""
         self.states.clear()
+        self.grammars.clear()
 
     def apply(self, plan: Plan) -> dict[int, SlotError]:
         """Retire, admit and append; the errors are the first of each slot. Raises InvalidPlan, changing nothing."""
         check_copies(plan, self.limits)
         errors: dict[int, SlotError] = {}
         for slot in plan.retired:
+            self.grammars.retire(slot)
             if self.states.pop(slot, None) is None:
                 self._refuse(errors, slot, f"slot {slot} is not in use, it cannot be retired")
         for admit in plan.admitted:
-            self._guard(errors, admit.slot, lambda admit=admit: self._admit(admit))
+            self._guard(errors, admit.slot, partial(self._admit, admit))
         added = [
             append
             for append in plan.appended
-            if self._guard(errors, append.slot, lambda a=append: self._append(a))
+            if self._guard(errors, append.slot, partial(self._append, append))
         ]
         self._write_appended(added)
         return errors
@@ -87,7 +94,7 @@ class Slots:
             if span.slot in accepted:
                 del accepted[span.slot]
                 self._refuse(errors, span.slot, f"slot {span.slot} has two spans in one step")
-            elif self._guard(errors, span.slot, lambda s=span, left=budget: self._check_span(s, left)):
+            elif self._guard(errors, span.slot, partial(self._check_span, span, budget)):
                 accepted[span.slot] = span
                 budget -= span.length
         return list(accepted.values())
@@ -112,12 +119,14 @@ class Slots:
             prompt_rows=self._prompt_rows(spans),
         )
 
-    def commit(self, sampling: SamplingInput, token_ids: torch.Tensor) -> None:
+    def commit(self, sampling: SamplingInput, token_ids: torch.Tensor, masks: GrammarMasks | None) -> None:
         """Append sampled tokens on the device, where the next step finds them. token_ids: [num_rows] int64."""
         self.tokens[sampling.slots, sampling.lengths] = token_ids.int()
         self.lengths[sampling.slots] = sampling.lengths + 1
         for row in sampling.rows:
             self.states[row.slot].length += 1
+        if masks is not None:
+            self.grammars.advance(sampling.rows, token_ids.tolist(), masks)
 
     def _guard(self, errors: dict[int, SlotError], slot: int, change: Callable[[], None]) -> bool:
         """Run a change of one slot; what it refuses becomes that slot's error, and sticks."""
@@ -127,11 +136,13 @@ class Slots:
             )
             change()
         except SlotRefused as refused:
-            self._refuse(errors, slot, str(refused))
+            self._refuse(errors, slot, str(refused), refused.code)
         return slot not in errors
 
-    def _refuse(self, errors: dict[int, SlotError], slot: int, message: str) -> None:
-        error = SlotError(slot, ErrorCode.INVALID, message)
+    def _refuse(
+        self, errors: dict[int, SlotError], slot: int, message: str, code: ErrorCode = ErrorCode.INVALID
+    ) -> None:
+        error = SlotError(slot, code, message)
         state = self.states.get(slot)
         if state is not None:
             error = state.refusal = state.refusal or error
@@ -142,7 +153,7 @@ class Slots:
         if state is None:
             raise SlotRefused(f"slot {slot} is not in use")
         if state.refusal is not None:
-            raise SlotRefused(state.refusal.message)
+            raise SlotRefused(state.refusal.message, state.refusal.code)
         return state
 
     def _admit(self, admit: Admit) -> None:
@@ -154,6 +165,7 @@ class Slots:
         )
         self.states[admit.slot] = state
         check_admit(admit, self.limits)
+        self.grammars.admit(admit)
         self._write_row(admit)
 
     def _write_row(self, admit: Admit) -> None:
@@ -177,7 +189,8 @@ class Slots:
         blocks = [block for append in appended for block in append.block_ids]
         if not blocks:
             return
-        rows, columns = [], []
+        rows: list[int] = []
+        columns: list[int] = []
         ends = {append.slot: self.states[append.slot].num_blocks for append in appended}
         for append in reversed(appended):  # the last append of a slot ends where its blocks end
             begin = ends[append.slot] - len(append.block_ids)

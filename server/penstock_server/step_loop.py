@@ -143,6 +143,12 @@ class StepLoop:
         """No more plans will come. Those queued are answered, then the slots are dropped."""
         self._inbox.put(_Item(session, None))
 
+    def stop(self) -> None:
+        """End the open stream: the process is told to go."""
+        with self._lock:
+            if self._session is not None:
+                self._session.close(ShardFailed("the shard is stopping"))
+
     def _run(self) -> None:
         try:
             while True:

@@ -14,6 +14,8 @@ from penstock_server.weights import Piece
 class VocabEmbedding(nn.Module):
     """Rows `first .. stop` of the vocabulary live here; the last rank's share may be smaller and is padded."""
 
+    weight: torch.Tensor
+
     def __init__(self, name: str, vocab_size: int, hidden_size: int, placement: Placement) -> None:
         super().__init__()
         self.name = name

@@ -25,6 +25,9 @@ class ColumnLinear(nn.Module):
     [num_tokens, in_features] to [num_tokens, sum of the shares], projections in order.
     """
 
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
     def __init__(
         self, projections: list[Projection], in_features: int, bias: bool, placement: Placement
     ) -> None:
@@ -57,6 +60,9 @@ class RowLinear(nn.Module):
 
     [num_tokens, in_features / size] to [num_tokens, out_features], the same on every rank.
     """
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
 
     def __init__(self, projection: Projection, in_features: int, bias: bool, placement: Placement) -> None:
         super().__init__()

@@ -13,6 +13,8 @@ from penstock_server.weights import Piece
 class RmsNorm(nn.Module):
     """Root-mean-square norm over the hidden size, fused with the residual addition before it."""
 
+    weight: torch.Tensor
+
     def __init__(self, name: str, size: int, eps: float, placement: Placement) -> None:
         super().__init__()
         self.name = name
@@ -29,6 +31,8 @@ class RmsNorm(nn.Module):
 
 class QueryKeyNorm(nn.Module):
     """Norm of every query and key head in one call: the two weight vectors are repeated, one row per head."""
+
+    weight: torch.Tensor
 
     def __init__(
         self,
