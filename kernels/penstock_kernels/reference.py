@@ -1,0 +1,207 @@
+"""The plain PyTorch twin of every op: what a kernel must equal, and what runs on the CPU.
+
+Not naive where naive costs a user's time: decodes attend in batches, and what layers share is computed once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+if TYPE_CHECKING:
+    from penstock_kernels.paged_attention import AttentionSpans
+
+
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
+) -> torch.Tensor:
+    if residual is not None:
+        x = residual.add_(x)
+    if weight.dim() == 1:
+        return F.rms_norm(x, weight.shape, weight, eps)
+    return F.rms_norm(x, x.shape[-1:], None, eps).mul_(weight)
+
+
+def apply_rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    rotary_dim = cos.shape[-1]
+    if rotary_dim < heads.shape[-1]:
+        rotated = apply_rotary(heads[..., :rotary_dim], cos, sin)
+        return torch.cat((rotated, heads[..., rotary_dim:]), dim=-1)
+    swapped = heads.roll(rotary_dim // 2, dims=-1)
+    return (heads * cos.unsqueeze(1)).addcmul_(swapped, sin.unsqueeze(1))
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
+def store_kv(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> None:
+    key_cache.flatten(0, 1).index_copy_(0, slot_mapping, key)
+    value_cache.flatten(0, 1).index_copy_(0, slot_mapping, value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Spans computed by one call: decodes of similar length together, a longer span by itself."""
+
+    num_spans: int
+    query_len: int
+    # Rows of the queries; None means all of them, in order.
+    rows: torch.Tensor | None
+    # [num_spans * context_len] flat cache positions. Padding repeats a position of the same span: never another's, whose
+    # numbers could be NaN and would pass the mask.
+    positions: torch.Tensor
+    # [num_spans, 1, query_len, context_len], 0 or -inf; None when nothing is masked beyond plain causality.
+    mask: torch.Tensor | None
+
+
+def paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    spans: AttentionSpans,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+) -> torch.Tensor:
+    groups = spans.shared((window, query.dtype), lambda: _work_map(spans, window, query.dtype))
+    if len(groups) == 1 and groups[0].rows is None:
+        return _attend_group(query, key_cache, value_cache, groups[0], scale, soft_cap)
+    output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    for group in groups:
+        attended = _attend_group(query[group.rows], key_cache, value_cache, group, scale, soft_cap)
+        output.index_copy_(0, _rows(group), attended)
+    return output
+
+
+def _rows(group: _Group) -> torch.Tensor:
+    assert group.rows is not None, "a group without rows is the only one"
+    return group.rows
+
+
+def _attend_group(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    group: _Group,
+    scale: float,
+    soft_cap: float | None,
+) -> torch.Tensor:
+    num_kv_heads, head_dim = key_cache.shape[2:]
+    gathered = (group.num_spans, -1, num_kv_heads, head_dim)
+    key = key_cache.flatten(0, 1).index_select(0, group.positions).view(gathered).transpose(1, 2)
+    value = value_cache.flatten(0, 1).index_select(0, group.positions).view(gathered).transpose(1, 2)
+    if group.query_len == 1:  # the query heads of one kv head stand where query positions do: no copy of keys
+        grouped = query.reshape(group.num_spans, num_kv_heads, -1, head_dim)
+        return _attend(grouped, key, value, group.mask, False, scale, soft_cap).reshape(query.shape)
+    heads = query.view(group.num_spans, group.query_len, -1, head_dim).transpose(1, 2)
+    attended = _attend(heads, key, value, group.mask, group.mask is None, scale, soft_cap)
+    return attended.transpose(1, 2).reshape(query.shape)
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    causal: bool,
+    scale: float,
+    soft_cap: float | None,
+) -> torch.Tensor:
+    if soft_cap is None:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=True
+        )
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    scores = (query.float() @ key.float().transpose(-1, -2)).mul_(scale)
+    scores = (scores / soft_cap).tanh_().mul_(soft_cap)
+    if causal:
+        mask = _causal_mask(query.shape[2], key.shape[2], None, scores.device)
+    if mask is not None:
+        scores += mask
+    return (scores.softmax(-1) @ value.float()).to(query.dtype)
+
+
+def _work_map(spans: AttentionSpans, window: int | None, dtype: torch.dtype) -> list[_Group]:
+    starts = [0]
+    for query_len in spans.query_lens:
+        starts.append(starts[-1] + query_len)
+    return [_group(spans, members, starts, window, dtype) for members in _members(spans, window)]
+
+
+def _members(spans: AttentionSpans, window: int | None) -> list[list[int]]:
+    """Decodes whose contexts are within a factor of two share a group: at most half of what is gathered is padding."""
+    alone: list[list[int]] = []
+    decodes: dict[int, list[int]] = {}
+    for span, query_len in enumerate(spans.query_lens):
+        if query_len > 1 or spans.unbatched:
+            alone.append([span])
+            continue
+        seen = _seen_len(spans, span, window)
+        decodes.setdefault(max(seen - 1, 63).bit_length(), []).append(span)
+    return [*decodes.values(), *alone]
+
+
+def _seen_len(spans: AttentionSpans, span: int, window: int | None) -> int:
+    """Positions that any query of the span can see."""
+    context_len = spans.context_lens[span]
+    return context_len if window is None else min(context_len, window + spans.query_lens[span] - 1)
+
+
+def _group(
+    spans: AttentionSpans, members: list[int], starts: list[int], window: int | None, dtype: torch.dtype
+) -> _Group:
+    device = spans.block_tables.device
+    query_len = spans.query_lens[members[0]]
+    seen = [_seen_len(spans, span, window) for span in members]
+    longest = max(seen)
+    rows = None
+    if len(members) < len(spans.query_lens):
+        rows = torch.cat([torch.arange(starts[span], starts[span] + query_len) for span in members]).to(
+            device
+        )
+    seen_lens = torch.tensor(seen, device=device).unsqueeze(1)
+    skipped = torch.tensor(
+        [spans.context_lens[span] - n for span, n in zip(members, seen, strict=True)], device=device
+    )
+    index = torch.arange(longest, device=device)
+    offsets = torch.minimum(index, seen_lens - 1) + skipped.unsqueeze(1)  # [num_spans, longest]
+    tables = spans.block_tables[torch.tensor(members, device=device)].long()
+    blocks = tables.gather(1, offsets // spans.block_size)
+    positions = (blocks * spans.block_size + offsets % spans.block_size).flatten()
+    mask = _mask(query_len, seen, window, index < seen_lens, dtype)
+    return _Group(len(members), query_len, rows, positions, mask)
+
+
+def _mask(
+    query_len: int, seen: list[int], window: int | None, inside: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor | None:
+    if query_len == 1:
+        if min(seen) == max(seen):
+            return None
+        return torch.zeros(inside.shape, dtype=dtype, device=inside.device).masked_fill_(~inside, -torch.inf)[
+            :, None, None
+        ]
+    if query_len == seen[0] and (window is None or window >= query_len):
+        return None
+    return _causal_mask(query_len, seen[0], window, inside.device).to(dtype)
+
+
+def _causal_mask(query_len: int, key_len: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """[1, 1, query_len, key_len]: the last query stands at the last key."""
+    distance = torch.arange(key_len - query_len, key_len, device=device)[:, None] - torch.arange(
+        key_len, device=device
+    )
+    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+    return torch.zeros(distance.shape, device=device).masked_fill_(hidden, -torch.inf)[None, None]

@@ -1,0 +1,7 @@
+"""Entry point of one shard process."""
+
+import sys
+
+from penstock_server.cli import main
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,141 @@
+"""Command line of one shard: flags to `ServerConfig`, logging first, torch only after everything cheap was checked."""
+
+import argparse
+import logging
+import signal
+import sys
+import time
+from pathlib import Path
+
+from penstock_server import __version__, log, parent
+from penstock_server.config import CacheConfig, GroupConfig, ServerConfig
+from penstock_server.errors import PenstockError, StartError
+
+logger = logging.getLogger(__name__)
+
+EXIT_FAILED = 1
+EXIT_USER_ERROR = 2
+# A Unix socket's address holds 108 bytes with its final zero.
+_MAX_SOCKET_PATH = 107
+
+
+def main(argv: list[str]) -> int:
+    """Run a shard until it is told to stop; returns the exit code."""
+    config = parse(argv)
+    signal.signal(signal.SIGTERM, _stop_early)
+    log.configure(config.json_output)
+    if config.parent_pipe_fd is not None:
+        parent.watch(config.parent_pipe_fd)
+    try:
+        return _serve(config)
+    except StartError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_USER_ERROR
+    except PenstockError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_FAILED
+
+
+def _stop_early(_number: int, _frame: object) -> None:
+    """While loading there is nothing to drain."""
+    sys.exit(0)
+
+
+def _serve(config: ServerConfig) -> int:
+    begun = time.perf_counter()
+    from penstock_server.checkpoint import Checkpoint
+    from penstock_server.models.registry import load_spec
+
+    # Pure Python, so that a wrong folder is refused in milliseconds, before torch is imported.
+    with log.stage(logger, "config"):
+        spec = load_spec(config.model_path)
+        checkpoint = Checkpoint.open(config.model_path)
+    with log.stage(logger, "import"):
+        from penstock_server.server import serve
+    return serve(config, spec, checkpoint, begun)
+
+
+def parse(argv: list[str]) -> ServerConfig:
+    """Flags to settings; argparse itself prints the usage and exits with code 2."""
+    parser = _parser()
+    flags = parser.parse_args(argv)
+    if flags.rank >= flags.world_size:
+        parser.error(f"--rank {flags.rank} must be below --world-size {flags.world_size}")
+    if flags.world_size > 1 and flags.rendezvous_dir is None:
+        parser.error("--rendezvous-dir is needed when --world-size is above 1")
+    if len(bytes(flags.uds_path)) > _MAX_SOCKET_PATH:
+        parser.error(f"--uds-path is longer than the {_MAX_SOCKET_PATH} bytes a Unix socket can have")
+    return _config(flags)
+
+
+def _config(flags: argparse.Namespace) -> ServerConfig:
+    return ServerConfig(
+        model_path=flags.model_path,
+        uds_path=flags.uds_path,
+        dtype=flags.dtype,
+        device=flags.device,
+        threads=flags.threads,
+        batch_invariant=flags.batch_invariant,
+        json_output=flags.json_output,
+        parent_pipe_fd=flags.parent_pipe_fd,
+        group=GroupConfig(flags.rank, flags.world_size, flags.rendezvous_dir),
+        cache=CacheConfig(
+            max_sequence_len=flags.max_sequence_len,
+            max_step_tokens=flags.max_step_tokens,
+            num_slots=flags.num_slots,
+            num_blocks=flags.num_blocks,
+            block_size=flags.block_size,
+        ),
+    )
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if not 1 <= value < 2**31:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {2**31 - 1}")
+    return value
+
+
+def _natural(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock_server", description="One shard of the Penstock LLM server."
+    )
+    add = parser.add_argument
+    add("--version", action="version", version=__version__)
+    add("--model-path", type=Path, required=True, help="local folder with config.json and safetensors")
+    add("--uds-path", type=Path, required=True, help="Unix socket this rank serves on")
+    add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")
+    add("--world-size", type=_positive, default=1, help="size of the tensor-parallel group")
+    add("--rendezvous-dir", type=Path, help="fresh private folder in which the ranks of one group meet")
+    add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto",
+        help="of weights, activations and cache; auto: float32 on cpu, else the model's own")  # fmt: skip
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda where there is one")
+    add(
+        "--max-sequence-len",
+        type=_positive,
+        help="prompt and output together; default: what the model was made for",
+    )
+    add(
+        "--max-step-tokens",
+        type=_positive,
+        help="tokens one step may compute; default: 2048 on cpu, 8192 on cuda",
+    )
+    add("--num-slots", type=_positive, default=128, help="sequences held at a time")
+    add(
+        "--num-blocks", type=_positive, help="KV blocks; default: from the free memory, the same on all ranks"
+    )
+    add("--block-size", type=_positive, default=16, help="token positions per KV block")
+    add("--threads", type=_positive, help="compute threads; default: cores divided by the world size")
+    add("--batch-invariant", action="store_true",
+        help="a request's tokens do not depend on what shares its batch, to the last bit; slower")  # fmt: skip
+    add("--json-output", action="store_true", help="log one JSON object a line")
+    add(
+        "--parent-pipe-fd",
+        type=_natural,
+        help="inherited pipe; the shard exits at once when its other end closes",
+    )
+    return parser

@@ -1,0 +1,48 @@
+"""The settings of one shard: parsed once, frozen, passed down. What the shard derives from them is not stored here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+# Reported to the router, which refuses more; each costs a row of a top-k over the vocabulary.
+MAX_TOP_LOGPROBS = 20
+# One plan may admit many long prompts: 64 MiB hold 16 million token ids, and nothing legal comes near.
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """This shard's place in its tensor-parallel group."""
+
+    rank: int
+    world_size: int
+    # A private folder all ranks can reach; they meet through a file in it. Needed when world_size > 1.
+    rendezvous_dir: Path | None
+    # A dead peer is noticed at once, a stopped one after this long.
+    timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """Sizes of what a step touches; None means derived from the model and the memory."""
+
+    max_sequence_len: int | None
+    max_step_tokens: int | None
+    num_slots: int
+    num_blocks: int | None
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Everything the command line says."""
+
+    model_path: Path
+    uds_path: Path
+    dtype: str
+    device: str
+    threads: int | None
+    batch_invariant: bool
+    json_output: bool
+    parent_pipe_fd: int | None
+    group: GroupConfig
+    cache: CacheConfig

@@ -1,0 +1,89 @@
+"""The tensor-parallel group: collectives over gloo on the CPU, nothing at all when the group is one rank."""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from penstock_server.config import GroupConfig
+from penstock_server.errors import ShardFailed, StartError
+
+_RENDEZVOUS_FILE = "rendezvous"
+
+
+class Group:
+    """A rank's view of its group. Every collective must be called by all ranks in the same order."""
+
+    def __init__(self, config: GroupConfig) -> None:
+        self.rank = config.rank
+        self.size = config.world_size
+        self._dist: Any = _join(config) if config.world_size > 1 else None
+
+    def share(self, total: int, what: str) -> int:
+        """This rank's part of `total`, which must divide evenly."""
+        if total % self.size:
+            raise StartError(
+                f"{what} {total} cannot be divided among {self.size} shards; use a --num-shard dividing it"
+            )
+        return total // self.size
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, in place."""
+        if self._dist is not None:
+            self._call(self._dist.all_reduce, x)
+        return x
+
+    def all_gather_columns(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, width] of each rank to [n, size * width]."""
+        if self._dist is None:
+            return x
+        parts = [torch.empty_like(x) for _ in range(self.size)]
+        self._call(self._dist.all_gather, parts, x.contiguous())
+        return torch.cat(parts, dim=-1)
+
+    def gather_numbers(self, *numbers: int) -> list[tuple[int, ...]]:
+        """Every rank's numbers, on every rank."""
+        if self._dist is None:
+            return [numbers]
+        mine = torch.tensor(numbers, dtype=torch.int64)
+        parts = [torch.empty_like(mine) for _ in range(self.size)]
+        self._call(self._dist.all_gather, parts, mine)
+        return [tuple(part.tolist()) for part in parts]
+
+    def leave(self) -> None:
+        """Close the connections to the other ranks."""
+        if self._dist is not None:
+            self._dist.destroy_process_group()
+
+    def _call(self, collective: Any, *arguments: Any) -> None:
+        try:
+            collective(*arguments)
+        except RuntimeError as error:
+            raise ShardFailed(
+                f"rank {self.rank}: another rank is gone or stopped: {_first_line(error)}"
+            ) from error
+
+
+def _join(config: GroupConfig) -> Any:
+    # Imported here: a single shard starts faster without it.
+    import torch.distributed as dist
+
+    assert config.rendezvous_dir is not None, "checked by the command line"
+    # gloo has no argument for it: without this it may listen on every interface.
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    try:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{config.rendezvous_dir.resolve() / _RENDEZVOUS_FILE}",
+            rank=config.rank,
+            world_size=config.world_size,
+            timeout=timedelta(seconds=config.timeout_s),
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        raise ShardFailed(f"rank {config.rank}: cannot meet the other ranks: {_first_line(error)}") from error
+    return dist
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]

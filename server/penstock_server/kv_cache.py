@@ -1,0 +1,61 @@
+"""The paged pool of keys and values: one tensor for all layers, so that copying a block is one call."""
+
+import os
+from typing import NamedTuple
+
+import torch
+
+from penstock_server.models.config import ModelSpec
+
+# On the CPU the pool competes with the weights and the user's other programs for the same memory.
+CPU_BUDGET_BYTES = 4 * 1024**3
+CPU_BUDGET_SHARE = 4
+CUDA_BUDGET_SHARE = 0.8
+
+
+class LayerCache(NamedTuple):
+    """One layer's blocks: [num_blocks, block_size, num_kv_heads, head_dim] each."""
+
+    key: torch.Tensor
+    value: torch.Tensor
+
+
+class KVCache:
+    """Blocks by number. Left as the allocator gives it: no op reads a position that was not written."""
+
+    def __init__(
+        self, spec: ModelSpec, num_kv_heads: int, num_blocks: int, block_size: int, dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        shape = (spec.num_layers, 2, num_blocks, block_size, num_kv_heads, spec.head_dim)
+        self.pool = torch.empty(shape, dtype=dtype, device=device)
+        self.layers = [LayerCache(layer[0], layer[1]) for layer in self.pool]
+
+    def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
+        """Copy whole blocks of all layers; sources are read before any target is written."""
+        if sources:
+            index = torch.tensor([sources, targets], device=self.pool.device)
+            self.pool[:, :, index[1]] = self.pool[:, :, index[0]]
+
+
+def block_bytes(spec: ModelSpec, num_kv_heads: int, block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one block over all layers on this rank."""
+    return spec.num_layers * 2 * block_size * num_kv_heads * spec.head_dim * dtype.itemsize
+
+
+def budget_bytes(device: torch.device, world_size: int) -> int:
+    """What the pool of this rank may take by default."""
+    if device.type == "cuda":
+        free, _total = torch.cuda.mem_get_info(device)
+        return int(free * CUDA_BUDGET_SHARE)
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(max(available, _reclaimable_bytes()) // CPU_BUDGET_SHARE, CPU_BUDGET_BYTES) // world_size
+
+
+def _reclaimable_bytes() -> int:
+    """MemAvailable: free memory and page cache; 0 where the system does not say."""
+    try:
+        with open("/proc/meminfo") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return 0

@@ -1,0 +1,48 @@
+"""Token embedding and language-model head, both divided among ranks by rows of the vocabulary."""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from penstock_server.layers.linear import multiply
+from penstock_server.layers.placement import Placement
+from penstock_server.weights import Piece
+
+
+class VocabEmbedding(nn.Module):
+    """Rows `first .. stop` of the vocabulary live here; the last rank's share may be smaller and is padded."""
+
+    weight: torch.Tensor
+
+    def __init__(self, name: str, vocab_size: int, hidden_size: int, placement: Placement) -> None:
+        super().__init__()
+        self.name = name
+        self.shape = (vocab_size, hidden_size)
+        self.placement = placement
+        group = placement.group
+        share = -(-vocab_size // group.size)
+        self.first = min(group.rank * share, vocab_size)
+        self.stop = min(self.first + share, vocab_size)
+        self.register_buffer("weight", torch.empty(share, hidden_size, dtype=placement.dtype))
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """[num_tokens] to [num_tokens, hidden_size]."""
+        if self.placement.group.size == 1:
+            return F.embedding(token_ids, self.weight)
+        foreign = (token_ids < self.first) | (token_ids >= self.stop)
+        local = (token_ids - self.first).masked_fill_(foreign, 0)
+        rows = F.embedding(local, self.weight).masked_fill_(foreign.unsqueeze(1), 0)
+        return self.placement.group.all_reduce(rows)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[num_rows, hidden_size] to [num_rows, vocab_size] in float32, on every rank: the head's use of the rows."""
+        part = multiply(hidden, self.weight, None, self.placement)
+        return self.placement.group.all_gather_columns(part)[:, : self.shape[0]].float()
+
+    def pieces(self) -> Iterator[Piece]:
+        if self.stop > self.first:
+            yield Piece(
+                self.name, self.shape, self, "weight", 0, self.first, self.stop, 0, self.stop - self.first
+            )

@@ -1,0 +1,111 @@
+"""From settings to a ready engine: device, dtype, sizes, weights. Every choice that the user can undo names its flag."""
+
+import logging
+import os
+
+import torch
+
+from penstock_server.checkpoint import Checkpoint
+from penstock_server.checks import Limits
+from penstock_server.config import CacheConfig, ServerConfig
+from penstock_server.distributed import Group
+from penstock_server.engine import Engine, describe
+from penstock_server.errors import StartError
+from penstock_server.grammar import Grammars
+from penstock_server.kv_cache import KVCache, block_bytes, budget_bytes
+from penstock_server.layers.placement import Placement
+from penstock_server.log import stage
+from penstock_server.models.config import ModelSpec
+from penstock_server.models.decoder import Decoder
+from penstock_server.slots import Slots
+from penstock_server.weights import load_weights
+
+logger = logging.getLogger(__name__)
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_MAX_STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
+
+
+def load_engine(config: ServerConfig, spec: ModelSpec, checkpoint: Checkpoint) -> Engine:
+    """Build, fill and warm up the engine of this rank; raises StartError or, when the group breaks, ShardFailed."""
+    device = _device(config)
+    dtype = _dtype(config.dtype, spec, device)
+    torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.world_size))
+    with stage(logger, "group"):
+        group = Group(config.group)
+    num_kv_heads = group.share(spec.num_kv_heads, "num_key_value_heads")
+    with stage(logger, "weights"):
+        model = Decoder(spec, Placement(group, dtype, config.batch_invariant), device)
+        load_weights(model, checkpoint, device)
+    limits = _limits(
+        config.cache, spec, group, block_bytes(spec, num_kv_heads, config.cache.block_size, dtype), device
+    )
+    cache = KVCache(spec, num_kv_heads, limits.num_blocks, limits.block_size, dtype, device)
+    grammars = Grammars(config.model_path, spec.vocab_size, spec.eos_token_ids)
+    slots = Slots(limits, grammars, device, config.batch_invariant)
+    engine = Engine(model, cache, slots, group, describe(spec, slots, model, device, group))
+    with stage(logger, "warm-up"):
+        engine.warm_up()
+    return engine
+
+
+def _device(config: ServerConfig) -> torch.device:
+    if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise StartError("--device cuda: no CUDA device is usable here; check the driver or use --device cpu")
+    if config.group.world_size > 1:
+        raise StartError("--device cuda: several shards are not supported yet; use --num-shard 1")
+    return torch.device("cuda", config.group.rank)
+
+
+def _dtype(wanted: str, spec: ModelSpec, device: torch.device) -> torch.dtype:
+    if wanted == "auto":
+        wanted = "float32" if device.type == "cpu" else spec.dtype.removeprefix("torch.")
+    if wanted not in _DTYPES:
+        raise StartError(f"config.json: dtype {wanted!r} is not supported; choose one with --dtype")
+    if device.type == "cpu" and wanted == "float16":
+        raise StartError("--dtype float16 cannot be computed on a cpu; use --dtype bfloat16 or float32")
+    return _DTYPES[wanted]
+
+
+def _limits(
+    cache: CacheConfig, spec: ModelSpec, group: Group, bytes_per_block: int, device: torch.device
+) -> Limits:
+    max_sequence_len = cache.max_sequence_len or spec.max_sequence_len
+    if max_sequence_len > spec.max_sequence_len:
+        raise StartError(
+            f"--max-sequence-len {max_sequence_len} is more than the {spec.max_sequence_len} the model was made for"
+        )
+    num_blocks = cache.num_blocks or _affordable_blocks(
+        cache, max_sequence_len, group, bytes_per_block, device
+    )
+    # All ranks must agree, and each sees its own free memory.
+    num_blocks = min(numbers[0] for numbers in group.gather_numbers(num_blocks))
+    positions = num_blocks * cache.block_size
+    if positions < max_sequence_len:
+        if cache.max_sequence_len is not None or positions < cache.block_size:
+            raise StartError(
+                f"--max-sequence-len {max_sequence_len} does not fit into a cache of {positions} positions; "
+                "lower it, free memory or raise --num-blocks"
+            )
+        logger.warning(
+            "max sequence length lowered from %d to %d, what the cache holds", max_sequence_len, positions
+        )
+        max_sequence_len = positions
+    return Limits(
+        num_slots=cache.num_slots,
+        num_blocks=num_blocks,
+        block_size=cache.block_size,
+        vocab_size=spec.vocab_size,
+        max_sequence_len=max_sequence_len,
+        max_step_tokens=cache.max_step_tokens or _MAX_STEP_TOKENS[device.type],
+    )
+
+
+def _affordable_blocks(
+    cache: CacheConfig, max_sequence_len: int, group: Group, bytes_per_block: int, device: torch.device
+) -> int:
+    """As many as the memory allows, and no more than all slots could ever fill."""
+    enough = cache.num_slots * -(-max_sequence_len // cache.block_size)
+    return min(enough, budget_bytes(device, group.size) // bytes_per_block)

@@ -1,0 +1,1 @@
+"""Model families as rows of facts, and the one decoder that they describe."""

@@ -1,0 +1,242 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("version", "instance_id", "model_type", "dtype", "device", "rank", "world_size", "block_size", "num_blocks", "num_slots", "vocab_size", "eos_token_ids", "max_sequence_len", "max_step_tokens", "max_top_logprobs", "abilities", "last_epoch")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEQUENCE_LEN_FIELD_NUMBER: _ClassVar[int]
+    MAX_STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    ABILITIES_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    instance_id: str
+    model_type: str
+    dtype: str
+    device: str
+    rank: int
+    world_size: int
+    block_size: int
+    num_blocks: int
+    num_slots: int
+    vocab_size: int
+    eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    max_sequence_len: int
+    max_step_tokens: int
+    max_top_logprobs: int
+    abilities: _containers.RepeatedScalarFieldContainer[str]
+    last_epoch: int
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., model_type: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_sequence_len: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ..., last_epoch: _Optional[int] = ...) -> None: ...
+
+class SamplingParams(_message.Message):
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed", "logit_bias_ids", "logit_bias_values", "num_top_logprobs", "prompt_logprobs", "min_new_tokens", "suppressed_ids")
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    TYPICAL_P_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_BIAS_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_BIAS_VALUES_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    MIN_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SUPPRESSED_IDS_FIELD_NUMBER: _ClassVar[int]
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    seed: int
+    logit_bias_ids: _containers.RepeatedScalarFieldContainer[int]
+    logit_bias_values: _containers.RepeatedScalarFieldContainer[float]
+    num_top_logprobs: int
+    prompt_logprobs: bool
+    min_new_tokens: int
+    suppressed_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., seed: _Optional[int] = ..., logit_bias_ids: _Optional[_Iterable[int]] = ..., logit_bias_values: _Optional[_Iterable[float]] = ..., num_top_logprobs: _Optional[int] = ..., prompt_logprobs: bool = ..., min_new_tokens: _Optional[int] = ..., suppressed_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Grammar(_message.Message):
+    __slots__ = ("kind", "text")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[Grammar.Kind]
+        KIND_JSON_SCHEMA: _ClassVar[Grammar.Kind]
+        KIND_REGEX: _ClassVar[Grammar.Kind]
+        KIND_LARK: _ClassVar[Grammar.Kind]
+    KIND_UNSPECIFIED: Grammar.Kind
+    KIND_JSON_SCHEMA: Grammar.Kind
+    KIND_REGEX: Grammar.Kind
+    KIND_LARK: Grammar.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    kind: Grammar.Kind
+    text: str
+    def __init__(self, kind: _Optional[_Union[Grammar.Kind, str]] = ..., text: _Optional[str] = ...) -> None: ...
+
+class Admit(_message.Message):
+    __slots__ = ("slot", "token_ids", "prompt_len", "block_ids", "sampling", "grammar", "adapter_id")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_ID_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    prompt_len: int
+    block_ids: _containers.RepeatedScalarFieldContainer[int]
+    sampling: SamplingParams
+    grammar: Grammar
+    adapter_id: str
+    def __init__(self, slot: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., block_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., adapter_id: _Optional[str] = ...) -> None: ...
+
+class Plan(_message.Message):
+    __slots__ = ("epoch", "step", "retired_slots", "admitted", "appended_slots", "appended_counts", "appended_blocks", "copied_from", "copied_to", "span_slots", "span_starts", "span_lens")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    APPENDED_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    APPENDED_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    APPENDED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    COPIED_FROM_FIELD_NUMBER: _ClassVar[int]
+    COPIED_TO_FIELD_NUMBER: _ClassVar[int]
+    SPAN_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SPAN_STARTS_FIELD_NUMBER: _ClassVar[int]
+    SPAN_LENS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    step: int
+    retired_slots: _containers.RepeatedScalarFieldContainer[int]
+    admitted: _containers.RepeatedCompositeFieldContainer[Admit]
+    appended_slots: _containers.RepeatedScalarFieldContainer[int]
+    appended_counts: _containers.RepeatedScalarFieldContainer[int]
+    appended_blocks: _containers.RepeatedScalarFieldContainer[int]
+    copied_from: _containers.RepeatedScalarFieldContainer[int]
+    copied_to: _containers.RepeatedScalarFieldContainer[int]
+    span_slots: _containers.RepeatedScalarFieldContainer[int]
+    span_starts: _containers.RepeatedScalarFieldContainer[int]
+    span_lens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., retired_slots: _Optional[_Iterable[int]] = ..., admitted: _Optional[_Iterable[_Union[Admit, _Mapping]]] = ..., appended_slots: _Optional[_Iterable[int]] = ..., appended_counts: _Optional[_Iterable[int]] = ..., appended_blocks: _Optional[_Iterable[int]] = ..., copied_from: _Optional[_Iterable[int]] = ..., copied_to: _Optional[_Iterable[int]] = ..., span_slots: _Optional[_Iterable[int]] = ..., span_starts: _Optional[_Iterable[int]] = ..., span_lens: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SlotError(_message.Message):
+    __slots__ = ("slot", "code", "message")
+    class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        CODE_UNSPECIFIED: _ClassVar[SlotError.Code]
+        CODE_INVALID: _ClassVar[SlotError.Code]
+        CODE_NOT_FINITE: _ClassVar[SlotError.Code]
+        CODE_GRAMMAR: _ClassVar[SlotError.Code]
+        CODE_OUT_OF_MEMORY: _ClassVar[SlotError.Code]
+    CODE_UNSPECIFIED: SlotError.Code
+    CODE_INVALID: SlotError.Code
+    CODE_NOT_FINITE: SlotError.Code
+    CODE_GRAMMAR: SlotError.Code
+    CODE_OUT_OF_MEMORY: SlotError.Code
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    code: SlotError.Code
+    message: str
+    def __init__(self, slot: _Optional[int] = ..., code: _Optional[_Union[SlotError.Code, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class TopTokens(_message.Message):
+    __slots__ = ("slot", "token_ids", "logprobs")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, slot: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class PromptLogprobs(_message.Message):
+    __slots__ = ("slot", "start", "logprobs")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    start: int
+    logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, slot: _Optional[int] = ..., start: _Optional[int] = ..., logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class StepTimings(_message.Message):
+    __slots__ = ("upload_us", "forward_us", "sample_us", "download_us")
+    UPLOAD_US_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_US_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
+    DOWNLOAD_US_FIELD_NUMBER: _ClassVar[int]
+    upload_us: int
+    forward_us: int
+    sample_us: int
+    download_us: int
+    def __init__(self, upload_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., download_us: _Optional[int] = ...) -> None: ...
+
+class Outcome(_message.Message):
+    __slots__ = ("epoch", "step", "sampled_slots", "sampled_ids", "sampled_logprobs", "top_tokens", "prompt_logprobs", "slot_errors", "sampled_checksum", "timings")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_IDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    SLOT_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    step: int
+    sampled_slots: _containers.RepeatedScalarFieldContainer[int]
+    sampled_ids: _containers.RepeatedScalarFieldContainer[int]
+    sampled_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    top_tokens: _containers.RepeatedCompositeFieldContainer[TopTokens]
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[PromptLogprobs]
+    slot_errors: _containers.RepeatedCompositeFieldContainer[SlotError]
+    sampled_checksum: int
+    timings: StepTimings
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., sampled_slots: _Optional[_Iterable[int]] = ..., sampled_ids: _Optional[_Iterable[int]] = ..., sampled_logprobs: _Optional[_Iterable[float]] = ..., top_tokens: _Optional[_Iterable[_Union[TopTokens, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., slot_errors: _Optional[_Iterable[_Union[SlotError, _Mapping]]] = ..., sampled_checksum: _Optional[int] = ..., timings: _Optional[_Union[StepTimings, _Mapping]] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("interval_ms",)
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    interval_ms: int
+    def __init__(self, interval_ms: _Optional[int] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("epoch", "finished_step", "running_ms")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_STEP_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_MS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    finished_step: int
+    running_ms: int
+    def __init__(self, epoch: _Optional[int] = ..., finished_step: _Optional[int] = ..., running_ms: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,119 @@
+"""Composition root of a shard process: engine, step loop, gRPC server, until told to stop."""
+
+import logging
+import os
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from penstock_server.checkpoint import Checkpoint
+from penstock_server.config import MAX_MESSAGE_BYTES, ServerConfig
+from penstock_server.errors import StartError
+from penstock_server.interceptor import ErrorInterceptor
+from penstock_server.load import load_engine
+from penstock_server.models.config import ModelSpec
+from penstock_server.pb import engine_pb2_grpc
+from penstock_server.service import SERVICE_NAME, EngineService
+from penstock_server.step_loop import StepLoop
+
+logger = logging.getLogger(__name__)
+
+# A stream holds a thread: one Run, a Watch per router, health and Describe in passing.
+_NUM_THREADS = 32
+_STOP_GRACE_S = 1.0
+
+
+class StopPipe:
+    """Wakes the main thread from signal handlers and threads alike; a lock would deadlock in a handler."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+
+    def stop(self) -> None:
+        os.write(self._writer, b"x")
+
+    def wait(self) -> None:
+        os.read(self._reader, 1)
+
+
+def serve(config: ServerConfig, spec: ModelSpec, checkpoint: Checkpoint, begun: float) -> int:
+    """Load and serve until SIGTERM; returns the exit code. `begun`: perf_counter at the start, for the log."""
+    refuse_second_server(config.uds_path)
+    engine = load_engine(config, spec, checkpoint)
+    stop_pipe = StopPipe()
+    _install_signals(stop_pipe, has_parent=config.parent_pipe_fd is not None)
+    loop = StepLoop(engine, on_failure=stop_pipe.stop)
+    service = EngineService(loop)
+    beats = health.HealthServicer(experimental_non_blocking=True)
+    server = _listen(config.uds_path, service, beats)
+    loop.start()
+    server.start()
+    for name in ("", SERVICE_NAME):
+        beats.set(name, health_pb2.HealthCheckResponse.SERVING)
+    limits = engine.description.limits
+    logger.info(
+        "ready after %.2f s: %s, %s on %s, rank %d of %d, %d blocks of %d",
+        time.perf_counter() - begun, spec.model_type, engine.description.dtype, engine.description.device,
+        config.group.rank, config.group.world_size, limits.num_blocks, limits.block_size,
+    )  # fmt: skip
+    stop_pipe.wait()
+    beats.enter_graceful_shutdown()
+    service.stopping.set()
+    loop.stop()
+    server.stop(_STOP_GRACE_S).wait()
+    config.uds_path.unlink(missing_ok=True)
+    if loop.failure is not None:
+        raise loop.failure
+    engine.group.leave()
+    logger.info("stopped")
+    return 0
+
+
+def refuse_second_server(path: Path) -> None:
+    """gRPC would silently take over a live socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except FileNotFoundError:
+            return
+        except OSError:
+            path.unlink(missing_ok=True)  # left behind by a process that is gone
+            return
+    raise StartError(f"{path}: another process listens on this socket; stop it or choose another --uds-path")
+
+
+def _listen(path: Path, service: EngineService, beats: health.HealthServicer) -> grpc.Server:
+    options = [
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ]
+    pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="grpc")
+    server = grpc.server(pool, interceptors=[ErrorInterceptor()], options=options)
+    engine_pb2_grpc.add_EngineServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+    health_pb2_grpc.add_HealthServicer_to_server(beats, server)
+    before = os.umask(0o177)  # the socket is for this user alone from the moment it exists
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    except RuntimeError:
+        raise StartError(
+            f"{path}: cannot listen on this socket; check that its folder exists and is writable"
+        ) from None
+    finally:
+        os.umask(before)
+    return server
+
+
+def _install_signals(stop_pipe: StopPipe, has_parent: bool) -> None:
+    def on_signal(_number: int, _frame: object) -> None:
+        stop_pipe.stop()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    # Ctrl-C reaches the whole terminal; under a launcher it is the launcher's to drain first and then to say stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN if has_parent else on_signal)

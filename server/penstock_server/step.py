@@ -1,0 +1,68 @@
+"""The tensors of one step, as the model and the sampler take them. Built by `slots`, in one place."""
+
+from dataclasses import dataclass
+
+import torch
+from penstock_kernels import AttentionSpans
+
+from penstock_server.plan import Feature, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardInput:
+    """What the decoder computes: every token of every span, in order."""
+
+    token_ids: torch.Tensor  # [num_tokens] int64
+    positions: torch.Tensor  # [num_tokens] int64
+    slot_mapping: torch.Tensor  # [num_tokens] int64, where each token's key and value go
+    spans: AttentionSpans
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRow:
+    """One slot that gets a token: what the host knows of it without asking the device."""
+
+    slot: int
+    # Position of the new token, which is the slot's length before.
+    position: int
+    num_generated: int
+    features: Feature
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingInput:
+    """The rows that sample in this step, and their columns on the device."""
+
+    rows: list[SampledRow]
+    slots: torch.Tensor  # [num_rows] int64
+    lengths: torch.Tensor  # [num_rows] int64
+    prompt_lens: torch.Tensor  # [num_rows] int64
+    params: torch.Tensor  # [num_rows, num_columns] float32; columns are `slots.Column`
+    seeds: torch.Tensor  # [num_rows] int64, the bits of the unsigned seed
+
+    def having(self, feature: Feature) -> list[int]:
+        """Numbers of the rows that need a feature."""
+        return [number for number, row in enumerate(self.rows) if feature in row.features]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRows:
+    """A span whose prompt log probabilities were asked for."""
+
+    slot: int
+    # First prompt token that gets one; the hidden row before it predicts it.
+    start: int
+    # Rows of the hidden states: `first_row .. first_row + count`.
+    first_row: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One plan's work on the device."""
+
+    forward: ForwardInput
+    sampled_rows: torch.Tensor  # [num_rows] int64, rows of the hidden states that predict a new token
+    sampling: SamplingInput
+    prompt_rows: list[PromptRows]

@@ -1,0 +1,41 @@
+"""Shared by all tests: the tree's packages on the path, tiny models made once per session."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+_ROOT = Path(__file__).parents[1]
+# From the tree, whether installed or not; and the tests' own modules.
+sys.path[:0] = [str(_ROOT / folder) for folder in ("server", "kernels", "tests", "tests/server")]
+
+import tiny_model  # noqa: E402
+import torch  # noqa: E402
+
+# Steps are tiny: threads would only wait for each other, and one thread makes sums the same in every batch.
+torch.set_num_threads(1)
+
+
+class SavedModel(NamedTuple):
+    """A model folder, and transformers' own model of it, the oracle."""
+
+    folder: Path
+    oracle: Any
+
+
+@pytest.fixture(scope="session")
+def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., SavedModel]:
+    """Makes a tiny model, once per recipe: `saved_model("llama", tie_word_embeddings=True)`."""
+    made: dict[str, SavedModel] = {}
+
+    def make(family: str = "llama", max_shard_size: str = "5GB", **options: Any) -> SavedModel:
+        key = repr((family, max_shard_size, sorted(options.items(), key=lambda item: item[0])))
+        if key not in made:
+            folder = tmp_path_factory.mktemp(family)
+            recipe = tiny_model.TinyModel(family, options)
+            made[key] = SavedModel(folder, tiny_model.save(folder, recipe, max_shard_size))
+        return made[key]
+
+    return make

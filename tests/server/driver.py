@@ -1,0 +1,158 @@
+"""A miniature router for tests: it owns sequences and blocks, makes plans, and keeps what came back.
+
+It runs against an engine in this process or against shards over the wire; both answer one `Plan` with one outcome.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock_server.checkpoint import Checkpoint
+from penstock_server.config import CacheConfig, GroupConfig, ServerConfig
+from penstock_server.engine import Engine
+from penstock_server.load import load_engine
+from penstock_server.models.registry import load_spec
+from penstock_server.plan import Admit, Append, Grammar, Plan, SamplingParams, Span
+
+Execute = Callable[[Plan], Any]
+
+
+def make_engine(folder: Path, **options: Any) -> Engine:
+    """An engine in this process, small by default."""
+    sizes = {"max_sequence_len": None, "max_step_tokens": None, "num_slots": 8, "num_blocks": 64, "block_size": 4}
+    cache = CacheConfig(**{name: options.pop(name, value) for name, value in sizes.items()})
+    defaults = {"dtype": "auto", "device": "cpu", "threads": 1, "batch_invariant": False}
+    config = ServerConfig(
+        model_path=folder,
+        uds_path=folder / "unused.sock",
+        json_output=False,
+        parent_pipe_fd=None,
+        group=GroupConfig(0, 1, None),
+        cache=cache,
+        **{**defaults, **options},
+    )
+    return load_engine(config, load_spec(folder), Checkpoint.open(folder))
+
+
+def execute_on(engine: Engine) -> Execute:
+    """Runs a plan and waits for it."""
+    return lambda plan: engine.launch(plan).resolve()
+
+
+@dataclass
+class Sequence:
+    """One request as the router sees it."""
+
+    prompt: list[int]
+    max_new: int
+    params: SamplingParams = field(default_factory=SamplingParams)
+    grammar: Grammar | None = None
+    output: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    tops: list[tuple[list[int], list[float]]] = field(default_factory=list)
+    prompt_logprobs: dict[int, float] = field(default_factory=dict)
+    errors: list[Any] = field(default_factory=list)
+    slot: int | None = None
+    blocks: list[int] = field(default_factory=list)
+    computed: int = 0
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.prompt + self.output
+
+    @property
+    def done(self) -> bool:
+        return len(self.output) >= self.max_new or bool(self.errors)
+
+
+class Driver:
+    """Runs sequences to their ends. With a `seed`, chunks are odd, order is random and sequences are preempted."""
+
+    def __init__(self, execute: Execute, num_slots: int = 8, num_blocks: int = 64, block_size: int = 4) -> None:
+        self.execute = execute
+        self.block_size = block_size
+        self.free_slots = list(range(num_slots))
+        self.free_blocks = list(range(num_blocks))
+        self.epoch = 1
+        self.step = 0
+
+    def run(self, sequences: list[Sequence], seed: int | None = None, max_chunk: int = 10**9) -> list[Sequence]:
+        """Run all to their ends."""
+        rng = random.Random(seed)
+        if seed is not None:
+            rng.shuffle(self.free_slots)
+            rng.shuffle(self.free_blocks)
+        retired: list[int] = []
+        while not all(sequence.done for sequence in sequences):
+            retired = self._turn([s for s in sequences if not s.done], rng, seed is not None, max_chunk, retired)
+        if retired:
+            self.send(Plan(self.epoch, 0, retired=retired))
+        return sequences
+
+    def send(self, plan: Plan) -> Any:
+        """Number a plan and run it."""
+        self.step += 1
+        plan = Plan(**{**{name: getattr(plan, name) for name in plan.__slots__}, "epoch": self.epoch, "step": self.step})
+        return self.execute(plan)
+
+    def _turn(
+        self, live: list[Sequence], rng: random.Random, wild: bool, max_chunk: int, retired: list[int]
+    ) -> list[int]:
+        admitted: list[Admit] = []
+        appended: list[Append] = []
+        spans: list[Span] = []
+        leaving = list(retired)
+        for sequence in live:
+            if wild and rng.random() < 0.2 and spans:
+                continue  # waits a step
+            if wild and sequence.slot is not None and rng.random() < 0.1:
+                leaving.append(self.release(sequence))
+                continue
+            chunk = rng.randint(1, 7) if wild else max_chunk
+            spans.append(self._span(sequence, chunk, admitted, appended))
+        if wild:
+            rng.shuffle(spans)
+        outcome = self.send(Plan(0, 0, leaving, admitted, appended, spans=spans))
+        return self._take(outcome, live)
+
+    def _span(self, sequence: Sequence, chunk: int, admitted: list[Admit], appended: list[Append]) -> Span:
+        length = min(chunk, len(sequence.tokens) - sequence.computed)
+        needed = -(-(sequence.computed + length) // self.block_size) - len(sequence.blocks)
+        blocks = [self.free_blocks.pop() for _ in range(needed)]
+        sequence.blocks += blocks
+        if sequence.slot is None:
+            sequence.slot = self.free_slots.pop(0)
+            admitted.append(
+                Admit(sequence.slot, sequence.tokens, len(sequence.prompt), blocks, sequence.params, sequence.grammar)
+            )
+        elif blocks:
+            appended.append(Append(sequence.slot, blocks))
+        span = Span(sequence.slot, sequence.computed, length)
+        sequence.computed += length
+        return span
+
+    def release(self, sequence: Sequence) -> int:
+        """Preempt or end: everything on the shard is given back, to be computed again. Returns the slot to retire."""
+        slot = sequence.slot
+        assert slot is not None
+        self.free_slots.append(slot)
+        self.free_blocks += sequence.blocks
+        sequence.slot, sequence.blocks, sequence.computed = None, [], 0
+        return slot
+
+    def _take(self, outcome: Any, live: list[Sequence]) -> list[int]:
+        by_slot = {sequence.slot: sequence for sequence in live}
+        for slot, token, logprob in zip(
+            outcome.sampled_slots, outcome.sampled_ids, outcome.sampled_logprobs, strict=True
+        ):
+            by_slot[slot].output.append(token)
+            by_slot[slot].logprobs.append(logprob)
+        for top in outcome.top_tokens:
+            by_slot[top.slot].tops.append((list(top.token_ids), list(top.logprobs)))
+        for found in outcome.prompt_logprobs:
+            by_slot[found.slot].prompt_logprobs.update(enumerate(found.logprobs, start=found.start))
+        for error in getattr(outcome, "errors", None) or getattr(outcome, "slot_errors", ()):
+            by_slot[error.slot].errors.append(error)
+        return [self.release(sequence) for sequence in live if sequence.done and sequence.slot is not None]

@@ -1,0 +1,168 @@
+"""Starts shards as real processes and speaks the wire to them, as the router does."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from penstock_server.pb import engine_pb2 as pb
+from penstock_server.pb import engine_pb2_grpc
+
+REPOSITORY = Path(__file__).parents[2]
+DEADLINE_S = 60.0
+
+
+def environment() -> dict[str, str]:
+    """The package from the tree, whether it is installed or not."""
+    path = os.pathsep.join(str(REPOSITORY / folder) for folder in ("server", "kernels"))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def run_shard(*flags: object, timeout: float = DEADLINE_S) -> subprocess.CompletedProcess[str]:
+    """Run a shard that is expected to end by itself."""
+    command = [sys.executable, "-m", "penstock_server", *map(str, flags)]
+    return subprocess.run(
+        command, check=False, env=environment(), capture_output=True, text=True, timeout=timeout
+    )
+
+
+class Stream:
+    """One open `Run` stream: plans go out at once, outcomes are read when asked for."""
+
+    def __init__(self, stub: Any, epoch: int) -> None:
+        self.epoch = epoch
+        self.step = 0
+        self._plans: SimpleQueue[pb.Plan | None] = SimpleQueue()
+        self.call = stub.Run(iter(self._plans.get, None), timeout=DEADLINE_S)
+
+    def send(self, **fields: Any) -> None:
+        """Send the next plan."""
+        self.step += 1
+        self._plans.put(pb.Plan(**{"epoch": self.epoch, "step": self.step, **fields}))
+
+    def read(self) -> pb.Outcome:
+        """The next outcome."""
+        outcome: pb.Outcome = next(self.call)
+        return outcome
+
+    def ask(self, **fields: Any) -> pb.Outcome:
+        """Send a plan and wait for its outcome."""
+        self.send(**fields)
+        return self.read()
+
+    def close(self) -> None:
+        """No more plans."""
+        self._plans.put(None)
+
+
+class Shard:
+    """One shard process."""
+
+    def __init__(self, model: Path, socket: Path, *flags: object) -> None:
+        self.socket = socket
+        command = [
+            sys.executable,
+            "-m",
+            "penstock_server",
+            "--model-path",
+            model,
+            "--uds-path",
+            socket,
+            "--device",
+            "cpu",
+        ]
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
+        self.process = subprocess.Popen([*map(str, [*command, *flags])], env=environment(), stderr=self.log)
+        self.channel = grpc.insecure_channel(
+            f"unix:{socket}", options=[("grpc.max_receive_message_length", 2**26)]
+        )
+        self.stub: Any = engine_pb2_grpc.EngineStub(self.channel)
+        self._epoch = 0
+
+    def wait_until_ready(self) -> None:
+        """Until the health service says SERVING; fails with the shard's log when the process ends first."""
+        health = health_pb2_grpc.HealthStub(self.channel)
+        request = health_pb2.HealthCheckRequest(service="penstock.engine.v1.Engine")
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"shard exited with {self.process.returncode}:\n{self.read_log()}")
+            try:
+                if (
+                    health.Check(request, timeout=1.0, wait_for_ready=True).status
+                    == health_pb2.HealthCheckResponse.SERVING
+                ):
+                    return
+            except grpc.RpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    raise
+        raise TimeoutError(f"shard not ready:\n{self.read_log()}")
+
+    def read_log(self) -> str:
+        self.log.seek(0)
+        return self.log.read().decode()
+
+    def open(self, epoch: int | None = None) -> Stream:
+        """A new stream; by default of the next epoch."""
+        self._epoch = epoch if epoch is not None else self._epoch + 1
+        return Stream(self.stub, self._epoch)
+
+    def describe(self) -> pb.DescribeResponse:
+        response: pb.DescribeResponse = self.stub.Describe(pb.DescribeRequest(), timeout=DEADLINE_S)
+        return response
+
+    def stop(self) -> int:
+        """SIGTERM, as the launcher does; returns the exit code."""
+        self.channel.close()
+        self.process.terminate()
+        try:
+            return self.process.wait(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.channel.close()
+        self.log.close()
+
+
+@contextmanager
+def running_shards(
+    model: Path, folder: Path, world_size: int = 1, flags: Sequence[object] = ()
+) -> Iterator[list[Shard]]:
+    """A tensor-parallel group of real processes, ready."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shards: list[Shard] = []
+    try:
+        for rank in range(world_size):
+            group = ("--rank", rank, "--world-size", world_size, "--rendezvous-dir", folder, "--threads", 1)
+            shards.append(Shard(model, folder / f"{rank}.sock", *group, *flags))
+        for shard in shards:
+            shard.wait_until_ready()
+        yield shards
+    finally:
+        for shard in shards:
+            shard.__exit__(None, None, None)
+
+
+def greedy(**fields: Any) -> pb.SamplingParams:
+    """Sampling parameters as a router sets them; greedy unless told otherwise."""
+    neutral = {"top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0}
+    return pb.SamplingParams(**{**neutral, **fields})

@@ -1,0 +1,94 @@
+"""Makes tiny random models, with sizes chosen to be odd: what only works for powers of two fails here.
+
+They are made by transformers itself, which is the oracle of the tests; nothing is downloaded.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+_CORPUS = (
+    "the quick brown fox jumps over the lazy dog",
+    "a penstock is the gated pipe that feeds a turbine",
+    "0123456789",
+)
+_CLASSES: dict[str, tuple[Any, Any]] = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """A recipe: a family, and what differs from the small defaults."""
+
+    family: str = "llama"
+    options: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+
+def sizes() -> dict[str, Any]:
+    """Odd sizes; four query heads per group of two, so that two and four ranks can share them."""
+    return {
+        "vocab_size": 301,
+        "hidden_size": 72,
+        "intermediate_size": 132,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 18,
+        "max_position_embeddings": 200,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        # Large enough that different tokens get clearly different logits.
+        "initializer_range": 0.3,
+    }
+
+
+def build(recipe: TinyModel) -> Any:
+    """The model itself, in float32."""
+    config_class, model_class = _CLASSES[recipe.family]
+    torch.manual_seed(recipe.seed)
+    model = model_class(config_class(**{**sizes(), **recipe.options})).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # transformers starts norms at one and biases at zero, which would hide mistakes with them.
+            if "norm" in name or name.endswith("bias"):
+                parameter.normal_(1.0 if "norm" in name else 0.0, 0.2)
+    return model
+
+
+def save(folder: Path, recipe: TinyModel, max_shard_size: str = "5GB") -> Any:
+    """Write a complete model folder; returns the model."""
+    model = build(recipe)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    train_tokenizer(model.config.vocab_size).save(str(folder / "tokenizer.json"))
+    return model
+
+
+def train_tokenizer(vocab_size: int) -> Tokenizer:
+    """A real byte-level BPE tokenizer of at most `vocab_size` tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=["<pad>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_CORPUS, trainer)
+    return tokenizer
