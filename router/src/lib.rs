@@ -11,6 +11,7 @@
 //! - [`engine_loop`]: the thin task around the scheduler
 //! - [`engine`]: the seam to the shards, and the gRPC client behind it
 
+pub mod chat_template;
 pub mod config;
 pub mod control_tokens;
 pub mod detokenizer;
@@ -18,6 +19,8 @@ pub mod engine;
 pub mod engine_loop;
 pub mod error;
 pub mod generation;
+pub mod metrics;
+pub mod python_json;
 pub mod scheduler;
 pub mod stop;
 pub mod tokenizer;
