@@ -1,0 +1,168 @@
+//! Finds stop strings in text that arrives in pieces. What could still become a stop string is held back, so that no
+//! part of one is ever shown, and the result does not depend on where the pieces were cut.
+
+/// Watches a text for stop strings. The first to be complete wins; of two complete at once, the longer.
+#[derive(Debug, Clone)]
+pub struct StopMatcher {
+    patterns: Vec<Pattern>,
+    /// Seen but not shown: the longest end of the text that starts a stop string.
+    held: String,
+}
+
+/// What a piece of text led to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StopStep {
+    /// May be shown now.
+    pub text: String,
+    /// The stop string that was completed. Nothing may be fed after this.
+    pub matched: Option<String>,
+}
+
+impl StopMatcher {
+    /// Watches for these; empty ones are ignored.
+    pub fn new(stops: &[String]) -> Self {
+        let patterns = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| Pattern::new(stop)).collect();
+        Self { patterns, held: String::new() }
+    }
+
+    /// Adds a piece of text.
+    pub fn push(&mut self, piece: &str) -> StopStep {
+        if self.patterns.is_empty() {
+            return StopStep { text: piece.to_owned(), matched: None };
+        }
+        let already_seen = self.held.len();
+        self.held.push_str(piece);
+        for end in already_seen..self.held.len() {
+            if let Some(stop) = self.advance(self.held.as_bytes()[end]) {
+                return self.cut_at(end + 1, stop);
+            }
+        }
+        let undecided = self.patterns.iter().map(|pattern| pattern.matched).max().unwrap_or(0);
+        let text = self.held.drain(..self.held.len() - undecided).collect();
+        StopStep { text, matched: None }
+    }
+
+    /// What was held back: the text is over, and no stop string was completed.
+    pub fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+
+    fn advance(&mut self, byte: u8) -> Option<String> {
+        let complete = self.patterns.iter_mut().filter_map(|pattern| pattern.advance(byte));
+        complete.max_by_key(|stop| stop.len()).map(str::to_owned)
+    }
+
+    fn cut_at(&mut self, end: usize, stop: String) -> StopStep {
+        let mut text = std::mem::take(&mut self.held);
+        text.truncate(end - stop.len());
+        StopStep { text, matched: Some(stop) }
+    }
+}
+
+/// One stop string as a Knuth-Morris-Pratt automaton over bytes: constant time per byte, whatever the string.
+#[derive(Debug, Clone)]
+struct Pattern {
+    text: String,
+    /// `borders[i]`: length of the longest proper prefix of `text[..=i]` that also ends it.
+    borders: Vec<usize>,
+    /// How much of `text` the bytes so far end with.
+    matched: usize,
+}
+
+impl Pattern {
+    fn new(text: &str) -> Self {
+        let bytes = text.as_bytes();
+        let mut borders = vec![0; bytes.len()];
+        for i in 1..bytes.len() {
+            borders[i] = step(bytes, &borders, borders[i - 1], bytes[i]);
+        }
+        Self { text: text.to_owned(), borders, matched: 0 }
+    }
+
+    fn advance(&mut self, byte: u8) -> Option<&str> {
+        self.matched = step(self.text.as_bytes(), &self.borders, self.matched, byte);
+        (self.matched == self.text.len()).then_some(self.text.as_str())
+    }
+}
+
+/// The state after `byte`, from the state `matched` (less than the pattern's length).
+fn step(pattern: &[u8], borders: &[usize], mut matched: usize, byte: u8) -> usize {
+    while matched > 0 && pattern[matched] != byte {
+        matched = borders[matched - 1];
+    }
+    if pattern[matched] == byte { matched + 1 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn run(stops: &[&str], pieces: &[&str]) -> (String, Option<String>) {
+        let stops: Vec<String> = stops.iter().map(|&stop| stop.to_owned()).collect();
+        let mut matcher = StopMatcher::new(&stops);
+        let mut shown = String::new();
+        for piece in pieces {
+            let step = matcher.push(piece);
+            shown += &step.text;
+            if step.matched.is_some() {
+                return (shown, step.matched);
+            }
+        }
+        (shown + &matcher.finish(), None)
+    }
+
+    #[test]
+    fn matches_inside_a_piece_and_across_pieces() {
+        assert_eq!(run(&["STOP"], &["oneSTOPtwo"]), ("one".into(), Some("STOP".into())));
+        assert_eq!(run(&["STOP"], &["oneS", "T", "OPtwo"]), ("one".into(), Some("STOP".into())));
+    }
+
+    #[test]
+    fn a_false_start_is_shown_in_the_end() {
+        assert_eq!(run(&["STOP"], &["ST", "OX", " ST"]), ("STOX ST".into(), None));
+    }
+
+    #[test]
+    fn holds_back_what_may_become_a_stop_string() {
+        let mut matcher = StopMatcher::new(&["\n\nHuman:".to_owned()]);
+        assert_eq!(matcher.push("hello\n\nHum").text, "hello");
+        assert_eq!(matcher.push("ming").text, "\n\nHumming");
+    }
+
+    #[test]
+    fn the_first_to_be_complete_wins_and_the_longer_of_two() {
+        assert_eq!(run(&["abcd", "bc"], &["xabcd"]), ("xa".into(), Some("bc".into())));
+        assert_eq!(run(&["bc", "abc"], &["xabc"]), ("x".into(), Some("abc".into())));
+    }
+
+    #[test]
+    fn finds_a_stop_string_that_overlaps_its_own_start() {
+        assert_eq!(run(&["aab"], &["aaaa", "b"]), ("aa".into(), Some("aab".into())));
+    }
+
+    /// The definition, by brute force: the first end at which a stop string is complete.
+    fn expected(stops: &[&str], text: &str) -> (String, Option<String>) {
+        for end in 1..=text.len() {
+            let seen = &text.as_bytes()[..end];
+            let complete = stops.iter().filter(|stop| seen.ends_with(stop.as_bytes()));
+            if let Some(stop) = complete.max_by_key(|stop| stop.len()) {
+                return (text[..end - stop.len()].to_owned(), Some((*stop).to_owned()));
+            }
+        }
+        (text.to_owned(), None)
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_gives_the_same_output(
+            stops in prop::collection::vec("[abé]{1,4}", 1..4),
+            pieces in prop::collection::vec("[abcé]{0,5}", 0..12),
+        ) {
+            let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
+            let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+            prop_assert_eq!(run(&stops, &pieces), expected(&stops, &pieces.concat()));
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Text to tokens, on a few threads off the event loop with a bounded queue. Tokens to text is `detokenizer`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use thiserror::Error;
+use tokio::sync::oneshot;
+
+use crate::detokenizer::Vocabulary;
+use crate::error::Error;
+
+/// Prompts that may wait for a thread. At a millisecond each this is a second of work for two threads.
+const MAX_WAITING: usize = 1024;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Why there is no tokenizer.
+#[derive(Debug, Error)]
+pub enum TokenizerError {
+    /// The file is missing or broken.
+    #[error("cannot load the tokenizer {}: {reason}", path.display())]
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The system gives no more threads.
+    #[error("cannot start a tokenizer thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// A cheap handle on the vocabulary and the threads that work with it; they end with the last handle.
+#[derive(Clone)]
+pub struct Tokenizer {
+    vocabulary: Arc<Vocabulary>,
+    jobs: SyncSender<Job>,
+}
+
+/// A token of a text, with the bytes of the text it covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextSpan {
+    /// Token.
+    pub id: u32,
+    /// First byte.
+    pub start: usize,
+    /// One past the last byte.
+    pub stop: usize,
+}
+
+impl Tokenizer {
+    /// Loads `tokenizer.json` from a model folder.
+    pub fn load(folder: &Path, num_workers: u32) -> Result<Self, TokenizerError> {
+        let path = folder.join("tokenizer.json");
+        let tokenizer = tokenizers::Tokenizer::from_file(&path)
+            .map_err(|error| TokenizerError::Unreadable { path, reason: error.to_string() })?;
+        Self::new(tokenizer, num_workers)
+    }
+
+    /// Takes a tokenizer as it is, but for padding and truncation: a prompt is neither filled up nor cut in silence.
+    pub fn new(mut tokenizer: tokenizers::Tokenizer, num_workers: u32) -> Result<Self, TokenizerError> {
+        tokenizer.with_padding(None);
+        // Without parameters there is nothing to be wrong with.
+        let _ = tokenizer.with_truncation(None);
+        let (jobs, queue) = sync_channel(MAX_WAITING);
+        start_workers(num_workers, queue)?;
+        Ok(Self { vocabulary: Arc::new(Vocabulary::new(tokenizer)), jobs })
+    }
+
+    /// The vocabulary.
+    pub fn vocabulary(&self) -> &Arc<Vocabulary> {
+        &self.vocabulary
+    }
+
+    /// Tokens of a text as it is; control tokens in it are recognised, as TGI does for `inputs`.
+    pub async fn encode(&self, text: String) -> Result<Vec<u32>, Error> {
+        self.run(move |vocabulary| {
+            let encoding = vocabulary.tokenizer().encode_fast(text, true).map_err(unencodable)?;
+            Ok(encoding.get_ids().to_vec())
+        })
+        .await
+    }
+
+    /// The same with positions.
+    pub async fn encode_spans(&self, text: String) -> Result<Vec<TextSpan>, Error> {
+        self.run(move |vocabulary| {
+            let encoding = vocabulary.tokenizer().encode(text, true).map_err(unencodable)?;
+            let spans = encoding.get_ids().iter().zip(encoding.get_offsets());
+            Ok(spans.map(|(&id, &(start, stop))| TextSpan { id, start, stop }).collect())
+        })
+        .await
+    }
+
+    /// Runs work that takes long enough to hold up other requests on one of the threads.
+    pub async fn run<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Vocabulary) -> Result<R, Error> + Send + 'static,
+    ) -> Result<R, Error> {
+        let (reply, result) = oneshot::channel();
+        let vocabulary = self.vocabulary.clone();
+        let job: Job = Box::new(move || {
+            // Nobody listens any more when the client has left.
+            let _ = reply.send(work(&vocabulary));
+        });
+        self.jobs.try_send(job).map_err(|_| Error::TokenizerBusy { limit: MAX_WAITING })?;
+        // Without a reply the work panicked: a bug, and this request's alone.
+        result.await.unwrap_or(Err(Error::Internal))
+    }
+}
+
+fn start_workers(num_workers: u32, queue: Receiver<Job>) -> Result<(), TokenizerError> {
+    let queue = Arc::new(Mutex::new(queue));
+    for number in 0..num_workers.max(1) {
+        let queue = queue.clone();
+        thread::Builder::new().name(format!("tokenizer-{number}")).spawn(move || work_on(&queue))?;
+    }
+    Ok(())
+}
+
+fn work_on(queue: &Mutex<Receiver<Job>>) {
+    loop {
+        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = job else { return };
+        if catch_unwind(AssertUnwindSafe(job)).is_err() {
+            tracing::error!("a tokenizer job panicked; its request fails");
+        }
+    }
+}
+
+fn unencodable(error: tokenizers::Error) -> Error {
+    Error::invalid("inputs", format!("the text cannot be tokenized: {error}"))
+}
+
+/// Small tokenizers, trained on the spot.
+#[cfg(test)]
+pub(crate) mod fixtures {
+    use tokenizers::decoders::byte_fallback::ByteFallback;
+    use tokenizers::decoders::fuse::Fuse;
+    use tokenizers::decoders::sequence::Sequence;
+    use tokenizers::decoders::strip::Strip;
+    use tokenizers::models::TrainerWrapper;
+    use tokenizers::models::bpe::{BPE, BpeTrainer};
+    use tokenizers::normalizers::{Prepend, Replace};
+    use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+    use tokenizers::{AddedToken, Tokenizer};
+
+    const TEXT: [&str; 4] = [
+        "the quick brown fox jumps over the lazy dog",
+        "the fox says hello, the dog says nothing",
+        "hello world, the world is big",
+        "one two three four five six seven eight nine ten",
+    ];
+
+    fn control_tokens() -> Vec<AddedToken> {
+        ["<s>", "</s>", "<|im_start|>", "<|im_end|>"].map(|token| AddedToken::from(token, true)).to_vec()
+    }
+
+    /// GPT-2's kind.
+    pub(crate) fn byte_level() -> Tokenizer {
+        let mut trainer: TrainerWrapper = BpeTrainer::builder()
+            .vocab_size(400)
+            .show_progress(false)
+            .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+            .build()
+            .into();
+        let mut tokenizer = Tokenizer::new(BPE::default());
+        tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
+        tokenizer.with_decoder(Some(ByteLevel::default()));
+        tokenizer.train(&mut trainer, TEXT.iter()).unwrap();
+        tokenizer.add_special_tokens(control_tokens()).unwrap();
+        tokenizer.add_tokens(["<think>", "</think>"].map(|token| AddedToken::from(token, false))).unwrap();
+        tokenizer
+    }
+
+    /// Llama 2's kind: a space before the first word, bytes for what the vocabulary lacks.
+    pub(crate) fn sentencepiece() -> Tokenizer {
+        let mut vocab: tokenizers::models::bpe::Vocab = Default::default();
+        let mut add = |piece: String| {
+            let next = vocab.len() as u32;
+            vocab.entry(piece).or_insert(next);
+        };
+        for piece in ["<unk>", "<s>", "</s>"] {
+            add(piece.to_owned());
+        }
+        for byte in 0..=255u8 {
+            add(format!("<0x{byte:02X}>"));
+        }
+        for piece in "▁ a b c d e f g h i j k l m n o p q r s t u v w x y z ▁t ▁th ▁the ▁f fo".split(' ')
+        {
+            add(piece.to_owned());
+        }
+        let merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e"), ("▁", "f"), ("f", "o")];
+        let merges = merges.map(|(a, b)| (a.to_owned(), b.to_owned())).to_vec();
+        let bpe =
+            BPE::builder().vocab_and_merges(vocab, merges).byte_fallback(true).unk_token("<unk>".into());
+        let mut tokenizer = Tokenizer::new(bpe.build().unwrap());
+        let to_underline = Replace::new(" ", "▁").unwrap();
+        let normalizers = vec![Prepend::new("▁".to_owned()).into(), to_underline.into()];
+        tokenizer.with_normalizer(Some(tokenizers::normalizers::Sequence::new(normalizers))).unwrap();
+        let to_space = Replace::new("▁", " ").unwrap();
+        tokenizer.with_decoder(Some(Sequence::new(vec![
+            to_space.into(),
+            ByteFallback::new().into(),
+            Fuse::new().into(),
+            Strip::new(' ', 1, 0).into(),
+        ])));
+        tokenizer.add_special_tokens(control_tokens()).unwrap();
+        tokenizer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokenizer() -> Tokenizer {
+        Tokenizer::new(fixtures::byte_level(), 1).unwrap()
+    }
+
+    #[tokio::test]
+    async fn spans_cover_the_text() {
+        let spans = tokenizer().encode_spans("the fox".to_owned()).await.unwrap();
+        assert_eq!(spans.first().map(|span| span.start), Some(0));
+        assert_eq!(spans.last().map(|span| span.stop), Some(7));
+    }
+
+    #[tokio::test]
+    async fn padding_and_truncation_of_the_file_are_ignored() {
+        let mut inner = fixtures::byte_level();
+        inner.with_padding(Some(tokenizers::PaddingParams {
+            strategy: tokenizers::PaddingStrategy::Fixed(64),
+            ..Default::default()
+        }));
+        let params = tokenizers::TruncationParams { max_length: 2, ..Default::default() };
+        inner.with_truncation(Some(params)).unwrap();
+        let ids = Tokenizer::new(inner, 1).unwrap().encode("one two three four".to_owned()).await.unwrap();
+        assert_eq!(ids, fixtures::byte_level().encode("one two three four", true).unwrap().get_ids());
+    }
+
+    #[tokio::test]
+    async fn a_panic_fails_one_request_and_the_thread_goes_on() {
+        let tokenizer = tokenizer();
+        let failed = tokenizer.run::<()>(|_| panic!("a bug")).await;
+        assert_eq!(failed, Err(Error::Internal));
+        assert!(!tokenizer.encode("the".to_owned()).await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_refuses_at_once() {
+        let tokenizer = tokenizer();
+        let (release, blocked) = std::sync::mpsc::channel::<()>();
+        let (started, is_running) = oneshot::channel();
+        let first = tokenizer.clone();
+        tokio::spawn(async move {
+            first
+                .run(move |_| {
+                    let _ = started.send(());
+                    let _ = blocked.recv();
+                    Ok(())
+                })
+                .await
+        });
+        is_running.await.unwrap();
+        let mut waiting =
+            futures::future::join_all((0..=MAX_WAITING).map(|_| tokenizer.encode("a".to_owned())));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        release.send(()).unwrap();
+        let refused = waiting.await.into_iter().filter(Result::is_err).count();
+        assert_eq!(refused, 1);
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = Tokenizer::load(Path::new("/nowhere"), 1).err().unwrap();
+        assert!(
+            error.to_string().starts_with("cannot load the tokenizer /nowhere/tokenizer.json"),
+            "{error}"
+        );
+    }
+}
