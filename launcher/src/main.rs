@@ -63,14 +63,14 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let name = args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned());
     let mut reporter = Reporter::new(console.clone(), name, launched);
 
+    let parent_pipe = ParentPipe::new().context("cannot make a pipe")?;
     let model_path = tokio::select! {
-        path = resolve(&python, &args.model, console) => path?,
+        path = resolve(&python, &args.model, &parent_pipe, console) => path?,
         () = signals.recv() => return Ok(Ending::Stopped),
     };
     reporter.stage(&format!("Penstock {}: model is in {}", env!("CARGO_PKG_VERSION"), model_path.display()));
 
     let run_dir = make_run_dir()?;
-    let parent_pipe = ParentPipe::new().context("cannot make a pipe")?;
     let run_path = run_dir.path().to_owned();
     let places = Places { python, router, run_dir: run_path, model_path, parent_pipe_fd: parent_pipe.fd() };
     let plan = Plan::new(args, &hardware, &places)?;

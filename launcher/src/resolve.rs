@@ -10,6 +10,7 @@ use tokio::process::{ChildStderr, Command};
 
 use crate::args::ModelArgs;
 use crate::console::Console;
+use crate::parent_pipe::ParentPipe;
 
 /// The resolver has told people what is wrong.
 #[derive(Debug, Error)]
@@ -17,12 +18,19 @@ use crate::console::Console;
 pub struct AlreadyTold;
 
 /// The folder of the model, downloaded if need be. Dropping the future stops the download.
-pub async fn resolve(python: &Path, model: &ModelArgs, console: &Console) -> anyhow::Result<PathBuf> {
+pub async fn resolve(
+    python: &Path,
+    model: &ModelArgs,
+    parent_pipe: &ParentPipe,
+    console: &Console,
+) -> anyhow::Result<PathBuf> {
     // Its progress bars need the terminal itself, unless every line has to be JSON.
     let stderr = if console.is_json() { Stdio::piped() } else { Stdio::inherit() };
     let mut command = Command::new(python);
-    command.args(["-P", "-m", "penstock_server.resolve"]).args(&model.model_id);
+    command.args(["-P", "-m", "penstock_server.resolve"]);
+    command.arg(format!("--parent-pipe-fd={}", parent_pipe.fd()));
     command.args(model.revision.as_ref().map(|revision| format!("--revision={revision}")));
+    command.arg("--").args(&model.model_id);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);
     let mut child = command.spawn().with_context(|| format!("cannot start {}", python.display()))?;
     if let Some(stderr) = child.stderr.take() {
