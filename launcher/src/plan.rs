@@ -150,6 +150,7 @@ fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessS
         options: args.router.clone(),
     };
     let mut flags = argv::render(&config);
+    flags.push(format!("--graceful-termination-timeout={}", args.process.graceful_termination_timeout));
     flags.push(format!("--parent-pipe-fd={}", places.parent_pipe_fd));
     flags.push(format!("--run-dir={}", places.run_dir.display()));
     let readiness = Readiness::HttpHealth;

@@ -166,7 +166,7 @@ impl Supervisor {
         self.alive.remove(&id);
         let mut actions = match (self.phase, id) {
             (Phase::Stopping, _) => Vec::new(),
-            (Phase::Draining, ProcessId::Router) if exit.success => self.stop_all(),
+            (Phase::Draining, ProcessId::Router) if exit.success || self.is_cut_short() => self.stop_all(),
             _ => self.fail(Report::Died(id, exit)),
         };
         if self.alive.is_empty() {
@@ -202,12 +202,19 @@ impl Supervisor {
         vec![report, Action::Terminate(ProcessId::Router), Action::SetDeadline(grace)]
     }
 
-    /// The router ends its streams with an error on its second SIGTERM.
+    /// The router ends its streams with an error on its second SIGTERM. It still needs its shards until it is gone.
     fn cut_short(&mut self) -> Vec<Action> {
+        if self.is_cut_short() {
+            self.phase = Phase::Stopping;
+            return self.kill_all();
+        }
         self.ending = Ending::CutShort;
-        let mut actions = vec![Action::Report(Report::CutShort)];
-        actions.extend(self.stop_all());
-        actions
+        let report = Action::Report(Report::CutShort);
+        vec![report, Action::Terminate(ProcessId::Router), Action::SetDeadline(STOP_TIMEOUT)]
+    }
+
+    fn is_cut_short(&self) -> bool {
+        self.ending == Ending::CutShort
     }
 
     fn fail(&mut self, report: Report) -> Vec<Action> {
@@ -294,7 +301,9 @@ mod tests {
         for second in [Event::StopRequested, Event::DeadlinePassed] {
             let mut supervisor = serving();
             supervisor.on(Event::StopRequested);
-            assert!(supervisor.on(second).contains(&Action::Terminate(Router)));
+            let actions = supervisor.on(second);
+            assert!(actions.contains(&Action::Terminate(Router)));
+            assert!(!actions.contains(&Action::Terminate(Shard(0))));
             assert!(supervisor.on(Event::DeadlinePassed).contains(&Action::Kill(Shard(0))));
             for id in [Router, Shard(0)] {
                 assert_eq!(end_of(&supervisor.on(Event::Exited(id, exit(false)))), None);
