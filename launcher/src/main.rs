@@ -1,2 +1,102 @@
-#![allow(missing_docs)]
-fn main() {}
+//! The launcher: parse → resolve the model → plan → supervise → exit code. From top to bottom, what a start does.
+
+mod args;
+mod argv;
+mod console;
+mod environment;
+mod flags_page;
+mod hardware;
+mod parent_pipe;
+mod places;
+mod plan;
+mod process;
+mod report;
+mod resolve;
+mod runner;
+mod supervisor;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context;
+
+use crate::args::Args;
+use crate::console::Console;
+use crate::hardware::Hardware;
+use crate::parent_pipe::ParentPipe;
+use crate::places::{PortTaken, ensure_port_is_free, find_beside, find_python, make_run_dir};
+use crate::plan::{DEMO_MODEL, Places, Plan, PlanError};
+use crate::report::Reporter;
+use crate::resolve::{AlreadyTold, resolve};
+use crate::runner::StopSignals;
+use crate::supervisor::{Ending, Timeouts};
+
+// One thread: a parent-death signal follows the thread that forked, and this one ends last.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let args = match Args::from_command_line() {
+        Ok(args) => args,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
+    if args.process.markdown_help {
+        return print(&flags_page::render());
+    }
+    let console = Console::start(args.router.json_output);
+    let code = exit_code(launch(&args, &console).await, &console);
+    console.flush();
+    code
+}
+
+async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
+    let launched = Instant::now();
+    let mut signals = StopSignals::new().context("cannot watch for signals")?;
+    let (python, router) = (find_python()?, find_beside("penstock-router")?);
+    let hardware = Hardware::detect();
+    if args.process.print_environment {
+        environment::print(&python, &hardware).await?;
+        return Ok(Ending::Stopped);
+    }
+    ensure_port_is_free(&args.router)?;
+    let name = args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned());
+    let mut reporter = Reporter::new(console.clone(), name, launched);
+
+    let parent_pipe = ParentPipe::new().context("cannot make a pipe")?;
+    let model_path = tokio::select! {
+        path = resolve(&python, &args.model, &parent_pipe, console) => path?,
+        () = signals.recv() => return Ok(Ending::Stopped),
+    };
+    reporter.stage(&format!("Penstock {}: model is in {}", env!("CARGO_PKG_VERSION"), model_path.display()));
+
+    let run_dir = make_run_dir()?;
+    let run_path = run_dir.path().to_owned();
+    let places = Places { python, router, run_dir: run_path, model_path, parent_pipe_fd: parent_pipe.fd() };
+    let plan = Plan::new(args, &hardware, &places)?;
+    console.say(&format!("Loading the model on {}", plan.devices));
+    let timeouts = Timeouts { startup: args.process.startup_timeout(), grace: args.process.grace() };
+    Ok(runner::run(plan, timeouts, console, reporter, &mut signals).await)
+}
+
+fn exit_code(result: anyhow::Result<Ending>, console: &Console) -> ExitCode {
+    match result {
+        Ok(Ending::Stopped) => ExitCode::SUCCESS,
+        Ok(Ending::Failed) => ExitCode::FAILURE,
+        Ok(Ending::CutShort) => ExitCode::from(3),
+        Err(error) if error.is::<AlreadyTold>() => ExitCode::FAILURE,
+        Err(error) => {
+            console.error(&format!("{error:#}"));
+            let wrong_usage = error.is::<PlanError>() || error.is::<PortTaken>();
+            ExitCode::from(if wrong_usage { 2 } else { 1 })
+        }
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    use std::io::Write;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}

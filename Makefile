@@ -1,0 +1,94 @@
+# One target per habit; CI calls these and nothing else. `make help` lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PY ?= python3
+# Given to the launcher by `make serve ARGS="--model-id …"`.
+ARGS ?=
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+SOURCES := Cargo.toml Cargo.lock pyproject.toml \
+	$(shell find router launcher proto server kernels -type f -not -path '*/__pycache__/*' -not -name '*.pyc' 2>/dev/null)
+
+# The release profile, so that every dependency that the wheel was built with is there already; our own crates are
+# compiled for tests anyway, so they get their debug assertions and overflow checks back.
+CHECKED := $(foreach crate,penstock-router penstock-launcher,$(foreach check,debug-assertions overflow-checks,\
+	--config profile.release.package.$(crate).$(check)=true))
+CARGO_TEST := cargo test --release --workspace --locked $(CHECKED)
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(INSTALLED) ## .venv with everything built (release) and installed; does nothing when nothing changed
+
+$(INSTALLED): $(SOURCES)
+	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo 'Python 3.11 or newer is needed: make PY=python3.12 …'; exit 1; }
+	@test -x $(BIN)/python || $(PY) -m venv .venv
+	$(BIN)/python -m pip install ./kernels '.[dev]'
+	@touch $@
+
+.PHONY: serve
+serve: setup ## serve the demo model on http://localhost:3000; ARGS="--model-id M" for another
+	@exec $(BIN)/launcher $(ARGS)
+
+.PHONY: test
+test: setup ## every test that needs no GPU: Rust, then Python
+	@mkdir -p target; failed=0; \
+	$(CARGO_TEST) 2>&1 | tee target/rust-tests.log || failed=1; \
+	$(BIN)/python -m pytest -m 'not gpu' 2>&1 | tee target/python-tests.log || failed=1; \
+	rust=$$(awk '/^test result:/ { sum += $$4 } END { print sum + 0 }' target/rust-tests.log); \
+	python=$$(tail -n 1 target/python-tests.log | tr -d '='); \
+	echo; echo "Rust:   $$rust passed"; echo "Python:$$python"; \
+	[ $$failed = 0 ] && echo 'All tests passed.' || { echo 'Some tests FAILED: see above.'; exit 1; }
+
+.PHONY: test-gpu
+test-gpu: setup ## the tests that need a GPU
+	$(BIN)/python -m pytest -m gpu
+
+.PHONY: check
+check: setup ## formatting, lints and types
+	cargo fmt --all --check
+	cargo clippy --release --workspace --all-targets --locked -- -D warnings
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+.PHONY: fmt
+fmt: setup ## format everything
+	cargo fmt --all
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: proto
+proto: setup ## Python stubs from proto/engine.proto (the Rust ones are made by the build)
+	$(BIN)/python -m grpc_tools.protoc -Ipenstock_server/pb=proto --python_out=server --pyi_out=server \
+		--grpc_python_out=server proto/engine.proto
+
+.PHONY: docs
+docs: setup ## docs/flags.md from the launcher's own flags
+	$(BIN)/launcher --markdown-help > target/flags.md
+	mv target/flags.md docs/flags.md
+
+.PHONY: bench
+bench: setup ## measure this machine; writes below benchmarks/
+	$(BIN)/python -m benchmarks
+
+.PHONY: demo-model
+demo-model: setup ## train the demo model again, from nothing (an hour or two on two cores)
+	$(BIN)/python -m demo.train
+
+.PHONY: demo-eval
+demo-eval: setup ## how often the demo model is right on phrasings that it never saw
+	$(BIN)/python -m demo.evaluate
+
+.PHONY: ci
+ci: test ## what .ci/run runs
+
+.PHONY: clean
+clean: ## remove everything that was built
+	rm -rf .venv target build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,205 @@
+//! Every flag of the launcher. Doc comments are the help texts; each flag is also an environment variable.
+//! What the flags mean for the processes is decided in `plan`.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, Args as ClapArgs, CommandFactory, FromArgMatches, Parser, ValueEnum};
+use penstock_router::config::RouterOptions;
+
+/// Serve a large language model over HTTP
+///
+/// Starts one shard per GPU (or one on the CPU), waits until they are ready, then starts the router. Ctrl-C or
+/// SIGTERM lets running requests finish and stops; a second one stops at once.
+///
+/// Exit codes: 0 stopped as asked; 1 could not start, or a process died; 2 wrong usage, or the port is taken;
+/// 3 stopped as asked, but running requests were cut short.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "launcher", version, args_override_self = true)]
+pub struct Args {
+    /// What is served
+    #[command(flatten, next_help_heading = "Model")]
+    pub model: ModelArgs,
+
+    /// How it is computed
+    #[command(flatten, next_help_heading = "Shards")]
+    pub shards: ShardArgs,
+
+    /// How it is reached
+    #[command(flatten, next_help_heading = "Server and limits")]
+    pub router: RouterOptions,
+
+    /// How the processes are run
+    #[command(flatten, next_help_heading = "Process")]
+    pub process: ProcessArgs,
+}
+
+/// What is served.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct ModelArgs {
+    /// Local folder or Hugging Face Hub id of the model [default: the small demo model that comes with Penstock]
+    #[arg(long, env)]
+    pub model_id: Option<String>,
+
+    /// Branch, tag or commit of a model on the hub [default: main]
+    #[arg(long, env, requires = "model_id")]
+    pub revision: Option<String>,
+
+    /// Type of weights and activations [default: the model's own]
+    #[arg(long, env)]
+    pub dtype: Option<Dtype>,
+}
+
+/// How it is computed.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct ShardArgs {
+    /// Shards that the model is split over (tensor parallel) [default: every visible GPU; 1 on the CPU]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub num_shard: Option<u32>,
+
+    /// `true` splits the model over every visible GPU, `false` uses one
+    #[arg(long, env, num_args = 0..=1, default_missing_value = "true")]
+    pub sharded: Option<bool>,
+
+    /// Where the shards compute; `auto` takes the GPUs if there are any
+    #[arg(long, env, default_value = "auto")]
+    pub device: Device,
+
+    /// Most sequences that run at once [default: what the device has room for]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub max_batch_size: Option<u32>,
+}
+
+/// How the processes are run.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct ProcessArgs {
+    /// Seconds that the shards may take to load the model
+    // A 70B model from a slow network disk takes a quarter of an hour; a server that hangs should not hang for ever.
+    #[arg(long, env, default_value_t = 1800, value_parser = clap::value_parser!(u64).range(1..))]
+    pub startup_timeout: u64,
+
+    /// Seconds that running requests may take to finish after SIGTERM or Ctrl-C
+    #[arg(long, short, env, default_value_t = 90)]
+    pub graceful_termination_timeout: u64,
+
+    /// Print what is known of the machine and the installation, and exit
+    #[arg(long = "env", short = 'e')]
+    pub print_environment: bool,
+
+    /// Print docs/flags.md, and exit
+    #[arg(long, hide = true, action = ArgAction::SetTrue)]
+    pub markdown_help: bool,
+}
+
+/// Type of weights and activations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum Dtype {
+    /// 32 bits
+    Float32,
+    /// 16 bits, more precision, less range
+    Float16,
+    /// 16 bits, more range, less precision
+    Bfloat16,
+}
+
+/// Where the shards compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// GPUs if there are any, else the CPU
+    Auto,
+    /// The CPU
+    Cpu,
+    /// NVIDIA GPUs
+    Cuda,
+}
+
+impl Args {
+    /// Parses the command line and the environment; prints help or the error and its exit code otherwise.
+    pub fn from_command_line() -> Result<Self, clap::Error> {
+        Self::from_matches(&Self::command().try_get_matches()?)
+    }
+
+    fn from_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut args = Self::from_arg_matches(matches)?;
+        args.ignore_machine_name(matches);
+        Ok(args)
+    }
+
+    /// Shells and containers set `HOSTNAME` to the name of the machine, which is no address to listen on.
+    fn ignore_machine_name(&mut self, matches: &ArgMatches) {
+        let from_env = matches.value_source("hostname") == Some(ValueSource::EnvVariable);
+        if from_env && self.router.hostname.parse::<IpAddr>().is_err() {
+            self.router.hostname = default_of("hostname");
+        }
+    }
+}
+
+impl ProcessArgs {
+    /// How long the shards may take to load.
+    pub fn startup_timeout(&self) -> Duration {
+        Duration::from_secs(self.startup_timeout)
+    }
+
+    /// How long running requests may take to finish.
+    pub fn grace(&self) -> Duration {
+        Duration::from_secs(self.graceful_termination_timeout)
+    }
+}
+
+impl std::fmt::Display for Dtype {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Float32 => "float32",
+            Self::Float16 => "float16",
+            Self::Bfloat16 => "bfloat16",
+        })
+    }
+}
+
+fn default_of(id: &str) -> String {
+    let command = Args::command();
+    let arg = command.get_arguments().find(|arg| arg.get_id() == id).expect("declared in RouterOptions");
+    arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Args {
+        Args::try_parse_from(line.split_whitespace()).expect("valid flags")
+    }
+
+    #[test]
+    fn every_flag_has_its_environment_variable() {
+        let command = Args::command();
+        let flags =
+            command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "print_environment");
+        for arg in flags {
+            let expected = arg.get_id().as_str().to_uppercase();
+            assert_eq!(arg.get_env().map(|env| env.to_string_lossy().into_owned()), Some(expected));
+        }
+    }
+
+    #[test]
+    fn accepts_the_flags_of_tgi() {
+        let args = parse("launcher --model-id m --sharded true --num-shard 2 -p 80 --dtype bfloat16 -g 5");
+        assert_eq!(args.shards.sharded, Some(true));
+        assert_eq!(args.shards.num_shard, Some(2));
+        assert_eq!(args.router.port, 80);
+        assert_eq!(args.model.dtype, Some(Dtype::Bfloat16));
+        assert_eq!(args.process.grace(), Duration::from_secs(5));
+    }
+
+    #[test]
+    fn the_last_of_a_repeated_flag_wins() {
+        assert_eq!(parse("launcher --port 1 --port 2").router.port, 2);
+    }
+
+    #[test]
+    fn a_revision_needs_a_model() {
+        assert!(Args::try_parse_from(["launcher", "--revision", "main"]).is_err());
+    }
+}

@@ -1,0 +1,126 @@
+//! What people see on stderr: the launcher's own lines and those of its children, as text or as JSON lines.
+//!
+//! A thread writes, behind a bounded queue: whoever reads stderr slowly or not at all loses lines, and nothing else
+//! stops. Write errors are ignored for the same reason.
+
+use std::io::Write;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+
+/// Lines that wait to be written; beyond it they are dropped.
+const QUEUE_LEN: usize = 4096;
+/// How long the last lines may take.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+enum Message {
+    Line(String),
+    Flush(SyncSender<()>),
+}
+
+/// A cheap handle on stderr.
+#[derive(Clone)]
+pub struct Console {
+    json: bool,
+    queue: SyncSender<Message>,
+}
+
+impl Console {
+    /// Starts the writing thread.
+    pub fn start(json: bool) -> Self {
+        let (queue, messages) = sync_channel(QUEUE_LEN);
+        std::thread::spawn(move || write_all(&messages));
+        Self { json, queue }
+    }
+
+    /// Whether every line is a JSON object.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Something worth knowing, of one line or several.
+    pub fn say(&self, text: &str) {
+        self.write(if self.json { json_line("INFO", "launcher", text) } else { text.to_owned() });
+    }
+
+    /// Why something failed.
+    pub fn error(&self, text: &str) {
+        self.write(if self.json { json_line("ERROR", "launcher", text) } else { format!("error: {text}") });
+    }
+
+    /// A line that a child wrote.
+    pub fn child_line(&self, process: &str, line: &str) {
+        self.write(if self.json { child_json(process, line) } else { format!("{process} | {line}") });
+    }
+
+    /// Waits, but not for ever, until everything is written.
+    pub fn flush(&self) {
+        let (done, written) = sync_channel(1);
+        if self.queue.try_send(Message::Flush(done)).is_ok() {
+            let _ = written.recv_timeout(FLUSH_TIMEOUT);
+        }
+    }
+
+    fn write(&self, line: String) {
+        let _ = self.queue.try_send(Message::Line(line));
+    }
+}
+
+fn write_all(messages: &Receiver<Message>) {
+    for message in messages {
+        match message {
+            Message::Line(line) => drop(writeln!(std::io::stderr(), "{line}")),
+            Message::Flush(done) => drop(done.send(())),
+        }
+    }
+}
+
+/// A child's own JSON line keeps its fields and gets the name of the process; anything else is wrapped.
+fn child_json(process: &str, line: &str) -> String {
+    match serde_json::from_str::<Map<String, Value>>(line) {
+        Ok(mut fields) => {
+            fields.insert("process".to_owned(), process.into());
+            Value::Object(fields).to_string()
+        }
+        Err(_) if line.starts_with("error: ") => json_line("ERROR", process, line),
+        Err(_) => json_line("INFO", process, line),
+    }
+}
+
+fn json_line(level: &str, process: &str, message: &str) -> String {
+    serde_json::json!({ "timestamp": now(), "level": level, "process": process, "message": message })
+        .to_string()
+}
+
+/// RFC 3339, as tracing writes it in the router's lines.
+fn now() -> String {
+    let mut text = String::new();
+    let _ = SystemTime.format_time(&mut Writer::new(&mut text));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(line: &str) -> Map<String, Value> {
+        serde_json::from_str(line).expect("one JSON object")
+    }
+
+    #[test]
+    fn json_lines_of_children_keep_their_fields() {
+        let line = fields(&child_json("shard 1", r#"{"level":"WARN","message":"hot"}"#));
+        assert_eq!(line["level"], "WARN");
+        assert_eq!(line["process"], "shard 1");
+    }
+
+    #[test]
+    fn other_lines_are_wrapped() {
+        let line = fields(&child_json("shard 1", "Traceback \"x\""));
+        assert_eq!(line["message"], "Traceback \"x\"");
+        assert!(line["timestamp"].as_str().expect("text").ends_with('Z'));
+    }
+}

@@ -1,0 +1,30 @@
+//! `--env`: what is known of the machine and the installation, for bug reports.
+
+use std::path::Path;
+
+use anyhow::Context;
+use tokio::process::Command;
+
+use crate::hardware::Hardware;
+
+const PACKAGES: &str = "\
+import importlib.metadata as metadata, platform
+print('python', platform.python_version(), 'on', platform.platform())
+for name in ('penstock', 'penstock-kernels', 'torch', 'triton', 'grpcio', 'protobuf', 'safetensors', 'huggingface_hub'):
+    try:
+        print(name, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        print(name, 'is not installed')
+";
+
+/// Prints it to stdout.
+pub async fn print(python: &Path, hardware: &Hardware) -> anyhow::Result<()> {
+    crate::print(&format!(
+        "launcher {}\n{} CPU cores, {} GPUs visible\n",
+        env!("CARGO_PKG_VERSION"),
+        hardware.num_cpus,
+        hardware.num_gpus
+    ));
+    let status = Command::new(python).args(["-P", "-c", PACKAGES]).status().await;
+    status.with_context(|| format!("cannot start {}", python.display())).map(drop)
+}

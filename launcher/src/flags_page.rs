@@ -1,0 +1,76 @@
+//! docs/flags.md, from the flags themselves.
+
+use clap::{Arg, Command, CommandFactory};
+
+use crate::args::Args;
+
+/// The whole page.
+pub fn render() -> String {
+    let command = Args::command();
+    let mut page = String::from(
+        "# Flags\n\n<!-- Written by `make docs`. -->\n\n\
+         Every flag of `launcher` is also an environment variable; the flag wins. `HOSTNAME` counts only when it is an\n\
+         address, because shells and containers set it to the name of the machine.\n",
+    );
+    for heading in headings(&command) {
+        page += &format!("\n## {heading}\n\n| Flag | Variable | Default | |\n| --- | --- | --- | --- |\n");
+        let arguments = command.get_arguments().filter(|arg| arg.get_help_heading() == Some(heading));
+        page.extend(arguments.filter(|arg| !arg.is_hide_set()).map(row));
+    }
+    page + "\n" + &exit_codes(&command)
+}
+
+/// In the order of the help text.
+fn headings(command: &Command) -> Vec<&str> {
+    let mut headings: Vec<_> = command.get_arguments().filter_map(Arg::get_help_heading).collect();
+    headings.dedup();
+    headings
+}
+
+fn row(arg: &Arg) -> String {
+    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    let (text, said) = match help.split_once(" [default: ") {
+        Some((text, default)) => (text, default.trim_end_matches(']').to_owned()),
+        None => (help.as_str(), String::new()),
+    };
+    let env = arg.get_env().map(|name| format!("`{}`", name.to_string_lossy())).unwrap_or_default();
+    let default = Some(defaults(arg)).filter(|text| !text.is_empty()).unwrap_or(said);
+    format!("| {} | {env} | {default} | {} |\n", names(arg), text.replace('|', "\\|"))
+}
+
+fn names(arg: &Arg) -> String {
+    let short = arg.get_short().map(|short| format!("`-{short}`, ")).unwrap_or_default();
+    let values: Vec<_> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+    let takes = if values.is_empty() || !arg.get_action().takes_values() {
+        String::new()
+    } else {
+        format!(" {}", values.join(", "))
+    };
+    format!("{short}`--{}`{takes}", arg.get_long().unwrap_or_default())
+}
+
+fn defaults(arg: &Arg) -> String {
+    let values: Vec<_> =
+        arg.get_default_values().iter().map(|value| format!("`{}`", value.to_string_lossy())).collect();
+    if arg.get_action().takes_values() { values.join(" ") } else { String::new() }
+}
+
+/// The last paragraph of the help text.
+fn exit_codes(command: &Command) -> String {
+    let about = command.get_long_about().map(ToString::to_string).unwrap_or_default();
+    let text = about.split("Exit codes: ").nth(1).unwrap_or_default().trim_end_matches('.');
+    let items: String = text.split("; ").map(|item| format!("- {item}\n")).collect();
+    format!("## Exit codes\n\n{items}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_in_docs_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/flags.md");
+        let written = std::fs::read_to_string(path).expect("docs/flags.md");
+        assert_eq!(written, render(), "run `make docs`");
+    }
+}

@@ -1,0 +1,51 @@
+//! Finds what the launcher starts, and makes what it needs: the private folder of a run, a free port.
+
+use std::fs::Permissions;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use penstock_router::config::RouterOptions;
+use tempfile::TempDir;
+use thiserror::Error;
+
+/// The address is in use, or not one of this machine.
+#[derive(Debug, Error)]
+#[error("cannot listen on {hostname}:{port}: {reason}; --port and --hostname choose another address")]
+pub struct PortTaken {
+    hostname: String,
+    port: u16,
+    reason: std::io::Error,
+}
+
+/// The interpreter of the environment that the launcher is installed in.
+pub fn find_python() -> anyhow::Result<PathBuf> {
+    find_beside("python").or_else(|error| find_beside("python3").map_err(|_| error))
+}
+
+/// An executable in the launcher's own folder.
+pub fn find_beside(name: &str) -> anyhow::Result<PathBuf> {
+    let launcher = std::env::current_exe().context("cannot find out where the launcher is installed")?;
+    let path = launcher.parent().unwrap_or(Path::new("/")).join(name);
+    if !path.exists() {
+        bail!("{} is missing; `pip install ./kernels .` puts it beside the launcher", path.display());
+    }
+    Ok(path)
+}
+
+/// Says at once what would else be found out after the model is loaded. The router binds the port again.
+pub fn ensure_port_is_free(options: &RouterOptions) -> Result<(), PortTaken> {
+    let (hostname, port) = (options.hostname.clone(), options.port);
+    match TcpListener::bind((hostname.as_str(), port)) {
+        Ok(_) => Ok(()),
+        Err(reason) => Err(PortTaken { hostname, port, reason }),
+    }
+}
+
+/// Nobody else can enter it. Removed on drop, or by the router if the launcher is killed.
+pub fn make_run_dir() -> anyhow::Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("penstock-").permissions(Permissions::from_mode(0o700));
+    builder.tempdir().with_context(|| format!("cannot make a folder in {}", std::env::temp_dir().display()))
+}

@@ -1,0 +1,286 @@
+//! Pure: what was asked for and what the machine offers → the processes to start. Starts nothing.
+
+use std::path::{Path, PathBuf};
+
+use penstock_router::config::RouterConfig;
+use thiserror::Error;
+
+use crate::args::{Args, Device};
+use crate::argv;
+use crate::hardware::Hardware;
+
+/// The name of the model that is served when none is named.
+pub const DEMO_MODEL: &str = "penstock-demo";
+
+/// Token positions per KV block, where the size of the cache is asked for in tokens. Else it is the shards' choice.
+const BLOCK_SIZE: u32 = 16;
+
+/// Linux refuses longer paths of Unix sockets.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Why the flags make no sense on this machine.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub enum PlanError {
+    #[error("--device cuda was asked for, but no GPU is visible; check the driver and CUDA_VISIBLE_DEVICES")]
+    NoGpu,
+    #[error("--num-shard {asked} needs {asked} GPUs, but {visible} are visible; lower --num-shard")]
+    TooFewGpus { asked: u32, visible: u32 },
+    #[error("--sharded true needs at least two shards, but {found} would start; set --num-shard")]
+    NothingToShard { found: u32 },
+    #[error("--sharded false contradicts --num-shard {asked}; drop one of the two")]
+    ShardedOff { asked: u32 },
+    #[error("the socket path {0} is longer than 107 bytes; set TMPDIR to a shorter folder")]
+    SocketPathTooLong(PathBuf),
+}
+
+/// Where things are: found or made by `main` before planning.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// The Python interpreter that has the shard's package.
+    pub python: PathBuf,
+    /// The router's binary.
+    pub router: PathBuf,
+    /// The private folder of this run.
+    pub run_dir: PathBuf,
+    /// Local folder of the model.
+    pub model_path: PathBuf,
+    /// Read end of a pipe that closes when the launcher is gone.
+    pub parent_pipe_fd: i32,
+}
+
+/// The processes of one server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// One per rank, in order.
+    pub shards: Vec<ProcessSpec>,
+    /// Started once every shard is ready.
+    pub router: ProcessSpec,
+    /// Where the shards compute, for people: "2 GPUs".
+    pub devices: String,
+}
+
+/// One process to start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessSpec {
+    /// What people call it.
+    pub name: String,
+    /// The executable.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// How it shows that it is ready.
+    pub readiness: Readiness,
+}
+
+/// How a process shows that it is ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    /// The gRPC health service on this Unix socket says SERVING.
+    GrpcHealth(PathBuf),
+    /// It prints the address it listens on, and `/health` there answers 200.
+    HttpHealth,
+}
+
+impl Plan {
+    /// Decides what to start.
+    pub fn new(args: &Args, hardware: &Hardware, places: &Places) -> Result<Self, PlanError> {
+        let device = choose_device(args, hardware)?;
+        let num_shards = choose_num_shards(args, hardware, device)?;
+        let sockets = socket_paths(&places.run_dir, num_shards)?;
+        let group =
+            Group { args, places, device, num_shards, threads: threads_per_shard(hardware, num_shards) };
+        let shards = sockets.iter().enumerate().map(|(rank, socket)| group.shard(rank, socket)).collect();
+        Ok(Self { shards, router: router(args, places, sockets), devices: describe(device, num_shards) })
+    }
+}
+
+fn choose_device(args: &Args, hardware: &Hardware) -> Result<Device, PlanError> {
+    match (args.shards.device, hardware.num_gpus) {
+        (Device::Cuda, 0) => Err(PlanError::NoGpu),
+        (Device::Cpu, _) | (Device::Auto, 0) => Ok(Device::Cpu),
+        (Device::Cuda | Device::Auto, _) => Ok(Device::Cuda),
+    }
+}
+
+fn choose_num_shards(args: &Args, hardware: &Hardware, device: Device) -> Result<u32, PlanError> {
+    let visible = if device == Device::Cuda { hardware.num_gpus } else { 1 };
+    match (args.shards.sharded, args.shards.num_shard) {
+        (Some(false), Some(asked)) if asked > 1 => Err(PlanError::ShardedOff { asked }),
+        (Some(false), _) => Ok(1),
+        (Some(true), Some(1)) => Err(PlanError::NothingToShard { found: 1 }),
+        (Some(true), None) if visible < 2 => Err(PlanError::NothingToShard { found: visible }),
+        (_, Some(asked)) if device == Device::Cuda && asked > visible => {
+            Err(PlanError::TooFewGpus { asked, visible })
+        }
+        (_, Some(asked)) => Ok(asked),
+        // The demo model is so small that splitting it only costs.
+        (None, None) if args.model.model_id.is_none() => Ok(1),
+        (_, None) => Ok(visible),
+    }
+}
+
+fn socket_paths(run_dir: &Path, num_shards: u32) -> Result<Vec<PathBuf>, PlanError> {
+    let paths: Vec<PathBuf> =
+        (0..num_shards).map(|rank| run_dir.join(format!("shard-{rank}.sock"))).collect();
+    match paths.iter().find(|path| path.as_os_str().len() > MAX_SOCKET_PATH) {
+        Some(path) => Err(PlanError::SocketPathTooLong(path.clone())),
+        None => Ok(paths),
+    }
+}
+
+/// One core is left to the router: a step of several threads is several times slower when one of them has to share.
+fn threads_per_shard(hardware: &Hardware, num_shards: u32) -> u32 {
+    (hardware.num_cpus.saturating_sub(1) / num_shards).max(1)
+}
+
+fn describe(device: Device, num_shards: u32) -> String {
+    match (device, num_shards) {
+        (Device::Cuda, 1) => "1 GPU".to_owned(),
+        (Device::Cuda, _) => format!("{num_shards} GPUs"),
+        (_, 1) => "the CPU".to_owned(),
+        (_, _) => format!("the CPU in {num_shards} shards"),
+    }
+}
+
+fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessSpec {
+    let config = RouterConfig {
+        model_id: args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned()),
+        model_path: places.model_path.clone(),
+        shard_sockets,
+        options: args.router.clone(),
+    };
+    let mut flags = argv::render(&config);
+    flags.push(format!("--graceful-termination-timeout={}", args.process.graceful_termination_timeout));
+    flags.push(format!("--parent-pipe-fd={}", places.parent_pipe_fd));
+    flags.push(format!("--run-dir={}", places.run_dir.display()));
+    let readiness = Readiness::HttpHealth;
+    ProcessSpec { name: "router".to_owned(), program: places.router.clone(), args: flags, readiness }
+}
+
+/// What the shards of one tensor-parallel group have in common.
+struct Group<'a> {
+    args: &'a Args,
+    places: &'a Places,
+    device: Device,
+    num_shards: u32,
+    threads: u32,
+}
+
+impl Group<'_> {
+    fn shard(&self, rank: usize, socket: &Path) -> ProcessSpec {
+        ProcessSpec {
+            name: format!("shard {rank}"),
+            program: self.places.python.clone(),
+            // -P: a file named torch.py in the folder of the caller is not imported.
+            args: ["-P", "-m", "penstock_server"]
+                .map(str::to_owned)
+                .into_iter()
+                .chain(self.flags(rank, socket))
+                .collect(),
+            readiness: Readiness::GrpcHealth(socket.to_owned()),
+        }
+    }
+
+    fn flags(&self, rank: usize, socket: &Path) -> Vec<String> {
+        let (limits, shards) = (&self.args.router.limits, &self.args.shards);
+        let device = if self.device == Device::Cuda { "cuda" } else { "cpu" };
+        let given = [
+            ("model-path", Some(self.places.model_path.display().to_string())),
+            ("uds-path", Some(socket.display().to_string())),
+            ("rank", Some(rank.to_string())),
+            ("world-size", Some(self.num_shards.to_string())),
+            ("rendezvous-dir", Some(self.places.run_dir.display().to_string())),
+            ("dtype", self.args.model.dtype.map(|dtype| dtype.to_string())),
+            ("device", Some(device.to_owned())),
+            ("max-sequence-len", limits.max_total_tokens.map(|tokens| tokens.to_string())),
+            ("max-step-tokens", limits.max_batch_prefill_tokens.map(|tokens| tokens.to_string())),
+            ("num-slots", shards.max_batch_size.map(|slots| slots.to_string())),
+            (
+                "num-blocks",
+                limits.max_batch_total_tokens.map(|tokens| tokens.div_ceil(BLOCK_SIZE).to_string()),
+            ),
+            ("block-size", limits.max_batch_total_tokens.map(|_| BLOCK_SIZE.to_string())),
+            ("threads", Some(self.threads.to_string())),
+            ("parent-pipe-fd", Some(self.places.parent_pipe_fd.to_string())),
+        ];
+        let mut flags: Vec<String> =
+            given.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value?))).collect();
+        flags.extend(self.args.router.json_output.then(|| "--json-output".to_owned()));
+        flags
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn places() -> Places {
+        Places {
+            python: "/venv/bin/python".into(),
+            router: "/venv/bin/penstock-router".into(),
+            run_dir: "/tmp/penstock-x".into(),
+            model_path: "/models/m".into(),
+            parent_pipe_fd: 7,
+        }
+    }
+
+    fn plan(num_gpus: u32, flags: &str) -> Result<Plan, PlanError> {
+        let args =
+            Args::try_parse_from(["launcher"].into_iter().chain(flags.split_whitespace())).expect("flags");
+        Plan::new(&args, &Hardware { num_gpus, num_cpus: 8 }, &places())
+    }
+
+    fn num_shards(num_gpus: u32, flags: &str) -> Result<usize, PlanError> {
+        plan(num_gpus, flags).map(|plan| plan.shards.len())
+    }
+
+    #[test]
+    fn takes_every_gpu_for_a_named_model_and_one_for_the_demo() {
+        assert_eq!(num_shards(4, "--model-id m"), Ok(4));
+        assert_eq!(num_shards(4, "--model-id m --sharded false"), Ok(1));
+        assert_eq!(num_shards(4, ""), Ok(1));
+        assert_eq!(num_shards(0, "--model-id m"), Ok(1));
+    }
+
+    #[test]
+    fn names_what_contradicts() {
+        assert_eq!(num_shards(0, "--device cuda"), Err(PlanError::NoGpu));
+        assert_eq!(num_shards(1, "--num-shard 2"), Err(PlanError::TooFewGpus { asked: 2, visible: 1 }));
+        assert_eq!(num_shards(0, "--sharded true"), Err(PlanError::NothingToShard { found: 1 }));
+        assert_eq!(num_shards(0, "--sharded false --num-shard 2"), Err(PlanError::ShardedOff { asked: 2 }));
+    }
+
+    #[test]
+    fn ranks_of_a_group_differ_only_in_rank_and_socket() {
+        let plan = plan(0, "--num-shard 2 --max-batch-total-tokens 100").expect("plan");
+        let [first, second] = &plan.shards[..] else { panic!("two shards") };
+        let differing = first.args.iter().zip(&second.args).filter(|(a, b)| a != b).count();
+        assert_eq!(differing, 2);
+        assert!(first.args.contains(&"--world-size=2".to_owned()));
+        assert!(first.args.contains(&"--num-blocks=7".to_owned()));
+        assert!(first.args.contains(&"--threads=3".to_owned()));
+        assert!(!first.args.iter().any(|arg| arg.starts_with("--dtype")));
+    }
+
+    #[test]
+    fn the_router_is_told_the_sockets_in_order_of_rank() {
+        let plan = plan(0, "--num-shard 2").expect("plan");
+        let sockets: Vec<_> =
+            plan.router.args.iter().filter(|arg| arg.starts_with("--shard-sockets")).collect();
+        assert_eq!(
+            sockets,
+            ["--shard-sockets=/tmp/penstock-x/shard-0.sock", "--shard-sockets=/tmp/penstock-x/shard-1.sock"]
+        );
+        assert!(plan.router.args.contains(&"--model-id=penstock-demo".to_owned()));
+    }
+
+    #[test]
+    fn refuses_socket_paths_that_linux_would_refuse() {
+        let places = Places { run_dir: PathBuf::from("/tmp").join("x".repeat(100)), ..places() };
+        let args = Args::try_parse_from(["launcher"]).expect("flags");
+        let error = Plan::new(&args, &Hardware { num_gpus: 0, num_cpus: 1 }, &places).expect_err("too long");
+        assert!(matches!(error, PlanError::SocketPathTooLong(_)));
+    }
+}

@@ -1,0 +1,52 @@
+//! From the name of a model to a local folder. The Hugging Face Hub's client is Python's, so Python is asked.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::Context;
+use thiserror::Error;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{ChildStderr, Command};
+
+use crate::args::ModelArgs;
+use crate::console::Console;
+use crate::parent_pipe::ParentPipe;
+
+/// The resolver has told people what is wrong.
+#[derive(Debug, Error)]
+#[error("the model could not be resolved")]
+pub struct AlreadyTold;
+
+/// The folder of the model, downloaded if need be. Dropping the future stops the download.
+pub async fn resolve(
+    python: &Path,
+    model: &ModelArgs,
+    parent_pipe: &ParentPipe,
+    console: &Console,
+) -> anyhow::Result<PathBuf> {
+    // Its progress bars need the terminal itself, unless every line has to be JSON.
+    let stderr = if console.is_json() { Stdio::piped() } else { Stdio::inherit() };
+    let mut command = Command::new(python);
+    command.args(["-P", "-m", "penstock_server.resolve"]);
+    command.arg(format!("--parent-pipe-fd={}", parent_pipe.fd()));
+    command.args(model.revision.as_ref().map(|revision| format!("--revision={revision}")));
+    command.arg("--").args(&model.model_id);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", python.display()))?;
+    if let Some(stderr) = child.stderr.take() {
+        tokio::spawn(pass_on(stderr, console.clone()));
+    }
+    let output = child.wait_with_output().await.context("cannot wait for the resolver")?;
+    let path = String::from_utf8_lossy(&output.stdout).lines().last().map(PathBuf::from);
+    Ok(path.filter(|_| output.status.success()).ok_or(AlreadyTold)?)
+}
+
+async fn pass_on(stderr: ChildStderr, console: Console) {
+    let mut lines = BufReader::new(stderr).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        match line.strip_prefix("error: ") {
+            Some(error) => console.error(error),
+            None => console.child_line("resolver", &line),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The launcher as people start it, with scripts in the place of Python and of the router. The whole system is tested
+//! in tests/e2e.
+
+use std::fs::Permissions;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+/// An installation in a folder of its own: the launcher, and scripts beside it.
+struct Installation {
+    folder: TempDir,
+}
+
+impl Installation {
+    /// `shard` is what runs in the place of `python -m penstock_server`.
+    fn new(shard: &str) -> Self {
+        let installation = Self { folder: tempfile::tempdir().expect("folder") };
+        let resolve = "case \"$3\" in *resolve) echo /models/m; exit;; esac";
+        installation.script("python", &format!("{resolve}\n{shard}"));
+        installation.script("penstock-router", "exit 9");
+        std::fs::copy(env!("CARGO_BIN_EXE_launcher"), installation.path("launcher")).expect("copy");
+        installation
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn script(&self, name: &str, body: &str) {
+        let path = self.path(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("script");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("mode");
+    }
+
+    fn start(&self, flags: &[&str]) -> Child {
+        let mut command = Command::new(self.path("launcher"));
+        command.args(["--device=cpu", "--port=0"]).args(flags).env("TMPDIR", self.folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("start")
+    }
+
+    fn run(&self, flags: &[&str]) -> (Option<i32>, String) {
+        ended(self.start(flags).wait_with_output().expect("output"))
+    }
+
+    /// Files `pid.*` that the shards write, one each.
+    fn wait_for_pids(&self, count: usize) -> Vec<Pid> {
+        wait_until(|| {
+            let pids: Vec<Pid> =
+                entries(self.folder.path(), "pid.").iter().filter_map(|path| read_pid(path)).collect();
+            (pids.len() == count).then_some(pids)
+        })
+    }
+
+    fn run_dirs(&self) -> usize {
+        entries(self.folder.path(), "penstock-").iter().filter(|path| path.is_dir()).count()
+    }
+}
+
+fn entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+    let all = std::fs::read_dir(folder).expect("folder").map(|entry| entry.expect("entry").path());
+    all.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)))
+        .collect()
+}
+
+fn read_pid(path: &Path) -> Option<Pid> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok().map(Pid::from_raw)
+}
+
+fn ended(output: Output) -> (Option<i32>, String) {
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn wait_until<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(value) = found() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited too long");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal(launcher: &Child, signal: Signal) {
+    kill(Pid::from_raw(launcher.id().cast_signed()), signal).expect("signal");
+}
+
+/// Killed at least: a zombie is left to whoever has to wait for it.
+fn assert_all_end(pids: Vec<Pid>) {
+    let runs = |pid: &Pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    };
+    wait_until(|| (!pids.iter().any(runs)).then_some(()));
+}
+
+/// A shard that loads for ever, with a child of its own; it leaves both process ids in files.
+const LOADS_FOR_EVER: &str =
+    "cd \"$(dirname \"$0\")\"; sleep 600 & echo $! > pid.$$.child; echo $$ > pid.$$; wait";
+
+#[test]
+fn a_shard_that_fails_at_start_is_shown_in_full() {
+    let shard = "echo loading >&2; echo 'Traceback (most recent call last):' >&2; echo 'ValueError: no heads' >&2; exit 3";
+    let (code, stderr) = Installation::new(shard).run(&[]);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("shard 0 | loading"), "{stderr}");
+    let said = "error: shard 0 ended (exit code 3), so everything stops. Its last error:\n  \
+                Traceback (most recent call last):\n  ValueError: no heads\n";
+    assert!(stderr.contains(said), "{stderr}");
+}
+
+#[test]
+fn one_shard_that_fails_ends_the_others_and_what_they_started() {
+    let installation =
+        Installation::new(&format!("case \"$*\" in *--rank=1*) sleep 1; exit 1;; esac\n{LOADS_FOR_EVER}"));
+    let launcher = installation.start(&["--num-shard=2"]);
+    let pids = installation.wait_for_pids(2);
+    let (code, stderr) = ended(launcher.wait_with_output().expect("output"));
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("shard 1 ended (exit code 1)"), "{stderr}");
+    assert_all_end(pids);
+    assert_eq!(installation.run_dirs(), 0);
+}
+
+#[test]
+fn sigterm_while_loading_stops_everything_with_exit_code_0() {
+    let installation = Installation::new(LOADS_FOR_EVER);
+    let launcher = installation.start(&["--num-shard=2"]);
+    let pids = installation.wait_for_pids(4);
+    signal(&launcher, Signal::SIGTERM);
+    assert_eq!(ended(launcher.wait_with_output().expect("output")).0, Some(0));
+    assert_all_end(pids);
+    assert_eq!(installation.run_dirs(), 0);
+}
+
+#[test]
+fn children_that_ignore_sigterm_are_killed_by_a_second_signal() {
+    let installation = Installation::new(&format!("trap '' TERM\n{LOADS_FOR_EVER}"));
+    let launcher = installation.start(&[]);
+    let pids = installation.wait_for_pids(2);
+    signal(&launcher, Signal::SIGTERM);
+    std::thread::sleep(Duration::from_millis(300));
+    signal(&launcher, Signal::SIGINT);
+    let stopped = Instant::now();
+    assert_eq!(ended(launcher.wait_with_output().expect("output")).0, Some(0));
+    assert!(stopped.elapsed() < Duration::from_secs(3));
+    assert_all_end(pids);
+}
+
+#[test]
+fn shards_that_take_too_long_are_named() {
+    let (code, stderr) = Installation::new(LOADS_FOR_EVER).run(&["--startup-timeout=1"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        stderr.contains("error: shard 0 did not get ready in time; --startup-timeout allows more"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_port_in_use_is_one_line_before_anything_is_loaded() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("port");
+    let port = taken.local_addr().expect("address").port();
+    let (code, stderr) = Installation::new("touch loaded").run(&[&format!("--port={port}")]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.starts_with(&format!("error: cannot listen on 127.0.0.1:{port}: ")), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}
+
+#[test]
+fn a_missing_interpreter_is_named() {
+    let installation = Installation::new("");
+    std::fs::remove_file(installation.path("python")).expect("python");
+    let (code, stderr) = installation.run(&[]);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains(&format!("{} is missing", installation.path("python").display())), "{stderr}");
+}
+
+#[test]
+fn a_model_that_cannot_be_resolved_is_told_once() {
+    let installation = Installation::new("");
+    installation.script("python", "echo 'error: no folder nowhere' >&2; exit 1");
+    let (code, stderr) = installation.run(&["--model-id=nowhere"]);
+    assert_eq!((code, stderr.as_str()), (Some(1), "error: no folder nowhere\n"));
+}
+
+#[test]
+fn json_output_is_json_line_by_line() {
+    let shard = "echo '{\"level\":\"WARN\",\"message\":\"hot\"}' >&2; echo plain; exit 1";
+    let (_, stderr) = Installation::new(shard).run(&["--json-output"]);
+    let lines: Vec<serde_json::Value> =
+        stderr.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect();
+    assert!(lines.iter().any(|line| line["process"] == "shard 0" && line["level"] == "WARN"));
+    assert!(lines.iter().any(|line| line["message"] == "plain"));
+    assert!(lines.iter().any(|line| line["process"] == "launcher" && line["level"] == "ERROR"));
+}

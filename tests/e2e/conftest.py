@@ -1,0 +1,36 @@
+"""Servers for the end-to-end tests. Those that only ask share one; those that start, stop or break have their own."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from e2e.launched import Launched
+from e2e.models import make_model
+
+Launch = Callable[..., Launched]
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Start a launcher with these flags; whatever is left of it is killed after the test."""
+    with ExitStack() as stack:
+        yield lambda *flags, **options: stack.enter_context(Launched(tmp_path, *flags, **options))
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["1-shard", "2-shards"])
+def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    flags = (f"--model-id={model}", f"--num-shard={request.param}", "--dtype=float32")
+    with Launched(tmp_path_factory.mktemp("run"), *flags) as launched:
+        yield launched.wait_until_serving()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    with Launched(tmp_path_factory.mktemp("run")) as launched:
+        yield launched.wait_until_serving()

@@ -1,0 +1,123 @@
+"""A running launcher and all it started, as the tests see it: stderr, HTTP, signals, processes left over."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+_COMMAND = Path(sys.executable).parent / "launcher"
+_SERVING = re.compile(r"Serving .* on http://([\d.]+):(\d+)")
+_START_TIMEOUT_S = 90.0
+
+
+class Launched:
+    """`launcher` on a free port, with its run folder below `tmp`. Use as a context manager; leaving it kills."""
+
+    def __init__(self, tmp: Path, *flags: str, cwd: Path | None = None) -> None:
+        self.tmp = tmp
+        self.stderr = ""
+        self.address: tuple[str, int] | None = None
+        command = [str(_COMMAND), "--port=0", "--device=cpu", *flags]
+        environment = {**os.environ, "TMPDIR": str(tmp), "HF_HUB_OFFLINE": "1", "HOSTNAME": "some-machine"}
+        self.process = subprocess.Popen(
+            command, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.stderr += line
+            if found := _SERVING.search(line):
+                self.address = (found[1], int(found[2]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(timeout=10)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    def wait_until_serving(self) -> Self:
+        wait_until(lambda: self.address or self.process.poll() is not None, _START_TIMEOUT_S)
+        assert self.address, f"it did not start:\n{self.stderr}"
+        return self
+
+    def end(self) -> tuple[int, str]:
+        """Wait for it to end; its exit code and all that it wrote."""
+        code = self.process.wait(_START_TIMEOUT_S)
+        self._reader.join(timeout=10)
+        return code, self.stderr
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def children(self) -> list[int]:
+        """Processes that carry the run folder in their arguments; a zombie has none."""
+        pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+        return [pid for pid in pids if f"{self.tmp}/penstock-" in " ".join(arguments(pid))]
+
+    @contextmanager
+    def request(self, method: str, path: str, body: object = None) -> Iterator[http.client.HTTPResponse]:
+        """One request on a connection of its own; leaving the context closes the connection."""
+        assert self.address
+        connection = http.client.HTTPConnection(*self.address, timeout=60)
+        data = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else None
+        try:
+            connection.request(method, path, data, {"Content-Type": "application/json"})
+            yield connection.getresponse()
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: object) -> tuple[int, Any]:
+        with self.request("POST", path, body) as response:
+            return response.status, json.loads(response.read())
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        with self.request("GET", path) as response:
+            return response.status, response.read()
+
+    def stream(self, path: str, body: object) -> list[str]:
+        """The data of all events of a stream."""
+        with self.request("POST", path, body) as response:
+            assert response.status == 200
+            return list(events(response))
+
+
+def arguments(pid: int) -> list[str]:
+    """The command line of a process; none if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def events(response: http.client.HTTPResponse) -> Iterator[str]:
+    """The data of each server-sent event as it comes."""
+    for line in response:
+        if line.startswith(b"data:"):
+            yield line.removeprefix(b"data:").strip().decode()
+
+
+def wait_until(done: Callable[[], object], timeout_s: float) -> None:
+    """Poll; fails the test when it takes too long."""
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline, f"waited longer than {timeout_s} s"
+        time.sleep(0.02)

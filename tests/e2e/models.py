@@ -1,0 +1,64 @@
+"""A tiny random model with its own tokenizer, as a folder that a launcher can serve, and transformers' word on it."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+MAX_LEN = 256
+NUM_KV_HEADS = 2
+
+_SPECIAL = ["<s>", "</s>"]
+_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+
+
+def make_model(folder: Path) -> Path:
+    """Write the model and its tokenizer."""
+    tokenizer = _tokenizer()
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=NUM_KV_HEADS,
+        max_position_embeddings=MAX_LEN,
+        # Wide enough that the best token is best by far, whoever adds up the products.
+        initializer_range=0.3,
+        bos_token_id=tokenizer.token_to_id("<s>"),
+        eos_token_id=tokenizer.token_to_id("</s>"),
+    )
+    torch.manual_seed(20)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": _TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def _tokenizer() -> Tokenizer:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(_SPECIAL)
+    return tokenizer
+
+
+@cache
+def _reference(folder: Path) -> LlamaForCausalLM:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def greedy(folder: Path, prompt: str, num_tokens: int) -> tuple[list[int], str]:
+    """Ids and text that transformers generates greedily."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = torch.tensor([tokenizer.encode(prompt).ids])
+    output = _reference(folder).generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, do_sample=False, pad_token_id=0
+    )
+    new = output[0, ids.shape[1] :].tolist()
+    return new, tokenizer.decode(new)

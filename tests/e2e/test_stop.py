@@ -1,0 +1,71 @@
+"""However it ends, nothing is left behind; and running requests may finish when it is asked to stop."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from e2e.conftest import Launch
+from e2e.launched import Launched, arguments, events, wait_until
+from e2e.models import MAX_LEN
+
+LONG = {"inputs": "x", "parameters": {"max_new_tokens": MAX_LEN - 2}}
+
+
+@pytest.fixture
+def running(launch: Launch, model: Path) -> Launched:
+    return launch(f"--model-id={model}", "--num-shard=2").wait_until_serving()
+
+
+def _is_clean(launched: Launched) -> bool:
+    return not launched.children() and not list(launched.tmp.glob("penstock-*"))
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(running: Launched) -> None:
+    assert len(running.children()) == 3
+    running.signal(signal.SIGKILL)
+    wait_until(lambda: _is_clean(running), 3)
+
+
+def test_nothing_outlives_a_launcher_that_is_killed_while_it_loads(launch: Launch, model: Path) -> None:
+    launched = launch(f"--model-id={model}", "--num-shard=2")
+    wait_until(lambda: len(launched.children()) == 2, 20)
+    launched.signal(signal.SIGKILL)
+    wait_until(lambda: not launched.children(), 3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_streams_finish(running: Launched, number: signal.Signals) -> None:
+    with running.request("POST", "/generate_stream", LONG) as response:
+        stream = events(response)
+        first = next(stream)
+        running.signal(number)
+        *_, last = [first, *stream]
+    assert json.loads(last)["generated_text"]
+    assert running.end()[0] == 0
+    assert _is_clean(running)
+
+
+def test_a_second_signal_stops_at_once(running: Launched) -> None:
+    running.signal(signal.SIGTERM)
+    running.signal(signal.SIGTERM)
+    assert running.end()[0] in (0, 3)
+    assert _is_clean(running)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_shard_that_dies_ends_everything_with_its_name(running: Launched, rank: int) -> None:
+    shard = next(pid for pid in running.children() if f"--rank={rank}" in arguments(pid))
+    os.kill(shard, signal.SIGKILL)
+    code, stderr = running.end()
+    assert code == 1
+    assert f"shard {rank} ended (signal 9, SIGKILL)" in stderr
+    assert _is_clean(running)
+
+
+def test_each_stage_of_the_start_is_timed(running: Launched) -> None:
+    said = ["model is in", "Shards are ready", "Router is ready", "Serving", "curl http://", "Ctrl-C to stop"]
+    places = [running.stderr.find(text) for text in said]
+    assert places == sorted(places)
+    assert -1 not in places

@@ -1,0 +1,101 @@
+"""From the name of a model to a local folder."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub import errors
+from penstock_server.errors import StartError
+from penstock_server.resolve import main, resolve
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    return tmp_path
+
+
+def test_a_local_folder_is_itself(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(StartError, match=name.replace("model.", r"\*.")):
+        resolve(str(folder))
+
+
+def test_a_file_is_refused(folder: Path) -> None:
+    with pytest.raises(StartError, match="is a file"):
+        resolve(str(folder / "config.json"))
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./nothing", "a/b/c", "no such", "-x"])
+def test_what_is_neither_folder_nor_id_is_one_line(name: str) -> None:
+    with pytest.raises(StartError, match="no folder") as raised:
+        resolve(name)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_empty_name_is_refused() -> None:
+    with pytest.raises(StartError, match="--model-id is empty"):
+        resolve("")
+
+
+def _error(kind: type[Exception], *arguments: object) -> Exception:
+    """Without the HTTP response that the constructors want: which client it is of differs between hub versions."""
+    return kind.__new__(kind, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (_error(errors.GatedRepoError, "x"), "is gated"),
+        (_error(errors.RepositoryNotFoundError, "x"), "neither a folder here nor a model"),
+        (_error(errors.RevisionNotFoundError, "x"), "has no revision v9"),
+        (errors.LocalEntryNotFoundError("x"), "cannot be reached"),
+        (errors.OfflineModeIsEnabled("x"), "cannot be reached"),
+        (errors.HFValidationError("boom\nmore"), "cannot be downloaded: boom"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+    ],
+)
+def test_errors_of_the_hub_are_one_line(error: Exception, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_args: object, **_kwargs: object) -> str:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(StartError, match=says) as raised:
+        resolve("org/model", "v9")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_download_fetches_no_pickles_and_no_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+
+    def download(model: str, **options: object) -> str:
+        asked.update(options, model=model)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert resolve("org/model", "v1") == folder
+    assert (asked["model"], asked["revision"]) == ("org/model", "v1")
+    patterns = asked["allow_patterns"]
+    assert isinstance(patterns, list)
+    assert "*.safetensors" in patterns
+    assert not {"*", "*.py", "*.bin", "*.pt", "*.pth"} & set(patterns)
+
+
+def test_a_local_folder_needs_no_heavy_import(folder: Path) -> None:
+    code = (
+        "import sys; from penstock_server.resolve import main; main([sys.argv[1]]); "
+        "print(sorted({'torch', 'huggingface_hub', 'transformers', 'numpy', 'grpc'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, str(folder)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
