@@ -89,7 +89,7 @@ impl ChatTemplates {
             None => self.environment.get_template(DEFAULT).map_err(template_error)?,
         };
         let mut output = BoundedOutput::default();
-        template.render_to_write(self.context(input), &mut output).map_err(template_error)?;
+        template.render_captured_to(self.context(input), &mut output).map_err(template_error)?;
         String::from_utf8(output.bytes).map_err(|_| Error::Template("the output is not UTF-8".to_owned()))
     }
 

@@ -90,7 +90,10 @@ pub enum Error {
 fn describe_refusal(refused: &Refused) -> String {
     match refused {
         Refused::TooLarge { .. } => format!("Input validation error: {refused}"),
-        Refused::Overloaded { .. } | Refused::ShuttingDown => refused.to_string(),
+        Refused::Overloaded { .. }
+        | Refused::QueueFull { .. }
+        | Refused::QueueTooLarge { .. }
+        | Refused::ShuttingDown => refused.to_string(),
     }
 }
 
@@ -98,7 +101,7 @@ fn describe_refusal(refused: &Refused) -> String {
 fn describe_failure(failure: &Failure) -> String {
     match failure {
         Failure::EngineLost(_) => "the model shards stopped answering".to_owned(),
-        Failure::Request(_) | Failure::ShuttingDown => failure.to_string(),
+        Failure::Request(_) | Failure::QueueDeadline { .. } | Failure::ShuttingDown => failure.to_string(),
     }
 }
 
@@ -116,9 +119,11 @@ impl Error {
             }
             Self::Refused(Refused::TooLarge { .. }) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::UnknownModel { .. } | Self::UnknownRoute(_) => StatusCode::NOT_FOUND,
-            Self::Refused(Refused::Overloaded { .. }) | Self::TokenizerBusy { .. } => {
-                StatusCode::TOO_MANY_REQUESTS
-            }
+            Self::Refused(
+                Refused::Overloaded { .. } | Refused::QueueFull { .. } | Refused::QueueTooLarge { .. },
+            )
+            | Self::Failed(Failure::QueueDeadline { .. })
+            | Self::TokenizerBusy { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Refused(Refused::ShuttingDown) | Self::Failed(Failure::ShuttingDown) | Self::Unhealthy => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -140,7 +145,11 @@ impl Error {
             Self::NotSupported(_) => "not_supported",
             Self::Template(_) => "template_error",
             Self::UnknownModel { .. } => "model_not_found",
-            Self::Refused(Refused::Overloaded { .. }) | Self::TokenizerBusy { .. } => "overloaded",
+            Self::Refused(
+                Refused::Overloaded { .. } | Refused::QueueFull { .. } | Refused::QueueTooLarge { .. },
+            )
+            | Self::Failed(Failure::QueueDeadline { .. })
+            | Self::TokenizerBusy { .. } => "overloaded",
             Self::Refused(Refused::ShuttingDown) | Self::Failed(Failure::ShuttingDown) => "shutting_down",
             Self::Failed(Failure::Request(_) | Failure::EngineLost(_)) => "generation",
             Self::Incomplete => "incomplete_generation",

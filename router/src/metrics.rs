@@ -175,7 +175,7 @@ impl Observer for Metrics {
         metrics.kv_blocks.set(load.num_blocks as f64);
         metrics.kv_usage.set(load.used_blocks as f64 / load.num_blocks.max(1) as f64);
         metrics.tokens_sampled.increment(step.num_sampled as u64);
-        metrics.preemptions.absolute(step.num_preemptions);
+        metrics.preemptions.absolute(step.totals.preemptions);
         metrics.step_count.increment(1);
         let micros = |us: u32| Duration::from_micros(u64::from(us));
         metrics.upload_duration.record(micros(step.timings.upload_us));

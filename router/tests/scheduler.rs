@@ -71,7 +71,7 @@ impl World {
     }
 
     fn submit_with(&mut self, request: NewRequest) -> RequestId {
-        self.scheduler.on_request(request, self.now).unwrap()
+        self.scheduler.on_request(request, self.now).expect("there is room")
     }
 
     fn computed_tokens(&self) -> u64 {
@@ -94,7 +94,7 @@ impl World {
     /// Answers the oldest plan.
     fn answer(&mut self) {
         let Some(outcome) = self.outcomes.pop_front() else { return };
-        for event in self.scheduler.on_outcome(outcome).unwrap() {
+        for event in self.scheduler.on_outcome(outcome).expect("it answers the plan") {
             if let EventKind::PromptLogprobs(scores) = &event.kind {
                 self.scores.insert(event.id, scores.clone());
             }

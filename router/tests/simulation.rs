@@ -226,8 +226,8 @@ impl<'a> World<'a> {
 
     fn answer(&mut self) {
         while self.outcomes.front().is_some_and(|(at, _)| *at <= self.now) {
-            let (_, outcome) = self.outcomes.pop_front().unwrap();
-            let events = self.scheduler.on_outcome(outcome).unwrap();
+            let (_, outcome) = self.outcomes.pop_front().expect("it is there");
+            let events = self.scheduler.on_outcome(outcome).expect("it answers the plan");
             self.take(events);
         }
     }
