@@ -151,6 +151,14 @@ impl RequestGuard {
         self.end_as(failure_index(error));
     }
 
+    /// It ended, one way or the other.
+    pub fn finish<T>(&mut self, result: &Result<T, Error>) {
+        match result {
+            Ok(_) => self.succeed(),
+            Err(error) => self.fail(error),
+        }
+    }
+
     fn end_as(&mut self, failure: usize) {
         if !std::mem::replace(&mut self.ended, true) {
             self.metrics.0.request_failures[failure].increment(1);
