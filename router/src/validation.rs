@@ -64,6 +64,7 @@ impl RequestLimits {
     /// Derives the limits; those not set are what the shards allow.
     pub fn new(limits: &Limits, facts: &EngineFacts) -> Result<Self, LimitsError> {
         let cache_tokens = facts.num_blocks.saturating_mul(facts.block_size);
+        let cache_tokens = cache_tokens.min(limits.max_batch_total_tokens.unwrap_or(u32::MAX));
         let possible = facts.max_sequence_len.min(cache_tokens);
         let total = limits.max_total_tokens.unwrap_or(possible);
         if total > possible {
@@ -172,17 +173,16 @@ pub struct ValidRequest {
 }
 
 impl ValidRequest {
-    /// One of its sequences; `random` is the seed where the client gave none.
+    /// One of its sequences; `random` is the seed where the client gave none. Nothing is drawn in a greedy one.
     pub fn sequence(&self, number: u32, random: u64) -> NewRequest {
-        let seed = self.seed.map_or(random, |seed| seed.wrapping_add(u64::from(number)));
-        NewRequest {
-            prompt: self.prompt.clone(),
-            max_new_tokens: self.max_new_tokens,
-            sampling: SamplingParams { seed, ..self.sampling.clone() },
-            ignore_eos: self.ignore_eos,
-            grammar: None,
-            adapter_id: None,
-        }
+        let seed = match self.seed {
+            _ if self.sampling.temperature == 0.0 => 0,
+            Some(seed) => seed.wrapping_add(u64::from(number)),
+            None => random,
+        };
+        let sampling = SamplingParams { seed, ..self.sampling.clone() };
+        let request = NewRequest::new(self.prompt.clone(), self.max_new_tokens, sampling);
+        NewRequest { ignore_eos: self.ignore_eos, ..request }
     }
 }
 
