@@ -73,6 +73,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         )
 
     def Run(self, plans: Iterator[pb.Plan], context: grpc.ServicerContext) -> Iterator[pb.Outcome]:
+        # At once: a client may wait for the headers before it sends the first plan.
+        context.send_initial_metadata(())
         first = next(plans, None)
         if first is None:
             return
