@@ -106,7 +106,7 @@ def _attend_group(
         return _attend(grouped, key, value, group.mask, False, scale, soft_cap).reshape(query.shape)
     heads = query.view(group.num_spans, group.query_len, -1, head_dim).transpose(1, 2)
     attended = _attend(heads, key, value, group.mask, group.mask is None, scale, soft_cap)
-    return attended.transpose(1, 2).reshape(query.shape)
+    return attended.transpose(1, 2).reshape(query.shape).contiguous()
 
 
 def _attend(

@@ -171,7 +171,7 @@ def _keep(scores: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
 def _top_k(scores: torch.Tensor, inputs: SamplingInput) -> torch.Tensor:
     most = min(max(row.params.top_k for row in inputs.rows), scores.shape[1])
     values = scores.topk(most, dim=-1).values
-    last = _column(inputs, Column.TOP_K).long() - 1
+    last = _column(inputs, Column.TOP_K).long().clamp(max=most) - 1
     return _keep(scores, scores >= values.gather(1, last))
 
 

@@ -20,7 +20,7 @@ from penstock_server.step import ForwardInput, PromptRows, SampledRow, SamplingI
 
 
 class Column(IntEnum):
-    """Columns of `Slots.params`. Whole numbers there are exact: float32 holds them up to 16 million."""
+    """Columns of `Slots.params`. A top_k that float32 cannot hold exactly is beyond any vocabulary."""
 
     TEMPERATURE = 0
     TOP_K = 1
@@ -176,8 +176,6 @@ class Slots:
         self.prompt_lens[slot] = admit.prompt_len
         self.seeds[slot] = params.seed - 2**64 if params.seed >= 2**63 else params.seed
         columns = [float(getattr(params, column.name.lower())) for column in Column]
-        # More than the vocabulary keeps all of it, and would not be exact.
-        columns[Column.TOP_K] = float(min(params.top_k, self.limits.vocab_size))
         self.params[slot] = torch.tensor(columns)
 
     def _append(self, append: Append) -> None:
