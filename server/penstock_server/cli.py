@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from penstock_server import __version__, log, parent
+from penstock_server import __version__, log, parent, unix_socket
 from penstock_server.config import CacheConfig, GroupConfig, ServerConfig
 from penstock_server.errors import PenstockError, StartError
 
@@ -48,6 +48,7 @@ def _serve(config: ServerConfig) -> int:
 
     # Pure Python, so that a wrong folder is refused in milliseconds, before torch is imported.
     with log.stage(logger, "config"):
+        unix_socket.prepare(config.uds_path)
         spec = load_spec(config.model_path)
         checkpoint = Checkpoint.open(config.model_path)
     with log.stage(logger, "import"):

@@ -44,6 +44,7 @@ def load_engine(config: ServerConfig, spec: ModelSpec, checkpoint: Checkpoint) -
     grammars = Grammars(config.model_path, spec.vocab_size, spec.eos_token_ids)
     slots = Slots(limits, grammars, device, config.batch_invariant)
     engine = Engine(model, cache, slots, group, describe(spec, slots, model, device, group))
+    group.begin_steps()
     with stage(logger, "warm-up"):
         engine.warm_up()
     return engine

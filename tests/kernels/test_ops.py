@@ -22,7 +22,9 @@ def test_rms_norm_adds_the_residual_in_place(rows: int, dtype: torch.dtype) -> N
     total = residual + x
     expected = total.float() / (total.float().pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight.float()
     got = rms_norm(x, weight, 1e-5, residual)
-    torch.testing.assert_close(got.float(), expected, atol=0.05 if dtype == torch.bfloat16 else 1e-5, rtol=1e-2)
+    torch.testing.assert_close(
+        got.float(), expected, atol=0.05 if dtype == torch.bfloat16 else 1e-5, rtol=1e-2
+    )
     assert torch.equal(residual, total)
 
 
@@ -62,7 +64,9 @@ def test_store_kv_writes_the_mapped_places_and_no_other() -> None:
 class PagedCase:
     """Random spans in a cache that holds NaN wherever nothing was stored."""
 
-    def __init__(self, lens: list[tuple[int, int]], block_size: int = 4, heads: tuple[int, int] = (6, 2)) -> None:
+    def __init__(
+        self, lens: list[tuple[int, int]], block_size: int = 4, heads: tuple[int, int] = (6, 2)
+    ) -> None:
         self.lens = lens
         num_heads, num_kv_heads = heads
         dim = 10
@@ -77,7 +81,9 @@ class PagedCase:
             blocks = [order.pop() for _ in range(needed[row])]
             tables[row, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
             key, value = torch.randn(2, context, num_kv_heads, dim)
-            places = torch.tensor([blocks[p // block_size] * block_size + p % block_size for p in range(context)])
+            places = torch.tensor(
+                [blocks[p // block_size] * block_size + p % block_size for p in range(context)]
+            )
             store_kv(key, value, self.key_cache, self.value_cache, places)
             self.keys.append(key)
             self.values.append(value)
@@ -94,12 +100,22 @@ class PagedCase:
             for offset in range(length):
                 position = context - length + offset
                 low = 0 if window is None else max(0, position + 1 - window)
-                rows.append(self._row(self.query[first + offset], key, value, slice(low, position + 1), scale, soft_cap))
+                rows.append(
+                    self._row(
+                        self.query[first + offset], key, value, slice(low, position + 1), scale, soft_cap
+                    )
+                )
             first += length
         return torch.stack(rows)
 
     def _row(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: slice, scale: float, cap: float | None
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        seen: slice,
+        scale: float,
+        cap: float | None,
     ) -> torch.Tensor:
         group = query.shape[0] // key.shape[1]
         heads = []

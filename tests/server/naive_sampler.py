@@ -7,7 +7,9 @@ from penstock_server.plan import SamplingParams
 _MASK = 2**64 - 1
 
 
-def adjusted(logits: list[float], params: SamplingParams, prompt: list[int], output: list[int]) -> list[float]:
+def adjusted(
+    logits: list[float], params: SamplingParams, prompt: list[int], output: list[int]
+) -> list[float]:
     """Penalties, bias and suppression."""
     scores = list(logits)
     for token in set(prompt + output):

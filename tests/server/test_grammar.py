@@ -30,11 +30,17 @@ def text(folder: Any, tokens: list[int]) -> str:
 
 
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(temperature=2.0, seed=3, top_k=7)])
-def test_output_matches_the_regex_in_mixed_batches(engine: Engine, folder: Any, params: SamplingParams) -> None:
+def test_output_matches_the_regex_in_mixed_batches(
+    engine: Engine, folder: Any, params: SamplingParams
+) -> None:
     free = Driver(execute_on(engine)).run([Sequence(PROMPT, 8)])[0].output
     for seed in range(2):
         engine.clear()
-        sequences = [Sequence(PROMPT, 8, params, DIGITS), Sequence(PROMPT, 8), Sequence(PROMPT[:2], 8, params, DIGITS)]
+        sequences = [
+            Sequence(PROMPT, 8, params, DIGITS),
+            Sequence(PROMPT, 8),
+            Sequence(PROMPT[:2], 8, params, DIGITS),
+        ]
         constrained, unconstrained, other = Driver(execute_on(engine)).run(sequences, seed)
         assert unconstrained.output == free
         for sequence in (constrained, other):
@@ -43,7 +49,12 @@ def test_output_matches_the_regex_in_mixed_batches(engine: Engine, folder: Any, 
 
 
 def test_json_schema_ends_with_the_end_of_sequence(engine: Engine, folder: Any) -> None:
-    schema = {"type": "object", "properties": {"n": {"enum": [7]}}, "required": ["n"], "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"n": {"enum": [7]}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
     grammar = Grammar("json_schema", json.dumps(schema))
     sequence = Driver(execute_on(engine)).run([Sequence(PROMPT, 30, SamplingParams(), grammar)])[0]
     assert 2 in sequence.output
@@ -57,7 +68,9 @@ def test_replay_restores_the_state_of_the_grammar(engine: Engine) -> None:
     assert Driver(execute_on(engine)).run([replayed])[0].output == whole
 
 
-@pytest.mark.parametrize("grammar", [Grammar("regex", "(("), Grammar("json_schema", "{"), Grammar("unknown", "x")])
+@pytest.mark.parametrize(
+    "grammar", [Grammar("regex", "(("), Grammar("json_schema", "{"), Grammar("unknown", "x")]
+)
 def test_a_grammar_that_cannot_be_built_fails_its_slot_alone(engine: Engine, grammar: Grammar) -> None:
     bad, good = Sequence(PROMPT, 4, SamplingParams(), grammar), Sequence(PROMPT, 4)
     Driver(execute_on(engine)).run([bad, good])

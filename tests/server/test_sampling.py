@@ -46,7 +46,9 @@ def sampled_row(slot: int, row: Row) -> SampledRow:
     features = row.params.features()
     if len(row.output) >= row.params.min_new_tokens:
         features &= ~4
-    return SampledRow(slot, len(row.prompt) + len(row.output), len(row.output), type(features)(features), row.params)
+    return SampledRow(
+        slot, len(row.prompt) + len(row.output), len(row.output), type(features)(features), row.params
+    )
 
 
 def random_params(rng: random.Random) -> SamplingParams:
@@ -87,7 +89,9 @@ def naive_choice(logits: list[float], row: Row) -> tuple[int, float]:
     if row.params.temperature > 0:
         scores = naive_sampler.kept(scores, row.params)
         position = len(row.prompt) + len(row.output)
-        scores = [score + naive_sampler.gumbel(row.params.seed, position, t) for t, score in enumerate(scores)]
+        scores = [
+            score + naive_sampler.gumbel(row.params.seed, position, t) for t, score in enumerate(scores)
+        ]
     first, second = sorted(scores, reverse=True)[:2]
     return scores.index(first), first - second
 
@@ -103,7 +107,9 @@ def test_equals_the_naive_sampler(seed: int) -> None:
         token, margin = naive_choice(logits[number].tolist(), row)
         if margin > 1e-3:
             assert int(sampled.token_ids[number]) == token, row
-        assert float(sampled.logprobs[number]) == pytest.approx(float(raw[number, sampled.token_ids[number]]), abs=1e-5)
+        assert float(sampled.logprobs[number]) == pytest.approx(
+            float(raw[number, sampled.token_ids[number]]), abs=1e-5
+        )
 
 
 def test_a_row_does_not_depend_on_its_company() -> None:

@@ -36,7 +36,11 @@ def shard(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shar
 def test_describe_tells_what_was_chosen(shard: Shard) -> None:
     described = shard.describe()
     assert (described.model_type, described.dtype, described.device) == ("llama", "float32", "cpu")
-    assert (described.vocab_size, list(described.eos_token_ids), described.max_sequence_len) == (301, [2], 200)
+    assert (described.vocab_size, list(described.eos_token_ids), described.max_sequence_len) == (
+        301,
+        [2],
+        200,
+    )
     assert (described.block_size, described.num_slots, described.max_step_tokens) == (16, 128, 2048)
     assert (described.rank, described.world_size) == (0, 1)
     assert described.num_blocks == 128 * 13  # a tiny model: every slot can be full

@@ -74,7 +74,9 @@ def test_sampling_parameters_out_of_range_are_refused(engine: Engine, name: str)
         outcome = run(engine, admitted=[replace(GOOD, sampling=SamplingParams(**given))])
         assert [error.code for error in outcome.errors] == [ErrorCode.INVALID], value
     engine.clear()
-    assert not run(engine, admitted=[replace(GOOD, sampling=SamplingParams(temperature=1e-40, top_p=1e-30))]).errors
+    assert not run(
+        engine, admitted=[replace(GOOD, sampling=SamplingParams(temperature=1e-40, top_p=1e-30))]
+    ).errors
 
 
 BAD_SPANS = {
@@ -200,7 +202,10 @@ def test_seeds_decide_and_company_does_not(saved_model: Callable[..., Any]) -> N
     engine = make_engine(saved_model().folder)
 
     def sequences() -> list[Sequence]:
-        return [Sequence(PROMPT[: 2 + n % 3], 6, SamplingParams(temperature=1.5, seed=2**63 + n)) for n in range(6)]
+        return [
+            Sequence(PROMPT[: 2 + n % 3], 6, SamplingParams(temperature=1.5, seed=2**63 + n))
+            for n in range(6)
+        ]
 
     alone = [Driver(execute_on(engine)).run([sequence])[0].output for sequence in sequences()]
     for seed in range(3):

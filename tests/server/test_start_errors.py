@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from driver import make_engine
 from penstock_server.checkpoint import Checkpoint
 from penstock_server.errors import StartError
 from penstock_server.models.registry import load_spec
@@ -66,7 +67,10 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
     "deep config": (lambda f: (f / "config.json").write_text("[" * 10**6), "not valid JSON"),
     "list config": (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
     "unknown family": (lambda f: change_config(f, model_type="mamba"), "supported: llama, qwen2, qwen3"),
-    "remote code": (lambda f: change_config(f, model_type="mine", auto_map={"AutoModel": "x.Y"}), "not supported"),
+    "remote code": (
+        lambda f: change_config(f, model_type="mine", auto_map={"AutoModel": "x.Y"}),
+        "not supported",
+    ),
     "missing size": (lambda f: change_config(f, hidden_size=None), "hidden_size is missing"),
     "absurd size": (lambda f: change_config(f, hidden_size=10**12), "hidden_size is 1000000000000"),
     "negative": (lambda f: change_config(f, num_hidden_layers=-1), "num_hidden_layers is -1"),
@@ -83,7 +87,10 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
     "cut in a tensor": (lambda f: truncate(f, 100_000), "truncated inside tensor"),
     "longer": (lambda f: lengthen(f, b"xx"), "2 bytes belong to no tensor"),
     "huge header": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 64), "not a safetensors file"),
-    "no JSON header": (lambda f: (f / "model.safetensors").write_bytes(struct.pack("<Q", 4) + b"\x00" * 9), "JSON"),
+    "no JSON header": (
+        lambda f: (f / "model.safetensors").write_bytes(struct.pack("<Q", 4) + b"\x00" * 9),
+        "JSON",
+    ),
     "overlap": (lambda f: change_header(f, lambda h: h.update(extra=h[NORM])), "overlaps"),
     "size and shape": (lambda f: change_header(f, lambda h: set_shape(h, NORM, [71])), "does not fill"),
     "bad shape": (lambda f: change_header(f, lambda h: set_shape(h, NORM, [-72])), "malformed"),
@@ -114,19 +121,11 @@ PROCESS: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
         [],
         ["model.layers.3.input_layernorm.weight", "no safetensors file"],
     ),
-    "wrong shape": (
-        lambda f: change_config(f, intermediate_size=140),
-        [],
-        ["model.safetensors", "mlp.gate_proj.weight", "[132, 72]", "[140, 72]"],
-    ),
-    "half precision": (lambda f: None, ["--dtype", "float16"], ["float16", "bfloat16"]),
-    "too long": (lambda f: None, ["--max-sequence-len", "201"], ["201", "200"]),
-    "small cache": (
+    "no socket folder": (
         lambda f: None,
-        ["--max-sequence-len", "100", "--num-blocks", "3"],
-        ["100", "48 positions", "--num-blocks"],
+        ["--uds-path", "/nonexistent/s.sock"],
+        ["/nonexistent/s.sock", "folder"],
     ),
-    "no socket folder": (lambda f: None, ["--uds-path", "/nonexistent/s.sock"], ["/nonexistent/s.sock", "folder"]),
 }
 
 
@@ -141,6 +140,31 @@ def test_the_process_says_one_line_and_exits_2(folder: Path, tmp_path: Path, nam
     assert last.startswith("error: ")
     for message in messages:
         assert message in last
+
+
+def test_a_shape_that_config_contradicts_names_tensor_and_both_shapes(folder: Path) -> None:
+    change_config(folder, intermediate_size=140)
+    with pytest.raises(StartError, match=r"mlp.gate_proj.weight has shape \[132, 72\], .* \[140, 72\]"):
+        make_engine(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float16"}, "--dtype float16 cannot be computed on a cpu"),
+        ({"max_sequence_len": 201}, "--max-sequence-len 201 is more than the 200"),
+        ({"max_sequence_len": 100, "num_blocks": 3}, "100 does not fit into a cache of 12 positions"),
+    ],
+)
+def test_sizes_and_types_that_cannot_be_are_refused(
+    folder: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(StartError, match=message):
+        make_engine(folder, **options)
+
+
+def test_a_cache_smaller_than_the_model_s_longest_sequence_lowers_it(folder: Path) -> None:
+    assert make_engine(folder, num_blocks=3).description.limits.max_sequence_len == 12
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,9 @@ def test_an_invalid_plan_ends_its_stream_and_not_the_shard(
     assert not failed.is_set()
 
 
-def test_a_step_that_breaks_ends_the_shard(loop: StepLoop, engine: FakeEngine, failed: threading.Event) -> None:
+def test_a_step_that_breaks_ends_the_shard(
+    loop: StepLoop, engine: FakeEngine, failed: threading.Event
+) -> None:
     engine.error = RuntimeError("broken")
     session = loop.open(1)
     loop.submit(session, Plan(1, 1))
