@@ -34,6 +34,14 @@ def main(argv: list[str]) -> int:
     except PenstockError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return EXIT_FAILED
+    except Exception as error:
+        logger.exception("unexpected failure")
+        print(
+            f"error: unexpected {type(error).__name__}: {error}".split("\n", 1)[0],
+            file=sys.stderr,
+            flush=True,
+        )
+        return EXIT_FAILED
 
 
 def _stop_early(_number: int, _frame: object) -> None:

@@ -14,7 +14,7 @@ from penstock_server.config import CacheConfig, GroupConfig, ServerConfig
 from penstock_server.engine import Engine
 from penstock_server.load import load_engine
 from penstock_server.models.registry import load_spec
-from penstock_server.plan import Admit, Append, Grammar, Plan, SamplingParams, Span
+from penstock_server.plan import Admit, Append, Grammar, Outcome, Plan, SamplingParams, Span
 
 Execute = Callable[[Plan], Any]
 
@@ -178,6 +178,6 @@ class Driver:
             by_slot[top.slot].tops.append((list(top.token_ids), list(top.logprobs)))
         for found in outcome.prompt_logprobs:
             by_slot[found.slot].prompt_logprobs.update(enumerate(found.logprobs, start=found.start))
-        for error in getattr(outcome, "errors", None) or getattr(outcome, "slot_errors", ()):
+        for error in outcome.errors if isinstance(outcome, Outcome) else outcome.slot_errors:
             by_slot[error.slot].errors.append(error)
         return [self.release(sequence) for sequence in live if sequence.done and sequence.slot is not None]

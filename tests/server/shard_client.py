@@ -86,12 +86,12 @@ class Shard:
         self.channel = grpc.insecure_channel(
             f"unix:{socket}", options=[("grpc.max_receive_message_length", 2**26)]
         )
-        self.stub: Any = engine_pb2_grpc.EngineStub(self.channel)
+        self.stub: Any = engine_pb2_grpc.EngineStub(self.channel)  # type: ignore[no-untyped-call]
+        self.health: Any = health_pb2_grpc.HealthStub(self.channel)
         self._epoch = 0
 
     def wait_until_ready(self) -> None:
         """Until the health service says SERVING; fails with the shard's log when the process ends first."""
-        health = health_pb2_grpc.HealthStub(self.channel)
         request = health_pb2.HealthCheckRequest(service="penstock.engine.v1.Engine")
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
@@ -99,7 +99,7 @@ class Shard:
                 raise RuntimeError(f"shard exited with {self.process.returncode}:\n{self.read_log()}")
             try:
                 if (
-                    health.Check(request, timeout=1.0, wait_for_ready=True).status
+                    self.health.Check(request, timeout=1.0, wait_for_ready=True).status
                     == health_pb2.HealthCheckResponse.SERVING
                 ):
                     return
@@ -207,7 +207,7 @@ def _admit_to_pb(admit: Admit) -> pb.Admit:
         ),
     )
     if admit.grammar is not None:
-        kind = pb.Grammar.Kind.Value(f"KIND_{admit.grammar.kind.upper()}")
+        kind: Any = f"KIND_{admit.grammar.kind.upper()}"
         message.grammar.CopyFrom(pb.Grammar(kind=kind, text=admit.grammar.text))
     return message
 

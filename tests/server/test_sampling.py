@@ -8,7 +8,7 @@ import naive_sampler
 import pytest
 import torch
 from penstock_server.generator import gumbel
-from penstock_server.plan import SamplingParams
+from penstock_server.plan import Feature, SamplingParams
 from penstock_server.sampling import Sampled, sample
 from penstock_server.slots import Column
 from penstock_server.step import SampledRow, SamplingInput
@@ -45,10 +45,8 @@ def run(logits: torch.Tensor, rows: list[Row]) -> Sampled:
 def sampled_row(slot: int, row: Row) -> SampledRow:
     features = row.params.features()
     if len(row.output) >= row.params.min_new_tokens:
-        features &= ~4
-    return SampledRow(
-        slot, len(row.prompt) + len(row.output), len(row.output), type(features)(features), row.params
-    )
+        features &= ~Feature.SUPPRESSED
+    return SampledRow(slot, len(row.prompt) + len(row.output), len(row.output), features, row.params)
 
 
 def random_params(rng: random.Random) -> SamplingParams:

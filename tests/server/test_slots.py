@@ -50,7 +50,7 @@ def test_bad_admit_harms_nobody_else(engine: Engine, message: str) -> None:
     assert message in outcome.errors[0].message
 
 
-BAD_SAMPLING = {
+BAD_SAMPLING: dict[str, list[Any]] = {
     "temperature": [-0.1, math.nan, math.inf],
     "top_p": [0.0, 1.1, math.nan],
     "min_p": [-0.1, 1.1],

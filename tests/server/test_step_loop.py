@@ -85,12 +85,10 @@ def test_outcomes_answer_plans_in_order(loop: StepLoop) -> None:
 def test_the_next_plan_is_launched_while_one_runs(loop: StepLoop, engine: FakeEngine) -> None:
     engine.done.clear()
     session = loop.open(1)
-    loop.submit(session, Plan(1, 1))
-    loop.submit(session, Plan(1, 2))
-    # Resolving the first would wait for ever: the second is launched all the same when it is queued in time.
-    assert engine.launched.acquire(timeout=WAIT_S)
-    progress = loop.progress()
-    assert progress.finished_step == 0
+    for step in (1, 2):
+        loop.submit(session, Plan(1, step))
+        assert engine.launched.acquire(timeout=WAIT_S)
+    assert loop.progress().finished_step == 0
     engine.done.set()
     assert steps(session, 2) == [1, 2]
     assert loop.progress().finished_step == 2

@@ -9,8 +9,9 @@ import grpc
 import oracle
 import pytest
 from driver import Driver, Sequence
+from penstock_server.pb import engine_pb2 as pb
 from penstock_server.plan import Grammar, SamplingParams
-from shard_client import Shard, execute_on_shards, greedy, pb, running_shards
+from shard_client import Shard, execute_on_shards, greedy, running_shards
 from test_parity import prompts
 
 ADMIT = pb.Admit(slot=3, token_ids=[5, 6, 7], prompt_len=3, block_ids=[5], sampling=greedy())

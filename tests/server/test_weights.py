@@ -60,14 +60,15 @@ def test_slices_of_all_ranks_make_up_the_whole(
     saved = saved_model("llama", attention_bias=True)
     state = saved.oracle.state_dict()
     ranks = [load(saved.folder, rank, 2, monkeypatch)[0] for rank in range(2)]
-    down = torch.cat([rank.layers[1].feed_forward.down.weight for rank in ranks], dim=1)  # type: ignore[union-attr]
+    layers: list[list[Any]] = [list(rank.layers) for rank in ranks]
+    down = torch.cat([layer[1].feed_forward.down.weight for layer in layers], dim=1)
     assert torch.equal(down, state["model.layers.1.mlp.down_proj.weight"])
     embedding = torch.cat([rank.embedding.weight for rank in ranks])[:301]
     assert torch.equal(embedding, state["model.embed_tokens.weight"])
-    parts = [rank.layers[0].attention.qkv for rank in ranks]  # type: ignore[union-attr]
-    query = torch.cat([part.weight[:72] for part in parts])  # type: ignore[index]
+    fused = [layer[0].attention.qkv for layer in layers]
+    query = torch.cat([part.weight[:72] for part in fused])
     assert torch.equal(query, state["model.layers.0.self_attn.q_proj.weight"])
-    key_bias = torch.cat([part.bias[72:108] for part in parts])  # type: ignore[index]
+    key_bias = torch.cat([part.bias[72:108] for part in fused])
     assert torch.equal(key_bias, state["model.layers.0.self_attn.k_proj.bias"])
 
 
