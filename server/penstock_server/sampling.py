@@ -107,7 +107,7 @@ def _adjust(logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor) -
     scores = _run(lambda part, rows: _penalize(part, rows, tokens), Feature.PENALTIES, logits, inputs)
     scores = _run(_bias, Feature.BIAS, scores, inputs)
     if scores is not logits:
-        scores = scores.clamp(-_LARGEST, _LARGEST)
+        scores = scores.nan_to_num(nan=0.0).clamp(-_LARGEST, _LARGEST)
     return _run(_suppress, Feature.SUPPRESSED, scores, inputs)
 
 

@@ -87,7 +87,7 @@ class Slots:
         return errors
 
     def select(self, plan: Plan, errors: dict[int, SlotError]) -> list[Span]:
-        """The plan's spans that may run; adds the errors of the others. Lengths advance for what will be sampled."""
+        """The plan's spans that may run; adds the errors of the others."""
         accepted: dict[int, Span] = {}
         budget = self.limits.max_step_tokens
         for span in plan.spans:
@@ -137,6 +137,8 @@ class Slots:
             change()
         except SlotRefused as refused:
             self._refuse(errors, slot, str(refused), refused.code)
+        if slot in errors and slot in self.states:  # also by what was wrong before it was admitted
+            self.states[slot].refusal = self.states[slot].refusal or errors[slot]
         return slot not in errors
 
     def _refuse(

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 _MAX_QUEUED = 64
 # Steps on the device at a time: one runs, one waits behind it.
 _MAX_LAUNCHED = 2
+# Ranks compare epochs as signed 64-bit numbers.
+_EPOCH_LIMIT = 2**63
 # While a step runs on the device, how often to look whether it has finished; a new plan is seen at once.
 _POLL_S = 0.0005
 
@@ -119,6 +121,8 @@ class StepLoop:
 
     def open(self, epoch: int) -> Session:
         """A session for a new stream; ends the one before. Raises StaleEpoch unless the epoch is the greatest yet."""
+        if epoch >= _EPOCH_LIMIT:
+            raise InvalidPlan(f"epoch {epoch} is not below {_EPOCH_LIMIT}")
         with self._lock:
             if epoch <= self.last_epoch:
                 raise StaleEpoch(f"epoch {epoch} is not greater than {self.last_epoch}, the newest seen")

@@ -154,6 +154,7 @@ EXTREMES = [
     SamplingParams(temperature=1.0, repetition_penalty=1e-38),
     SamplingParams(temperature=1e-4, repetition_penalty=3e38),
     SamplingParams(temperature=1.0, frequency_penalty=3e38, presence_penalty=-3e38),
+    SamplingParams(temperature=1.0, repetition_penalty=3e38, frequency_penalty=-3e38),
     SamplingParams(temperature=0.1, logit_bias_ids=(3, 4), logit_bias_values=(3e38, -3e38)),
     SamplingParams(temperature=1.0, min_new_tokens=9, suppressed_ids=tuple(range(VOCAB - 1))),
     SamplingParams(temperature=1.0, top_k=1, top_p=0.01, min_p=0.9, typical_p=0.01),

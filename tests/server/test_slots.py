@@ -108,6 +108,18 @@ def test_a_refused_slot_stays_refused_until_it_is_retired(engine: Engine) -> Non
     assert not outcome.errors
 
 
+def test_blocks_of_a_slot_in_error_are_never_taken_from_its_predecessor(engine: Engine) -> None:
+    run(engine, admitted=[replace(GOOD, slot=5, block_ids=[30, 31])])
+    run(engine, retired=[5])
+    muddled = {
+        "retired": [5],
+        "admitted": [replace(GOOD, slot=5, block_ids=[])],
+        "appended": [Append(5, [40, 41])],
+    }
+    assert [error.slot for error in run(engine, **muddled).errors] == [5]
+    assert [error.slot for error in run(engine, spans=[Span(5, 0, 6)]).errors] == [5]
+
+
 def test_two_spans_of_one_slot_are_refused(engine: Engine) -> None:
     other = replace(GOOD, slot=1, block_ids=[4, 5])
     outcome = run(engine, admitted=[GOOD, other], spans=[Span(0, 0, 3), Span(1, 0, 6), Span(0, 3, 3)])

@@ -125,6 +125,11 @@ def test_an_epoch_that_is_not_newer_is_refused(loop: StepLoop, epoch: int) -> No
         loop.open(epoch)
 
 
+def test_an_epoch_too_large_to_compare_is_refused(loop: StepLoop) -> None:
+    with pytest.raises(InvalidPlan, match="epoch"):
+        loop.open(2**63)
+
+
 def test_plans_of_an_older_epoch_are_ignored(loop: StepLoop) -> None:
     session = loop.open(5)
     loop.submit(session, Plan(4, 9))
