@@ -157,7 +157,7 @@ class Engine:
         try:
             return self._compute(plan, step, list(errors.values()), clock)
         except (MemoryError, RuntimeError) as error:
-            if self.group.size > 1 or not _is_out_of_memory(error):
+            if self.group.size > 1 or not is_out_of_memory(error):
                 raise
             failed = [
                 SlotError(span.slot, ErrorCode.OUT_OF_MEMORY, "no memory for this step") for span in spans
@@ -216,7 +216,8 @@ def describe(
     )
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """torch's CPU allocator raises a bare RuntimeError."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
