@@ -8,7 +8,8 @@ use clap::Parser;
 use crate::args::{ArrivalKind, Cli, Command, ReportArgs, RunArgs, SweepArgs};
 use crate::bench::{Bench, Measured};
 use crate::error::Error;
-use crate::results::{Results, Run, SweepFinding};
+use crate::report as html;
+use crate::results::{Results, Run, SweepFinding, write_file};
 use crate::search::Search;
 use crate::slo::Goodput;
 use crate::{table, vitals};
@@ -20,7 +21,7 @@ const KEPT_UP: f64 = 0.9;
 
 /// The whole command, from the arguments of the process to its exit code. Errors are one line on standard error.
 pub fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    match run(Cli::parse(), &mut std::io::stdout()) {
         Ok(code) => code,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "penstock-bench: {error}"); // nowhere left to complain
@@ -29,12 +30,12 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Does what the command line says. The exit code is a failure if no request succeeded.
-pub fn run(cli: Cli) -> Result<ExitCode, Error> {
+/// Does what the command line says and writes its tables to `out`. The exit code is a failure if no request succeeded.
+pub fn run(cli: Cli, out: &mut dyn Write) -> Result<ExitCode, Error> {
     match cli.command {
-        Command::Run(args) => runtime(args.load.threads)?.block_on(run_once(args)),
-        Command::Sweep(args) => runtime(args.run.load.threads)?.block_on(sweep(args)),
-        Command::Report(args) => report(&args),
+        Command::Run(args) => runtime(args.load.threads)?.block_on(run_once(args, out)),
+        Command::Sweep(args) => runtime(args.run.load.threads)?.block_on(sweep(args, out)),
+        Command::Report(args) => report(&args, out),
     }
 }
 
@@ -48,7 +49,7 @@ fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Error> {
     Ok(builder.worker_threads(threads).enable_all().build()?)
 }
 
-async fn run_once(args: RunArgs) -> Result<ExitCode, Error> {
+async fn run_once(args: RunArgs, out: &mut dyn Write) -> Result<ExitCode, Error> {
     let bench = Bench::prepare(args.clone()).await?;
     bench.warm_up().await?;
     let mut runs = Vec::new();
@@ -56,16 +57,16 @@ async fn run_once(args: RunArgs) -> Result<ExitCode, Error> {
         let Measured { run, was_stopped } = bench.measure(repeat, None).await?;
         runs.push(run);
         if was_stopped {
-            publish(&args, &Results::new(&args, &bench.model, runs))?;
+            publish(&args, out, &Results::new(&args, &bench.model, runs))?;
             return Ok(ExitCode::from(STOPPED));
         }
     }
     let has_success = runs.iter().any(|run| run.summary.requests.completed > 0);
-    publish(&args, &Results::new(&args, &bench.model, runs))?;
+    publish(&args, out, &Results::new(&args, &bench.model, runs))?;
     Ok(if has_success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn sweep(args: SweepArgs) -> Result<ExitCode, Error> {
+async fn sweep(args: SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Error> {
     let mut run_args = args.run.clone();
     run_args.load.arrival = Some(swept_arrival(&run_args)?);
     run_args.load.rate = Some(args.from);
@@ -81,7 +82,7 @@ async fn sweep(args: SweepArgs) -> Result<ExitCode, Error> {
     let mut results = Results::new(&run_args, &bench.model, runs);
     results.variation.clear(); // these are rates, not repeats
     results.sweep = Some(finding);
-    publish(&run_args, &results)?;
+    publish(&run_args, out, &results)?;
     Ok(if finding.sustained_rate.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -146,22 +147,24 @@ fn is_sustained(run: &Run, attainment: f64) -> bool {
     good_share >= attainment && summary.rates.achieved >= KEPT_UP * summary.rates.sent
 }
 
-fn publish(args: &RunArgs, results: &Results) -> Result<(), Error> {
-    print(&table::results(results))?;
+fn publish(args: &RunArgs, out: &mut dyn Write, results: &Results) -> Result<(), Error> {
+    out.write_all(table::results(results).as_bytes())?;
     if let Some(path) = &args.output.output {
         results.save(path)?;
+    }
+    if let Some(path) = &args.output.html {
+        write_file(path, &html::render(std::slice::from_ref(results)))?;
     }
     Ok(())
 }
 
-fn report(args: &ReportArgs) -> Result<ExitCode, Error> {
+fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<ExitCode, Error> {
     let all = args.results.iter().map(|path| Results::load(path)).collect::<Result<Vec<_>, _>>()?;
-    print(&table::comparison(&all))?;
+    out.write_all(table::comparison(&all).as_bytes())?;
+    if let Some(path) = &args.html {
+        write_file(path, &html::render(&all))?;
+    }
     Ok(ExitCode::SUCCESS)
-}
-
-fn print(text: &str) -> Result<(), Error> {
-    Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
 }
 
 #[cfg(test)]

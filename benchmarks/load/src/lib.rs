@@ -26,6 +26,7 @@ mod http;
 mod live;
 mod progress;
 mod record;
+mod report;
 mod results;
 mod scan;
 mod search;
