@@ -26,7 +26,8 @@ pub struct Cli {
 pub enum Command {
     /// Measure one server under one load
     Run(RunArgs),
-    /// Find the highest request rate that a server sustains within the limits
+    /// Find the highest request rate that a server sustains within the limits. Each rate is measured for --duration,
+    /// 30s unless --duration or --num-requests is given
     Sweep(SweepArgs),
     /// Put the results of earlier runs side by side
     Report(ReportArgs),
@@ -173,7 +174,7 @@ pub struct LoadArgs {
     /// Hold arrivals back while this many requests are running; the wait shows as lateness
     #[arg(long, value_parser = at_least_one, allow_negative_numbers = true)]
     pub max_concurrency: Option<usize>,
-    /// Stop after this many requests (or conversations) [default: 100, unless --duration is given]
+    /// Stop after this many requests (or conversations) [default: 100, or the whole of a trace]
     #[arg(long, short = 'n', value_parser = at_least_one, allow_negative_numbers = true)]
     pub num_requests: Option<usize>,
     /// Stop sending after this time; running requests are waited for
@@ -340,7 +341,8 @@ impl LoadArgs {
 
     /// How many requests at most.
     pub fn max_requests(&self) -> Option<usize> {
-        self.num_requests.or_else(|| self.duration.is_none().then_some(DEFAULT_NUM_REQUESTS))
+        let has_no_end = self.duration.is_none() && self.kind() != ArrivalKind::Trace;
+        self.num_requests.or(has_no_end.then_some(DEFAULT_NUM_REQUESTS))
     }
 
     /// The shape of the schedule; `None` for a closed loop or a trace.
@@ -392,6 +394,7 @@ impl RunArgs {
     pub fn check(&self) -> Result<(), Error> {
         self.load.shape()?;
         self.source()?;
+        self.check_trace()?;
         self.sampling("")?;
         if self.output.count_tokens == CountTokens::Tokenizer && self.input.tokenizer.is_none() {
             return Err(Error::flag(
@@ -403,6 +406,17 @@ impl RunArgs {
         if self.input.range_ratio > 0.0 && self.input_kind() != InputKind::Random {
             let problem = format!("lengths of --input {} are not drawn", self.input_kind().name());
             return Err(Error::flag("--range-ratio", self.input.range_ratio, problem));
+        }
+        Ok(())
+    }
+
+    fn check_trace(&self) -> Result<(), Error> {
+        let has_times =
+            matches!(self.input_kind(), InputKind::Mooncake | InputKind::Azure | InputKind::Jsonl);
+        if self.load.kind() == ArrivalKind::Trace && !has_times {
+            let problem =
+                format!("--input {} has no times; use mooncake, azure or jsonl", self.input_kind().name());
+            return Err(Error::flag("--arrival", "trace", problem));
         }
         Ok(())
     }
@@ -521,6 +535,8 @@ mod tests {
     fn a_hundred_requests_unless_a_limit_is_given() {
         assert_eq!(run_args("").unwrap().load.max_requests(), Some(100));
         assert_eq!(run_args("--duration 5s").unwrap().load.max_requests(), None);
+        let trace = run_args("--arrival trace --input azure --dataset t.csv").unwrap();
+        assert_eq!((trace.load.max_requests(), trace.workload(0).unwrap().num_sessions), (None, usize::MAX));
         assert_eq!(run_args("--duration 5s -n 7").unwrap().load.max_requests(), Some(7));
     }
 
@@ -535,6 +551,7 @@ mod tests {
         let cases = [
             ("--arrival gamma", "--arrival gamma: needs --rate"),
             ("--arrival ramp --rate 2", "needs --ramp-to"),
+            ("--arrival trace", "--arrival trace: --input random has no times; use mooncake, azure or jsonl"),
             ("--arrival closed --rate 2", "--rate 2: has no meaning with --arrival closed"),
             ("--input sharegpt", "--input sharegpt: needs --dataset"),
             ("--count-tokens tokenizer", "--count-tokens tokenizer: needs --tokenizer"),

@@ -13,7 +13,7 @@ use crate::driver::{Counting, Driver, Timing};
 use crate::error::Error;
 use crate::http::{Endpoint, Pool, read_body, request_headers};
 use crate::live::{Finished, Live};
-use crate::progress::{Goal, Progress};
+use crate::progress::{Goal, Progress, note};
 use crate::record::RequestRecord;
 use crate::results::Run;
 use crate::summary::{Summary, Terms};
@@ -99,6 +99,7 @@ impl Bench {
         let mut args = self.args.clone();
         args.load.rate = rate.or(args.load.rate);
         let config = args.workload(repeat)?;
+        note("preparing requests…", args.output.quiet);
         let sessions = Arc::new(config.build(self.counter.as_ref()).await?);
         let timing = timing(&args, &sessions, config.seed)?;
         let offered = offered_rate(&args, &timing, &sessions)?;
@@ -138,8 +139,9 @@ impl Bench {
         drop(progress);
         let num_cancelled = live.num_running();
         let finished = live.take_finished();
-        let records: Vec<RequestRecord> = finished.iter().map(|one| one.record.clone()).collect();
-        Ok((finished, monitor.finish(&records, self.args.load.threads), num_cancelled, was_stopped))
+        let lateness = finished.iter().filter_map(|one| one.record.lateness());
+        let vitals = monitor.finish(lateness, self.args.load.threads);
+        Ok((finished, vitals, num_cancelled, was_stopped))
     }
 
     fn driver(&self) -> Result<Arc<Driver>, Error> {
@@ -204,11 +206,7 @@ fn timing(args: &RunArgs, sessions: &[Session], seed: u64) -> Result<Timing, Err
 fn trace_schedule(args: &RunArgs, sessions: &[Session]) -> Result<Vec<Duration>, Error> {
     let times: Option<Vec<Duration>> = sessions.iter().map(|session| session.at).collect();
     let mut times = times.ok_or_else(|| {
-        let problem = format!(
-            "--input {} has no times; use mooncake, azure, or jsonl with timestamps",
-            args.input_kind().name()
-        );
-        Error::flag("--arrival", "trace", problem)
+        Error::flag("--arrival", "trace", "a line of --dataset has no `timestamp`, in milliseconds")
     })?;
     times.iter_mut().for_each(|at| *at = at.div_f64(args.load.trace_speed));
     times.retain(|at| args.load.duration.is_none_or(|span| *at < span));
@@ -263,10 +261,7 @@ mod tests {
     #[test]
     fn a_trace_needs_times() {
         let problem = trace_schedule(&args("--arrival trace"), &[session(None, 1)]).unwrap_err().to_string();
-        assert_eq!(
-            problem,
-            "--arrival trace: --input random has no times; use mooncake, azure, or jsonl with timestamps"
-        );
+        assert_eq!(problem, "--arrival trace: a line of --dataset has no `timestamp`, in milliseconds");
     }
 
     #[test]

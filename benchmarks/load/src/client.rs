@@ -17,6 +17,9 @@ use crate::sse::SseParser;
 /// Most of an error's body that is worth reading.
 const MAX_ERROR_BYTES: usize = 16 * 1024;
 
+/// Most gaps that are given room before they come.
+const MAX_RESERVED_GAPS: u32 = 4096;
+
 /// Asks one server over one API.
 #[derive(Debug)]
 pub struct Client {
@@ -100,8 +103,10 @@ impl Client {
     /// Sends one request and reads its stream to the end, whatever happens on the way.
     pub async fn generate(&self, body: Bytes, max_tokens: u32, live: &Live) -> Exchange {
         let started = Instant::now();
-        let mut exchange =
-            Exchange { gaps_us: Vec::with_capacity(max_tokens as usize), ..Exchange::default() };
+        let mut exchange = Exchange {
+            gaps_us: Vec::with_capacity(max_tokens.min(MAX_RESERVED_GAPS) as usize),
+            ..Exchange::default()
+        };
         let ended = tokio::time::timeout(self.timeout, self.stream(body, started, &mut exchange, live)).await;
         exchange.end = started.elapsed();
         match ended {

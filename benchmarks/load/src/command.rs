@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 
@@ -16,6 +17,8 @@ use crate::{table, vitals};
 
 /// The exit code of a run that was stopped by hand, as shells use it.
 const STOPPED: u8 = 130;
+/// How long a sweep measures each rate, unless a flag says otherwise.
+const RATE_DURATION: Duration = Duration::from_secs(30);
 /// A rate counts as sustained only if this share of what was sent is also completed.
 const KEPT_UP: f64 = 0.9;
 
@@ -70,6 +73,9 @@ async fn sweep(args: SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Error> 
     let mut run_args = args.run.clone();
     run_args.load.arrival = Some(swept_arrival(&run_args)?);
     run_args.load.rate = Some(args.from);
+    if run_args.load.num_requests.is_none() {
+        run_args.load.duration.get_or_insert(RATE_DURATION);
+    }
     let bench = Bench::prepare(run_args.clone()).await?;
     bench.warm_up().await?;
     let (mut runs, finding) = if args.rates.is_empty() {

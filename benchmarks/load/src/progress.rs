@@ -54,6 +54,13 @@ impl Drop for Progress {
     }
 }
 
+/// Says on a terminal what is being prepared; the bar replaces it.
+pub fn note(text: &str, is_quiet: bool) {
+    if !is_quiet && std::io::stderr().is_terminal() {
+        write_out(&format!("\r{text}\x1b[K"));
+    }
+}
+
 async fn draw(live: Arc<Live>, goal: Goal, is_terminal: bool) {
     let mut before = Snapshot::default();
     loop {

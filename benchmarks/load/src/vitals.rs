@@ -8,7 +8,6 @@ use nix::sys::time::TimeValLike;
 use serde::{Deserialize, Serialize};
 
 use crate::duration::millis;
-use crate::record::RequestRecord;
 use crate::stats::Distribution;
 
 /// How often the event loop is probed.
@@ -63,14 +62,12 @@ impl Monitor {
     }
 
     /// Stops the probe and sums up.
-    pub fn finish(self, records: &[RequestRecord], threads: usize) -> Vitals {
+    pub fn finish(self, lateness: impl Iterator<Item = Duration>, threads: usize) -> Vitals {
         self.probe.abort();
         let wall = self.started.elapsed().as_secs_f64();
         let lags = std::mem::take(&mut *self.lags_ms.lock().unwrap_or_else(PoisonError::into_inner));
         Vitals {
-            lateness_ms: Distribution::of(
-                records.iter().filter_map(|one| one.lateness().map(millis)).collect(),
-            ),
+            lateness_ms: Distribution::of(lateness.map(millis).collect()),
             timer_lag_ms: Distribution::of(lags),
             cpu_cores: (cpu_time().saturating_sub(self.cpu_before)).as_secs_f64() / wall.max(1e-9),
             threads,

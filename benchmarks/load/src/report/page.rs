@@ -1,6 +1,6 @@
 //! Lays the page out: cards and tables for figures, plots over time, over the distribution and over a sweep's rates.
 
-use crate::results::{Results, Row, Run};
+use crate::results::{Results, Row, Run, Variation};
 use crate::stats::{Distribution, percentile};
 use crate::summary::Summary;
 use crate::table::{COMPARED, average};
@@ -35,7 +35,7 @@ fn one(results: &Results) -> String {
         Some(_) => sweep_table(results),
         None => latency.collect(),
     };
-    [figures, errors(results), section("Plots", &plots(all))].concat()
+    [figures, variation(results), errors(results), section("Plots", &plots(all))].concat()
 }
 
 fn comparison(all: &[Results]) -> String {
@@ -111,6 +111,20 @@ fn latency_table(summary: &Summary) -> String {
     let warning =
         summary.generator.warning().map(|text| format!("<p class=\"warning\">{}</p>", escape(&text)));
     section("Latency, ms", &[table(head, &rows.map(row).concat()), warning.unwrap_or_default()].concat())
+}
+
+fn variation(results: &Results) -> String {
+    let row = |one: &Variation| {
+        format!(
+            "<tr><td>{}</td><td>{:.2}</td><td>{:.2}%</td></tr>",
+            one.metric,
+            one.mean,
+            one.coefficient * 100.0
+        )
+    };
+    let rows: String = results.variation.iter().map(row).collect();
+    let table = if rows.is_empty() { rows } else { table("<th></th><th>mean</th><th>variation</th>", &rows) };
+    section("Over repeats", &table)
 }
 
 fn sweep_table(results: &Results) -> String {

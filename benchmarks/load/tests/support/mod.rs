@@ -173,8 +173,8 @@ async fn stream_tokens(
     pace: Pace,
     seen: &Seen,
 ) -> std::io::Result<bool> {
-    let asked =
-        body["max_tokens"].as_u64().or(body["parameters"]["max_new_tokens"].as_u64()).unwrap_or(16) as u32;
+    let names = [&body["max_tokens"], &body["max_completion_tokens"], &body["parameters"]["max_new_tokens"]];
+    let asked = names.into_iter().find_map(Value::as_u64).unwrap_or(16) as u32;
     let input = input_tokens(body);
     let middle = chunk(&event(api, "tok ", false, None));
     tokio::time::sleep(pace.first).await;
