@@ -17,7 +17,10 @@ from test_parity import prompts
 ADMIT = pb.Admit(slot=3, token_ids=[5, 6, 7], prompt_len=3, block_ids=[5], sampling=greedy())
 
 
-@pytest.mark.timeout(240)
+# Groups of processes, each of which imports torch: slow on a busy machine.
+pytestmark = pytest.mark.timeout(400)
+
+
 @pytest.mark.parametrize(
     ("world_size", "options"),
     [
