@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fake_shard::{FakeShard, small_facts};
 use penstock_router::engine::EngineFacts;
-use penstock_router::scheduler::{NewRequest, SamplingParams, Scheduler, SchedulerConfig};
+use penstock_router::scheduler::{NewRequest, SamplingParams, Scheduler, SchedulerConfig, StepTimings};
 
 fn main() {
     measure_plan();
@@ -64,7 +64,9 @@ fn measure_plan() {
             let started = Instant::now();
             let Some((plan, _)) = black_box(scheduler.plan(now)) else { break };
             let planned = started.elapsed();
-            let outcome = shard.step(&plan);
+            let mut outcome = shard.step(&plan);
+            let num_tokens: u32 = plan.spans.iter().map(|span| span.len).sum();
+            outcome.timings = StepTimings { forward_us: 4000 + 20 * num_tokens, ..StepTimings::default() };
             let started = Instant::now();
             black_box(scheduler.on_outcome(outcome).expect("it fits"));
             if step > 100 && scheduler.load().running == 256 {
