@@ -16,13 +16,13 @@ use tracing::Instrument;
 use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::generation::EngineHandle;
+use crate::limits::RequestLimits;
 use crate::metrics::Metrics;
 use crate::openai::Head;
 use crate::routes;
 use crate::scheduler::Refused;
 use crate::shutdown::Shutdown;
 use crate::tokenizer::Tokenizer;
-use crate::validation::RequestLimits;
 
 /// What handlers work with. Cheap to clone.
 #[derive(Clone)]

@@ -7,7 +7,7 @@
 //! - [`app`], [`routes`]: the HTTP service; [`body`] reads what comes in, [`sse`] streams what goes out
 //! - [`tgi`], [`openai`], [`logprobs`], [`response_headers`]: the words of the two families of clients
 //! - [`error`]: everything that can go wrong for a client
-//! - [`validation`]: what a request asks for, checked
+//! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
 //! - [`inference`], [`text_stream`]: from a prompt to running sequences and their text
 //! - [`tokenizer`], [`detokenizer`], [`stop`]: text to tokens and back
 //! - [`chat`], [`chat_template`], [`control_tokens`], [`python_json`]: conversations to tokens
@@ -29,6 +29,7 @@ pub mod engine_loop;
 pub mod error;
 pub mod generation;
 pub mod inference;
+pub mod limits;
 pub mod logprobs;
 pub mod metrics;
 pub mod openai;
@@ -56,11 +57,11 @@ use app::{AppState, ModelInfo};
 use chat::{ChatFormat, ChatFormatError};
 use config::{Limits, RouterConfig};
 use engine::{Engine, EngineError, EngineFacts, ShardedEngine};
+use limits::{LimitsError, RequestLimits};
 use metrics::Metrics;
 use scheduler::SchedulerConfig;
 use shutdown::Shutdown;
 use tokenizer::{Tokenizer, TokenizerError};
-use validation::{LimitsError, RequestLimits};
 
 /// How often histograms are folded when nobody reads the metrics.
 const UPKEEP: Duration = Duration::from_secs(5);

@@ -1,91 +1,15 @@
 //! What a request asks for, checked: every number by name against its limit before anything is allocated for it. Pure:
 //! first [`check`], then, when the prompt is tokens, [`Checked::fit`].
 
-use std::ops::RangeInclusive;
+mod sampling;
+
 use std::sync::Arc;
 
-use thiserror::Error as ThisError;
-
-use crate::config::Limits;
-use crate::engine::EngineFacts;
 use crate::error::Error;
+use crate::limits::RequestLimits;
 use crate::scheduler::{NewRequest, SamplingParams};
 
-/// Below this a temperature only chooses the most likely token, and dividing by it risks infinities.
-const MIN_TEMPERATURE: f64 = 1e-3;
-const MAX_TEMPERATURE: f64 = 100.0;
-const PENALTY_FACTORS: RangeInclusive<f64> = 0.01..=100.0;
-const MAX_LOGIT_BIASES: usize = 1024;
 const MAX_STOP_BYTES: usize = 4096;
-
-/// The limits of the operator and the facts of the shards, the smaller of each.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RequestLimits {
-    /// Longest prompt.
-    pub max_input_tokens: u32,
-    /// Longest prompt and output together.
-    pub max_total_tokens: u32,
-    /// Largest `best_of` and `n`.
-    pub max_best_of: u32,
-    /// Most stop strings.
-    pub max_stop_sequences: u32,
-    /// Most top tokens.
-    pub max_top_n_tokens: u32,
-    /// Most prompts in one request.
-    pub max_client_batch_size: u32,
-    /// Largest body.
-    pub payload_bytes: usize,
-    /// Token ids are below this.
-    pub vocab_size: u32,
-}
-
-/// A limit that the shards cannot keep.
-#[derive(Debug, ThisError, PartialEq, Eq)]
-pub enum LimitsError {
-    /// More than a sequence can be.
-    #[error("--max-total-tokens {given} is more than the {possible} that the model and the KV cache allow")]
-    Total {
-        /// The setting.
-        given: u32,
-        /// What there is.
-        possible: u32,
-    },
-    /// No room for output.
-    #[error("--max-input-tokens {given} must be less than the {total} tokens of --max-total-tokens")]
-    Input {
-        /// The setting.
-        given: u32,
-        /// Prompt and output together.
-        total: u32,
-    },
-}
-
-impl RequestLimits {
-    /// Derives the limits; those not set are what the shards allow.
-    pub fn new(limits: &Limits, facts: &EngineFacts) -> Result<Self, LimitsError> {
-        let cache_tokens = facts.num_blocks.saturating_mul(facts.block_size);
-        let cache_tokens = cache_tokens.min(limits.max_batch_total_tokens.unwrap_or(u32::MAX));
-        let possible = facts.max_sequence_len.min(cache_tokens);
-        let total = limits.max_total_tokens.unwrap_or(possible);
-        if total > possible {
-            return Err(LimitsError::Total { given: total, possible });
-        }
-        let input = limits.max_input_tokens.unwrap_or(total.saturating_sub(1));
-        if input >= total {
-            return Err(LimitsError::Input { given: input, total });
-        }
-        Ok(Self {
-            max_input_tokens: input,
-            max_total_tokens: total,
-            max_best_of: limits.max_best_of,
-            max_stop_sequences: limits.max_stop_sequences,
-            max_top_n_tokens: limits.max_top_n_tokens.min(facts.max_top_logprobs),
-            max_client_batch_size: limits.max_client_batch_size,
-            payload_bytes: limits.payload_limit,
-            vocab_size: facts.vocab_size,
-        })
-    }
-}
 
 /// Whose words the client speaks; messages name parameters as it wrote them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -190,7 +114,7 @@ impl ValidRequest {
 pub fn check(p: Parameters, limits: &RequestLimits) -> Result<Checked, Error> {
     let is_sampling = samples(&p);
     let best_of = best_of(&p, limits, is_sampling)?;
-    let sampling = sampling(&p, limits, is_sampling)?;
+    let sampling = sampling::check(&p, limits, is_sampling)?;
     check_stop(&p, limits)?;
     if p.max_new_tokens == Some(0) {
         return Err(too_small(p.dialect.name("max_new_tokens")));
@@ -314,128 +238,6 @@ fn native_best_of(p: &Parameters, is_sampling: bool) -> Result<(), Error> {
     }
 }
 
-fn sampling(p: &Parameters, limits: &RequestLimits, is_sampling: bool) -> Result<SamplingParams, Error> {
-    let temperature = temperature(p)?;
-    let repetition_penalty = ranged("repetition_penalty", p.repetition_penalty, PENALTY_FACTORS, 1.0)?;
-    let frequency_penalty = ranged("frequency_penalty", p.frequency_penalty, -2.0..=2.0, 0.0)?;
-    let presence_penalty = ranged("presence_penalty", p.presence_penalty, -2.0..=2.0, 0.0)?;
-    let top_p = probability("top_p", p.top_p)?;
-    let typical_p = probability("typical_p", p.typical_p)?;
-    Ok(SamplingParams {
-        temperature: if is_sampling { temperature } else { 0.0 },
-        top_k: top_k(p, limits)?,
-        top_p,
-        min_p: ranged("min_p", p.min_p, 0.0..=1.0, 0.0)?,
-        typical_p,
-        repetition_penalty,
-        frequency_penalty,
-        presence_penalty,
-        seed: 0,
-        logit_bias: logit_bias(p, limits)?,
-        num_top_logprobs: top_n_tokens(p, limits)?,
-        prompt_logprobs: prompt_logprobs(p)?,
-        min_new_tokens: min_new_tokens(p, limits)?,
-    })
-}
-
-fn temperature(p: &Parameters) -> Result<f32, Error> {
-    let Some(given) = p.temperature else { return Ok(1.0) };
-    if p.dialect != Dialect::Native && given == 0.0 {
-        return Ok(0.0);
-    }
-    // Written so that NaN is refused, too.
-    if !(given > 0.0 && given <= MAX_TEMPERATURE) {
-        let message =
-            format!("`temperature` must be strictly positive and <= {MAX_TEMPERATURE}. Given: {given}");
-        return Err(Error::invalid("temperature", message));
-    }
-    Ok(if given < MIN_TEMPERATURE { 0.0 } else { given as f32 })
-}
-
-fn ranged(
-    name: &'static str,
-    given: Option<f64>,
-    range: RangeInclusive<f64>,
-    default: f32,
-) -> Result<f32, Error> {
-    match given {
-        None => Ok(default),
-        Some(value) if range.contains(&value) => Ok(value as f32),
-        Some(value) => {
-            let (min, max) = (range.start(), range.end());
-            Err(Error::invalid(name, format!("`{name}` must be >= {min:?} and <= {max:?}. Given: {value}")))
-        }
-    }
-}
-
-fn probability(name: &'static str, given: Option<f64>) -> Result<f32, Error> {
-    match given {
-        None => Ok(1.0),
-        // What 32 bits would round to zero keeps the most likely token alone, as the smallest of them does.
-        Some(p) if p > 0.0 && p <= 1.0 => Ok((p as f32).max(f32::MIN_POSITIVE)),
-        Some(p) => Err(Error::invalid(name, format!("`{name}` must be > 0.0 and <= 1.0. Given: {p}"))),
-    }
-}
-
-fn top_k(p: &Parameters, limits: &RequestLimits) -> Result<u32, Error> {
-    match p.top_k {
-        None => Ok(0),
-        // What OpenAI's clients know from other servers as "off".
-        Some(-1 | 0) if p.dialect != Dialect::Native => Ok(0),
-        Some(k) if k > 0 => Ok(u32::try_from(k).unwrap_or(u32::MAX).min(limits.vocab_size)),
-        Some(k) => Err(Error::invalid("top_k", format!("`top_k` must be strictly positive. Given: {k}"))),
-    }
-}
-
-fn logit_bias(p: &Parameters, limits: &RequestLimits) -> Result<Vec<(u32, f32)>, Error> {
-    let refuse = |message: String| Err(Error::invalid("logit_bias", message));
-    if p.logit_bias.len() > MAX_LOGIT_BIASES {
-        let given = p.logit_bias.len();
-        return refuse(format!("`logit_bias` supports up to {MAX_LOGIT_BIASES} tokens. Given: {given}"));
-    }
-    let mut biases = Vec::with_capacity(p.logit_bias.len());
-    for &(id, bias) in &p.logit_bias {
-        if id >= u64::from(limits.vocab_size) {
-            return refuse(format!("`logit_bias` token ids must be < {}. Given: {id}", limits.vocab_size));
-        }
-        if !(-100.0..=100.0).contains(&bias) {
-            return refuse(format!("`logit_bias` values must be >= -100 and <= 100. Given: {bias}"));
-        }
-        biases.push((id as u32, bias as f32));
-    }
-    Ok(biases)
-}
-
-fn top_n_tokens(p: &Parameters, limits: &RequestLimits) -> Result<u32, Error> {
-    let (given, max) = (p.top_n_tokens.unwrap_or(0), limits.max_top_n_tokens);
-    if given > u64::from(max) {
-        let name = p.dialect.name("top_n_tokens");
-        let message = format!("`{name}` must be >= 0 and <= {max} (--max-top-n-tokens). Given: {given}");
-        return Err(Error::invalid(name, message));
-    }
-    Ok(given as u32)
-}
-
-fn prompt_logprobs(p: &Parameters) -> Result<bool, Error> {
-    if p.prompt_logprobs && p.is_stream && p.dialect == Dialect::Native {
-        let message = "`decoder_input_details` == true is not supported when streaming tokens";
-        return Err(Error::invalid("decoder_input_details", message));
-    }
-    Ok(p.prompt_logprobs)
-}
-
-fn min_new_tokens(p: &Parameters, limits: &RequestLimits) -> Result<u32, Error> {
-    let (given, max) = (p.min_new_tokens.unwrap_or(0), limits.max_total_tokens);
-    if given > u64::from(max) {
-        let name = p.dialect.name("min_new_tokens");
-        return Err(Error::invalid(
-            name,
-            format!("`{name}` must be <= {max} (--max-total-tokens). Given: {given}"),
-        ));
-    }
-    Ok(given as u32)
-}
-
 fn check_stop(p: &Parameters, limits: &RequestLimits) -> Result<(), Error> {
     let (given, max) = (p.stop.len(), limits.max_stop_sequences);
     if given > max as usize {
@@ -470,5 +272,4 @@ fn too_small(name: &'static str) -> Error {
 }
 
 #[cfg(test)]
-#[path = "validation_tests.rs"]
 mod tests;

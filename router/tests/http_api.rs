@@ -389,6 +389,8 @@ async fn errors_under_v1_are_openais() {
     );
     let unknown = server.get("/v1/nothing").await;
     assert_eq!(unknown.json()["error"]["code"], "not_found");
+    let escape = server.get("/v1/models/%ff").await;
+    assert_eq!(escape.json()["error"]["code"], "not_found");
     let method = server.get("/v1/completions").await;
     assert_eq!(method.json()["error"]["code"], "method_not_allowed");
 }

@@ -1,5 +1,6 @@
 //! The served model, as OpenAI lists models.
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -17,7 +18,11 @@ async fn list(State(app): State<AppState>) -> Json<Value> {
     Json(json!({ "object": "list", "data": [model(&app)] }))
 }
 
-async fn one(State(app): State<AppState>, Path(id): Path<String>) -> Result<Json<Value>, Error> {
+async fn one(
+    State(app): State<AppState>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, Error> {
+    let Path(id) = id.map_err(|_| Error::UnknownRoute("/v1/models/ with a broken escape".to_owned()))?;
     app.check_model(Some(&id))?;
     Ok(Json(model(&app)))
 }
