@@ -3,6 +3,7 @@
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -49,7 +50,7 @@ def _tokenizer() -> Tokenizer:
 
 
 @cache
-def _reference(folder: Path) -> LlamaForCausalLM:
+def _reference(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
