@@ -37,7 +37,7 @@ impl Vitals {
         let is_late = self.timer_lag_ms.p99 > WORRYING_LAG_MS;
         (is_busy || is_late).then(|| {
             format!(
-                "the generator was short of processor time ({:.2} cores of {} threads, timers late by {:.0} ms at p99): \
+                "the generator was short of processor time ({:.2} cores, --threads {}, timers late by {:.0} ms at p99): \
                  the figures may be its own; raise --threads or free the machine",
                 self.cpu_cores, self.threads, self.timer_lag_ms.p99
             )

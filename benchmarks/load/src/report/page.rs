@@ -30,10 +30,9 @@ pub fn render(all: &[Results]) -> String {
 
 fn one(results: &Results) -> String {
     let all = std::slice::from_ref(results);
-    let latency = results.runs.iter().map(|run| latency_table(&run.summary));
     let figures: String = match results.sweep {
         Some(_) => sweep_table(results),
-        None => latency.collect(),
+        None => [requests_table(results), latency_tables(results)].concat(),
     };
     [figures, variation(results), errors(results), section("Plots", &plots(all))].concat()
 }
@@ -94,6 +93,37 @@ fn headline(results: &Results) -> Option<&Run> {
     results.runs.iter().find(|run| sustained.is_some() && run.rate == sustained).or(results.runs.first())
 }
 
+/// How many requests there were and at which rates, a row per repeat.
+fn requests_table(results: &Results) -> String {
+    let row = |(index, run): (usize, &Run)| {
+        let (requests, rates) = (&run.summary.requests, &run.summary.rates);
+        let cells = [
+            requests.completed.to_string(),
+            requests.failed.to_string(),
+            format!("{:.2}", run.summary.duration_s),
+            format!("{:.1}", requests.mean_concurrency),
+            rates.offered.map_or("–".into(), |rate| format!("{rate:.2}")),
+            format!("{:.2}", rates.sent),
+            format!("{:.2}", rates.achieved),
+            format!("{:.1}", run.summary.throughput.input_tokens_per_s),
+        ];
+        let cells: String = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+        format!("<tr><td>{}</td>{cells}</tr>", index + 1)
+    };
+    let head = "<th>Repeat</th><th>completed</th><th>failed</th><th>seconds</th><th>mean concurrency</th>\
+        <th>offered req/s</th><th>sent</th><th>achieved</th><th>input tok/s</th>";
+    section("Requests", &table(head, &results.runs.iter().enumerate().map(row).collect::<String>()))
+}
+
+fn latency_tables(results: &Results) -> String {
+    let several = results.runs.len() > 1;
+    let heading = |index: usize| {
+        if several { format!("Latency of repeat {}, ms", index + 1) } else { "Latency, ms".into() }
+    };
+    let tables = results.runs.iter().enumerate();
+    tables.map(|(index, run)| section(&heading(index), &latency_table(&run.summary))).collect()
+}
+
 fn latency_table(summary: &Summary) -> String {
     let latency = &summary.latency_ms;
     let rows = [
@@ -110,7 +140,7 @@ fn latency_table(summary: &Summary) -> String {
     let head = "<th></th><th>mean</th><th>p50</th><th>p90</th><th>p95</th><th>p99</th><th>max</th>";
     let warning =
         summary.generator.warning().map(|text| format!("<p class=\"warning\">{}</p>", escape(&text)));
-    section("Latency, ms", &[table(head, &rows.map(row).concat()), warning.unwrap_or_default()].concat())
+    [table(head, &rows.map(row).concat()), warning.unwrap_or_default()].concat()
 }
 
 fn variation(results: &Results) -> String {
@@ -237,19 +267,30 @@ fn distribution_plot(all: &[Results], title: &str, pick: fn(&Row) -> Option<f64>
     plot(title, "ms", "% of requests", request_series(all, points, true))
 }
 
-/// Tokens of the requests that ended in each of forty spans of the run.
+/// Generated tokens per second over the run, each request's spread evenly from its first piece to its end.
 fn throughput_plot(all: &[Results]) -> Plot {
-    const SPANS: usize = 40;
     let points = |run: &Run| {
         let width = (run.summary.duration_s / SPANS as f64).max(1e-9);
         let mut tokens = [0.0; SPANS];
-        for row in good(run) {
-            let ended = ((row.start_s + row.e2e_ms / 1e3) / width) as usize;
-            tokens[ended.min(SPANS - 1)] += f64::from(row.output_tokens) / width;
-        }
-        tokens.iter().enumerate().map(|(index, rate)| ((index as f64 + 0.5) * width, *rate)).collect()
+        good(run).for_each(|row| spread_tokens(&mut tokens, width, row));
+        tokens.iter().enumerate().map(|(index, sum)| ((index as f64 + 0.5) * width, sum / width)).collect()
     };
-    plot("Output tokens of requests that ended", "s", "tokens/s", request_series(all, points, true))
+    plot("Output tokens over the run", "s", "tokens/s", request_series(all, points, true))
+}
+
+/// Parts of a run that the throughput plot tells apart.
+const SPANS: usize = 40;
+
+fn spread_tokens(tokens: &mut [f64; SPANS], width: f64, row: &Row) {
+    let first = row.start_s + row.ttft_ms.unwrap_or(row.e2e_ms) / 1e3;
+    let last = row.start_s + row.e2e_ms / 1e3;
+    let (from, to) = ((first / width) as usize, ((last / width) as usize).min(SPANS - 1));
+    for (index, sum) in tokens.iter_mut().enumerate().take(to + 1).skip(from) {
+        let (start, end) = (index as f64 * width, (index + 1) as f64 * width);
+        let overlap = last.min(end) - first.max(start);
+        let share = if last > first { overlap / (last - first) } else { 1.0 };
+        *sum += f64::from(row.output_tokens) * share;
+    }
 }
 
 fn good(run: &Run) -> impl Iterator<Item = &Row> {
@@ -341,6 +382,19 @@ mod tests {
         assert!(page.contains("2 runs side by side"));
         assert!(page.contains("<th class=\"c0\">left</th><th class=\"c1\">right</th>"));
         assert!(page.contains("<span class=\"c1\">right</span>"));
+    }
+
+    #[test]
+    fn tokens_are_spread_over_the_time_of_generation() {
+        let mut tokens = [0.0; SPANS];
+        let row =
+            Row { start_s: 1.0, ttft_ms: Some(500.0), e2e_ms: 2500.0, output_tokens: 8, ..Row::default() };
+        spread_tokens(&mut tokens, 1.0, &row); // from 1.5 s to 3.5 s: a quarter, a half, a quarter
+        assert_eq!(tokens[..5], [0.0, 2.0, 4.0, 2.0, 0.0]);
+        let at_once =
+            Row { start_s: 1.0, ttft_ms: Some(0.0), e2e_ms: 0.0, output_tokens: 8, ..Row::default() };
+        spread_tokens(&mut tokens, 1.0, &at_once);
+        assert_eq!(tokens[1], 10.0);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::fmt::Write;
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 280.0;
 const LEFT: f64 = 62.0;
-const RIGHT: f64 = 14.0;
+const RIGHT: f64 = 24.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 44.0;
 /// Most dots of one series: more only make the page heavy.
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn points_lie_between_the_axes() {
         let svg = plot(&[(0.0, 0.0), (10.0, 10.0)]).render();
-        assert!(svg.contains("<polyline points=\"62.0,236.0 546.0,12.0\"/>"), "{svg}");
+        assert!(svg.contains("<polyline points=\"62.0,236.0 536.0,12.0\"/>"), "{svg}");
     }
 
     #[test]
