@@ -95,7 +95,8 @@ fn ours(jobs: &[Job]) -> Vec<Served> {
             ids.insert(id.expect("there is room"), next);
             next += 1;
         }
-        while let Some((_, outcome)) = outcomes.pop_front_if(|(at, _)| *at <= now) {
+        while outcomes.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, outcome)) = outcomes.pop_front() else { break };
             for event in scheduler.on_outcome(outcome).expect("it fits") {
                 if let EventKind::Token(..) = event.kind {
                     served[ids[&event.id]].token(now);

@@ -13,6 +13,7 @@ use axum::{Json, http};
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::Instrument;
 
+use crate::caller::CallerNames;
 use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::generation::EngineHandle;
@@ -35,6 +36,8 @@ pub struct AppState {
     pub tokenizer: Tokenizer,
     /// Conversations to tokens; `None` if the model has no chat template.
     pub chat: Option<Arc<ChatFormat>>,
+    /// Who sends them.
+    pub callers: CallerNames,
     /// Where requests go.
     pub engine: EngineHandle,
     /// What is counted.

@@ -4,7 +4,7 @@
 //! the engine never sees axum, and the scheduler sees neither clock nor I/O.
 //!
 //! - [`config`]: everything that can be set, parsed once and passed down
-//! - [`app`], [`routes`]: the HTTP service; [`body`] reads what comes in, [`sse`] streams what goes out
+//! - [`app`], [`routes`]: the HTTP service; [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
 //! - [`tgi`], [`openai`], [`logprobs`], [`response_headers`]: the words of the two families of clients
 //! - [`error`]: everything that can go wrong for a client
 //! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
@@ -19,6 +19,7 @@
 
 pub mod app;
 pub mod body;
+pub mod caller;
 pub mod chat;
 pub mod chat_template;
 pub mod config;
@@ -54,8 +55,9 @@ use thiserror::Error as ThisError;
 use tokio::net::TcpListener;
 
 use app::{AppState, ModelInfo};
+use caller::CallerNames;
 use chat::{ChatFormat, ChatFormatError};
-use config::{Limits, RouterConfig};
+use config::{RouterConfig, RouterOptions};
 use engine::{Engine, EngineError, EngineFacts, ShardedEngine};
 use limits::{LimitsError, RequestLimits};
 use metrics::Metrics;
@@ -99,7 +101,7 @@ pub async fn serve(
         ChatFormat::load(&config.model_path, tokenizer.vocabulary().tokenizer(), &facts.eos_token_ids)?;
     let limits = RequestLimits::new(&options.limits, &facts)?;
     let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
-    let scheduler = scheduler_config(&options.limits, &facts);
+    let scheduler = scheduler_config(options, &facts);
     let state = AppState {
         model: Arc::new(ModelInfo {
             id: config.model_id.clone(),
@@ -109,6 +111,7 @@ pub async fn serve(
         limits: Arc::new(limits),
         tokenizer,
         chat: chat.map(Arc::new),
+        callers: CallerNames::default(),
         engine: engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
@@ -132,13 +135,18 @@ pub async fn listen(service: Router, listener: TcpListener, shutdown: Shutdown) 
     }
 }
 
-fn scheduler_config(limits: &Limits, facts: &EngineFacts) -> SchedulerConfig {
+fn scheduler_config(options: &RouterOptions, facts: &EngineFacts) -> SchedulerConfig {
+    let limits = &options.limits;
     let max_blocks =
         limits.max_batch_total_tokens.map_or(u32::MAX, |tokens| tokens / facts.block_size.max(1));
     let max_step_tokens = limits.max_batch_prefill_tokens.unwrap_or(u32::MAX);
     SchedulerConfig {
         num_blocks: facts.num_blocks.min(max_blocks),
         max_step_tokens: facts.max_step_tokens.min(max_step_tokens),
+        max_queued_tokens: limits.max_queued_tokens,
+        max_queued_bytes: limits.max_queued_bytes,
+        target_itl: options.target_itl_ms.map(|ms| Duration::from_millis(ms.into())),
+        prefix_caching: options.prefix_caching,
         cache_secret: rand::random(),
         ..SchedulerConfig::new(facts, limits.max_concurrent_requests)
     }

@@ -4,12 +4,13 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+use crate::caller::Caller;
 use crate::chat::{Conversation, Message};
 use crate::error::Error;
 use crate::inference::Prompt;
 use crate::metrics::SequenceTimes;
 use crate::text_stream::Finish;
-use crate::validation::{Dialect, Parameters};
+use crate::validation::{Dialect, Parameters, SchedulingHints};
 
 /// The body of `/v1/chat/completions`.
 #[derive(Debug, Clone, Deserialize)]
@@ -42,6 +43,10 @@ pub struct ChatRequest {
     pub chat_template_kwargs: Option<Map<String, Value>>,
     pub add_generation_prompt: Option<bool>,
     pub continue_final_message: Option<bool>,
+    pub priority: Option<i64>,
+    pub cache_salt: Option<String>,
+    pub cache_ttl_ms: Option<u64>,
+    pub queue_timeout_ms: Option<u64>,
 }
 
 /// The body of `/v1/completions`.
@@ -71,6 +76,10 @@ pub struct CompletionRequest {
     pub repetition_penalty: Option<f64>,
     pub ignore_eos: Option<bool>,
     pub min_tokens: Option<u64>,
+    pub priority: Option<i64>,
+    pub cache_salt: Option<String>,
+    pub cache_ttl_ms: Option<u64>,
+    pub queue_timeout_ms: Option<u64>,
 }
 
 /// One stop string or several.
@@ -145,7 +154,7 @@ impl<'de> Deserialize<'de> for Seed {
 
 impl ChatRequest {
     /// Splits the request into conversation and parameters.
-    pub fn into_parts(self) -> Result<(Prompt, Parameters), Error> {
+    pub fn into_parts(self, caller: Caller) -> Result<(Prompt, Parameters), Error> {
         refuse_format(self.response_format.as_ref())?;
         let uses_tools = allows_tools(self.tool_choice.as_ref())?;
         let parameters = Parameters {
@@ -166,6 +175,13 @@ impl ChatRequest {
             seed: self.seed.map(|Seed(seed)| seed),
             top_n_tokens: self.top_logprobs.filter(|_| self.logprobs == Some(true)),
             logit_bias: self.logit_bias.map_or(Ok(Vec::new()), LogitBias::into_pairs)?,
+            hints: SchedulingHints {
+                caller,
+                priority: self.priority,
+                cache_salt: self.cache_salt,
+                cache_ttl_ms: self.cache_ttl_ms,
+                queue_timeout_ms: self.queue_timeout_ms,
+            },
             ..Parameters::default()
         };
         let tools = self.tools.filter(|tools| uses_tools && !tools.is_empty());
@@ -182,7 +198,7 @@ impl ChatRequest {
 
 impl CompletionRequest {
     /// The parameters, the same for all prompts. `n` of `best_of` sequences are shown, the best first.
-    pub fn parameters(&self) -> Result<Parameters, Error> {
+    pub fn parameters(&self, caller: Caller) -> Result<Parameters, Error> {
         refuse_format(self.response_format.as_ref())?;
         if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
             return Err(Error::NotSupported("suffix"));
@@ -207,6 +223,13 @@ impl CompletionRequest {
             top_n_tokens: self.logprobs,
             prompt_logprobs: self.echoes() && self.logprobs.is_some(),
             logit_bias: self.logit_bias.clone().map_or(Ok(Vec::new()), LogitBias::into_pairs)?,
+            hints: SchedulingHints {
+                caller,
+                priority: self.priority,
+                cache_salt: self.cache_salt.clone(),
+                cache_ttl_ms: self.cache_ttl_ms,
+                queue_timeout_ms: self.queue_timeout_ms,
+            },
             ..Parameters::default()
         })
     }
@@ -384,12 +407,12 @@ mod tests {
 
     fn chat(mut fields: Value) -> Result<(Prompt, Parameters), Error> {
         fields["messages"] = json!([{"role": "user", "content": "hi"}]);
-        serde_json::from_value::<ChatRequest>(fields).unwrap().into_parts()
+        serde_json::from_value::<ChatRequest>(fields).unwrap().into_parts(Caller::default())
     }
 
     fn completion(mut fields: Value) -> Result<Parameters, Error> {
         fields["prompt"] = json!("hi");
-        serde_json::from_value::<CompletionRequest>(fields).unwrap().parameters()
+        serde_json::from_value::<CompletionRequest>(fields).unwrap().parameters(Caller::default())
     }
 
     #[test]
@@ -397,7 +420,7 @@ mod tests {
         let fields = "model frequency_penalty logit_bias logprobs top_logprobs max_tokens max_completion_tokens n \
             presence_penalty stop stream stream_options seed temperature top_p tools tool_choice response_format \
             top_k min_p repetition_penalty ignore_eos min_tokens chat_template_kwargs add_generation_prompt \
-            continue_final_message best_of echo suffix";
+            continue_final_message best_of echo suffix priority cache_salt cache_ttl_ms queue_timeout_ms";
         let nulls: Map<String, Value> =
             fields.split_whitespace().map(|name| (name.to_owned(), Value::Null)).collect();
         let (_, parameters) = chat(nulls.clone().into()).unwrap();

@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::caller::Caller;
 use crate::detokenizer::Vocabulary;
 use crate::error::Error;
 use crate::text_stream::{End, Finish, Generated, TextToken};
-use crate::validation::{Dialect, Parameters};
+use crate::validation::{Dialect, Parameters, SchedulingHints};
 
 /// The body of `/generate`, `/generate_stream`, `/` and `/tokenize`. Unknown fields are ignored.
 #[derive(Debug, Clone, Deserialize)]
@@ -46,6 +47,10 @@ pub struct GenerateParameters {
     pub top_n_tokens: Option<u64>,
     pub grammar: Option<Value>,
     pub adapter_id: Option<String>,
+    pub priority: Option<i64>,
+    pub cache_salt: Option<String>,
+    pub cache_ttl_ms: Option<u64>,
+    pub queue_timeout_ms: Option<u64>,
 }
 
 /// What a request wants to be shown.
@@ -66,11 +71,11 @@ impl GenerateRequest {
     }
 
     /// Splits the request into prompt, parameters to validate, and what to show.
-    pub fn into_parts(self, is_stream: bool) -> Result<(String, Parameters, Wishes), Error> {
+    pub fn into_parts(self, is_stream: bool, caller: Caller) -> Result<(String, Parameters, Wishes), Error> {
         let p = self.parameters.unwrap_or_else(when_left_out);
         let prefill = p.decoder_input_details.unwrap_or(false);
         let wishes = Wishes { details: p.details.unwrap_or(false), prefill, full_text: p.return_full_text };
-        Ok((self.inputs, p.into_parameters(is_stream)?, wishes))
+        Ok((self.inputs, p.into_parameters(is_stream, caller)?, wishes))
     }
 }
 
@@ -79,7 +84,7 @@ fn when_left_out() -> GenerateParameters {
 }
 
 impl GenerateParameters {
-    fn into_parameters(self, is_stream: bool) -> Result<Parameters, Error> {
+    fn into_parameters(self, is_stream: bool, caller: Caller) -> Result<Parameters, Error> {
         self.refuse_what_is_not_built()?;
         Ok(Parameters {
             dialect: Dialect::Native,
@@ -103,6 +108,13 @@ impl GenerateParameters {
             top_n_tokens: self.top_n_tokens,
             prompt_logprobs: self.decoder_input_details.unwrap_or(false),
             logit_bias: Vec::new(),
+            hints: SchedulingHints {
+                caller,
+                priority: self.priority,
+                cache_salt: self.cache_salt,
+                cache_ttl_ms: self.cache_ttl_ms,
+                queue_timeout_ms: self.queue_timeout_ms,
+            },
         })
     }
 

@@ -2,8 +2,12 @@
 //! first [`check`], then, when the prompt is tokens, [`Checked::fit`].
 
 mod sampling;
+mod scheduling;
 
 use std::sync::Arc;
+
+use scheduling::Scheduling;
+pub use scheduling::SchedulingHints;
 
 use crate::error::Error;
 use crate::limits::RequestLimits;
@@ -65,6 +69,7 @@ pub struct Parameters {
     pub top_n_tokens: Option<u64>,
     pub prompt_logprobs: bool,
     pub logit_bias: Vec<(u64, f64)>,
+    pub hints: SchedulingHints,
 }
 
 /// Parameters in range; what is left to check needs the prompt.
@@ -78,6 +83,7 @@ pub struct Checked {
     truncate: Option<usize>,
     ignore_eos: bool,
     stop: Vec<String>,
+    scheduling: Scheduling,
 }
 
 /// A request that can be run.
@@ -94,6 +100,7 @@ pub struct ValidRequest {
     sampling: SamplingParams,
     seed: Option<u64>,
     ignore_eos: bool,
+    scheduling: Scheduling,
 }
 
 impl ValidRequest {
@@ -106,7 +113,7 @@ impl ValidRequest {
         };
         let sampling = SamplingParams { seed, ..self.sampling.clone() };
         let request = NewRequest::new(self.prompt.clone(), self.max_new_tokens, sampling);
-        NewRequest { ignore_eos: self.ignore_eos, ..request }
+        self.scheduling.apply(NewRequest { ignore_eos: self.ignore_eos, ..request })
     }
 }
 
@@ -120,6 +127,7 @@ pub fn check(p: Parameters, limits: &RequestLimits) -> Result<Checked, Error> {
         return Err(too_small(p.dialect.name("max_new_tokens")));
     }
     let truncate = truncate(&p, limits)?;
+    let scheduling = scheduling::check(p.hints)?;
     Ok(Checked {
         dialect: p.dialect,
         sampling,
@@ -129,6 +137,7 @@ pub fn check(p: Parameters, limits: &RequestLimits) -> Result<Checked, Error> {
         truncate,
         ignore_eos: p.ignore_eos,
         stop: p.stop,
+        scheduling,
     })
 }
 
@@ -162,6 +171,7 @@ impl Checked {
             sampling: self.sampling,
             seed: self.seed,
             ignore_eos: self.ignore_eos,
+            scheduling: self.scheduling,
         })
     }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::app::AppState;
 use crate::body::Body;
+use crate::caller::Caller;
 use crate::error::Error;
 use crate::inference::{Prepared, Prompt};
 use crate::logprobs::ChatLogprobs;
@@ -31,14 +32,18 @@ struct Wishes {
     stream_options: StreamOptions,
 }
 
-async fn chat(State(app): State<AppState>, Body(request): Body<ChatRequest>) -> Result<Response, Error> {
+async fn chat(
+    State(app): State<AppState>,
+    caller: Caller,
+    Body(request): Body<ChatRequest>,
+) -> Result<Response, Error> {
     app.check_model(request.model.as_deref())?;
     let mut guard = app.metrics.start_request();
     let wishes = Wishes {
         logprobs: request.logprobs.unwrap_or(false),
         stream_options: request.stream_options.unwrap_or_default(),
     };
-    let (prompt, parameters) = request.into_parts().inspect_err(|error| guard.fail(error))?;
+    let (prompt, parameters) = request.into_parts(caller).inspect_err(|error| guard.fail(error))?;
     if parameters.is_stream {
         return stream(&app, prompt, parameters, wishes, guard).await;
     }

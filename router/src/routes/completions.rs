@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::app::AppState;
 use crate::body::Body;
+use crate::caller::Caller;
 use crate::error::Error;
 use crate::inference::{Prepared, Prompt};
 use crate::logprobs::CompletionLogprobs;
@@ -45,6 +46,7 @@ struct Ready {
 
 async fn completions(
     State(app): State<AppState>,
+    caller: Caller,
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, Error> {
     app.check_model(request.model.as_deref())?;
@@ -57,7 +59,7 @@ async fn completions(
         choices_per_prompt: request.choices_per_prompt() as usize,
         stream_options: request.stream_options.unwrap_or_default(),
     };
-    let prepared = prepare(&app, request).await;
+    let prepared = prepare(&app, caller, request).await;
     let (ready, headers) = prepared.inspect_err(|error| guard.fail(error))?;
     if is_stream {
         return stream(&app, ready, wishes, headers, guard).await;
@@ -67,14 +69,18 @@ async fn completions(
     answer
 }
 
-async fn prepare(app: &AppState, request: CompletionRequest) -> Result<(Vec<Ready>, HeaderMap), Error> {
+async fn prepare(
+    app: &AppState,
+    caller: Caller,
+    request: CompletionRequest,
+) -> Result<(Vec<Ready>, HeaderMap), Error> {
     let (given, max) = (request.prompt.len(), app.limits.max_client_batch_size);
     if given == 0 || given > max as usize {
         let message =
             format!("`prompt` supports 1 to {max} prompts (--max-client-batch-size). Given: {given}");
         return Err(Error::invalid("prompt", message));
     }
-    let parameters = request.parameters()?;
+    let parameters = request.parameters(caller)?;
     let prompts = request.prompt.into_vec();
     let headers = early(&app.compute_type(), prompts.iter().map(Prompt::num_chars).sum());
     let ready = prompts.into_iter().map(|prompt| prepare_one(app, prompt, parameters.clone()));

@@ -8,6 +8,7 @@ use axum::{Json, Router};
 
 use crate::app::AppState;
 use crate::body::Body;
+use crate::caller::Caller;
 use crate::error::Error;
 use crate::inference::{Prepared, Prompt};
 use crate::metrics::RequestGuard;
@@ -28,45 +29,53 @@ pub fn router() -> Router<AppState> {
 
 async fn generate(
     State(app): State<AppState>,
+    caller: Caller,
     Body(request): Body<GenerateRequest>,
 ) -> Result<Response, Error> {
-    let (headers, answer) = whole(&app, request).await?;
+    let (headers, answer) = whole(&app, caller, request).await?;
     Ok((headers, Json(answer)).into_response())
 }
 
 async fn generate_stream(
     State(app): State<AppState>,
+    caller: Caller,
     Body(request): Body<GenerateRequest>,
 ) -> Result<Response, Error> {
-    stream(&app, request).await
+    stream(&app, caller, request).await
 }
 
 /// The answer is an array of one, and holds the prompt, too, unless the client says otherwise.
 async fn compatible(
     State(app): State<AppState>,
+    caller: Caller,
     Body(mut request): Body<GenerateRequest>,
 ) -> Result<Response, Error> {
     request.default_to_full_text();
     if request.stream == Some(true) {
-        return stream(&app, request).await;
+        return stream(&app, caller, request).await;
     }
-    let (headers, answer) = whole(&app, request).await?;
+    let (headers, answer) = whole(&app, caller, request).await?;
     Ok((headers, Json([answer])).into_response())
 }
 
-async fn whole(app: &AppState, request: GenerateRequest) -> Result<(HeaderMap, GenerateResponse), Error> {
+async fn whole(
+    app: &AppState,
+    caller: Caller,
+    request: GenerateRequest,
+) -> Result<(HeaderMap, GenerateResponse), Error> {
     let mut guard = app.metrics.start_request();
-    let answer = run(app, request, &guard).await;
+    let answer = run(app, caller, request, &guard).await;
     guard.finish(&answer);
     answer
 }
 
 async fn run(
     app: &AppState,
+    caller: Caller,
     request: GenerateRequest,
     guard: &RequestGuard,
 ) -> Result<(HeaderMap, GenerateResponse), Error> {
-    let (inputs, parameters, wishes) = request.into_parts(false)?;
+    let (inputs, parameters, wishes) = request.into_parts(false, caller)?;
     let prepared = app.prepare(Prompt::Text(inputs.clone()), parameters).await?;
     let mut sequences = app.complete(&prepared, guard.started()).await?;
     best_first(&mut sequences);
@@ -91,9 +100,9 @@ pub(crate) fn best_first(sequences: &mut [Generated]) {
     sequences.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
 }
 
-async fn stream(app: &AppState, request: GenerateRequest) -> Result<Response, Error> {
+async fn stream(app: &AppState, caller: Caller, request: GenerateRequest) -> Result<Response, Error> {
     let mut guard = app.metrics.start_request();
-    match start(app, request, &guard).await {
+    match start(app, caller, request, &guard).await {
         Ok((sequences, encoder)) => {
             let headers = early(&app.compute_type(), encoder.inputs.chars().count());
             Ok(sse::respond(sequences, encoder, guard, app.shutdown.clone(), headers))
@@ -107,10 +116,11 @@ async fn stream(app: &AppState, request: GenerateRequest) -> Result<Response, Er
 
 async fn start(
     app: &AppState,
+    caller: Caller,
     request: GenerateRequest,
     guard: &RequestGuard,
 ) -> Result<(Vec<crate::text_stream::TextStream>, NativeEncoder), Error> {
-    let (inputs, parameters, wishes) = request.into_parts(true)?;
+    let (inputs, parameters, wishes) = request.into_parts(true, caller)?;
     let prepared = app.prepare(Prompt::Text(inputs.clone()), parameters).await?;
     let sequences = app.start(&prepared, guard.started()).await?;
     let encoder = NativeEncoder { tokenizer: app.tokenizer.clone(), inputs, prepared, wishes, num_tokens: 0 };
