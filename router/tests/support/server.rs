@@ -60,6 +60,8 @@ pub fn facts() -> EngineFacts {
 /// The defaults of the flags.
 pub fn limits() -> Limits {
     Limits {
+        max_queued_tokens: 1_000_000,
+        max_queued_bytes: 1 << 28,
         max_concurrent_requests: 8,
         max_input_tokens: None,
         max_total_tokens: None,
