@@ -27,11 +27,11 @@ class Recipe:
     """What decides the result, together with the corpus."""
 
     seed: int = 1
-    steps: int = 6000
+    steps: int = 3100
     tokens: int = 3072
     rate: float = 4e-3
     warmup: int = 100
-    decay: float = 0.5
+    decay: float = 0.35
     weight_decay: float = 0.05
 
     def rate_at(self, step: int) -> float:
@@ -158,7 +158,7 @@ def train(tokenizer: Tokenizer, recipe: Recipe, work: Path) -> LlamaForCausalLM:
             speed = seen / (time.monotonic() - since)
             log.info("step %d loss %.4f tokens/s %.0f", step + 1, losses / 50, speed)
             since, seen, losses = time.monotonic(), 0, 0.0
-        if (step + 1) % 250 == 0:
+        if (step + 1) % 100 == 0:
             checkpoint.save(step + 1)
     return model
 
