@@ -27,7 +27,7 @@ class Recipe:
     """What decides the result, together with the corpus."""
 
     seed: int = 1
-    steps: int = 3100
+    steps: int = 6000
     tokens: int = 3072
     rate: float = 4e-3
     warmup: int = 100
