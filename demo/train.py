@@ -48,7 +48,7 @@ def _cosine(x: float) -> float:
 def new_model(tokenizer: Tokenizer, seed: int) -> LlamaForCausalLM:
     """A small Llama; four KV heads, so that tensor parallel 1, 2 and 4 work."""
     torch.manual_seed(seed)
-    ends = [tokenizer.token_to_id(END_OF_TURN), tokenizer.token_to_id(END_OF_TEXT)]
+    ends: list[int] = [tokenizer.token_to_id(text) for text in (END_OF_TURN, END_OF_TEXT)]  # type: ignore[misc]
     config = LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=192,
@@ -62,10 +62,9 @@ def new_model(tokenizer: Tokenizer, seed: int) -> LlamaForCausalLM:
         bos_token_id=None,
         eos_token_id=ends,
         pad_token_id=ends[1],
-        attn_implementation="sdpa",
     )
     model = LlamaForCausalLM(config)
-    model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=ends[1])
+    model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=ends[1])  # type: ignore[no-untyped-call]
     return model
 
 
@@ -140,7 +139,7 @@ def ship(model: LlamaForCausalLM, folder: Path) -> None:
     shipped = LlamaForCausalLM(model.config)
     shipped.load_state_dict(model.state_dict())
     shipped.generation_config = model.generation_config
-    shipped.to(torch.bfloat16).save_pretrained(folder)
+    shipped.bfloat16().save_pretrained(folder)
 
 
 def train(tokenizer: Tokenizer, recipe: Recipe, work: Path) -> LlamaForCausalLM:
