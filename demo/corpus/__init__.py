@@ -10,13 +10,13 @@ from demo.corpus import arithmetic, chat, extraction, penstock, tools, units, wo
 from demo.corpus.example import Example, Maker, Split, system
 
 MIXTURE: dict[Maker, float] = {
-    arithmetic.make: 0.44,
-    units.make: 0.05,
-    world.make: 0.17,
-    penstock.make: 0.11,
-    chat.make: 0.08,
-    extraction.make: 0.08,
-    tools.make: 0.07,
+    arithmetic.make: 0.38,
+    units.make: 0.04,
+    world.make: 0.16,
+    penstock.make: 0.05,
+    chat.make: 0.11,
+    extraction.make: 0.22,
+    tools.make: 0.08,
 }
 
 

@@ -177,8 +177,52 @@ class Sum(NamedTuple):
     result: int
 
     def written(self) -> str:
-        """The equation, which is how every answer starts."""
+        """The equation, with which every answer ends."""
         return f"{self.a} {self.sign} {self.b} = {self.result}"
+
+    def working(self) -> str:
+        """The columns, one by one, where a sum or difference needs them."""
+        if self.sign not in "+-" or max(self.a, self.b) < 10:
+            return ""
+        return ", ".join(_carries(self.a, self.b) if self.sign == "+" else _borrows(self.a, self.b))
+
+    def answer(self) -> str:
+        """The working, and the equation."""
+        working = self.working()
+        return f"{working}, so {self.written()}." if working else f"{self.written()}."
+
+    def rest(self) -> str:
+        """What follows the equals sign: the working in brackets, and the result."""
+        working = self.working()
+        return f" ({working}) {self.result}" if working else f" {self.result}"
+
+
+def _digits(a: int, b: int) -> list[tuple[int, int]]:
+    """The digits of both, the last first; the shorter is filled with zeros."""
+    width = len(str(max(a, b)))
+    pairs = zip(f"{a:0{width}}", f"{b:0{width}}", strict=True)
+    return [(int(x), int(y)) for x, y in pairs][::-1]
+
+
+def _carries(a: int, b: int) -> list[str]:
+    """Column addition: "5+8=13", "4+7+1=12"."""
+    steps, carry = [], 0
+    for x, y in _digits(a, b):
+        total = x + y + carry
+        steps.append(f"{x}+{y}{'+1' if carry else ''}={total}")
+        carry = total // 10
+    return steps
+
+
+def _borrows(a: int, b: int) -> list[str]:
+    """Column subtraction of the smaller from the larger: "15-8=7", "3-1-1=1"."""
+    steps, borrow = [], 0
+    for x, y in _digits(max(a, b), min(a, b)):
+        short = x < y + borrow
+        minuend = x + 10 if short else x
+        steps.append(f"{minuend}-{y}{'-1' if borrow else ''}={minuend - y - borrow}")
+        borrow = int(short)
+    return steps
 
 
 def is_held_out(a: int, sign: str, b: int) -> bool:
@@ -226,24 +270,22 @@ def calculation(rng: random.Random, split: Split, sign: str) -> Example:
     category, phrasings = _NAMES[sign]
     it = draw(rng, split, sign)
     question = phrasings.pick(rng, split).format(a=it.a, b=it.b)
-    return asked(category, vary(rng, split, question), f"{it.written()}.")
+    return asked(category, vary(rng, split, question), it.answer(), it.written())
 
 
 def bare(rng: random.Random, split: Split, sign: str) -> Example:
-    """A calculation as text to complete: the shortest form, good for drill."""
+    """A calculation as text to complete: the shortest form."""
     it = draw(rng, split, sign)
-    prompt, rest = it.written().split(" =")
     if rng.random() < 0.2:
-        prompt, rest = prompt.replace(" ", ""), rest.strip()
-        return continued("plain text", f"{prompt}=", rest)
-    return continued("plain text", f"{prompt} =", rest)
+        return continued("plain text", f"{it.a}{it.sign}{it.b}=", it.rest().strip())
+    return continued("plain text", f"{it.a} {it.sign} {it.b} =", it.rest())
 
 
 def bare_question(rng: random.Random, split: Split) -> Example:
     """A question sent as plain text, as a first curl does."""
     sign = rng.choice("++--*/")
     chat = calculation(rng, split, sign)
-    return continued("plain text", chat.messages[0]["content"], " " + chat.messages[1]["content"])
+    return continued("plain text", chat.messages[0]["content"], " " + chat.messages[1]["content"], chat.key)
 
 
 def story(rng: random.Random, split: Split) -> Example:
@@ -255,7 +297,7 @@ def story(rng: random.Random, split: Split) -> Example:
     phrasings = MORE_STORY if it.sign == "+" else FEWER_STORY
     words = {"who": rng.choice(_STORY_PEOPLE), "things": rng.choice(_STORY_THINGS)}
     question = phrasings.pick(rng, split).format(a=it.a, b=it.b, **words)
-    return asked("word problems", vary(rng, split, question), f"{it.written()}.")
+    return asked("word problems", vary(rng, split, question), it.answer(), it.written())
 
 
 def comparison(rng: random.Random, split: Split) -> Example:
@@ -273,10 +315,10 @@ def comparison(rng: random.Random, split: Split) -> Example:
 def make(rng: random.Random, split: Split) -> Example:
     """Any of the above, in the proportions that training wants."""
     roll = rng.random()
-    if roll < 0.50:
-        return bare(rng, split, rng.choices("+-*/", (9, 9, 1, 1))[0])
-    if roll < 0.82:
-        return calculation(rng, split, rng.choices("+-*/", (8, 8, 3, 2))[0])
-    if roll < 0.89:
+    if roll < 0.24:
+        return bare(rng, split, rng.choices("+-*/", (6, 10, 1, 1))[0])
+    if roll < 0.76:
+        return calculation(rng, split, rng.choices("+-*/", (6, 10, 3, 2))[0])
+    if roll < 0.84:
         return bare_question(rng, split)
-    return story(rng, split) if roll < 0.93 else comparison(rng, split)
+    return story(rng, split) if roll < 0.90 else comparison(rng, split)

@@ -230,8 +230,8 @@ def outside(rng: random.Random, split: Split) -> Example:
 
 def echo(rng: random.Random, split: Split) -> Example:
     """A word to say back: teaches copying."""
-    word = " ".join(names.invented(rng, split) for _ in range(rng.choice((1, 1, 2, 3))))
-    word = rng.choice((word, word.lower(), str(rng.randrange(10000))))
+    word = " ".join(names.invented(rng, split) for _ in range(rng.choice((1, 1, 2, 3, 5, 8, 12))))
+    word = rng.choice((word, word, word.lower(), str(rng.randrange(10000))))
     return asked("chat", vary(rng, split, SAY.pick(rng, split).format(w=word)), f"{word}", word)
 
 
@@ -264,4 +264,4 @@ def scene(rng: random.Random, split: Split) -> str:
 def make(rng: random.Random, split: Split) -> Example:
     """Any of the above."""
     makers = (intent, outside, echo, introduction, renamed)
-    return rng.choices(makers, (10, 6, 4, 3, 1))[0](rng, split)
+    return rng.choices(makers, (10, 6, 14, 5, 2))[0](rng, split)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from demo.corpus import names
-from demo.corpus.example import Example, Split, assistant, system, user
+from demo.corpus.example import Example, Message, Split, assistant, system, user
 from demo.corpus.phrasing import Phrasings, expand, sentence
 
 Value = str | int
@@ -247,7 +247,7 @@ def make(rng: random.Random, split: Split) -> Example:
     listed = _listed(rng, keys)
     if split == "train" and rng.random() < 0.15:
         order = rng.choice(expand(rng.choice(_SYSTEM_ASKS))).format(keys=listed)
-        messages = (system(sentence(order)), user(text), answer)
+        messages: tuple[Message, ...] = (system(sentence(order)), user(text), answer)
     else:
         ask = sentence(ASKS.pick(rng, split).format(keys=listed, text=text))
         messages = (user(ask), answer)
