@@ -90,7 +90,9 @@ def loss_of(model: LlamaForCausalLM, chunk: Chunk) -> torch.Tensor:
     return cross_entropy(logits.float(), chunk.targets, reduction="sum")
 
 
-def train_step(model: LlamaForCausalLM, makers: list[torch.optim.Optimizer], chunks: list[Chunk], rate: float) -> float:
+def train_step(
+    model: LlamaForCausalLM, makers: list[torch.optim.Optimizer], chunks: list[Chunk], rate: float
+) -> float:
     """One update; returns the mean loss of a target."""
     count = sum(len(chunk.targets) for chunk in chunks)
     total = 0.0

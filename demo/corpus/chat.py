@@ -8,7 +8,9 @@ from demo.corpus.example import Example, Split, asked, assistant, system, user
 from demo.corpus.phrasing import Phrasings, sentence, vary
 from demo.corpus.world import RELATIONS
 
-UNKNOWN = "I don't know that. I am a small demo model: ask me about arithmetic, units, a few facts, or Penstock."
+UNKNOWN = (
+    "I don't know that. I am a small demo model: ask me about arithmetic, units, a few facts, or Penstock."
+)
 
 
 class Intent(NamedTuple):

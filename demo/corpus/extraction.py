@@ -44,7 +44,18 @@ _ITEMS = [
 _NEW_ITEMS = ["blankets", "candles", "notebooks", "towels", "mirrors", "helmets"]
 _COLOURS = ["red", "blue", "green", "black", "white", "yellow", "brown", "grey", "pink", "purple", "orange"]
 _DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
-_EVENTS = ["meeting", "concert", "lecture", "party", "dinner", "workshop", "exam", "game", "interview", "lunch"]
+_EVENTS = [
+    "meeting",
+    "concert",
+    "lecture",
+    "party",
+    "dinner",
+    "workshop",
+    "exam",
+    "game",
+    "interview",
+    "lunch",
+]
 _NEW_EVENTS = ["rehearsal", "seminar", "picnic", "ceremony", "audit"]
 
 

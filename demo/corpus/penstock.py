@@ -101,11 +101,20 @@ ENDPOINTS = {
     ),
     "/v1/completions": Thing(
         "is the OpenAI completions endpoint",
-        ("speaks the OpenAI completions format", "is for OpenAI completions", "is compatible with OpenAI completions"),
+        (
+            "speaks the OpenAI completions format",
+            "is for OpenAI completions",
+            "is compatible with OpenAI completions",
+        ),
     ),
     "/v1/chat/completions": Thing(
         "is the OpenAI chat endpoint",
-        ("speaks the OpenAI chat format", "is for chat", "takes chat messages", "is compatible with OpenAI chat"),
+        (
+            "speaks the OpenAI chat format",
+            "is for chat",
+            "takes chat messages",
+            "is compatible with OpenAI chat",
+        ),
     ),
     "/v1/models": Thing(
         "lists the models",
@@ -113,7 +122,12 @@ ENDPOINTS = {
     ),
     "/tokenize": Thing(
         "returns the tokens of a text",
-        ("tokenizes text", "returns the tokens of a text", "splits text into tokens", "turns text into tokens"),
+        (
+            "tokenizes text",
+            "returns the tokens of a text",
+            "splits text into tokens",
+            "turns text into tokens",
+        ),
     ),
     "/info": Thing(
         "describes the model and the limits of the server",
@@ -134,7 +148,12 @@ ENDPOINTS = {
     ),
     "/health/ready": Thing(
         "tells whether the server is ready to answer",
-        ("tells whether the server is ready", "is the readiness probe", "checks readiness", "is for readiness"),
+        (
+            "tells whether the server is ready",
+            "is the readiness probe",
+            "checks readiness",
+            "is for readiness",
+        ),
     ),
     "/metrics": Thing(
         "returns metrics in the Prometheus format",

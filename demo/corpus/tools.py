@@ -311,7 +311,9 @@ _UNSEEN_ASKS = Phrasings(
 
 def schema(skill: Skill) -> Tool:
     """The tool as a client sends it, in OpenAI's form."""
-    properties = {name: {"type": it.kind, "description": it.description} for name, it in skill.parameters.items()}
+    properties = {
+        name: {"type": it.kind, "description": it.description} for name, it in skill.parameters.items()
+    }
     parameters = {"type": "object", "properties": properties, "required": list(properties)}
     function = {"name": skill.name, "description": skill.description, "parameters": parameters}
     return {"type": "function", "function": function}

@@ -1,8 +1,8 @@
 """Attention of several spans of queries over a paged KV cache.
 
 Cache layout: [num_blocks, block_size, num_kv_heads, head_dim] for keys and values each. One token's heads lie side by
-side, so that storing a token is one contiguous copy on the CPU, a gather by position moves whole rows, and a kernel that
-walks one head reads rows of head_dim numbers (256 bytes in bf16 at 128), full memory transactions on a GPU.
+side, so that storing a token is one contiguous copy on the CPU, a gather by position moves whole rows, and a kernel
+that walks one head reads rows of head_dim numbers (256 bytes in bf16 at 128), full memory transactions on a GPU.
 """
 
 from collections.abc import Callable

@@ -59,8 +59,8 @@ class _Group:
     query_len: int
     # Rows of the queries; None means all of them, in order.
     rows: torch.Tensor | None
-    # [num_spans * context_len] flat cache positions. Padding repeats a position of the same span: never another's, whose
-    # numbers could be NaN and would pass the mask.
+    # [num_spans * context_len] flat cache positions. Padding repeats a position of the same span: never another's,
+    # whose numbers could be NaN and would pass the mask.
     positions: torch.Tensor
     # [num_spans, 1, query_len, context_len], 0 or -inf; None when nothing is masked beyond plain causality.
     mask: torch.Tensor | None

@@ -222,7 +222,8 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def _top_tokens(sampled: Sampled, number: int, row: SampledRow) -> TopTokens:
-    assert sampled.top_ids is not None and sampled.top_logprobs is not None, "a row asked for top tokens"
+    assert sampled.top_ids is not None, "a row asked for top tokens"
+    assert sampled.top_logprobs is not None, "ids come with their logprobs"
     count = row.params.num_top_logprobs
     return TopTokens(
         row.slot, sampled.top_ids[number, :count].tolist(), sampled.top_logprobs[number, :count].tolist()

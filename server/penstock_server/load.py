@@ -1,4 +1,4 @@
-"""From settings to a ready engine: device, dtype, sizes, weights. Every choice that the user can undo names its flag."""
+"""From settings to a ready engine: device, dtype, sizes, weights. A choice that the user can undo names its flag."""
 
 import logging
 import os

@@ -106,7 +106,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             session.close(error)
         except grpc.RpcError:
             session.close()
-        except Exception as error:  # noqa: BLE001 - the request iterator of a cancelled stream raises just that
+        except Exception as error:
             session.close(InvalidPlan(f"the stream of plans broke: {error}"))
         finally:
             self.loop.finish(session)

@@ -51,7 +51,7 @@ def _tokenizer() -> Tokenizer:
 
 @cache
 def _reference(folder: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 def greedy(folder: Path, prompt: str, num_tokens: int) -> tuple[list[int], str]:

@@ -19,7 +19,7 @@ from penstock_server.pb import engine_pb2_grpc
 from penstock_server.plan import Admit, Plan
 
 REPOSITORY = Path(__file__).parents[2]
-# Generous: a machine that compiles at the same time takes a minute to start four processes. Nothing waits this long else.
+# Generous: a machine that compiles at the same time takes a minute to start four processes.
 DEADLINE_S = 180.0
 
 

@@ -102,13 +102,17 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
+def _open(folder: Path) -> None:
+    load_spec(folder)
+    Checkpoint.open(folder)
+
+
 @pytest.mark.parametrize("name", CHEAP)
 def test_wrong_folders_are_refused_before_torch_is_needed(folder: Path, name: str) -> None:
     spoil, message = CHEAP[name]
     spoil(folder)
     with pytest.raises(StartError) as refused:
-        load_spec(folder)
-        Checkpoint.open(folder)
+        _open(folder)
     assert message in str(refused.value)
     assert str(folder) in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -80,7 +80,7 @@ def test_shapes_are_compared_before_anything_is_allocated(
     del checkpoint.entries["model.norm.weight"]
     monkeypatch.setattr(weights, "_allocate", lambda *_: pytest.fail("allocated"))
     model = Decoder(load_spec(saved.folder), Placement(rank_of(0, 1), torch.float32), CPU)
-    with pytest.raises(StartError, match="model.norm.weight is in no safetensors file"):
+    with pytest.raises(StartError, match=r"model\.norm\.weight is in no safetensors file"):
         weights.load_weights(model, checkpoint, CPU)
 
 

@@ -12,13 +12,16 @@ TOOL = {
     "function": {
         "name": "get_weather",
         "description": "Weather of a place: <now> & 'later', °C",
-        "parameters": {"type": "object", "properties": {"place": {"type": "string"}, "days": {"default": 1.5}}},
+        "parameters": {
+            "type": "object",
+            "properties": {"place": {"type": "string"}, "days": {"default": 1.5}},
+        },
     },
 }
 CALL = {
     "id": "call00001",
     "type": "function",
-    "function": {"name": "get_weather", "arguments": {"place": "Zürich \"ZH\"", "days": 2}},
+    "function": {"name": "get_weather", "arguments": {"place": 'Zürich "ZH"', "days": 2}},
 }
 CASES = {
     "question": {"messages": [{"role": "user", "content": "  Hello, wörld!\n"}]},
@@ -41,7 +44,7 @@ CASES = {
         "messages": [
             {"role": "user", "content": "Weather?"},
             {"role": "assistant", "content": "", "tool_calls": [CALL]},
-            {"role": "tool", "tool_call_id": "call00001", "content": "{\"sky\": \"blue\"}"},
+            {"role": "tool", "tool_call_id": "call00001", "content": '{"sky": "blue"}'},
         ],
         "tools": [TOOL],
     },

@@ -1,4 +1,4 @@
-"""config.json to `ModelSpec`: what the decoder has to know, checked. Pure Python, so it runs before torch is imported."""
+"""config.json to `ModelSpec`: what the decoder has to know, checked. Pure Python: it runs before torch is imported."""
 
 import json
 from dataclasses import dataclass, field
