@@ -156,15 +156,15 @@ pub struct LoadArgs {
     /// How requests arrive; by default `poisson` if --rate is given, else `closed`
     #[arg(long, value_enum)]
     pub arrival: Option<ArrivalKind>,
-    /// Requests kept running by `closed`
-    #[arg(long, default_value_t = 1, value_parser = at_least_one, allow_negative_numbers = true)]
-    pub concurrency: usize,
+    /// Requests kept running by `closed` [default: 1]
+    #[arg(long, value_parser = at_least_one, allow_negative_numbers = true)]
+    pub concurrency: Option<usize>,
     /// Requests (or conversations) per second
     #[arg(long, value_parser = positive, allow_negative_numbers = true)]
     pub rate: Option<f64>,
-    /// Shape of `gamma`: 1 is Poisson, smaller comes in bursts, larger evens out
-    #[arg(long, default_value_t = 0.5, value_parser = positive, allow_negative_numbers = true)]
-    pub burstiness: f64,
+    /// Shape of `gamma`: 1 is Poisson, smaller comes in bursts, larger evens out [default: 0.5]
+    #[arg(long, value_parser = positive, allow_negative_numbers = true)]
+    pub burstiness: Option<f64>,
     /// Rate at the end of `ramp`
     #[arg(long, value_parser = positive, allow_negative_numbers = true)]
     pub ramp_to: Option<f64>,
@@ -327,6 +327,8 @@ pub struct OutputArgs {
     pub quiet: bool,
 }
 
+/// Shape of `gamma` where no flag says it: clearly in bursts.
+const DEFAULT_BURSTINESS: f64 = 0.5;
 /// Requests sent where no flag says how many or how long.
 const DEFAULT_NUM_REQUESTS: usize = 100;
 /// Different sessions prepared for a run that only a duration ends; they come again if it needs more.
@@ -352,22 +354,14 @@ impl LoadArgs {
             self.rate.ok_or_else(|| Error::flag("--arrival", self.kind().name(), missing))
         };
         Ok(match self.kind() {
-            ArrivalKind::Closed => return self.refuse_rate().map(|()| None),
-            ArrivalKind::Trace => None,
+            ArrivalKind::Closed | ArrivalKind::Trace => None,
             ArrivalKind::Constant => Some(Arrival::Constant { rate: rate()? }),
             ArrivalKind::Poisson => Some(Arrival::Gamma { rate: rate()?, shape: 1.0 }),
-            ArrivalKind::Gamma => Some(Arrival::Gamma { rate: rate()?, shape: self.burstiness }),
+            ArrivalKind::Gamma => {
+                Some(Arrival::Gamma { rate: rate()?, shape: self.burstiness.unwrap_or(DEFAULT_BURSTINESS) })
+            }
             ArrivalKind::Ramp => Some(Arrival::Ramp { from: rate()?, to: self.ramp_end()? }),
         })
-    }
-
-    fn refuse_rate(&self) -> Result<(), Error> {
-        match self.rate {
-            Some(rate) => {
-                Err(Error::flag("--rate", rate, "has no meaning with --arrival closed; use --concurrency"))
-            }
-            None => Ok(()),
-        }
     }
 
     fn ramp_end(&self) -> Result<f64, Error> {
@@ -395,6 +389,7 @@ impl RunArgs {
         self.load.shape()?;
         self.source()?;
         self.check_trace()?;
+        self.check_unused()?;
         self.sampling("")?;
         if self.output.count_tokens == CountTokens::Tokenizer && self.input.tokenizer.is_none() {
             return Err(Error::flag(
@@ -403,11 +398,49 @@ impl RunArgs {
                 "needs --tokenizer, a folder or `server`",
             ));
         }
-        if self.input.range_ratio > 0.0 && self.input_kind() != InputKind::Random {
-            let problem = format!("lengths of --input {} are not drawn", self.input_kind().name());
-            return Err(Error::flag("--range-ratio", self.input.range_ratio, problem));
-        }
         Ok(())
+    }
+
+    /// Flags that the others leave without any effect are mistakes; they are refused rather than ignored.
+    fn check_unused(&self) -> Result<(), Error> {
+        let unused = self.unused_load_flags().into_iter().chain(self.unused_input_flags());
+        let first =
+            unused.into_iter().find_map(|(flag, value, problem)| Some(Error::flag(flag, value?, problem)));
+        first.map_or(Ok(()), Err)
+    }
+
+    fn unused_load_flags(&self) -> [Unused; 4] {
+        let (load, arrival) = (&self.load, self.load.kind());
+        let by_rate = !matches!(arrival, ArrivalKind::Closed | ArrivalKind::Trace);
+        let (is_closed, is_gamma, is_ramp) =
+            (arrival == ArrivalKind::Closed, arrival == ArrivalKind::Gamma, arrival == ArrivalKind::Ramp);
+        let problem = |instead: &str| format!("has no effect with --arrival {}; {instead}", arrival.name());
+        [
+            ("--rate", given(load.rate, by_rate), problem("use --concurrency or --trace-speed")),
+            ("--concurrency", given(load.concurrency, is_closed), problem("use --max-concurrency")),
+            ("--burstiness", given(load.burstiness, is_gamma), problem("it needs gamma")),
+            ("--ramp-to", given(load.ramp_to, is_ramp), problem("it needs ramp")),
+        ]
+    }
+
+    fn unused_input_flags(&self) -> [Unused; 4] {
+        let (input, kind) = (&self.input, self.input_kind());
+        let (is_random, is_prompt) = (kind == InputKind::Random, kind == InputKind::Prompt);
+        let ratio = Some(input.range_ratio).filter(|ratio| *ratio > 0.0);
+        let prefix = Some(input.prefix_len).filter(|len| *len > 0);
+        let dataset = input.dataset.as_ref().map(|path| path.display());
+        let problem =
+            |instead: &str| format!("has no effect with --input {}; it needs {instead}", kind.name());
+        [
+            ("--range-ratio", given(ratio, is_random), problem("random")),
+            ("--prefix-len", given(prefix, is_random), problem("random")),
+            ("--prompt", given(input.prompt.as_ref(), is_prompt), problem("prompt")),
+            (
+                "--dataset",
+                given(dataset, !is_random && !is_prompt),
+                problem("sharegpt, jsonl, mooncake or azure"),
+            ),
+        ]
     }
 
     fn check_trace(&self) -> Result<(), Error> {
@@ -487,6 +520,14 @@ fn parse_object(text: &str) -> Result<serde_json::Map<String, serde_json::Value>
         .map_err(|error| Error::flag("--extra-body", text, format!("not a JSON object: {error}")))
 }
 
+/// A flag, its value if it was given in vain, and what to do instead.
+type Unused = (&'static str, Option<String>, String);
+
+/// The value of a flag that was given although it is not used.
+fn given(value: Option<impl ToString>, is_used: bool) -> Option<String> {
+    value.filter(|_| !is_used).map(|value| value.to_string())
+}
+
 fn positive(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
     number.ok_or_else(|| "must be a number above 0".into())
@@ -552,11 +593,23 @@ mod tests {
             ("--arrival gamma", "--arrival gamma: needs --rate"),
             ("--arrival ramp --rate 2", "needs --ramp-to"),
             ("--arrival trace", "--arrival trace: --input random has no times; use mooncake, azure or jsonl"),
-            ("--arrival closed --rate 2", "--rate 2: has no meaning with --arrival closed"),
+            ("--arrival closed --rate 2", "--rate 2: has no effect with --arrival closed; use --concurrency"),
             ("--input sharegpt", "--input sharegpt: needs --dataset"),
+            (
+                "--rate 2 --concurrency 8",
+                "--concurrency 8: has no effect with --arrival poisson; use --max-concurrency",
+            ),
+            ("--burstiness 2", "--burstiness 2: has no effect with --arrival closed; it needs gamma"),
+            (
+                "--dataset x.json",
+                "--dataset x.json: has no effect with --input random; it needs sharegpt, jsonl",
+            ),
             ("--count-tokens tokenizer", "--count-tokens tokenizer: needs --tokenizer"),
             ("--extra-body [1]", "--extra-body [1]: not a JSON object"),
-            ("--prompt hi --range-ratio 0.5", "--range-ratio 0.5: lengths of --input prompt are not drawn"),
+            (
+                "--prompt hi --range-ratio 0.5",
+                "--range-ratio 0.5: has no effect with --input prompt; it needs random",
+            ),
             ("--rate -1", "must be a number above 0"),
             ("--concurrency 0", "must be a whole number above 0"),
             ("--range-ratio 2", "must be from 0 to 1"),

@@ -191,7 +191,7 @@ fn timing(args: &RunArgs, sessions: &[Session], seed: u64) -> Result<Timing, Err
     let schedule = match (load.kind(), load.shape()?) {
         (ArrivalKind::Closed, _) => {
             return Ok(Timing::Closed {
-                concurrency: load.concurrency,
+                concurrency: load.concurrency.unwrap_or(1),
                 count: extent.count,
                 span: extent.span,
             });

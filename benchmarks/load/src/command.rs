@@ -97,6 +97,13 @@ fn swept_arrival(args: &RunArgs) -> Result<ArrivalKind, Error> {
     if let Some(rate) = args.load.rate {
         return Err(Error::flag("--rate", rate, "a sweep chooses the rates; use --from, --to or --rates"));
     }
+    if args.load.repeats > 1 {
+        return Err(Error::flag(
+            "--repeats",
+            args.load.repeats,
+            "a sweep measures each rate once; repeat with `run`",
+        ));
+    }
     match args.load.arrival.unwrap_or(ArrivalKind::Poisson) {
         kind @ (ArrivalKind::Constant | ArrivalKind::Poisson | ArrivalKind::Gamma) => Ok(kind),
         other => Err(Error::flag("--arrival", other.name(), "a sweep needs constant, poisson or gamma")),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -71,6 +71,8 @@ pub fn request_headers(
     let mut headers = HeaderMap::new();
     let host = HeaderValue::from_str(&endpoint.authority);
     headers.insert(HOST, host.map_err(|_| Error::flag("--url", &endpoint.authority, "not a host name"))?);
+    headers
+        .insert(USER_AGENT, HeaderValue::from_static(concat!("penstock-bench/", env!("CARGO_PKG_VERSION"))));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(key) = api_key {
         let value = HeaderValue::from_str(&format!("Bearer {key}"));

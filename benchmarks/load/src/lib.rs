@@ -17,6 +17,7 @@ mod api;
 mod args;
 mod arrival;
 mod bench;
+mod calendar;
 mod client;
 mod command;
 mod driver;

@@ -196,9 +196,11 @@ impl Setup {
             api: args.target.api.name().into(),
             model: model.into(),
             arrival: arrival.into(),
-            concurrency: (arrival == "closed").then_some(load.concurrency).or(load.max_concurrency),
+            concurrency: (arrival == "closed")
+                .then_some(load.concurrency.unwrap_or(1))
+                .or(load.max_concurrency),
             rate: load.rate,
-            burstiness: (arrival == "gamma").then_some(load.burstiness),
+            burstiness: load.burstiness,
             ramp_to: load.ramp_to,
             num_requests: load.max_requests(),
             duration_s: load.duration.map(|span| span.as_secs_f64()),

@@ -1,5 +1,6 @@
 //! Lays the page out: cards and tables for figures, plots over time, over the distribution and over a sweep's rates.
 
+use crate::calendar;
 use crate::results::{Results, Row, Run, Variation};
 use crate::stats::{Distribution, percentile};
 use crate::summary::Summary;
@@ -303,7 +304,7 @@ fn settings(all: &[Results]) -> String {
         let given = fields.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
         let listed: Vec<String> =
             given.map(|(name, value)| format!("{name} {}", value.to_string().trim_matches('"'))).collect();
-        let version = format!("penstock-bench {}", one.version);
+        let version = format!("penstock-bench {} · {}", one.version, calendar::format(one.created_unix_s));
         format!(
             "<p class=\"meta\"><b>{}</b>: {} · {version}</p>",
             escape(&one.label),

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::synthetic::TextMaker;
 use super::{DEFAULT_OUTPUT_LEN, Message, Session, Turn, WorkloadConfig, non_empty, read_file};
+use crate::calendar;
 use crate::error::Error;
 use crate::tokens::TokenCounter;
 
@@ -129,28 +130,8 @@ impl<'c> Blocks<'c> {
 
 fn parse_azure_row(row: &str) -> Option<(f64, u32, u32)> {
     let mut cells = row.split(',').map(str::trim);
-    let at = parse_timestamp(cells.next()?)?;
+    let at = calendar::parse(cells.next()?)?;
     Some((at, cells.next()?.parse().ok()?, cells.next()?.parse().ok()?))
-}
-
-/// Seconds since 1970 of `2023-11-16 18:15:46.6805900`, with or without `T` and a zone of `Z` or `+00:00`.
-fn parse_timestamp(text: &str) -> Option<f64> {
-    let (date, time) = text.split_once([' ', 'T'])?;
-    let time = time.trim_end_matches('Z').split('+').next()?;
-    let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
-    let mut time = time.splitn(3, ':').map(|part| part.parse::<f64>().ok());
-    let days = days_since_1970(date.next()??, date.next()??, date.next()??);
-    let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
-    Some(days as f64 * 86_400.0 + hour * 3_600.0 + minute * 60.0 + second)
-}
-
-/// Howard Hinnant's count of days in the Gregorian calendar, with years that start in March.
-fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
 #[cfg(test)]
@@ -201,16 +182,5 @@ mod tests {
         let file = file("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2\n");
         let problem = config(Source::Azure(file.path().into())).build(None).await.unwrap_err().to_string();
         assert!(problem.contains("line 2") && problem.contains("expected"), "{problem}");
-    }
-
-    #[test]
-    fn timestamps_count_from_1970() {
-        assert_eq!(parse_timestamp("1970-01-02 00:00:01"), Some(86_401.0));
-        assert_eq!(parse_timestamp("2024-03-01T00:00:00.5Z"), Some(1_709_251_200.5));
-        assert_eq!(
-            parse_timestamp("2024-05-10 00:00:00.009930+00:00").map(f64::floor),
-            Some(1_715_299_200.0)
-        );
-        assert_eq!(parse_timestamp("noon"), None);
     }
 }
