@@ -78,11 +78,10 @@ docs: setup ## docs/flags.md from the launcher's own flags
 
 .PHONY: bench
 bench: setup ## measure the demo model on this machine; the report is target/bench.html
-	cargo build --release --locked -p penstock-load
 	@$(BIN)/launcher --port $(BENCH_PORT) 2> target/bench-server.log & server=$$!; \
 	trap 'kill $$server; wait $$server || true' EXIT; \
 	until curl --silent --fail http://127.0.0.1:$(BENCH_PORT)/health; do kill -0 $$server; sleep 0.2; done; \
-	target/release/penstock-bench run --url http://127.0.0.1:$(BENCH_PORT) --concurrency 16 --num-requests 200 \
+	$(BIN)/penstock-bench run --url http://127.0.0.1:$(BENCH_PORT) --concurrency 16 --num-requests 200 \
 		--output target/bench.json --html target/bench.html
 
 .PHONY: demo-model

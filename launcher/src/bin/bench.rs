@@ -1,4 +1,4 @@
-//! The `penstock-bench` command; everything is in the library.
+//! The `penstock-bench` command; everything is in `penstock-load`.
 
 use std::process::ExitCode;
 
