@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, error};
 
 use crate::engine::{Engine, EngineError};
@@ -14,6 +15,9 @@ use crate::scheduler::{
     Event, EventKind, Failure, Load, MAX_PLANS_IN_FLIGHT, Mismatch, Outcome, RequestId, Scheduler,
     SchedulerConfig, StepTimings, Totals,
 };
+
+/// How often deadlines in the queue are looked at when nothing else happens.
+const TICK: Duration = Duration::from_millis(50);
 
 /// What an operator sees of the loop, step by step. Implemented by the metrics.
 pub trait Observer: Send + 'static {
@@ -47,14 +51,18 @@ pub fn spawn(engine: Box<dyn Engine>, config: SchedulerConfig, observer: impl Ob
         listeners: HashMap::new(),
         started: Instant::now(),
         in_flight: 0,
+        is_checked: true,
     };
+    let running = tokio::spawn(engine_loop.run(commands));
     tokio::spawn(async move {
-        let status = match engine_loop.run(commands).await {
-            Ok(()) => EngineStatus::Lost("the engine loop has ended".to_owned()),
-            Err(lost) => EngineStatus::Lost(lost),
+        let lost = match running.await {
+            Ok(Ok(())) => "the engine loop has ended".to_owned(),
+            Ok(Err(lost)) => lost,
+            // The panic is in the log already; whoever serves ends the process.
+            Err(panic) => format!("the engine loop failed: {panic}"),
         };
         // Nobody may be left to hear it.
-        let _ = status_tx.send(status);
+        let _ = status_tx.send(EngineStatus::Lost(lost));
     });
     EngineHandle { commands: commands_tx, status, facts }
 }
@@ -66,10 +74,14 @@ struct EngineLoop {
     listeners: HashMap<RequestId, mpsc::UnboundedSender<GenerationEvent>>,
     started: Instant,
     in_flight: usize,
+    /// Whether the scheduler's accounts were checked since the last command.
+    is_checked: bool,
 }
 
 impl EngineLoop {
     async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) -> Result<(), String> {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let turn = tokio::select! {
                 command = commands.recv() => match command {
@@ -77,18 +89,30 @@ impl EngineLoop {
                     None => return Ok(()),
                 },
                 outcome = self.engine.recv() => self.on_outcome(outcome),
+                _ = ticks.tick() => { self.check_if_idle(); Ok(()) }
             };
             // Commands that are already here go into the same plan.
             while let Ok(command) = commands.try_recv() {
                 self.on_command(command);
             }
+            let expired = self.scheduler.expire(self.started.elapsed());
+            self.publish(expired);
             if let Err(lost) = turn.and_then(|()| self.send_plans()) {
                 return Err(self.fail_all(lost, commands));
             }
         }
     }
 
+    /// Once after every busy spell: no block may have leaked, none may have two owners.
+    fn check_if_idle(&mut self) {
+        if !self.is_checked && self.scheduler.is_idle() {
+            self.scheduler.check();
+            self.is_checked = true;
+        }
+    }
+
     fn on_command(&mut self, command: Command) {
+        self.is_checked = false;
         match command {
             Command::Submit { request, events, reply } => {
                 let accepted = self.scheduler.on_request(*request, self.started.elapsed());

@@ -84,6 +84,8 @@ pub enum ServeError {
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
     #[error("cannot serve: {0}")]
     Io(#[from] std::io::Error),
+    #[error("the model shards are lost: {0}")]
+    Lost(String),
 }
 
 /// Serves until the shutdown is complete. The shards must be up; the listener is bound by the caller, who knows the
@@ -116,9 +118,27 @@ pub async fn serve(
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
     };
+    let mut engine = state.engine.clone();
+    let ending = shutdown.clone();
+    let lost = async {
+        let reason = engine.wait_for_loss().await;
+        // Every stream has its final error; what is left is to let them be read.
+        ending.trigger();
+        reason
+    };
+    let serving = async {
+        tokio::select! {
+            served = listen(app::app(state), listener, shutdown) => served,
+            () = keep_up(metrics) => Ok(()),
+        }
+    };
+    tokio::pin!(serving);
     tokio::select! {
-        served = listen(app::app(state), listener, shutdown) => Ok(served?),
-        () = keep_up(metrics) => Ok(()),
+        served = &mut serving => Ok(served?),
+        reason = lost => {
+            serving.await?;
+            Err(ServeError::Lost(reason))
+        }
     }
 }
 

@@ -4,6 +4,7 @@ mod support;
 
 use std::time::Duration;
 
+use penstock_router::engine::EngineFacts;
 use penstock_router::engine_loop::{self, Observer, StepSummary};
 use penstock_router::generation::{EngineHandle, EngineStatus, Generation, GenerationEvent};
 use penstock_router::scheduler::{
@@ -73,6 +74,37 @@ async fn sends_the_next_plan_before_the_outcome_of_the_last() {
         tokio::task::yield_now().await;
     }
     assert_eq!(reader.await.unwrap().0, expected_tokens(&[1, 2, 3], 0, 6, &small_facts()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_too_long_hears_so_though_no_step_ends() {
+    let facts = EngineFacts { num_slots: 1, ..small_facts() };
+    let (engine, _) = FakeEngine::gated(facts.clone());
+    let engine = engine_loop::spawn(Box::new(engine), SchedulerConfig::new(&facts, 128), Ignore);
+    let _first = engine.submit(request(&[1, 2, 3], 100)).await.unwrap();
+    let queue_timeout = Some(Duration::from_millis(200));
+    let late = NewRequest { queue_timeout, ..request(&[4, 5], 1) };
+    let mut late = engine.submit(late).await.unwrap();
+    let Some(GenerationEvent::Failed(Failure::QueueDeadline { limit_ms: 200, .. })) = late.next().await
+    else {
+        panic!("it does not fail by its deadline");
+    };
+}
+
+#[tokio::test]
+async fn a_panic_in_the_loop_is_a_loss_that_is_told() {
+    let (engine, control) = spawn(FakeEngine::new(small_facts()));
+    // The fake shard checks plans by assertions; a poisoned lock makes the next one panic.
+    let plans = control.plans.clone();
+    let poisoned = std::thread::spawn(move || {
+        let _held = plans.lock().unwrap();
+        panic!("poison");
+    });
+    assert!(poisoned.join().is_err());
+    let mut generation = engine.submit(request(&[1, 2], 3)).await.unwrap();
+    while generation.next().await.is_some() {}
+    let lost = engine.clone().wait_for_loss().await;
+    assert!(lost.contains("panic"), "{lost}");
 }
 
 #[tokio::test]
