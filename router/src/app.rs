@@ -102,6 +102,8 @@ pub fn app(state: AppState) -> Router {
         .merge(routes::info::router())
         .merge(routes::models::router())
         .merge(routes::metrics::router())
+        .merge(routes::stats::router())
+        .merge(routes::ui::router())
         .fallback(unknown_route)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(state)

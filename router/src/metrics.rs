@@ -3,7 +3,7 @@
 //! The recorder belongs to one [`Metrics`] and is never installed for the whole process, so that two routers in one
 //! process (tests) do not count each other's requests. All metrics exist from the start, at zero.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, SharedString};
@@ -26,6 +26,8 @@ const DROPPED: usize = 5;
 pub struct Metrics(Arc<Registered>);
 
 struct Registered {
+    started: Instant,
+    newest: Mutex<Newest>,
     prometheus: PrometheusHandle,
     request_count: Counter,
     request_success: Counter,
@@ -82,6 +84,20 @@ impl Metrics {
         self.0.prometheus.run_upkeep();
     }
 
+    /// How long there have been metrics, which is how long the router has run.
+    pub fn uptime(&self) -> Duration {
+        self.0.started.elapsed()
+    }
+
+    /// The numbers as they are now.
+    pub fn newest(&self) -> Newest {
+        *self.0.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn update(&self, update: impl FnOnce(&mut Newest)) {
+        update(&mut self.0.newest.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// Counts a request that has arrived; how it ends is told to the guard.
     pub fn start_request(&self) -> RequestGuard {
         self.0.request_count.increment(1);
@@ -112,6 +128,27 @@ impl Metrics {
         self.0.mean_time_per_token.record(sequence.inference / sequence.generated_tokens.max(1));
         self.0.generated_tokens.record(f64::from(sequence.generated_tokens));
         self.0.cached_tokens.record(f64::from(sequence.cached_tokens));
+    }
+}
+
+/// What `GET /stats` reads: the handles of Prometheus can be written and not read, so these few are kept beside them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Newest {
+    /// Requests answered as asked.
+    pub successes: u64,
+    /// Tokens sampled by the shards.
+    pub sampled_tokens: u64,
+    /// Steps answered by the shards.
+    pub steps: u64,
+    /// The last of them, with what the scheduler counted until then.
+    pub last_step: Option<StepSummary>,
+    failures: [u64; FAILURES.len()],
+}
+
+impl Newest {
+    /// Requests not answered as asked, by reason.
+    pub fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        FAILURES.into_iter().zip(self.failures)
     }
 }
 
@@ -146,6 +183,7 @@ impl RequestGuard {
     pub fn succeed(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             self.metrics.0.request_success.increment(1);
+            self.metrics.update(|newest| newest.successes += 1);
             self.metrics.0.request_duration.record(self.started.elapsed());
         }
     }
@@ -166,6 +204,7 @@ impl RequestGuard {
     fn end_as(&mut self, failure: usize) {
         if !std::mem::replace(&mut self.ended, true) {
             self.metrics.0.request_failures[failure].increment(1);
+            self.metrics.update(|newest| newest.failures[failure] += 1);
         }
     }
 }
@@ -178,6 +217,11 @@ impl Drop for RequestGuard {
 
 impl Observer for Metrics {
     fn on_step(&mut self, step: &StepSummary) {
+        self.update(|newest| {
+            newest.steps += 1;
+            newest.sampled_tokens += step.num_sampled as u64;
+            newest.last_step = Some(*step);
+        });
         let (metrics, load) = (&self.0, &step.load);
         metrics.queue_size.set(load.waiting as f64);
         metrics.batch_current_size.set(load.running as f64);
@@ -215,6 +259,8 @@ fn failure_index(error: &Error) -> usize {
 fn register(recorder: &PrometheusRecorder) -> Registered {
     let names = Names(recorder);
     Registered {
+        started: Instant::now(),
+        newest: Mutex::default(),
         prometheus: recorder.handle(),
         request_count: names.counter("tgi_request_count", "Requests that asked for a generation"),
         request_success: names.counter("tgi_request_success", "Requests answered as asked"),
@@ -333,6 +379,10 @@ mod tests {
         assert_eq!(value(&metrics, "tgi_request_failure{err=\"dropped\"}"), 1.0);
         assert_eq!(value(&metrics, "tgi_request_failure{err=\"incomplete\"}"), 0.0);
         assert_eq!(value(&metrics, "tgi_request_duration_count"), 1.0);
+        let newest = metrics.newest();
+        assert_eq!(newest.successes, 1);
+        let failed: Vec<_> = newest.failures().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(failed, [("template", 1), ("dropped", 1)]);
     }
 
     #[test]

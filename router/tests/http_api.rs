@@ -322,6 +322,9 @@ async fn health_is_well_until_the_shards_are_lost() {
     assert_eq!(server.get("/health/live").await.status, StatusCode::OK);
     let later = server.post("/generate", json!({"inputs": "a"})).await;
     assert_eq!(later.status, StatusCode::SERVICE_UNAVAILABLE);
+    // The page stays, to tell about it.
+    assert_eq!(server.get("/ui").await.status, StatusCode::OK);
+    assert_eq!(server.get("/stats").await.json()["status"], "lost");
 }
 
 fn error(answer: &Answer) -> (u16, Value) {
@@ -471,4 +474,40 @@ async fn a_request_keeps_the_id_that_its_client_gave_it() {
     request.headers_mut().insert("x-request-id", "mine".parse().unwrap());
     assert_eq!(server.send(request).await.headers["x-request-id"], "mine");
     assert_eq!(server.get("/health").await.headers["x-request-id"].len(), 16);
+}
+
+#[tokio::test]
+async fn browsers_get_the_page_at_the_root_and_others_the_health_answer() {
+    let server = Server::start();
+    let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+    let ask = |accept: &str| Request::get("/").header(header::ACCEPT, accept).body(Body::empty()).unwrap();
+    let page = server.send(ask(browser)).await;
+    assert_eq!(page.status, StatusCode::OK);
+    assert_eq!(page.headers["content-type"], "text/html; charset=utf-8");
+    assert!(page.headers["content-security-policy"].to_str().unwrap().starts_with("default-src 'none'"));
+    assert_eq!(page.text, server.get("/ui").await.text);
+    let probe = server.send(ask("*/*")).await;
+    assert_eq!((probe.status, probe.text.as_str()), (StatusCode::OK, ""));
+    for answer in [&page, &probe] {
+        assert_eq!(answer.headers["vary"], "accept");
+    }
+}
+
+#[tokio::test]
+async fn stats_tell_what_the_server_did() {
+    let server = Server::start();
+    let before = server.get("/stats").await.json();
+    assert_eq!((&before["status"], &before["status_reason"]), (&json!("ready"), &Value::Null));
+    assert_eq!((&before["steps_total"], &before["last_step"]), (&json!(0), &Value::Null));
+    assert_eq!(before["kv_blocks_total"], facts().num_blocks);
+    server.post("/generate", json!({"inputs": "hello", "parameters": {"max_new_tokens": 7}})).await;
+    server.post("/generate", json!({"inputs": "", "parameters": {"max_new_tokens": 7}})).await;
+    let after = server.get("/stats").await.json();
+    assert_eq!(after["requests_total"]["success"], 1);
+    assert_eq!(after["requests_total"]["validation"], 1);
+    assert_eq!(after["tokens_prompt_total"], server.encode("hello").len());
+    // The client may have its last token before the step is counted.
+    assert!(after["tokens_generated_total"].as_u64() >= Some(6), "{after}");
+    assert!(after["steps_total"].as_u64() >= Some(6), "{after}");
+    assert!(after["last_step"]["forward_ms"].is_number(), "{after}");
 }

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::inference::{Prepared, Prompt};
 use crate::metrics::RequestGuard;
 use crate::response_headers::{Times, early};
-use crate::routes::health;
+use crate::routes::ui;
 use crate::sse::{self, Encoder};
 use crate::text_stream::{Generated, TextEvent};
 use crate::tgi::{GenerateRequest, GenerateResponse, Wishes, Wording};
@@ -24,7 +24,7 @@ pub fn router() -> Router<AppState> {
     Router::new()
         .route("/generate", post(generate))
         .route("/generate_stream", post(generate_stream))
-        .route("/", get(health::ready).post(compatible))
+        .route("/", get(ui::page_or_health).post(compatible))
 }
 
 async fn generate(

@@ -7,4 +7,6 @@ pub mod health;
 pub mod info;
 pub mod metrics;
 pub mod models;
+pub mod stats;
 pub mod tokenize;
+pub mod ui;

@@ -1,0 +1,71 @@
+"""The status tab and the banner: figures, plots, and what is told when the server or its shards go away."""
+
+import re
+from typing import Any
+
+from playwright.sync_api import Page, expect
+from ui.scripted_server import ScriptedServer
+
+
+def busy(stats: dict[str, Any]) -> None:
+    """One more second of a busy server."""
+    stats.update(running=3, waiting=2, kv_blocks_used=512, kv_blocks_cached=1024, restarts=1)
+    stats["tokens_generated_total"] += 120
+    stats["tokens_prompt_total"] += 200
+    stats["prefix_cache_hit_tokens_total"] += 50
+    stats["requests_total"]["success"] += 1
+    stats["last_step"] = {"upload_ms": 0.25, "forward_ms": 12.5, "sample_ms": 1.25, "download_ms": 0.5}
+
+
+def test_shows_what_the_server_does(page: Page, server: ScriptedServer) -> None:
+    server.on_stats = busy
+    expect(page.locator("#pill")).to_have_text("3 running, 2 waiting")
+    page.locator("#pill").click()
+    expect(page.get_by_role("tab", name="Status")).to_have_attribute("aria-selected", "true")
+    plots = page.locator(".plot")
+    expect(plots.filter(has_text="KV cache")).to_contain_text("25.0 %")
+    expect(plots.filter(has_text="KV cache")).to_contain_text("prefix cache 50.0 %")
+    expect(plots.filter(has_text="waiting")).to_contain_text("waiting 2")
+    expect(plots.filter(has_text="Step time")).to_contain_text("14.5 ms")
+    expect(plots.filter(has_text="Step time")).to_contain_text("forward 12.5")
+    expect(plots.filter(has_text="Prefix hits")).to_contain_text("25.0 % of all prompt tokens")
+    expect(page.locator("#facts")).to_contain_text("Shard restarts1")
+    expect(plots.first.locator(".line")).to_have_attribute("d", re.compile("L.*L"))
+    rate = int(plots.filter(has_text="Generated").locator("b").inner_text())
+    assert 60 < rate < 140, "about 120 tokens a second"
+
+
+def test_tells_that_shards_restart_and_that_they_are_back(page: Page, server: ScriptedServer) -> None:
+    expect(page.locator("#pill")).to_have_text("Ready")
+    server.stats.update(status="restarting", status_reason="shard 1 stopped answering")
+    banner = page.locator("#banner")
+    expect(banner).to_contain_text("The shards are restarting")
+    expect(banner).to_contain_text("shard 1 stopped answering")
+    expect(page.locator("#pill")).to_have_text("Restarting")
+    server.stats.update(status="ready", status_reason=None)
+    expect(banner).to_contain_text("The server is back after")
+    page.get_by_role("tab", name="Status").click()
+    events = page.locator("#events li")
+    expect(events.nth(0)).to_contain_text("Ready after")
+    expect(events.nth(1)).to_contain_text("Shards are restarting")
+
+
+def test_tells_that_the_server_is_gone_and_back(page: Page, server: ScriptedServer) -> None:
+    page.get_by_role("tab", name="Status").click()
+    expect(page.locator("#facts")).to_contain_text("penstock/demo")
+    server.stop()
+    expect(page.locator("#banner")).to_contain_text("The server cannot be reached")
+    expect(page.locator("#status")).to_have_class("status stale")
+    server.start()
+    expect(page.locator("#banner")).to_contain_text("The server is back after")
+    expect(page.locator("#status")).to_have_class("status")
+
+
+def test_a_counter_that_starts_again_gives_no_negative_rate(page: Page, server: ScriptedServer) -> None:
+    page.get_by_role("tab", name="Status").click()
+    server.stats["tokens_generated_total"] = 10_000
+    plot = page.locator(".plot").filter(has_text="Generated")
+    page.wait_for_timeout(2_200)
+    server.stats["tokens_generated_total"] = 5
+    page.wait_for_timeout(1_200)
+    assert plot.locator("b").inner_text() == "0"
