@@ -38,8 +38,16 @@ $(INSTALLED): $(SOURCES)
 serve: setup ## serve the demo model on http://localhost:3000; ARGS="--model-id M" for another
 	@exec $(BIN)/launcher $(ARGS)
 
+# The page is tested in a real browser. Where there is none and none may be installed, those tests are skipped.
+.PHONY: browser
+browser:
+	@command -v chromium-headless-shell chromium chromium-browser google-chrome > /dev/null \
+		|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update -qq \
+			&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium-headless-shell; } \
+		|| echo 'No Chromium: the tests of the page will be skipped.'
+
 .PHONY: test
-test: setup ## every test that needs no GPU: Rust, then Python
+test: setup browser ## every test that needs no GPU: Rust, then Python
 	@mkdir -p target; failed=0; \
 	$(CARGO_TEST) 2>&1 | tee target/rust-tests.log || failed=1; \
 	$(BIN)/python -m pytest -m 'not gpu' 2>&1 | tee target/python-tests.log || failed=1; \
