@@ -50,9 +50,9 @@ class Setting(NamedTuple):
 
 
 SETTINGS = [
-    Setting("1-shard", "llama", 1, True, 13),
-    Setting("1-shard-no-cache", "qwen2", 1, False, 8),
-    Setting("2-shards", "qwen3", 2, True, 11),
+    Setting("1-shard", "llama", 1, True, 15),
+    Setting("1-shard-no-cache", "qwen2", 1, False, 10),
+    Setting("2-shards", "qwen3", 2, True, 7),
 ]
 
 

@@ -18,7 +18,7 @@ STEP_TOKENS = 40
 MAX_LEN = 256
 MAX_BEST_OF = 3
 # Who waits that long never meant to leave.
-PATIENT_S = 60.0
+PATIENT_S = 120.0
 # One token is one character, so that prompts are as long as they look and every token is known by its text.
 EOS = "</s>"
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -71,7 +71,8 @@ def make_trace(seed: int) -> Trace:
     """The trace of this seed."""
     dice, batch = Random(f"trace {seed}"), Random(f"batch {seed // BATCH_LEN}")
     stems = [_letters(batch, max(_PROMPT_LENS)) for _ in range(3)]
-    body = {"prompt": _prompt(dice, stems), **_length(dice, _share_of_long(seed)), **_sampling(dice)}
+    is_long = dice.random() < _share_of_long(seed)
+    body = {"prompt": _prompt(dice, stems, is_long), **_length(dice, is_long), **_sampling(dice)}
     body |= _choices(dice, body["max_tokens"]) | _company(dice)
     if dice.random() < 0.75:
         body["logprobs"] = dice.randrange(4)
@@ -85,9 +86,12 @@ def _letters(dice: Random, count: int) -> str:
     return "".join(dice.choices(ALPHABET, k=count))
 
 
-def _prompt(dice: Random, stems: list[str]) -> str:
-    """Often the beginning of a prompt that others have, too, or all of it; its length is often on some edge."""
-    length = dice.choice(_PROMPT_LENS)
+def _prompt(dice: Random, stems: list[str], is_long: bool) -> str:
+    """Often the beginning of a prompt that others have, too, or all of it; its length is often on some edge.
+
+    Before a long output it is short, so that many are let in and grow out of the pool together.
+    """
+    length = dice.choice(_PROMPT_LENS[:7] if is_long else _PROMPT_LENS)
     shared = min(length, dice.choice((0, BLOCK_SIZE, 2 * BLOCK_SIZE, 3 * BLOCK_SIZE + 5, max(_PROMPT_LENS))))
     return dice.choice(stems)[:shared] + _letters(dice, length - shared)
 
@@ -97,8 +101,7 @@ def _share_of_long(seed: int) -> float:
     return 0.8 if seed // BATCH_LEN % 3 == 2 else 0.05
 
 
-def _length(dice: Random, share_of_long: float) -> dict[str, Any]:
-    is_long = dice.random() < share_of_long
+def _length(dice: Random, is_long: bool) -> dict[str, Any]:
     max_tokens = dice.randint(40, 90) if is_long else dice.randint(1, 12)
     length: dict[str, Any] = {"max_tokens": max_tokens}
     if is_long or dice.random() < 0.5:
