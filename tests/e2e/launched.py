@@ -74,10 +74,15 @@ class Launched:
         return [pid for pid in pids if f"{self.tmp}/penstock-" in " ".join(arguments(pid))]
 
     @contextmanager
-    def request(self, method: str, path: str, body: object = None) -> Iterator[http.client.HTTPResponse]:
-        """One request on a connection of its own; leaving the context closes the connection."""
+    def request(
+        self, method: str, path: str, body: object = None, patience_s: float = 60.0
+    ) -> Iterator[http.client.HTTPResponse]:
+        """One request on a connection of its own; leaving the context closes the connection.
+
+        A byte that takes longer than `patience_s` raises TimeoutError.
+        """
         assert self.address
-        connection = http.client.HTTPConnection(*self.address, timeout=60)
+        connection = http.client.HTTPConnection(*self.address, timeout=patience_s)
         data = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else None
         try:
             connection.request(method, path, data, {"Content-Type": "application/json"})
