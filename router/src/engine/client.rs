@@ -48,6 +48,17 @@ pub(super) struct RankOutcome {
     pub checksum: u32,
 }
 
+/// How long to wait before a shard is given up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// Between heartbeats, when all is well.
+    pub interval: Duration,
+    /// Between heartbeats, at most.
+    pub silence: Duration,
+    /// For one step.
+    pub step: Duration,
+}
+
 /// A shard that answers calls but has no stream yet.
 pub(super) struct Connection(pb::engine_client::EngineClient<Channel>);
 
@@ -109,23 +120,23 @@ impl ShardClient {
     }
 
     /// Beats of the shard, until they stop; the error says what was seen.
-    pub fn watch(
-        &self,
-        interval: Duration,
-        silence: Duration,
-    ) -> impl Future<Output = String> + Send + use<> {
+    pub fn watch(&self, patience: Patience) -> impl Future<Output = String> + Send + use<> {
         let mut client = self.client.clone();
         async move {
-            let request = pb::WatchRequest { interval_ms: interval.as_millis() as u32 };
+            let request = pb::WatchRequest { interval_ms: patience.interval.as_millis() as u32 };
             let mut beats = match client.watch(request).await {
                 Ok(reply) => reply.into_inner(),
                 Err(status) => return status.to_string(),
             };
             loop {
-                match tokio::time::timeout(silence, beats.message()).await {
-                    Err(_) => return format!("no heartbeat for {} ms", silence.as_millis()),
+                match tokio::time::timeout(patience.silence, beats.message()).await {
+                    Err(_) => return format!("no heartbeat for {} ms", patience.silence.as_millis()),
                     Ok(Err(status)) => return status.to_string(),
                     Ok(Ok(None)) => return "it closed the heartbeat stream".to_owned(),
+                    Ok(Ok(Some(beat))) if u128::from(beat.running_ms) > patience.step.as_millis() => {
+                        let (step, ms) = (beat.finished_step + 1, beat.running_ms);
+                        return format!("step {step} does not end: it runs for {ms} ms");
+                    }
                     Ok(Ok(Some(_))) => {}
                 }
             }

@@ -9,13 +9,16 @@ use futures::future::select_all;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::client::{Connection, Description, RankOutcome, ShardClient};
+use super::client::{Connection, Description, Patience, RankOutcome, ShardClient};
 use super::{Engine, EngineError, EngineFacts};
 use crate::scheduler::{Outcome, Plan};
 
-/// How often shards beat, and how long they may be silent. A stopped process is noticed within the second.
-const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
-const HEARTBEAT_SILENCE: Duration = Duration::from_millis(2500);
+/// A stopped process is noticed within three seconds. The longest legal step on a slow CPU takes a minute.
+const PATIENCE: Patience = Patience {
+    interval: Duration::from_millis(250),
+    silence: Duration::from_millis(2500),
+    step: Duration::from_secs(300),
+};
 
 /// The connected group.
 pub struct ShardedEngine {
@@ -101,7 +104,7 @@ fn watch_all(shards: &[ShardClient]) -> (JoinSet<()>, watch::Receiver<Option<(us
     let (report, silent) = watch::channel(None);
     let mut watchers = JoinSet::new();
     for (rank, shard) in shards.iter().enumerate() {
-        let beats = shard.watch(HEARTBEAT_INTERVAL, HEARTBEAT_SILENCE);
+        let beats = shard.watch(PATIENCE);
         let report = report.clone();
         watchers.spawn(async move {
             let reason = beats.await;

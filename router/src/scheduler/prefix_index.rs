@@ -127,6 +127,10 @@ impl PrefixIndex {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     const BLOCK_SIZE: usize = 4;
@@ -179,6 +183,50 @@ mod tests {
         let (index, _) = published(&[1, 2, 3, 4], &maker);
         for root in [maker.root("tenant", None), maker.root("", Some("adapter"))] {
             assert!(index.lookup(root, &keys(root, &[1, 2, 3, 4], &maker), &[1, 2, 3, 4]).is_empty());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        /// Half a million operations in all, over texts of two letters, so that prefixes meet.
+        #[test]
+        fn agrees_with_a_map_of_whole_prefixes(
+            operations in prop::collection::vec((0u32..4, prop::collection::vec(0u32..2, 0..6), 0u32..16), 1..250),
+        ) {
+            const SIZE: usize = 2;
+            let maker = KeyMaker::new(7);
+            let root = maker.root("", None);
+            let mut index = PrefixIndex::new(16, SIZE as u32);
+            let mut naive: BTreeMap<Vec<u32>, BlockId> = BTreeMap::new();
+            for (operation, letters, number) in operations {
+                let text: Vec<u32> = letters.iter().flat_map(|letter| [*letter, 1 - letter]).collect();
+                let mut keys = vec![root];
+                keys.extend(text.chunks_exact(SIZE).scan(root, |parent, block| {
+                    *parent = maker.child(*parent, block);
+                    Some(*parent)
+                }));
+                let block = BlockId(number);
+                let is_published = naive.values().any(|other| *other == block);
+                match (operation, letters.len()) {
+                    (0 | 1, len) if len > 0 && !is_published => {
+                        let fresh = !naive.contains_key(&text);
+                        let tokens = &text[text.len() - SIZE..];
+                        prop_assert_eq!(index.publish(block, keys[len], keys[len - 1], tokens), fresh);
+                        naive.entry(text).or_insert(block);
+                    }
+                    (2, _) => {
+                        index.withdraw(block);
+                        naive.retain(|_, other| *other != block);
+                    }
+                    _ => {
+                        let prefixes = (1..=letters.len()).map(|count| &text[..count * SIZE]);
+                        let expected: Vec<BlockId> = prefixes.map_while(|it| naive.get(it).copied()).collect();
+                        prop_assert_eq!(index.lookup(root, &keys[1..], &text), expected);
+                    }
+                }
+                prop_assert_eq!(index.len(), naive.len());
+            }
         }
     }
 

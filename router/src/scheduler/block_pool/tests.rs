@@ -119,9 +119,9 @@ impl Naive {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
 
-    /// Half a million operations in all.
+    /// A million operations in all.
     #[test]
     fn agrees_with_a_naive_model(operations in prop::collection::vec((0u32..5, 0u32..8), 1..500)) {
         let mut pool = BlockPool::new(6, 2);
