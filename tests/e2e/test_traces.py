@@ -222,6 +222,8 @@ def _flags(setting: Setting, model: Path) -> list[str]:
         f"--max-best-of={MAX_BEST_OF}",
         f"--max-batch-size={BATCH_LEN}",
         f"--max-batch-prefill-tokens={STEP_TOKENS}",
+        # Else the time that steps take would cut the chunks, and prompts would not end on the edges of steps.
+        "--target-itl-ms=10000",
         f"--max-batch-total-tokens={pool}",
     ]
 
