@@ -86,6 +86,12 @@ def _rotate(dim: int, rotary_dim: int, norm: bool, cache_dtype: torch.dtype = BF
     )
 
 
+def _draw_params(num_rows: int) -> ops.DrawParams:
+    numbers = [_tensor(num_rows, dtype=torch.float32) for _ in range(4)]
+    counters = [_tensor(num_rows, dtype=torch.int64) for _ in range(2)]
+    return ops.DrawParams(numbers[0], _tensor(num_rows, dtype=torch.int32), *numbers[1:], *counters)
+
+
 ONE, DRAFT, PROMPT = [(1, 4096)] * 64, [(8, 4096)] * 16, [(2048, 4096)]
 
 # Every configuration by name. An op may launch several kernels.
@@ -123,6 +129,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "prefill 256 soft cap": lambda: _attend(PROMPT, (16, 8), 256, window=4096, soft_cap=50.0),
     "prefill 80": lambda: _attend(PROMPT, (32, 32), 80),
     "prefill 192 block 64": lambda: _attend(PROMPT, (32, 8), 192, 64),
+    "draw": lambda: ops.draw(_tensor(64, 128256, dtype=torch.float32), _draw_params(64)),
+    "token_logprobs 20": lambda: ops.token_logprobs(
+        _tensor(64, 128256, dtype=torch.float32), _tensor(64, dtype=torch.int64), 20
+    ),
 }
 # Conversions from eight bits came with sm_89.
 HOPPER_CASES: dict[str, Callable[[], Any]] = {
@@ -220,19 +230,13 @@ def _compile(job: tuple[str, str]) -> list[dict[str, Any]]:
     return rows
 
 
-def compile_all(processes: int = 2) -> list[dict[str, Any]]:
-    """All rows, in a fixed order. A kernel that several cases launch alike is listed once."""
+def compile_all(cases: list[str], processes: int = 2) -> list[dict[str, Any]]:
+    """The rows of these cases, or of all, in a fixed order."""
     jobs = [(name, capability) for capability in CAPABILITIES for name in CASES]
     jobs += [(name, "sm_90") for name in HOPPER_CASES]
+    jobs = [job for job in jobs if not cases or job[0] in cases]
     with ProcessPoolExecutor(processes) as pool:
-        rows = [row for rows in pool.map(_compile, jobs) for row in rows]
-    seen, unique = set(), []
-    for row in rows:
-        key = json.dumps({name: value for name, value in row.items() if name != "case"})
-        if row["kernel"] not in ("_work_map_kernel", "_combine_kernel") or key not in seen:
-            unique.append(row)
-        seen.add(key)
-    return unique
+        return [row for rows in pool.map(_compile, jobs) for row in rows]
 
 
 def _as_markdown(rows: list[dict[str, Any]]) -> str:
@@ -258,17 +262,18 @@ def _write(rows: list[dict[str, Any]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
-    is_check = parser.parse_args().check
-    rows = compile_all()
-    if not is_check:
+    parser.add_argument("cases", nargs="*", help="with --check: only these")
+    arguments = parser.parse_args()
+    rows = compile_all(arguments.cases)
+    if not arguments.check:
         _write(rows)
         return 0
     committed = json.loads(TABLE.read_text())
     if committed["triton"] != triton.__version__:
         sys.stdout.write(f"{TABLE.name} is of Triton {committed['triton']}, this is {triton.__version__}\n")
         return 2
-    differing = [row for row in rows if row not in committed["rows"]]
-    differing += [row for row in committed["rows"] if row not in rows]
+    wanted = [row for row in committed["rows"] if not arguments.cases or row["case"] in arguments.cases]
+    differing = [row for row in rows if row not in wanted] + [row for row in wanted if row not in rows]
     sys.stdout.write("".join(f"{row}\n" for row in differing))
     return 1 if differing else 0
 

@@ -8,20 +8,38 @@ from penstock_kernels.embedding import embedding
 from penstock_kernels.norm import layer_norm, rms_norm
 from penstock_kernels.paged_attention import AttentionSpans, DecodeSpans, decode_attention, paged_attention
 from penstock_kernels.rotary import apply_rotary, rotate_and_store
+from penstock_kernels.sampling import (
+    DrawParams,
+    Logprobs,
+    PenaltyParams,
+    add_bias,
+    apply_bitmask,
+    draw,
+    penalize,
+    token_logprobs,
+)
 from penstock_kernels.store_kv import copy_blocks, store_kv
 
 __all__ = [
     "AttentionSpans",
     "DecodeSpans",
+    "DrawParams",
+    "Logprobs",
+    "PenaltyParams",
+    "add_bias",
+    "apply_bitmask",
     "apply_rotary",
     "copy_blocks",
     "decode_attention",
+    "draw",
     "embedding",
     "gelu_mul",
     "layer_norm",
     "paged_attention",
+    "penalize",
     "rms_norm",
     "rotate_and_store",
     "silu_mul",
     "store_kv",
+    "token_logprobs",
 ]

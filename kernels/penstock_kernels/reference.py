@@ -12,8 +12,19 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from penstock_kernels.reference_sampling import (
+    add_bias,
+    apply_bitmask,
+    draw,
+    gumbel,
+    penalize,
+    token_logprobs,
+)
+
 if TYPE_CHECKING:
     from penstock_kernels.paged_attention import AttentionSpans, DecodeSpans
+
+__all__ = ["add_bias", "apply_bitmask", "draw", "gumbel", "penalize", "token_logprobs"]
 
 
 def rms_norm(

@@ -46,16 +46,16 @@ def decode_tile(block_dim: int, num_rows: int, element_bytes: int) -> Tile:
     """`num_rows`: query tokens times heads of a group, rounded up to a power of two; at most 64 at once."""
     rows = min(max(num_rows, 16), 64)
     if element_bytes == 4:
-        return Tile(min(rows, 32 if block_dim < 256 else 16), DECODE_KEYS, 4, 1)
+        return Tile(min(rows, 32 if block_dim < 256 else 16), DECODE_KEYS, 8, 1)
     return Tile(min(rows, 32) if block_dim > 128 else rows, DECODE_KEYS, 4, 3 if block_dim <= 128 else 2)
 
 
 def prefill_tile(block_dim: int, element_bytes: int, shared_bytes: int) -> Tile:
     """128 rows where the matrix units take them; less for float32, which has none, and for little shared memory."""
     if element_bytes == 4:
-        return Tile(32, 32, 4, 1)
+        return Tile(32, 32, 8, 1)
     if shared_bytes < SHARED_AMPERE:
         return Tile(64, 32, 4, 2) if block_dim <= 128 else Tile(32, 32, 4, 1)
-    if block_dim <= 128:
-        return Tile(128, 64, 8, 3)
-    return Tile(128, 64 if shared_bytes >= SHARED_HOPPER else 32, 8, 2)
+    if shared_bytes < SHARED_HOPPER:
+        return Tile(128, 32, 8, 3) if block_dim <= 128 else Tile(64, 32, 8, 2)
+    return Tile(128, 64, 8, 3) if block_dim <= 128 else Tile(128, 32, 8, 2)
