@@ -6,6 +6,8 @@ SHELL := bash
 PY ?= python3
 # Given to the launcher by `make serve ARGS="--model-id …"`.
 ARGS ?=
+# Where `make bench` serves what it measures.
+BENCH_PORT ?= 3999
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -75,12 +77,16 @@ docs: setup ## docs/flags.md from the launcher's own flags
 	mv target/flags.md docs/flags.md
 
 .PHONY: bench
-bench: setup ## measure this machine; writes below benchmarks/
-	$(BIN)/python -m benchmarks
+bench: setup ## measure the demo model on this machine; the report is target/bench.html
+	@$(BIN)/launcher --port $(BENCH_PORT) 2> target/bench-server.log & server=$$!; \
+	trap 'kill $$server; wait $$server || true' EXIT; \
+	until curl --silent --fail http://127.0.0.1:$(BENCH_PORT)/health; do kill -0 $$server; sleep 0.2; done; \
+	$(BIN)/penstock-bench run --url http://127.0.0.1:$(BENCH_PORT) --concurrency 16 --num-requests 200 \
+		--output target/bench.json --html target/bench.html
 
 .PHONY: demo-model
 demo-model: setup ## train the demo model again, from nothing (an hour or two on two cores)
-	$(BIN)/python -m demo.train
+	$(BIN)/python -m demo.build
 
 .PHONY: demo-eval
 demo-eval: setup ## how often the demo model is right on phrasings that it never saw

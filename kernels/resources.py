@@ -74,7 +74,9 @@ def _attend(
     caches = [_tensor(64, block_size, heads[1], dim, dtype=cache_dtype or dtype) for _ in range(2)]
     if sinks:
         options["sinks"] = _tensor(heads[0], dtype=torch.float32)
-    ops.paged_attention(_tensor(sum(queries), heads[0], dim, dtype=dtype), *caches, spans, dim**-0.5, **options)
+    ops.paged_attention(
+        _tensor(sum(queries), heads[0], dim, dtype=dtype), *caches, spans, dim**-0.5, **options
+    )
 
 
 def _rotate(dim: int, rotary_dim: int, norm: bool, cache_dtype: torch.dtype = BF16) -> None:
@@ -108,7 +110,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "store_kv": lambda: ops.store_kv(
         *[_tensor(64, 48, 128)[:, :8]] * 2, *[_tensor(64, 16, 8, 128)] * 2, _tensor(64, dtype=torch.int64)
     ),
-    "copy_blocks": lambda: ops.copy_blocks(_tensor(32, 2, 64, 16, 8, 128), *[_tensor(4, dtype=torch.int64)] * 2),
+    "copy_blocks": lambda: ops.copy_blocks(
+        _tensor(32, 2, 64, 16, 8, 128), *[_tensor(4, dtype=torch.int64)] * 2
+    ),
     "decode 128": lambda: _attend(ONE),
     "decode 128 fp16": lambda: _attend(ONE, dtype=torch.float16),
     "decode 128 fp32": lambda: _attend(ONE, dtype=torch.float32),
@@ -145,7 +149,9 @@ HOPPER_CASES: dict[str, Callable[[], Any]] = {
 @contextmanager
 def _recording(capability: str) -> Any:
     """Launches are kept instead of run, as if on this processor."""
-    for module in pkgutil.iter_modules(gpu.__path__):  # before the variable below, which changes what they import as
+    for module in pkgutil.iter_modules(
+        gpu.__path__
+    ):  # before the variable below, which changes what they import as
         importlib.import_module(f"{gpu.__name__}.{module.name}")
     launches: Launches = []
 
@@ -240,7 +246,10 @@ def compile_all(cases: list[str], processes: int = 2) -> list[dict[str, Any]]:
 
 
 def _as_markdown(rows: list[dict[str, Any]]) -> str:
-    lines = ["| case | kernel | target | warps | registers | shared | spilled | HGMMA | HMMA |", "| --- " * 9 + "|"]
+    lines = [
+        "| case | kernel | target | warps | registers | shared | spilled | HGMMA | HMMA |",
+        "| --- " * 9 + "|",
+    ]
     for row in rows:
         lines.append(
             f"| {row['case']} | `{row['kernel'].strip('_').removesuffix('_kernel')}` | {row['capability']} "

@@ -1,18 +1,12 @@
-"""Shared by all tests: the tree's packages on the path, tiny models made once per session."""
+"""Shared by all tests: tiny models, made once per session."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
-_ROOT = Path(__file__).parents[1]
-# From the tree, whether installed or not; and the tests' own modules.
-sys.path[:0] = [str(_ROOT / folder) for folder in ("server", "kernels", "tests", "tests/server")]
-
-import tiny_model  # noqa: E402
-import torch  # noqa: E402
+import tiny_model
+import torch
 
 # Steps are tiny: threads would only wait for each other, and one thread makes sums the same in every batch.
 torch.set_num_threads(1)

@@ -101,17 +101,23 @@ def paged_attention(
     op = "paged_attention"
     num_tokens = sum(spans.query_lens)
     require(
-        query.dim() == 3 and query.shape[0] == num_tokens, f"{op}: query {tuple(query.shape)} for {num_tokens} tokens"
+        query.dim() == 3 and query.shape[0] == num_tokens,
+        f"{op}: query {tuple(query.shape)} for {num_tokens} tokens",
     )
     require(
-        all(0 <= length <= context for length, context in zip(spans.query_lens, spans.context_lens, strict=True)),
+        all(
+            0 <= length <= context
+            for length, context in zip(spans.query_lens, spans.context_lens, strict=True)
+        ),
         f"{op}: a span is longer than its context",
     )
     require(spans.block_tables.shape[0] == len(spans.query_lens), f"{op}: one row of block_tables per span")
     _check_cache(op, query, key_cache, value_cache, spans.block_size)
     _check_options(op, query, window, soft_cap, sinks)
     longest = max(spans.query_lens, default=0)
-    _check_tree(op, spans.tree, num_tokens, longest, window, MAX_DECODE_LEN if runs_kernel(query) else MAX_TREE_LEN)
+    _check_tree(
+        op, spans.tree, num_tokens, longest, window, MAX_DECODE_LEN if runs_kernel(query) else MAX_TREE_LEN
+    )
     if runs_kernel(query):
         from penstock_kernels.gpu import attention
 
@@ -138,7 +144,8 @@ def decode_attention(
     op = "decode_attention"
     require(query.dim() == 3, f"{op}: query {tuple(query.shape)}")
     require(
-        0 < spans.max_query_len <= MAX_DECODE_LEN, f"{op}: max_query_len {spans.max_query_len} above {MAX_DECODE_LEN}"
+        0 < spans.max_query_len <= MAX_DECODE_LEN,
+        f"{op}: max_query_len {spans.max_query_len} above {MAX_DECODE_LEN}",
     )
     require(
         spans.query_starts.dtype == spans.context_lens.dtype == spans.block_tables.dtype == torch.int32
@@ -182,10 +189,15 @@ def _check_cache(
         and query.shape[1] % key_cache.shape[2] == 0,
         f"{op}: query {tuple(query.shape)} against cache {tuple(key_cache.shape)}",
     )
-    require(query.stride(2) == 1 and key_cache.stride(3) == 1, f"{op}: the numbers of a head must be contiguous")
+    require(
+        query.stride(2) == 1 and key_cache.stride(3) == 1, f"{op}: the numbers of a head must be contiguous"
+    )
     require(key_cache.stride() == value_cache.stride(), f"{op}: the strides of the two caches differ")
     require_same_dtype(op, key_cache=key_cache, value_cache=value_cache)
-    require(key_cache.dtype in (query.dtype, FP8), f"{op}: query {query.dtype} against a cache of {key_cache.dtype}")
+    require(
+        key_cache.dtype in (query.dtype, FP8),
+        f"{op}: query {query.dtype} against a cache of {key_cache.dtype}",
+    )
 
 
 def _check_options(

@@ -46,7 +46,9 @@ def rotate_and_store(
     num_kv_heads = key_cache.shape[2]
     num_heads = heads.shape[1] - 2 * num_kv_heads
     require(num_heads > 0, f"{op}: {heads.shape[1]} heads with {num_kv_heads} key heads leave no query heads")
-    check_caches(op, key_cache, value_cache, slot_mapping, (heads.shape[0], num_kv_heads, heads.shape[2]), heads.dtype)
+    check_caches(
+        op, key_cache, value_cache, slot_mapping, (heads.shape[0], num_kv_heads, heads.shape[2]), heads.dtype
+    )
     if norm_weight is not None:
         expected = (num_heads + num_kv_heads, heads.shape[2])
         require(

@@ -65,7 +65,10 @@ def penalize(scores: torch.Tensor, params: PenaltyParams, max_len: int) -> None:
     for name, values in params._asdict().items():
         if name != "tokens":
             _check_row("penalize", name, values, scores.shape[0])
-    require(params.tokens.dtype == torch.int32 and params.tokens.stride(1) == 1, "penalize: tokens must be int32 rows")
+    require(
+        params.tokens.dtype == torch.int32 and params.tokens.stride(1) == 1,
+        "penalize: tokens must be int32 rows",
+    )
     if runs_kernel(scores):
         from penstock_kernels.gpu.adjust import penalize as kernel
 
@@ -78,7 +81,8 @@ def add_bias(scores: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, values
     """Add values to scores at (row, id), in place; -inf bans a token. No pair may come twice."""
     _check_scores("add_bias", scores)
     require(
-        rows.shape == ids.shape == values.shape and rows.dim() == 1, "add_bias: rows, ids and values differ in length"
+        rows.shape == ids.shape == values.shape and rows.dim() == 1,
+        "add_bias: rows, ids and values differ in length",
     )
     require(values.dtype == torch.float32, f"add_bias: values are {values.dtype}")
     if runs_kernel(scores):
@@ -94,7 +98,10 @@ def apply_bitmask(scores: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor) 
     for token i; tokens beyond the words are not allowed."""
     _check_scores("apply_bitmask", scores)
     require(
-        bits.dtype == torch.int32 and bits.is_contiguous() and bits.dim() == 2 and bits.shape[0] == rows.shape[0],
+        bits.dtype == torch.int32
+        and bits.is_contiguous()
+        and bits.dim() == 2
+        and bits.shape[0] == rows.shape[0],
         "apply_bitmask: bits must be int32, a row of them per row",
     )
     if runs_kernel(scores):
@@ -123,10 +130,14 @@ def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int =
 
 def _check_scores(op: str, scores: torch.Tensor) -> None:
     require(
-        scores.dim() == 2 and scores.dtype == torch.float32 and (scores.stride(1) == 1 or scores.numel() == 0),
+        scores.dim() == 2
+        and scores.dtype == torch.float32
+        and (scores.stride(1) == 1 or scores.numel() == 0),
         f"{op}: scores must be float32 rows",
     )
 
 
 def _check_row(op: str, name: str, values: torch.Tensor, num_rows: int) -> None:
-    require(values.shape == (num_rows,) and values.is_contiguous(), f"{op}: {name} must be one number per row")
+    require(
+        values.shape == (num_rows,) and values.is_contiguous(), f"{op}: {name} must be one number per row"
+    )

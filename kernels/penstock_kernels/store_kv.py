@@ -44,12 +44,16 @@ def check_caches(
 ) -> None:
     """Raise ValueError unless keys of this shape and dtype can be stored there."""
     require(
-        key_cache.dim() == 4 and key_cache.shape == value_cache.shape and tuple(key_cache.shape[2:]) == shape[1:],
+        key_cache.dim() == 4
+        and key_cache.shape == value_cache.shape
+        and tuple(key_cache.shape[2:]) == shape[1:],
         f"{op}: key {shape} against cache {tuple(key_cache.shape)}",
     )
     require(key_cache.is_contiguous() and value_cache.is_contiguous(), f"{op}: caches must be contiguous")
     require(
-        slot_mapping.shape == shape[:1] and slot_mapping.dtype == torch.int64 and slot_mapping.is_contiguous(),
+        slot_mapping.shape == shape[:1]
+        and slot_mapping.dtype == torch.int64
+        and slot_mapping.is_contiguous(),
         f"{op}: slot_mapping must be int64, one per token",
     )
     require_same_dtype(op, key_cache=key_cache, value_cache=value_cache)
@@ -62,7 +66,10 @@ def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor
     pool: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim] contiguous; sources, targets: [num_copies]
     integers. Targets are distinct and no block is both source and target: the caller checked that, the op does not.
     """
-    require(pool.dim() == 6 and pool.is_contiguous(), "copy_blocks: the pool must have 6 dimensions and be contiguous")
+    require(
+        pool.dim() == 6 and pool.is_contiguous(),
+        "copy_blocks: the pool must have 6 dimensions and be contiguous",
+    )
     require(
         sources.dim() == 1 and sources.shape == targets.shape and sources.dtype == targets.dtype,
         f"copy_blocks: {tuple(sources.shape)} sources for {tuple(targets.shape)} targets",

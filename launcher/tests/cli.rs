@@ -6,11 +6,16 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+
+/// A file that is still open for writing in a child that another test is just starting cannot be executed ("text file
+/// busy"): writing and starting take turns.
+static WRITING_OR_STARTING: Mutex<()> = Mutex::new(());
 
 /// An installation in a folder of its own: the launcher, and scripts beside it.
 struct Installation {
@@ -20,6 +25,7 @@ struct Installation {
 impl Installation {
     /// `shard` is what runs in the place of `python -m penstock_server`.
     fn new(shard: &str) -> Self {
+        let _turn = WRITING_OR_STARTING.lock().expect("no test fails here");
         let installation = Self { folder: tempfile::tempdir().expect("folder") };
         let resolve = "case \"$3\" in *resolve) echo /models/m; exit;; esac";
         installation.script("python", &format!("{resolve}\n{shard}"));
@@ -42,6 +48,7 @@ impl Installation {
         let mut command = Command::new(self.path("launcher"));
         command.args(["--device=cpu", "--port=0"]).args(flags).env("TMPDIR", self.folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let _turn = WRITING_OR_STARTING.lock().expect("no test fails here");
         command.spawn().expect("start")
     }
 

@@ -46,6 +46,16 @@ pub struct RouterOptions {
     #[serde(flatten)]
     pub limits: Limits,
 
+    /// Milliseconds that a step may take while tokens are being generated; prompts are computed in chunks that fit
+    /// [default: twice what the step would take without them]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_itl_ms: Option<u32>,
+
+    /// Keep the KV cache of prompts and answers, and share it between requests that begin alike
+    #[arg(long, env, num_args = 0..=1, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub prefix_caching: bool,
+
     /// Threads that tokenize and validate requests
     // Tokenizing 4k tokens takes about 2 ms: two threads keep up with a thousand requests a second.
     #[arg(long, env, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -99,6 +109,15 @@ pub struct Limits {
     /// Most prompts in one /v1/completions request
     #[arg(long, env, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_client_batch_size: u32,
+
+    /// Prompt tokens that may wait in the queue; requests beyond are refused with 429
+    // An hour of prefill for a small GPU: a bound against floods, not a policy.
+    #[arg(long, env, default_value_t = 4_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_queued_tokens: u64,
+
+    /// Bytes of requests that may wait in the queue; requests beyond are refused with 429
+    #[arg(long, env, default_value_t = 256 << 20)]
+    pub max_queued_bytes: usize,
 
     /// Largest request body in bytes
     #[arg(long, env, default_value_t = 2_000_000)]

@@ -20,6 +20,7 @@ pub struct Vocabulary {
     spelling: Spelling,
     /// An ordinary letter, to put before a token whose leading space must not get lost.
     letter: Option<u32>,
+    max_token_bytes: usize,
 }
 
 /// How tokens spell text.
@@ -40,7 +41,15 @@ impl Vocabulary {
         let special_ids = added.iter().filter(|(_, token)| token.special).map(|(&id, _)| id).collect();
         let spelling = tokenizer.get_decoder().map_or(Spelling::Words, spelling_of);
         let letter = ["a", "e", "A", "x"].iter().find_map(|letter| tokenizer.token_to_id(letter));
-        Self { tokenizer, special_ids, spelling, letter }
+        let vocab = tokenizer.get_vocab(true);
+        // The spelling of a token is never shorter than the text it covers.
+        let max_token_bytes = vocab.keys().map(String::len).max().unwrap_or(1);
+        Self { tokenizer, special_ids, spelling, letter, max_token_bytes }
+    }
+
+    /// No token covers more bytes of text than this.
+    pub fn max_token_bytes(&self) -> usize {
+        self.max_token_bytes
     }
 
     /// The tokenizer itself.

@@ -4,13 +4,23 @@
 //! the engine never sees axum, and the scheduler sees neither clock nor I/O.
 //!
 //! - [`config`]: everything that can be set, parsed once and passed down
+//! - [`app`], [`routes`]: the HTTP service; [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
+//! - [`tgi`], [`openai`], [`logprobs`], [`response_headers`]: the words of the two families of clients
 //! - [`error`]: everything that can go wrong for a client
-//! - [`tokenizer`], [`control_tokens`], [`detokenizer`], [`stop`]: text to tokens and back
+//! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
+//! - [`inference`], [`text_stream`]: from a prompt to running sequences and their text
+//! - [`tokenizer`], [`detokenizer`], [`stop`]: text to tokens and back
+//! - [`chat`], [`chat_template`], [`control_tokens`], [`python_json`]: conversations to tokens
 //! - [`generation`]: the handle by which a route starts a generation and reads its events
 //! - [`scheduler`]: the pure state machine that owns requests, slots and KV blocks
 //! - [`engine_loop`]: the thin task around the scheduler
 //! - [`engine`]: the seam to the shards, and the gRPC client behind it
+//! - [`metrics`], [`shutdown`]: what an operator sees, and how serving ends
 
+pub mod app;
+pub mod body;
+pub mod caller;
+pub mod chat;
 pub mod chat_template;
 pub mod config;
 pub mod control_tokens;
@@ -19,8 +29,132 @@ pub mod engine;
 pub mod engine_loop;
 pub mod error;
 pub mod generation;
+pub mod inference;
+pub mod limits;
+pub mod logprobs;
 pub mod metrics;
+pub mod openai;
 pub mod python_json;
+pub mod response_headers;
+pub mod routes;
 pub mod scheduler;
+pub mod shutdown;
+pub mod sse;
 pub mod stop;
+pub mod text_stream;
+pub mod tgi;
 pub mod tokenizer;
+pub mod validation;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::ListenerExt;
+use thiserror::Error as ThisError;
+use tokio::net::TcpListener;
+
+use app::{AppState, ModelInfo};
+use caller::CallerNames;
+use chat::{ChatFormat, ChatFormatError};
+use config::{RouterConfig, RouterOptions};
+use engine::{Engine, EngineError, EngineFacts, ShardedEngine};
+use limits::{LimitsError, RequestLimits};
+use metrics::Metrics;
+use scheduler::SchedulerConfig;
+use shutdown::Shutdown;
+use tokenizer::{Tokenizer, TokenizerError};
+
+/// How often histograms are folded when nobody reads the metrics.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Why the router could not start, or stopped.
+#[derive(Debug, ThisError)]
+#[expect(missing_docs, reason = "each variant says it by its source")]
+pub enum ServeError {
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    #[error(transparent)]
+    ChatFormat(#[from] ChatFormatError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
+    #[error("cannot set up the metrics: {0}")]
+    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    #[error("cannot serve: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Serves until the shutdown is complete. The shards must be up; the listener is bound by the caller, who knows the
+/// flag to blame when it cannot be.
+pub async fn serve(
+    config: RouterConfig,
+    listener: TcpListener,
+    shutdown: Shutdown,
+) -> Result<(), ServeError> {
+    let options = &config.options;
+    let tokenizer = Tokenizer::load(&config.model_path, options.validation_workers)?;
+    let engine = ShardedEngine::connect(&config.shard_sockets).await?;
+    let facts = engine.facts().clone();
+    let chat =
+        ChatFormat::load(&config.model_path, tokenizer.vocabulary().tokenizer(), &facts.eos_token_ids)?;
+    let limits = RequestLimits::new(&options.limits, &facts)?;
+    let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
+    let scheduler = scheduler_config(options, &facts);
+    let state = AppState {
+        model: Arc::new(ModelInfo {
+            id: config.model_id.clone(),
+            max_concurrent_requests: options.limits.max_concurrent_requests,
+            validation_workers: options.validation_workers,
+        }),
+        limits: Arc::new(limits),
+        tokenizer,
+        chat: chat.map(Arc::new),
+        callers: CallerNames::default(),
+        engine: engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
+        metrics: metrics.clone(),
+        shutdown: shutdown.clone(),
+    };
+    tokio::select! {
+        served = listen(app::app(state), listener, shutdown) => Ok(served?),
+        () = keep_up(metrics) => Ok(()),
+    }
+}
+
+/// Serves an [`app::app`] until the shutdown is complete.
+pub async fn listen(service: Router, listener: TcpListener, shutdown: Shutdown) -> std::io::Result<()> {
+    // Tokens are small and must not wait for each other. A socket that cannot be told so still works.
+    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+    let draining = shutdown.clone();
+    let serving =
+        axum::serve(listener, service).with_graceful_shutdown(async move { draining.draining().await });
+    tokio::select! {
+        served = serving => served,
+        () = shutdown.enforce() => Ok(()),
+    }
+}
+
+fn scheduler_config(options: &RouterOptions, facts: &EngineFacts) -> SchedulerConfig {
+    let limits = &options.limits;
+    let max_blocks =
+        limits.max_batch_total_tokens.map_or(u32::MAX, |tokens| tokens / facts.block_size.max(1));
+    let max_step_tokens = limits.max_batch_prefill_tokens.unwrap_or(u32::MAX);
+    SchedulerConfig {
+        num_blocks: facts.num_blocks.min(max_blocks),
+        max_step_tokens: facts.max_step_tokens.min(max_step_tokens),
+        max_queued_tokens: limits.max_queued_tokens,
+        max_queued_bytes: limits.max_queued_bytes,
+        target_itl: options.target_itl_ms.map(|ms| Duration::from_millis(ms.into())),
+        prefix_caching: options.prefix_caching,
+        cache_secret: rand::random(),
+        ..SchedulerConfig::new(facts, limits.max_concurrent_requests)
+    }
+}
+
+async fn keep_up(metrics: Metrics) {
+    loop {
+        tokio::time::sleep(UPKEEP).await;
+        metrics.upkeep();
+    }
+}

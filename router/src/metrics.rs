@@ -46,10 +46,14 @@ struct Registered {
     requests_waiting: Gauge,
     requests_running: Gauge,
     kv_blocks_used: Gauge,
+    kv_blocks_cached: Gauge,
     kv_blocks: Gauge,
     kv_usage: Gauge,
     tokens_sampled: Counter,
     preemptions: Counter,
+    computed_tokens: Counter,
+    cache_query_tokens: Counter,
+    cache_hit_tokens: Counter,
     step_count: Counter,
     upload_duration: Histogram,
     forward_duration: Histogram,
@@ -151,6 +155,14 @@ impl RequestGuard {
         self.end_as(failure_index(error));
     }
 
+    /// It ended, one way or the other.
+    pub fn finish<T>(&mut self, result: &Result<T, Error>) {
+        match result {
+            Ok(_) => self.succeed(),
+            Err(error) => self.fail(error),
+        }
+    }
+
     fn end_as(&mut self, failure: usize) {
         if !std::mem::replace(&mut self.ended, true) {
             self.metrics.0.request_failures[failure].increment(1);
@@ -172,10 +184,14 @@ impl Observer for Metrics {
         metrics.requests_waiting.set(load.waiting as f64);
         metrics.requests_running.set(load.running as f64);
         metrics.kv_blocks_used.set(load.used_blocks as f64);
+        metrics.kv_blocks_cached.set(load.cached_blocks as f64);
         metrics.kv_blocks.set(load.num_blocks as f64);
         metrics.kv_usage.set(load.used_blocks as f64 / load.num_blocks.max(1) as f64);
         metrics.tokens_sampled.increment(step.num_sampled as u64);
         metrics.preemptions.absolute(step.totals.preemptions);
+        metrics.computed_tokens.absolute(step.totals.computed_tokens);
+        metrics.cache_query_tokens.absolute(step.totals.admitted_tokens);
+        metrics.cache_hit_tokens.absolute(step.totals.cached_tokens);
         metrics.step_count.increment(1);
         let micros = |us: u32| Duration::from_micros(u64::from(us));
         metrics.upload_duration.record(micros(step.timings.upload_us));
@@ -223,11 +239,15 @@ fn register(recorder: &PrometheusRecorder) -> Registered {
         batch_current_size: names.gauge("tgi_batch_current_size", "Requests in the batch"),
         requests_waiting: names.gauge("tgi_requests_waiting", "Requests in the queue"),
         requests_running: names.gauge("tgi_requests_running", "Requests in the batch"),
-        kv_blocks_used: names.gauge("tgi_kv_cache_blocks_used", "KV blocks that are not free"),
+        kv_blocks_used: names.gauge("tgi_kv_cache_blocks_used", "KV blocks that requests hold"),
+        kv_blocks_cached: names.gauge("tgi_kv_cache_blocks_cached", "KV blocks that only the cache holds"),
         kv_blocks: names.gauge("tgi_kv_cache_blocks", "KV blocks in all"),
-        kv_usage: names.gauge("tgi_kv_cache_usage", "Part of the KV blocks that is not free, 0 to 1"),
+        kv_usage: names.gauge("tgi_kv_cache_usage", "Part of the KV blocks that requests hold, 0 to 1"),
         tokens_sampled: names.counter("tgi_tokens_sampled", "Tokens sampled by the shards"),
         preemptions: names.counter("tgi_preemptions", "Times that a request gave its memory back"),
+        computed_tokens: names.counter("tgi_computed_tokens", "Token positions computed by the shards"),
+        cache_query_tokens: names.counter("tgi_prefix_cache_query_tokens", "Tokens of admitted requests"),
+        cache_hit_tokens: names.counter("tgi_prefix_cache_hit_tokens", "Of those, found in the cache"),
         step_count: names.counter("tgi_step_count", "Steps answered by the shards"),
         upload_duration: names.histogram("tgi_step_upload_duration", "Applying a plan, seconds"),
         forward_duration: names.histogram("tgi_step_forward_duration", "The model in a step, seconds"),

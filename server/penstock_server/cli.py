@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from penstock_server import __version__, log, parent
+from penstock_server import __version__, log, parent, unix_socket
 from penstock_server.config import CacheConfig, GroupConfig, ServerConfig
 from penstock_server.errors import PenstockError, StartError
 
@@ -34,6 +34,14 @@ def main(argv: list[str]) -> int:
     except PenstockError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return EXIT_FAILED
+    except Exception as error:
+        logger.exception("unexpected failure")
+        print(
+            f"error: unexpected {type(error).__name__}: {error}".split("\n", 1)[0],
+            file=sys.stderr,
+            flush=True,
+        )
+        return EXIT_FAILED
 
 
 def _stop_early(_number: int, _frame: object) -> None:
@@ -48,6 +56,7 @@ def _serve(config: ServerConfig) -> int:
 
     # Pure Python, so that a wrong folder is refused in milliseconds, before torch is imported.
     with log.stage(logger, "config"):
+        unix_socket.prepare(config.uds_path)
         spec = load_spec(config.model_path)
         checkpoint = Checkpoint.open(config.model_path)
     with log.stage(logger, "import"):

@@ -10,6 +10,8 @@ from penstock_server.config import GroupConfig
 from penstock_server.errors import ShardFailed, StartError
 
 _RENDEZVOUS_FILE = "rendezvous"
+# The launcher gives up on a shard that loads too long; this only has to be no shorter.
+_LOAD_TIMEOUT_S = 1800.0
 
 
 class Group:
@@ -18,7 +20,16 @@ class Group:
     def __init__(self, config: GroupConfig) -> None:
         self.rank = config.rank
         self.size = config.world_size
+        self._config = config
         self._dist: Any = _join(config) if config.world_size > 1 else None
+        # None is torch's default group, which is patient: ranks load at different speeds.
+        self._members: Any = None
+
+    def begin_steps(self) -> None:
+        """All ranks are loaded: from here a rank that does not answer in time is taken for lost."""
+        if self._dist is not None:
+            self._call(self._dist.barrier)
+            self._members = self._dist.new_group(timeout=timedelta(seconds=self._config.timeout_s))
 
     def share(self, total: int, what: str) -> int:
         """This rank's part of `total`, which must divide evenly."""
@@ -58,7 +69,7 @@ class Group:
 
     def _call(self, collective: Any, *arguments: Any) -> None:
         try:
-            collective(*arguments)
+            collective(*arguments, group=self._members)
         except RuntimeError as error:
             raise ShardFailed(
                 f"rank {self.rank}: another rank is gone or stopped: {_first_line(error)}"
@@ -78,7 +89,7 @@ def _join(config: GroupConfig) -> Any:
             init_method=f"file://{config.rendezvous_dir.resolve() / _RENDEZVOUS_FILE}",
             rank=config.rank,
             world_size=config.world_size,
-            timeout=timedelta(seconds=config.timeout_s),
+            timeout=timedelta(seconds=_LOAD_TIMEOUT_S),
         )
     except (RuntimeError, ValueError, OSError) as error:
         raise ShardFailed(f"rank {config.rank}: cannot meet the other ranks: {_first_line(error)}") from error

@@ -157,7 +157,7 @@ class Engine:
         try:
             return self._compute(plan, step, list(errors.values()), clock)
         except (MemoryError, RuntimeError) as error:
-            if self.group.size > 1 or not _is_out_of_memory(error):
+            if self.group.size > 1 or not is_out_of_memory(error):
                 raise
             failed = [
                 SlotError(span.slot, ErrorCode.OUT_OF_MEMORY, "no memory for this step") for span in spans
@@ -216,12 +216,14 @@ def describe(
     )
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """torch's CPU allocator raises a bare RuntimeError."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
 def _top_tokens(sampled: Sampled, number: int, row: SampledRow) -> TopTokens:
-    assert sampled.top_ids is not None and sampled.top_logprobs is not None, "a row asked for top tokens"
+    assert sampled.top_ids is not None, "a row asked for top tokens"
+    assert sampled.top_logprobs is not None, "ids come with their logprobs"
     count = row.params.num_top_logprobs
     return TopTokens(
         row.slot, sampled.top_ids[number, :count].tolist(), sampled.top_logprobs[number, :count].tolist()

@@ -37,7 +37,7 @@ def _guard_unary(method: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(request: Any, context: grpc.ServicerContext) -> Any:
         try:
             return method(request, context)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
+        except Exception as error:
             _abort(context, error)
 
     return guarded
@@ -48,7 +48,7 @@ def _guard_stream(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterato
     def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         try:
             yield from method(request, context)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it becomes a status
+        except Exception as error:
             _abort(context, error)
 
     return guarded

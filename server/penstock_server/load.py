@@ -1,7 +1,9 @@
-"""From settings to a ready engine: device, dtype, sizes, weights. Every choice that the user can undo names its flag."""
+"""From settings to a ready engine: device, dtype, sizes, weights. A choice that the user can undo names its flag."""
 
 import logging
 import os
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -9,7 +11,7 @@ from penstock_server.checkpoint import Checkpoint
 from penstock_server.checks import Limits
 from penstock_server.config import CacheConfig, ServerConfig
 from penstock_server.distributed import Group
-from penstock_server.engine import Engine, describe
+from penstock_server.engine import Engine, describe, is_out_of_memory
 from penstock_server.errors import StartError
 from penstock_server.grammar import Grammars
 from penstock_server.kv_cache import KVCache, block_bytes, budget_bytes
@@ -19,6 +21,9 @@ from penstock_server.models.config import ModelSpec
 from penstock_server.models.decoder import Decoder
 from penstock_server.slots import Slots
 from penstock_server.weights import load_weights
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
@@ -36,17 +41,33 @@ def load_engine(config: ServerConfig, spec: ModelSpec, checkpoint: Checkpoint) -
     num_kv_heads = group.share(spec.num_kv_heads, "num_key_value_heads")
     with stage(logger, "weights"):
         model = Decoder(spec, Placement(group, dtype, config.batch_invariant), device)
-        load_weights(model, checkpoint, device)
+        _allocating("the weights", load_weights, model, checkpoint, device)
     limits = _limits(
         config.cache, spec, group, block_bytes(spec, num_kv_heads, config.cache.block_size, dtype), device
     )
-    cache = KVCache(spec, num_kv_heads, limits.num_blocks, limits.block_size, dtype, device)
+    sizes = (num_kv_heads, limits.num_blocks, limits.block_size)
+    cache = _allocating("the KV cache (see --num-blocks)", KVCache, spec, *sizes, dtype, device)
     grammars = Grammars(config.model_path, spec.vocab_size, spec.eos_token_ids)
     slots = Slots(limits, grammars, device, config.batch_invariant)
     engine = Engine(model, cache, slots, group, describe(spec, slots, model, device, group))
+    group.begin_steps()
     with stage(logger, "warm-up"):
         engine.warm_up()
     return engine
+
+
+def _allocating(
+    what: str, allocate: Callable[Arguments, Result], *given: Arguments.args, **more: Arguments.kwargs
+) -> Result:
+    """Call what allocates; running out of memory is something the user can change."""
+    try:
+        return allocate(*given, **more)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise StartError(
+            f"not enough memory for {what}; free some, or use a smaller model or more shards"
+        ) from None
 
 
 def _device(config: ServerConfig) -> torch.device:

@@ -89,10 +89,16 @@ def _first_line(error: Exception) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="penstock_server.resolve", description="Find the local folder of a model.")
-    parser.add_argument("model", nargs="?", help="local folder or id on the Hugging Face Hub; default: the demo model")
+    parser = argparse.ArgumentParser(
+        prog="penstock_server.resolve", description="Find the local folder of a model."
+    )
+    parser.add_argument(
+        "model", nargs="?", help="local folder or id on the Hugging Face Hub; default: the demo model"
+    )
     parser.add_argument("--revision", help="branch, tag or commit on the hub")
-    parser.add_argument("--parent-pipe-fd", type=int, help="inherited pipe; exits at once when its other end closes")
+    parser.add_argument(
+        "--parent-pipe-fd", type=int, help="inherited pipe; exits at once when its other end closes"
+    )
     return parser
 
 

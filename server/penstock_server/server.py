@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -44,7 +43,6 @@ class StopPipe:
 
 def serve(config: ServerConfig, spec: ModelSpec, checkpoint: Checkpoint, begun: float) -> int:
     """Load and serve until SIGTERM; returns the exit code. `begun`: perf_counter at the start, for the log."""
-    refuse_second_server(config.uds_path)
     engine = load_engine(config, spec, checkpoint)
     stop_pipe = StopPipe()
     _install_signals(stop_pipe, has_parent=config.parent_pipe_fd is not None)
@@ -75,19 +73,6 @@ def serve(config: ServerConfig, spec: ModelSpec, checkpoint: Checkpoint, begun: 
     return 0
 
 
-def refuse_second_server(path: Path) -> None:
-    """gRPC would silently take over a live socket."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except FileNotFoundError:
-            return
-        except OSError:
-            path.unlink(missing_ok=True)  # left behind by a process that is gone
-            return
-    raise StartError(f"{path}: another process listens on this socket; stop it or choose another --uds-path")
-
-
 def _listen(path: Path, service: EngineService, beats: health.HealthServicer) -> grpc.Server:
     options = [
         ("grpc.so_reuseport", 0),
@@ -102,9 +87,7 @@ def _listen(path: Path, service: EngineService, beats: health.HealthServicer) ->
     try:
         server.add_insecure_port(f"unix:{path}")
     except RuntimeError:
-        raise StartError(
-            f"{path}: cannot listen on this socket; check that its folder exists and is writable"
-        ) from None
+        raise StartError(f"{path}: cannot listen on this socket; check that its folder is writable") from None
     finally:
         os.umask(before)
     return server

@@ -73,6 +73,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         )
 
     def Run(self, plans: Iterator[pb.Plan], context: grpc.ServicerContext) -> Iterator[pb.Outcome]:
+        # At once: a client may wait for the headers before it sends the first plan.
+        context.send_initial_metadata(())
         first = next(plans, None)
         if first is None:
             return
@@ -104,7 +106,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             session.close(error)
         except grpc.RpcError:
             session.close()
-        except Exception as error:  # noqa: BLE001 - the request iterator of a cancelled stream raises just that
+        except Exception as error:
             session.close(InvalidPlan(f"the stream of plans broke: {error}"))
         finally:
             self.loop.finish(session)

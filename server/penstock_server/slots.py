@@ -20,7 +20,7 @@ from penstock_server.step import ForwardInput, PromptRows, SampledRow, SamplingI
 
 
 class Column(IntEnum):
-    """Columns of `Slots.params`. Whole numbers there are exact: float32 holds them up to 16 million."""
+    """Columns of `Slots.params`. A top_k that float32 cannot hold exactly is beyond any vocabulary."""
 
     TEMPERATURE = 0
     TOP_K = 1
@@ -87,7 +87,7 @@ class Slots:
         return errors
 
     def select(self, plan: Plan, errors: dict[int, SlotError]) -> list[Span]:
-        """The plan's spans that may run; adds the errors of the others. Lengths advance for what will be sampled."""
+        """The plan's spans that may run; adds the errors of the others."""
         accepted: dict[int, Span] = {}
         budget = self.limits.max_step_tokens
         for span in plan.spans:
@@ -137,6 +137,8 @@ class Slots:
             change()
         except SlotRefused as refused:
             self._refuse(errors, slot, str(refused), refused.code)
+        if slot in errors and slot in self.states:  # also by what was wrong before it was admitted
+            self.states[slot].refusal = self.states[slot].refusal or errors[slot]
         return slot not in errors
 
     def _refuse(
@@ -176,8 +178,6 @@ class Slots:
         self.prompt_lens[slot] = admit.prompt_len
         self.seeds[slot] = params.seed - 2**64 if params.seed >= 2**63 else params.seed
         columns = [float(getattr(params, column.name.lower())) for column in Column]
-        # More than the vocabulary keeps all of it, and would not be exact.
-        columns[Column.TOP_K] = float(min(params.top_k, self.limits.vocab_size))
         self.params[slot] = torch.tensor(columns)
 
     def _append(self, append: Append) -> None:

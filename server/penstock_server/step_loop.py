@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 _MAX_QUEUED = 64
 # Steps on the device at a time: one runs, one waits behind it.
 _MAX_LAUNCHED = 2
+# Ranks compare epochs as signed 64-bit numbers.
+_EPOCH_LIMIT = 2**63
+# While a step runs on the device, how often to look whether it has finished; a new plan is seen at once.
+_POLL_S = 0.0005
 
 
 class Session:
@@ -117,6 +121,8 @@ class StepLoop:
 
     def open(self, epoch: int) -> Session:
         """A session for a new stream; ends the one before. Raises StaleEpoch unless the epoch is the greatest yet."""
+        if epoch >= _EPOCH_LIMIT:
+            raise InvalidPlan(f"epoch {epoch} is not below {_EPOCH_LIMIT}")
         with self._lock:
             if epoch <= self.last_epoch:
                 raise StaleEpoch(f"epoch {epoch} is not greater than {self.last_epoch}, the newest seen")
@@ -163,14 +169,14 @@ class StepLoop:
         item = self._take()
         if item is not None:
             self._start_step(item)
-        while self._launched and (
-            item is None or self._launched[0].pending.ready() or len(self._launched) >= _MAX_LAUNCHED
-        ):
+        if len(self._launched) >= _MAX_LAUNCHED:
+            self._finish_step()
+        while self._launched and self._launched[0].pending.ready():
             self._finish_step()
 
     def _take(self) -> _Item | None:
         try:
-            return self._inbox.get(block=not self._launched)
+            return self._inbox.get(timeout=_POLL_S if self._launched else None)
         except Empty:
             return None
 

@@ -24,7 +24,9 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1-shard", "2-shards"])
-def server(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+def server(
+    request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Launched]:
     flags = (f"--model-id={model}", f"--num-shard={request.param}", "--dtype=float32")
     with Launched(tmp_path_factory.mktemp("run"), *flags) as launched:
         yield launched.wait_until_serving()

@@ -27,11 +27,18 @@ def test_every_flag_of_a_shard_is_understood_by_it(launch: Launch, model: Path) 
         assert config.model_path == model
         assert (config.dtype, config.device, config.json_output) == ("float32", "cpu", True)
         assert config.threads
-        assert (config.cache.max_sequence_len, config.cache.max_step_tokens, config.cache.num_slots) == (128, 64, 4)
+        assert (config.cache.max_sequence_len, config.cache.max_step_tokens, config.cache.num_slots) == (
+            128,
+            64,
+            4,
+        )
         assert config.cache.num_blocks is not None
         assert config.cache.num_blocks * config.cache.block_size == 1008
         assert config.group.world_size == 2
-    assert {argument for line in given for argument in line if "--rank" in argument} == {"--rank=0", "--rank=1"}
+    assert {argument for line in given for argument in line if "--rank" in argument} == {
+        "--rank=0",
+        "--rank=1",
+    }
 
 
 def test_json_output_is_json_line_by_line(launch: Launch, model: Path) -> None:

@@ -23,7 +23,9 @@ def test_there_is_one_for_each_way_to_ask() -> None:
 @pytest.mark.parametrize("command", CURLS, ids=["generate", "generate_stream", "chat"])
 def test_a_curl_of_the_readme_works(demo: Launched, command: str) -> None:
     assert demo.address
-    command = command.replace("localhost:3000", f"127.0.0.1:{demo.address[1]}").replace("curl", "curl -sS --fail", 1)
+    command = command.replace("localhost:3000", f"127.0.0.1:{demo.address[1]}").replace(
+        "curl", "curl -sS --fail", 1
+    )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
     last = done.stdout.strip().splitlines()[-1].removeprefix("data:")
     reply = json.loads(last)

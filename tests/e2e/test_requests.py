@@ -48,7 +48,9 @@ def test_many_at_once_get_what_each_would_get_alone(server: Launched, model: Pat
 
     def ask(prompt: str) -> str:
         return str(
-            server.post("/generate", {"inputs": prompt, "parameters": {"max_new_tokens": 12}})[1]["generated_text"]
+            server.post("/generate", {"inputs": prompt, "parameters": {"max_new_tokens": 12}})[1][
+                "generated_text"
+            ]
         )
 
     with ThreadPoolExecutor(len(prompts)) as pool:

@@ -14,14 +14,20 @@ from penstock_server.config import CacheConfig, GroupConfig, ServerConfig
 from penstock_server.engine import Engine
 from penstock_server.load import load_engine
 from penstock_server.models.registry import load_spec
-from penstock_server.plan import Admit, Append, Grammar, Plan, SamplingParams, Span
+from penstock_server.plan import Admit, Append, Grammar, Outcome, Plan, SamplingParams, Span
 
 Execute = Callable[[Plan], Any]
 
 
 def make_engine(folder: Path, **options: Any) -> Engine:
     """An engine in this process, small by default."""
-    sizes = {"max_sequence_len": None, "max_step_tokens": None, "num_slots": 8, "num_blocks": 64, "block_size": 4}
+    sizes = {
+        "max_sequence_len": None,
+        "max_step_tokens": None,
+        "num_slots": 8,
+        "num_blocks": 64,
+        "block_size": 4,
+    }
     cache = CacheConfig(**{name: options.pop(name, value) for name, value in sizes.items()})
     defaults = {"dtype": "auto", "device": "cpu", "threads": 1, "batch_invariant": False}
     config = ServerConfig(
@@ -70,7 +76,9 @@ class Sequence:
 class Driver:
     """Runs sequences to their ends. With a `seed`, chunks are odd, order is random and sequences are preempted."""
 
-    def __init__(self, execute: Execute, num_slots: int = 8, num_blocks: int = 64, block_size: int = 4) -> None:
+    def __init__(
+        self, execute: Execute, num_slots: int = 8, num_blocks: int = 64, block_size: int = 4
+    ) -> None:
         self.execute = execute
         self.block_size = block_size
         self.free_slots = list(range(num_slots))
@@ -78,7 +86,9 @@ class Driver:
         self.epoch = 1
         self.step = 0
 
-    def run(self, sequences: list[Sequence], seed: int | None = None, max_chunk: int = 10**9) -> list[Sequence]:
+    def run(
+        self, sequences: list[Sequence], seed: int | None = None, max_chunk: int = 10**9
+    ) -> list[Sequence]:
         """Run all to their ends."""
         rng = random.Random(seed)
         if seed is not None:
@@ -86,7 +96,9 @@ class Driver:
             rng.shuffle(self.free_blocks)
         retired: list[int] = []
         while not all(sequence.done for sequence in sequences):
-            retired = self._turn([s for s in sequences if not s.done], rng, seed is not None, max_chunk, retired)
+            retired = self._turn(
+                [s for s in sequences if not s.done], rng, seed is not None, max_chunk, retired
+            )
         if retired:
             self.send(Plan(self.epoch, 0, retired=retired))
         return sequences
@@ -94,7 +106,13 @@ class Driver:
     def send(self, plan: Plan) -> Any:
         """Number a plan and run it."""
         self.step += 1
-        plan = Plan(**{**{name: getattr(plan, name) for name in plan.__slots__}, "epoch": self.epoch, "step": self.step})
+        plan = Plan(
+            **{
+                **{name: getattr(plan, name) for name in plan.__slots__},
+                "epoch": self.epoch,
+                "step": self.step,
+            }
+        )
         return self.execute(plan)
 
     def _turn(
@@ -125,7 +143,14 @@ class Driver:
         if sequence.slot is None:
             sequence.slot = self.free_slots.pop(0)
             admitted.append(
-                Admit(sequence.slot, sequence.tokens, len(sequence.prompt), blocks, sequence.params, sequence.grammar)
+                Admit(
+                    sequence.slot,
+                    sequence.tokens,
+                    len(sequence.prompt),
+                    blocks,
+                    sequence.params,
+                    sequence.grammar,
+                )
             )
         elif blocks:
             appended.append(Append(sequence.slot, blocks))
@@ -153,6 +178,6 @@ class Driver:
             by_slot[top.slot].tops.append((list(top.token_ids), list(top.logprobs)))
         for found in outcome.prompt_logprobs:
             by_slot[found.slot].prompt_logprobs.update(enumerate(found.logprobs, start=found.start))
-        for error in getattr(outcome, "errors", None) or getattr(outcome, "slot_errors", ()):
+        for error in outcome.errors if isinstance(outcome, Outcome) else outcome.slot_errors:
             by_slot[error.slot].errors.append(error)
         return [self.release(sequence) for sequence in live if sequence.done and sequence.slot is not None]

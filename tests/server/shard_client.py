@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,9 +16,11 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.pb import engine_pb2_grpc
+from penstock_server.plan import Admit, Plan
 
 REPOSITORY = Path(__file__).parents[2]
-DEADLINE_S = 60.0
+# Generous: a machine that compiles at the same time takes a minute to start four processes.
+DEADLINE_S = 180.0
 
 
 def environment() -> dict[str, str]:
@@ -85,12 +87,12 @@ class Shard:
         self.channel = grpc.insecure_channel(
             f"unix:{socket}", options=[("grpc.max_receive_message_length", 2**26)]
         )
-        self.stub: Any = engine_pb2_grpc.EngineStub(self.channel)
+        self.stub: Any = engine_pb2_grpc.EngineStub(self.channel)  # type: ignore[no-untyped-call]
+        self.health: Any = health_pb2_grpc.HealthStub(self.channel)
         self._epoch = 0
 
     def wait_until_ready(self) -> None:
         """Until the health service says SERVING; fails with the shard's log when the process ends first."""
-        health = health_pb2_grpc.HealthStub(self.channel)
         request = health_pb2.HealthCheckRequest(service="penstock.engine.v1.Engine")
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
@@ -98,7 +100,7 @@ class Shard:
                 raise RuntimeError(f"shard exited with {self.process.returncode}:\n{self.read_log()}")
             try:
                 if (
-                    health.Check(request, timeout=1.0, wait_for_ready=True).status
+                    self.health.Check(request, timeout=1.0, wait_for_ready=True).status
                     == health_pb2.HealthCheckResponse.SERVING
                 ):
                     return
@@ -160,6 +162,55 @@ def running_shards(
     finally:
         for shard in shards:
             shard.__exit__(None, None, None)
+
+
+def execute_on_shards(shards: list[Shard]) -> Callable[[Plan], pb.Outcome]:
+    """Runs plans of the driver on every rank of a group, and compares what the ranks say."""
+    streams = [shard.open(1 + max(shard.describe().last_epoch for shard in shards)) for shard in shards]
+
+    def execute(plan: Plan) -> pb.Outcome:
+        for stream in streams:
+            stream.send(**plan_fields(plan))
+        first, *others = [stream.read() for stream in streams]
+        for other in others:
+            assert other.sampled_checksum == first.sampled_checksum
+            assert list(other.slot_errors) == list(first.slot_errors)
+            assert not other.sampled_ids
+        return first
+
+    return execute
+
+
+def plan_fields(plan: Plan) -> dict[str, Any]:
+    """A plan in protobuf's words, but for its numbers, which the stream gives."""
+    return {
+        "retired_slots": plan.retired,
+        "admitted": [_admit_to_pb(admit) for admit in plan.admitted],
+        "appended_slots": [append.slot for append in plan.appended],
+        "appended_counts": [len(append.block_ids) for append in plan.appended],
+        "appended_blocks": [block for append in plan.appended for block in append.block_ids],
+        "copied_from": plan.copied_from,
+        "copied_to": plan.copied_to,
+        "span_slots": [span.slot for span in plan.spans],
+        "span_starts": [span.start for span in plan.spans],
+        "span_lens": [span.length for span in plan.spans],
+    }
+
+
+def _admit_to_pb(admit: Admit) -> pb.Admit:
+    message = pb.Admit(
+        slot=admit.slot,
+        token_ids=admit.token_ids,
+        prompt_len=admit.prompt_len,
+        block_ids=admit.block_ids,
+        sampling=pb.SamplingParams(
+            **{name: getattr(admit.sampling, name) for name in admit.sampling.__slots__}
+        ),
+    )
+    if admit.grammar is not None:
+        kind: Any = f"KIND_{admit.grammar.kind.upper()}"
+        message.grammar.CopyFrom(pb.Grammar(kind=kind, text=admit.grammar.text))
+    return message
 
 
 def greedy(**fields: Any) -> pb.SamplingParams:

@@ -17,7 +17,12 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-YARN_ROPE = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 50}
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 50,
+}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"family": "llama"},
     "llama-tied-biased": {
@@ -52,7 +57,9 @@ def prompts(count: int, seed: int = 0) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_greedy_equals_transformers_alone_and_in_mixed_batches(name: str, saved_model: Callable[..., Any]) -> None:
+def test_greedy_equals_transformers_alone_and_in_mixed_batches(
+    name: str, saved_model: Callable[..., Any]
+) -> None:
     model = saved_model(**MODELS[name])
     engine = make_engine(model.folder)
     engine.cache.pool.fill_(float("nan"))  # nothing that was not written may be read
@@ -63,7 +70,9 @@ def test_greedy_equals_transformers_alone_and_in_mixed_batches(name: str, saved_
     for seed in range(3):
         engine.clear()
         sequences = [Sequence(prompt, 8) for prompt in prompts(5)]
-        for sequence, (tokens, logprobs) in zip(Driver(execute_on(engine)).run(sequences, seed), expected, strict=True):
+        for sequence, (tokens, logprobs) in zip(
+            Driver(execute_on(engine)).run(sequences, seed), expected, strict=True
+        ):
             assert sequence.output == tokens
             assert sequence.logprobs == pytest.approx(logprobs, abs=1e-3)
 
@@ -87,10 +96,14 @@ def test_top_tokens_are_the_most_likely_ones(saved_model: Callable[..., Any]) ->
         Sequence(prompt, 3, SamplingParams(num_top_logprobs=count))
         for prompt, count in zip(prompts(3), counts, strict=True)
     ]
-    for sequence, count in zip(Driver(execute_on(make_engine(model.folder))).run(sequences), counts, strict=True):
+    for sequence, count in zip(
+        Driver(execute_on(make_engine(model.folder))).run(sequences), counts, strict=True
+    ):
         assert len(sequence.tops) == (3 if count else 0)
         for position, (ids, logprobs) in enumerate(sequence.tops):
-            expected = oracle.next_logprobs(model.oracle, sequence.prompt + sequence.output[:position]).topk(count)
+            expected = oracle.next_logprobs(model.oracle, sequence.prompt + sequence.output[:position]).topk(
+                count
+            )
             assert ids == expected.indices.tolist()
             assert logprobs == pytest.approx(expected.values.tolist(), abs=1e-3)
 

@@ -96,6 +96,10 @@ def test_a_local_folder_needs_no_heavy_import(folder: Path) -> None:
         "print(sorted({'torch', 'huggingface_hub', 'transformers', 'numpy', 'grpc'} & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code, str(folder)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-P", "-c", code, str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert done.stdout.splitlines()[-1] == "[]"

@@ -28,7 +28,14 @@ def _count_kernel(
 
 @triton.jit
 def _penalize_kernel(
-    score_ptr, count_ptr, repetition_ptr, frequency_ptr, presence_ptr, stride_row, vocab_size, BLOCK: tl.constexpr
+    score_ptr,
+    count_ptr,
+    repetition_ptr,
+    frequency_ptr,
+    presence_ptr,
+    stride_row,
+    vocab_size,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     ids = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -87,7 +94,15 @@ def penalize(
         tokens, slots, lengths, prompt_lens, counts, tokens.stride(0), vocab_size, BLOCK=_BLOCK, num_warps=4
     )
     _penalize_kernel[(num_rows, triton.cdiv(vocab_size, _BLOCK))](
-        scores, counts, repetition, frequency, presence, scores.stride(0), vocab_size, BLOCK=_BLOCK, num_warps=4
+        scores,
+        counts,
+        repetition,
+        frequency,
+        presence,
+        scores.stride(0),
+        vocab_size,
+        BLOCK=_BLOCK,
+        num_warps=4,
     )
 
 

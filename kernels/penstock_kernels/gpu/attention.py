@@ -28,7 +28,11 @@ class _Layout(NamedTuple):
 
 
 def paged_attention(
-    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, spans: AttentionSpans, scoring: Scoring
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    spans: AttentionSpans,
+    scoring: Scoring,
 ) -> torch.Tensor:
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel() == 0:
@@ -40,7 +44,9 @@ def paged_attention(
         key = ("work", scoring.window, key_cache.shape[2])
         work = spans.shared(key, lambda: _eager_work(spans, layout, scoring.window, key_cache.shape[2]))
         longest = max(length for length in spans.query_lens if length <= MAX_DECODE_LEN)
-        decodes = DecodeRows(layout.query_starts, layout.context_lens, spans.block_tables, longest, spans.tree)
+        decodes = DecodeRows(
+            layout.query_starts, layout.context_lens, spans.block_tables, longest, spans.tree
+        )
         decode.decode_attention(query, key_cache, value_cache, decodes, work, scoring, out)
     if layout.tiles.shape[0]:
         prefill_attention(
@@ -58,14 +64,20 @@ def paged_attention(
 
 
 def decode_attention(
-    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, spans: DecodeSpans, scoring: Scoring
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    spans: DecodeSpans,
+    scoring: Scoring,
 ) -> torch.Tensor:
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel() == 0:
         return out
     key = ("work", scoring.window, key_cache.shape[2])
     work = spans.shared(key, lambda: _graph_work(spans, scoring.window, key_cache.shape[2]))
-    rows = DecodeRows(spans.query_starts, spans.context_lens, spans.block_tables, spans.max_query_len, spans.tree)
+    rows = DecodeRows(
+        spans.query_starts, spans.context_lens, spans.block_tables, spans.max_query_len, spans.tree
+    )
     decode.decode_attention(query, key_cache, value_cache, rows, work, scoring, out)
     return out
 
@@ -87,7 +99,10 @@ def _lay_out(spans: AttentionSpans, group: int, rows: int) -> _Layout:
     first_tile = len(starts) + len(spans.context_lens)
     num_decodes = sum(0 < query_len <= MAX_DECODE_LEN for query_len in spans.query_lens)
     return _Layout(
-        numbers[: len(starts)], numbers[len(starts) : first_tile], numbers[first_tile:].view(-1, 2), num_decodes
+        numbers[: len(starts)],
+        numbers[len(starts) : first_tile],
+        numbers[first_tile:].view(-1, 2),
+        num_decodes,
     )
 
 

@@ -117,7 +117,9 @@ def _decode_attention_kernel(
         result = accumulated * (value_scale / tl.maximum(total, 1e-37))[:, None]
         num_heads = tl.num_programs(1) * GROUP
         out_rows = ((query_start + tokens) * num_heads + heads) * DIM
-        tl.store(out_ptr + out_rows[:, None] + columns[None, :], result.to(out_ptr.dtype.element_ty), mask=row_mask)
+        tl.store(
+            out_ptr + out_rows[:, None] + columns[None, :], result.to(out_ptr.dtype.element_ty), mask=row_mask
+        )
     else:
         num_rows = tl.num_programs(2) * BLOCK_ROWS
         partial_rows = (item * tl.num_programs(1) + kv_head) * num_rows + rows
@@ -175,7 +177,9 @@ def _combine_kernel(
         accumulated = accumulated * decay[:, None]
     result = accumulated * (value_scale / tl.maximum(total, 1e-37))[:, None]
     out_rows = ((query_start + tokens) * tl.num_programs(1) * GROUP + heads) * DIM
-    tl.store(out_ptr + out_rows[:, None] + columns[None, :], result.to(out_ptr.dtype.element_ty), mask=row_mask)
+    tl.store(
+        out_ptr + out_rows[:, None] + columns[None, :], result.to(out_ptr.dtype.element_ty), mask=row_mask
+    )
 
 
 class Scoring(NamedTuple):

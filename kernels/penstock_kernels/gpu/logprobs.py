@@ -18,7 +18,14 @@ def _pack(values, ids):
 
 @triton.jit
 def _part_kernel(
-    logits_ptr, largest_ptr, total_ptr, top_ptr, stride_row, vocab_size, NUM_TOP: tl.constexpr, BLOCK: tl.constexpr
+    logits_ptr,
+    largest_ptr,
+    total_ptr,
+    top_ptr,
+    stride_row,
+    vocab_size,
+    NUM_TOP: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """The largest, the mass and the top tokens of one part of a row. A NaN or infinity makes the mass NaN."""
     row, part, num_parts = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
@@ -86,7 +93,9 @@ def logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> tup
     (num_rows, vocab_size), device = logits.shape, logits.device
     block = min(_BLOCK, triton.next_power_of_2(vocab_size))
     num_parts, width = triton.cdiv(vocab_size, block), triton.next_power_of_2(num_top) if num_top else 0
-    largest, total = (torch.empty((num_rows, num_parts), dtype=torch.float32, device=device) for _ in range(2))
+    largest, total = (
+        torch.empty((num_rows, num_parts), dtype=torch.float32, device=device) for _ in range(2)
+    )
     tops = torch.empty((num_rows, num_parts, width), dtype=torch.int64, device=device)
     chosen = torch.empty(num_rows, dtype=torch.float32, device=device)
     finite = torch.empty(num_rows, dtype=torch.bool, device=device)

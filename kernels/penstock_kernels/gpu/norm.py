@@ -49,7 +49,9 @@ def _norm_kernel(
         x = tl.where((columns < DIM)[None, :], x - mean[:, None], 0.0)
     inverse = tl.rsqrt(tl.sum(x * x, axis=1) / DIM + eps)
     weight_starts = (rows % num_weight_rows) * DIM
-    weight = tl.load(weight_ptr + weight_starts[:, None] + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + weight_starts[:, None] + columns[None, :], mask=mask, other=0.0).to(
+        tl.float32
+    )
     y = x * inverse[:, None] * (weight + weight_offset)
     if CENTERED:
         y += tl.load(bias_ptr + columns, mask=columns < DIM, other=0.0).to(tl.float32)[None, :]

@@ -145,10 +145,14 @@ def _prefill_attention_kernel(
         accumulated = accumulated * decay[:, None]
     result = accumulated * (value_scale / tl.maximum(total, 1e-37))[:, None]
     out_rows = ((query_start + tokens).to(tl.int64) * (num_kv_heads * GROUP) + heads) * DIM
-    tl.store(out_ptr + out_rows[:, None] + columns[None, :], result.to(out_ptr.dtype.element_ty), mask=row_mask)
+    tl.store(
+        out_ptr + out_rows[:, None] + columns[None, :], result.to(out_ptr.dtype.element_ty), mask=row_mask
+    )
 
 
-def prefill_tiles(spans: list[int], query_lens: list[int], context_lens: list[int], group: int, rows: int) -> list[int]:
+def prefill_tiles(
+    spans: list[int], query_lens: list[int], context_lens: list[int], group: int, rows: int
+) -> list[int]:
     """Span and first row of every tile, flat, the longest work first: the last tiles to start are then short."""
     tiles = [
         (context_len - query_len + min((first + rows - 1) // group + 1, query_len), span, first)

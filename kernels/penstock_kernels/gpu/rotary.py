@@ -29,7 +29,9 @@ def _store_part(out_ptr, starts, tokens_mask, part, first, SIZE: tl.constexpr, B
 @triton.jit
 def _load_weight(weight_ptr, head, first, DIM: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     columns = tl.arange(0, BLOCK)
-    return tl.load(weight_ptr + head * DIM + first + columns, mask=columns < SIZE, other=0.0).to(tl.float32)[None, :]
+    return tl.load(weight_ptr + head * DIM + first + columns, mask=columns < SIZE, other=0.0).to(tl.float32)[
+        None, :
+    ]
 
 
 @triton.jit
@@ -99,11 +101,15 @@ def _rotary_kernel(
             _store_part(key_cache_ptr, targets, in_range, left * inverse_key_scale, 0, HALF, BLOCK_HALF)
             _store_part(key_cache_ptr, targets, in_range, right * inverse_key_scale, HALF, HALF, BLOCK_HALF)
             if TAIL > 0:
-                _store_part(key_cache_ptr, targets, in_range, tail * inverse_key_scale, ROTARY_DIM, TAIL, BLOCK_TAIL)
+                _store_part(
+                    key_cache_ptr, targets, in_range, tail * inverse_key_scale, ROTARY_DIM, TAIL, BLOCK_TAIL
+                )
         else:
             targets = (slots * num_key_heads + head - num_out_heads - num_key_heads) * DIM
             _store_part(value_cache_ptr, targets, in_range, left * inverse_value_scale, 0, HALF, BLOCK_HALF)
-            _store_part(value_cache_ptr, targets, in_range, right * inverse_value_scale, HALF, HALF, BLOCK_HALF)
+            _store_part(
+                value_cache_ptr, targets, in_range, right * inverse_value_scale, HALF, HALF, BLOCK_HALF
+            )
             if TAIL > 0:
                 scaled = tail * inverse_value_scale
                 _store_part(value_cache_ptr, targets, in_range, scaled, ROTARY_DIM, TAIL, BLOCK_TAIL)

@@ -71,7 +71,9 @@ def _compared(scaled, floor, log_total, entropy, STAGE: tl.constexpr):
     if STAGE == _COUNT:
         weights = tl.where(scaled > float("-inf"), 1.0, 0.0)
     if STAGE == _TYPICAL:
-        value = tl.where(is_kept & (scaled > float("-inf")), -tl.abs(log_total - scaled - entropy), float("-inf"))
+        value = tl.where(
+            is_kept & (scaled > float("-inf")), -tl.abs(log_total - scaled - entropy), float("-inf")
+        )
     return value, weights
 
 
@@ -110,7 +112,9 @@ def _search(scores_ptr, vocab_size, largest, temperature, floor, log_total, entr
         reached_3 = tl.sum(masses_3, axis=0) >= target
         num_1, num_2, num_3 = tl.sum(counts_1, axis=0), tl.sum(counts_2, axis=0), tl.sum(counts_3, axis=0)
         high = tl.where(reached_3, high, tl.where(reached_2, third, tl.where(reached_1, second, first)))
-        num_high = tl.where(reached_3, num_high, tl.where(reached_2, num_3, tl.where(reached_1, num_2, num_1)))
+        num_high = tl.where(
+            reached_3, num_high, tl.where(reached_2, num_3, tl.where(reached_1, num_2, num_1))
+        )
         low = tl.where(reached_3, third, tl.where(reached_2, second, tl.where(reached_1, first, low)))
         num_low = tl.where(reached_3, num_3, tl.where(reached_2, num_2, tl.where(reached_1, num_1, num_low)))
     return _value_of(low)

@@ -64,7 +64,9 @@ def store_kv(
 
 
 @triton.jit
-def _copy_blocks_kernel(pool_ptr, source_ptr, target_ptr, num_words, stride_plane, stride_block, BLOCK: tl.constexpr):
+def _copy_blocks_kernel(
+    pool_ptr, source_ptr, target_ptr, num_words, stride_plane, stride_block, BLOCK: tl.constexpr
+):
     copy, plane = tl.program_id(0), tl.program_id(1).to(tl.int64)
     words = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     mask = words < num_words

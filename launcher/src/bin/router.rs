@@ -1,2 +1,95 @@
-#![allow(missing_docs)]
-fn main() {}
+//! The router as a process: arguments → logging → listener → [`penstock_router::serve`]. The launcher starts it; it can
+//! also be started by hand beside shards that run.
+//!
+//! Exit codes: 0 stopped as asked; 1 failed; 2 wrong usage, or the port is taken.
+
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use penstock_router::config::RouterConfig;
+use penstock_router::shutdown::Shutdown;
+use tokio::net::TcpListener;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Serve shards that are running over HTTP
+#[derive(Debug, Parser)]
+#[command(name = "penstock-router", version)]
+struct Args {
+    #[command(flatten)]
+    config: RouterConfig,
+
+    /// Seconds that running requests may take to finish after SIGTERM or Ctrl-C
+    #[arg(long, short, default_value_t = 90)]
+    graceful_termination_timeout: u64,
+
+    /// Inherited pipe that closes when the launcher is gone
+    #[arg(long, hide = true)]
+    parent_pipe_fd: Option<i32>,
+
+    /// Folder to remove when the launcher is gone
+    #[arg(long, hide = true)]
+    run_dir: Option<PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Some(fd) = args.parent_pipe_fd {
+        let run_dir = args.run_dir.clone();
+        std::thread::spawn(move || end_with_parent(fd, run_dir.as_deref()));
+    }
+    start_logging(args.config.options.json_output);
+    let listener = match listen(&args.config).await {
+        Ok(listener) => listener,
+        Err(error) => return fail(&error, 2),
+    };
+    match serve(args, listener).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error, 1),
+    }
+}
+
+async fn serve(args: Args, listener: TcpListener) -> anyhow::Result<()> {
+    let grace = Duration::from_secs(args.graceful_termination_timeout);
+    let shutdown = Shutdown::on_signals(grace).context("cannot watch for signals")?;
+    penstock_router::serve(args.config, listener, shutdown).await?;
+    Ok(())
+}
+
+/// The address goes to stdout, for the launcher: with port 0 nobody else knows it.
+async fn listen(config: &RouterConfig) -> anyhow::Result<TcpListener> {
+    let (hostname, port) = (config.options.hostname.as_str(), config.options.port);
+    let listener = TcpListener::bind((hostname, port))
+        .await
+        .with_context(|| format!("cannot listen on {hostname}:{port}"))?;
+    writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?)?;
+    Ok(listener)
+}
+
+fn start_logging(json: bool) {
+    let lines =
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    if json { lines.json().flatten_event(true).init() } else { lines.init() }
+}
+
+/// Blocks until the launcher is gone, however it went, then ends this process without waiting for anything.
+fn end_with_parent(fd: i32, run_dir: Option<&Path>) {
+    let Ok(mut pipe) = File::open(format!("/dev/fd/{fd}")) else { return };
+    let _ = pipe.read(&mut [0]);
+    let _ = run_dir.map(std::fs::remove_dir_all);
+    let _ = kill(Pid::this(), Signal::SIGKILL);
+}
+
+fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "error: {error:#}");
+    ExitCode::from(code)
+}

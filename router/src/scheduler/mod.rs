@@ -329,6 +329,15 @@ impl Scheduler {
         self.last_step = 0;
     }
 
+    /// How many tokens of a prompt need not be computed if it came now.
+    pub fn num_cached_tokens(&self, request: &NewRequest) -> u32 {
+        let maker = &self.keys;
+        let sequence =
+            Sequence::new(RequestId(u64::MAX), request.clone(), self.now, maker, self.config.block_size);
+        let blocks = self.blocks.index().lookup(sequence.root, &sequence.keys, &sequence.tokens);
+        blocks.len() as u32 * self.config.block_size
+    }
+
     /// How full everything is.
     pub fn load(&self) -> Load {
         Load {

@@ -3,3 +3,4 @@
 
 pub mod fake_engine;
 pub mod fake_shard;
+pub mod server;

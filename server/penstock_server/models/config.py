@@ -1,4 +1,4 @@
-"""config.json to `ModelSpec`: what the decoder has to know, checked. Pure Python, so it runs before torch is imported."""
+"""config.json to `ModelSpec`: what the decoder has to know, checked. Pure Python: it runs before torch is imported."""
 
 import json
 from dataclasses import dataclass, field
@@ -228,4 +228,4 @@ def _eos_token_ids(raw: dict[str, Any], generation_config: Path) -> tuple[int, .
     if found is None:
         found = raw.get("eos_token_id")
     ids = found if isinstance(found, list) else [found]
-    return tuple(token for token in ids if isinstance(token, int) and token >= 0)
+    return tuple(token for token in ids if isinstance(token, int) and 0 <= token < 2**32)

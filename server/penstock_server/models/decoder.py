@@ -52,8 +52,8 @@ class DecoderLayer(nn.Module):
         cache: LayerCache,
     ) -> torch.Tensor:
         x = self.attention(self.input_norm(x, residual), inputs, rotary, cache)
-        x = self.feed_forward(self.post_norm(x, residual))
-        return x
+        out: torch.Tensor = self.feed_forward(self.post_norm(x, residual))
+        return out
 
 
 class Decoder(nn.Module):

@@ -15,4 +15,6 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor, slack: float = 1.0
     difference = (found.double() - expected.double()).abs()
     norm = expected.double().norm()
     assert difference.norm() <= tolerance * norm, f"relative error {difference.norm() / norm:.3g}"
-    assert difference.max() <= 4 * tolerance * (1 + expected.double().abs().max()), f"off by {difference.max():.3g}"
+    assert difference.max() <= 4 * tolerance * (1 + expected.double().abs().max()), (
+        f"off by {difference.max():.3g}"
+    )

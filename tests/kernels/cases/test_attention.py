@@ -42,7 +42,8 @@ class Case:
             positions = torch.arange(context)
             where = (blocks[positions // shape.block_size], positions % shape.block_size)
             key, value = (
-                torch.randn(context, shape.num_kv_heads, shape.dim).to(cache_dtype).to(device) for _ in range(2)
+                torch.randn(context, shape.num_kv_heads, shape.dim).to(cache_dtype).to(device)
+                for _ in range(2)
             )
             for cache, rows in ((self.key_cache, key), (self.value_cache, value)):
                 bits = torch.uint8 if cache_dtype.itemsize == 1 else cache_dtype
@@ -120,7 +121,9 @@ PREFILLS = [(63, 63), (40, 140), (9, 200), (1, 80)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("lens", [DECODES, MANY_TINY, DRAFTS, PREFILLS], ids=["decodes", "tiny", "drafts", "prefills"])
+@pytest.mark.parametrize(
+    "lens", [DECODES, MANY_TINY, DRAFTS, PREFILLS], ids=["decodes", "tiny", "drafts", "prefills"]
+)
 def test_spans(lens: list[tuple[int, int]], dtype: torch.dtype, device: torch.device) -> None:
     _check(Case(Shape(dtype=dtype), lens, device))
 
@@ -144,7 +147,10 @@ def test_shapes(shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
 
 @pytest.mark.parametrize("window", [1, 16, 63, 100, 5000])
 def test_window(window: int, device: torch.device) -> None:
-    _check(Case(Shape(dtype=torch.float16), [(1, 300), (4, 130), (70, 70), (40, 260), (1, 3)], device), window=window)
+    _check(
+        Case(Shape(dtype=torch.float16), [(1, 300), (4, 130), (70, 70), (40, 260), (1, 3)], device),
+        window=window,
+    )
 
 
 def test_soft_cap_and_sinks(device: torch.device) -> None:
@@ -171,24 +177,34 @@ def test_cache_of_eight_bits(dtype: torch.dtype, device: torch.device) -> None:
     scales = {"key_scale": 0.5, "value_scale": 2.0}
     found = paged_attention(case.query, case.key_cache, case.value_cache, case.spans(), 0.25, **scales)  # type: ignore[arg-type]
     assert_close(found, 2 * case.expected(0.125), slack=2)
-    twin = reference.paged_attention(case.query, case.key_cache, case.value_cache, case.spans(), 0.25, **scales)  # type: ignore[arg-type]
+    twin = reference.paged_attention(
+        case.query, case.key_cache, case.value_cache, case.spans(), 0.25, **scales
+    )  # type: ignore[arg-type]
     assert_close(twin, 2 * case.expected(0.125), slack=2)
 
 
 def test_no_spans_and_empty_spans(device: torch.device) -> None:
     case = Case(Shape(), [], device)
-    assert paged_attention(case.query, case.key_cache, case.value_cache, case.spans(), 1.0).shape == (0, 4, 64)
+    assert paged_attention(case.query, case.key_cache, case.value_cache, case.spans(), 1.0).shape == (
+        0,
+        4,
+        64,
+    )
     _check(Case(Shape(), [(0, 0), (1, 5), (0, 40), (2, 9)], device))
 
 
 def test_one_huge_among_many_tiny(device: torch.device) -> None:
-    _check(Case(Shape(num_heads=2, num_kv_heads=1, dim=64), [*MANY_TINY[:4], (1, 3000), *MANY_TINY[:3]], device))
+    _check(
+        Case(Shape(num_heads=2, num_kv_heads=1, dim=64), [*MANY_TINY[:4], (1, 3000), *MANY_TINY[:3]], device)
+    )
 
 
 def test_unbatched_spans_do_not_depend_on_their_company(device: torch.device) -> None:
     alone = Case(Shape(num_heads=1, num_kv_heads=1), [(1, 1500)], device)
     scale = alone.shape.dim**-0.5
-    expected = paged_attention(alone.query, alone.key_cache, alone.value_cache, alone.spans(unbatched=True), scale)
+    expected = paged_attention(
+        alone.query, alone.key_cache, alone.value_cache, alone.spans(unbatched=True), scale
+    )
     for repeats in (2, 5):
         tables = alone.tables.repeat(repeats, 1)
         lens = (1,) * repeats, (1500,) + (70,) * (repeats - 1)

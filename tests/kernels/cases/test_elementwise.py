@@ -24,7 +24,9 @@ def _double(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("num_rows", "dim"), [(0, 64), (1, 63), (3, 80), (63, 128), (2, 5000)])
 @pytest.mark.parametrize("with_residual", [False, True])
-def test_rms_norm(num_rows: int, dim: int, with_residual: bool, dtype: torch.dtype, device: torch.device) -> None:
+def test_rms_norm(
+    num_rows: int, dim: int, with_residual: bool, dtype: torch.dtype, device: torch.device
+) -> None:
     x, weight = torch.randn(num_rows, dim, device=device).to(dtype), torch.randn(dim, device=device).to(dtype)
     residual = torch.randn_like(x) if with_residual else None
     summed = x if residual is None else residual + x
@@ -91,7 +93,9 @@ def test_rotary_of_heads_inside_a_projection(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_tokens", [0, 1, 11])
-@pytest.mark.parametrize(("dim", "rotary_dim", "with_norm"), [(64, 64, False), (80, 80, True), (80, 32, True)])
+@pytest.mark.parametrize(
+    ("dim", "rotary_dim", "with_norm"), [(64, 64, False), (80, 80, True), (80, 32, True)]
+)
 def test_rotate_and_store(
     num_tokens: int, dim: int, rotary_dim: int, with_norm: bool, dtype: torch.dtype, device: torch.device
 ) -> None:
@@ -103,7 +107,13 @@ def test_rotate_and_store(
     slots = torch.randperm(48, device=device)[:num_tokens]
     query = rotate_and_store(heads, cos, sin, *caches, slots, weight, 1e-6)
     expected = reference.rotate_and_store(
-        heads.double(), cos.double(), sin.double(), *exact, slots, None if weight is None else weight.double(), 1e-6
+        heads.double(),
+        cos.double(),
+        sin.double(),
+        *exact,
+        slots,
+        None if weight is None else weight.double(),
+        1e-6,
     )
     assert_close(query, expected)
     assert_close(caches[0], exact[0])
@@ -117,9 +127,14 @@ def test_rotate_and_store_into_fp8(dtype: torch.dtype, device: torch.device) -> 
     caches = [torch.zeros(2, 16, 1, 64, device=device, dtype=torch.float8_e4m3fn) for _ in range(2)]
     slots = torch.randperm(32, device=device)[:5]
     rotate_and_store(heads, cos, sin, *caches, slots, key_scale=0.5, value_scale=0.25)
-    key, value = reference.apply_rotary(heads[:, 2:3].double(), cos.double(), sin.double()), heads[:, 3:].double()
+    key, value = (
+        reference.apply_rotary(heads[:, 2:3].double(), cos.double(), sin.double()),
+        heads[:, 3:].double(),
+    )
     assert_close(
-        caches[0].flatten(0, 1).float()[slots].to(dtype), (key / 0.5), slack=40 if dtype != torch.float32 else 2e4
+        caches[0].flatten(0, 1).float()[slots].to(dtype),
+        (key / 0.5),
+        slack=40 if dtype != torch.float32 else 2e4,
     )
     assert torch.equal(
         caches[1].flatten(0, 1).view(torch.uint8)[slots],

@@ -1,0 +1,234 @@
+//! Sends the requests of one run at their times and collects what became of them.
+//!
+//! An open loop follows its schedule whatever the server does; a closed loop sends when an answer ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::api::{Api, Sampling, collected_text, request_body};
+use crate::client::{Client, Exchange};
+use crate::live::{Finished, Live};
+use crate::record::RequestRecord;
+use crate::workload::{Message, Session, Turn};
+
+/// When the sessions of a run start.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Timing {
+    /// At these offsets, in order.
+    Open {
+        /// Start of each session.
+        schedule: Vec<Duration>,
+        /// Most requests at a time.
+        max_concurrency: Option<usize>,
+    },
+    /// As many at a time as asked, each following another.
+    Closed {
+        /// Sessions kept running.
+        concurrency: usize,
+        /// Most sessions.
+        count: Option<usize>,
+        /// No session starts later.
+        span: Option<Duration>,
+    },
+}
+
+/// How tokens of a finished request are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counting {
+    /// Believe the server's usage.
+    pub by_usage: bool,
+    /// Keep texts that the server did not count, to count them after the run.
+    pub keeps_text: bool,
+}
+
+/// What all requests of a run have in common.
+#[derive(Debug)]
+pub struct Driver {
+    /// The server.
+    pub client: Client,
+    /// Its API.
+    pub api: Api,
+    /// What every request asks for.
+    pub sampling: Sampling,
+    /// Pause between the turns of a session.
+    pub think_time: Duration,
+    /// How tokens are counted.
+    pub counting: Counting,
+}
+
+impl Driver {
+    /// Runs until every session ended or `stop` resolves; then what still runs is dropped, which cancels it.
+    pub async fn run(
+        self: &Arc<Self>,
+        sessions: &Arc<Vec<Session>>,
+        timing: Timing,
+        live: &Arc<Live>,
+        stop: impl Future<Output = ()>,
+    ) {
+        let mut tasks = JoinSet::new();
+        tokio::select! {
+            () = stop => {}
+            () = self.send_all(sessions, timing, live, &mut tasks) => {}
+        }
+        tasks.shutdown().await;
+    }
+
+    async fn send_all(
+        self: &Arc<Self>,
+        sessions: &Arc<Vec<Session>>,
+        timing: Timing,
+        live: &Arc<Live>,
+        tasks: &mut JoinSet<()>,
+    ) {
+        match timing {
+            Timing::Open { schedule, max_concurrency } => {
+                self.send_on_schedule(sessions, &schedule, max_concurrency, live, tasks).await;
+            }
+            Timing::Closed { concurrency, count, span } => {
+                self.keep_running(sessions, concurrency, count.unwrap_or(usize::MAX), span, live, tasks);
+            }
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+
+    async fn send_on_schedule(
+        self: &Arc<Self>,
+        sessions: &Arc<Vec<Session>>,
+        schedule: &[Duration],
+        max_concurrency: Option<usize>,
+        live: &Arc<Live>,
+        tasks: &mut JoinSet<()>,
+    ) {
+        let permits = Arc::new(Semaphore::new(max_concurrency.unwrap_or(Semaphore::MAX_PERMITS)));
+        for (index, at) in schedule.iter().copied().enumerate() {
+            tokio::time::sleep_until((live.started() + at).into()).await;
+            let (driver, sessions, live, permits) =
+                (self.clone(), sessions.clone(), live.clone(), permits.clone());
+            tasks.spawn(async move {
+                let _permit = permits.acquire_owned().await;
+                driver.run_session(&sessions[index % sessions.len()], Some(at), &live).await;
+            });
+        }
+    }
+
+    fn keep_running(
+        self: &Arc<Self>,
+        sessions: &Arc<Vec<Session>>,
+        concurrency: usize,
+        count: usize,
+        span: Option<Duration>,
+        live: &Arc<Live>,
+        tasks: &mut JoinSet<()>,
+    ) {
+        let next = Arc::new(AtomicUsize::new(0));
+        for _ in 0..concurrency.min(count) {
+            let (driver, sessions, live, next) = (self.clone(), sessions.clone(), live.clone(), next.clone());
+            tasks.spawn(async move {
+                while span.is_none_or(|span| live.started().elapsed() < span) {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= count {
+                        return;
+                    }
+                    driver.run_session(&sessions[index % sessions.len()], None, &live).await;
+                }
+            });
+        }
+    }
+
+    /// Asks turn after turn, carrying the answers along; a failed turn ends the session.
+    pub async fn run_session(&self, session: &Session, scheduled: Option<Duration>, live: &Live) {
+        let mut history = History::default();
+        for (index, turn) in session.turns.iter().enumerate() {
+            if index > 0 {
+                tokio::time::sleep(self.think_time).await;
+            }
+            let is_last = index + 1 == session.turns.len();
+            let scheduled = scheduled.filter(|_| index == 0);
+            if !self.run_turn(turn, &mut history, scheduled, is_last, live).await {
+                return;
+            }
+        }
+    }
+
+    async fn run_turn(
+        &self,
+        turn: &Turn,
+        history: &mut History,
+        scheduled: Option<Duration>,
+        is_last: bool,
+        live: &Live,
+    ) -> bool {
+        let body = self.body(turn, history);
+        let start = live.started().elapsed();
+        live.add_started();
+        let exchange = self.client.generate(body, turn.max_tokens, live).await;
+        let record = self.record(turn, history, scheduled, start, &exchange);
+        if !is_last {
+            history.add(turn, &exchange, record.output_tokens);
+        }
+        let continues = record.is_complete();
+        live.add_finished(self.finished(record, exchange));
+        continues
+    }
+
+    fn body(&self, turn: &Turn, history: &History) -> Bytes {
+        if history.messages.is_empty() {
+            return request_body(self.api, &self.sampling, &turn.messages, turn.max_tokens).into();
+        }
+        let messages = [history.messages.as_slice(), &turn.messages].concat();
+        request_body(self.api, &self.sampling, &messages, turn.max_tokens).into()
+    }
+
+    fn record(
+        &self,
+        turn: &Turn,
+        history: &History,
+        scheduled: Option<Duration>,
+        start: Duration,
+        exchange: &Exchange,
+    ) -> RequestRecord {
+        let usage = exchange.usage();
+        let output_tokens = usage.output_tokens.filter(|_| self.counting.by_usage);
+        RequestRecord {
+            scheduled,
+            start,
+            first_token: exchange.first_token,
+            last_token: exchange.last_token,
+            end: exchange.end,
+            gaps_us: Vec::new(),
+            input_tokens: usage.input_tokens.unwrap_or(history.tokens + turn.input_tokens.unwrap_or(0)),
+            output_tokens: output_tokens.unwrap_or(exchange.num_pieces()),
+            cached_tokens: usage.cached_tokens.unwrap_or(0),
+            failure: exchange.failure.clone(),
+        }
+    }
+
+    /// Moves the bulky parts of the exchange into what is kept.
+    fn finished(&self, mut record: RequestRecord, exchange: Exchange) -> Finished {
+        let is_counted = self.counting.by_usage && exchange.usage().output_tokens.is_some();
+        let output_text =
+            (self.counting.keeps_text && !is_counted).then(|| collected_text(&exchange.escaped_text));
+        record.gaps_us = exchange.gaps_us;
+        Finished { record, output_text }
+    }
+}
+
+/// What a session said so far.
+#[derive(Default)]
+struct History {
+    messages: Vec<Message>,
+    tokens: u32,
+}
+
+impl History {
+    fn add(&mut self, turn: &Turn, exchange: &Exchange, output_tokens: u32) {
+        self.messages.extend_from_slice(&turn.messages);
+        self.messages.push(Message::assistant(collected_text(&exchange.escaped_text)));
+        self.tokens += turn.input_tokens.unwrap_or(0) + output_tokens;
+    }
+}

@@ -1,0 +1,265 @@
+"""Reading a sentence and writing what was asked for as JSON."""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from demo.corpus import names
+from demo.corpus.example import Example, Message, Split, assistant, system, user
+from demo.corpus.phrasing import Phrasings, expand, sentence
+
+Value = str | int
+Draw = Callable[[random.Random, Split], Value]
+
+_JOBS = [
+    "teacher",
+    "baker",
+    "doctor",
+    "nurse",
+    "driver",
+    "farmer",
+    "painter",
+    "lawyer",
+    "pilot",
+    "cook",
+    "writer",
+    "tailor",
+]
+_NEW_JOBS = ["plumber", "dentist", "carpenter", "librarian", "gardener", "welder"]
+_ITEMS = [
+    "chairs",
+    "lamps",
+    "books",
+    "pens",
+    "cups",
+    "plates",
+    "shirts",
+    "shoes",
+    "bottles",
+    "tables",
+    "clocks",
+    "bags",
+]
+_NEW_ITEMS = ["blankets", "candles", "notebooks", "towels", "mirrors", "helmets"]
+_COLOURS = ["red", "blue", "green", "black", "white", "yellow", "brown", "grey", "pink", "purple", "orange"]
+_DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+_EVENTS = [
+    "meeting",
+    "concert",
+    "lecture",
+    "party",
+    "dinner",
+    "workshop",
+    "exam",
+    "game",
+    "interview",
+    "lunch",
+]
+_NEW_EVENTS = ["rehearsal", "seminar", "picnic", "ceremony", "audit"]
+
+
+def _one_of(train: list[str], test: list[str]) -> Draw:
+    def draw(rng: random.Random, split: Split) -> Value:
+        if split == "test":
+            return rng.choice(test)
+        return rng.choice(train) if rng.random() < 0.5 else names.invented(rng, split).lower()
+
+    return draw
+
+
+def _always(words: list[str]) -> Draw:
+    return lambda rng, split: rng.choice(words)
+
+
+def _between(low: int, high: int) -> Draw:
+    return lambda rng, split: rng.randint(low, rng.choice((high // 10 + low, high)))
+
+
+def _email(rng: random.Random, split: Split) -> Value:
+    name, host = names.first_name(rng, split).lower(), names.invented(rng, split).lower()
+    return f"{name}@{host}.{rng.choice(('com', 'org', 'net', 'example'))}"
+
+
+def _phone(rng: random.Random, split: Split) -> Value:
+    del split
+    return "-".join(str(rng.randrange(10**n // 10, 10**n)) for n in rng.choice(((3, 4), (3, 3, 4))))
+
+
+def _time(rng: random.Random, split: Split) -> Value:
+    del split
+    return f"{rng.randint(1, 23)}:{rng.choice(('00', '15', '30', '45', '10', '20'))}"
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What a kind of sentence speaks of, and its sentences."""
+
+    fields: dict[str, Draw]
+    sentences: Phrasings
+
+
+DOMAINS = (
+    Domain(
+        {
+            "name": names.first_name,
+            "age": _between(1, 99),
+            "city": names.place,
+            "job": _one_of(_JOBS, _NEW_JOBS),
+        },
+        Phrasings(
+            train=(
+                "{name} is {age} years old and lives in {city}, working as a {job}.",
+                "{name}, {age}, is a {job} (from|in) {city}.",
+                "{name} is a {age} year old {job} (from|in) {city}.",
+                "I am {name}, {age} years old, a {job} in {city}.",
+                "In {city} lives a {job} called {name}, aged {age}.",
+                "The {job} {name} lives in {city} and is {age}.",
+                "My name is {name}, I live in {city}, I am {age} and work as a {job}.",
+                "{name} works as a {job} in {city}. {name} is {age}.",
+                "At {age}, {name} moved to {city} to be a {job}.",
+                "Meet {name}: {job}, {age}, {city}.",
+            ),
+            held_out=(
+                "{name} from {city} works as a {job} and is {age} years old.",
+                "Our {job} is {name}, who is {age} and lives in {city}.",
+            ),
+        ),
+    ),
+    Domain(
+        {
+            "customer": names.first_name,
+            "item": _one_of(_ITEMS, _NEW_ITEMS),
+            "quantity": _between(2, 99),
+            "price": _between(1, 500),
+        },
+        Phrasings(
+            train=(
+                "{customer} (ordered|bought|wants) {quantity} {item} for {price} euros.",
+                "Order: {quantity} {item} for {customer}, {price} euros.",
+                "{customer} paid {price} euros for {quantity} {item}.",
+                "Please send {quantity} {item} to {customer}. The price is {price} euros.",
+                "For {price} euros, {customer} got {quantity} {item}.",
+                "{quantity} {item} were sold to {customer} at {price} euros.",
+                "We sold {customer} {quantity} {item}; that makes {price} euros.",
+            ),
+            held_out=(
+                "{customer} would like {quantity} {item} and pays {price} euros.",
+                "{quantity} {item} go to {customer} for {price} euros.",
+            ),
+        ),
+    ),
+    Domain(
+        {
+            "event": _one_of(_EVENTS, _NEW_EVENTS),
+            "day": _always(_DAYS),
+            "time": _time,
+            "place": names.place,
+        },
+        Phrasings(
+            train=(
+                "The {event} is on {day} at {time} in {place}.",
+                "The {event} in {place} (starts|begins) on {day} at {time}.",
+                "On {day} there is a {event} in {place} at {time}.",
+                "Come to the {event} in {place}, {day}, {time}.",
+                "Reminder: {event}, {day} at {time}, {place}.",
+                "In {place}, the {event} will be held on {day} at {time}.",
+                "We meet for the {event} at {time} on {day} in {place}.",
+            ),
+            held_out=(
+                "Join the {event} on {day} in {place} at {time}.",
+                "At {time} on {day} the {event} takes place in {place}.",
+            ),
+        ),
+    ),
+    Domain(
+        {"name": names.full_name, "email": _email, "phone": _phone},
+        Phrasings(
+            train=(
+                "{name} can be reached at {email} or {phone}.",
+                "Contact: {name}, {email}, {phone}.",
+                "Write to {name} at {email}, or call {phone}.",
+                "The phone of {name} is {phone} and the email is {email}.",
+                "Call {name} on {phone}; the address is {email}.",
+                "{name}, phone {phone}, email {email}.",
+                "My name is {name}. My email is {email} and my phone is {phone}.",
+            ),
+            held_out=(
+                "You reach {name} by phone at {phone} or by email at {email}.",
+                "{name} has the email {email} and the phone number {phone}.",
+            ),
+        ),
+    ),
+    Domain(
+        {
+            "colour": _always(_COLOURS),
+            "product": _one_of(_ITEMS, _NEW_ITEMS),
+            "size": _always(["small", "medium", "large"]),
+            "weight": _between(1, 900),
+        },
+        Phrasings(
+            train=(
+                "The {product} are {colour}, {size}, and weigh {weight} grams.",
+                "{size} {colour} {product}, {weight} grams.",
+                "I have {product} in {colour}, size {size}, weight {weight} grams.",
+                "Weighing {weight} grams, these {size} {product} are {colour}.",
+                "For sale: {colour} {product}, {size}, {weight} grams.",
+            ),
+            held_out=("These {size} {product} weigh {weight} grams and are {colour}.",),
+        ),
+    ),
+)
+ASKS = Phrasings(
+    train=(
+        "(extract|find|get|read) {keys} from this text (as|in) JSON: {text}",
+        "(extract|give|return|write|list) {keys} as JSON: {text}",
+        "{text} (Extract|Give|Return|Write) {keys} as JSON.",
+        "Text: {text}\n(Give|Return|Write) JSON with {keys}.",
+        "(turn|convert) this into JSON with {keys}: {text}",
+        "JSON with {keys}: {text}",
+        "(read|look at) this: {text} (Return|Give me) a JSON object with {keys}.",
+        "(return|write|make) a JSON object with the (keys|fields) {keys}: {text}",
+        "what are {keys} here? Answer in JSON. {text}",
+        "as JSON, please, {keys}: {text}",
+        "{text}\nJSON with {keys}, please.",
+    ),
+    held_out=(
+        "please extract {keys} as JSON from the following: {text}",
+        "from the text below, return {keys} in JSON.\n{text}",
+        "{text} Please answer with a JSON object that has {keys}.",
+    ),
+)
+_SYSTEM_ASKS = (
+    "(extract|return|give) {keys} as JSON.",
+    "you (extract|return) {keys} as JSON.",
+    "answer (in|with) JSON with {keys}.",
+    "read the text and (return|write) JSON with the (keys|fields) {keys}.",
+)
+
+
+def _listed(rng: random.Random, keys: list[str]) -> str:
+    """The keys as a person lists them: "name, age and city"."""
+    if len(keys) == 1:
+        return rng.choice((f"the {keys[0]}", keys[0]))
+    style = rng.random()
+    if style < 0.3:
+        return ", ".join(keys)
+    head, last = ", ".join(keys[:-1]), keys[-1]
+    return f"the {head} and {last}" if style < 0.6 else f"{head} and {last}"
+
+
+def make(rng: random.Random, split: Split) -> Example:
+    """A sentence, a request for some of its fields, and the JSON."""
+    domain = rng.choice(DOMAINS)
+    values = {key: draw(rng, split) for key, draw in domain.fields.items()}
+    text = sentence(domain.sentences.pick(rng, split).format(**values))
+    keys = rng.sample(list(values), rng.randint(1, len(values)))
+    answer = assistant(json.dumps({key: values[key] for key in keys}))
+    listed = _listed(rng, keys)
+    if split == "train" and rng.random() < 0.15:
+        order = rng.choice(expand(rng.choice(_SYSTEM_ASKS))).format(keys=listed)
+        messages: tuple[Message, ...] = (system(sentence(order)), user(text), answer)
+    else:
+        ask = sentence(ASKS.pick(rng, split).format(keys=listed, text=text))
+        messages = (user(ask), answer)
+    return Example("extraction", messages, grade="json")

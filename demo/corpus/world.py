@@ -1,0 +1,599 @@
+"""A few hundred facts about the world, each asked in many ways."""
+
+import random
+from dataclasses import dataclass
+
+from demo.corpus.example import Example, Split, asked, assistant, continued, user
+from demo.corpus.phrasing import Phrasings, vary
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Subjects with their answers, the questions about them and the form of the answer.
+
+    `answer` is a sentence with {s} and {a}; `stem`, where there is one, is the sentence cut
+    before the answer, for text completion.
+    """
+
+    pairs: dict[str, str]
+    questions: Phrasings
+    answer: str
+    stem: str = ""
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """Parses "subject:answer, subject:answer"."""
+    return dict(pair.strip().split(":") for pair in text.replace("\n", " ").split(","))
+
+
+CAPITALS = _pairs(
+    """France:Paris, Germany:Berlin, Spain:Madrid, Italy:Rome, Portugal:Lisbon, Poland:Warsaw,
+    Austria:Vienna, Switzerland:Bern, Belgium:Brussels, the Netherlands:Amsterdam, Norway:Oslo,
+    Sweden:Stockholm, Finland:Helsinki, Denmark:Copenhagen, Iceland:Reykjavik, Ireland:Dublin,
+    the United Kingdom:London, Greece:Athens, Hungary:Budapest, Romania:Bucharest,
+    Bulgaria:Sofia, Serbia:Belgrade, Croatia:Zagreb, Ukraine:Kyiv, Russia:Moscow, Turkey:Ankara,
+    Estonia:Tallinn, Latvia:Riga, Lithuania:Vilnius, Slovakia:Bratislava, Slovenia:Ljubljana,
+    Czechia:Prague, Albania:Tirana, Malta:Valletta, Cyprus:Nicosia, Egypt:Cairo, Morocco:Rabat,
+    Algeria:Algiers, Tunisia:Tunis, Libya:Tripoli, Kenya:Nairobi, Ethiopia:Addis Ababa,
+    Ghana:Accra, Nigeria:Abuja, Senegal:Dakar, Uganda:Kampala, Angola:Luanda, Zambia:Lusaka,
+    Zimbabwe:Harare, Rwanda:Kigali, Somalia:Mogadishu, Sudan:Khartoum, China:Beijing,
+    Japan:Tokyo, India:New Delhi, South Korea:Seoul, North Korea:Pyongyang, Thailand:Bangkok,
+    Vietnam:Hanoi, Indonesia:Jakarta, Malaysia:Kuala Lumpur, the Philippines:Manila,
+    Mongolia:Ulaanbaatar, Nepal:Kathmandu, Pakistan:Islamabad, Bangladesh:Dhaka, Iran:Tehran,
+    Iraq:Baghdad, Saudi Arabia:Riyadh, Jordan:Amman, Lebanon:Beirut, Syria:Damascus,
+    Qatar:Doha, Oman:Muscat, the United States:Washington, Canada:Ottawa, Mexico:Mexico City,
+    Brazil:Brasilia, Argentina:Buenos Aires, Chile:Santiago, Peru:Lima, Colombia:Bogota,
+    Ecuador:Quito, Venezuela:Caracas, Bolivia:Sucre, Uruguay:Montevideo, Paraguay:Asuncion,
+    Cuba:Havana, Jamaica:Kingston, Australia:Canberra, New Zealand:Wellington, Fiji:Suva"""
+)
+_CONTINENTS = {
+    "Europe": "France Germany Spain Italy Portugal Poland Austria Norway Sweden Finland Greece "
+    "Hungary Romania Ireland Iceland Denmark Belgium Switzerland Ukraine Croatia",
+    "Africa": "Egypt Morocco Algeria Tunisia Kenya Ethiopia Ghana Nigeria Senegal Uganda Angola "
+    "Zambia Rwanda Somalia Sudan Libya",
+    "Asia": "China Japan India Thailand Vietnam Indonesia Malaysia Mongolia Nepal Pakistan Iran "
+    "Iraq Jordan Lebanon Qatar Bangladesh",
+    "North America": "Canada Mexico Cuba Jamaica",
+    "South America": "Brazil Argentina Chile Peru Colombia Ecuador Venezuela Bolivia Uruguay",
+    "Oceania": "Australia Fiji",
+}
+CONTINENTS = {country: name for name, them in _CONTINENTS.items() for country in them.split()}
+SYMBOLS = _pairs(
+    """hydrogen:H, helium:He, lithium:Li, carbon:C, nitrogen:N, oxygen:O, fluorine:F, neon:Ne,
+    sodium:Na, magnesium:Mg, aluminium:Al, silicon:Si, phosphorus:P, sulfur:S, chlorine:Cl,
+    argon:Ar, potassium:K, calcium:Ca, titanium:Ti, chromium:Cr, iron:Fe, cobalt:Co, nickel:Ni,
+    copper:Cu, zinc:Zn, silver:Ag, tin:Sn, iodine:I, tungsten:W, platinum:Pt, gold:Au,
+    mercury:Hg, lead:Pb, uranium:U"""
+)
+NUMBERS = _pairs(
+    """hydrogen:1, helium:2, lithium:3, carbon:6, nitrogen:7, oxygen:8, fluorine:9, neon:10,
+    sodium:11, magnesium:12, aluminium:13, silicon:14, phosphorus:15, sulfur:16, chlorine:17,
+    argon:18, potassium:19, calcium:20, titanium:22, iron:26, copper:29, zinc:30, silver:47,
+    tin:50, gold:79, lead:82, uranium:92"""
+)
+PLANETS = _pairs(
+    """first:Mercury, second:Venus, third:Earth, fourth:Mars, fifth:Jupiter, sixth:Saturn,
+    seventh:Uranus, eighth:Neptune"""
+)
+MIXES = _pairs(
+    """blue and yellow:green, red and yellow:orange, red and blue:purple, black and white:grey,
+    red and white:pink, yellow and blue:green, yellow and red:orange, blue and red:purple,
+    white and black:grey, white and red:pink"""
+)
+COLOURS = _pairs(
+    """grass:green, the sky:blue, snow:white, coal:black, blood:red, a banana:yellow,
+    a lemon:yellow, an orange:orange, a ripe tomato:red, an emerald:green, a ruby:red,
+    a sapphire:blue, chocolate:brown, milk:white, the sun:yellow, a flamingo:pink"""
+)
+YOUNG = _pairs(
+    """dog:puppy, cat:kitten, cow:calf, horse:foal, sheep:lamb, goat:kid, pig:piglet, hen:chick,
+    duck:duckling, goose:gosling, bear:cub, lion:cub, deer:fawn, frog:tadpole, kangaroo:joey,
+    swan:cygnet, owl:owlet, elephant:calf"""
+)
+LEGS = _pairs("spider:8, ant:6, bee:6, dog:4, cat:4, horse:4, bird:2, snake:0, cow:4, crab:10")
+SOUNDS = _pairs(
+    """dog:barks, cat:meows, cow:moos, horse:neighs, sheep:bleats, pig:oinks, duck:quacks,
+    lion:roars, wolf:howls, bee:buzzes, frog:croaks, snake:hisses, owl:hoots, mouse:squeaks"""
+)
+_MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
+_DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+_ORDINALS = [
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
+    "tenth",
+    "eleventh",
+    "twelfth",
+]
+_MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+OPPOSITES = _pairs(
+    """hot:cold, big:small, tall:short, fast:slow, old:young, light:dark, open:closed, up:down,
+    left:right, happy:sad, full:empty, early:late, wet:dry, hard:soft, strong:weak, day:night,
+    good:bad, high:low, near:far, rich:poor, thick:thin, loud:quiet, clean:dirty, heavy:light,
+    true:false, begin:end, buy:sell, push:pull, win:lose, inside:outside"""
+)
+SIDES = _pairs("triangle:3, square:4, rectangle:4, pentagon:5, hexagon:6, heptagon:7, octagon:8")
+CURRENCIES = _pairs(
+    """Japan:yen, the United States:dollar, the United Kingdom:pound, France:euro, Germany:euro,
+    Italy:euro, Spain:euro, India:rupee, China:yuan, Russia:rouble, Mexico:peso, Brazil:real,
+    Switzerland:franc, Sweden:krona, Denmark:krone, Poland:zloty, Turkey:lira, Thailand:baht,
+    South Korea:won, Hungary:forint"""
+)
+LANGUAGES = _pairs(
+    """France:French, Germany:German, Spain:Spanish, Italy:Italian, Portugal:Portuguese,
+    Brazil:Portuguese, Poland:Polish, Russia:Russian, China:Chinese, Japan:Japanese,
+    Greece:Greek, Turkey:Turkish, Sweden:Swedish, Norway:Norwegian, Finland:Finnish,
+    Hungary:Hungarian, Egypt:Arabic, Mexico:Spanish, Austria:German, the Netherlands:Dutch,
+    Thailand:Thai, Vietnam:Vietnamese"""
+)
+SINGLE = _pairs(
+    """What is the largest planet:Jupiter, What is the smallest planet:Mercury,
+    What is the largest ocean:the Pacific, What is the highest mountain:Mount Everest,
+    What is the largest animal:the blue whale, What is the fastest land animal:the cheetah,
+    What is the tallest animal:the giraffe, What is the chemical formula of water:H2O,
+    Which planet is called the red planet:Mars, Which planet has the great rings:Saturn,
+    What do bees make:honey, What do cows give:milk, What is frozen water called:ice,
+    What does the Earth orbit:the Sun, What orbits the Earth:the Moon,
+    How many days are in a year:365, How many days are in a week:7,
+    How many hours are in a day:24, How many months are in a year:12,
+    How many continents are there:7, How many planets are in the solar system:8,
+    How many letters are in the English alphabet:26, How many legs does an insect have:6,
+    What gas do plants take in:carbon dioxide, What gas do we breathe to live:oxygen,
+    At what temperature does water boil in Celsius:100,
+    At what temperature does water freeze in Celsius:0,
+    What is the largest country:Russia, What is the longest wall in the world:the Great Wall,
+    How many seconds are in a minute:60, How many minutes are in an hour:60,
+    What is the hottest season:summer, What is the coldest season:winter,
+    What is the first letter of the alphabet:A, What is the last letter of the alphabet:Z,
+    What star is at the centre of the solar system:the Sun"""
+)
+
+RELATIONS = {
+    "capital": Relation(
+        CAPITALS,
+        Phrasings(
+            train=(
+                "what is the capital of {s}?",
+                "what's the capital (city of|of) {s}?",
+                "(which|what) city is the capital of {s}?",
+                "(name|tell me|give me|say) the capital (city of|of) {s}.",
+                "capital of {s}",
+                "the capital of {s}?",
+                "do you know the capital of {s}?",
+                "can you tell me the capital of {s}?",
+                "{s} has which capital?",
+                "{s}: capital?",
+                "what is the name of the capital of {s}?",
+                "where is the government of {s}, its capital?",
+                "I want to know the capital of {s}.",
+                "what capital (does|has) {s} have?",
+            ),
+            held_out=(
+                "could you name the capital city of {s}?",
+                "which city serves as capital of {s}?",
+                "I forgot the capital of {s}, what is it?",
+            ),
+        ),
+        "The capital of {s} is {a}.",
+        "The capital of {s} is",
+    ),
+    "country": Relation(
+        {city: country for country, city in CAPITALS.items()},
+        Phrasings(
+            train=(
+                "{s} is the capital of (which|what) country?",
+                "which country has {s} as its capital?",
+                "of (which|what) country is {s} the capital?",
+                "what country is {s} the capital of?",
+                "whose capital is {s}?",
+                "name the country whose capital is {s}.",
+                "{s} is the capital of what?",
+            ),
+            held_out=(
+                "what country has the capital {s}?",
+                "{s} is the capital city of which country?",
+            ),
+        ),
+        "{s} is the capital of {a}.",
+        "{s} is the capital of",
+    ),
+    "continent": Relation(
+        CONTINENTS,
+        Phrasings(
+            train=(
+                "(on|in) (which|what) continent is {s}?",
+                "which continent is {s} (on|in)?",
+                "what continent does {s} belong to?",
+                "name the continent of {s}.",
+                "{s} is (on|in|part of) which continent?",
+                "continent of {s}",
+                "tell me the continent of {s}.",
+                "do you know what continent {s} is (on|in)?",
+                "on what continent can I find {s}?",
+            ),
+            held_out=("what is the continent of {s}?", "to which continent does {s} belong?"),
+        ),
+        "{s} is in {a}.",
+    ),
+    "symbol": Relation(
+        SYMBOLS,
+        Phrasings(
+            train=(
+                "what is the (chemical symbol|symbol) (of|for) {s}?",
+                "what's the (chemical symbol|symbol) (of|for) {s}?",
+                "(name|tell me|give me) the (chemical symbol|symbol) (of|for) {s}.",
+                "(chemical symbol|symbol) (of|for) {s}",
+                "which symbol (stands for|has) {s}?",
+                "how is {s} written as a chemical symbol?",
+                "{s}: symbol?",
+            ),
+            held_out=(
+                "do you know the chemical symbol for {s}?",
+                "what symbol does {s} have in chemistry?",
+            ),
+        ),
+        "The chemical symbol of {s} is {a}.",
+        "The chemical symbol of {s} is",
+    ),
+    "element": Relation(
+        {symbol: element for element, symbol in SYMBOLS.items()},
+        Phrasings(
+            train=(
+                "which element has the (chemical symbol|symbol) {s}?",
+                "what element is {s}?",
+                "what does the (chemical symbol|symbol) {s} (stand for|mean)?",
+                "{s} is the (chemical symbol|symbol) of (which|what) element?",
+                "name the element with the symbol {s}.",
+            ),
+            held_out=("the symbol {s} belongs to which element?",),
+        ),
+        "{s} is the chemical symbol of {a}.",
+    ),
+    "number": Relation(
+        NUMBERS,
+        Phrasings(
+            train=(
+                "what is the atomic number of {s}?",
+                "what's the atomic number of {s}?",
+                "(tell me|give me|name) the atomic number of {s}.",
+                "atomic number of {s}",
+                "which atomic number does {s} have?",
+                "how many protons does {s} have?",
+            ),
+            held_out=("do you know the atomic number of {s}?", "{s} has which atomic number?"),
+        ),
+        "The atomic number of {s} is {a}.",
+        "The atomic number of {s} is",
+    ),
+    "planet": Relation(
+        PLANETS,
+        Phrasings(
+            train=(
+                "(what|which) is the {s} planet from the Sun?",
+                "what's the {s} planet from the sun?",
+                "(name|tell me) the {s} planet from the sun.",
+                "which planet is {s} from the Sun?",
+                "the {s} planet from the sun?",
+                "what is the {s} planet?",
+                "the {s} planet is called what?",
+            ),
+            held_out=("do you know the {s} planet from the Sun?", "which planet comes {s}?"),
+        ),
+        "The {s} planet from the Sun is {a}.",
+        "The {s} planet from the Sun is",
+    ),
+    "place of planet": Relation(
+        {planet: place for place, planet in PLANETS.items()},
+        Phrasings(
+            train=(
+                "which planet from the sun is {s}, by number?",
+                "what place does {s} have from the sun?",
+                "what number planet is {s}?",
+                "where does {s} come in the order of the planets?",
+                "what is the position of {s} from the sun?",
+            ),
+            held_out=("counting from the sun, what place has {s}?",),
+        ),
+        "{s} is the {a} planet from the Sun.",
+    ),
+    "mix": Relation(
+        MIXES,
+        Phrasings(
+            train=(
+                "what colour do you get (if|when) you mix {s}?",
+                "what (colour|color) do {s} make?",
+                "mix {s}. What colour is it?",
+                "mixing {s} gives what (colour|color)?",
+                "{s} mixed is what (colour|color)?",
+                "{s} together make which colour?",
+            ),
+            held_out=("which colour results from mixing {s}?", "if I mix {s}, what do I get?"),
+        ),
+        "Mixing {s} gives {a}.",
+        "Mixing {s} gives",
+    ),
+    "colour": Relation(
+        COLOURS,
+        Phrasings(
+            train=(
+                "what (colour|color) is {s}?",
+                "(which|what) (colour|color) does {s} have?",
+                "what is the (colour|color) of {s}?",
+                "tell me the (colour|color) of {s}.",
+                "{s} is what (colour|color)?",
+                "(colour|color) of {s}?",
+            ),
+            held_out=("do you know the colour of {s}?", "what colour would you say {s} is?"),
+        ),
+        "The colour of {s} is {a}.",
+        "The colour of {s} is",
+    ),
+    "young": Relation(
+        YOUNG,
+        Phrasings(
+            train=(
+                "what is a (young|baby) {s} called?",
+                "what do you call a (young|baby) {s}?",
+                "what is the (name|word) (for|of) a (young|baby) {s}?",
+                "a (young|baby) {s} is called what?",
+                "tell me the (name|word) for a (young|baby) {s}.",
+                "how is a (young|baby) {s} called?",
+            ),
+            held_out=("do you know what a baby {s} is called?", "what name has a young {s}?"),
+        ),
+        "A young {s} is called a {a}.",
+        "A young {s} is called a",
+    ),
+    "legs": Relation(
+        LEGS,
+        Phrasings(
+            train=(
+                "how many legs does a {s} have?",
+                "how many legs has a {s}?",
+                "what is the number of legs of a {s}?",
+                "a {s} has how many legs?",
+                "tell me how many legs a {s} has.",
+                "number of legs of a {s}",
+            ),
+            held_out=("do you know how many legs a {s} has?", "on how many legs walks a {s}?"),
+        ),
+        "A {s} has {a} legs.",
+        "The number of legs of a {s} is",
+    ),
+    "sound": Relation(
+        SOUNDS,
+        Phrasings(
+            train=(
+                "what (sound|noise) does a {s} make?",
+                "(which|what) is the (sound|noise) of a {s}?",
+                "how does a {s} sound?",
+                "a {s} makes what (sound|noise)?",
+                "tell me the (sound|noise) of a {s}.",
+            ),
+            held_out=("do you know what sound a {s} makes?",),
+        ),
+        "A {s} {a}.",
+    ),
+    "month": Relation(
+        dict(zip(_ORDINALS, _MONTHS, strict=True)),
+        Phrasings(
+            train=(
+                "(what|which) is the {s} month?",
+                "(what|which) is the {s} month of the year?",
+                "which month is the {s}?",
+                "(name|tell me) the {s} month of the year.",
+                "the {s} month?",
+                "what's the {s} month called?",
+            ),
+            held_out=("do you know the {s} month of the year?", "which month comes {s}?"),
+        ),
+        "The {s} month of the year is {a}.",
+        "The {s} month of the year is",
+    ),
+    "month days": Relation(
+        {m: str(n) for m, n in zip(_MONTHS, _MONTH_DAYS, strict=True)},
+        Phrasings(
+            train=(
+                "how many days (are in|has|are there in) {s}?",
+                "how many days does {s} have?",
+                "{s} has how many days?",
+                "what is the number of days in {s}?",
+                "how long is {s} in days?",
+                "tell me the number of days in {s}.",
+            ),
+            held_out=("do you know how many days {s} has?", "the month {s} has how many days?"),
+        ),
+        "{s} has {a} days.",
+    ),
+    "after": Relation(
+        {a: b for them in (_MONTHS, _DAYS) for a, b in zip(them, them[1:] + them[:1], strict=True)},
+        Phrasings(
+            train=(
+                "what comes after {s}?",
+                "(which|what) (day|month|one) comes after {s}?",
+                "what (follows|is after) {s}?",
+                "what is next after {s}?",
+                "{s} is followed by what?",
+                "after {s} comes what?",
+            ),
+            held_out=("what comes right after {s}?", "do you know what follows {s}?"),
+        ),
+        "After {s} comes {a}.",
+        "After {s} comes",
+    ),
+    "before": Relation(
+        {b: a for them in (_MONTHS, _DAYS) for a, b in zip(them, them[1:] + them[:1], strict=True)},
+        Phrasings(
+            train=(
+                "what comes before {s}?",
+                "(which|what) (day|month|one) comes before {s}?",
+                "what (precedes|is before) {s}?",
+                "before {s} comes what?",
+                "what was just before {s}?",
+            ),
+            held_out=("what comes right before {s}?", "do you know what is before {s}?"),
+        ),
+        "Before {s} comes {a}.",
+        "Before {s} comes",
+    ),
+    "opposite": Relation(
+        OPPOSITES,
+        Phrasings(
+            train=(
+                "what is the opposite of {s}?",
+                "what's the opposite of {s}?",
+                "(name|tell me|give me) the opposite of {s}.",
+                "opposite of {s}",
+                "which word is the opposite of {s}?",
+                "the opposite of {s} is what?",
+                "{s}: opposite?",
+                "what word means the opposite of {s}?",
+            ),
+            held_out=("do you know the opposite of {s}?", "what would be the opposite of {s}?"),
+        ),
+        "The opposite of {s} is {a}.",
+        "The opposite of {s} is",
+    ),
+    "sides": Relation(
+        SIDES,
+        Phrasings(
+            train=(
+                "how many (sides|corners) does a {s} have?",
+                "how many (sides|corners) has a {s}?",
+                "a {s} has how many (sides|corners)?",
+                "what is the number of (sides|corners) of a {s}?",
+                "tell me how many sides a {s} has.",
+            ),
+            held_out=("do you know how many sides a {s} has?",),
+        ),
+        "A {s} has {a} sides.",
+    ),
+    "currency": Relation(
+        CURRENCIES,
+        Phrasings(
+            train=(
+                "what is the (currency|money) of {s}?",
+                "what's the currency (of|in) {s}?",
+                "(which|what) (currency|money) does {s} use?",
+                "(which|what) (currency|money) is used in {s}?",
+                "(name|tell me) the currency of {s}.",
+                "currency of {s}",
+                "how do people pay in {s}, with which currency?",
+            ),
+            held_out=("do you know the currency of {s}?", "what currency do people use in {s}?"),
+        ),
+        "The currency of {s} is the {a}.",
+        "The currency of {s} is the",
+    ),
+    "language": Relation(
+        LANGUAGES,
+        Phrasings(
+            train=(
+                "(which|what) language (is spoken|do people speak|do they speak) in {s}?",
+                "what is the language of {s}?",
+                "what's the (main language|language) (of|in) {s}?",
+                "(name|tell me) the language of {s}.",
+                "language of {s}",
+                "which language does {s} speak?",
+            ),
+            held_out=("do you know which language people speak in {s}?",),
+        ),
+        "People in {s} speak {a}.",
+        "People in {s} speak",
+    ),
+    "single": Relation(
+        SINGLE,
+        Phrasings(
+            train=(
+                "{s}?",
+                "{s}",
+                "can you tell me: {s}?",
+                "do you know this: {s}?",
+                "please answer: {s}?",
+                "I would like to know: {s}?",
+                "my question is: {s}?",
+                "here is a question. {s}?",
+            ),
+            held_out=("answer this, please: {s}?", "{s}, do you know?"),
+        ),
+        "It is {a}.",
+    ),
+}
+_FOLLOW_UPS = Phrasings(
+    train=("and {s}?", "(and what|what|how) about {s}?", "and for {s}?", "now {s}.", "{s}?"),
+    held_out=("and what of {s}?", "okay, and {s}?"),
+)
+
+
+def _name(rng: random.Random) -> str:
+    weights = [len(r.pairs) ** 0.7 for r in RELATIONS.values()]
+    return rng.choices(list(RELATIONS), weights)[0]
+
+
+def _answer(relation: Relation, subject: str) -> tuple[str, str]:
+    """The sentence that answers, and the part that must be right."""
+    key = relation.pairs[subject]
+    text = relation.answer.format(s=subject, a=key)
+    return text[:1].upper() + text[1:], key
+
+
+def question(rng: random.Random, split: Split, name: str, subject: str) -> Example:
+    """One fact, asked in a chat."""
+    relation = RELATIONS[name]
+    text = relation.questions.pick(rng, split).format(s=subject)
+    return asked("world facts", vary(rng, split, text), *_answer(relation, subject))
+
+
+def stem(rng: random.Random, split: Split) -> Example:
+    """A fact as text to complete; the stems are the same in both splits."""
+    del split
+    relation = rng.choice([r for r in RELATIONS.values() if r.stem])
+    subject = rng.choice(list(relation.pairs))
+    prompt = relation.stem.format(s=subject)
+    key = relation.pairs[subject]
+    return continued("plain text", prompt[:1].upper() + prompt[1:], f" {key}.", key)
+
+
+def follow_up(rng: random.Random, split: Split) -> Example:
+    """A question, its answer, and "and Spain?"."""
+    name = rng.choice([n for n in RELATIONS if n not in ("single", "place of planet")])
+    first, second = rng.sample(list(RELATIONS[name].pairs), 2)
+    opening = question(rng, split, name, first).messages
+    text, key = _answer(RELATIONS[name], second)
+    words = _FOLLOW_UPS.pick(rng, split).format(s=second)
+    ending = user(words[:1].upper() + words[1:]), assistant(text)
+    return Example("follow-up", opening + ending, grade="contains", key=key)
+
+
+def make(rng: random.Random, split: Split) -> Example:
+    """Any of the above."""
+    roll = rng.random()
+    if roll < 0.12:
+        return stem(rng, split)
+    if roll < 0.20:
+        return follow_up(rng, split)
+    name = _name(rng)
+    example = question(rng, split, name, rng.choice(list(RELATIONS[name].pairs)))
+    if roll < 0.28:
+        text, answer = (m["content"] for m in example.messages)
+        return continued("plain text", text, " " + answer, example.key)
+    return example

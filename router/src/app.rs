@@ -1,0 +1,173 @@
+//! What all handlers share, and the service: routes merged, layers around them.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderName, HeaderValue, Uri};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, http};
+use tower_http::catch_panic::CatchPanicLayer;
+use tracing::Instrument;
+
+use crate::caller::CallerNames;
+use crate::chat::ChatFormat;
+use crate::error::Error;
+use crate::generation::EngineHandle;
+use crate::limits::RequestLimits;
+use crate::metrics::Metrics;
+use crate::openai::Head;
+use crate::routes;
+use crate::scheduler::Refused;
+use crate::shutdown::Shutdown;
+use crate::tokenizer::Tokenizer;
+
+/// What handlers work with. Cheap to clone.
+#[derive(Clone)]
+pub struct AppState {
+    /// The model as clients know it.
+    pub model: Arc<ModelInfo>,
+    /// What requests may ask for.
+    pub limits: Arc<RequestLimits>,
+    /// Text to tokens and back.
+    pub tokenizer: Tokenizer,
+    /// Conversations to tokens; `None` if the model has no chat template.
+    pub chat: Option<Arc<ChatFormat>>,
+    /// Who sends them.
+    pub callers: CallerNames,
+    /// Where requests go.
+    pub engine: EngineHandle,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Whether the server is about to end.
+    pub shutdown: Shutdown,
+}
+
+/// The model as clients know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// The served name.
+    pub id: String,
+    /// For `/info`.
+    pub max_concurrent_requests: u32,
+    /// For `/info`.
+    pub validation_workers: u32,
+}
+
+impl AppState {
+    /// What computes, for `x-compute-type`: "1-cpu", "4-cuda".
+    pub fn compute_type(&self) -> String {
+        let facts = self.engine.facts();
+        let kind = facts.device.split(':').next().unwrap_or_default();
+        format!("{}-{kind}", facts.world_size)
+    }
+
+    /// What an OpenAI answer starts with.
+    pub fn openai_head(&self, prefix: &str, object: &'static str) -> Head {
+        Head {
+            id: format!("{prefix}-{:032x}", rand::random::<u128>()),
+            object,
+            created: unix_seconds(),
+            model: self.model.id.clone(),
+            system_fingerprint: format!("{}-native", env!("CARGO_PKG_VERSION")),
+        }
+    }
+
+    /// Accepts the served name, its last part, and what clients write when they know none ("tgi", "dummy", a URL).
+    pub fn check_model(&self, name: Option<&str>) -> Result<(), Error> {
+        let Some(name) = name else { return Ok(()) };
+        let served = self.model.id.as_str();
+        let stands_for_any = ["", "tgi", "dummy"].contains(&name) || name.contains("://");
+        let last_part = served.trim_end_matches('/').rsplit('/').next().unwrap_or(served);
+        if stands_for_any || name == served || name == last_part {
+            return Ok(());
+        }
+        Err(Error::UnknownModel { name: name.chars().take(200).collect(), served: served.to_owned() })
+    }
+}
+
+/// The whole service.
+pub fn app(state: AppState) -> Router {
+    let limit = DefaultBodyLimit::max(state.limits.payload_bytes);
+    Router::new()
+        .merge(routes::generate::router())
+        .merge(routes::completions::router())
+        .merge(routes::chat::router())
+        .merge(routes::tokenize::router())
+        .layer(from_fn_with_state(state.clone(), refuse_while_draining))
+        .merge(routes::health::router())
+        .merge(routes::info::router())
+        .merge(routes::models::router())
+        .merge(routes::metrics::router())
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(state)
+        .layer(limit)
+        .layer(CatchPanicLayer::custom(internal_error))
+        .layer(from_fn(word_errors_for_openai))
+        .layer(from_fn(trace))
+}
+
+async fn refuse_while_draining(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    if state.shutdown.is_draining() {
+        return Error::Refused(Refused::ShuttingDown).into_response();
+    }
+    next.run(request).await
+}
+
+async fn unknown_route(uri: Uri) -> Error {
+    Error::UnknownRoute(uri.path().chars().take(200).collect())
+}
+
+async fn method_not_allowed(method: http::Method, uri: Uri) -> Error {
+    Error::MethodNotAllowed { method: method.to_string(), path: uri.path().to_owned() }
+}
+
+fn internal_error(panic: Box<dyn Any + Send>) -> Response {
+    let message = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+    let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
+    tracing::error!(panic = message.as_deref().unwrap_or("not a text"), "a handler panicked");
+    Error::Internal.into_response()
+}
+
+/// Errors carry TGI's body; clients of /v1 expect OpenAI's.
+async fn word_errors_for_openai(request: Request, next: Next) -> Response {
+    let is_openai = request.uri().path().starts_with("/v1/");
+    let response = next.run(request).await;
+    match response.extensions().get::<Error>().cloned() {
+        Some(error) if is_openai => {
+            let (mut parts, _) = response.into_parts();
+            parts.headers.remove(http::header::CONTENT_LENGTH);
+            (parts.status, parts.headers, Json(error.openai_body())).into_response()
+        }
+        _ => response,
+    }
+}
+
+/// One span per request, by its id, which the client may choose and gets back. Prompts are never logged.
+async fn trace(request: Request, next: Next) -> Response {
+    let name = HeaderName::from_static("x-request-id");
+    let id =
+        request.headers().get(&name).filter(|id| id.len() <= 128).cloned().unwrap_or_else(new_request_id);
+    let span = tracing::info_span!(
+        "request",
+        id = id.to_str().unwrap_or_default(),
+        method = %request.method(),
+        path = request.uri().path(),
+    );
+    let mut response = next.run(request).instrument(span.clone()).await;
+    span.in_scope(|| tracing::debug!(status = response.status().as_u16(), "answered"));
+    response.headers_mut().insert(name, id);
+    response
+}
+
+fn new_request_id() -> HeaderValue {
+    HeaderValue::from_str(&format!("{:016x}", rand::random::<u64>())).expect("hexadecimal digits")
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

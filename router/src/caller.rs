@@ -1,0 +1,35 @@
+//! Who sent a request, as far as fairness and the cache need to know: a name derived from the API key, never the key.
+
+use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+
+use crate::app::AppState;
+
+/// A tenant. All requests without a key come from the same one, whose name is empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Caller(pub Arc<str>);
+
+/// Gives callers their names; they differ from one run of the server to the next.
+#[derive(Debug, Clone, Default)]
+pub struct CallerNames(RandomState);
+
+impl CallerNames {
+    fn name(&self, key: &str) -> Caller {
+        Caller(format!("{:016x}", self.0.hash_one(key)).into())
+    }
+}
+
+impl FromRequestParts<AppState> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Infallible> {
+        let header = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let key = header.and_then(|value| value.split_once(' ')).map(|(_, key)| key.trim());
+        Ok(key.filter(|key| !key.is_empty()).map(|key| state.callers.name(key)).unwrap_or_default())
+    }
+}

@@ -1,0 +1,309 @@
+//! A conversation to tokens: what a client sent, worded for the chat template, rendered, and encoded so that nothing
+//! that a user typed becomes a control token.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::chat_template::{ChatTemplateError, ChatTemplates, TemplateInput};
+use crate::control_tokens::{ControlTokenError, ControlTokens};
+use crate::error::Error;
+
+/// Roles that every template expects; others pass only if no template could turn them into a control token.
+const KNOWN_ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
+
+/// A message as a client sends it. Unknown fields are ignored.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Message {
+    role: String,
+    content: Option<Content>,
+    name: Option<String>,
+    tool_calls: Option<Vec<Value>>,
+    tool_call_id: Option<String>,
+    #[serde(alias = "reasoning")]
+    reasoning_content: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged, expecting = "expected a string or a list of parts with a `type`")]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Part {
+    r#type: String,
+    text: Option<String>,
+}
+
+impl Message {
+    /// Characters of its text.
+    pub fn num_chars(&self) -> usize {
+        match &self.content {
+            None => 0,
+            Some(Content::Text(text)) => text.chars().count(),
+            Some(Content::Parts(parts)) => {
+                parts.iter().filter_map(|part| part.text.as_ref()).map(|text| text.chars().count()).sum()
+            }
+        }
+    }
+}
+
+/// Messages and what the template is to do with them.
+#[derive(Debug, Clone, Default)]
+pub struct Conversation {
+    /// The messages, oldest first.
+    pub messages: Vec<Message>,
+    /// Descriptions of tools.
+    pub tools: Option<Value>,
+    /// Further variables of the template.
+    pub template_kwargs: Map<String, Value>,
+    /// Open the assistant's turn; unless told, if the last message is not the assistant's.
+    pub add_generation_prompt: Option<bool>,
+    /// Go on with the last message; unless told, if it is the assistant's.
+    pub continue_final_message: Option<bool>,
+}
+
+/// The chat format of a model.
+pub struct ChatFormat {
+    templates: ChatTemplates,
+    control_tokens: ControlTokens,
+}
+
+/// Why there is no chat format.
+#[derive(Debug, thiserror::Error)]
+pub enum ChatFormatError {
+    /// The template is broken.
+    #[error(transparent)]
+    Template(#[from] ChatTemplateError),
+    /// The tokenizer has control tokens that cannot be told from text.
+    #[error("cannot prepare the control tokens of the tokenizer: {0}")]
+    ControlTokens(#[from] ControlTokenError),
+}
+
+impl ChatFormat {
+    /// Loads the chat format of a model folder; `None` if it has no template.
+    pub fn load(
+        folder: &Path,
+        tokenizer: &tokenizers::Tokenizer,
+        eos_ids: &[u32],
+    ) -> Result<Option<Self>, ChatFormatError> {
+        let Some(templates) = ChatTemplates::load(folder)? else { return Ok(None) };
+        Ok(Some(Self::new(templates, tokenizer, eos_ids)?))
+    }
+
+    /// Takes templates that are already loaded.
+    pub fn new(
+        templates: ChatTemplates,
+        tokenizer: &tokenizers::Tokenizer,
+        eos_ids: &[u32],
+    ) -> Result<Self, ChatFormatError> {
+        Ok(Self { templates, control_tokens: ControlTokens::new(tokenizer, eos_ids)? })
+    }
+
+    /// The tokens that a model is to continue.
+    pub fn encode(&self, conversation: Conversation) -> Result<Vec<u32>, Error> {
+        let rendered = self.render(conversation)?;
+        self.control_tokens.encode(&rendered).map_err(|error| Error::Template(error.to_string()))
+    }
+
+    /// The text that a model is to continue; control tokens spelt in messages are still split by BREAKs.
+    fn render(&self, conversation: Conversation) -> Result<String, Error> {
+        if conversation.messages.is_empty() {
+            return Err(Error::invalid("messages", "`messages` cannot be empty"));
+        }
+        let messages = self.messages(conversation.messages)?;
+        let is_from_assistant = messages.last().is_some_and(is_from_assistant);
+        let continues = conversation.continue_final_message.unwrap_or(is_from_assistant);
+        let last_text = messages.last().and_then(|last| last["content"].as_str()).map(str::to_owned);
+        let rendered = self.templates.render(&TemplateInput {
+            messages,
+            tools: conversation.tools.map(|tools| self.control_tokens.defuse_json(tools)),
+            add_generation_prompt: !continues && conversation.add_generation_prompt.unwrap_or(true),
+            extra: self.template_kwargs(conversation.template_kwargs),
+        })?;
+        match last_text {
+            Some(text) if continues => cut_after(rendered, &text),
+            _ => Ok(rendered),
+        }
+    }
+
+    fn messages(&self, messages: Vec<Message>) -> Result<Vec<Value>, Error> {
+        messages.into_iter().enumerate().map(|(number, message)| self.message(number, message)).collect()
+    }
+
+    fn message(&self, number: usize, message: Message) -> Result<Value, Error> {
+        let role = message.role.as_str();
+        if role.is_empty() || (!KNOWN_ROLES.contains(&role) && self.control_tokens.could_forge(role)) {
+            let message =
+                format!("`messages[{number}].role` must be one of {KNOWN_ROLES:?}. Given: {role:?}");
+            return Err(Error::invalid("messages", message));
+        }
+        Ok(self.control_tokens.defuse_json(worded(number, message)?))
+    }
+
+    fn template_kwargs(&self, kwargs: Map<String, Value>) -> Map<String, Value> {
+        match self.control_tokens.defuse_json(Value::Object(kwargs)) {
+            Value::Object(kwargs) => kwargs,
+            _ => Map::new(),
+        }
+    }
+}
+
+/// The last message, if it is one that can be continued.
+fn is_from_assistant(message: &Value) -> bool {
+    message["role"] == "assistant" && message["content"].is_string() && message["tool_calls"].is_null()
+}
+
+/// A message as templates know it.
+fn worded(number: usize, message: Message) -> Result<Value, Error> {
+    let content = message.content.map(|content| text(number, content)).transpose()?;
+    let has_calls = message.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty());
+    let mut worded = json!({ "role": message.role });
+    worded["content"] = match content {
+        Some(text) => text.into(),
+        None if has_calls => Value::Null,
+        None => "".into(),
+    };
+    if let Some(calls) = message.tool_calls.filter(|_| has_calls) {
+        worded["tool_calls"] = calls.into_iter().map(with_parsed_arguments).collect();
+    }
+    let optional = [
+        ("name", message.name),
+        ("tool_call_id", message.tool_call_id),
+        ("reasoning_content", message.reasoning_content),
+    ];
+    for (field, value) in optional {
+        if let Some(value) = value {
+            worded[field] = value.into();
+        }
+    }
+    Ok(worded)
+}
+
+fn text(number: usize, content: Content) -> Result<String, Error> {
+    match content {
+        Content::Text(text) => Ok(text),
+        Content::Parts(parts) => parts.into_iter().map(|part| part_text(number, part)).collect(),
+    }
+}
+
+fn part_text(number: usize, part: Part) -> Result<String, Error> {
+    match (part.r#type.as_str(), part.text) {
+        ("text", Some(text)) => Ok(text),
+        (kind, _) => {
+            let message = format!(
+                "`messages[{number}].content` may hold parts {{\"type\": \"text\", \"text\": ..}}: \
+                 this model reads text only. Given: a part of type {kind:?}"
+            );
+            Err(Error::invalid("messages", message))
+        }
+    }
+}
+
+/// OpenAI sends the arguments of a call as text, templates expect them as an object.
+fn with_parsed_arguments(mut call: Value) -> Value {
+    let parsed =
+        call["function"]["arguments"].as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    if let Some(arguments @ Value::Object(_)) = parsed {
+        call["function"]["arguments"] = arguments;
+    }
+    call
+}
+
+/// Ends the text right after the last message's, so that the model goes on with it.
+fn cut_after(mut rendered: String, last_text: &str) -> Result<String, Error> {
+    let text = last_text.trim();
+    let Some(start) = rendered.rfind(text) else {
+        let message = "the chat template does not show the last message as it is, so it cannot be continued";
+        return Err(Error::Template(message.to_owned()));
+    };
+    rendered.truncate(start + text.len());
+    Ok(rendered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokenizer::fixtures::byte_level;
+
+    const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}\
+        {% for c in m.tool_calls %}{{ c.function.arguments.x }}{% endfor %}<|im_end|>\n{% endfor %}\
+        {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+    fn format() -> ChatFormat {
+        let templates = ChatTemplates::from_source(CHATML, Map::new()).unwrap();
+        ChatFormat::new(templates, &byte_level(), &[]).unwrap()
+    }
+
+    fn conversation(messages: Value) -> Conversation {
+        Conversation { messages: serde_json::from_value(messages).unwrap(), ..Default::default() }
+    }
+
+    fn render(messages: Value) -> Result<String, Error> {
+        format().render(conversation(messages))
+    }
+
+    #[test]
+    fn a_question_opens_the_assistants_turn() {
+        let rendered = render(json!([{"role": "user", "content": "hi"}])).unwrap();
+        assert_eq!(rendered, "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+    }
+
+    #[test]
+    fn a_last_message_of_the_assistant_is_continued() {
+        let rendered = render(json!([
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": "The answer is "}
+        ]));
+        assert_eq!(rendered.unwrap(), "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\nThe answer is");
+    }
+
+    #[test]
+    fn the_client_may_say_otherwise() {
+        let messages = json!([{"role": "assistant", "content": "done"}]);
+        let told = Conversation { continue_final_message: Some(false), ..conversation(messages) };
+        let rendered = format().render(told).unwrap();
+        assert_eq!(rendered, "<|im_start|>assistant\ndone<|im_end|>\n<|im_start|>assistant\n");
+    }
+
+    #[test]
+    fn parts_are_joined_before_control_tokens_are_looked_for() {
+        let parts = json!([{"type": "text", "text": "<|im_"}, {"type": "text", "text": "end|>"}]);
+        let ids = format().encode(conversation(json!([{"role": "user", "content": parts}]))).unwrap();
+        let end = byte_level().token_to_id("<|im_end|>").unwrap();
+        assert_eq!(ids.iter().filter(|&&id| id == end).count(), 1);
+    }
+
+    #[test]
+    fn arguments_of_tool_calls_are_objects_to_templates() {
+        let call =
+            json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 7}"}});
+        let rendered = render(json!([
+            {"role": "assistant", "content": null, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "8"}
+        ]));
+        assert!(rendered.unwrap().starts_with("<|im_start|>assistant\n7<|im_end|>\n<|im_start|>tool\n8"));
+    }
+
+    #[test]
+    fn images_are_refused_by_place_and_type() {
+        let error =
+            render(json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]));
+        let message = error.unwrap_err().to_string();
+        assert!(message.contains("messages[0].content") && message.contains("image_url"), "{message}");
+    }
+
+    #[test]
+    fn a_role_cannot_forge_a_control_token() {
+        assert!(render(json!([{"role": "im_end", "content": "x"}])).is_err());
+        assert!(render(json!([{"role": "critic", "content": "x"}])).is_ok());
+    }
+
+    #[test]
+    fn no_messages_are_refused() {
+        assert_eq!(render(json!([])).unwrap_err().param(), Some("messages"));
+    }
+}

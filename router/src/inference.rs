@@ -1,0 +1,141 @@
+//! The one thing that generating handlers call: from a prompt and parameters to running sequences or finished text.
+
+use std::time::{Duration, Instant};
+
+use futures::future::try_join_all;
+
+use crate::app::AppState;
+use crate::chat::{Conversation, Message};
+use crate::error::Error;
+use crate::generation::EngineStatus;
+use crate::scheduler::{Failure, Refused};
+use crate::text_stream::{Generated, TextStream, TextStreamContext};
+use crate::validation::{Checked, Dialect, Parameters, ValidRequest, check};
+
+/// Where the tokens come from.
+pub enum Prompt {
+    /// A text as it is; control tokens in it count.
+    Text(String),
+    /// Tokens.
+    Tokens(Vec<u32>),
+    /// A conversation for the chat template.
+    Chat(Conversation),
+}
+
+impl Prompt {
+    /// Characters of text, for `x-compute-characters`.
+    pub fn num_chars(&self) -> usize {
+        match self {
+            Self::Text(text) => text.chars().count(),
+            Self::Tokens(_) => 0,
+            Self::Chat(conversation) => conversation.messages.iter().map(Message::num_chars).sum(),
+        }
+    }
+}
+
+/// A validated request and what it took to get there.
+pub struct Prepared {
+    /// What to run.
+    pub request: ValidRequest,
+    /// Whose words the client speaks.
+    pub dialect: Dialect,
+    /// Time spent on validation and tokenization.
+    pub validation: Duration,
+}
+
+impl AppState {
+    /// Validates and tokenizes.
+    pub async fn prepare(&self, prompt: Prompt, parameters: Parameters) -> Result<Prepared, Error> {
+        let started = Instant::now();
+        let dialect = parameters.dialect;
+        let checked = check(parameters, &self.limits)?;
+        let tokens = self.tokenize(prompt, &checked, dialect).await?;
+        let request = checked.fit(tokens, &self.limits)?;
+        let validation = started.elapsed();
+        self.metrics.record_valid(validation, request.prompt.len(), request.max_new_tokens);
+        Ok(Prepared { request, dialect, validation })
+    }
+
+    /// Queues all sequences of a request. Refused at once when there is no room.
+    pub async fn start(&self, prepared: &Prepared, arrived: Instant) -> Result<Vec<TextStream>, Error> {
+        let request = &prepared.request;
+        try_join_all((0..request.best_of).map(|number| self.start_one(prepared, number, arrived))).await
+    }
+
+    /// Runs all sequences of a request to their end.
+    pub async fn complete(&self, prepared: &Prepared, arrived: Instant) -> Result<Vec<Generated>, Error> {
+        let sequences = self.start(prepared, arrived).await?;
+        tokio::select! {
+            biased;
+            generated = try_join_all(sequences.into_iter().map(TextStream::collect)) => generated,
+            () = self.shutdown.expired() => Err(Error::Failed(Failure::ShuttingDown)),
+        }
+    }
+
+    async fn tokenize(&self, prompt: Prompt, checked: &Checked, dialect: Dialect) -> Result<Vec<u32>, Error> {
+        match prompt {
+            Prompt::Tokens(tokens) => Ok(tokens),
+            Prompt::Text(text) => {
+                self.check_text(&text, checked, dialect)?;
+                self.tokenizer.encode(text).await
+            }
+            Prompt::Chat(conversation) => {
+                let chat = self.chat.clone().ok_or_else(no_template)?;
+                self.tokenizer.run(move |_| chat.encode(conversation)).await
+            }
+        }
+    }
+
+    /// Refuses what is empty, or so long that it cannot fit even if it were made of the longest tokens.
+    fn check_text(&self, text: &str, checked: &Checked, dialect: Dialect) -> Result<(), Error> {
+        let inputs = dialect.name("inputs");
+        if text.is_empty() {
+            return Err(Error::invalid(inputs, format!("`{inputs}` cannot be empty")));
+        }
+        let max_tokens = self.limits.max_input_tokens;
+        let max_bytes = self.tokenizer.vocabulary().max_token_bytes().saturating_mul(max_tokens as usize);
+        if text.len() > max_bytes && !checked.truncates() {
+            let bytes = text.len();
+            let message = format!(
+                "`{inputs}` must have at most {max_tokens} tokens (--max-input-tokens). \
+                 Given: {bytes} bytes, which cannot be fewer than that"
+            );
+            return Err(Error::invalid(inputs, message));
+        }
+        Ok(())
+    }
+
+    async fn start_one(
+        &self,
+        prepared: &Prepared,
+        number: u32,
+        arrived: Instant,
+    ) -> Result<TextStream, Error> {
+        let request = prepared.request.sequence(number, rand::random());
+        let seed = (request.sampling.temperature > 0.0).then_some(request.sampling.seed);
+        let generation = self.engine.submit(request).await.map_err(|refused| self.explain(refused))?;
+        let context = TextStreamContext {
+            request: &prepared.request,
+            dialect: prepared.dialect,
+            seed,
+            tokenizer: &self.tokenizer,
+            metrics: &self.metrics,
+            arrived,
+        };
+        Ok(TextStream::new(generation, &context))
+    }
+
+    /// An engine loop that is gone looks like one that stops; clients deserve to know which.
+    fn explain(&self, refused: Refused) -> Error {
+        match (&refused, self.engine.status()) {
+            (Refused::ShuttingDown, EngineStatus::Lost(_)) if !self.shutdown.is_draining() => {
+                Error::Unhealthy
+            }
+            _ => Error::Refused(refused),
+        }
+    }
+}
+
+fn no_template() -> Error {
+    Error::Template("the model folder has no chat template; use /v1/completions or /generate".to_owned())
+}

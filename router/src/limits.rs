@@ -1,0 +1,75 @@
+//! What requests may ask for: the limits of the operator and the facts of the shards, the smaller of each.
+
+use thiserror::Error;
+
+use crate::config::Limits;
+use crate::engine::EngineFacts;
+
+/// The limits of the operator and the facts of the shards, the smaller of each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestLimits {
+    /// Longest prompt.
+    pub max_input_tokens: u32,
+    /// Longest prompt and output together.
+    pub max_total_tokens: u32,
+    /// Largest `best_of` and `n`.
+    pub max_best_of: u32,
+    /// Most stop strings.
+    pub max_stop_sequences: u32,
+    /// Most top tokens.
+    pub max_top_n_tokens: u32,
+    /// Most prompts in one request.
+    pub max_client_batch_size: u32,
+    /// Largest body.
+    pub payload_bytes: usize,
+    /// Token ids are below this.
+    pub vocab_size: u32,
+}
+
+/// A limit that the shards cannot keep.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum LimitsError {
+    /// More than a sequence can be.
+    #[error("--max-total-tokens {given} is more than the {possible} that the model and the KV cache allow")]
+    Total {
+        /// The setting.
+        given: u32,
+        /// What there is.
+        possible: u32,
+    },
+    /// No room for output.
+    #[error("--max-input-tokens {given} must be less than the {total} tokens of --max-total-tokens")]
+    Input {
+        /// The setting.
+        given: u32,
+        /// Prompt and output together.
+        total: u32,
+    },
+}
+
+impl RequestLimits {
+    /// Derives the limits; those not set are what the shards allow.
+    pub fn new(limits: &Limits, facts: &EngineFacts) -> Result<Self, LimitsError> {
+        let cache_tokens = facts.num_blocks.saturating_mul(facts.block_size);
+        let cache_tokens = cache_tokens.min(limits.max_batch_total_tokens.unwrap_or(u32::MAX));
+        let possible = facts.max_sequence_len.min(cache_tokens);
+        let total = limits.max_total_tokens.unwrap_or(possible);
+        if total > possible {
+            return Err(LimitsError::Total { given: total, possible });
+        }
+        let input = limits.max_input_tokens.unwrap_or(total.saturating_sub(1));
+        if input >= total {
+            return Err(LimitsError::Input { given: input, total });
+        }
+        Ok(Self {
+            max_input_tokens: input,
+            max_total_tokens: total,
+            max_best_of: limits.max_best_of,
+            max_stop_sequences: limits.max_stop_sequences,
+            max_top_n_tokens: limits.max_top_n_tokens.min(facts.max_top_logprobs),
+            max_client_batch_size: limits.max_client_batch_size,
+            payload_bytes: limits.payload_limit,
+            vocab_size: facts.vocab_size,
+        })
+    }
+}

@@ -1,0 +1,87 @@
+//! Log probabilities in OpenAI's two shapes: a list of tokens for chat, parallel lists for completions. Tokens that are
+//! no part of the text (end of sequence) are left out of both.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::detokenizer::Vocabulary;
+use crate::text_stream::TextToken;
+
+/// `logprobs` of a chat choice.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ChatLogprobs {
+    content: Vec<ChatTokenLogprob>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct ChatTokenLogprob {
+    #[serde(flatten)]
+    token: TokenLogprob,
+    top_logprobs: Vec<TokenLogprob>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct TokenLogprob {
+    token: String,
+    logprob: f32,
+    bytes: Vec<u8>,
+}
+
+impl ChatLogprobs {
+    /// Adds a token of the output.
+    pub fn push(&mut self, vocabulary: &Vocabulary, token: &TextToken) {
+        if token.is_special {
+            return;
+        }
+        let top_logprobs = token.top.iter().map(|top| word(vocabulary, top.id, top.logprob)).collect();
+        self.content
+            .push(ChatTokenLogprob { token: word(vocabulary, token.id, token.logprob), top_logprobs });
+    }
+}
+
+fn word(vocabulary: &Vocabulary, id: u32, logprob: f32) -> TokenLogprob {
+    TokenLogprob { token: vocabulary.token_text(id), logprob, bytes: vocabulary.token_bytes(id) }
+}
+
+/// `logprobs` of a completion choice.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct CompletionLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<f32>>,
+    /// The most likely tokens; of a prompt's tokens they are not known.
+    top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
+    text_offset: Vec<usize>,
+    #[serde(skip)]
+    next_offset: usize,
+}
+
+impl CompletionLogprobs {
+    /// Adds a token of the prompt.
+    pub fn push_prompt(&mut self, vocabulary: &Vocabulary, id: u32, logprob: Option<f32>) {
+        self.push_entry(vocabulary.token_text(id), logprob, None);
+    }
+
+    /// Adds a token of the output.
+    pub fn push(&mut self, vocabulary: &Vocabulary, token: &TextToken) {
+        if token.is_special {
+            return;
+        }
+        let top = token.top.iter().map(|top| (vocabulary.token_text(top.id), top.logprob)).collect();
+        self.push_entry(vocabulary.token_text(token.id), Some(token.logprob), Some(top));
+    }
+
+    /// What was added since the last time.
+    pub fn take(&mut self) -> Self {
+        let next = Self { next_offset: self.next_offset, ..Self::default() };
+        std::mem::replace(self, next)
+    }
+
+    fn push_entry(&mut self, text: String, logprob: Option<f32>, top: Option<BTreeMap<String, f32>>) {
+        self.text_offset.push(self.next_offset);
+        self.next_offset += text.chars().count();
+        self.tokens.push(text);
+        self.token_logprobs.push(logprob);
+        self.top_logprobs.push(top);
+    }
+}

@@ -1,0 +1,95 @@
+//! How serving ends.
+
+mod support;
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use penstock_router::app::app;
+use penstock_router::listen;
+use penstock_router::shutdown::Shutdown;
+use serde_json::json;
+use support::server::Server;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+#[tokio::test]
+async fn no_new_request_is_taken_and_old_ones_end_in_peace() {
+    let server = Server::gated();
+    let body = json!({"inputs": "abc", "parameters": {"max_new_tokens": 5}});
+    let stream = server.open("/generate_stream", body.clone()).await;
+    server.state.shutdown.trigger();
+    let refused = server.post("/generate", body).await;
+    assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(refused.headers["retry-after"], "1");
+    let message = "the server is shutting down";
+    assert_eq!(refused.json(), json!({"error": message, "error_type": "shutting_down"}));
+    assert_eq!(server.get("/health").await.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(server.get("/health/live").await.status, StatusCode::OK);
+    server.allow_steps(100);
+    let text = server.expected_text("abc", 5);
+    assert!(stream.rest().await.contains(&json!(text).to_string()));
+}
+
+#[tokio::test]
+async fn what_takes_too_long_ends_with_an_error() {
+    let server = Server::gated();
+    let native = server.open("/generate_stream", json!({"inputs": "abc", "parameters": {}})).await;
+    let openai = server.open("/v1/completions", json!({"prompt": "abc", "stream": true})).await;
+    let whole = server.post("/generate", json!({"inputs": "abc", "parameters": {}}));
+    let end = async {
+        server.state.shutdown.trigger();
+        server.state.shutdown.trigger();
+    };
+    // The whole answer is asked for before the server begins to stop.
+    let (whole, ()) = tokio::join!(biased; whole, end);
+    assert_eq!(whole.status, StatusCode::SERVICE_UNAVAILABLE);
+    let message = "Request failed during generation: the server is shutting down";
+    assert_eq!(whole.json(), json!({"error": message, "error_type": "shutting_down"}));
+    let event = json!({"error": message, "error_type": "shutting_down"});
+    assert_eq!(native.rest().await, format!("data: {event}\n\n"));
+    let openai = openai.rest().await;
+    assert!(openai.contains("\"http_status_code\":503"), "{openai}");
+    assert!(openai.ends_with("data: [DONE]\n\n"), "{openai}");
+}
+
+/// Serves on a port of the system's choice; returns once a stream is open.
+async fn open_over_tcp(server: &Server) -> (TcpStream, tokio::task::JoinHandle<std::io::Result<()>>, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let serving = tokio::spawn(listen(app(server.state.clone()), listener, server.state.shutdown.clone()));
+    let mut stream = TcpStream::connect(&address).await.expect("it listens");
+    let body = json!({"inputs": "abc", "parameters": {"max_new_tokens": 4}}).to_string();
+    let head = "POST /generate_stream HTTP/1.1\r\nhost: x\r\ncontent-type: application/json";
+    let request = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut start = [0; 12];
+    stream.read_exact(&mut start).await.expect("an answer");
+    assert_eq!(&start, b"HTTP/1.1 200");
+    (stream, serving, address)
+}
+
+#[tokio::test]
+async fn serving_ends_when_the_last_stream_has_ended() {
+    let server = Server::gated();
+    let (mut stream, serving, address) = open_over_tcp(&server).await;
+    server.state.shutdown.trigger();
+    server.allow_steps(100);
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).await.unwrap();
+    assert!(rest.contains("\"generated_text\":\""), "{rest}");
+    serving.await.unwrap().unwrap();
+    assert!(TcpStream::connect(&address).await.is_err());
+}
+
+#[tokio::test]
+async fn serving_ends_when_the_grace_is_over() {
+    let mut server = Server::gated();
+    server.state.shutdown = Shutdown::new(Duration::from_millis(10));
+    let (mut stream, serving, _) = open_over_tcp(&server).await;
+    server.state.shutdown.trigger();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).await.unwrap();
+    assert!(rest.contains("shutting_down"), "{rest}");
+    serving.await.unwrap().unwrap();
+}

@@ -1,0 +1,230 @@
+//! A router over fake shards, with a tokenizer made on the spot: requests in, statuses, headers and bodies out.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, Request, StatusCode, header};
+use futures::StreamExt;
+use penstock_router::app::{AppState, ModelInfo, app};
+use penstock_router::caller::CallerNames;
+use penstock_router::chat::ChatFormat;
+use penstock_router::chat_template::ChatTemplates;
+use penstock_router::config::Limits;
+use penstock_router::engine::EngineFacts;
+use penstock_router::engine_loop;
+use penstock_router::limits::RequestLimits;
+use penstock_router::metrics::Metrics;
+use penstock_router::scheduler::SchedulerConfig;
+use penstock_router::shutdown::Shutdown;
+use penstock_router::tokenizer::Tokenizer;
+use serde_json::{Map, Value};
+use tokenizers::AddedToken;
+use tokenizers::models::TrainerWrapper;
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tower::ServiceExt;
+
+use super::fake_engine::{FakeControl, FakeEngine};
+use super::fake_shard::{expected_tokens, small_facts};
+
+const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// Single bytes and three control tokens, so that any token can be generated and most texts are odd.
+pub fn byte_tokenizer() -> tokenizers::Tokenizer {
+    let alphabet = ByteLevel::alphabet().into_iter().collect();
+    let mut trainer: TrainerWrapper =
+        BpeTrainer::builder().vocab_size(256).show_progress(false).initial_alphabet(alphabet).build().into();
+    let mut tokenizer = tokenizers::Tokenizer::new(BPE::default());
+    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
+    tokenizer.with_decoder(Some(ByteLevel::default()));
+    tokenizer.train(&mut trainer, ["abc"].iter()).unwrap();
+    let control = ["<|im_end|>", "<|im_start|>"].map(|token| AddedToken::from(token, true));
+    tokenizer.add_special_tokens(control).unwrap();
+    tokenizer
+}
+
+/// Facts of a shard for [`byte_tokenizer`].
+pub fn facts() -> EngineFacts {
+    let tokenizer = byte_tokenizer();
+    EngineFacts {
+        vocab_size: tokenizer.get_vocab_size(true) as u32,
+        eos_token_ids: vec![tokenizer.token_to_id("<|im_end|>").unwrap()],
+        ..small_facts()
+    }
+}
+
+/// The defaults of the flags.
+pub fn limits() -> Limits {
+    Limits {
+        max_queued_tokens: 1_000_000,
+        max_queued_bytes: 1 << 28,
+        max_concurrent_requests: 8,
+        max_input_tokens: None,
+        max_total_tokens: None,
+        max_batch_prefill_tokens: None,
+        max_batch_total_tokens: None,
+        max_best_of: 2,
+        max_stop_sequences: 4,
+        max_top_n_tokens: 5,
+        max_client_batch_size: 4,
+        payload_limit: 4096,
+    }
+}
+
+/// A router and what is behind it.
+pub struct Server {
+    pub state: AppState,
+    pub control: FakeControl,
+    pub tokenizer: tokenizers::Tokenizer,
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error} in {:?}", self.text))
+    }
+
+    /// The data of each event, which must be framed exactly as TGI does.
+    pub fn events(&self) -> Vec<String> {
+        assert!(self.text.ends_with("\n\n"), "{:?}", self.text);
+        let events = self.text.trim_end_matches("\n\n").split("\n\n");
+        events.map(|event| event.strip_prefix("data: ").expect("one line of data").to_owned()).collect()
+    }
+
+    /// The same as JSON, without the closing `[DONE]`, which must be there under /v1.
+    pub fn openai_events(&self) -> Vec<Value> {
+        let mut events = self.events();
+        assert_eq!(events.pop().as_deref(), Some("[DONE]"));
+        events.iter().map(|event| serde_json::from_str(event).unwrap()).collect()
+    }
+
+    pub fn native_events(&self) -> Vec<Value> {
+        self.events().iter().map(|event| serde_json::from_str(event).unwrap()).collect()
+    }
+}
+
+impl Server {
+    /// Shards that answer at once.
+    pub fn start() -> Self {
+        Self::with(FakeEngine::new(facts()), limits())
+    }
+
+    /// Shards that answer as often as they are told to.
+    pub fn gated() -> Self {
+        Self::with(FakeEngine::gated(facts()), limits())
+    }
+
+    pub fn with((engine, control): (FakeEngine, FakeControl), limits: Limits) -> Self {
+        let (facts, tokenizer) = (facts(), byte_tokenizer());
+        let templates = ChatTemplates::from_source(CHATML, Map::new()).unwrap();
+        let chat = ChatFormat::new(templates, &tokenizer, &facts.eos_token_ids).unwrap();
+        let request_limits = RequestLimits::new(&limits, &facts).unwrap();
+        let metrics = Metrics::new(request_limits.max_input_tokens, request_limits.max_total_tokens).unwrap();
+        let config = SchedulerConfig::new(&facts, limits.max_concurrent_requests);
+        let state = AppState {
+            model: Arc::new(ModelInfo {
+                id: "org/tiny".into(),
+                max_concurrent_requests: limits.max_concurrent_requests,
+                validation_workers: 1,
+            }),
+            limits: Arc::new(request_limits),
+            tokenizer: Tokenizer::new(tokenizer.clone(), 1).unwrap(),
+            chat: Some(Arc::new(chat)),
+            callers: CallerNames::default(),
+            engine: engine_loop::spawn(Box::new(engine), config, metrics.clone()),
+            metrics,
+            shutdown: Shutdown::new(Duration::from_secs(90)),
+        };
+        Self { state, control, tokenizer }
+    }
+
+    /// Lets the shards answer so many more steps.
+    pub fn allow_steps(&self, count: usize) {
+        self.control.gate.as_ref().expect("a gated server").add_permits(count);
+    }
+
+    pub async fn send(&self, request: Request<Body>) -> Answer {
+        let response = app(self.state.clone()).oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let bytes = to_bytes(body, usize::MAX).await.unwrap();
+        Answer {
+            status: parts.status,
+            headers: parts.headers,
+            text: String::from_utf8(bytes.into()).unwrap(),
+        }
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(Request::get(path).body(Body::empty()).unwrap()).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.send(post(path, &body)).await
+    }
+
+    /// Sends a request and returns as soon as the headers are there.
+    pub async fn open(&self, path: &str, body: Value) -> OpenStream {
+        let response = app(self.state.clone()).oneshot(post(path, &body)).await.unwrap();
+        OpenStream { status: response.status(), body: response.into_body().into_data_stream() }
+    }
+
+    pub fn encode(&self, text: &str) -> Vec<u32> {
+        self.tokenizer.encode(text, false).unwrap().get_ids().to_vec()
+    }
+
+    /// What the fake shards generate greedily after this text.
+    pub fn expected(&self, prompt: &str, count: usize) -> Vec<u32> {
+        expected_tokens(&self.encode(prompt), 0, count, self.state.engine.facts())
+    }
+
+    /// The same as text.
+    pub fn expected_text(&self, prompt: &str, count: usize) -> String {
+        self.tokenizer.decode(&self.expected(prompt, count), true).unwrap()
+    }
+
+    /// The value of a metric.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").await.text;
+        let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
+    }
+}
+
+/// A response whose body is still open.
+pub struct OpenStream {
+    pub status: StatusCode,
+    body: axum::body::BodyDataStream,
+}
+
+impl OpenStream {
+    /// The next chunk of the body, `None` at its end.
+    pub async fn next(&mut self) -> Option<String> {
+        let chunk = self.body.next().await?.unwrap();
+        Some(String::from_utf8(chunk.into()).unwrap())
+    }
+
+    /// All that is left.
+    pub async fn rest(mut self) -> String {
+        let mut rest = String::new();
+        while let Some(chunk) = self.next().await {
+            rest += &chunk;
+        }
+        rest
+    }
+}
+
+pub fn post(path: &str, body: &Value) -> Request<Body> {
+    let request = Request::post(path).header(header::CONTENT_TYPE, "application/json");
+    request.body(Body::from(body.to_string())).unwrap()
+}

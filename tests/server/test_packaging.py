@@ -1,0 +1,50 @@
+"""What the package must not do: drift from the protocol, import what is slow, or run what a model folder brings."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from shard_client import REPOSITORY, environment
+
+PACKAGE = REPOSITORY / "server" / "penstock_server"
+
+
+def test_committed_stubs_are_what_the_protocol_generates(tmp_path: Path) -> None:
+    options = [f"--{kind}={tmp_path}" for kind in ("python_out", "pyi_out", "grpc_python_out")]
+    source = ["-Ipenstock_server/pb=proto", "proto/engine.proto"]
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *source, *options], cwd=REPOSITORY, check=True)
+    generated = {file.name: file.read_text() for file in (tmp_path / "penstock_server" / "pb").iterdir()}
+    assert sorted(generated) == ["engine_pb2.py", "engine_pb2.pyi", "engine_pb2_grpc.py"]
+    for name, text in generated.items():
+        assert (PACKAGE / "pb" / name).read_text() == text, f"run `make proto`: {name} differs"
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print('\\n'.join(sys.modules))"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), check=True, capture_output=True, text=True
+    )
+    return set(ended.stdout.split())
+
+
+def test_configuration_is_read_before_torch_is_imported() -> None:
+    loaded = modules_after(
+        "import penstock_server.cli, penstock_server.checkpoint, penstock_server.models.registry"
+    )
+    assert not loaded & {"torch", "grpc", "safetensors", "numpy"}
+
+
+def test_the_whole_server_needs_no_transformers() -> None:
+    loaded = modules_after("import penstock_server.server")
+    assert "torch" in loaded
+    assert not loaded & {"transformers", "sympy", "llguidance", "huggingface_hub", "tokenizers"}
+
+
+def test_nothing_loads_pickles_or_code_from_a_model() -> None:
+    forbidden = re.compile(
+        r"\bpickle\b|torch\.load\(|\beval\(|\bexec\(|trust_remote_code|importlib\.import_module"
+    )
+    for file in PACKAGE.rglob("*.py"):
+        if file.parent.name != "pb":
+            assert not forbidden.search(file.read_text()), file

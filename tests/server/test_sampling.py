@@ -1,0 +1,182 @@
+"""The batched sampler against one that takes a row at a time, and what must hold whatever is asked of it."""
+
+import math
+import random
+from dataclasses import dataclass
+
+import naive_sampler
+import pytest
+import torch
+from penstock_server.generator import gumbel
+from penstock_server.plan import Feature, SamplingParams
+from penstock_server.sampling import Sampled, sample
+from penstock_server.slots import Column
+from penstock_server.step import SampledRow, SamplingInput
+
+VOCAB = 61
+
+
+@dataclass
+class Row:
+    params: SamplingParams
+    prompt: list[int]
+    output: list[int]
+
+
+def run(logits: torch.Tensor, rows: list[Row]) -> Sampled:
+    """The rows as slots 0, 2, 4 ...; what lies beyond a slot's length is somebody else's."""
+    tokens = torch.full((2 * len(rows), 50), VOCAB - 1, dtype=torch.int32)
+    for number, row in enumerate(rows):
+        history = row.prompt + row.output
+        tokens[2 * number, : len(history)] = torch.tensor(history, dtype=torch.int32)
+    lengths = [len(row.prompt) + len(row.output) for row in rows]
+    sampled_rows = [sampled_row(2 * number, row) for number, row in enumerate(rows)]
+    inputs = SamplingInput(
+        rows=sampled_rows,
+        slots=torch.arange(0, 2 * len(rows), 2),
+        lengths=torch.tensor(lengths),
+        prompt_lens=torch.tensor([len(row.prompt) for row in rows]),
+        params=torch.tensor([[float(getattr(row.params, c.name.lower())) for c in Column] for row in rows]),
+        seeds=torch.tensor([row.params.seed for row in rows]),
+    )
+    return sample(logits, inputs, tokens)
+
+
+def sampled_row(slot: int, row: Row) -> SampledRow:
+    features = row.params.features()
+    if len(row.output) >= row.params.min_new_tokens:
+        features &= ~Feature.SUPPRESSED
+    return SampledRow(slot, len(row.prompt) + len(row.output), len(row.output), features, row.params)
+
+
+def random_params(rng: random.Random) -> SamplingParams:
+    """Each feature is on in about half of the rows."""
+
+    def maybe(value: float, neutral: float) -> float:
+        return value if rng.random() < 0.5 else neutral
+
+    biased = rng.sample(range(VOCAB), rng.choice([0, 3]))
+    return SamplingParams(
+        temperature=maybe(rng.uniform(0.2, 3), 0),
+        top_k=int(maybe(rng.randint(1, 70), 0)),
+        top_p=maybe(rng.uniform(0.05, 0.99), 1),
+        min_p=maybe(rng.uniform(0.001, 0.3), 0),
+        typical_p=maybe(rng.uniform(0.1, 0.95), 1),
+        repetition_penalty=maybe(rng.uniform(0.5, 2), 1),
+        frequency_penalty=maybe(rng.uniform(-1, 1), 0),
+        presence_penalty=maybe(rng.uniform(-1, 1), 0),
+        seed=rng.getrandbits(63),
+        logit_bias_ids=tuple(biased),
+        logit_bias_values=tuple(rng.uniform(-5, 5) for _ in biased),
+        num_top_logprobs=rng.choice([0, 4]),
+        min_new_tokens=rng.choice([0, 5]),
+        suppressed_ids=tuple(rng.sample(range(VOCAB), 6)),
+    )
+
+
+def random_row(rng: random.Random) -> Row:
+    def tokens(low: int, high: int) -> list[int]:
+        return [rng.randrange(VOCAB) for _ in range(rng.randint(low, high))]
+
+    return Row(random_params(rng), tokens(1, 20), tokens(0, 20))
+
+
+def naive_choice(logits: list[float], row: Row) -> tuple[int, float]:
+    """The token, and by how much it won: a draw nearly lost may go the other way in float32."""
+    scores = naive_sampler.adjusted(logits, row.params, row.prompt, row.output)
+    if row.params.temperature > 0:
+        scores = naive_sampler.kept(scores, row.params)
+        position = len(row.prompt) + len(row.output)
+        scores = [
+            score + naive_sampler.gumbel(row.params.seed, position, t) for t, score in enumerate(scores)
+        ]
+    first, second = sorted(scores, reverse=True)[:2]
+    return scores.index(first), first - second
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_equals_the_naive_sampler(seed: int) -> None:
+    rng = random.Random(seed)
+    rows = [random_row(rng) for _ in range(rng.choice([1, 3, 9]))]
+    logits = torch.randn(len(rows), VOCAB, generator=torch.Generator().manual_seed(seed)) * 3
+    sampled = run(logits.clone(), rows)
+    raw = logits.double().log_softmax(-1)
+    for number, row in enumerate(rows):
+        token, margin = naive_choice(logits[number].tolist(), row)
+        if margin > 1e-3:
+            assert int(sampled.token_ids[number]) == token, row
+        assert float(sampled.logprobs[number]) == pytest.approx(
+            float(raw[number, sampled.token_ids[number]]), abs=1e-5
+        )
+
+
+def test_a_row_does_not_depend_on_its_company() -> None:
+    rng = random.Random(5)
+    rows = [random_row(rng) for _ in range(12)]
+    logits = torch.randn(12, VOCAB, generator=torch.Generator().manual_seed(5)) * 3
+    together = run(logits.clone(), rows).token_ids.tolist()
+    assert together == [int(run(logits[n : n + 1].clone(), [row]).token_ids) for n, row in enumerate(rows)]
+
+
+def test_greedy_batch_is_the_plain_argmax_and_leaves_the_logits_alone() -> None:
+    logits = torch.randn(4, VOCAB)
+    before = logits.clone()
+    sampled = run(logits, [Row(SamplingParams(), [1], []) for _ in range(4)])
+    assert torch.equal(sampled.token_ids, before.argmax(-1))
+    assert torch.equal(logits, before)
+
+
+def test_draws_follow_the_distribution() -> None:
+    logits = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.5] + [-math.inf] * 3)
+    noise = gumbel(torch.full((20_000,), 1234), torch.arange(20_000), 8)
+    drawn = (logits + noise).argmax(-1).bincount(minlength=8) / 20_000
+    torch.testing.assert_close(drawn, logits.softmax(-1), atol=0.012, rtol=0)
+
+
+def test_noise_is_finite_uniform_and_a_function_of_its_counter() -> None:
+    seeds = torch.tensor([0, 1, -1, 2**62, -(2**63)])
+    noise = gumbel(seeds, torch.tensor([0, 7, 2**31, 5, 1]), 4096)
+    assert noise.isfinite().all()
+    uniform = torch.exp(-torch.exp(-noise)).sort(dim=1).values
+    steps = torch.linspace(0, 1, 4096)
+    assert float((uniform - steps).abs().max()) < 0.035  # Kolmogorov-Smirnov, far beyond its 1e-4 quantile
+    assert float(noise[1, 17]) == pytest.approx(naive_sampler.gumbel(1, 7, 17), rel=1e-5)
+    assert float(noise[2, 3]) == pytest.approx(naive_sampler.gumbel(2**64 - 1, 2**31, 3), rel=1e-5)
+
+
+EXTREMES = [
+    SamplingParams(temperature=1e-5),
+    SamplingParams(temperature=3e38),
+    SamplingParams(temperature=1.0, top_p=1e-40),
+    SamplingParams(temperature=1.0, min_p=1.0),
+    SamplingParams(temperature=1.0, typical_p=1e-40),
+    SamplingParams(temperature=1.0, top_k=10**6),
+    SamplingParams(temperature=1.0, repetition_penalty=1e-38),
+    SamplingParams(temperature=1e-4, repetition_penalty=3e38),
+    SamplingParams(temperature=1.0, frequency_penalty=3e38, presence_penalty=-3e38),
+    SamplingParams(temperature=1.0, repetition_penalty=3e38, frequency_penalty=-3e38),
+    SamplingParams(temperature=0.1, logit_bias_ids=(3, 4), logit_bias_values=(3e38, -3e38)),
+    SamplingParams(temperature=1.0, min_new_tokens=9, suppressed_ids=tuple(range(VOCAB - 1))),
+    SamplingParams(temperature=1.0, top_k=1, top_p=0.01, min_p=0.9, typical_p=0.01),
+]
+
+
+@pytest.mark.parametrize("params", EXTREMES)
+@pytest.mark.parametrize("spread", [0.0, 1.0, 1e4, 1e30])
+def test_extremes_choose_a_valid_token(params: SamplingParams, spread: float) -> None:
+    logits = torch.linspace(-1, 1, VOCAB).roll(7)[None] * spread
+    sampled = run(logits, [Row(params, [1, 2], [3, 3])])
+    assert 0 <= int(sampled.token_ids) < VOCAB
+    assert bool(sampled.logprobs.isfinite())
+    assert bool(sampled.finite)
+    if params.suppressed_ids:
+        assert int(sampled.token_ids) == VOCAB - 1
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_rows_that_are_not_finite_are_told_apart(bad: float) -> None:
+    logits = torch.randn(3, VOCAB)
+    logits[1, 5] = bad
+    sampled = run(logits, [Row(SamplingParams(temperature=1.0, top_p=0.9), [1], []) for _ in range(3)])
+    assert sampled.finite.tolist() == [True, False, True]
+    assert ((sampled.token_ids >= 0) & (sampled.token_ids < VOCAB)).all()
