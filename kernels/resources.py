@@ -236,13 +236,17 @@ def _compile(job: tuple[str, str]) -> list[dict[str, Any]]:
     return rows
 
 
-def compile_all(cases: list[str], processes: int = 2) -> list[dict[str, Any]]:
-    """The rows of these cases, or of all, in a fixed order."""
+def _jobs(cases: list[str]) -> list[tuple[str, str]]:
+    """Configuration and capability of these cases, or of all."""
     jobs = [(name, capability) for capability in CAPABILITIES for name in CASES]
     jobs += [(name, "sm_90") for name in HOPPER_CASES]
-    jobs = [job for job in jobs if not cases or job[0] in cases]
+    return [job for job in jobs if not cases or job[0] in cases]
+
+
+def compile_all(cases: list[str], processes: int = 2) -> list[dict[str, Any]]:
+    """The rows of these cases, or of all, in a fixed order."""
     with ProcessPoolExecutor(processes) as pool:
-        return [row for rows in pool.map(_compile, jobs) for row in rows]
+        return [row for rows in pool.map(_compile, _jobs(cases)) for row in rows]
 
 
 def _as_markdown(rows: list[dict[str, Any]]) -> str:
@@ -259,6 +263,13 @@ def _as_markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _replace(rows: list[dict[str, Any]], cases: list[str]) -> list[dict[str, Any]]:
+    """The committed rows with those of some cases made anew, in the order of a whole table."""
+    kept = [row for row in json.loads(TABLE.read_text())["rows"] if row["case"] not in cases]
+    order = {job: number for number, job in enumerate(_jobs([]))}
+    return sorted(kept + rows, key=lambda row: order[row["case"], row["capability"]])
+
+
 def _write(rows: list[dict[str, Any]]) -> None:
     table = {"triton": triton.__version__, "rows": rows}
     TABLE.write_text(json.dumps(table, indent=1) + "\n")
@@ -271,11 +282,11 @@ def _write(rows: list[dict[str, Any]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("cases", nargs="*", help="with --check: only these")
+    parser.add_argument("cases", nargs="*", help="only these; the other rows stay")
     arguments = parser.parse_args()
     rows = compile_all(arguments.cases)
     if not arguments.check:
-        _write(rows)
+        _write(_replace(rows, arguments.cases) if arguments.cases else rows)
         return 0
     committed = json.loads(TABLE.read_text())
     if committed["triton"] != triton.__version__:

@@ -73,7 +73,9 @@ def _attention(lens: list[tuple[int, int]], heads: int = 32, kv_heads: int = 8, 
     pairs = sum(q * c - q * (q - 1) // 2 for q, c in lens)
     num_bytes = 2 * sum(contexts) * kv_heads * dim * 2 + 2 * query.nbytes
     return Work(
-        lambda: paged_attention(query, key_cache, value_cache, spans, dim**-0.5), num_bytes, 4 * pairs * heads * dim
+        lambda: paged_attention(query, key_cache, value_cache, spans, dim**-0.5),
+        num_bytes,
+        4 * pairs * heads * dim,
     )
 
 
@@ -182,7 +184,9 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("benchmarks.kernels: no CUDA device here, so there is nothing to time.", file=sys.stderr)
         return 2
-    chosen = {make: cases for make, cases in OPS.items() if not arguments.ops or make.__name__ in arguments.ops}
+    chosen = {
+        make: cases for make, cases in OPS.items() if not arguments.ops or make.__name__ in arguments.ops
+    }
     green = {cases: is_green(cases) for cases in set(chosen.values())}
     copy, product = ceilings()
     print(f"ceilings: copy {copy / 1e9:,.0f} GB/s, bf16 product {product / 1e12:,.0f} Tflop/s")
