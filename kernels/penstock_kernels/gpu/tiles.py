@@ -51,11 +51,11 @@ def decode_tile(block_dim: int, num_rows: int, element_bytes: int) -> Tile:
 
 
 def prefill_tile(block_dim: int, element_bytes: int, shared_bytes: int) -> Tile:
-    """128 rows where registers allow it; less for float32, which has none, and for little shared memory."""
+    """128 rows on Hopper where registers allow it; less for float32, which has none, and for little shared memory."""
     if element_bytes == 4:
         return Tile(32, 32, 8, 1)
     if shared_bytes < SHARED_AMPERE:
         return Tile(64, 32, 4, 2) if block_dim <= 128 else Tile(32, 32, 4, 1)
     if block_dim > 128:  # more rows spill
         return Tile(64, 32, 8, 2)
-    return Tile(128, 64 if shared_bytes >= SHARED_HOPPER else 32, 8, 3)
+    return Tile(128, 64, 8, 3) if shared_bytes >= SHARED_HOPPER else Tile(64, 32, 4, 3)
