@@ -3,10 +3,43 @@
 Nothing here knows the server. Importing has no effects: no device is touched and no setting is read.
 """
 
-from penstock_kernels.paged_attention import AttentionSpans, paged_attention
-from penstock_kernels.rms_norm import rms_norm
-from penstock_kernels.rotary import apply_rotary
-from penstock_kernels.silu_mul import silu_mul
-from penstock_kernels.store_kv import store_kv
+from penstock_kernels.activation import gelu_mul, silu_mul
+from penstock_kernels.embedding import embedding
+from penstock_kernels.norm import layer_norm, rms_norm
+from penstock_kernels.paged_attention import AttentionSpans, DecodeSpans, decode_attention, paged_attention
+from penstock_kernels.rotary import apply_rotary, rotate_and_store
+from penstock_kernels.sampling import (
+    DrawParams,
+    Logprobs,
+    PenaltyParams,
+    add_bias,
+    apply_bitmask,
+    draw,
+    penalize,
+    token_logprobs,
+)
+from penstock_kernels.store_kv import copy_blocks, store_kv
 
-__all__ = ["AttentionSpans", "apply_rotary", "paged_attention", "rms_norm", "silu_mul", "store_kv"]
+__all__ = [
+    "AttentionSpans",
+    "DecodeSpans",
+    "DrawParams",
+    "Logprobs",
+    "PenaltyParams",
+    "add_bias",
+    "apply_bitmask",
+    "apply_rotary",
+    "copy_blocks",
+    "decode_attention",
+    "draw",
+    "embedding",
+    "gelu_mul",
+    "layer_norm",
+    "paged_attention",
+    "penalize",
+    "rms_norm",
+    "rotate_and_store",
+    "silu_mul",
+    "store_kv",
+    "token_logprobs",
+]

@@ -1,9 +1,11 @@
-"""Rotary position embedding."""
+"""Rotary position embedding, alone or fused with the norm of heads before it and the write of the cache after it."""
 
 import torch
 
 from penstock_kernels import reference
 from penstock_kernels.checks import require, require_same_dtype
+from penstock_kernels.dispatch import runs_kernel
+from penstock_kernels.store_kv import check_caches
 
 
 def apply_rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -13,13 +15,65 @@ def apply_rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> t
     so that one call serves both. cos, sin: [num_tokens, rotary_dim], computed once per step for all layers; the
     first half of `sin` is negated already. Returns a new tensor like `heads`.
     """
+    _check("apply_rotary", heads, cos, sin)
+    if runs_kernel(heads):
+        from penstock_kernels.gpu.rotary import rotate
+
+        return rotate(heads, cos, sin, None, None)
+    return reference.apply_rotary(heads, cos, sin)
+
+
+def rotate_and_store(
+    heads: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    norm_weight: torch.Tensor | None = None,
+    norm_eps: float = 1e-6,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+) -> torch.Tensor:
+    """Norm and rotate queries and keys, store keys and values in the cache, return the queries, contiguous.
+
+    heads: [num_tokens, num_heads + 2 * num_kv_heads, head_dim]: queries, keys, values. norm_weight:
+    [num_heads + num_kv_heads, head_dim], a row per head, or None for no norm. The cache as in `store_kv`; it may be
+    float8_e4m3fn, then what is stored is the number divided by its scale.
+    """
+    op = "rotate_and_store"
+    _check(op, heads, cos, sin)
+    num_kv_heads = key_cache.shape[2]
+    num_heads = heads.shape[1] - 2 * num_kv_heads
+    require(num_heads > 0, f"{op}: {heads.shape[1]} heads with {num_kv_heads} key heads leave no query heads")
+    check_caches(
+        op, key_cache, value_cache, slot_mapping, (heads.shape[0], num_kv_heads, heads.shape[2]), heads.dtype
+    )
+    if norm_weight is not None:
+        expected = (num_heads + num_kv_heads, heads.shape[2])
+        require(
+            norm_weight.shape == expected and norm_weight.is_contiguous(),
+            f"{op}: norm_weight {tuple(norm_weight.shape)}, expected {expected}",
+        )
+    if runs_kernel(heads):
+        from penstock_kernels.gpu.rotary import Destination, rotate
+
+        destination = Destination(key_cache, value_cache, slot_mapping, key_scale, value_scale)
+        return rotate(heads, cos, sin, None if norm_weight is None else (norm_weight, norm_eps), destination)
+    return reference.rotate_and_store(
+        heads, cos, sin, key_cache, value_cache, slot_mapping, norm_weight, norm_eps, key_scale, value_scale
+    )
+
+
+def _check(op: str, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     require(
         cos.shape == sin.shape and cos.shape[0] == heads.shape[0],
-        f"apply_rotary: cos {tuple(cos.shape)}, sin {tuple(sin.shape)}, heads {tuple(heads.shape)}",
+        f"{op}: cos {tuple(cos.shape)}, sin {tuple(sin.shape)}, heads {tuple(heads.shape)}",
     )
     require(
-        cos.shape[1] % 2 == 0 and cos.shape[1] <= heads.shape[2],
-        f"apply_rotary: rotary_dim {cos.shape[1]} must be even and at most head_dim {heads.shape[2]}",
+        cos.shape[1] % 2 == 0 and 0 < cos.shape[1] <= heads.shape[2],
+        f"{op}: rotary_dim {cos.shape[1]} must be even and at most head_dim {heads.shape[2]}",
     )
-    require_same_dtype("apply_rotary", heads=heads, cos=cos, sin=sin)
-    return reference.apply_rotary(heads, cos, sin)
+    require(cos.is_contiguous() and sin.is_contiguous(), f"{op}: cos and sin must be contiguous")
+    require(heads.stride(2) == 1, f"{op}: the numbers of a head must be contiguous")
+    require_same_dtype(op, heads=heads, cos=cos, sin=sin)

@@ -1,9 +1,12 @@
-"""Writes new keys and values into the paged cache."""
+"""Writes into the paged cache: new keys and values, and copies of whole blocks."""
 
 import torch
 
 from penstock_kernels import reference
 from penstock_kernels.checks import require, require_same_dtype
+from penstock_kernels.dispatch import runs_kernel
+
+FP8 = torch.float8_e4m3fn
 
 
 def store_kv(
@@ -20,14 +23,64 @@ def store_kv(
     caller checked that, the op does not.
     """
     require(key.shape == value.shape, "store_kv: key and value differ in shape")
+    require(key.stride(2) == 1 and value.stride(2) == 1, "store_kv: the numbers of a head must be contiguous")
+    check_caches("store_kv", key_cache, value_cache, slot_mapping, tuple(key.shape), key.dtype)
+    require_same_dtype("store_kv", key=key, value=value, key_cache=key_cache)
+    if runs_kernel(key):
+        from penstock_kernels.gpu.store_kv import store_kv as kernel
+
+        kernel(key, value, key_cache, value_cache, slot_mapping)
+    else:
+        reference.store_kv(key, value, key_cache, value_cache, slot_mapping)
+
+
+def check_caches(
+    op: str,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> None:
+    """Raise ValueError unless keys of this shape and dtype can be stored there."""
     require(
-        key_cache.shape == value_cache.shape and key_cache.shape[2:] == key.shape[1:],
-        f"store_kv: key {tuple(key.shape)} against cache {tuple(key_cache.shape)}",
+        key_cache.dim() == 4
+        and key_cache.shape == value_cache.shape
+        and tuple(key_cache.shape[2:]) == shape[1:],
+        f"{op}: key {shape} against cache {tuple(key_cache.shape)}",
     )
-    require(key_cache.is_contiguous() and value_cache.is_contiguous(), "store_kv: caches must be contiguous")
+    require(key_cache.is_contiguous() and value_cache.is_contiguous(), f"{op}: caches must be contiguous")
     require(
-        slot_mapping.shape == key.shape[:1] and slot_mapping.dtype == torch.int64,
-        "store_kv: slot_mapping must be int64, one per token",
+        slot_mapping.shape == shape[:1]
+        and slot_mapping.dtype == torch.int64
+        and slot_mapping.is_contiguous(),
+        f"{op}: slot_mapping must be int64, one per token",
     )
-    require_same_dtype("store_kv", key=key, value=value, key_cache=key_cache, value_cache=value_cache)
-    reference.store_kv(key, value, key_cache, value_cache, slot_mapping)
+    require_same_dtype(op, key_cache=key_cache, value_cache=value_cache)
+    require(key_cache.dtype in (dtype, FP8), f"{op}: {dtype} into a cache of {key_cache.dtype}")
+
+
+def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+    """Copy whole blocks of all layers, in place.
+
+    pool: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim] contiguous; sources, targets: [num_copies]
+    integers. Targets are distinct and no block is both source and target: the caller checked that, the op does not.
+    """
+    require(
+        pool.dim() == 6 and pool.is_contiguous(),
+        "copy_blocks: the pool must have 6 dimensions and be contiguous",
+    )
+    require(
+        sources.dim() == 1 and sources.shape == targets.shape and sources.dtype == targets.dtype,
+        f"copy_blocks: {tuple(sources.shape)} sources for {tuple(targets.shape)} targets",
+    )
+    if sources.numel() == 0:
+        return
+    if not runs_kernel(pool):
+        reference.copy_blocks(pool, sources, targets)
+        return
+    from penstock_kernels.gpu.store_kv import copy_blocks as kernel
+
+    planes = pool.view(pool.shape[0] * 2, pool.shape[2], -1).view(torch.uint8)
+    is_wide = planes.shape[2] % 8 == 0
+    kernel(planes.view(torch.int64) if is_wide else planes, sources, targets)

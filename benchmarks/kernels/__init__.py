@@ -1,0 +1,1 @@
+"""Times the kernels on a GPU."""

@@ -1,0 +1,35 @@
+"""Gated activations of a feed-forward layer."""
+
+import torch
+
+from penstock_kernels import reference
+from penstock_kernels.checks import require
+from penstock_kernels.dispatch import runs_kernel
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """Return `silu(gate) * up`.
+
+    gate_up: [..., 2 * dim], gate first, as one fused projection leaves them. Result: [..., dim].
+    """
+    _check("silu_mul", gate_up)
+    return _activate(gate_up, "silu") if runs_kernel(gate_up) else reference.silu_mul(gate_up)
+
+
+def gelu_mul(gate_up: torch.Tensor, tanh: bool = True) -> torch.Tensor:
+    """Return `gelu(gate) * up`, with the tanh approximation or exact. Shapes as in `silu_mul`."""
+    _check("gelu_mul", gate_up)
+    if runs_kernel(gate_up):
+        return _activate(gate_up, "gelu_tanh" if tanh else "gelu")
+    return reference.gelu_mul(gate_up, tanh)
+
+
+def _activate(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
+    from penstock_kernels.gpu.activation import gated_activation
+
+    return gated_activation(gate_up, activation)
+
+
+def _check(op: str, gate_up: torch.Tensor) -> None:
+    require(gate_up.shape[-1] % 2 == 0, f"{op}: last dimension {gate_up.shape[-1]} is odd")
+    require(gate_up.stride(-1) == 1, f"{op}: the last dimension must be contiguous")

@@ -1,0 +1,13 @@
+"""Decides, per call, whether an op runs its Triton kernel or its plain twin."""
+
+import os
+
+import torch
+
+
+def runs_kernel(tensor: torch.Tensor) -> bool:
+    """On CUDA always; elsewhere only under TRITON_INTERPRET=1, which is for tests.
+
+    The kernels' modules import Triton and are imported only where this holds: a machine without Triton serves too.
+    """
+    return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"

@@ -1,0 +1,155 @@
+"""Divides the spans of a step among the decode and the prefill kernel, and keeps what the layers share."""
+
+from typing import NamedTuple
+
+import torch
+import triton
+
+from penstock_kernels.gpu import decode_attention as decode
+from penstock_kernels.gpu.decode_attention import DecodeRows, Scoring
+from penstock_kernels.gpu.prefill_attention import prefill_attention, prefill_rows, prefill_tiles
+from penstock_kernels.gpu.tiles import DECODE_KEYS, processor
+from penstock_kernels.gpu.work_map import WorkMap, work_map
+from penstock_kernels.paged_attention import MAX_DECODE_LEN, AttentionSpans, DecodeSpans
+
+# Decode programs that a multiprocessor holds at once: its registers allow 5 at 92 each. Unmeasured.
+_RESIDENT = 4
+# Tiles of an item when splits may not depend on the other spans: 1,024 keys. Unmeasured.
+_FIXED_TILES = 16
+
+
+class _Layout(NamedTuple):
+    """The spans of a step on the device: [num_spans + 1], [num_spans] and [num_tiles, 2] int32."""
+
+    query_starts: torch.Tensor
+    context_lens: torch.Tensor
+    tiles: torch.Tensor
+    num_decodes: int
+
+
+def paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    spans: AttentionSpans,
+    scoring: Scoring,
+) -> torch.Tensor:
+    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    if out.numel() == 0:
+        return out
+    group = query.shape[1] // key_cache.shape[2]
+    rows = prefill_rows(query)
+    layout = spans.shared(("layout", group, rows), lambda: _lay_out(spans, group, rows))
+    if layout.num_decodes:
+        key = ("work", scoring.window, key_cache.shape[2])
+        work = spans.shared(key, lambda: _eager_work(spans, layout, scoring.window, key_cache.shape[2]))
+        longest = max(length for length in spans.query_lens if length <= MAX_DECODE_LEN)
+        decodes = DecodeRows(
+            layout.query_starts, layout.context_lens, spans.block_tables, longest, spans.tree
+        )
+        decode.decode_attention(query, key_cache, value_cache, decodes, work, scoring, out)
+    if layout.tiles.shape[0]:
+        prefill_attention(
+            query,
+            key_cache,
+            value_cache,
+            layout.query_starts,
+            layout.context_lens,
+            spans.block_tables,
+            layout.tiles,
+            scoring,
+            out,
+        )
+    return out
+
+
+def decode_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    spans: DecodeSpans,
+    scoring: Scoring,
+) -> torch.Tensor:
+    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    if out.numel() == 0:
+        return out
+    key = ("work", scoring.window, key_cache.shape[2])
+    work = spans.shared(key, lambda: _graph_work(spans, scoring.window, key_cache.shape[2]))
+    rows = DecodeRows(
+        spans.query_starts, spans.context_lens, spans.block_tables, spans.max_query_len, spans.tree
+    )
+    decode.decode_attention(query, key_cache, value_cache, rows, work, scoring, out)
+    return out
+
+
+def _lay_out(spans: AttentionSpans, group: int, rows: int) -> _Layout:
+    """One upload for all of it."""
+    starts = [0]
+    for query_len in spans.query_lens:
+        starts.append(starts[-1] + query_len)
+    prefills = [span for span, query_len in enumerate(spans.query_lens) if query_len > MAX_DECODE_LEN]
+    tiles = prefill_tiles(
+        prefills,
+        [spans.query_lens[span] for span in prefills],
+        [spans.context_lens[span] for span in prefills],
+        group,
+        rows,
+    )
+    numbers = _upload([*starts, *spans.context_lens, *tiles], spans.block_tables.device)
+    first_tile = len(starts) + len(spans.context_lens)
+    num_decodes = sum(0 < query_len <= MAX_DECODE_LEN for query_len in spans.query_lens)
+    return _Layout(
+        numbers[: len(starts)],
+        numbers[len(starts) : first_tile],
+        numbers[first_tile:].view(-1, 2),
+        num_decodes,
+    )
+
+
+def _upload(numbers: list[int], device: torch.device) -> torch.Tensor:
+    """int32 on the device, without waiting for it."""
+    if device.type != "cuda":
+        return torch.tensor(numbers, dtype=torch.int32)
+    return torch.tensor(numbers, dtype=torch.int32, pin_memory=True).to(device, non_blocking=True)
+
+
+def _eager_work(spans: AttentionSpans, layout: _Layout, window: int | None, num_kv_heads: int) -> WorkMap:
+    if spans.unbatched:
+        num_items = sum(
+            triton.cdiv(context_len, _FIXED_TILES * DECODE_KEYS) + 1
+            for query_len, context_len in zip(spans.query_lens, spans.context_lens, strict=True)
+            if 0 < query_len <= MAX_DECODE_LEN
+        )
+    else:
+        num_items = max(layout.num_decodes, _wanted_items(spans.block_tables.device, num_kv_heads))
+    return work_map(
+        layout.query_starts,
+        layout.context_lens,
+        MAX_DECODE_LEN,
+        num_items,
+        window,
+        may_split=num_items > layout.num_decodes,
+        fixed_tiles=_FIXED_TILES if spans.unbatched else 0,
+    )
+
+
+def _graph_work(spans: DecodeSpans, window: int | None, num_kv_heads: int) -> WorkMap:
+    num_spans = spans.context_lens.shape[0]
+    if spans.unbatched:
+        num_items = num_spans * (triton.cdiv(spans.max_context_len, _FIXED_TILES * DECODE_KEYS) + 1)
+    else:
+        num_items = max(num_spans, _wanted_items(spans.block_tables.device, num_kv_heads))
+    return work_map(
+        spans.query_starts,
+        spans.context_lens,
+        spans.max_query_len,
+        num_items,
+        window,
+        may_split=num_items > num_spans,
+        fixed_tiles=_FIXED_TILES if spans.unbatched else 0,
+    )
+
+
+def _wanted_items(device: torch.device, num_kv_heads: int) -> int:
+    """As many as run at once: one wave."""
+    return processor(device).num_multiprocessors * _RESIDENT // num_kv_heads

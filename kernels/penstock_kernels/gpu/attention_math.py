@@ -1,0 +1,73 @@
+"""What decode and prefill attention share: the addresses of cached keys, the scores, and the running softmax.
+
+Scores are kept in units of log2, so that the exponential is the hardware's own. Rows of a tile are the queries of one
+key head: row r is head r % GROUP of query token r // GROUP.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def load_cached(
+    cache_ptr,
+    table_ptr,
+    positions,
+    columns,
+    limit,
+    stride_block,
+    stride_token,
+    BLOCK_SIZE: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """[positions, columns] of one head. Positions from `limit` on are zeros where MASKED: the pool holds anything."""
+    if MASKED:
+        blocks = tl.load(table_ptr + positions // BLOCK_SIZE, mask=positions < limit, other=0).to(tl.int64)
+    else:
+        blocks = tl.load(table_ptr + positions // BLOCK_SIZE).to(tl.int64)
+    starts = blocks * stride_block + (positions % BLOCK_SIZE).to(tl.int64) * stride_token
+    ptrs = cache_ptr + starts[:, None] + columns[None, :]
+    if MASKED:
+        return tl.load(ptrs, mask=(positions < limit)[:, None] & (columns < DIM)[None, :], other=0.0)
+    if DIM == BLOCK_DIM:
+        return tl.load(ptrs)
+    return tl.load(ptrs, mask=(columns < DIM)[None, :], other=0.0)
+
+
+@triton.jit
+def score(query, key, scale, soft_cap, HAS_SOFT_CAP: tl.constexpr):
+    """Scores in units of log2. `scale` and `soft_cap` are natural."""
+    raw = tl.dot(query, tl.trans(key), input_precision="ieee")
+    if HAS_SOFT_CAP:
+        # tanh(z) = 2 * sigmoid(2 * z) - 1
+        capped = 2.0 * tl.sigmoid(raw * (2.0 * scale / soft_cap)) - 1.0
+        return capped * (soft_cap * LOG2_E)
+    return raw * (scale * LOG2_E)
+
+
+@triton.jit
+def fold(scores, value, accumulated, largest, total, MASKED: tl.constexpr):
+    """Add one tile of keys to the running softmax of the rows."""
+    new_largest = tl.maximum(largest, tl.max(scores, axis=1))
+    shift = new_largest
+    if MASKED:
+        # A row that has seen nothing yet keeps -inf as its largest: -inf - -inf would be NaN.
+        shift = tl.where(new_largest == float("-inf"), 0.0, new_largest)
+    weights = tl.exp2(scores - shift[:, None])
+    decay = tl.exp2(largest - shift)
+    total = total * decay + tl.sum(weights, axis=1)
+    accumulated = accumulated * decay[:, None]
+    accumulated = tl.dot(weights.to(value.dtype), value, accumulated, input_precision="ieee")
+    return accumulated, new_largest, total
+
+
+@triton.jit
+def add_sink(largest, total, sink):
+    """A sink is one more score without a value: it only takes weight. `sink` in units of log2."""
+    new_largest = tl.maximum(largest, sink)
+    decay = tl.exp2(largest - new_largest)
+    return decay, total * decay + tl.exp2(sink - new_largest)

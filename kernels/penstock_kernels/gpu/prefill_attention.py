@@ -1,0 +1,224 @@
+"""Attention of many queries per sequence: bound by the matrix units, so tiles have 128 rows.
+
+A tile's rows are query tokens times the heads of one key head's group. It walks the keys in up to three phases, of
+which only the ends pay for masks:
+
+    positions   0 ........ window start ........ first query of the tile ... last query
+    phase                  | left, masked |   middle, all visible   |  diagonal, masked  |
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from penstock_kernels.gpu.attention_math import LOG2_E, add_sink, fold, load_cached, score
+from penstock_kernels.gpu.decode_attention import Scoring
+from penstock_kernels.gpu.tiles import Tile, prefill_tile, processor
+
+
+@triton.jit
+def _attend(
+    query,
+    accumulated,
+    largest,
+    total,
+    key_ptr,
+    value_ptr,
+    table_ptr,
+    first_tile,
+    end_tile,
+    query_positions,
+    columns,
+    context_len,
+    stride_block,
+    stride_token,
+    scale,
+    soft_cap,
+    window,
+    DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+    MASKED: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_SOFT_CAP: tl.constexpr,
+):
+    """Fold the tiles of one phase."""
+    for tile in range(first_tile, end_tile):
+        positions = tile * BLOCK_KEYS + tl.arange(0, BLOCK_KEYS)
+        key = load_cached(key_ptr, table_ptr, positions, columns, context_len, stride_block, stride_token,
+                          BLOCK_SIZE, DIM, BLOCK_DIM, MASKED)  # fmt: skip
+        scores = score(query, key.to(query.dtype), scale, soft_cap, HAS_SOFT_CAP)
+        if MASKED:
+            seen = positions[None, :] <= query_positions[:, None]
+            if HAS_WINDOW:
+                seen = seen & (positions[None, :] > query_positions[:, None] - window)
+            scores = tl.where(seen, scores, float("-inf"))
+        value = load_cached(value_ptr, table_ptr, positions, columns, context_len, stride_block, stride_token,
+                            BLOCK_SIZE, DIM, BLOCK_DIM, MASKED)  # fmt: skip
+        accumulated, largest, total = fold(scores, value.to(query.dtype), accumulated, largest, total, MASKED)
+    return accumulated, largest, total
+
+
+@triton.jit
+def _prefill_attention_kernel(
+    query_ptr,
+    key_ptr,
+    value_ptr,
+    table_ptr,
+    query_start_ptr,
+    context_ptr,
+    tile_ptr,
+    sink_ptr,
+    out_ptr,
+    stride_query_token,
+    stride_query_head,
+    stride_block,
+    stride_token,
+    stride_kv_head,
+    stride_table,
+    num_kv_heads,
+    scale,
+    soft_cap,
+    window,
+    key_scale,
+    value_scale,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_SOFT_CAP: tl.constexpr,
+    HAS_SINK: tl.constexpr,
+):
+    # The key heads of a tile run side by side, and tiles with much work first.
+    program = tl.program_id(0).to(tl.int64)
+    tile, kv_head = program // num_kv_heads, program % num_kv_heads
+    span = tl.load(tile_ptr + 2 * tile).to(tl.int64)
+    first_row = tl.load(tile_ptr + 2 * tile + 1)
+    query_start = tl.load(query_start_ptr + span)
+    query_len = tl.load(query_start_ptr + span + 1) - query_start
+    context_len = tl.load(context_ptr + span)
+    rows = first_row + tl.arange(0, BLOCK_ROWS)
+    tokens = rows // GROUP
+    heads = kv_head * GROUP + rows % GROUP
+    columns = tl.arange(0, BLOCK_DIM)
+    row_mask = (tokens < query_len)[:, None] & (columns < DIM)[None, :]
+    query_rows = (query_start + tokens).to(tl.int64) * stride_query_token + heads * stride_query_head
+    query = tl.load(query_ptr + query_rows[:, None] + columns[None, :], mask=row_mask, other=0.0)
+    first_position = context_len - query_len + first_row // GROUP
+    last_token = tl.minimum((first_row + BLOCK_ROWS - 1) // GROUP, query_len - 1)
+    last_position = context_len - query_len + last_token
+    query_positions = context_len - query_len + tokens
+    table_ptr += span * stride_table
+    key_ptr += kv_head * stride_kv_head
+    value_ptr += kv_head * stride_kv_head
+
+    end_tile = last_position // BLOCK_KEYS + 1
+    diagonal_tile = (first_position + 1) // BLOCK_KEYS
+    accumulated = tl.zeros([BLOCK_ROWS, BLOCK_DIM], tl.float32)
+    largest = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_ROWS], tl.float32)
+    middle_tile = 0
+    if HAS_WINDOW:
+        first_tile = tl.maximum(first_position - window + 1, 0) // BLOCK_KEYS
+        middle_tile = tl.maximum(last_position - window + BLOCK_KEYS, 0) // BLOCK_KEYS
+        middle_tile = tl.minimum(middle_tile, end_tile)
+        accumulated, largest, total = _attend(
+            query, accumulated, largest, total, key_ptr, value_ptr, table_ptr, first_tile, middle_tile,
+            query_positions, columns, context_len, stride_block, stride_token, scale * key_scale, soft_cap, window,
+            DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, True, HAS_WINDOW, HAS_SOFT_CAP)  # fmt: skip
+    accumulated, largest, total = _attend(
+        query, accumulated, largest, total, key_ptr, value_ptr, table_ptr, middle_tile, diagonal_tile,
+        query_positions, columns, context_len, stride_block, stride_token, scale * key_scale, soft_cap, window,
+        DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, False, HAS_WINDOW, HAS_SOFT_CAP)  # fmt: skip
+    accumulated, largest, total = _attend(
+        query, accumulated, largest, total, key_ptr, value_ptr, table_ptr, tl.maximum(middle_tile, diagonal_tile),
+        end_tile, query_positions, columns, context_len, stride_block, stride_token, scale * key_scale, soft_cap,
+        window, DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, True, HAS_WINDOW, HAS_SOFT_CAP)  # fmt: skip
+
+    if HAS_SINK:
+        sink = tl.load(sink_ptr + heads, mask=tokens < query_len, other=0.0).to(tl.float32) * LOG2_E
+        decay, total = add_sink(largest, total, sink)
+        accumulated = accumulated * decay[:, None]
+    result = accumulated * (value_scale / tl.maximum(total, 1e-37))[:, None]
+    out_rows = ((query_start + tokens).to(tl.int64) * (num_kv_heads * GROUP) + heads) * DIM
+    tl.store(
+        out_ptr + out_rows[:, None] + columns[None, :], result.to(out_ptr.dtype.element_ty), mask=row_mask
+    )
+
+
+def prefill_tiles(
+    spans: list[int], query_lens: list[int], context_lens: list[int], group: int, rows: int
+) -> list[int]:
+    """Span and first row of every tile, flat, the longest work first: the last tiles to start are then short."""
+    tiles = [
+        (context_len - query_len + min((first + rows - 1) // group + 1, query_len), span, first)
+        for span, query_len, context_len in zip(spans, query_lens, context_lens, strict=True)
+        for first in range(0, query_len * group, rows)
+    ]
+    tiles.sort(key=lambda tile: -tile[0])
+    return [number for _, span, first in tiles for number in (span, first)]
+
+
+def prefill_rows(query: torch.Tensor) -> int:
+    """Rows of a tile for these queries."""
+    return _tile(query)[0].rows
+
+
+def _tile(query: torch.Tensor) -> tuple[Tile, int]:
+    block_dim = max(triton.next_power_of_2(query.shape[2]), 16)
+    shared_bytes = processor(query.device).shared_bytes
+    return prefill_tile(block_dim, query.element_size(), shared_bytes), block_dim
+
+
+def prefill_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    query_starts: torch.Tensor,
+    context_lens: torch.Tensor,
+    block_tables: torch.Tensor,
+    tiles: torch.Tensor,
+    scoring: Scoring,
+    out: torch.Tensor,
+) -> None:
+    """Fills the rows of `out` that the tiles cover. tiles: [num_tiles, 2] int32 on the device, from `prefill_tiles`."""
+    dim, num_kv_heads, block_size = query.shape[2], key_cache.shape[2], key_cache.shape[1]
+    tile, block_dim = _tile(query)
+    _prefill_attention_kernel[(tiles.shape[0] * num_kv_heads,)](
+        query,
+        key_cache,
+        value_cache,
+        block_tables,
+        query_starts,
+        context_lens,
+        tiles,
+        query if scoring.sinks is None else scoring.sinks,
+        out,
+        query.stride(0),
+        query.stride(1),
+        key_cache.stride(0),
+        key_cache.stride(1),
+        key_cache.stride(2),
+        block_tables.stride(0),
+        num_kv_heads,
+        scoring.scale,
+        scoring.soft_cap or 1.0,
+        scoring.window or 0,
+        scoring.key_scale,
+        scoring.value_scale,
+        GROUP=query.shape[1] // num_kv_heads,
+        DIM=dim,
+        BLOCK_SIZE=block_size,
+        BLOCK_ROWS=tile.rows,
+        BLOCK_KEYS=tile.keys,
+        BLOCK_DIM=block_dim,
+        HAS_WINDOW=scoring.window is not None,
+        HAS_SOFT_CAP=scoring.soft_cap is not None,
+        HAS_SINK=scoring.sinks is not None,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )

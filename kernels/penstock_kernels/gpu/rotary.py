@@ -1,0 +1,170 @@
+"""Everything between the fused query-key-value projection and attention, in one pass over it: norm of query and key
+heads, rotation, and the write of keys and values into the paged cache."""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+# Tokens of a program; a program does one head. Unmeasured.
+_BLOCK_TOKENS = 8
+
+
+@triton.jit
+def _load_part(x_ptr, starts, tokens_mask, first, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    mask = tokens_mask[:, None] & (columns < SIZE)[None, :]
+    return tl.load(x_ptr + starts[:, None] + (first + columns)[None, :], mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store_part(out_ptr, starts, tokens_mask, part, first, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    mask = tokens_mask[:, None] & (columns < SIZE)[None, :]
+    out_ptrs = out_ptr + starts[:, None] + (first + columns)[None, :]
+    tl.store(out_ptrs, part.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _load_weight(weight_ptr, head, first, DIM: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    return tl.load(weight_ptr + head * DIM + first + columns, mask=columns < SIZE, other=0.0).to(tl.float32)[
+        None, :
+    ]
+
+
+@triton.jit
+def _rotary_kernel(
+    heads_ptr,
+    cos_ptr,
+    sin_ptr,
+    weight_ptr,
+    slot_ptr,
+    out_ptr,
+    key_cache_ptr,
+    value_cache_ptr,
+    num_tokens,
+    num_out_heads,
+    num_key_heads,
+    stride_token,
+    stride_head,
+    eps,
+    inverse_key_scale,
+    inverse_value_scale,
+    DIM: tl.constexpr,
+    ROTARY_DIM: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    BLOCK_HALF: tl.constexpr,
+    BLOCK_TAIL: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+):
+    """One head of BLOCK_TOKENS tokens. Heads: those of `out` first, then keys, then values."""
+    HALF: tl.constexpr = ROTARY_DIM // 2
+    TAIL: tl.constexpr = DIM - ROTARY_DIM
+    tokens = tl.program_id(0).to(tl.int64) * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
+    head = tl.program_id(1).to(tl.int64)
+    in_range = tokens < num_tokens
+    starts = tokens * stride_token + head * stride_head
+    left = _load_part(heads_ptr, starts, in_range, 0, HALF, BLOCK_HALF)
+    right = _load_part(heads_ptr, starts, in_range, HALF, HALF, BLOCK_HALF)
+    if TAIL > 0:
+        tail = _load_part(heads_ptr, starts, in_range, ROTARY_DIM, TAIL, BLOCK_TAIL)
+    is_rotated = head < num_out_heads + num_key_heads
+    if is_rotated:
+        if HAS_NORM:
+            squares = tl.sum(left * left, axis=1) + tl.sum(right * right, axis=1)
+            if TAIL > 0:
+                squares += tl.sum(tail * tail, axis=1)
+            inverse = tl.rsqrt(squares / DIM + eps)[:, None]
+            left = left * inverse * _load_weight(weight_ptr, head, 0, DIM, HALF, BLOCK_HALF)
+            right = right * inverse * _load_weight(weight_ptr, head, HALF, DIM, HALF, BLOCK_HALF)
+            if TAIL > 0:
+                tail = tail * inverse * _load_weight(weight_ptr, head, ROTARY_DIM, DIM, TAIL, BLOCK_TAIL)
+        angles = tokens * ROTARY_DIM
+        rotated_left = left * _load_part(cos_ptr, angles, in_range, 0, HALF, BLOCK_HALF)
+        rotated_left += right * _load_part(sin_ptr, angles, in_range, 0, HALF, BLOCK_HALF)
+        rotated_right = right * _load_part(cos_ptr, angles, in_range, HALF, HALF, BLOCK_HALF)
+        rotated_right += left * _load_part(sin_ptr, angles, in_range, HALF, HALF, BLOCK_HALF)
+        left = rotated_left
+        right = rotated_right
+    if head < num_out_heads:
+        targets = (tokens * num_out_heads + head) * DIM
+        _store_part(out_ptr, targets, in_range, left, 0, HALF, BLOCK_HALF)
+        _store_part(out_ptr, targets, in_range, right, HALF, HALF, BLOCK_HALF)
+        if TAIL > 0:
+            _store_part(out_ptr, targets, in_range, tail, ROTARY_DIM, TAIL, BLOCK_TAIL)
+    else:
+        slots = tl.load(slot_ptr + tokens, mask=in_range, other=0)
+        if is_rotated:
+            targets = (slots * num_key_heads + head - num_out_heads) * DIM
+            _store_part(key_cache_ptr, targets, in_range, left * inverse_key_scale, 0, HALF, BLOCK_HALF)
+            _store_part(key_cache_ptr, targets, in_range, right * inverse_key_scale, HALF, HALF, BLOCK_HALF)
+            if TAIL > 0:
+                _store_part(
+                    key_cache_ptr, targets, in_range, tail * inverse_key_scale, ROTARY_DIM, TAIL, BLOCK_TAIL
+                )
+        else:
+            targets = (slots * num_key_heads + head - num_out_heads - num_key_heads) * DIM
+            _store_part(value_cache_ptr, targets, in_range, left * inverse_value_scale, 0, HALF, BLOCK_HALF)
+            _store_part(
+                value_cache_ptr, targets, in_range, right * inverse_value_scale, HALF, HALF, BLOCK_HALF
+            )
+            if TAIL > 0:
+                scaled = tail * inverse_value_scale
+                _store_part(value_cache_ptr, targets, in_range, scaled, ROTARY_DIM, TAIL, BLOCK_TAIL)
+
+
+class Destination(NamedTuple):
+    """Where keys and values go. slots: [num_tokens] int64; what is stored is divided by the scales."""
+
+    key_cache: torch.Tensor
+    value_cache: torch.Tensor
+    slots: torch.Tensor
+    key_scale: float = 1.0
+    value_scale: float = 1.0
+
+
+def rotate(
+    heads: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    norm: tuple[torch.Tensor, float] | None,
+    destination: Destination | None,
+) -> torch.Tensor:
+    """Rotated heads, or only the query heads among them when keys and values have a destination."""
+    num_tokens, num_heads, dim = heads.shape
+    num_key_heads = 0 if destination is None else destination.key_cache.shape[2]
+    num_out_heads = num_heads - 2 * num_key_heads
+    out = torch.empty((num_tokens, num_out_heads, dim), dtype=heads.dtype, device=heads.device)
+    if num_tokens == 0:
+        return out
+    target = destination or Destination(out, out, cos)
+    weight, eps = norm or (cos, 0.0)
+    tail = dim - cos.shape[1]
+    _rotary_kernel[(triton.cdiv(num_tokens, _BLOCK_TOKENS), num_heads)](
+        heads,
+        cos,
+        sin,
+        weight,
+        target.slots,
+        out,
+        target.key_cache,
+        target.value_cache,
+        num_tokens,
+        num_out_heads,
+        num_key_heads,
+        heads.stride(0),
+        heads.stride(1),
+        eps,
+        1 / target.key_scale,
+        1 / target.value_scale,
+        DIM=dim,
+        ROTARY_DIM=cos.shape[1],
+        BLOCK_TOKENS=_BLOCK_TOKENS,
+        BLOCK_HALF=triton.next_power_of_2(cos.shape[1] // 2),
+        BLOCK_TAIL=triton.next_power_of_2(tail) if tail else 1,
+        HAS_NORM=norm is not None,
+        num_warps=2,
+    )
+    return out

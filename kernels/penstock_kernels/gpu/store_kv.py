@@ -1,0 +1,84 @@
+"""Writes into the paged cache that are not part of the rotary pass: plain stores, and copies of whole blocks."""
+
+import torch
+import triton
+import triton.language as tl
+
+# 16-byte words of a program of the block copy. Unmeasured.
+_COPY_WORDS = 512
+
+
+@triton.jit
+def _store_kv_kernel(
+    key_ptr,
+    value_ptr,
+    key_cache_ptr,
+    value_cache_ptr,
+    slot_ptr,
+    stride_key_token,
+    stride_key_head,
+    stride_value_token,
+    stride_value_head,
+    NUM_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    heads = tl.arange(0, BLOCK_HEADS)
+    columns = tl.arange(0, BLOCK_DIM)
+    mask = (heads < NUM_HEADS)[:, None] & (columns < DIM)[None, :]
+    key_offsets = token * stride_key_token + heads[:, None] * stride_key_head + columns[None, :]
+    value_offsets = token * stride_value_token + heads[:, None] * stride_value_head + columns[None, :]
+    target = tl.load(slot_ptr + token) * (NUM_HEADS * DIM) + heads[:, None] * DIM + columns[None, :]
+    tl.store(key_cache_ptr + target, tl.load(key_ptr + key_offsets, mask=mask, other=0.0), mask=mask)
+    tl.store(value_cache_ptr + target, tl.load(value_ptr + value_offsets, mask=mask, other=0.0), mask=mask)
+
+
+def store_kv(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> None:
+    num_tokens, num_heads, dim = key.shape
+    if num_tokens == 0:
+        return
+    _store_kv_kernel[(num_tokens,)](
+        key,
+        value,
+        key_cache,
+        value_cache,
+        slot_mapping,
+        key.stride(0),
+        key.stride(1),
+        value.stride(0),
+        value.stride(1),
+        NUM_HEADS=num_heads,
+        DIM=dim,
+        BLOCK_HEADS=triton.next_power_of_2(num_heads),
+        BLOCK_DIM=triton.next_power_of_2(dim),
+        num_warps=4,
+    )
+
+
+@triton.jit
+def _copy_blocks_kernel(
+    pool_ptr, source_ptr, target_ptr, num_words, stride_plane, stride_block, BLOCK: tl.constexpr
+):
+    copy, plane = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    words = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    mask = words < num_words
+    source = tl.load(source_ptr + copy).to(tl.int64) * stride_block + plane * stride_plane
+    target = tl.load(target_ptr + copy).to(tl.int64) * stride_block + plane * stride_plane
+    tl.store(pool_ptr + target + words, tl.load(pool_ptr + source + words, mask=mask, other=0), mask=mask)
+
+
+def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+    """pool: [num_planes, num_blocks, words of a block], an integer view; no block is source and target at once."""
+    num_planes, _, num_words = pool.shape
+    block = 2 * _COPY_WORDS
+    _copy_blocks_kernel[(sources.shape[0], num_planes, triton.cdiv(num_words, block))](
+        pool, sources, targets, num_words, pool.stride(0), pool.stride(1), BLOCK=block, num_warps=4
+    )

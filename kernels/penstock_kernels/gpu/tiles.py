@@ -1,0 +1,61 @@
+"""Shapes of the attention kernels' tiles, by head size and by what a multiprocessor holds.
+
+Chosen from the compiler's report (registers, shared memory, no spill), not from timings: unmeasured.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+# Keys that one step of a loop reads. The work map counts in tiles of this.
+DECODE_KEYS = 64
+# Shared memory of a program: sm_90 and sm_80.
+SHARED_HOPPER = 232_448
+SHARED_AMPERE = 166_912
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One kernel configuration."""
+
+    rows: int
+    keys: int
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What the choice depends on."""
+
+    num_multiprocessors: int
+    shared_bytes: int
+
+
+@cache
+def processor(device: torch.device) -> Processor:
+    """Of a CUDA device; the interpreter stands for a small one, so that its tests split sequences."""
+    if device.type != "cuda":
+        return Processor(4, SHARED_AMPERE)
+    properties = torch.cuda.get_device_properties(device)
+    return Processor(properties.multi_processor_count, properties.shared_memory_per_block_optin)
+
+
+def decode_tile(block_dim: int, num_rows: int, element_bytes: int) -> Tile:
+    """`num_rows`: query tokens times heads of a group, rounded up to a power of two; at most 64 at once."""
+    rows = min(max(num_rows, 16), 64)
+    if element_bytes == 4:
+        return Tile(min(rows, 32 if block_dim < 256 else 16), DECODE_KEYS, 8, 1)
+    return Tile(min(rows, 32) if block_dim > 128 else rows, DECODE_KEYS, 4, 3 if block_dim <= 128 else 2)
+
+
+def prefill_tile(block_dim: int, element_bytes: int, shared_bytes: int) -> Tile:
+    """128 rows on Hopper where registers allow it; less for float32, which has none, and for little shared memory."""
+    if element_bytes == 4:
+        return Tile(32, 32, 8, 1)
+    if shared_bytes < SHARED_AMPERE:
+        return Tile(64, 32, 4, 2) if block_dim <= 128 else Tile(32, 32, 4, 1)
+    if block_dim > 128:  # more rows spill
+        return Tile(64, 32, 8, 2)
+    return Tile(128, 64, 8, 3) if shared_bytes >= SHARED_HOPPER else Tile(64, 32, 4, 3)

@@ -1,0 +1,302 @@
+"""Compiles every kernel configuration ahead of time, for sm_90 and sm_80, and writes what it takes: `resources.json`.
+
+Needs no GPU: the public ops are called on tensors without memory, and their launches are recorded and compiled with the
+specialisation that Triton would choose. So what is compiled is what would run.
+
+    python kernels/resources.py            compile and write resources.json and the table in docs/kernels.md
+    python kernels/resources.py --check    compile and compare; tells the differences and fails
+"""
+
+import argparse
+import importlib
+import json
+import pkgutil
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+_HERE = Path(__file__).parent
+sys.path.insert(0, str(_HERE))
+
+import penstock_kernels as ops  # noqa: E402
+import torch  # noqa: E402
+import triton  # noqa: E402
+from penstock_kernels import AttentionSpans, gpu  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+from triton.runtime.jit import JITFunction  # noqa: E402
+
+TABLE = _HERE / "resources.json"
+DOCS = _HERE.parent / "docs" / "kernels.md"
+CAPABILITIES = {"sm_90": (90, 232_448), "sm_80": (80, 166_912)}
+_BINARIES = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+_TYPES = {
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.float8_e4m3fn: "fp8e4nv",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+    torch.bool: "i1",
+}
+
+BF16 = torch.bfloat16
+Launches = list[tuple[JITFunction, tuple[Any, ...], dict[str, Any]]]
+
+
+def _tensor(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _attend(
+    lens: list[tuple[int, int]],
+    heads: tuple[int, int] = (32, 8),
+    dim: int = 128,
+    block_size: int = 16,
+    dtype: torch.dtype = BF16,
+    cache_dtype: torch.dtype | None = None,
+    tree: bool = False,
+    sinks: bool = False,
+    **options: Any,
+) -> None:
+    queries, contexts = (tuple(pair[i] for pair in lens) for i in range(2))
+    tables = torch.zeros(len(lens), 1024, dtype=torch.int32)
+    bits = torch.zeros(sum(queries), dtype=torch.int32) if tree else None
+    spans = AttentionSpans(queries, contexts, tables, block_size, tree=bits)
+    caches = [_tensor(64, block_size, heads[1], dim, dtype=cache_dtype or dtype) for _ in range(2)]
+    if sinks:
+        options["sinks"] = _tensor(heads[0], dtype=torch.float32)
+    ops.paged_attention(
+        _tensor(sum(queries), heads[0], dim, dtype=dtype), *caches, spans, dim**-0.5, **options
+    )
+
+
+def _rotate(dim: int, rotary_dim: int, norm: bool, cache_dtype: torch.dtype = BF16) -> None:
+    caches = [_tensor(64, 16, 8, dim, dtype=cache_dtype) for _ in range(2)]
+    angles = _tensor(48, rotary_dim)
+    weight = _tensor(40, dim) if norm else None
+    ops.rotate_and_store(
+        _tensor(48, 48, dim), angles, angles, *caches, _tensor(48, dtype=torch.int64), weight, key_scale=0.5
+    )
+
+
+def _draw_params(num_rows: int) -> ops.DrawParams:
+    numbers = [_tensor(num_rows, dtype=torch.float32) for _ in range(4)]
+    counters = [_tensor(num_rows, dtype=torch.int64) for _ in range(2)]
+    return ops.DrawParams(numbers[0], _tensor(num_rows, dtype=torch.int32), *numbers[1:], *counters)
+
+
+ONE, DRAFT, PROMPT = [(1, 4096)] * 64, [(8, 4096)] * 16, [(2048, 4096)]
+
+# Every configuration by name. An op may launch several kernels.
+CASES: dict[str, Callable[[], Any]] = {
+    "rms_norm 4096": lambda: ops.rms_norm(_tensor(64, 4096), _tensor(4096), 1e-5, _tensor(64, 4096)),
+    "rms_norm 128 of heads": lambda: ops.rms_norm(_tensor(64, 48, 128)[:, :40], _tensor(40, 128), 1e-5),
+    "layer_norm 5120": lambda: ops.layer_norm(_tensor(64, 5120), _tensor(5120), _tensor(5120), 1e-5),
+    "silu_mul": lambda: ops.silu_mul(_tensor(64, 2 * 14336)),
+    "gelu_mul": lambda: ops.gelu_mul(_tensor(64, 2 * 14336)),
+    "embedding": lambda: ops.embedding(_tensor(64, dtype=torch.int64), _tensor(128256, 4096)),
+    "rotate_and_store 128": lambda: _rotate(128, 128, False),
+    "rotate_and_store 128 norm": lambda: _rotate(128, 128, True),
+    "rotate_and_store 80/32": lambda: _rotate(80, 32, False),
+    "store_kv": lambda: ops.store_kv(
+        *[_tensor(64, 48, 128)[:, :8]] * 2, *[_tensor(64, 16, 8, 128)] * 2, _tensor(64, dtype=torch.int64)
+    ),
+    "copy_blocks": lambda: ops.copy_blocks(
+        _tensor(32, 2, 64, 16, 8, 128), *[_tensor(4, dtype=torch.int64)] * 2
+    ),
+    "decode 128": lambda: _attend(ONE),
+    "decode 128 fp16": lambda: _attend(ONE, dtype=torch.float16),
+    "decode 128 fp32": lambda: _attend(ONE, dtype=torch.float32),
+    "decode 128 split": lambda: _attend(ONE[:1]),
+    "decode 128 window": lambda: _attend(ONE, window=1024),
+    "decode 64 sinks": lambda: _attend(ONE, (64, 8), 64, window=128, sinks=True),
+    "decode 256 soft cap": lambda: _attend(ONE, (16, 8), 256, soft_cap=50.0),
+    "decode 80": lambda: _attend(ONE, (32, 32), 80),
+    "decode 192 block 64": lambda: _attend(ONE, (32, 8), 192, 64),
+    "decode 128 drafts": lambda: _attend(DRAFT),
+    "decode 128 tree, group 16": lambda: _attend(DRAFT, (64, 4), tree=True),
+    "decode 256 drafts": lambda: _attend(DRAFT, (32, 4), 256, 128),
+    "prefill 128": lambda: _attend(PROMPT),
+    "prefill 128 fp16": lambda: _attend(PROMPT, dtype=torch.float16),
+    "prefill 128 fp32": lambda: _attend(PROMPT, dtype=torch.float32),
+    "prefill 128 window": lambda: _attend(PROMPT, window=1024),
+    "prefill 64 sinks": lambda: _attend(PROMPT, (64, 8), 64, window=128, sinks=True),
+    "prefill 256 soft cap": lambda: _attend(PROMPT, (16, 8), 256, window=4096, soft_cap=50.0),
+    "prefill 80": lambda: _attend(PROMPT, (32, 32), 80),
+    "prefill 192 block 64": lambda: _attend(PROMPT, (32, 8), 192, 64),
+    "draw": lambda: ops.draw(_tensor(64, 128256, dtype=torch.float32), _draw_params(64)),
+    "token_logprobs 20": lambda: ops.token_logprobs(
+        _tensor(64, 128256, dtype=torch.float32), _tensor(64, dtype=torch.int64), 20
+    ),
+}
+# Conversions from eight bits came with sm_89.
+HOPPER_CASES: dict[str, Callable[[], Any]] = {
+    "rotate_and_store 128 fp8": lambda: _rotate(128, 128, False, torch.float8_e4m3fn),
+    "decode 128 fp8": lambda: _attend(ONE, cache_dtype=torch.float8_e4m3fn),
+    "prefill 128 fp8": lambda: _attend(PROMPT, cache_dtype=torch.float8_e4m3fn),
+}
+
+
+@contextmanager
+def _recording(capability: str) -> Any:
+    """Launches are kept instead of run, as if on this processor."""
+    for module in pkgutil.iter_modules(
+        gpu.__path__
+    ):  # before the variable below, which changes what they import as
+        importlib.import_module(f"{gpu.__name__}.{module.name}")
+    launches: Launches = []
+
+    def keep(self: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        launches.append((self, args, kwargs))
+
+    chip = gpu.tiles.Processor(132 if capability == "sm_90" else 108, CAPABILITIES[capability][1])
+    with (
+        mock.patch.object(JITFunction, "run", keep),
+        mock.patch.object(gpu.attention, "processor", return_value=chip),
+        mock.patch.object(gpu.prefill_attention, "processor", return_value=chip),
+        mock.patch.dict("os.environ", {"TRITON_INTERPRET": "1"}),
+    ):
+        yield launches
+
+
+def _specialise(kernel: JITFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Signature, constants and attributes, as the launcher derives them from the arguments."""
+    signature, constants, attributes = {}, {}, {}
+    values = dict(zip(kernel.arg_names, args, strict=False))
+    values.update({name: value for name, value in kwargs.items() if name in kernel.arg_names})
+    for number, name in enumerate(kernel.arg_names):
+        value = values[name]
+        if kernel.params[number].is_constexpr or (isinstance(value, int) and value == 1):
+            signature[name], constants[(number,)] = "constexpr", value
+        elif isinstance(value, torch.Tensor):
+            signature[name] = "*" + _TYPES[value.dtype]
+            attributes[(number,)] = [["tt.divisibility", 16]]
+        elif isinstance(value, float):
+            signature[name] = "fp32"
+        else:
+            signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+            if value % 16 == 0:
+                attributes[(number,)] = [["tt.divisibility", 16]]
+    return signature, constants, attributes
+
+
+def _measure(cubin: bytes) -> dict[str, int]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        usage = subprocess.run(
+            [_BINARIES / "cuobjdump", "-res-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+        code = subprocess.run(
+            [_BINARIES / "nvdisasm", "-c", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    assert found, usage
+    return {
+        "registers": int(found[1]),
+        "spill_bytes": int(found[2]),
+        "hgmma": len(re.findall(r"\bHGMMA", code)),
+        "hmma": len(re.findall(r"\bHMMA", code)),
+        "wide_loads": len(re.findall(r"\b(?:LDG\S*\.128|LDGSTS\S*\.128)", code)),
+    }
+
+
+def _compile(job: tuple[str, str]) -> list[dict[str, Any]]:
+    """The rows of one configuration: one per kernel that it launches."""
+    name, capability = job
+    with _recording(capability) as launches:
+        {**CASES, **HOPPER_CASES}[name]()
+    rows = []
+    for kernel, args, kwargs in launches:
+        signature, constants, attributes = _specialise(kernel, args, kwargs)
+        source = ASTSource(kernel, signature, constants, attributes)
+        options = {key: kwargs[key] for key in ("num_warps", "num_stages") if key in kwargs}
+        target = GPUTarget("cuda", CAPABILITIES[capability][0], 32)
+        compiled = triton.compile(source, target=target, options=options)
+        rows.append(
+            {
+                "case": name,
+                "capability": capability,
+                "kernel": kernel.__name__,
+                "num_warps": compiled.metadata.num_warps,
+                "num_stages": compiled.metadata.num_stages,
+                "shared_bytes": compiled.metadata.shared,
+                **_measure(compiled.asm["cubin"]),
+            }
+        )
+    return rows
+
+
+def _jobs(cases: list[str]) -> list[tuple[str, str]]:
+    """Configuration and capability of these cases, or of all."""
+    jobs = [(name, capability) for capability in CAPABILITIES for name in CASES]
+    jobs += [(name, "sm_90") for name in HOPPER_CASES]
+    return [job for job in jobs if not cases or job[0] in cases]
+
+
+def compile_all(cases: list[str], processes: int = 2) -> list[dict[str, Any]]:
+    """The rows of these cases, or of all, in a fixed order."""
+    with ProcessPoolExecutor(processes) as pool:
+        return [row for rows in pool.map(_compile, _jobs(cases)) for row in rows]
+
+
+def _as_markdown(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "| case | kernel | target | warps | registers | shared | spilled | HGMMA | HMMA |",
+        "| --- " * 9 + "|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row['case']} | `{row['kernel'].strip('_').removesuffix('_kernel')}` | {row['capability']} "
+            f"| {row['num_warps']} | {row['registers']} | {row['shared_bytes']:,} | {row['spill_bytes']} "
+            f"| {row['hgmma'] or ''} | {row['hmma'] or ''} |"
+        )
+    return "\n".join(lines)
+
+
+def _replace(rows: list[dict[str, Any]], cases: list[str]) -> list[dict[str, Any]]:
+    """The committed rows with those of some cases made anew, in the order of a whole table."""
+    kept = [row for row in json.loads(TABLE.read_text())["rows"] if row["case"] not in cases]
+    order = {job: number for number, job in enumerate(_jobs([]))}
+    return sorted(kept + rows, key=lambda row: order[row["case"], row["capability"]])
+
+
+def _write(rows: list[dict[str, Any]]) -> None:
+    table = {"triton": triton.__version__, "rows": rows}
+    TABLE.write_text(json.dumps(table, indent=1) + "\n")
+    marker = "<!-- resources -->\n"
+    if DOCS.exists() and marker in DOCS.read_text():
+        head, _, tail = DOCS.read_text().split(marker)
+        DOCS.write_text(head + marker + _as_markdown(rows) + "\n" + marker + tail)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("cases", nargs="*", help="only these; the other rows stay")
+    arguments = parser.parse_args()
+    rows = compile_all(arguments.cases)
+    if not arguments.check:
+        _write(_replace(rows, arguments.cases) if arguments.cases else rows)
+        return 0
+    committed = json.loads(TABLE.read_text())
+    if committed["triton"] != triton.__version__:
+        sys.stdout.write(f"{TABLE.name} is of Triton {committed['triton']}, this is {triton.__version__}\n")
+        return 2
+    wanted = [row for row in committed["rows"] if not arguments.cases or row["case"] in arguments.cases]
+    differing = [row for row in rows if row not in wanted] + [row for row in wanted if row not in rows]
+    sys.stdout.write("".join(f"{row}\n" for row in differing))
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,49 @@
+"""Where the cases run, and what every case shares."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+if _INTERPRETED:
+    import interpreter
+
+    interpreter.repair()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Overflow to infinity is arithmetic on a GPU; only numpy, below the interpreter, remarks on it.
+    config.addinivalue_line("filterwarnings", "ignore::RuntimeWarning")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not _INTERPRETED:
+        for item in items:
+            if Path(__file__).parent in item.path.parents:
+                item.add_marker("gpu")
+
+
+@pytest.fixture
+def device() -> torch.device:
+    return torch.device("cpu" if _INTERPRETED else "cuda")
+
+
+@pytest.fixture(autouse=True)
+def _poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every new tensor starts as NaN, or as an enormous integer: what an op does not write shows."""
+    torch.manual_seed(0)
+    plain = torch.empty
+
+    def poisoned(*args: object, **kwargs: object) -> torch.Tensor:
+        made = plain(*args, **kwargs)  # type: ignore[call-overload]
+        if made.is_floating_point():
+            return made.fill_(float("nan"))  # type: ignore[no-any-return]
+        return made if made.dtype == torch.bool else made.fill_(torch.iinfo(made.dtype).max // 2)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(torch, "empty", poisoned)

@@ -1,0 +1,237 @@
+"""Paged attention against a dense computation in float64, over a pool in which everything unused is NaN."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from closeness import DTYPES, assert_close
+from penstock_kernels import AttentionSpans, DecodeSpans, decode_attention, paged_attention, reference
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Heads and cache of a case."""
+
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    dim: int = 64
+    block_size: int = 16
+    dtype: torch.dtype = torch.float32
+    cache_dtype: torch.dtype | None = None
+
+
+class Case:
+    """A filled cache and the queries of a step. Blocks are scattered; nothing but written positions is a number."""
+
+    def __init__(self, shape: Shape, lens: list[tuple[int, int]], device: torch.device) -> None:
+        """lens: query and context length of every span."""
+        self.shape, self.lens, self.device = shape, lens, device
+        num_blocks = [-(-context // shape.block_size) for _, context in lens]
+        pool_size = sum(num_blocks) + 2
+        cache_shape = (pool_size, shape.block_size, shape.num_kv_heads, shape.dim)
+        cache_dtype = shape.cache_dtype or shape.dtype
+        self.key_cache, self.value_cache = (
+            torch.full(cache_shape, float("nan"), device=device).to(cache_dtype) for _ in range(2)
+        )
+        free = torch.randperm(pool_size - 1).add(1)  # block 0 stays poison: tables are padded with it
+        self.tables = torch.zeros(len(lens), max(num_blocks, default=0) + 1, dtype=torch.int32)
+        self.keys, self.values = [], []
+        for span, (_, context) in enumerate(lens):
+            blocks, free = free[: num_blocks[span]], free[num_blocks[span] :]
+            self.tables[span, : len(blocks)] = blocks
+            positions = torch.arange(context)
+            where = (blocks[positions // shape.block_size], positions % shape.block_size)
+            key, value = (
+                torch.randn(context, shape.num_kv_heads, shape.dim).to(cache_dtype).to(device)
+                for _ in range(2)
+            )
+            for cache, rows in ((self.key_cache, key), (self.value_cache, value)):
+                bits = torch.uint8 if cache_dtype.itemsize == 1 else cache_dtype
+                cache.view(bits)[where] = rows.view(bits)
+            self.keys.append(key.double())
+            self.values.append(value.double())
+        self.tables = self.tables.to(device)
+        num_tokens = sum(query for query, _ in lens)
+        # A slice of a fused projection, as models have it.
+        fused = torch.randn(num_tokens, shape.num_heads + 3, shape.dim, device=device).to(shape.dtype)
+        self.query = fused[:, : shape.num_heads]
+
+    def spans(self, **options: object) -> AttentionSpans:
+        queries, contexts = (tuple(pair[i] for pair in self.lens) for i in range(2))
+        return AttentionSpans(queries, contexts, self.tables, self.shape.block_size, **options)  # type: ignore[arg-type]
+
+    def decode_spans(self, **options: object) -> DecodeSpans:
+        lens = torch.tensor(self.lens, dtype=torch.int32).view(-1, 2)
+        starts = torch.cat((torch.zeros(1, dtype=torch.int32), lens[:, 0].cumsum(0).int())).to(self.device)
+        longest = [int(lens[:, i].max()) for i in range(2)]
+        contexts = lens[:, 1].contiguous().to(self.device)
+        return DecodeSpans(starts, contexts, self.tables, self.shape.block_size, *longest, **options)  # type: ignore[arg-type]
+
+    def expected(
+        self,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+        sinks: torch.Tensor | None = None,
+        tree: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        results, first = [], 0
+        for (query_len, context), key, value in zip(self.lens, self.keys, self.values, strict=True):
+            query = self.query[first : first + query_len].double()
+            group = self.shape.num_heads // self.shape.num_kv_heads
+            key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+            scores = torch.einsum("qhd,khd->hqk", query, key) * scale
+            if soft_cap is not None:
+                scores = soft_cap * (scores / soft_cap).tanh()
+            positions = torch.arange(context, device=self.device)
+            distance = positions[context - query_len :, None] - positions
+            hidden = distance < 0
+            if window is not None:
+                hidden |= distance >= window
+            if tree is not None:
+                bits = tree[first : first + query_len, None] >> torch.arange(query_len, device=self.device)
+                hidden[:, context - query_len :] = bits & 1 == 0
+            scores = scores.masked_fill(hidden, -torch.inf)
+            if sinks is not None:
+                scores = torch.cat((scores, sinks.double().view(-1, 1, 1).expand(-1, query_len, 1)), -1)
+            weights = scores.softmax(-1)[..., :context]
+            results.append(torch.einsum("hqk,khd->qhd", weights, value))
+            first += query_len
+        return torch.cat(results)
+
+
+def _check(case: Case, slack: float = 1.0, tree: torch.Tensor | None = None, **options: object) -> None:
+    """The kernel and the twin, eager and, where all spans are decodes, as a graph would call it."""
+    scale = case.shape.dim**-0.5
+    expected = case.expected(scale, tree=tree, **options)  # type: ignore[arg-type]
+    arguments = (case.query, case.key_cache, case.value_cache)
+    spans = case.spans(tree=tree)
+    assert_close(paged_attention(*arguments, spans, scale, **options), expected, slack)  # type: ignore[arg-type]
+    twin = reference.paged_attention(*arguments, case.spans(tree=tree), scale, **options)  # type: ignore[arg-type]
+    assert_close(twin, expected, slack)
+    if all(query_len <= 8 for query_len, _ in case.lens):
+        decoded = decode_attention(*arguments, case.decode_spans(tree=tree), scale, **options)  # type: ignore[arg-type]
+        assert_close(decoded, expected, slack)
+
+
+DECODES = [(1, 1), (1, 63), (1, 80), (1, 1000)]
+MANY_TINY = [(1, 1 + i % 5) for i in range(10)]
+DRAFTS = [(8, 8), (3, 80), (1, 64), (5, 200)]
+PREFILLS = [(63, 63), (40, 140), (9, 200), (1, 80)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "lens", [DECODES, MANY_TINY, DRAFTS, PREFILLS], ids=["decodes", "tiny", "drafts", "prefills"]
+)
+def test_spans(lens: list[tuple[int, int]], dtype: torch.dtype, device: torch.device) -> None:
+    _check(Case(Shape(dtype=dtype), lens, device))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(num_heads=3, num_kv_heads=3, dim=80),
+        Shape(num_heads=7, num_kv_heads=1, dim=96, block_size=32),
+        Shape(num_heads=6, num_kv_heads=2, dim=112, block_size=48),
+        Shape(num_heads=2, num_kv_heads=1, dim=256, block_size=128),
+        Shape(num_heads=71, num_kv_heads=1, dim=64),
+        Shape(num_heads=2, num_kv_heads=2, dim=192, block_size=64),
+    ],
+    ids=lambda shape: f"{shape.num_heads}x{shape.num_kv_heads}x{shape.dim}-block{shape.block_size}",
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_shapes(shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
+    _check(Case(replace(shape, dtype=dtype), [(1, 150), (2, 30), (9, 70)], device))
+
+
+@pytest.mark.parametrize("window", [1, 16, 63, 100, 5000])
+def test_window(window: int, device: torch.device) -> None:
+    _check(
+        Case(Shape(dtype=torch.float16), [(1, 300), (4, 130), (70, 70), (40, 260), (1, 3)], device),
+        window=window,
+    )
+
+
+def test_soft_cap_and_sinks(device: torch.device) -> None:
+    case = Case(Shape(), [(1, 300), (3, 40), (20, 70)], device)
+    sinks = torch.randn(case.shape.num_heads, device=device)
+    _check(case, slack=4, soft_cap=2.0)
+    _check(case, sinks=sinks)
+    _check(case, slack=4, soft_cap=20.0, window=50, sinks=sinks)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tree_of_drafted_tokens(dtype: torch.dtype, device: torch.device) -> None:
+    #      0
+    #     1 2
+    #    3   4
+    branches = [0b1, 0b11, 0b101, 0b1011, 0b10101]
+    tree = torch.tensor([*branches, 0b1, *branches], dtype=torch.int32, device=device)
+    _check(Case(Shape(dtype=dtype), [(5, 5), (1, 100), (5, 270)], device), tree=tree)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cache_of_eight_bits(dtype: torch.dtype, device: torch.device) -> None:
+    case = Case(Shape(dtype=dtype, cache_dtype=torch.float8_e4m3fn), [(1, 200), (3, 40), (20, 60)], device)
+    scales = {"key_scale": 0.5, "value_scale": 2.0}
+    found = paged_attention(case.query, case.key_cache, case.value_cache, case.spans(), 0.25, **scales)  # type: ignore[arg-type]
+    assert_close(found, 2 * case.expected(0.125), slack=2)
+    twin = reference.paged_attention(
+        case.query, case.key_cache, case.value_cache, case.spans(), 0.25, **scales
+    )  # type: ignore[arg-type]
+    assert_close(twin, 2 * case.expected(0.125), slack=2)
+
+
+def test_no_spans_and_empty_spans(device: torch.device) -> None:
+    case = Case(Shape(), [], device)
+    assert paged_attention(case.query, case.key_cache, case.value_cache, case.spans(), 1.0).shape == (
+        0,
+        4,
+        64,
+    )
+    _check(Case(Shape(), [(0, 0), (1, 5), (0, 40), (2, 9)], device))
+
+
+def test_one_huge_among_many_tiny(device: torch.device) -> None:
+    _check(
+        Case(Shape(num_heads=2, num_kv_heads=1, dim=64), [*MANY_TINY[:4], (1, 3000), *MANY_TINY[:3]], device)
+    )
+
+
+def test_unbatched_spans_do_not_depend_on_their_company(device: torch.device) -> None:
+    alone = Case(Shape(num_heads=1, num_kv_heads=1), [(1, 1500)], device)
+    scale = alone.shape.dim**-0.5
+    expected = paged_attention(
+        alone.query, alone.key_cache, alone.value_cache, alone.spans(unbatched=True), scale
+    )
+    for repeats in (2, 5):
+        tables = alone.tables.repeat(repeats, 1)
+        lens = (1,) * repeats, (1500,) + (70,) * (repeats - 1)
+        spans = AttentionSpans(*lens, tables, alone.shape.block_size, unbatched=True)
+        query = alone.query.repeat(repeats, 1, 1)
+        found = paged_attention(query, alone.key_cache, alone.value_cache, spans, scale)
+        assert torch.equal(found[0], expected[0])
+
+
+def test_layers_share_one_work_map(device: torch.device) -> None:
+    case = Case(Shape(num_kv_heads=1), [(1, 200), (9, 20)], device)
+    spans = case.spans()
+    first = paged_attention(case.query, case.key_cache, case.value_cache, spans, 0.1)
+    kept = dict(spans._shared)
+    assert torch.equal(paged_attention(case.query, case.key_cache, case.value_cache, spans, 0.1), first)
+    assert all(spans._shared[key] is value for key, value in kept.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"window": 0}, "window 0"),
+        ({"soft_cap": -1.0}, "soft_cap"),
+        ({"sinks": torch.zeros(3)}, "sinks must be float32"),
+    ],
+)
+def test_refuses_what_is_wrong(change: dict[str, object], message: str, device: torch.device) -> None:
+    case = Case(Shape(), [(1, 5)], device)
+    with pytest.raises(ValueError, match=message):
+        paged_attention(case.query, case.key_cache, case.value_cache, case.spans(), 1.0, **change)  # type: ignore[arg-type]

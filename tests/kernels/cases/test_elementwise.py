@@ -1,0 +1,165 @@
+"""Norms, activations, embedding, rotary and the writes of the cache, against their twins."""
+
+import pytest
+import torch
+from closeness import DTYPES, assert_close
+from penstock_kernels import (
+    apply_rotary,
+    copy_blocks,
+    embedding,
+    gelu_mul,
+    layer_norm,
+    reference,
+    rms_norm,
+    rotate_and_store,
+    silu_mul,
+    store_kv,
+)
+
+
+def _double(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
+    return [None if tensor is None else tensor.double() for tensor in tensors]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("num_rows", "dim"), [(0, 64), (1, 63), (3, 80), (63, 128), (2, 5000)])
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_rms_norm(
+    num_rows: int, dim: int, with_residual: bool, dtype: torch.dtype, device: torch.device
+) -> None:
+    x, weight = torch.randn(num_rows, dim, device=device).to(dtype), torch.randn(dim, device=device).to(dtype)
+    residual = torch.randn_like(x) if with_residual else None
+    summed = x if residual is None else residual + x
+    expected = reference.rms_norm(summed.double(), weight.double(), 1e-5)
+    assert_close(rms_norm(x, weight, 1e-5, residual), expected)
+    if residual is not None:
+        assert torch.equal(residual, summed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rms_norm_of_heads_inside_a_projection(dtype: torch.dtype, device: torch.device) -> None:
+    heads = torch.randn(5, 9, 80, device=device).to(dtype)
+    weight = torch.randn(6, 80, device=device).to(dtype)
+    expected = reference.rms_norm(heads[:, :6].double(), weight.double(), 1e-6)
+    assert_close(rms_norm(heads[:, :6], weight, 1e-6), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rms_norm_with_weights_around_zero(dtype: torch.dtype, device: torch.device) -> None:
+    x, weight = torch.randn(3, 100, device=device).to(dtype), torch.randn(100, device=device).to(dtype)
+    expected = reference.rms_norm(x.double(), weight.double() + 1, 1e-6)
+    assert_close(rms_norm(x, weight, 1e-6, weight_offset=1.0), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("num_rows", "dim"), [(1, 63), (5, 1000)])
+def test_layer_norm(num_rows: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+    x = (torch.randn(num_rows, dim, device=device) + 3).to(dtype)
+    residual = torch.randn_like(x)
+    weight, bias = (torch.randn(dim, device=device).to(dtype) for _ in range(2))
+    expected = reference.layer_norm((x + residual).double(), weight.double(), bias.double(), 1e-5)
+    assert_close(layer_norm(x, weight, bias, 1e-5, residual), expected, slack=2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("num_rows", "dim"), [(0, 8), (1, 63), (3, 1000), (2, 1500)])
+def test_gated_activations(num_rows: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+    gate_up = 3 * torch.randn(num_rows, 2 * dim, device=device).to(dtype)
+    exact = gate_up.double()
+    assert_close(silu_mul(gate_up), reference.silu_mul(exact))
+    assert_close(gelu_mul(gate_up), reference.gelu_mul(exact))
+    assert_close(gelu_mul(gate_up, tanh=False), reference.gelu_mul(exact, tanh=False))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_embedding_of_a_part_of_the_vocabulary(dtype: torch.dtype, device: torch.device) -> None:
+    weight = torch.randn(50, 63, device=device).to(dtype)
+    ids = torch.tensor([0, 99, 100, 149, 150, 120], device=device)
+    assert torch.equal(embedding(ids, weight, first=100), reference.embedding(ids, weight, first=100))
+    assert torch.equal(embedding(ids % 50, weight), weight[ids % 50])
+    assert embedding(ids[:0], weight).shape == (0, 63)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dim", "rotary_dim"), [(64, 64), (80, 80), (80, 32), (256, 128)])
+def test_rotary_of_heads_inside_a_projection(
+    dim: int, rotary_dim: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    heads = torch.randn(9, 5, dim, device=device).to(dtype)
+    cos, sin = (torch.randn(9, rotary_dim, device=device).to(dtype) for _ in range(2))
+    expected = reference.apply_rotary(heads[:, :3].double(), cos.double(), sin.double())
+    assert_close(apply_rotary(heads[:, :3], cos, sin), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_tokens", [0, 1, 11])
+@pytest.mark.parametrize(
+    ("dim", "rotary_dim", "with_norm"), [(64, 64, False), (80, 80, True), (80, 32, True)]
+)
+def test_rotate_and_store(
+    num_tokens: int, dim: int, rotary_dim: int, with_norm: bool, dtype: torch.dtype, device: torch.device
+) -> None:
+    heads = torch.randn(num_tokens, 4 + 2 * 2, dim, device=device).to(dtype)
+    cos, sin = (torch.randn(num_tokens, rotary_dim, device=device).to(dtype) for _ in range(2))
+    weight = torch.randn(6, dim, device=device).to(dtype) if with_norm else None
+    caches = [torch.zeros(3, 16, 2, dim, device=device, dtype=dtype) for _ in range(2)]
+    exact = [cache.double() for cache in caches]
+    slots = torch.randperm(48, device=device)[:num_tokens]
+    query = rotate_and_store(heads, cos, sin, *caches, slots, weight, 1e-6)
+    expected = reference.rotate_and_store(
+        heads.double(),
+        cos.double(),
+        sin.double(),
+        *exact,
+        slots,
+        None if weight is None else weight.double(),
+        1e-6,
+    )
+    assert_close(query, expected)
+    assert_close(caches[0], exact[0])
+    assert torch.equal(caches[1].double(), exact[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rotate_and_store_into_fp8(dtype: torch.dtype, device: torch.device) -> None:
+    heads = torch.randn(5, 4, 64, device=device).to(dtype)
+    cos, sin = (torch.randn(5, 64, device=device).to(dtype) for _ in range(2))
+    caches = [torch.zeros(2, 16, 1, 64, device=device, dtype=torch.float8_e4m3fn) for _ in range(2)]
+    slots = torch.randperm(32, device=device)[:5]
+    rotate_and_store(heads, cos, sin, *caches, slots, key_scale=0.5, value_scale=0.25)
+    key, value = (
+        reference.apply_rotary(heads[:, 2:3].double(), cos.double(), sin.double()),
+        heads[:, 3:].double(),
+    )
+    assert_close(
+        caches[0].flatten(0, 1).float()[slots].to(dtype),
+        (key / 0.5),
+        slack=40 if dtype != torch.float32 else 2e4,
+    )
+    assert torch.equal(
+        caches[1].flatten(0, 1).view(torch.uint8)[slots],
+        (value / 0.25).float().to(torch.float8_e4m3fn).view(torch.uint8),
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_store_kv_writes_its_slots_only(dtype: torch.dtype, device: torch.device) -> None:
+    heads = torch.randn(5, 9, 80, device=device).to(dtype)
+    found = [torch.zeros(2, 16, 3, 80, device=device, dtype=dtype) for _ in range(2)]
+    expected = [cache.clone() for cache in found]
+    slots = torch.randperm(32, device=device)[:5]
+    store_kv(heads[:, 3:6], heads[:, 6:], *found, slots)
+    reference.store_kv(heads[:, 3:6], heads[:, 6:], *expected, slots)
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+    store_kv(heads[:0, :3], heads[:0, :3], *found, slots[:0])
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("dim", [5, 80])
+def test_copy_blocks(dim: int, device: torch.device) -> None:
+    pool = torch.randn(2, 2, 5, 16, 1, dim, device=device).to(torch.bfloat16)
+    expected = pool.clone()
+    sources, targets = torch.tensor([[0, 0, 4], [1, 2, 3]], device=device)
+    copy_blocks(pool, sources, targets)
+    reference.copy_blocks(expected, sources, targets)
+    assert torch.equal(pool, expected)

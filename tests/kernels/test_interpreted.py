@@ -1,0 +1,31 @@
+"""Runs the kernel cases under Triton's interpreter, in a process that may crash without taking the others along."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_CASES = Path(__file__).parent / "cases"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("file", sorted(path.name for path in _CASES.glob("test_*.py")))
+def test_kernels_equal_their_twins(file: str) -> None:
+    pytest.importorskip("triton")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:asyncio",
+        str(_CASES / file),
+    ]
+    env = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    run = subprocess.run(command, cwd=_ROOT, env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]

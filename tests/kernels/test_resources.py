@@ -1,0 +1,57 @@
+"""What the compiled kernels take, against the committed table, and what no kernel may do. No GPU is needed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_KERNELS = Path(__file__).parents[2] / "kernels"
+_SHARED_LIMIT = {"sm_90": 232_448, "sm_80": 166_912}
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, Any]:
+    return json.loads((_KERNELS / "resources.json").read_text())  # type: ignore[no-any-return]
+
+
+def _rows(table: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = [row for row in table["rows"] if row["kernel"] == name]
+    assert found, name
+    return found
+
+
+def test_every_kernel_fits_into_shared_memory(table: dict[str, Any]) -> None:
+    for row in table["rows"]:
+        assert row["shared_bytes"] <= _SHARED_LIMIT[row["capability"]], row
+
+
+def test_attention_in_sixteen_bits_does_not_spill(table: dict[str, Any]) -> None:
+    rows = _rows(table, "_decode_attention_kernel") + _rows(table, "_prefill_attention_kernel")
+    assert [row for row in rows if row["spill_bytes"]] == []
+
+
+def test_prefill_uses_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:
+    rows = [row for row in _rows(table, "_prefill_attention_kernel") if row["capability"] == "sm_90"]
+    assert [row["case"] for row in rows if not row["hgmma"]] == ["prefill 128 fp32"]
+
+
+def test_memory_bound_kernels_load_sixteen_bytes_at_a_time(table: dict[str, Any]) -> None:
+    for name in ("_norm_kernel", "_gated_activation_kernel", "_embedding_kernel", "_copy_blocks_kernel"):
+        assert all(row["wide_loads"] for row in _rows(table, name)), name
+
+
+# Compiling all takes minutes; `make` runs it where the table is regenerated, this one checks a part of it.
+@pytest.mark.timeout(600)
+def test_the_table_is_what_the_compiler_says(table: dict[str, Any]) -> None:
+    triton = pytest.importorskip("triton")
+    if triton.__version__ != table["triton"]:
+        pytest.skip(f"the table is of Triton {table['triton']}, this is {triton.__version__}")
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    cases = [] if env.get("PENSTOCK_COMPILE_ALL") else ["decode 128", "prefill 128", "rms_norm 4096"]
+    command = [sys.executable, str(_KERNELS / "resources.py"), "--check", *cases]
+    run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr[-2000:]
