@@ -52,8 +52,8 @@ def test_what_looks_like_html_stays_text(page: Page, server: ScriptedServer) -> 
         assert all(ALLOWED.fullmatch(tag) for tag in tags), (tags, text[:80])
         for href in thread.evaluate("t => [...t.querySelectorAll('a')].map(a => a.getAttribute('href'))"):
             assert href.startswith(("https://", "http://", "mailto:")), text[:80]
-        handlers = "t => [...t.querySelectorAll('*')].flatMap(e => e.getAttributeNames()).filter(n => n.startsWith('on'))"
-        assert thread.evaluate(handlers) == [], text[:80]
+        attributes = thread.evaluate("t => [...t.querySelectorAll('*')].flatMap(e => e.getAttributeNames())")
+        assert not any(name.startswith("on") for name in attributes), text[:80]
     page.reload()
     expect(page.locator(".conversation")).to_have_count(len(INJECTIONS))
 
