@@ -191,8 +191,8 @@ def report(scores: list[Score], count: int, seed: int) -> str:
 Written by `python -m demo.evaluate --count {count} --seed {seed}` (`make demo-eval`).
 Greedy decoding of the shipped bfloat16 weights. The questions use phrasings that training never
 saw; operands, names, places and values to copy are held out too. The facts themselves are
-trained, as nothing else could teach them. Right means the whole reply for calculations, units
-and answers made from a tool's result, the fact itself for facts and chat, the equal JSON value
+trained, as nothing else could teach them. Right means the final equation for calculations, the whole
+reply for units and answers made from a tool's result, the fact itself for facts and chat, the equal JSON value
 for extraction, and the equal name and arguments for tool calls.
 
 {table(scores)}

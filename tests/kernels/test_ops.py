@@ -172,7 +172,7 @@ def test_layers_share_the_work_map() -> None:
     [
         ("query", {"query": torch.zeros(3, 6, 10)}),
         ("cache", {"key_cache": torch.zeros(4, 4, 4, 10), "value_cache": torch.zeros(4, 4, 4, 10)}),
-        ("dtypes differ", {"query": torch.zeros(1, 6, 10, dtype=torch.bfloat16)}),
+        ("against a cache of", {"query": torch.zeros(1, 6, 10, dtype=torch.bfloat16)}),
         ("window", {"window": 0}),
         ("soft_cap", {"soft_cap": -1.0}),
     ],
