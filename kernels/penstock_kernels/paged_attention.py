@@ -46,7 +46,7 @@ class AttentionSpans:
     tree: torch.Tensor | None = None
     _shared: dict[Any, Any] = field(default_factory=dict)
 
-    def shared(self, key: Any, build: Callable[[], Shared]) -> Shared:
+    def shared(self: "AttentionSpans | DecodeSpans", key: Any, build: Callable[[], Shared]) -> Shared:
         """What `build` makes, built once per step: layers of the same window share their work map."""
         if key not in self._shared:
             self._shared[key] = build()

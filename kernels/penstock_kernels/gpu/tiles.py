@@ -39,7 +39,8 @@ def processor(device: torch.device) -> Processor:
     if device.type != "cuda":
         return Processor(4, SHARED_AMPERE)
     properties = torch.cuda.get_device_properties(device)
-    return Processor(properties.multi_processor_count, properties.shared_memory_per_block_optin)
+    shared: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]  # unknown to the stubs
+    return Processor(properties.multi_processor_count, shared)
 
 
 def decode_tile(block_dim: int, num_rows: int, element_bytes: int) -> Tile:

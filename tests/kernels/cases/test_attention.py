@@ -174,12 +174,10 @@ def test_tree_of_drafted_tokens(dtype: torch.dtype, device: torch.device) -> Non
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_cache_of_eight_bits(dtype: torch.dtype, device: torch.device) -> None:
     case = Case(Shape(dtype=dtype, cache_dtype=torch.float8_e4m3fn), [(1, 200), (3, 40), (20, 60)], device)
-    scales = {"key_scale": 0.5, "value_scale": 2.0}
-    found = paged_attention(case.query, case.key_cache, case.value_cache, case.spans(), 0.25, **scales)  # type: ignore[arg-type]
+    caches = (case.key_cache, case.value_cache)
+    found = paged_attention(case.query, *caches, case.spans(), 0.25, key_scale=0.5, value_scale=2.0)
     assert_close(found, 2 * case.expected(0.125), slack=2)
-    twin = reference.paged_attention(
-        case.query, case.key_cache, case.value_cache, case.spans(), 0.25, **scales
-    )  # type: ignore[arg-type]
+    twin = reference.paged_attention(case.query, *caches, case.spans(), 0.25, key_scale=0.5, value_scale=2.0)
     assert_close(twin, 2 * case.expected(0.125), slack=2)
 
 

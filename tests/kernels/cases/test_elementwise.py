@@ -105,12 +105,13 @@ def test_rotate_and_store(
     caches = [torch.zeros(3, 16, 2, dim, device=device, dtype=dtype) for _ in range(2)]
     exact = [cache.double() for cache in caches]
     slots = torch.randperm(48, device=device)[:num_tokens]
-    query = rotate_and_store(heads, cos, sin, *caches, slots, weight, 1e-6)
+    query = rotate_and_store(heads, cos, sin, caches[0], caches[1], slots, weight, 1e-6)
     expected = reference.rotate_and_store(
         heads.double(),
         cos.double(),
         sin.double(),
-        *exact,
+        exact[0],
+        exact[1],
         slots,
         None if weight is None else weight.double(),
         1e-6,
@@ -126,7 +127,7 @@ def test_rotate_and_store_into_fp8(dtype: torch.dtype, device: torch.device) -> 
     cos, sin = (torch.randn(5, 64, device=device).to(dtype) for _ in range(2))
     caches = [torch.zeros(2, 16, 1, 64, device=device, dtype=torch.float8_e4m3fn) for _ in range(2)]
     slots = torch.randperm(32, device=device)[:5]
-    rotate_and_store(heads, cos, sin, *caches, slots, key_scale=0.5, value_scale=0.25)
+    rotate_and_store(heads, cos, sin, caches[0], caches[1], slots, key_scale=0.5, value_scale=0.25)
     key, value = (
         reference.apply_rotary(heads[:, 2:3].double(), cos.double(), sin.double()),
         heads[:, 3:].double(),
@@ -148,10 +149,10 @@ def test_store_kv_writes_its_slots_only(dtype: torch.dtype, device: torch.device
     found = [torch.zeros(2, 16, 3, 80, device=device, dtype=dtype) for _ in range(2)]
     expected = [cache.clone() for cache in found]
     slots = torch.randperm(32, device=device)[:5]
-    store_kv(heads[:, 3:6], heads[:, 6:], *found, slots)
-    reference.store_kv(heads[:, 3:6], heads[:, 6:], *expected, slots)
+    store_kv(heads[:, 3:6], heads[:, 6:], found[0], found[1], slots)
+    reference.store_kv(heads[:, 3:6], heads[:, 6:], expected[0], expected[1], slots)
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-    store_kv(heads[:0, :3], heads[:0, :3], *found, slots[:0])
+    store_kv(heads[:0, :3], heads[:0, :3], found[0], found[1], slots[:0])
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
