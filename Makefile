@@ -6,7 +6,9 @@ SHELL := bash
 PY ?= python3
 # Given to the launcher by `make serve ARGS="--model-id …"`.
 ARGS ?=
-# Where `make bench` serves what it measures.
+# Names of `python -m benchmarks` for `make bench`; none means all.
+WHAT ?=
+# Where `make bench-load` serves what it measures.
 BENCH_PORT ?= 3999
 
 BIN := .venv/bin
@@ -85,7 +87,11 @@ docs: setup ## docs/flags.md from the launcher's own flags
 	mv target/flags.md docs/flags.md
 
 .PHONY: bench
-bench: setup ## measure the demo model on this machine; the report is target/bench.html
+bench: setup ## measure everything that needs no GPU and renew benchmarks/RESULTS.md; WHAT="startup …" for some of it
+	$(BIN)/python -m benchmarks $(WHAT)
+
+.PHONY: bench-load
+bench-load: setup ## put the demo model under load on this machine; the report is target/bench.html
 	@$(BIN)/launcher --port $(BENCH_PORT) 2> target/bench-server.log & server=$$!; \
 	trap 'kill $$server; wait $$server || true' EXIT; \
 	until curl --silent --fail http://127.0.0.1:$(BENCH_PORT)/health; do kill -0 $$server; sleep 0.2; done; \

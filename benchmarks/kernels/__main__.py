@@ -55,7 +55,7 @@ def rotate_and_store() -> Work:
     heads, cos, sin = _random(16384, 48, 128), _random(16384, 128), _random(16384, 128)
     caches = [_random(2048, 16, 8, 128) for _ in range(2)]
     slots = torch.randperm(2048 * 16, device="cuda")[:16384]
-    return Work(lambda: op(heads, cos, sin, *caches, slots), 2 * heads.nbytes + 2 * cos.nbytes)
+    return Work(lambda: op(heads, cos, sin, caches[0], caches[1], slots), 2 * heads.nbytes + 2 * cos.nbytes)
 
 
 def _attention(lens: list[tuple[int, int]], heads: int = 32, kv_heads: int = 8, dim: int = 128) -> Work:
@@ -64,7 +64,7 @@ def _attention(lens: list[tuple[int, int]], heads: int = 32, kv_heads: int = 8, 
     num_blocks = [-(-context // 16) for _, context in lens]
     order = torch.randperm(sum(num_blocks), dtype=torch.int32)
     tables = torch.zeros(len(lens), max(num_blocks), dtype=torch.int32)
-    for span, blocks in enumerate(order.split(num_blocks)):
+    for span, blocks in enumerate(torch.split(order, num_blocks)):  # type: ignore[no-untyped-call]
         tables[span, : len(blocks)] = blocks
     queries, contexts = (tuple(pair[i] for pair in lens) for i in range(2))
     spans = AttentionSpans(queries, contexts, tables.cuda(), 16)
@@ -115,7 +115,10 @@ def draw() -> Work:
 
     num_rows = 256
     scores = 3 * _random(num_rows, 128256, dtype=torch.float32)
-    full = lambda value: torch.full((num_rows,), value, device="cuda")  # noqa: E731
+
+    def full(value: float) -> torch.Tensor:
+        return torch.full((num_rows,), value, device="cuda")
+
     seeds = torch.randint(0, 2**62, (num_rows,), device="cuda")
     params = DrawParams(full(0.8), full(50).int(), full(0.95), full(0.0), full(1.0), seeds, seeds)
     return Work(lambda: op(scores, params), scores.nbytes)

@@ -1,0 +1,1 @@
+"""What Penstock reaches, measured: `python -m benchmarks` runs everything and renews RESULTS.md."""

@@ -1,0 +1,49 @@
+"""One measured figure: what it says, the floor it must reach, and how both are written down."""
+
+from dataclasses import asdict, dataclass
+from statistics import quantiles
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number; `at_most` or `at_least` is its floor, if it has one."""
+
+    name: str
+    value: float
+    unit: str = ""
+    at_most: float | None = None
+    at_least: float | None = None
+    note: str = ""
+
+    @property
+    def floor(self) -> str:
+        if self.at_most is not None:
+            return f"at most {self._written(self.at_most)}"
+        return f"at least {self._written(self.at_least)}" if self.at_least is not None else ""
+
+    @property
+    def verdict(self) -> str:
+        if self.at_most is None and self.at_least is None:
+            return ""
+        met = (self.at_most is None or self.value <= self.at_most) and (
+            self.at_least is None or self.value >= self.at_least
+        )
+        return "met" if met else "**missed**"
+
+    @property
+    def written(self) -> str:
+        return self._written(self.value)
+
+    def _written(self, value: float) -> str:
+        return (
+            f"{value:.3g} {self.unit}".strip() if abs(value) < 1000 else f"{value:,.0f} {self.unit}".strip()
+        )
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def percentile(values: list[float], share: int) -> float:
+    """The `share`-th hundredth, interpolated."""
+    return quantiles(values, n=100, method="inclusive")[share - 1]

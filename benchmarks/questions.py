@@ -1,0 +1,30 @@
+"""Every question that is measured, in the order in which RESULTS.md answers them."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from benchmarks import rust
+from benchmarks.figure import Figure
+from benchmarks.serving import interference, prefix_cache, startup, throughput
+
+
+class Question(NamedTuple):
+    """How it is asked, what it is called, and how to measure it."""
+
+    name: str
+    title: str
+    measure: Callable[[], list[Figure]]
+
+
+QUESTIONS = [
+    Question("startup", startup.TITLE, startup.measure),
+    Question("throughput", throughput.TITLE, throughput.measure),
+    Question("prefix_cache", prefix_cache.TITLE, prefix_cache.measure),
+    Question("interference", interference.TITLE, interference.measure),
+    Question(
+        "router",
+        "What the router adds: request to first event, over a shard that answers at once",
+        rust.router,
+    ),
+    Question("scheduler", "The scheduler alone, and its policy in virtual time", rust.scheduler),
+]

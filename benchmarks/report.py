@@ -1,0 +1,74 @@
+"""Results as files: one JSON for each question, and RESULTS.md made from all of them."""
+
+import json
+import os
+import platform
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figure import Figure
+from benchmarks.questions import QUESTIONS, Question
+
+_HERE = Path(__file__).parent
+_RESULTS = _HERE / "results"
+_HEAD = """# Results
+
+<!-- Written by `make bench` from benchmarks/results/. -->
+
+`make bench` measures all of this; `python -m benchmarks NAME …` measures some of it. Figures on a shared machine vary:
+where two things are compared, they ran one after the other in the same run, and the median of the ratios is given.
+What has no floor explains what has one.
+"""
+
+
+def save(question: Question, figures: list[Figure], load: float) -> None:
+    """`load` is how many processes wanted to run when the measurement began."""
+    _RESULTS.mkdir(exist_ok=True)
+    result = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": _machine(),
+        "load": round(load, 1),
+        "figures": [figure.json() for figure in figures],
+    }
+    (_RESULTS / f"{question.name}.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
+
+def render() -> None:
+    """Write RESULTS.md anew."""
+    parts = [_HEAD, *(_section(question) for question in QUESTIONS if _path(question).exists())]
+    (_HERE / "RESULTS.md").write_text("\n".join(parts))
+
+
+def table(figures: list[Figure]) -> str:
+    """As Markdown."""
+    rows = [("", "measured", "floor", "", "")]
+    rows += [(it.name, it.written, it.floor, it.verdict, it.note) for it in figures]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "| --- | ---: | --- | --- | --- |", *lines[1:]])
+
+
+def _path(question: Question) -> Path:
+    return _RESULTS / f"{question.name}.json"
+
+
+def _section(question: Question) -> str:
+    result: dict[str, Any] = json.loads(_path(question).read_text())
+    figures = [Figure(**fields) for fields in result["figures"]]
+    where = f"`{question.name}` · {result['date']} · {result['machine']} · load {result['load']} at the start"
+    return f"## {question.title}\n\n{where}\n\n{table(figures)}\n"
+
+
+def _machine() -> str:
+    return f"{_processor()}, on {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores"
+
+
+def _processor() -> str:
+    names = (line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _cpuinfo() -> Iterator[str]:
+    path = Path("/proc/cpuinfo")
+    yield from path.read_text().splitlines() if path.exists() else []

@@ -1,0 +1,64 @@
+"""A launcher on a free port, for measuring: where it listens, what it said and when. Leaving the context ends it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+BIN = Path(sys.executable).parent
+_SERVING = re.compile(r"Serving .* on http://([\d.]+):(\d+)")
+_START_TIMEOUT_S = 180.0
+
+
+class Server:
+    """`launcher` with these flags, on the CPU."""
+
+    def __init__(self, *flags: str) -> None:
+        self.begun = time.perf_counter()
+        # What it wrote to stderr, with the seconds since the command.
+        self.lines: list[tuple[float, str]] = []
+        self.address = ("", 0)
+        self._serving = threading.Event()
+        command = [str(BIN / "launcher"), "--port=0", "--device=cpu", *flags]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.lines.append((time.perf_counter() - self.begun, line.rstrip()))
+            if found := _SERVING.search(line):
+                self.address = (found[1], int(found[2]))
+                self._serving.set()
+
+    def __enter__(self) -> Self:
+        if not self._serving.wait(_START_TIMEOUT_S):
+            self._process.kill()
+            raise RuntimeError("the server did not start:\n" + "\n".join(line for _, line in self.lines))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(30)
+
+    def post(self, path: str, body: object) -> Any:
+        """One request, answered as a whole."""
+        host, port = self.address
+        request = urllib.request.Request(
+            f"http://{host}:{port}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=600) as response:
+            return json.load(response)

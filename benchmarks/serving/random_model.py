@@ -1,0 +1,40 @@
+"""A random Llama with a long context, for timing: 8 layers, 256 wide, and one token for each ASCII character."""
+
+import json
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+CONTEXT_LEN = 16_384
+_PRINTABLE = [chr(code) for code in range(33, 127)]
+_SPACE = "Ġ"
+
+
+def make(folder: Path) -> Path:
+    """Write the model; it has no end of sequence, so it generates as much as it is asked for."""
+    config = LlamaConfig(
+        vocab_size=len(_PRINTABLE) + 1,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=8,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=CONTEXT_LEN,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    torch.manual_seed(7)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    _tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": CONTEXT_LEN}))
+    return folder
+
+
+def _tokenizer() -> Tokenizer:
+    vocabulary = {token: index for index, token in enumerate([_SPACE, *_PRINTABLE])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer

@@ -1,0 +1,54 @@
+"""How long after the command the demo model's first token comes, and where that time goes."""
+
+import asyncio
+import json
+import re
+from statistics import median
+
+from benchmarks.figure import Figure
+from benchmarks.server import Server
+from benchmarks.streams import complete
+
+TITLE = "From `launcher` to the first token (demo model, CPU)"
+_REPEATS = 3
+_TOOK = re.compile(r"^(import|weights|warm-up) took ([\d.]+) s")
+
+
+def measure() -> list[Figure]:
+    """Medians; the first start, which fills the page cache, is left out."""
+    _run()
+    runs = [_run() for _ in range(_REPEATS)]
+    note = f"median of {_REPEATS} starts; slowest {max(run['total'] for run in runs):.2f} s"
+    total = Figure("first token after the command", _middle(runs, "total"), "s", at_most=6, note=note)
+    stages = [name for name in runs[0] if name != "total"]
+    return [total, *(Figure(f"… of which {name}", _middle(runs, name), "s") for name in stages)]
+
+
+def _middle(runs: list[dict[str, float]], name: str) -> float:
+    return median(run[name] for run in runs)
+
+
+def _run() -> dict[str, float]:
+    with Server("--json-output") as server:
+        stream = asyncio.run(complete(server.address, "What is 12 + 30?", 1))
+        stages = _stages([(at, json.loads(line)["message"]) for at, line in server.lines])
+        return {**stages, "the first token": stream.ttft, "total": stream.at[0] - server.begun}
+
+
+def _stages(lines: list[tuple[float, str]]) -> dict[str, float]:
+    """The shard tells how long its stages took; the rest lies between lines of the launcher."""
+    took = {found[1]: float(found[2]) for _, message in lines if (found := _TOOK.match(message))}
+    resolved, shards, router = (_when(lines, text) for text in ("model is in", "Shards are", "Router is"))
+    told = took["import"] + took["weights"] + took["warm-up"]
+    return {
+        "finding the model": resolved,
+        "importing torch": took["import"],
+        "weights": took["weights"],
+        "warm-up": took["warm-up"],
+        "starting Python, checking files, health": shards - resolved - told,
+        "the router": router - shards,
+    }
+
+
+def _when(lines: list[tuple[float, str]], text: str) -> float:
+    return next(when for when, message in lines if text in message)
