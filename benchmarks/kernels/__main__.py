@@ -64,7 +64,7 @@ def _attention(lens: list[tuple[int, int]], heads: int = 32, kv_heads: int = 8, 
     num_blocks = [-(-context // 16) for _, context in lens]
     order = torch.randperm(sum(num_blocks), dtype=torch.int32)
     tables = torch.zeros(len(lens), max(num_blocks), dtype=torch.int32)
-    for span, blocks in enumerate(torch.split(order, num_blocks)):  # type: ignore[no-untyped-call]
+    for span, blocks in enumerate(torch.split(order, num_blocks)):
         tables[span, : len(blocks)] = blocks
     queries, contexts = (tuple(pair[i] for pair in lens) for i in range(2))
     spans = AttentionSpans(queries, contexts, tables.cuda(), 16)
