@@ -27,6 +27,7 @@ def make_engine(folder: Path, **options: Any) -> Engine:
         "num_slots": 8,
         "num_blocks": 64,
         "block_size": 4,
+        "is_poisoned": False,
     }
     cache = CacheConfig(**{name: options.pop(name, value) for name, value in sizes.items()})
     defaults = {"dtype": "auto", "device": "cpu", "threads": 1, "batch_invariant": False}
