@@ -15,10 +15,11 @@ from penstock_server.engine import Engine, describe, is_out_of_memory
 from penstock_server.errors import StartError
 from penstock_server.grammar import Grammars
 from penstock_server.kv_cache import KVCache, block_bytes, budget_bytes
+from penstock_server.layers.heads import share_heads
 from penstock_server.layers.placement import Placement
 from penstock_server.log import stage
-from penstock_server.models.config import ModelSpec
 from penstock_server.models.decoder import Decoder
+from penstock_server.models.spec import ModelSpec
 from penstock_server.slots import Slots
 from penstock_server.weights import load_weights
 
@@ -38,9 +39,10 @@ def load_engine(config: ServerConfig, spec: ModelSpec, checkpoint: Checkpoint) -
     torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.world_size))
     with stage(logger, "group"):
         group = Group(config.group)
-    num_kv_heads = group.share(spec.num_kv_heads, "num_key_value_heads")
+    num_kv_heads = share_heads(group, spec.num_heads, spec.num_kv_heads).num_kv_heads
     with stage(logger, "weights"):
-        model = Decoder(spec, Placement(group, dtype, config.batch_invariant), device)
+        placement = Placement(group, dtype, config.batch_invariant)
+        model = Decoder(spec, placement, device, config.cache.max_sequence_len)
         _allocating("the weights", load_weights, model, checkpoint, device)
     limits = _limits(
         config.cache, spec, group, block_bytes(spec, num_kv_heads, config.cache.block_size, dtype), device

@@ -15,7 +15,7 @@ from penstock_server.config import MAX_MESSAGE_BYTES, ServerConfig
 from penstock_server.errors import StartError
 from penstock_server.interceptor import ErrorInterceptor
 from penstock_server.load import load_engine
-from penstock_server.models.config import ModelSpec
+from penstock_server.models.spec import ModelSpec
 from penstock_server.pb import engine_pb2_grpc
 from penstock_server.service import SERVICE_NAME, EngineService
 from penstock_server.step_loop import StepLoop

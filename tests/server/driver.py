@@ -21,6 +21,11 @@ Execute = Callable[[Plan], Any]
 
 def make_engine(folder: Path, **options: Any) -> Engine:
     """An engine in this process, small by default."""
+    return load_engine(engine_config(folder, **options), load_spec(folder), Checkpoint.open(folder))
+
+
+def engine_config(folder: Path, **options: Any) -> ServerConfig:
+    """Settings of a small engine."""
     sizes = {
         "max_sequence_len": None,
         "max_step_tokens": None,
@@ -30,7 +35,7 @@ def make_engine(folder: Path, **options: Any) -> Engine:
     }
     cache = CacheConfig(**{name: options.pop(name, value) for name, value in sizes.items()})
     defaults = {"dtype": "auto", "device": "cpu", "threads": 1, "batch_invariant": False}
-    config = ServerConfig(
+    return ServerConfig(
         model_path=folder,
         uds_path=folder / "unused.sock",
         json_output=False,
@@ -39,7 +44,6 @@ def make_engine(folder: Path, **options: Any) -> Engine:
         cache=cache,
         **{**defaults, **options},
     )
-    return load_engine(config, load_spec(folder), Checkpoint.open(folder))
 
 
 def execute_on(engine: Engine) -> Execute:
@@ -63,6 +67,8 @@ class Sequence:
     slot: int | None = None
     blocks: list[int] = field(default_factory=list)
     computed: int = 0
+    # What it held last: nobody has written there since, unless the blocks were given out again.
+    left_blocks: list[int] = field(default_factory=list)
 
     @property
     def tokens(self) -> list[int]:
@@ -102,6 +108,13 @@ class Driver:
         if retired:
             self.send(Plan(self.epoch, 0, retired=retired))
         return sequences
+
+    def share_prefix(self, donor: Sequence, sequence: Sequence) -> None:
+        """Give a sequence the full blocks of one that ended and began with the same tokens, as a prefix cache does."""
+        shared = min(len(sequence.tokens) - 1, len(donor.tokens) - 1) // self.block_size
+        sequence.blocks = donor.left_blocks[:shared]
+        sequence.computed = shared * self.block_size
+        self.free_blocks = [block for block in self.free_blocks if block not in sequence.blocks]
 
     def send(self, plan: Plan) -> Any:
         """Number a plan and run it."""
@@ -147,7 +160,7 @@ class Driver:
                     sequence.slot,
                     sequence.tokens,
                     len(sequence.prompt),
-                    blocks,
+                    list(sequence.blocks),
                     sequence.params,
                     sequence.grammar,
                 )
@@ -164,6 +177,7 @@ class Driver:
         assert slot is not None
         self.free_slots.append(slot)
         self.free_blocks += sequence.blocks
+        sequence.left_blocks = sequence.blocks
         sequence.slot, sequence.blocks, sequence.computed = None, [], 0
         return slot
 

@@ -66,7 +66,7 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
     "broken config": (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
     "deep config": (lambda f: (f / "config.json").write_text("[" * 10**6), "not valid JSON"),
     "list config": (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
-    "unknown family": (lambda f: change_config(f, model_type="mamba"), "supported: llama, qwen2, qwen3"),
+    "unknown family": (lambda f: change_config(f, model_type="mamba"), "supported: cohere, cohere2, falcon"),
     "remote code": (
         lambda f: change_config(f, model_type="mine", auto_map={"AutoModel": "x.Y"}),
         "not supported",
@@ -76,8 +76,12 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
     "negative": (lambda f: change_config(f, num_hidden_layers=-1), "num_hidden_layers is -1"),
     "text for a number": (lambda f: change_config(f, vocab_size="many"), "vocab_size is 'many'"),
     "heads": (lambda f: change_config(f, num_key_value_heads=3), "no multiple of num_key_value_heads 3"),
-    "activation": (lambda f: change_config(f, hidden_act="gelu"), "hidden_act 'gelu'"),
-    "rope": (lambda f: change_config(f, rope_parameters={"rope_type": "longrope"}), "rope type 'longrope'"),
+    "activation": (lambda f: change_config(f, hidden_act="relu"), "hidden_act is 'relu'"),
+    "rope": (lambda f: change_config(f, rope_parameters={"rope_type": "spiral"}), "rope type is 'spiral'"),
+    "rope factors": (
+        lambda f: change_config(f, rope_parameters={"rope_type": "longrope"}),
+        "short_factor is None; expected a list of 9",
+    ),
     "rope factor": (lambda f: change_config(f, rope_parameters={"rope_type": "linear"}), "factor"),
     "quantized": (lambda f: change_config(f, quantization_config={"bits": 4}), "quantized"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no *.safetensors file"),

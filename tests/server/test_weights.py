@@ -29,8 +29,8 @@ def load(folder: Any, rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> 
     read: list[int] = []
     original = weights.read_slice
 
-    def counting(opened: Any, piece: weights.Piece) -> torch.Tensor:
-        part = original(opened, piece)
+    def counting(opened: Any, name: str, piece: weights.Piece) -> torch.Tensor:
+        part = original(opened, name, piece)
         read.append(part.nbytes)
         return part
 
@@ -78,7 +78,7 @@ def test_shapes_are_compared_before_anything_is_allocated(
     saved = saved_model()
     checkpoint = Checkpoint.open(saved.folder)
     del checkpoint.entries["model.norm.weight"]
-    monkeypatch.setattr(weights, "_allocate", lambda *_: pytest.fail("allocated"))
+    monkeypatch.setattr(weights, "allocate", lambda *_: pytest.fail("allocated"))
     model = Decoder(load_spec(saved.folder), Placement(rank_of(0, 1), torch.float32), CPU)
     with pytest.raises(StartError, match=r"model\.norm\.weight is in no safetensors file"):
         weights.load_weights(model, checkpoint, CPU)
