@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock_server.checkpoint import Checkpoint
 from penstock_server.config import CacheConfig, GroupConfig, ServerConfig
 from penstock_server.engine import Engine
 from penstock_server.load import load_engine
-from penstock_server.models.registry import load_spec
+from penstock_server.model_folder import open_folder
 from penstock_server.plan import Admit, Append, Grammar, Outcome, Plan, SamplingParams, Span
 
 Execute = Callable[[Plan], Any]
@@ -21,7 +20,8 @@ Execute = Callable[[Plan], Any]
 
 def make_engine(folder: Path, **options: Any) -> Engine:
     """An engine in this process, small by default."""
-    return load_engine(engine_config(folder, **options), load_spec(folder), Checkpoint.open(folder))
+    config = engine_config(folder, **options)
+    return load_engine(config, open_folder(folder, config.load_format))
 
 
 def engine_config(folder: Path, **options: Any) -> ServerConfig:
@@ -34,7 +34,13 @@ def engine_config(folder: Path, **options: Any) -> ServerConfig:
         "block_size": 4,
     }
     cache = CacheConfig(**{name: options.pop(name, value) for name, value in sizes.items()})
-    defaults = {"dtype": "auto", "device": "cpu", "threads": 1, "batch_invariant": False}
+    defaults = {
+        "load_format": "safetensors",
+        "dtype": "auto",
+        "device": "cpu",
+        "threads": 1,
+        "batch_invariant": False,
+    }
     return ServerConfig(
         model_path=folder,
         uds_path=folder / "unused.sock",

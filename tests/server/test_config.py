@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import models_page
 import pytest
 from family_models import CASES
 from penstock_server.errors import StartError
@@ -91,3 +92,7 @@ def test_what_cannot_be_served_names_key_and_value(
 ) -> None:
     with pytest.raises(StartError, match=message):
         spec_of(tmp_path, **{**sizes(), **config})
+
+
+def test_the_page_of_models_is_what_the_registry_says() -> None:
+    assert models_page.PAGE.read_text() == models_page.page(), "run `make docs`"

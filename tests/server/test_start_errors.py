@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from driver import make_engine
-from penstock_server.checkpoint import Checkpoint
 from penstock_server.errors import StartError
+from penstock_server.model_folder import open_folder
 from penstock_server.models.registry import load_spec
 from shard_client import run_shard
 
@@ -84,7 +84,7 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "rope factor": (lambda f: change_config(f, rope_parameters={"rope_type": "linear"}), "factor"),
     "quantized": (lambda f: change_config(f, quantization_config={"bits": 4}), "quantized"),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), "no *.safetensors file"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no *.safetensors"),
     "pickled weights": (swap_for_bin, "save_pretrained"),
     "empty file": (lambda f: truncate(f, 0), "truncated or not a safetensors file"),
     "cut in the header": (lambda f: truncate(f, 100), "truncated or not a safetensors file"),
@@ -107,8 +107,7 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 def _open(folder: Path) -> None:
-    load_spec(folder)
-    Checkpoint.open(folder)
+    open_folder(folder)
 
 
 @pytest.mark.parametrize("name", CHEAP)

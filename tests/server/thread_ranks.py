@@ -15,11 +15,10 @@ import pytest
 import torch
 from driver import Execute, engine_config
 from penstock_server import distributed
-from penstock_server.checkpoint import Checkpoint
 from penstock_server.config import GroupConfig
 from penstock_server.engine import Engine
 from penstock_server.load import load_engine
-from penstock_server.models.registry import load_spec
+from penstock_server.model_folder import open_folder
 from penstock_server.plan import Plan
 
 _TIMEOUT_S = 60.0
@@ -72,7 +71,7 @@ def engines(
 
     def load(rank: int) -> Engine:
         config = replace(engine_config(folder, **options), group=GroupConfig(rank, size, folder))
-        return load_engine(config, load_spec(folder), Checkpoint.open(folder))
+        return load_engine(config, open_folder(folder))
 
     with ThreadPoolExecutor(size) as pool:
         yield list(pool.map(load, range(size)))

@@ -56,8 +56,7 @@ def _scale(spec: RopeSpec, inv_freq: torch.Tensor, max_sequence_len: int) -> tup
 
 
 def _scale_llama3(spec: RopeSpec, inv_freq: torch.Tensor) -> torch.Tensor:
-    low = spec.scaling.get("low_freq_factor", 1.0)
-    high = spec.scaling.get("high_freq_factor", 4.0)
+    low, high = spec.scaling["low_freq_factor"], spec.scaling["high_freq_factor"]
     # Full turns within the original context.
     turns = spec.scaling["original_max_position_embeddings"] * inv_freq / (2 * math.pi)
     smooth: torch.Tensor = ((turns - low) / (high - low)).clamp(0, 1)

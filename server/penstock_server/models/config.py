@@ -18,6 +18,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
 _MAX_LAYERS = 4096
 _MAX_EXPERTS = 4096
 
@@ -73,7 +74,7 @@ def build_spec(family: Family, raw: dict[str, Any], path: Path) -> ModelSpec:
         / (fields.number_fact(family.logit_divisor) or 1.0),
         logit_soft_cap=fields.number_fact(family.logit_soft_cap),
         tied_embeddings=fields.fact("tie_word_embeddings"),
-        dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
+        dtype=_dtype(fields),
         eos_token_ids=_eos_token_ids(raw, path.with_name("generation_config.json")),
     )
 
@@ -153,6 +154,16 @@ def _moe(fields: Fields, experts: Experts) -> MoeSpec:
         interleaved=experts.interleaved,
         shared_size=fields.integer(experts.shared_size) if experts.shared_size else 0,
     )
+
+
+def _dtype(fields: Fields) -> str:
+    """The type of the weights, by any of the names it was given over time."""
+    key = "dtype" if fields.get("dtype") is not None else "torch_dtype"
+    written = fields.get(key, "float32")
+    name = str(written).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise fields.error(key, written, f"one of {', '.join(_DTYPES)}")
+    return name
 
 
 def _eos_token_ids(raw: dict[str, Any], generation_config: Path) -> tuple[int, ...]:

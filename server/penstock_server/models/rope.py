@@ -94,5 +94,9 @@ class _Reader:
         found.setdefault("factor", max(self.max_sequence_len / original, 1.0))
         if kind == "longrope":
             found |= {key: inner.numbers(key, rotary_dim // 2) for key in ("short_factor", "long_factor")}
+        if kind == "llama3" and found.setdefault("high_freq_factor", 4.0) <= found.setdefault(
+            "low_freq_factor", 1.0
+        ):
+            raise inner.error("high_freq_factor", found["high_freq_factor"], "a number above low_freq_factor")
         found["truncate"] = bool(inner.get("truncate", True))
         return found

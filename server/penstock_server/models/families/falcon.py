@@ -50,6 +50,7 @@ FALCON = Family(
     mlp_bias="bias",
     qkv_layout="grouped",
     gated=False,
+    parallel="parallel_attn",
     names=_NAMES,
     adapt=_adapt,
 )
