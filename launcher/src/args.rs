@@ -49,6 +49,10 @@ pub struct ModelArgs {
     /// Type of weights and activations [default: the model's own]
     #[arg(long, env)]
     pub dtype: Option<Dtype>,
+
+    /// Where the weights come from; `dummy` fills the model with noise and reads none, for measuring
+    #[arg(long, env, default_value = "safetensors")]
+    pub load_format: LoadFormat,
 }
 
 /// How it is computed.
@@ -112,6 +116,15 @@ pub enum Dtype {
     Bfloat16,
 }
 
+/// Where the weights come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LoadFormat {
+    /// The model's folder
+    Safetensors,
+    /// Nowhere: they are noise
+    Dummy,
+}
+
 /// Where the shards compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Device {
@@ -162,6 +175,15 @@ impl std::fmt::Display for Dtype {
             Self::Float32 => "float32",
             Self::Float16 => "float16",
             Self::Bfloat16 => "bfloat16",
+        })
+    }
+}
+
+impl std::fmt::Display for LoadFormat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Safetensors => "safetensors",
+            Self::Dummy => "dummy",
         })
     }
 }

@@ -186,6 +186,7 @@ impl Group<'_> {
         let device = if self.device == Device::Cuda { "cuda" } else { "cpu" };
         let given = [
             ("model-path", Some(self.places.model_path.display().to_string())),
+            ("load-format", Some(self.args.model.load_format.to_string())),
             ("uds-path", Some(socket.display().to_string())),
             ("rank", Some(rank.to_string())),
             ("world-size", Some(self.num_shards.to_string())),

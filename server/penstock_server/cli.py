@@ -52,18 +52,16 @@ def _stop_early(_number: int, _frame: object) -> None:
 
 def _serve(config: ServerConfig) -> int:
     begun = time.perf_counter()
-    from penstock_server.checkpoint import Checkpoint
-    from penstock_server.models.registry import load_spec
+    from penstock_server.model_folder import open_folder
 
     # Pure Python, so that a wrong folder is refused in milliseconds, before torch is imported.
     with log.stage(logger, "config"):
         unix_socket.prepare(config.uds_path)
-        spec = load_spec(config.model_path)
-        checkpoint = Checkpoint.open(config.model_path)
+        folder = open_folder(config.model_path, config.load_format)
     _wait_asleep()
     with log.stage(logger, "import"):
         from penstock_server.server import serve
-    return serve(config, spec, checkpoint, begun)
+    return serve(config, folder, begun)
 
 
 def _wait_asleep() -> None:
@@ -92,6 +90,7 @@ def parse(argv: list[str]) -> ServerConfig:
 def _config(flags: argparse.Namespace) -> ServerConfig:
     return ServerConfig(
         model_path=flags.model_path,
+        load_format=flags.load_format,
         uds_path=flags.uds_path,
         dtype=flags.dtype,
         device=flags.device,
@@ -129,6 +128,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--version", action="version", version=__version__)
     add("--model-path", type=Path, required=True, help="local folder with config.json and safetensors")
+    add("--load-format", choices=("safetensors", "dummy"), default="safetensors",
+        help="dummy: weights are noise and none are read, for measuring")  # fmt: skip
     add("--uds-path", type=Path, required=True, help="Unix socket this rank serves on")
     add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")
     add("--world-size", type=_positive, default=1, help="size of the tensor-parallel group")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from penstock_server.models.config import ModelSpec
+from penstock_server.models.spec import ModelSpec
 
 # On the CPU the pool competes with the weights and the user's other programs for the same memory.
 CPU_BUDGET_BYTES = 4 * 1024**3
