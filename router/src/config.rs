@@ -23,11 +23,12 @@ pub struct RouterConfig {
     pub shard_sockets: Vec<PathBuf>,
 
     /// Whether a launcher reads stdout, restarts shards that failed, and restarts this router
-    #[arg(long, hide = true)]
+    #[arg(long, hide = true, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
     pub supervised: bool,
 
     /// How often the launcher has restarted this router
     #[arg(long, hide = true, default_value_t = 0)]
+    #[serde(skip)]
     pub router_restarts: u64,
 
     /// The settings shared with the launcher

@@ -234,7 +234,8 @@ impl Error {
 impl IntoResponse for Error {
     /// TGI's body; the error itself travels along as an extension, for the layer that words it anew under /v1.
     fn into_response(self) -> Response {
-        if self.status().is_server_error() {
+        // A probe that is told of a loss is no news: the loss itself is in the log.
+        if self.status().is_server_error() && self.kind() != "healthcheck" {
             tracing::warn!(kind = self.kind(), detail = ?self, "request failed");
         }
         let mut response = (self.status(), Json(self.native_body())).into_response();

@@ -95,6 +95,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             num_blocks=flags.num_blocks,
             block_size=flags.block_size,
         ),
+        faults=tuple(flags.fault),
     )
 
 
@@ -147,4 +148,5 @@ def _parser() -> argparse.ArgumentParser:
         type=_natural,
         help="inherited pipe; the shard exits at once when its other end closes",
     )
+    add("--fault", action="append", default=[], help=argparse.SUPPRESS)
     return parser
