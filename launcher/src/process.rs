@@ -85,6 +85,11 @@ impl Process {
         let _ = nix::sys::signal::kill(self.group, Signal::SIGTERM);
     }
 
+    /// Asks a router to end its streams with an error, and itself.
+    pub fn cut_short(&self) {
+        let _ = nix::sys::signal::kill(self.group, Signal::SIGQUIT);
+    }
+
     /// Kills it and all it started. Harmless when they are gone.
     pub fn kill(&self) {
         let _ = killpg(self.group, Signal::SIGKILL);

@@ -115,6 +115,7 @@ impl Runner {
         match action {
             Action::Start(id) => self.start(id),
             Action::Terminate(id) => self.with(id, Process::terminate),
+            Action::CutShort => self.with(ProcessId::Router, Process::cut_short),
             Action::Kill(id) => self.with(id, Process::kill),
             Action::ClosePort => self.port = Port::Closed,
             Action::SetTimer(timer, after) => drop(self.timers.insert(timer, deadline_in(after))),

@@ -284,7 +284,7 @@ impl Supervisor {
         vec![report, Action::ClosePort, Action::Terminate(ProcessId::Router), set(Timer::Stop, grace)]
     }
 
-    /// The router ends its streams with an error on its second SIGTERM. It still needs its shards until it is gone.
+    /// The router ends its streams with an error. It still needs its shards until it is gone.
     fn cut_short(&mut self) -> Vec<Action> {
         if self.is_cut_short() {
             self.phase = Phase::Stopping;
@@ -292,7 +292,7 @@ impl Supervisor {
         }
         self.ending = Ending::CutShort;
         let report = Action::Report(Report::CutShort);
-        vec![report, Action::Terminate(ProcessId::Router), set(Timer::Stop, STOP_TIMEOUT)]
+        vec![report, Action::CutShort, set(Timer::Stop, STOP_TIMEOUT)]
     }
 
     fn is_cut_short(&self) -> bool {
@@ -313,7 +313,10 @@ impl Supervisor {
     /// The router goes first in the list, so that it is told before its shards are gone.
     fn stop_all(&mut self) -> Vec<Action> {
         self.phase = Phase::Stopping;
-        let terminate = self.alive.iter().rev().map(|&id| Action::Terminate(id));
+        let terminate = self.alive.iter().rev().map(|&id| match id {
+            ProcessId::Router => Action::CutShort,
+            ProcessId::Shard(_) => Action::Terminate(id),
+        });
         let mut actions: Vec<_> = [Action::ClosePort].into_iter().chain(terminate).collect();
         actions.push(set(Timer::Stop, STOP_TIMEOUT));
         actions

@@ -133,6 +133,7 @@ fn too_many_restarts_end_everything_with_a_reason() {
     }
     let actions = supervisor.on(Event::Exited(Router, exit(false)), at(40));
     let report = Report::TooManyRestarts(Part::Router, 3, LIMIT.window);
+    assert!(!actions.contains(&Action::CutShort), "there is no router to tell");
     assert!(actions.contains(&Action::Report(report)));
     supervisor.on(Event::Exited(Shard(0), exit(true)), at(41));
     let last = supervisor.on(Event::Exited(Shard(1), exit(true)), at(41));
@@ -167,7 +168,7 @@ fn a_second_signal_or_the_end_of_the_grace_cuts_requests_short() {
         let mut supervisor = serving();
         supervisor.on(Event::StopRequested, at(1));
         let actions = supervisor.on(second, at(2));
-        assert!(actions.contains(&Action::Terminate(Router)));
+        assert!(actions.contains(&Action::CutShort));
         assert!(!actions.contains(&Action::Terminate(Shard(0))));
         assert!(supervisor.on(Event::TimeUp(Timer::Stop), at(7)).contains(&Action::Kill(Shard(0))));
         for id in [Router, Shard(0)] {

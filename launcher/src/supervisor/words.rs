@@ -76,6 +76,8 @@ pub enum Action {
     Start(ProcessId),
     /// Ask a process to end (SIGTERM). Those that are already gone are skipped.
     Terminate(ProcessId),
+    /// Have the router end its streams with an error and go (SIGQUIT): two equal signals may arrive as one.
+    CutShort,
     /// Kill a process and all it started (SIGKILL to its group).
     Kill(ProcessId),
     /// No router will be started any more: give up the port.
