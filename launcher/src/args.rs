@@ -8,13 +8,17 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args as ClapArgs, CommandFactory, FromArgMatches, Parser, ValueEnum};
 use penstock_router::config::RouterOptions;
 
+use crate::supervisor::RestartLimit;
+
 /// Serve a large language model over HTTP
 ///
 /// Starts one shard per GPU (or one on the CPU), waits until they are ready, then starts the router. Ctrl-C or
 /// SIGTERM lets running requests finish and stops; a second one stops at once.
 ///
-/// Exit codes: 0 stopped as asked; 1 could not start, or a process died; 2 wrong usage, or the port is taken;
-/// 3 stopped as asked, but running requests were cut short.
+/// What dies while it serves is restarted, and running requests go on.
+///
+/// Exit codes: 0 stopped as asked; 1 could not start; 2 wrong usage, or the port is taken; 3 stopped as asked, but
+/// running requests were cut short; 4 gave up, because shards or router had to be restarted too often.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "launcher", version, args_override_self = true)]
 pub struct Args {
@@ -95,6 +99,18 @@ pub struct ProcessArgs {
     #[arg(long, short, env, default_value_t = 90)]
     pub graceful_termination_timeout: u64,
 
+    /// Restarts of the shards, and of the router, within --restart-window; one more ends the server
+    #[arg(long, env, default_value_t = 10)]
+    pub max_restarts: u32,
+
+    /// Seconds in which restarts are counted
+    #[arg(long, env, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    pub restart_window: u64,
+
+    /// FAULT HOOK, for tests only: what a shard is to do wrong, see server/penstock_server/faults.py
+    #[arg(long, hide = true)]
+    pub fault: Vec<String>,
+
     /// Print what is known of the machine and the installation, and exit
     #[arg(long = "env", short = 'e')]
     pub print_environment: bool,
@@ -161,6 +177,11 @@ impl ProcessArgs {
     /// How long the shards may take to load.
     pub fn startup_timeout(&self) -> Duration {
         Duration::from_secs(self.startup_timeout)
+    }
+
+    /// How often what dies is restarted.
+    pub fn restart_limit(&self) -> RestartLimit {
+        RestartLimit { count: self.max_restarts, window: Duration::from_secs(self.restart_window) }
     }
 
     /// How long running requests may take to finish.

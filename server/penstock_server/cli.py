@@ -107,6 +107,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             block_size=flags.block_size,
             is_poisoned=flags.poison_cache,
         ),
+        faults=tuple(flags.fault),
     )
 
 
@@ -162,4 +163,5 @@ def _parser() -> argparse.ArgumentParser:
         type=_natural,
         help="inherited pipe; the shard exits at once when its other end closes",
     )
+    add("--fault", action="append", default=[], help=argparse.SUPPRESS)
     return parser

@@ -54,3 +54,5 @@ class ServerConfig:
     parent_pipe_fd: int | None
     group: GroupConfig
     cache: CacheConfig
+    # Fault hooks, for tests only.
+    faults: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from penstock_server import faults as faulty
 from penstock_server.config import MAX_MESSAGE_BYTES, ServerConfig
 from penstock_server.errors import StartError
 from penstock_server.interceptor import ErrorInterceptor
@@ -42,11 +43,14 @@ class StopPipe:
 
 def serve(config: ServerConfig, folder: ModelFolder, begun: float) -> int:
     """Load and serve until SIGTERM; returns the exit code. `begun`: perf_counter at the start, for the log."""
+    faults = faulty.parse(config.faults, config.group.rank) if config.faults else None
     engine = load_engine(config, folder)
+    if faults is not None:
+        engine = faulty.FaultyEngine(engine, faults)
     stop_pipe = StopPipe()
     _install_signals(stop_pipe, has_parent=config.parent_pipe_fd is not None)
     loop = StepLoop(engine, on_failure=stop_pipe.stop)
-    service = EngineService(loop)
+    service = EngineService(loop) if faults is None else faulty.FaultyService(loop, faults)
     beats = health.HealthServicer(experimental_non_blocking=True)
     server = _listen(config.uds_path, service, beats)
     loop.start()
