@@ -8,7 +8,7 @@ use crate::app::AppState;
 use crate::chat::{Conversation, Message};
 use crate::error::Error;
 use crate::generation::EngineStatus;
-use crate::scheduler::{Failure, Refused};
+use crate::scheduler::{Failure, Grammar, Refused};
 use crate::text_stream::{Generated, TextStream, TextStreamContext};
 use crate::validation::{Checked, Dialect, Parameters, ValidRequest, check};
 
@@ -45,12 +45,17 @@ pub struct Prepared {
 
 impl AppState {
     /// Validates and tokenizes.
-    pub async fn prepare(&self, prompt: Prompt, parameters: Parameters) -> Result<Prepared, Error> {
+    pub async fn prepare(&self, prompt: Prompt, mut parameters: Parameters) -> Result<Prepared, Error> {
         let started = Instant::now();
         let dialect = parameters.dialect;
+        let grammar = parameters.grammar.take();
         let checked = check(parameters, &self.limits)?;
         let tokens = self.tokenize(prompt, &checked, dialect).await?;
-        let request = checked.fit(tokens, &self.limits)?;
+        let mut request = checked.fit(tokens, &self.limits)?;
+        if let Some(grammar) = grammar {
+            self.check_grammar(&grammar, dialect.name("grammar")).await?;
+            request = request.constrained(grammar, dialect)?;
+        }
         let validation = started.elapsed();
         self.metrics.record_valid(validation, request.prompt.len(), request.max_new_tokens);
         Ok(Prepared { request, dialect, validation })
@@ -84,6 +89,14 @@ impl AppState {
                 self.tokenizer.run(move |_| chat.encode(conversation)).await
             }
         }
+    }
+
+    async fn check_grammar(&self, grammar: &Grammar, param: &'static str) -> Result<(), Error> {
+        if !self.engine.facts().abilities.iter().any(|ability| ability == "grammar") {
+            let reason = "this model's tokenizer cannot be constrained".to_owned();
+            return Err(Error::Grammar { param, reason });
+        }
+        self.grammars.check(grammar, param).await
     }
 
     /// Refuses what is empty, or so long that it cannot fit even if it were made of the longest tokens.

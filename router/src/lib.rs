@@ -9,7 +9,8 @@
 //! - [`error`]: everything that can go wrong for a client
 //! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
 //! - [`inference`], [`text_stream`]: from a prompt to running sequences and their text
-//! - [`tokenizer`], [`detokenizer`], [`stop`]: text to tokens and back
+//! - [`tokenizer`], [`detokenizer`], [`stop`]: text to tokens and back; [`workers`] are the threads for what takes long
+//! - [`grammar`]: what constrains an output, checked before it is accepted
 //! - [`chat`], [`chat_template`], [`control_tokens`], [`python_json`]: conversations to tokens
 //! - [`generation`]: the handle by which a route starts a generation and reads its events
 //! - [`scheduler`]: the pure state machine that owns requests, slots and KV blocks
@@ -29,6 +30,7 @@ pub mod engine;
 pub mod engine_loop;
 pub mod error;
 pub mod generation;
+pub mod grammar;
 pub mod inference;
 pub mod limits;
 pub mod logprobs;
@@ -45,6 +47,7 @@ pub mod text_stream;
 pub mod tgi;
 pub mod tokenizer;
 pub mod validation;
+pub mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +62,7 @@ use caller::CallerNames;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
 use engine::{Engine, EngineError, EngineFacts, ShardedEngine};
+use grammar::Grammars;
 use limits::{LimitsError, RequestLimits};
 use metrics::Metrics;
 use scheduler::SchedulerConfig;
@@ -104,6 +108,8 @@ pub async fn serve(
     let limits = RequestLimits::new(&options.limits, &facts)?;
     let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
     let scheduler = scheduler_config(options, &facts);
+    let grammars =
+        Grammars::new(tokenizer.vocabulary().clone(), facts.vocab_size, facts.eos_token_ids.clone())?;
     let state = AppState {
         model: Arc::new(ModelInfo {
             id: config.model_id.clone(),
@@ -113,6 +119,7 @@ pub async fn serve(
         limits: Arc::new(limits),
         tokenizer,
         chat: chat.map(Arc::new),
+        grammars,
         callers: CallerNames::default(),
         engine: engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
         metrics: metrics.clone(),

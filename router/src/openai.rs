@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use crate::caller::Caller;
 use crate::chat::{Conversation, Message};
 use crate::error::Error;
+use crate::grammar;
 use crate::inference::Prompt;
 use crate::metrics::SequenceTimes;
 use crate::text_stream::Finish;
@@ -155,7 +156,6 @@ impl<'de> Deserialize<'de> for Seed {
 impl ChatRequest {
     /// Splits the request into conversation and parameters.
     pub fn into_parts(self, caller: Caller) -> Result<(Prompt, Parameters), Error> {
-        refuse_format(self.response_format.as_ref())?;
         let uses_tools = allows_tools(self.tool_choice.as_ref())?;
         let parameters = Parameters {
             dialect: Dialect::Chat,
@@ -175,6 +175,7 @@ impl ChatRequest {
             seed: self.seed.map(|Seed(seed)| seed),
             top_n_tokens: self.top_logprobs.filter(|_| self.logprobs == Some(true)),
             logit_bias: self.logit_bias.map_or(Ok(Vec::new()), LogitBias::into_pairs)?,
+            grammar: self.response_format.as_ref().map_or(Ok(None), grammar::from_response_format)?,
             hints: SchedulingHints {
                 caller,
                 priority: self.priority,
@@ -199,7 +200,6 @@ impl ChatRequest {
 impl CompletionRequest {
     /// The parameters, the same for all prompts. `n` of `best_of` sequences are shown, the best first.
     pub fn parameters(&self, caller: Caller) -> Result<Parameters, Error> {
-        refuse_format(self.response_format.as_ref())?;
         if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
             return Err(Error::NotSupported("suffix"));
         }
@@ -223,6 +223,7 @@ impl CompletionRequest {
             top_n_tokens: self.logprobs,
             prompt_logprobs: self.echoes() && self.logprobs.is_some(),
             logit_bias: self.logit_bias.clone().map_or(Ok(Vec::new()), LogitBias::into_pairs)?,
+            grammar: self.response_format.as_ref().map_or(Ok(None), grammar::from_response_format)?,
             hints: SchedulingHints {
                 caller,
                 priority: self.priority,
@@ -314,14 +315,6 @@ fn pair(id: &str, bias: &Value) -> Result<(u64, f64), Error> {
         let message = format!("`logit_bias` must map token ids to numbers. Given: {id:?}: {bias}");
         Error::invalid("logit_bias", message)
     })
-}
-
-fn refuse_format(format: Option<&Value>) -> Result<(), Error> {
-    match format {
-        None => Ok(()),
-        Some(format) if format["type"] == "text" => Ok(()),
-        Some(_) => Err(Error::NotSupported("response_format")),
-    }
 }
 
 /// Whether the model is to see the tools.
@@ -461,7 +454,6 @@ mod tests {
     #[test]
     fn what_is_not_built_is_refused_by_name() {
         for (field, value) in [
-            ("response_format", json!({"type": "json_object"})),
             ("tool_choice", json!("required")),
             ("tool_choice", json!({"type": "function", "function": {"name": "f"}})),
         ] {
