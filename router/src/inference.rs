@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use futures::future::try_join_all;
 
 use crate::app::AppState;
-use crate::chat::{Conversation, Message};
+use crate::chat::{Conversation, EncodedChat, Message};
 use crate::error::Error;
 use crate::generation::EngineStatus;
+use crate::reply::{Constraint, ReplyFormat};
 use crate::scheduler::{Failure, Grammar, Refused};
 use crate::text_stream::{Generated, TextStream, TextStreamContext};
 use crate::validation::{Checked, Dialect, Parameters, ValidRequest, check};
@@ -39,6 +40,8 @@ pub struct Prepared {
     pub request: ValidRequest,
     /// Whose words the client speaks.
     pub dialect: Dialect,
+    /// How to read what the model writes.
+    pub reply: ReplyFormat,
     /// Time spent on validation and tokenization.
     pub validation: Duration,
 }
@@ -50,15 +53,14 @@ impl AppState {
         let dialect = parameters.dialect;
         let grammar = parameters.grammar.take();
         let checked = check(parameters, &self.limits)?;
-        let tokens = self.tokenize(prompt, &checked, dialect).await?;
-        let mut request = checked.fit(tokens, &self.limits)?;
-        if let Some(grammar) = grammar {
-            self.check_grammar(&grammar, dialect.name("grammar")).await?;
+        let encoded = self.encode(prompt, grammar, &checked, dialect).await?;
+        let mut request = checked.fit(encoded.tokens, &self.limits)?;
+        if let Some(grammar) = self.checked_grammar(encoded.constraint).await? {
             request = request.constrained(grammar, dialect)?;
         }
         let validation = started.elapsed();
         self.metrics.record_valid(validation, request.prompt.len(), request.max_new_tokens);
-        Ok(Prepared { request, dialect, validation })
+        Ok(Prepared { request, dialect, reply: encoded.reply, validation })
     }
 
     /// Queues all sequences of a request. Refused at once when there is no room.
@@ -77,26 +79,44 @@ impl AppState {
         }
     }
 
-    async fn tokenize(&self, prompt: Prompt, checked: &Checked, dialect: Dialect) -> Result<Vec<u32>, Error> {
-        match prompt {
-            Prompt::Tokens(tokens) => Ok(tokens),
+    async fn encode(
+        &self,
+        prompt: Prompt,
+        grammar: Option<Grammar>,
+        checked: &Checked,
+        dialect: Dialect,
+    ) -> Result<EncodedChat, Error> {
+        let tokens = match prompt {
+            Prompt::Tokens(tokens) => tokens,
             Prompt::Text(text) => {
                 self.check_text(&text, checked, dialect)?;
-                self.tokenizer.encode(text).await
+                self.tokenizer.encode(text).await?
             }
             Prompt::Chat(conversation) => {
                 let chat = self.chat.clone().ok_or_else(no_template)?;
-                self.tokenizer.run(move |_| chat.encode(conversation)).await
+                return self.tokenizer.run(move |_| chat.encode(conversation, grammar)).await;
             }
-        }
+        };
+        let param = dialect.name("grammar");
+        let constraint = grammar.map(|grammar| Constraint { grammar, param, is_optional: false });
+        Ok(EncodedChat { tokens, reply: ReplyFormat::default(), constraint })
     }
 
-    async fn check_grammar(&self, grammar: &Grammar, param: &'static str) -> Result<(), Error> {
-        if !self.engine.facts().abilities.iter().any(|ability| ability == "grammar") {
-            let reason = "this model's tokenizer cannot be constrained".to_owned();
-            return Err(Error::Grammar { param, reason });
+    /// The grammar, if it works.
+    async fn checked_grammar(&self, constraint: Option<Constraint>) -> Result<Option<Grammar>, Error> {
+        let Some(Constraint { grammar, param, is_optional }) = constraint else { return Ok(None) };
+        let checked = match self.engine.facts().abilities.iter().any(|ability| ability == "grammar") {
+            true => self.grammars.check(&grammar, param).await,
+            false => {
+                let reason = "this model's tokenizer cannot be constrained".to_owned();
+                Err(Error::Grammar { param, reason })
+            }
+        };
+        match checked {
+            Ok(()) => Ok(Some(grammar)),
+            Err(Error::Grammar { .. }) if is_optional => Ok(None),
+            Err(error) => Err(error),
         }
-        self.grammars.check(grammar, param).await
     }
 
     /// Refuses what is empty, or so long that it cannot fit even if it were made of the longest tokens.
@@ -130,6 +150,7 @@ impl AppState {
         let context = TextStreamContext {
             request: &prepared.request,
             dialect: prepared.dialect,
+            shown: prepared.reply.shown.clone(),
             seed,
             tokenizer: &self.tokenizer,
             metrics: &self.metrics,

@@ -6,9 +6,12 @@
 //! - [`config`]: everything that can be set, parsed once and passed down
 //! - [`app`], [`routes`]: the HTTP service; [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
 //! - [`tgi`], [`openai`], [`logprobs`], [`response_headers`]: the words of the two families of clients
+//! - [`assistant`]: what the assistant says, in OpenAI's words
 //! - [`error`]: everything that can go wrong for a client
 //! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
 //! - [`inference`], [`text_stream`]: from a prompt to running sequences and their text
+//! - [`tools`]: the functions that a chat request offers
+//! - [`reply`]: what a model wrote, taken apart into reasoning, text and calls of tools
 //! - [`tokenizer`], [`detokenizer`], [`stop`]: text to tokens and back; [`workers`] are the threads for what takes long
 //! - [`grammar`]: what constrains an output, checked before it is accepted
 //! - [`chat`], [`chat_template`], [`control_tokens`], [`python_json`]: conversations to tokens
@@ -19,6 +22,7 @@
 //! - [`metrics`], [`shutdown`]: what an operator sees, and how serving ends
 
 pub mod app;
+pub mod assistant;
 pub mod body;
 pub mod caller;
 pub mod chat;
@@ -37,6 +41,7 @@ pub mod logprobs;
 pub mod metrics;
 pub mod openai;
 pub mod python_json;
+pub mod reply;
 pub mod response_headers;
 pub mod routes;
 pub mod scheduler;
@@ -46,6 +51,7 @@ pub mod stop;
 pub mod text_stream;
 pub mod tgi;
 pub mod tokenizer;
+pub mod tools;
 pub mod validation;
 pub mod workers;
 

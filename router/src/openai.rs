@@ -11,6 +11,7 @@ use crate::grammar;
 use crate::inference::Prompt;
 use crate::metrics::SequenceTimes;
 use crate::text_stream::Finish;
+use crate::tools::{ToolFields, Tools};
 use crate::validation::{Dialect, Parameters, SchedulingHints};
 
 /// The body of `/v1/chat/completions`.
@@ -35,6 +36,8 @@ pub struct ChatRequest {
     pub top_p: Option<f64>,
     pub tools: Option<Vec<Map<String, Value>>>,
     pub tool_choice: Option<Value>,
+    pub parallel_tool_calls: Option<bool>,
+    pub tool_prompt: Option<String>,
     pub response_format: Option<Value>,
     pub top_k: Option<i64>,
     pub min_p: Option<f64>,
@@ -156,7 +159,12 @@ impl<'de> Deserialize<'de> for Seed {
 impl ChatRequest {
     /// Splits the request into conversation and parameters.
     pub fn into_parts(self, caller: Caller) -> Result<(Prompt, Parameters), Error> {
-        let uses_tools = allows_tools(self.tool_choice.as_ref())?;
+        let tools = Tools::from_fields(ToolFields {
+            tools: self.tools,
+            tool_choice: self.tool_choice,
+            parallel_tool_calls: self.parallel_tool_calls,
+            tool_prompt: self.tool_prompt,
+        })?;
         let parameters = Parameters {
             dialect: Dialect::Chat,
             is_stream: self.stream.unwrap_or(false),
@@ -185,10 +193,9 @@ impl ChatRequest {
             },
             ..Parameters::default()
         };
-        let tools = self.tools.filter(|tools| uses_tools && !tools.is_empty());
         let conversation = Conversation {
             messages: self.messages,
-            tools: tools.map(|tools| tools.into_iter().map(Value::Object).collect()),
+            tools,
             template_kwargs: self.chat_template_kwargs.unwrap_or_default(),
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message,
@@ -317,15 +324,6 @@ fn pair(id: &str, bias: &Value) -> Result<(u64, f64), Error> {
     })
 }
 
-/// Whether the model is to see the tools.
-fn allows_tools(choice: Option<&Value>) -> Result<bool, Error> {
-    match choice.map(|choice| choice.as_str()) {
-        None | Some(Some("auto")) => Ok(true),
-        Some(Some("none")) => Ok(false),
-        Some(_) => Err(Error::NotSupported("tool_choice")),
-    }
-}
-
 /// Tokens counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
@@ -452,27 +450,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_built_is_refused_by_name() {
-        for (field, value) in [
-            ("tool_choice", json!("required")),
-            ("tool_choice", json!({"type": "function", "function": {"name": "f"}})),
-        ] {
-            let error = chat(json!({field: value})).err().unwrap();
-            assert_eq!(error, Error::NotSupported(field));
-            assert_eq!(error.status(), 422);
-        }
-        assert!(chat(json!({"response_format": {"type": "text"}, "tool_choice": "auto"})).is_ok());
-    }
-
-    #[test]
     fn tool_choice_none_hides_the_tools() {
-        let tools = |choice: &str| match chat(json!({"tools": [{"type": "function"}], "tool_choice": choice}))
-        {
+        let tool = json!({"type": "function", "function": {"name": "f"}});
+        let tools = |choice: &str| match chat(json!({"tools": [tool], "tool_choice": choice})) {
             Ok((Prompt::Chat(conversation), _)) => conversation.tools,
             _ => panic!("a conversation"),
         };
         assert_eq!(tools("none"), None);
-        assert_eq!(tools("auto"), Some(json!([{"type": "function"}])));
+        assert_eq!(tools("auto").unwrap().described(), json!([tool]));
     }
 
     #[test]

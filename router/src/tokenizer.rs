@@ -11,8 +11,8 @@ use crate::workers::{NoResult, Workers, WorkersConfig};
 
 /// Prompts that may wait for a thread. At a millisecond each this is a second of work for two threads.
 const MAX_WAITING: usize = 1024;
-/// What a thread gets by default.
-const STACK_BYTES: usize = 2 << 20;
+/// Schemas of tools are measured by recursion, up to a thousand levels.
+const STACK_BYTES: usize = 8 << 20;
 
 /// Why there is no tokenizer.
 #[derive(Debug, Error)]

@@ -11,9 +11,7 @@ use super::schema;
 use crate::detokenizer::Vocabulary;
 use crate::scheduler::{Grammar, GrammarKind};
 
-const MAX_SCHEMA_BYTES: usize = 256 << 10;
-/// Of regular expressions and Lark.
-const MAX_TEXT_BYTES: usize = 32 << 10;
+const MAX_BYTES: usize = 256 << 10;
 /// Of 1 to 2 kB each; as in the shard's `grammar.py`.
 const MAX_LEXER_STATES: usize = 50_000;
 const MAX_REASON_CHARS: usize = 300;
@@ -51,13 +49,9 @@ impl Compiler {
 }
 
 fn parse(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
-    let max_bytes = match grammar.kind {
-        GrammarKind::JsonSchema => MAX_SCHEMA_BYTES,
-        GrammarKind::Regex | GrammarKind::Lark => MAX_TEXT_BYTES,
-    };
     let given = grammar.text.len();
-    if given > max_bytes {
-        return Err(format!("it may have at most {max_bytes} bytes. Given: {given}"));
+    if given > MAX_BYTES {
+        return Err(format!("it may have at most {MAX_BYTES} bytes. Given: {given}"));
     }
     Ok(match grammar.kind {
         GrammarKind::Regex => TopLevelGrammar::from_regex(&grammar.text),
@@ -70,10 +64,12 @@ fn parse(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
     })
 }
 
+/// As the shard's llguidance sees it: there every added token is a special one, which text never spells.
 fn trie(vocabulary: &Vocabulary, vocab_size: u32, eos_token_ids: &[u32]) -> TokTrie {
-    let spell = |id| match vocabulary.is_special(id) {
-        true => [vec![TokTrie::SPECIAL_TOKEN_MARKER], vocabulary.token_bytes(id)].concat(),
-        false => vocabulary.token_bytes(id),
+    let added = vocabulary.tokenizer().get_added_tokens_decoder();
+    let spell = |id| match added.get(&id) {
+        Some(token) => [&[TokTrie::SPECIAL_TOKEN_MARKER], token.content.as_bytes()].concat(),
+        None => vocabulary.token_bytes(id),
     };
     let words: Vec<Vec<u8>> = (0..vocab_size).map(spell).collect();
     let eos = eos_token_ids.first().copied().unwrap_or(0);

@@ -81,6 +81,12 @@ impl Grammars {
     }
 }
 
+/// A schema as other grammars embed it, if it is not too much work.
+pub(crate) fn schema_text(schema: &serde_json::Value) -> Result<String, String> {
+    schema::check_size(schema)?;
+    Ok(parse::with_settings(schema.clone()).to_string())
+}
+
 impl LazyCompiler {
     fn get(&self) -> Result<&Compiler, String> {
         let build = || Compiler::new(&self.vocabulary, self.vocab_size, &self.eos_token_ids);

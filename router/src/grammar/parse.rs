@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use crate::error::Error;
 use crate::scheduler::{Grammar, GrammarKind};
 
+/// Of regular expressions and Lark.
+const MAX_TEXT_BYTES: usize = 32 << 10;
 const WHITESPACE: &str = r" |\n[ \t]{0,24}";
 const TYPES: &str = "text, json_object, json_schema, json, regex, grammar";
 
@@ -63,17 +65,24 @@ impl Reader {
             other => Some(other.clone()),
         };
         match parsed {
-            Some(Value::Object(mut schema)) => {
-                schema.insert("x-guidance".to_owned(), settings());
-                Ok(json_schema(&Value::Object(schema)))
-            }
-            Some(Value::Bool(anything)) => Ok(json_schema(&Value::Bool(anything))),
+            Some(schema @ (Value::Object(_) | Value::Bool(_))) => Ok(json_schema(schema)),
             _ => self.refuse(format!("`{}.{place}` must be a JSON schema", self.param)),
         }
     }
 
     fn text(&self, kind: GrammarKind, value: &Value) -> Result<Grammar, Error> {
         match value.as_str() {
+            Some(text) if text.len() > MAX_TEXT_BYTES => {
+                let given = text.len();
+                self.refuse(format!(
+                    "`{}.value` may have at most {MAX_TEXT_BYTES} bytes. Given: {given}",
+                    self.param
+                ))
+            }
+            // What is embedded would not be measured.
+            Some(text) if kind == GrammarKind::Lark && text.contains('%') => {
+                self.refuse(format!("`{}.value` may hold no directives (`%json`, `%ignore` ..)", self.param))
+            }
             Some(text) if !text.is_empty() => Ok(Grammar { kind, text: text.to_owned() }),
             _ => self.refuse(format!("`{}.value` must be a string that is not empty", self.param)),
         }
@@ -85,7 +94,7 @@ impl Reader {
 }
 
 fn any_object() -> Grammar {
-    json_schema(&json!({ "type": "object", "x-guidance": settings() }))
+    json_schema(json!({ "type": "object" }))
 }
 
 /// What llguidance reads from a schema: a client's would turn checks off. Room for any layout, but not for spaces
@@ -94,8 +103,16 @@ fn settings() -> Value {
     json!({ "whitespace_pattern": WHITESPACE })
 }
 
-fn json_schema(schema: &Value) -> Grammar {
-    Grammar { kind: GrammarKind::JsonSchema, text: schema.to_string() }
+fn json_schema(schema: Value) -> Grammar {
+    Grammar { kind: GrammarKind::JsonSchema, text: with_settings(schema).to_string() }
+}
+
+/// A schema with our settings.
+pub(super) fn with_settings(mut schema: Value) -> Value {
+    if let Value::Object(fields) = &mut schema {
+        fields.insert("x-guidance".to_owned(), settings());
+    }
+    schema
 }
 
 #[cfg(test)]
@@ -152,6 +169,8 @@ mod tests {
             (json!({"type": "json_schema", "json_schema": {"schema": []}}), "`grammar.json_schema.schema`"),
             (json!({"type": "regex", "value": ""}), "`grammar.value`"),
             (json!({"type": "grammar"}), "`grammar.value`"),
+            (json!({"type": "grammar", "value": "start: %json {}"}), "`%json`"),
+            (json!({"type": "regex", "value": "a".repeat(40_000)}), "Given: 40000"),
         ] {
             let error = from_native(&format).unwrap_err();
             assert_eq!(error.param(), Some("grammar"));
