@@ -1,5 +1,7 @@
 //! Connections over TCP and their limits: each one below, at and above its limit.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
 mod support;
 
 use std::net::SocketAddr;
