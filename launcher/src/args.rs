@@ -53,6 +53,10 @@ pub struct ModelArgs {
     /// Type of weights and activations [default: the model's own]
     #[arg(long, env)]
     pub dtype: Option<Dtype>,
+
+    /// Where the weights come from; `dummy` fills the model with noise and reads none, for measuring
+    #[arg(long, env, default_value = "safetensors")]
+    pub load_format: LoadFormat,
 }
 
 /// How it is computed.
@@ -73,6 +77,14 @@ pub struct ShardArgs {
     /// Most sequences that run at once [default: what the device has room for]
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub max_batch_size: Option<u32>,
+
+    /// A request's tokens do not depend on what shares its batch, to the last bit; slower
+    #[arg(long, env)]
+    pub batch_invariant: bool,
+
+    /// For tests: whatever KV cache was not written for a sequence is made NaN before it computes; slow
+    #[arg(long, hide = true)]
+    pub poison_cache: bool,
 }
 
 /// How the processes are run.
@@ -118,6 +130,15 @@ pub enum Dtype {
     Float16,
     /// 16 bits, more range, less precision
     Bfloat16,
+}
+
+/// Where the weights come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LoadFormat {
+    /// The model's folder
+    Safetensors,
+    /// Nowhere: they are noise
+    Dummy,
 }
 
 /// Where the shards compute.
@@ -175,6 +196,15 @@ impl std::fmt::Display for Dtype {
             Self::Float32 => "float32",
             Self::Float16 => "float16",
             Self::Bfloat16 => "bfloat16",
+        })
+    }
+}
+
+impl std::fmt::Display for LoadFormat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Safetensors => "safetensors",
+            Self::Dummy => "dummy",
         })
     }
 }

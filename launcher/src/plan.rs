@@ -238,6 +238,7 @@ impl Group<'_> {
         let device = if self.device == Device::Cuda { "cuda" } else { "cpu" };
         let given = [
             ("model-path", Some(self.places.model_path.display().to_string())),
+            ("load-format", Some(self.args.model.load_format.to_string())),
             ("uds-path", Some(socket.display().to_string())),
             ("rank", Some(rank.to_string())),
             ("world-size", Some(self.num_shards.to_string())),
@@ -256,7 +257,12 @@ impl Group<'_> {
         ];
         let mut flags: Vec<String> =
             given.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value?))).collect();
-        flags.extend(self.args.router.json_output.then(|| "--json-output".to_owned()));
+        let switches = [
+            ("--json-output", self.args.router.json_output),
+            ("--batch-invariant", shards.batch_invariant),
+            ("--poison-cache", shards.poison_cache),
+        ];
+        flags.extend(switches.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name.to_owned()));
         flags.extend(self.args.process.fault.iter().map(|fault| format!("--fault={fault}")));
         flags
     }

@@ -17,6 +17,7 @@ use crate::caller::CallerNames;
 use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::generation::EngineHandle;
+use crate::grammar::Grammars;
 use crate::limits::RequestLimits;
 use crate::metrics::Metrics;
 use crate::openai::Head;
@@ -36,6 +37,8 @@ pub struct AppState {
     pub tokenizer: Tokenizer,
     /// Conversations to tokens; `None` if the model has no chat template.
     pub chat: Option<Arc<ChatFormat>>,
+    /// What constrains outputs, checked.
+    pub grammars: Grammars,
     /// Who sends them.
     pub callers: CallerNames,
     /// Where requests go.
@@ -144,7 +147,7 @@ async fn word_errors_for_openai(request: Request, next: Next) -> Response {
         Some(error) if is_openai => {
             let (mut parts, _) = response.into_parts();
             parts.headers.remove(header::CONTENT_LENGTH);
-            (parts.status, parts.headers, Json(error.openai_body())).into_response()
+            (error.openai_status(), parts.headers, Json(error.openai_body())).into_response()
         }
         _ => response,
     }

@@ -7,10 +7,14 @@
 //! - [`http_server`]: connections and their limits
 //! - [`app`], [`routes`]: the HTTP service; [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
 //! - [`tgi`], [`openai`], [`logprobs`], [`response_headers`]: the words of the two families of clients
+//! - [`assistant`]: what the assistant says, in OpenAI's words
 //! - [`error`]: everything that can go wrong for a client
 //! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
 //! - [`inference`], [`text_stream`]: from a prompt to running sequences and their text
-//! - [`tokenizer`], [`detokenizer`], [`stop`]: text to tokens and back
+//! - [`tools`]: the functions that a chat request offers
+//! - [`reply`]: what a model wrote, taken apart into reasoning, text and calls of tools
+//! - [`tokenizer`], [`detokenizer`], [`stop`]: text to tokens and back; [`workers`] are the threads for what takes long
+//! - [`grammar`]: what constrains an output, checked before it is accepted
 //! - [`chat`], [`chat_template`], [`control_tokens`], [`python_json`]: conversations to tokens
 //! - [`generation`]: the handle by which a route starts a generation and reads its events
 //! - [`scheduler`]: the pure state machine that owns requests, slots and KV blocks
@@ -19,6 +23,7 @@
 //! - [`metrics`], [`shutdown`], [`supervised`]: what an operator sees, how serving ends, what the launcher is told
 
 pub mod app;
+pub mod assistant;
 pub mod body;
 pub mod caller;
 pub mod chat;
@@ -30,6 +35,7 @@ pub mod engine;
 pub mod engine_loop;
 pub mod error;
 pub mod generation;
+pub mod grammar;
 pub mod http_server;
 pub mod inference;
 pub mod limits;
@@ -37,6 +43,7 @@ pub mod logprobs;
 pub mod metrics;
 pub mod openai;
 pub mod python_json;
+pub mod reply;
 pub mod response_headers;
 pub mod routes;
 pub mod scheduler;
@@ -47,7 +54,9 @@ pub mod supervised;
 pub mod text_stream;
 pub mod tgi;
 pub mod tokenizer;
+pub mod tools;
 pub mod validation;
+pub mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +69,7 @@ use caller::CallerNames;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
 use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine};
+use grammar::Grammars;
 use http_server::HttpServer;
 use limits::{LimitsError, RequestLimits};
 use metrics::Metrics;
@@ -106,6 +116,8 @@ pub async fn serve(
     let limits = RequestLimits::new(&options.limits, &facts)?;
     let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
     let scheduler = scheduler_config(options, &facts);
+    let grammars =
+        Grammars::new(tokenizer.vocabulary().clone(), facts.vocab_size, facts.eos_token_ids.clone())?;
     let state = AppState {
         model: Arc::new(ModelInfo {
             id: config.model_id.clone(),
@@ -115,6 +127,7 @@ pub async fn serve(
         limits: Arc::new(limits),
         tokenizer,
         chat: chat.map(Arc::new),
+        grammars,
         callers: CallerNames::default(),
         engine: engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
         metrics: metrics.clone(),
