@@ -73,6 +73,14 @@ pub struct ShardArgs {
     /// Most sequences that run at once [default: what the device has room for]
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub max_batch_size: Option<u32>,
+
+    /// A request's tokens do not depend on what shares its batch, to the last bit; slower
+    #[arg(long, env)]
+    pub batch_invariant: bool,
+
+    /// For tests: whatever KV cache was not written for a sequence is made NaN before it computes; slow
+    #[arg(long, hide = true)]
+    pub poison_cache: bool,
 }
 
 /// How the processes are run.

@@ -206,7 +206,12 @@ impl Group<'_> {
         ];
         let mut flags: Vec<String> =
             given.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value?))).collect();
-        flags.extend(self.args.router.json_output.then(|| "--json-output".to_owned()));
+        let switches = [
+            ("--json-output", self.args.router.json_output),
+            ("--batch-invariant", shards.batch_invariant),
+            ("--poison-cache", shards.poison_cache),
+        ];
+        flags.extend(switches.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name.to_owned()));
         flags
     }
 }

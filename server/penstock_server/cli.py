@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import time
@@ -57,9 +58,20 @@ def _serve(config: ServerConfig) -> int:
     with log.stage(logger, "config"):
         unix_socket.prepare(config.uds_path)
         folder = open_folder(config.model_path, config.load_format)
+    _wait_asleep()
     with log.stage(logger, "import"):
         from penstock_server.server import serve
     return serve(config, folder, begun)
+
+
+def _wait_asleep() -> None:
+    """Has OpenMP's threads sleep while they wait for each other, unless the user chose; read once, when torch loads.
+
+    By default they spin. On a machine that does anything else too, they then spin while the one they wait for is off
+    its core: a step of small products was seen to take a hundred times as long.
+    """
+    if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
+        os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 def parse(argv: list[str]) -> ServerConfig:
@@ -93,6 +105,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             num_slots=flags.num_slots,
             num_blocks=flags.num_blocks,
             block_size=flags.block_size,
+            is_poisoned=flags.poison_cache,
         ),
     )
 
@@ -142,6 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=_positive, help="compute threads; default: cores divided by the world size")
     add("--batch-invariant", action="store_true",
         help="a request's tokens do not depend on what shares its batch, to the last bit; slower")  # fmt: skip
+    add("--poison-cache", action="store_true", help="for tests: KV cache that was not written is NaN; slow")
     add("--json-output", action="store_true", help="log one JSON object a line")
     add(
         "--parent-pipe-fd",

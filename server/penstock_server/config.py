@@ -35,6 +35,8 @@ class CacheConfig:
     num_slots: int
     num_blocks: int | None
     block_size: int
+    # Whatever was not written is NaN, so that a test sees it where it is read.
+    is_poisoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,8 @@ class Engine:
         if not spans:
             return PendingOutcome(plan, list(errors.values()), Timings(upload_us=clock.lap_us()))
         step = self.slots.stage(spans)
+        if self.cache.is_poisoned:
+            self.cache.poison(self.slots.unwritten(spans))
         try:
             return self._compute(plan, step, list(errors.values()), clock)
         except (MemoryError, RuntimeError) as error:

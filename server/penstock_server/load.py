@@ -52,7 +52,9 @@ def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
         config.cache, spec, group, block_bytes(spec, num_kv_heads, config.cache.block_size, dtype), device
     )
     sizes = (num_kv_heads, limits.num_blocks, limits.block_size)
-    cache = _allocating("the KV cache (see --num-blocks)", KVCache, spec, *sizes, dtype, device)
+    cache = _allocating(
+        "the KV cache (see --num-blocks)", KVCache, spec, *sizes, dtype, device, config.cache.is_poisoned
+    )
     grammars = Grammars(config.model_path, spec.vocab_size, spec.eos_token_ids)
     slots = Slots(limits, grammars, device, config.batch_invariant)
     engine = Engine(model, cache, slots, group, describe(spec, slots, model, device, group))

@@ -32,6 +32,7 @@ def engine_config(folder: Path, **options: Any) -> ServerConfig:
         "num_slots": 8,
         "num_blocks": 64,
         "block_size": 4,
+        "is_poisoned": False,
     }
     cache = CacheConfig(**{name: options.pop(name, value) for name, value in sizes.items()})
     defaults = {

@@ -19,7 +19,7 @@ const MAX_PREEMPTIONS: u32 = 3;
 /// Where no target is set, prefill may stretch a step with decodes by this factor.
 const MAX_STRETCH: f64 = 1.9;
 /// Tokens of prompt that every step computes whatever the decodes take, so that prompts get on.
-const MIN_CHUNK: u32 = 16;
+const MIN_CHUNK: u32 = 4;
 
 /// A plan in the making.
 struct StepBuilder {
