@@ -299,6 +299,7 @@ async fn info_tells_model_and_limits() {
     assert_eq!(info["max_total_tokens"], 200);
     assert_eq!(info["max_input_tokens"], 199);
     assert_eq!(info["model_dtype"], "float32");
+    assert_eq!(info["model_impl"], "native");
     assert_eq!(info["max_concurrent_requests"], 8);
 }
 

@@ -6,6 +6,7 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use crate::app::AppState;
+use crate::engine::EngineFacts;
 
 /// `/info`
 pub fn router() -> Router<AppState> {
@@ -21,6 +22,7 @@ async fn info(State(app): State<AppState>) -> Json<Value> {
         "model_dtype": facts.dtype,
         "model_device_type": facts.device.split(':').next(),
         "model_type": facts.model_type,
+        "model_impl": model_impl(facts),
         "model_pipeline_tag": "text-generation",
         "num_shard": facts.world_size,
         "max_concurrent_requests": app.model.max_concurrent_requests,
@@ -39,4 +41,10 @@ async fn info(State(app): State<AppState>) -> Json<Value> {
         "sha": null,
         "docker_label": null,
     }))
+}
+
+/// Whose modelling code computes.
+fn model_impl(facts: &EngineFacts) -> &'static str {
+    let by_transformers = facts.abilities.iter().any(|ability| ability == "transformers");
+    if by_transformers { "transformers" } else { "native" }
 }
