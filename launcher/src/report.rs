@@ -108,7 +108,7 @@ fn died(id: ProcessId, exit: &Exit, consequence: Consequence) -> String {
 
 fn not_ready(ids: &[ProcessId], consequence: Consequence) -> String {
     let (names, follows) = (names(ids), follows(consequence));
-    format!("{names} did not get ready in time, {follows}; --startup-timeout allows more")
+    format!("{names} did not get ready in time; --startup-timeout allows more; {follows}")
 }
 
 fn too_many(part: Part, count: u32, window: Duration) -> String {
