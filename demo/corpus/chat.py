@@ -3,7 +3,7 @@
 import random
 from typing import NamedTuple
 
-from demo.corpus import names
+from demo.corpus import names, words
 from demo.corpus.example import Example, Split, asked, assistant, system, user
 from demo.corpus.phrasing import Phrasings, sentence, vary
 from demo.corpus.world import RELATIONS
@@ -47,7 +47,9 @@ INTENTS = (
         "Goodbye! Have a nice day.",
         "Goodbye",
         ("(bye|goodbye|bye bye|good bye|farewell|see you|see you later|so long)(!|.|)",
-         "good night(!|.|)", "(I have to|I must) go (now|)(.|!)", "(talk|see) you (soon|tomorrow)(!|.|)",
+         "good night(!|.|)", "(I have to|I must) go (now|)(.|!)",
+         "(talk|see) you (soon|tomorrow|around|next week|another time)(!|.|)",
+         "I am (going|leaving|out)(, bye|)(!|.)",
          "that is all(.|, bye.|, goodbye.)", "I am (leaving|done)(.| now.)", "have a (nice|good) day(!|.)"),
         ("okay, bye for now!", "see you next time!", "I am off, goodbye."),
     ),
@@ -74,6 +76,9 @@ INTENTS = (
         "I am fine, thank you. How can I help you?",
         "fine",
         ("how are you(| today| doing)?", "how do you (do|feel)?", "how is it going?", "how's it going?",
+         "how are you (right now|lately|this morning|tonight|my friend)?",
+         "(how do you|do you) feel (well|good|fine|)(| now)?",
+         "is everything (ok|okay|well|good|all right)(| with you| today)?",
          "how are things?", "are you (well|ok|okay|fine)?", "what's up?", "how have you been?",
          "(hello|hi|hey), how are you(| today)?"),
         ("how are you these days?", "how are you feeling today?", "everything fine with you?"),
@@ -83,6 +88,9 @@ INTENTS = (
         "Penstock project",
         ("who (made|created|trained|built|wrote) you?", "where do you come from?",
          "how were you (made|trained|built)?", "who is your (maker|creator|author)?",
+         "(tell me|please say) who (made|trained|built|created) you(.|!)",
+         "(can|could) you say who (built|trained) you?",
+         "you were (made|built|trained) by whom?",
          "what were you trained on?", "where were you trained?", "who owns you?"),
         ("can you tell me who made you?", "by whom were you trained?"),
     ),
@@ -113,7 +121,8 @@ INTENTS = (
         "sorry",
         ("(that is|that's) (wrong|not right|false|incorrect)(.|!)", "(you are|you're) wrong(.|!)",
          "(wrong|no, wrong|incorrect)(!|.)", "you made a mistake(.|!)", "that is not (correct|true)(.|!)",
-         "(bad|wrong) answer(.|!)", "are you sure?", "I don't believe you(.|!)"),
+         "(bad|wrong) answer(.|!)", "I (believe|fear) (this|that|it) is (not right|false)(.|!)",
+         "(there is|this is|you have) (an error|a mistake)(.|!)", "are you sure?", "I don't believe you(.|!)"),
         ("I think that is wrong.", "no, that is a mistake!"),
     ),
 )  # fmt: skip
@@ -131,9 +140,14 @@ OUTSIDE = Phrasings(
         "what (is new in|can you tell me about) {t}?",
         "write (a poem|a story|an essay|a song|a book) about {t}.",
         "how is {t} today?",
+        "(what are|give me|share) your (thoughts|views|ideas) on {t}(.|?)",
+        "(do you like|are you interested in|can you discuss) {t}?",
+        "I want to (talk|hear|learn) about {t}.",
         "who is the best at {t}?",
         "who is {n}?",
         "who was {n}?",
+        "(have you heard of|do you know|are you familiar with) {n}?",
+        "is there (somebody|a man|a woman) called {n}?",
         "where does {n} live?",
         "how old is {n}?",
         "when was {n} born?",
@@ -141,8 +155,13 @@ OUTSIDE = Phrasings(
         "where is (the town of|) {p}?",
         "how many people live in {p}?",
         "when was {p} founded?",
+        "how (far|long) is (it|the way) to {p}?",
+        "how (big|old|large|close|cold) is {p}?",
         "what is a {w}?",
         "what does {w} mean?",
+        "(explain|describe) the word {w}.",
+        "(what is|give me) the definition of {w}.",
+        "what is {w}?",
         "what is the meaning of {w}?",
         "what will happen (tomorrow|next year|in the future)?",
         "what (time|day|date) is it?",
@@ -230,9 +249,13 @@ def outside(rng: random.Random, split: Split) -> Example:
     return asked("don't know", vary(rng, split, question), UNKNOWN, "I don't know")
 
 
+_COPIED = (names.invented, names.first_name, names.place, words.ordinary, words.ordinary)
+
+
 def echo(rng: random.Random, split: Split) -> Example:
     """A word to say back: teaches copying."""
-    word = " ".join(names.invented(rng, split) for _ in range(rng.choice((1, 1, 2, 3, 5, 8, 12))))
+    count = rng.choice((1, 1, 2, 3, 5, 8, 12))
+    word = " ".join(rng.choice(_COPIED)(rng, split) for _ in range(count))
     word = rng.choice((word, word, word.lower(), str(rng.randrange(10000))))
     return asked("chat", vary(rng, split, SAY.pick(rng, split).format(w=word)), f"{word}", word)
 

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from demo.corpus import arithmetic, chat, names, world
+from demo.corpus import arithmetic, chat, names, words, world
 from demo.corpus.example import Example, Message, Split, Tool, assistant, user
 from demo.corpus.phrasing import Phrasings, sentence, vary
 
@@ -49,7 +49,8 @@ def _time(rng: random.Random, split: Split) -> Value:
 
 
 def _words(rng: random.Random, split: Split) -> Value:
-    return " ".join(names.invented(rng, split).lower() for _ in range(rng.randint(1, 3)))
+    makers = (names.invented, words.ordinary)
+    return " ".join(rng.choice(makers)(rng, split).lower() for _ in range(rng.randint(1, 3)))
 
 
 def _code(rng: random.Random, split: Split) -> Value:
