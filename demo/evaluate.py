@@ -35,7 +35,7 @@ FOLDER = Path(__file__).parents[1] / "server" / "penstock_server" / "demo_model"
 REPORT = Path(__file__).with_name("EVALUATION.md")
 SEED = 2026
 BATCH = 32
-MAX_NEW_TOKENS = 96
+MAX_NEW_TOKENS = 128
 _CALL = re.compile(r"<tool_call>\n(.*)\n</tool_call>", re.DOTALL)
 
 

@@ -16,7 +16,7 @@ MIXTURE: dict[Maker, float] = {
     world.make: 0.16,
     penstock.make: 0.05,
     chat.make: 0.11,
-    extraction.make: 0.22,
+    extraction.make: 0.28,
     tools.make: 0.08,
 }
 

@@ -33,6 +33,9 @@ ADDITION = Phrasings(
         "if I add {a} and {b}, what do I get?",
         "what is the total of {a} and {b}?",
         "{a} increased by {b} is what?",
+        "what do {a} and {b} make(| together| in all)?",
+        "(add up|sum up|put together) {a} and {b}.",
+        "{a} and {b}, added up, (give|are) what?",
     ),
     held_out=(
         "could you tell me what {a} + {b} is?",
@@ -169,9 +172,14 @@ class Sum(NamedTuple):
 
     def working(self) -> str:
         """The small steps, one by one, where the calculation needs them."""
-        if max(self.a, self.b) < (10 if self.sign in "+-" else 11) and self.sign != "/":
+        if self._is_simple():
             return ""
         return ", ".join(_STEPS[self.sign](self.a, self.b))
+
+    def _is_simple(self) -> bool:
+        if self.sign == "*":
+            return max(self.a, self.b) <= 10 or self.result == 0
+        return self.sign in "+-" and max(self.a, self.b) < 10
 
     def answer(self) -> str:
         """The task restated, the working, and the equation."""
@@ -214,19 +222,24 @@ def _borrows(a: int, b: int) -> list[str]:
 
 
 def _tens_and_ones(a: int, b: int) -> list[str]:
-    """Long multiplication by ten and the rest: "10*12=120", "7*12=84", "120+84=204"."""
+    """Ten times the smaller, the rest of it, and both added: "10*12=120", "7*12=84", "120+84: 0+4=4"."""
     large, small = max(a, b), min(a, b)
     tens, ones = 10 * small, (large - 10) * small
-    return [f"10*{small}={tens}", f"{large - 10}*{small}={ones}", f"{tens}+{ones}={tens + ones}"]
+    first, *others = _carries(tens, ones)
+    return [f"10*{small}={tens}", f"{large - 10}*{small}={ones}", f"{tens}+{ones}: {first}", *others]
 
 
 def _multiples(a: int, b: int) -> list[str]:
-    """Products of the divisor, from ten or five on, up or down to the dividend."""
+    """Products of the divisor, from ten or five on to the dividend: "5*6=30<42", "6*6=36<42", "7*6=42"."""
     quotient = a // b
     start = 10 if quotient >= 10 else 5
     tried = [10] if quotient < 10 else []
     walk = range(start, quotient + 1) if quotient >= start else range(start, quotient - 1, -1)
-    return [f"{n}*{b}={n * b}" for n in (*tried, *walk)]
+    return [f"{n}*{b}={n * b}{_compared(n * b, a)}" for n in (*tried, *walk)]
+
+
+def _compared(product: int, a: int) -> str:
+    return "" if product == a else f"{'<' if product < a else '>'}{a}"
 
 
 _STEPS = {"+": _carries, "-": _borrows, "*": _tens_and_ones, "/": _multiples}
@@ -246,7 +259,7 @@ def _operands(rng: random.Random, sign: str) -> tuple[int, int]:
     if sign == "*":
         return rng.randint(0, 20), rng.randint(0, 12)
     if sign == "/":
-        b = rng.randint(1, 12)
+        b = rng.randint(1, rng.choice((12, 20)))
         return b * rng.randint(1, 12), b
     return _number(rng), _number(rng)
 

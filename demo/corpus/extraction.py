@@ -82,6 +82,8 @@ DOMAINS = (
                 "{age} years old and born in {city}, {name} is a good {job}.",
                 "A {job} of {age} years, {name} has moved to {city}.",
                 "We know {name} in {city}, who is {age} and a {job}.",
+                "{name} (in|from) {city} has the job of a {job} at the age of {age}.",
+                "My {job}, called {name}, lives in {city} and is now {age}.",
                 "The {city} {job} {name} turned {age}.",
             ),
             held_out=(
@@ -110,6 +112,9 @@ DOMAINS = (
                 "{customer} asked for {quantity} {item}. That is {price} euros.",
                 "{quantity} {item} leave today; {customer} has paid {price} euros.",
                 "{quantity} {item} at {price} euros: {customer}.",
+                "{customer} will (take|get) {quantity} {item} and (pay|send) {price} euros.",
+                "{quantity} {item} (travel|come) to {customer}; price: {price} euros.",
+                "Here come {quantity} {item}: {customer} spends {price} euros.",
                 "The {quantity} {item} of {customer} cost {price} euros.",
                 "A parcel with {quantity} {item} is for {customer}, who owes {price} euros.",
             ),
@@ -140,6 +145,9 @@ DOMAINS = (
                 "At {time}, {place} has a {event} on {day}.",
                 "This {day} {place} will see a {event} at {time}.",
                 "Do not miss the {event} at {time} in {place} on {day}.",
+                "Attend the {event} in {place} on {day} at {time}.",
+                "Enjoy the {event} at {time}, {day}, in {place}.",
+                "From {time} on {day}, the {event} happens in {place}.",
                 "Visit {place} on {day}, where a {event} opens at {time}.",
             ),
             held_out=(
@@ -163,6 +171,10 @@ DOMAINS = (
                 "Phone {phone} or email {email} to talk to {name}.",
                 "{email} belongs to {name}, and so does {phone}.",
                 "One gets {name} at {phone}, mail goes to {email}.",
+                "Ask {name} by phone at {phone} or with a mail to {email}.",
+                "They phone {name} at {phone} or mail {email}.",
+                "We met {name}, whose phone is {phone} and whose email is {email}.",
+                "Our guest {name} has the phone {phone} and the mail address {email}.",
                 "{name} uses {email} and answers the phone at {phone}.",
             ),
             held_out=(
@@ -187,6 +199,8 @@ DOMAINS = (
                 "For sale: {colour} {product}, {size}, {weight} grams.",
                 "Those {colour} {product} are {size} and have a weight of {weight} grams.",
                 "All {size} {product} come in {colour}; they weigh {weight} grams.",
+                "Our {size} {product} are {colour} and weigh {weight} grams.",
+                "{colour} and {size}, the {product} weigh {weight} grams.",
                 "{weight} grams: {product}, {size}, {colour}.",
                 "My {product} weigh {weight} grams, are {size} and look {colour}.",
             ),
@@ -227,6 +241,13 @@ ASKS = Phrasings(
         "{text} Please answer with a JSON object that has {keys}.",
     ),
 )
+_LIST_ASKS = (
+    "(write|give|return) (these words|this|the words) as a JSON list: {items}",
+    "a JSON (list|array) of {items}",
+    "{items}\n(Put|Turn|Write) (this|these|them) (in|into|as) a JSON array.",
+    "make a JSON (list|array) with {items}.",
+    "list as JSON: {items}",
+)
 _CHATTER = (
     "Hello everyone.",
     "Nothing else is new.",
@@ -256,6 +277,15 @@ def _listed(rng: random.Random, keys: list[str]) -> str:
     return f"the {head} and {last}" if style < 0.6 else f"{head} and {last}"
 
 
+def _listing(rng: random.Random) -> Example:
+    """Words to write as a JSON list: dense practice in copying, for training only."""
+    makers = (words.ordinary, words.ordinary, words.ordinary, names.invented, names.first_name, names.place)
+    items = [str(rng.choice(makers)(rng, "train")) for _ in range(rng.randint(2, 8))]
+    joint = rng.choice((", ", ", ", " ", "; ", " and ", "\n"))
+    ask = sentence(rng.choice(expand(rng.choice(_LIST_ASKS))).format(items=joint.join(items)))
+    return Example("extraction", (user(ask), assistant(json.dumps(items))), grade="json")
+
+
 def _scene(rng: random.Random, split: Split) -> tuple[str, dict[str, Value]]:
     """A text and its fields; training also reads loose notes, and chatter around the text."""
     if split == "train" and rng.random() < 0.3:
@@ -271,6 +301,8 @@ def _scene(rng: random.Random, split: Split) -> tuple[str, dict[str, Value]]:
 
 def make(rng: random.Random, split: Split) -> Example:
     """A text, a request for some of its fields, and the JSON."""
+    if split == "train" and rng.random() < 0.25:
+        return _listing(rng)
     text, values = _scene(rng, split)
     keys = rng.sample(list(values), rng.randint(1, len(values)))
     answer = assistant(json.dumps({key: values[key] for key in keys}))

@@ -63,7 +63,8 @@ def test_training_never_sees_held_out_operands() -> None:
 
 
 def _strings(text: str) -> set[str]:
-    return {str(value) for value in json.loads(text).values()}
+    value = json.loads(text)
+    return {str(it) for it in (value.values() if isinstance(value, dict) else value)}
 
 
 def test_training_never_copies_held_out_names_and_words() -> None:
@@ -92,10 +93,13 @@ def test_training_never_asks_in_held_out_phrasings() -> None:
         (Sum(58, "+", 945, 1003), "58 + 945: 8+5=13, 5+4+1=10, 0+9+1=10, so 58 + 945 = 1003."),
         (Sum(907, "-", 856, 51), "907 - 856: 7-6=1, 10-5=5, 9-8-1=0, so 907 - 856 = 51."),
         (Sum(48, "-", 97, -49), "48 - 97 = -(97 - 48): 17-8=9, 9-4-1=4, so 48 - 97 = -49."),
-        (Sum(17, "*", 12, 204), "17 * 12: 10*12=120, 7*12=84, 120+84=204, so 17 * 12 = 204."),
-        (Sum(42, "/", 6, 7), "42 / 6: 10*6=60, 5*6=30, 6*6=36, 7*6=42, so 42 / 6 = 7."),
-        (Sum(33, "/", 3, 11), "33 / 3: 10*3=30, 11*3=33, so 33 / 3 = 11."),
-        (Sum(9, "/", 3, 3), "9 / 3: 10*3=30, 5*3=15, 4*3=12, 3*3=9, so 9 / 3 = 3."),
+        (
+            Sum(17, "*", 12, 204),
+            "17 * 12: 10*12=120, 7*12=84, 120+84: 0+4=4, 2+8=10, 1+0+1=2, so 17 * 12 = 204.",
+        ),
+        (Sum(42, "/", 6, 7), "42 / 6: 10*6=60>42, 5*6=30<42, 6*6=36<42, 7*6=42, so 42 / 6 = 7."),
+        (Sum(33, "/", 3, 11), "33 / 3: 10*3=30<33, 11*3=33, so 33 / 3 = 11."),
+        (Sum(9, "/", 3, 3), "9 / 3: 10*3=30>9, 5*3=15>9, 4*3=12>9, 3*3=9, so 9 / 3 = 3."),
     ],
 )
 def test_answers_restate_the_task_and_show_the_work(calculation: Sum, answer: str) -> None:
