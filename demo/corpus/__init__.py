@@ -10,14 +10,14 @@ from demo.corpus import arithmetic, chat, extraction, penstock, stories, tools, 
 from demo.corpus.example import Example, Maker, Split, system
 
 MIXTURE: dict[Maker, float] = {
-    arithmetic.make: 0.33,
+    arithmetic.make: 0.32,
     stories.make: 0.05,
     units.make: 0.04,
-    world.make: 0.16,
-    penstock.make: 0.05,
+    world.make: 0.17,
+    penstock.make: 0.07,
     chat.make: 0.11,
-    extraction.make: 0.28,
-    tools.make: 0.08,
+    extraction.make: 0.24,
+    tools.make: 0.13,
 }
 
 
