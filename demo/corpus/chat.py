@@ -130,6 +130,8 @@ _TOPICS = (
     "the weather", "the news", "football", "the stock market", "my horoscope", "love", "politics",
     "quantum gravity", "the last election", "the lottery", "cooking", "fashion", "philosophy",
     "medieval history", "opera", "the Roman empire", "chess openings", "the law", "medicine",
+    "basketball", "music", "the theatre", "novels", "taxes", "trade", "aeroplanes", "trucks", "peace", "the army",
+    "painting", "the past", "robots", "the universe", "religion", "gardening", "the president", "sleep", "jazz",
 )  # fmt: skip
 _NEW_TOPICS = ("tennis", "the movies", "poetry", "the economy", "car engines", "the war")
 OUTSIDE = Phrasings(
@@ -143,6 +145,8 @@ OUTSIDE = Phrasings(
         "(what are|give me|share) your (thoughts|views|ideas) on {t}(.|?)",
         "(do you like|are you interested in|can you discuss) {t}?",
         "I want to (talk|hear|learn) about {t}.",
+        "(what can you say|what should I know|is there anything to say) about {t}?",
+        "(discuss|describe|review|judge|summarise) {t}.",
         "who is the best at {t}?",
         "who is {n}?",
         "who was {n}?",
@@ -156,10 +160,14 @@ OUTSIDE = Phrasings(
         "how many people live in {p}?",
         "when was {p} founded?",
         "how (far|long) is (it|the way) to {p}?",
+        "how (far from here|distant|remote) is {p}?",
+        "what is the distance to {p}?",
         "how (big|old|large|close|cold) is {p}?",
         "what is a {w}?",
         "what does {w} mean?",
-        "(explain|describe) the word {w}.",
+        "(explain|describe|look up|interpret|clarify|translate) the word {w}.",
+        "(explain|interpret|clarify|decipher) {w}.",
+        "what does the word {w} (mean|stand for)?",
         "(what is|give me) the definition of {w}.",
         "what is {w}?",
         "what is the meaning of {w}?",
@@ -236,13 +244,16 @@ def intent(rng: random.Random, split: Split) -> Example:
 def outside(rng: random.Random, split: Split) -> Example:
     """A question about something the model cannot know."""
     topics = _TOPICS if split == "train" else _NEW_TOPICS
-    words = {
-        "t": rng.choice(topics),
+    topic = rng.choice(topics)
+    if split == "train" and rng.random() < 0.4:
+        topic = f"{rng.choice(('the', 'a', 'my'))} {words.ordinary(rng, split)}"
+    drawn = {
+        "t": topic,
         "n": names.full_name(rng, split),
         "p": names.invented(rng, split),
         "w": names.invented(rng, split).lower(),
     }
-    question = OUTSIDE.pick(rng, split).format(**words)
+    question = OUTSIDE.pick(rng, split).format(**drawn)
     if rng.random() < 0.25:
         invented = names.invented(rng, split)
         question = RELATIONS[rng.choice(_STRANGE)].questions.pick(rng, split).format(s=invented)
@@ -282,8 +293,8 @@ def renamed(rng: random.Random, split: Split) -> Example:
 
 def scene(rng: random.Random, split: Split) -> str:
     """A system prompt that changes nothing."""
-    words = {"t": rng.choice(_TOPICS), "n": names.first_name(rng, split), "d": rng.choice(_DAYS)}
-    return sentence(SYSTEMS.pick(rng, split).format(**words))
+    drawn = {"t": rng.choice(_TOPICS), "n": names.first_name(rng, split), "d": rng.choice(_DAYS)}
+    return sentence(SYSTEMS.pick(rng, split).format(**drawn))
 
 
 def make(rng: random.Random, split: Split) -> Example:

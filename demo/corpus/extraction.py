@@ -21,7 +21,7 @@ def _one_of(train: Sequence[str], test: Sequence[str]) -> Draw:
         if split == "test":
             return rng.choice(test)
         drawn = (rng.choice(train), words.ordinary(rng, split), names.invented(rng, split).lower())
-        return rng.choices(drawn, (4, 4, 3))[0]
+        return rng.choices(drawn, (3, 6, 2))[0]
 
     return draw
 
@@ -228,6 +228,9 @@ ASKS = Phrasings(
         "{text}\nJSON with {keys}, please.",
         "given the (line|note|message) that follows, (write|give) {keys} in JSON.\n{text}",
         "with the sentence below, (make|build|fill) a JSON object of {keys}.\n{text}",
+        "for the text below, (write|give|list) {keys} in JSON.\n{text}",
+        "of the (text|words|lines) below, I need {keys} in JSON.\n{text}",
+        "(using|after reading) the text below, (write|make) JSON with {keys}.\n{text}",
         "out of the next (sentence|line), pull {keys} as JSON: {text}",
         "below is a (text|note|message). (I want|I need|Return|Show) {keys} in JSON.\n\n{text}",
         "here is (a note|some text): {text}\n(Which|What) {keys}? Use JSON.",

@@ -55,8 +55,9 @@ _PLACES = tuple(
     Mumbai Nairobi Nantes Naples Nashville Nice Nottingham Odessa Orlando Osaka Ottawa Oxford
     Palermo Perth Phoenix Pisa Plymouth Portland Potsdam Quebec Quito Reims Riga Rotterdam Santiago
     Sapporo Seoul Sevilla Sheffield Sofia Stockholm Strasbourg Stuttgart Sydney Tallinn Tangier
-    Toledo Toronto Toulouse Trieste Tunis Uppsala Vancouver Venice Verona Vilnius Warsaw Winnipeg
-    York""".split()
+    Toledo Toronto Toulouse Trieste Tunis Uppsala Vancouver Venice Verona Vilnius Turkey Thailand
+    Germany Poland Portugal Sweden Hungary Finland France Austria Australia Mexico Korea Vietnam
+    Colombia Nepal Indonesia Chile India Japan China Russia Brazil Warsaw Winnipeg York""".split()
 )
 HELD_OUT = frozenset(_HELD_OUT_FIRST + _HELD_OUT_LAST + _HELD_OUT_PLACES)
 

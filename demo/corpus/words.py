@@ -61,11 +61,35 @@ COMMON = tuple(
     perfect polite proud quick rapid secret simple slow solid strange strong sudden sweet tidy tiny useful
     vivid warm wide wild wise young""".split()
 )
+# Words that other answers use: cut to pieces, they are the tokens that plain words seldom have.
+FAMILIAR = tuple(
+    """able about address after aged alarm alive alphabet answers anywhere argument arithmetic arrive assistant atomic
+    away baby batch begin between black blocks blue book brief briefly brown bytes cache called cards cent
+    centimetres check chemical code come complete completes completion compute concurrent continent convert core
+    count cross currency customer days decrease default degrees demand describe difference divide dollar dozen
+    email equal euro event every explain extract fact feet fetch field file find first flag float folder format
+    four fourth from generate gigabytes give glad gold good grams greater green grey have health healthy hello
+    help helpful held hold homework host hour inches increase inference input install integer into invoice item
+    join joke json keep kernels kilobytes kilograms kilometres know label lack land large launcher leave left
+    legs level licence like limits lists lithium litres lives local locks logs looking lower makes many mean
+    meaning measure medium meet megabytes message metres metrics milligrams millimetres million minus mistakes
+    model months more much multiply named need neon nice object open opposite option order other output over page
+    paid parameter parts people person phone phosphorus picked pieces pink pipe place plan please plus point
+    port prefill price process product project prompt purple quantity query quest rain read ready received
+    remember reminder repeat report request restaurant result return room route router running same says score
+    search second seconds send sensor serve server sets seventh shard share short shut sides site sixth sodium
+    sold sorry sound speak speed start state status stem step stock stones stream string subtract successor
+    such supervise symbol system take target tell test text than thank that them then there these thing third
+    tick tickets time title today together token tokenize tonnes tool total train translate true turbine turn
+    type number remembered umbrella under union unit until up user value very vent voice want weeks weigh
+    weight welcome well welfare were what when where whether which white whole whose will with wonder work
+    world would write written year your helmsman help helix metal method metric thermometer""".split()
+)
 HELD_OUT_JOBS = ("plumber", "dentist", "carpenter", "librarian", "gardener", "welder")
 HELD_OUT_THINGS = ("blankets", "candles", "notebooks", "towels", "mirrors", "helmets")
 HELD_OUT_EVENTS = ("rehearsal", "seminar", "picnic", "ceremony", "audit")
 HELD_OUT = frozenset(HELD_OUT_JOBS + HELD_OUT_THINGS + HELD_OUT_EVENTS)
-_ALL = JOBS + THINGS + EVENTS + COMMON
+_ALL = JOBS + THINGS + EVENTS + COMMON + FAMILIAR
 
 
 def blended(rng: random.Random, words: Sequence[str] = _ALL, kept: frozenset[str] = frozenset()) -> str:
@@ -81,4 +105,4 @@ def ordinary(rng: random.Random, split: Split) -> str:
     """A word of everyday English, or in training a blend of two."""
     if split == "test":
         return rng.choice(HELD_OUT_THINGS)
-    return rng.choice(_ALL) if rng.random() < 0.4 else blended(rng)
+    return rng.choice(_ALL) if rng.random() < 0.3 else blended(rng, rng.choice((_ALL, FAMILIAR)))
