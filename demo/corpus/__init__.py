@@ -14,10 +14,10 @@ MIXTURE: dict[Maker, float] = {
     stories.make: 0.05,
     units.make: 0.04,
     world.make: 0.17,
-    penstock.make: 0.07,
+    penstock.make: 0.08,
     chat.make: 0.11,
     extraction.make: 0.24,
-    tools.make: 0.13,
+    tools.make: 0.15,
 }
 
 

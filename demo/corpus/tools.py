@@ -74,6 +74,9 @@ SKILLS = (
                 "how (warm|cold|hot) is it in {city}?",
                 "do I need (an umbrella|a coat) in {city}?",
                 "{city} weather?",
+                "what (sort of|) weather (is there|do they have) in {city}(| today| right now)?",
+                "does {city} have (good|bad|nice) weather(| today| right now)?",
+                "how does the weather look in {city}?",
             ),
             held_out=(
                 "could you tell me the weather in {city}?",
@@ -257,6 +260,8 @@ SKILLS = (
                 "{room} light {state}",
                 "the light in the {room} should be {state}.",
                 "can you turn {state} the {room} lights?",
+                "(switch|turn|put) the lights of the {room} {state}.",
+                "light of the {room}: {state}",
             ),
             held_out=("could you switch the light of the {room} {state}?",),
         ),
