@@ -22,6 +22,15 @@ pub struct RouterConfig {
     #[arg(long, required = true, num_args = 1..)]
     pub shard_sockets: Vec<PathBuf>,
 
+    /// Whether a launcher reads stdout, restarts shards that failed, and restarts this router
+    #[arg(long, hide = true, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
+    pub supervised: bool,
+
+    /// How often the launcher has restarted this router
+    #[arg(long, hide = true, default_value_t = 0)]
+    #[serde(skip)]
+    pub router_restarts: u64,
+
     /// The settings shared with the launcher
     #[command(flatten)]
     #[serde(flatten)]
@@ -55,6 +64,15 @@ pub struct RouterOptions {
     /// Keep the KV cache of prompts and answers, and share it between requests that begin alike
     #[arg(long, env, num_args = 0..=1, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub prefix_caching: bool,
+
+    /// Times that a request is computed again because the shards were lost, before it fails
+    #[arg(long, env, default_value_t = 5)]
+    pub max_replays: u32,
+
+    /// Seconds that one step of the shards may take before they are restarted
+    // Long enough for the longest prefill on a slow CPU: a stopped process is noticed by its heartbeat, much sooner.
+    #[arg(long, env, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    pub step_timeout: u64,
 
     /// Threads that tokenize and validate requests
     // Tokenizing 4k tokens takes about 2 ms: two threads keep up with a thousand requests a second.
@@ -122,4 +140,49 @@ pub struct Limits {
     /// Largest request body in bytes
     #[arg(long, env, default_value_t = 2_000_000)]
     pub payload_limit: usize,
+
+    /// What one connection may take
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub connections: ConnectionLimits,
+}
+
+/// Bounds on connections.
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ConnectionLimits {
+    /// Connections open at once; more are refused with 503
+    // Each costs some kilobytes and a file: the router raises its limit of open files as far as it may.
+    #[arg(long, env, default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_connections: u32,
+
+    /// Bytes of one request's line and headers; more are refused with 431
+    #[arg(long, env, default_value_t = 32_768)]
+    pub max_header_bytes: usize,
+
+    /// Seconds in which a connection has to send the headers of its next request, or is closed
+    // Longer than the 60 seconds for which common load balancers keep an idle connection.
+    #[arg(long, env, default_value_t = 75, value_parser = clap::value_parser!(u64).range(1..))]
+    pub header_timeout: u64,
+
+    /// Seconds in which the body of a request has to arrive; later ones are refused with 408
+    #[arg(long, env, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    pub body_timeout: u64,
+
+    /// Seconds for which a client may take nothing of its answer before it is cut off
+    #[arg(long, env, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub write_timeout: u64,
+}
+
+impl Default for ConnectionLimits {
+    /// The defaults of the flags.
+    fn default() -> Self {
+        Self {
+            max_connections: 16_384,
+            max_header_bytes: 32_768,
+            header_timeout: 75,
+            body_timeout: 60,
+            write_timeout: 30,
+        }
+    }
 }

@@ -24,6 +24,20 @@ pub enum Error {
     /// A parameter that is known, but not built.
     #[error("Input validation error: `{0}` is not supported yet")]
     NotSupported(&'static str),
+    /// A grammar that cannot be compiled, or costs too much.
+    #[error("Input validation error: `{param}` cannot be used: {reason}")]
+    Grammar {
+        /// What the client called it.
+        param: &'static str,
+        /// What is wrong with it; a keyword is named.
+        reason: String,
+    },
+    /// Too many grammars wait for a thread.
+    #[error("Model is overloaded: {limit} grammars already wait to be compiled")]
+    GrammarsBusy {
+        /// How many may wait.
+        limit: usize,
+    },
     /// The chat template is missing, or refused the messages.
     #[error("Template error: {0}")]
     Template(String),
@@ -53,6 +67,9 @@ pub enum Error {
     /// Steps are not being answered.
     #[error("unhealthy: the model shards do not answer")]
     Unhealthy,
+    /// Steps are not being answered, but will be.
+    #[error("unhealthy: the model shards are restarting")]
+    Restarting,
     /// The body does not parse.
     #[error("the body is not valid JSON: {0}")]
     MalformedJson(String),
@@ -62,6 +79,12 @@ pub enum Error {
     /// The body could not be read to its end.
     #[error("the body could not be read")]
     UnreadableBody,
+    /// The body takes too long.
+    #[error("the body did not arrive within {limit_s} seconds (--body-timeout)")]
+    BodyTimeout {
+        /// How long it may take.
+        limit_s: u64,
+    },
     /// The body is too long.
     #[error("the body is larger than {limit} bytes (--payload-limit)")]
     BodyTooLarge {
@@ -101,7 +124,12 @@ fn describe_refusal(refused: &Refused) -> String {
 fn describe_failure(failure: &Failure) -> String {
     match failure {
         Failure::EngineLost(_) => "the model shards stopped answering".to_owned(),
-        Failure::Request(_) | Failure::QueueDeadline { .. } | Failure::ShuttingDown => failure.to_string(),
+        Failure::Request(_)
+        | Failure::Poison
+        | Failure::TooManyReplays { .. }
+        | Failure::SlowReader { .. }
+        | Failure::QueueDeadline { .. }
+        | Failure::ShuttingDown => failure.to_string(),
     }
 }
 
@@ -114,25 +142,45 @@ impl Error {
     /// The status it is answered with.
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Invalid { .. } | Self::NotSupported(_) | Self::Template(_) | Self::WrongType(_) => {
-                StatusCode::UNPROCESSABLE_ENTITY
-            }
+            Self::Invalid { .. }
+            | Self::NotSupported(_)
+            | Self::Grammar { .. }
+            | Self::Template(_)
+            | Self::WrongType(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Refused(Refused::TooLarge { .. }) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::UnknownModel { .. } | Self::UnknownRoute(_) => StatusCode::NOT_FOUND,
             Self::Refused(
                 Refused::Overloaded { .. } | Refused::QueueFull { .. } | Refused::QueueTooLarge { .. },
             )
             | Self::Failed(Failure::QueueDeadline { .. })
+            | Self::GrammarsBusy { .. }
             | Self::TokenizerBusy { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::Refused(Refused::ShuttingDown) | Self::Failed(Failure::ShuttingDown) | Self::Unhealthy => {
-                StatusCode::SERVICE_UNAVAILABLE
+            Self::Refused(Refused::ShuttingDown)
+            | Self::Failed(Failure::ShuttingDown)
+            | Self::Unhealthy
+            | Self::Restarting => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Failed(
+                Failure::Request(_)
+                | Failure::Poison
+                | Failure::TooManyReplays { .. }
+                | Failure::EngineLost(_),
+            ) => StatusCode::FAILED_DEPENDENCY,
+            Self::Failed(Failure::SlowReader { .. }) | Self::BodyTimeout { .. } => {
+                StatusCode::REQUEST_TIMEOUT
             }
-            Self::Failed(Failure::Request(_) | Failure::EngineLost(_)) => StatusCode::FAILED_DEPENDENCY,
             Self::MalformedJson(_) | Self::UnreadableBody => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::Incomplete | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The same under /v1, where OpenAI's clients know a schema that is not supported by 400.
+    pub fn openai_status(&self) -> StatusCode {
+        match self {
+            Self::Grammar { .. } => StatusCode::BAD_REQUEST,
+            _ => self.status(),
         }
     }
 
@@ -143,19 +191,28 @@ impl Error {
                 "validation"
             }
             Self::NotSupported(_) => "not_supported",
+            Self::Grammar { .. } => "grammar",
             Self::Template(_) => "template_error",
             Self::UnknownModel { .. } => "model_not_found",
             Self::Refused(
                 Refused::Overloaded { .. } | Refused::QueueFull { .. } | Refused::QueueTooLarge { .. },
             )
             | Self::Failed(Failure::QueueDeadline { .. })
+            | Self::GrammarsBusy { .. }
             | Self::TokenizerBusy { .. } => "overloaded",
             Self::Refused(Refused::ShuttingDown) | Self::Failed(Failure::ShuttingDown) => "shutting_down",
-            Self::Failed(Failure::Request(_) | Failure::EngineLost(_)) => "generation",
+            Self::Failed(
+                Failure::Request(_)
+                | Failure::Poison
+                | Failure::TooManyReplays { .. }
+                | Failure::EngineLost(_),
+            ) => "generation",
+            Self::Failed(Failure::SlowReader { .. }) => "slow_reader",
             Self::Incomplete => "incomplete_generation",
-            Self::Unhealthy => "healthcheck",
+            Self::Unhealthy | Self::Restarting => "healthcheck",
             Self::MalformedJson(_) => "malformed_json",
             Self::UnreadableBody => "unreadable_body",
+            Self::BodyTimeout { .. } => "body_timeout",
             Self::BodyTooLarge { .. } => "payload_too_large",
             Self::UnsupportedMediaType => "unsupported_media_type",
             Self::UnknownRoute(_) => "not_found",
@@ -167,7 +224,9 @@ impl Error {
     /// The parameter to blame, where there is one.
     pub fn param(&self) -> Option<&'static str> {
         match self {
-            Self::Invalid { param, .. } | Self::NotSupported(param) => Some(param),
+            Self::Invalid { param, .. } | Self::Grammar { param, .. } | Self::NotSupported(param) => {
+                Some(param)
+            }
             Self::UnknownModel { .. } => Some("model"),
             _ => None,
         }
@@ -213,7 +272,8 @@ impl Error {
 impl IntoResponse for Error {
     /// TGI's body; the error itself travels along as an extension, for the layer that words it anew under /v1.
     fn into_response(self) -> Response {
-        if self.status().is_server_error() {
+        // A probe that is told of a loss is no news: the loss itself is in the log.
+        if self.status().is_server_error() && self.kind() != "healthcheck" {
             tracing::warn!(kind = self.kind(), detail = ?self, "request failed");
         }
         let mut response = (self.status(), Json(self.native_body())).into_response();

@@ -4,20 +4,26 @@
 //! the engine never sees axum, and the scheduler sees neither clock nor I/O.
 //!
 //! - [`config`]: everything that can be set, parsed once and passed down
+//! - [`http_server`]: connections and their limits
 //! - [`app`], [`routes`]: the HTTP service; [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
 //! - [`tgi`], [`openai`], [`logprobs`], [`response_headers`]: the words of the two families of clients
+//! - [`assistant`]: what the assistant says, in OpenAI's words
 //! - [`error`]: everything that can go wrong for a client
 //! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
 //! - [`inference`], [`text_stream`]: from a prompt to running sequences and their text
-//! - [`tokenizer`], [`detokenizer`], [`stop`]: text to tokens and back
+//! - [`tools`]: the functions that a chat request offers
+//! - [`reply`]: what a model wrote, taken apart into reasoning, text and calls of tools
+//! - [`tokenizer`], [`detokenizer`], [`stop`]: text to tokens and back; [`workers`] are the threads for what takes long
+//! - [`grammar`]: what constrains an output, checked before it is accepted
 //! - [`chat`], [`chat_template`], [`control_tokens`], [`python_json`]: conversations to tokens
 //! - [`generation`]: the handle by which a route starts a generation and reads its events
 //! - [`scheduler`]: the pure state machine that owns requests, slots and KV blocks
 //! - [`engine_loop`]: the thin task around the scheduler
 //! - [`engine`]: the seam to the shards, and the gRPC client behind it
-//! - [`metrics`], [`shutdown`]: what an operator sees, and how serving ends
+//! - [`metrics`], [`shutdown`], [`supervised`]: what an operator sees, how serving ends, what the launcher is told
 
 pub mod app;
+pub mod assistant;
 pub mod body;
 pub mod caller;
 pub mod chat;
@@ -29,28 +35,32 @@ pub mod engine;
 pub mod engine_loop;
 pub mod error;
 pub mod generation;
+pub mod grammar;
+pub mod http_server;
 pub mod inference;
 pub mod limits;
 pub mod logprobs;
 pub mod metrics;
 pub mod openai;
 pub mod python_json;
+pub mod reply;
 pub mod response_headers;
 pub mod routes;
 pub mod scheduler;
 pub mod shutdown;
 pub mod sse;
 pub mod stop;
+pub mod supervised;
 pub mod text_stream;
 pub mod tgi;
 pub mod tokenizer;
+pub mod tools;
 pub mod validation;
+pub mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::serve::ListenerExt;
 use thiserror::Error as ThisError;
 use tokio::net::TcpListener;
 
@@ -58,7 +68,9 @@ use app::{AppState, ModelInfo};
 use caller::CallerNames;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
-use engine::{Engine, EngineError, EngineFacts, ShardedEngine};
+use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine};
+use grammar::Grammars;
+use http_server::HttpServer;
 use limits::{LimitsError, RequestLimits};
 use metrics::Metrics;
 use scheduler::SchedulerConfig;
@@ -97,13 +109,15 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let options = &config.options;
     let tokenizer = Tokenizer::load(&config.model_path, options.validation_workers)?;
-    let engine = ShardedEngine::connect(&config.shard_sockets).await?;
+    let engine = ShardedEngine::connect(connect_options(&config)).await?;
     let facts = engine.facts().clone();
     let chat =
         ChatFormat::load(&config.model_path, tokenizer.vocabulary().tokenizer(), &facts.eos_token_ids)?;
     let limits = RequestLimits::new(&options.limits, &facts)?;
     let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
     let scheduler = scheduler_config(options, &facts);
+    let grammars =
+        Grammars::new(tokenizer.vocabulary().clone(), facts.vocab_size, facts.eos_token_ids.clone())?;
     let state = AppState {
         model: Arc::new(ModelInfo {
             id: config.model_id.clone(),
@@ -113,11 +127,16 @@ pub async fn serve(
         limits: Arc::new(limits),
         tokenizer,
         chat: chat.map(Arc::new),
+        grammars,
         callers: CallerNames::default(),
         engine: engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
     };
+    metrics.record_router_restarts(config.router_restarts);
+    if config.supervised {
+        tokio::spawn(supervised::report(state.engine.clone()));
+    }
     let mut engine = state.engine.clone();
     let ending = shutdown.clone();
     let lost = async {
@@ -126,9 +145,10 @@ pub async fn serve(
         ending.trigger();
         reason
     };
+    let connection_limits = options.limits.connections.clone();
     let serving = async {
         tokio::select! {
-            served = listen(app::app(state), listener, shutdown) => served,
+            served = HttpServer::new(app::app(state), connection_limits, shutdown).serve(listener) => served,
             () = keep_up(metrics) => Ok(()),
         }
     };
@@ -142,16 +162,11 @@ pub async fn serve(
     }
 }
 
-/// Serves an [`app::app`] until the shutdown is complete.
-pub async fn listen(service: Router, listener: TcpListener, shutdown: Shutdown) -> std::io::Result<()> {
-    // Tokens are small and must not wait for each other. A socket that cannot be told so still works.
-    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    let draining = shutdown.clone();
-    let serving =
-        axum::serve(listener, service).with_graceful_shutdown(async move { draining.draining().await });
-    tokio::select! {
-        served = serving => served,
-        () = shutdown.enforce() => Ok(()),
+fn connect_options(config: &RouterConfig) -> ConnectOptions {
+    ConnectOptions {
+        sockets: config.shard_sockets.clone(),
+        step_timeout: Duration::from_secs(config.options.step_timeout),
+        restarted: config.supervised,
     }
 }
 
@@ -167,6 +182,7 @@ fn scheduler_config(options: &RouterOptions, facts: &EngineFacts) -> SchedulerCo
         max_queued_bytes: limits.max_queued_bytes,
         target_itl: options.target_itl_ms.map(|ms| Duration::from_millis(ms.into())),
         prefix_caching: options.prefix_caching,
+        max_replays: options.max_replays,
         cache_secret: rand::random(),
         ..SchedulerConfig::new(facts, limits.max_concurrent_requests)
     }

@@ -1,5 +1,7 @@
 //! What requests may ask for: the limits of the operator and the facts of the shards, the smaller of each.
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 use crate::config::Limits;
@@ -22,6 +24,8 @@ pub struct RequestLimits {
     pub max_client_batch_size: u32,
     /// Largest body.
     pub payload_bytes: usize,
+    /// How long a body may take.
+    pub body_timeout: Duration,
     /// Token ids are below this.
     pub vocab_size: u32,
 }
@@ -69,6 +73,7 @@ impl RequestLimits {
             max_top_n_tokens: limits.max_top_n_tokens.min(facts.max_top_logprobs),
             max_client_batch_size: limits.max_client_batch_size,
             payload_bytes: limits.payload_limit,
+            body_timeout: Duration::from_secs(limits.connections.body_timeout),
             vocab_size: facts.vocab_size,
         })
     }

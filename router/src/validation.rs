@@ -11,7 +11,7 @@ pub use scheduling::SchedulingHints;
 
 use crate::error::Error;
 use crate::limits::RequestLimits;
-use crate::scheduler::{NewRequest, SamplingParams};
+use crate::scheduler::{Grammar, NewRequest, SamplingParams};
 
 const MAX_STOP_BYTES: usize = 4096;
 
@@ -32,6 +32,7 @@ impl Dialect {
     pub fn name(self, native: &'static str) -> &'static str {
         match (self, native) {
             (Self::Native, name) => name,
+            (Self::Completions | Self::Chat, "grammar") => "response_format",
             (Self::Completions, "inputs") => "prompt",
             (Self::Chat, "inputs") => "messages",
             (_, "max_new_tokens") => "max_tokens",
@@ -69,6 +70,7 @@ pub struct Parameters {
     pub top_n_tokens: Option<u64>,
     pub prompt_logprobs: bool,
     pub logit_bias: Vec<(u64, f64)>,
+    pub grammar: Option<Grammar>,
     pub hints: SchedulingHints,
 }
 
@@ -100,10 +102,24 @@ pub struct ValidRequest {
     sampling: SamplingParams,
     seed: Option<u64>,
     ignore_eos: bool,
+    grammar: Option<Grammar>,
     scheduling: Scheduling,
 }
 
 impl ValidRequest {
+    /// The same with its output constrained. A grammar ends with the model's end of sequence, so it must be possible.
+    pub fn constrained(self, grammar: Grammar, dialect: Dialect) -> Result<Self, Error> {
+        let refuse = |name: &'static str| {
+            let message = format!("`{name}` cannot go together with a constrained output");
+            Err(Error::invalid(name, message))
+        };
+        match () {
+            () if self.ignore_eos => refuse("ignore_eos"),
+            () if self.sampling.min_new_tokens > 0 => refuse(dialect.name("min_new_tokens")),
+            () => Ok(Self { grammar: Some(grammar), ..self }),
+        }
+    }
+
     /// One of its sequences; `random` is the seed where the client gave none. Nothing is drawn in a greedy one.
     pub fn sequence(&self, number: u32, random: u64) -> NewRequest {
         let seed = match self.seed {
@@ -113,7 +129,8 @@ impl ValidRequest {
         };
         let sampling = SamplingParams { seed, ..self.sampling.clone() };
         let request = NewRequest::new(self.prompt.clone(), self.max_new_tokens, sampling);
-        self.scheduling.apply(NewRequest { ignore_eos: self.ignore_eos, ..request })
+        let (ignore_eos, grammar) = (self.ignore_eos, self.grammar.clone());
+        self.scheduling.apply(NewRequest { ignore_eos, grammar, ..request })
     }
 }
 
@@ -171,6 +188,7 @@ impl Checked {
             sampling: self.sampling,
             seed: self.seed,
             ignore_eos: self.ignore_eos,
+            grammar: None,
             scheduling: self.scheduling,
         })
     }

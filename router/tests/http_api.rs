@@ -309,22 +309,58 @@ async fn health_is_well_until_the_shards_are_lost() {
         let answer = server.get(path).await;
         assert_eq!((answer.status, answer.text.as_str()), (StatusCode::OK, ""), "{path}");
     }
-    *server.control.broken.lock().unwrap() = Some("killed".into());
+    server.control.break_with("killed");
     let running = server.post("/generate", json!({"inputs": "a"}));
-    let failed = tokio::join!(running, async { server.allow_steps(1) }).0;
+    let look_around = async {
+        server.allow_steps(1);
+        server.wait_for_loss().await;
+        is_unready(&server).await;
+        assert_eq!(server.get("/health/live").await.status, StatusCode::OK);
+        let stats = server.get("/stats").await.json();
+        assert_eq!((&stats["status"], &stats["restarts"]), (&json!("restarting"), &json!(0)));
+        server.control.come_back_changed();
+    };
+    let failed = tokio::join!(running, look_around).0;
     assert_eq!(failed.status, StatusCode::FAILED_DEPENDENCY);
     server.state.engine.clone().wait_for_loss().await;
-    for path in ["/", "/health", "/health/ready", "/ping"] {
-        let answer = server.get(path).await;
-        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{path}");
-        assert_eq!(answer.json()["error_type"], "healthcheck");
-    }
-    assert_eq!(server.get("/health/live").await.status, StatusCode::OK);
+    is_unready(&server).await;
+    // The loop has ended, and the process is about to.
+    assert_eq!(server.get("/health/live").await.status, StatusCode::SERVICE_UNAVAILABLE);
     let later = server.post("/generate", json!({"inputs": "a"})).await;
     assert_eq!(later.status, StatusCode::SERVICE_UNAVAILABLE);
     // The page stays, to tell about it.
     assert_eq!(server.get("/ui").await.status, StatusCode::OK);
     assert_eq!(server.get("/stats").await.json()["status"], "lost");
+}
+
+async fn is_unready(server: &Server) {
+    for path in ["/", "/health", "/health/ready", "/ping"] {
+        let answer = server.get(path).await;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{path}");
+        assert_eq!(answer.json()["error_type"], "healthcheck");
+    }
+}
+
+#[tokio::test]
+async fn health_is_well_again_when_the_shards_are_back() {
+    let server = Server::gated();
+    server.control.break_with("killed");
+    let running = server.post("/generate", json!({"inputs": "a", "parameters": {"max_new_tokens": 4}}));
+    let come_back = async {
+        server.allow_steps(1);
+        server.wait_for_loss().await;
+        server.control.come_back();
+        server.allow_steps(100);
+    };
+    let answer = tokio::join!(running, come_back).0;
+    assert_eq!(answer.json()["generated_text"], server.expected_text("a", 4));
+    assert_eq!(server.get("/health").await.status, StatusCode::OK);
+    let stats = server.get("/stats").await.json();
+    assert_eq!((&stats["status"], &stats["restarts"]), (&json!("ready"), &json!(1)));
+    let metrics = server.get("/metrics").await.text;
+    for line in ["tgi_shard_restarts 1", "tgi_request_replays 1", "tgi_engine_ready 1"] {
+        assert!(metrics.lines().any(|other| other == line), "{line} in\n{metrics}");
+    }
 }
 
 fn error(answer: &Answer) -> (u16, Value) {
@@ -423,11 +459,7 @@ async fn what_cannot_fit_is_refused_before_it_is_tokenized() {
 #[tokio::test]
 async fn what_is_not_built_is_refused_by_name() {
     let server = Server::start();
-    let cases = [
-        ("grammar", json!({"type": "regex", "value": "a"})),
-        ("watermark", json!(true)),
-        ("adapter_id", json!("lora")),
-    ];
+    let cases = [("watermark", json!(true)), ("adapter_id", json!("lora"))];
     for (name, value) in cases {
         let answer = server.post("/generate", json!({"inputs": "a", "parameters": {name: value}})).await;
         let message = format!("Input validation error: `{name}` is not supported yet");
@@ -435,6 +467,40 @@ async fn what_is_not_built_is_refused_by_name() {
     }
     let suffix = server.post("/v1/completions", json!({"prompt": "a", "suffix": "b"})).await;
     assert_eq!(suffix.json()["error"]["param"], "suffix");
+}
+
+#[tokio::test]
+async fn a_grammar_that_cannot_be_used_is_refused_in_the_words_of_each_family() {
+    let server = Server::start();
+    let schema = json!({"type": "array", "uniqueItems": true});
+    let parameters = json!({"grammar": {"type": "json", "value": schema}});
+    let native = server.post("/generate", json!({"inputs": "a", "parameters": parameters})).await;
+    let (status, body) = error(&native);
+    assert_eq!((status, &body["error_type"]), (422, &json!("grammar")));
+    assert!(body["error"].as_str().unwrap().contains("uniqueItems"), "{body}");
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    let messages = json!([{"role": "user", "content": "a"}]);
+    let request = json!({"messages": messages, "response_format": format, "stream": true});
+    let chat = server.post("/v1/chat/completions", request).await;
+    let (status, body) = error(&chat);
+    assert_eq!((status, &body["error"]["param"]), (400, &json!("response_format")));
+    assert!(body["error"]["message"].as_str().unwrap().contains("uniqueItems"), "{body}");
+}
+
+#[tokio::test]
+async fn a_constrained_output_ends_when_it_is_complete() {
+    let server = Server::start();
+    let grammar = json!({"type": "regex", "value": "a+"});
+    for (name, value) in [("ignore_eos", json!(true)), ("min_new_tokens", json!(1))] {
+        let parameters = json!({"grammar": grammar, name: value});
+        let answer = server.post("/generate", json!({"inputs": "a", "parameters": parameters})).await;
+        let message =
+            format!("Input validation error: `{name}` cannot go together with a constrained output");
+        assert_eq!(error(&answer), (422, json!({"error": message, "error_type": "validation"})));
+    }
+    let parameters = json!({"grammar": grammar, "max_new_tokens": 3});
+    let answer = server.post("/generate", json!({"inputs": "a", "parameters": parameters})).await;
+    assert_eq!(answer.status, StatusCode::OK);
 }
 
 #[tokio::test]

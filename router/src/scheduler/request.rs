@@ -114,7 +114,7 @@ impl SamplingParams {
 }
 
 /// A constraint on the output, as text; the shard compiles it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Grammar {
     /// What the text is.
     pub kind: GrammarKind,
@@ -123,7 +123,7 @@ pub struct Grammar {
 }
 
 /// The languages grammars are written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GrammarKind {
     /// A JSON schema.
     JsonSchema,
@@ -216,6 +216,23 @@ pub enum Failure {
         waited_ms: u64,
         /// How long it was to wait at most.
         limit_ms: u64,
+    },
+    /// The shards crashed with it in their batch, and again when they computed it alone.
+    #[error("the model shards crashed twice while they computed this request")]
+    Poison,
+    /// The shards were lost too often while it ran.
+    #[error(
+        "the model shards were lost again after {limit} restarts, the limit for one request (--max-replays)"
+    )]
+    TooManyReplays {
+        /// How often it was computed again.
+        limit: u32,
+    },
+    /// Its client does not read what is sent.
+    #[error("the client reads too slowly: {limit} tokens wait to be sent")]
+    SlowReader {
+        /// How many may wait.
+        limit: usize,
     },
     /// The shards were lost.
     #[error("the model shards stopped answering: {0}")]

@@ -11,6 +11,7 @@ fn limits() -> RequestLimits {
         max_top_n_tokens: 5,
         max_client_batch_size: 4,
         payload_bytes: 1000,
+        body_timeout: std::time::Duration::from_secs(60),
         vocab_size: 100,
     }
 }

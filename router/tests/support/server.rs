@@ -12,9 +12,11 @@ use penstock_router::app::{AppState, ModelInfo, app};
 use penstock_router::caller::CallerNames;
 use penstock_router::chat::ChatFormat;
 use penstock_router::chat_template::ChatTemplates;
-use penstock_router::config::Limits;
-use penstock_router::engine::EngineFacts;
+use penstock_router::config::{ConnectionLimits, Limits};
+use penstock_router::engine::{Engine, EngineFacts};
 use penstock_router::engine_loop;
+use penstock_router::generation::EngineStatus;
+use penstock_router::grammar::Grammars;
 use penstock_router::limits::RequestLimits;
 use penstock_router::metrics::Metrics;
 use penstock_router::scheduler::SchedulerConfig;
@@ -72,6 +74,7 @@ pub fn limits() -> Limits {
         max_top_n_tokens: 5,
         max_client_batch_size: 4,
         payload_limit: 4096,
+        connections: ConnectionLimits::default(),
     }
 }
 
@@ -126,12 +129,14 @@ impl Server {
     }
 
     pub fn with((engine, control): (FakeEngine, FakeControl), limits: Limits) -> Self {
-        let (facts, tokenizer) = (facts(), byte_tokenizer());
+        let (facts, tokenizer) = (engine.facts().clone(), byte_tokenizer());
         let templates = ChatTemplates::from_source(CHATML, Map::new()).unwrap();
         let chat = ChatFormat::new(templates, &tokenizer, &facts.eos_token_ids).unwrap();
         let request_limits = RequestLimits::new(&limits, &facts).unwrap();
         let metrics = Metrics::new(request_limits.max_input_tokens, request_limits.max_total_tokens).unwrap();
         let config = SchedulerConfig::new(&facts, limits.max_concurrent_requests);
+        let loaded = Tokenizer::new(tokenizer.clone(), 1).unwrap();
+        let vocabulary = loaded.vocabulary().clone();
         let state = AppState {
             model: Arc::new(ModelInfo {
                 id: "org/tiny".into(),
@@ -139,14 +144,22 @@ impl Server {
                 validation_workers: 1,
             }),
             limits: Arc::new(request_limits),
-            tokenizer: Tokenizer::new(tokenizer.clone(), 1).unwrap(),
+            tokenizer: loaded,
             chat: Some(Arc::new(chat)),
+            grammars: Grammars::new(vocabulary, facts.vocab_size, facts.eos_token_ids.clone()).unwrap(),
             callers: CallerNames::default(),
             engine: engine_loop::spawn(Box::new(engine), config, metrics.clone()),
             metrics,
             shutdown: Shutdown::new(Duration::from_secs(90)),
         };
         Self { state, control, tokenizer }
+    }
+
+    /// Until the router has noticed that its shards are broken.
+    pub async fn wait_for_loss(&self) {
+        while self.state.engine.status() == EngineStatus::Ready {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Lets the shards answer so many more steps.

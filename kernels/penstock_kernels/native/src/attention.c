@@ -1,0 +1,84 @@
+/* Attention over a paged KV cache on a CPU: which variant runs, and how the work is shared between threads.
+
+   Each query reads the keys and values where they lie in the cache; nothing is gathered first. A softmax is computed as it
+   goes, tile by tile. One source for three widths of vectors; the processor decides at run time. */
+
+#include "attention.h"
+#include "processor.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define VARIANT "attention_variant.h"
+#include "variants.h"
+
+typedef void (*Attend)(const Work *, Scratch *);
+
+/* The widest variant that there is and that divides a head; none if no variant does. */
+static Attend variant(int head_dim, int max_lanes) {
+    if (head_dim > MAX_HEAD_DIM) return NULL;
+    switch (lanes_for(head_dim, max_lanes)) {
+#if defined(__x86_64__)
+    case 16: return attend_16;
+    case 8: return attend_8;
+#endif
+    case 4: return attend_4;
+    default: return NULL;
+    }
+}
+
+int penstock_can_attend(int head_dim, int group) {
+    return variant(head_dim, 0) != NULL && group <= TILE_ROWS;
+}
+
+/* Tokens of one tile of queries. */
+static int tile_tokens(const Attention *call) {
+    return TILE_ROWS / (call->num_heads / call->num_kv_heads);
+}
+
+static int span_len(const Attention *call, int span) {
+    return call->query_starts[span + 1] - call->query_starts[span];
+}
+
+/* ends[i]: pieces of work of the spans up to i. */
+static void count_work(const Attention *call, int64_t *ends) {
+    const int tokens = tile_tokens(call);
+    int64_t count = 0;
+    for (int span = 0; span < call->num_spans; span++) {
+        count += (int64_t)call->num_kv_heads * ((span_len(call, span) + tokens - 1) / tokens);
+        ends[span] = count;
+    }
+}
+
+/* Pieces are taken in order, so `span` only grows. */
+static Work piece(const Attention *call, const int64_t *ends, int64_t number, int *span) {
+    while (number >= ends[*span]) ++*span;
+    const int64_t inside = number - (*span ? ends[*span - 1] : 0);
+    const int tokens = tile_tokens(call), first = (int)(inside / call->num_kv_heads) * tokens;
+    const int rest = span_len(call, *span) - first;
+    return (Work){call, *span, (int)(inside % call->num_kv_heads), first, rest < tokens ? rest : tokens};
+}
+
+static _Thread_local Scratch scratch;
+
+/* 0, or -1 when there is no memory for it. */
+int penstock_attend(const Attention *call) {
+    const Attend attend = variant(call->head_dim, call->max_lanes);
+    int64_t *ends = malloc(sizeof *ends * (call->num_spans + 1));
+    if (attend == NULL || ends == NULL) return free(ends), -1;
+    count_work(call, ends);
+    const int64_t count = call->num_spans ? ends[call->num_spans - 1] : 0;
+    int64_t next = 0;
+#pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1 && count > 1)
+    {
+        int span = 0;
+        int64_t number;
+        while ((number = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < count) {
+            const Work work = piece(call, ends, number, &span);
+            attend(&work, &scratch);
+        }
+    }
+    free(ends);
+    return 0;
+}
