@@ -9,14 +9,16 @@ mod hardware;
 mod parent_pipe;
 mod places;
 mod plan;
+mod port;
 mod process;
 mod report;
 mod resolve;
 mod runner;
 mod supervisor;
+mod watch;
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
@@ -24,12 +26,13 @@ use crate::args::Args;
 use crate::console::Console;
 use crate::hardware::Hardware;
 use crate::parent_pipe::ParentPipe;
-use crate::places::{PortTaken, ensure_port_is_free, find_beside, find_python, make_run_dir};
+use crate::places::{find_beside, find_python, make_run_dir};
 use crate::plan::{DEMO_MODEL, Places, Plan, PlanError};
+use crate::port::{Port, PortTaken};
 use crate::report::Reporter;
 use crate::resolve::{AlreadyTold, resolve};
-use crate::runner::StopSignals;
-use crate::supervisor::{Ending, Timeouts};
+use crate::runner::{Runner, StopSignals};
+use crate::supervisor::{Ending, Supervisor, Timeouts};
 
 // One thread: a parent-death signal follows the thread that forked, and this one ends last.
 #[tokio::main(flavor = "current_thread")]
@@ -59,7 +62,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
         environment::print(&python, &hardware).await?;
         return Ok(Ending::Stopped);
     }
-    ensure_port_is_free(&args.router)?;
+    let port = Port::reserve(&args.router)?;
     let name = args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned());
     let mut reporter = Reporter::new(console.clone(), name, launched);
 
@@ -76,7 +79,10 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let plan = Plan::new(args, &hardware, &places)?;
     console.say(&format!("Loading the model on {}", plan.devices));
     let timeouts = Timeouts { startup: args.process.startup_timeout(), grace: args.process.grace() };
-    Ok(runner::run(plan, timeouts, console, reporter, &mut signals).await)
+    let (supervisor, first) = Supervisor::start(plan.shards.len(), timeouts, args.process.restart_limit());
+    let step_timeout = Duration::from_secs(args.router.step_timeout);
+    let runner = Runner::new(plan, port, step_timeout, console.clone(), reporter);
+    Ok(runner.run(supervisor, first, &mut signals).await)
 }
 
 fn exit_code(result: anyhow::Result<Ending>, console: &Console) -> ExitCode {
@@ -84,6 +90,7 @@ fn exit_code(result: anyhow::Result<Ending>, console: &Console) -> ExitCode {
         Ok(Ending::Stopped) => ExitCode::SUCCESS,
         Ok(Ending::Failed) => ExitCode::FAILURE,
         Ok(Ending::CutShort) => ExitCode::from(3),
+        Ok(Ending::GaveUp) => ExitCode::from(4),
         Err(error) if error.is::<AlreadyTold>() => ExitCode::FAILURE,
         Err(error) => {
             console.error(&format!("{error:#}"));

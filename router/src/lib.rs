@@ -19,7 +19,7 @@
 //! - [`scheduler`]: the pure state machine that owns requests, slots and KV blocks
 //! - [`engine_loop`]: the thin task around the scheduler
 //! - [`engine`]: the seam to the shards, and the gRPC client behind it
-//! - [`metrics`], [`shutdown`]: what an operator sees, and how serving ends
+//! - [`metrics`], [`shutdown`], [`supervised`]: what an operator sees, how serving ends, what the launcher is told
 
 pub mod app;
 pub mod assistant;
@@ -48,6 +48,7 @@ pub mod scheduler;
 pub mod shutdown;
 pub mod sse;
 pub mod stop;
+pub mod supervised;
 pub mod text_stream;
 pub mod tgi;
 pub mod tokenizer;
@@ -67,7 +68,7 @@ use app::{AppState, ModelInfo};
 use caller::CallerNames;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
-use engine::{Engine, EngineError, EngineFacts, ShardedEngine};
+use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine};
 use grammar::Grammars;
 use limits::{LimitsError, RequestLimits};
 use metrics::Metrics;
@@ -107,7 +108,7 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let options = &config.options;
     let tokenizer = Tokenizer::load(&config.model_path, options.validation_workers)?;
-    let engine = ShardedEngine::connect(&config.shard_sockets).await?;
+    let engine = ShardedEngine::connect(connect_options(&config)).await?;
     let facts = engine.facts().clone();
     let chat =
         ChatFormat::load(&config.model_path, tokenizer.vocabulary().tokenizer(), &facts.eos_token_ids)?;
@@ -131,6 +132,10 @@ pub async fn serve(
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
     };
+    metrics.record_router_restarts(config.router_restarts);
+    if config.supervised {
+        tokio::spawn(supervised::report(state.engine.clone()));
+    }
     let mut engine = state.engine.clone();
     let ending = shutdown.clone();
     let lost = async {
@@ -168,6 +173,14 @@ pub async fn listen(service: Router, listener: TcpListener, shutdown: Shutdown) 
     }
 }
 
+fn connect_options(config: &RouterConfig) -> ConnectOptions {
+    ConnectOptions {
+        sockets: config.shard_sockets.clone(),
+        step_timeout: Duration::from_secs(config.options.step_timeout),
+        restarted: config.supervised,
+    }
+}
+
 fn scheduler_config(options: &RouterOptions, facts: &EngineFacts) -> SchedulerConfig {
     let limits = &options.limits;
     let max_blocks =
@@ -180,6 +193,7 @@ fn scheduler_config(options: &RouterOptions, facts: &EngineFacts) -> SchedulerCo
         max_queued_bytes: limits.max_queued_bytes,
         target_itl: options.target_itl_ms.map(|ms| Duration::from_millis(ms.into())),
         prefix_caching: options.prefix_caching,
+        max_replays: options.max_replays,
         cache_secret: rand::random(),
         ..SchedulerConfig::new(facts, limits.max_concurrent_requests)
     }
