@@ -6,7 +6,7 @@ use crate::config::Limits;
 use crate::engine::EngineFacts;
 
 /// The limits of the operator and the facts of the shards, the smaller of each.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RequestLimits {
     /// Longest prompt.
     pub max_input_tokens: u32,
@@ -20,10 +20,23 @@ pub struct RequestLimits {
     pub max_top_n_tokens: u32,
     /// Most prompts in one request.
     pub max_client_batch_size: u32,
+    /// Whether outputs may be constrained.
+    pub allows_grammars: bool,
+    /// How a text is marked, where that is asked for.
+    pub watermark: Watermark,
     /// Largest body.
     pub payload_bytes: usize,
     /// Token ids are below this.
     pub vocab_size: u32,
+}
+
+/// A watermark's two numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Watermark {
+    /// Fraction of the vocabulary that is green.
+    pub gamma: f32,
+    /// Added to the logits of green tokens.
+    pub delta: f32,
 }
 
 /// A limit that the shards cannot keep.
@@ -68,6 +81,8 @@ impl RequestLimits {
             max_stop_sequences: limits.max_stop_sequences,
             max_top_n_tokens: limits.max_top_n_tokens.min(facts.max_top_logprobs),
             max_client_batch_size: limits.max_client_batch_size,
+            allows_grammars: !limits.disable_grammar_support,
+            watermark: Watermark { gamma: limits.watermark_gamma, delta: limits.watermark_delta },
             payload_bytes: limits.payload_limit,
             vocab_size: facts.vocab_size,
         })
