@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderName, HeaderValue, Uri};
+use axum::http::{HeaderName, HeaderValue, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, http};
@@ -113,6 +113,7 @@ pub fn app(state: AppState) -> Router {
         .layer(limit)
         .layer(CatchPanicLayer::custom(internal_error))
         .layer(from_fn(word_errors_for_openai))
+        .layer(from_fn(harden))
         .layer(from_fn(trace))
 }
 
@@ -145,11 +146,22 @@ async fn word_errors_for_openai(request: Request, next: Next) -> Response {
     match response.extensions().get::<Error>().cloned() {
         Some(error) if is_openai => {
             let (mut parts, _) = response.into_parts();
-            parts.headers.remove(http::header::CONTENT_LENGTH);
+            parts.headers.remove(header::CONTENT_LENGTH);
             (error.openai_status(), parts.headers, Json(error.openai_body())).into_response()
         }
         _ => response,
     }
+}
+
+/// No browser is to guess what an answer is, or to tell others where it came from.
+async fn harden(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    for (name, value) in
+        [(header::X_CONTENT_TYPE_OPTIONS, "nosniff"), (header::REFERRER_POLICY, "no-referrer")]
+    {
+        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    response
 }
 
 /// One span per request, by its id, which the client may choose and gets back. Prompts are never logged.

@@ -1,5 +1,7 @@
 //! What requests may ask for: the limits of the operator and the facts of the shards, the smaller of each.
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 use crate::config::Limits;
@@ -26,6 +28,8 @@ pub struct RequestLimits {
     pub watermark: Watermark,
     /// Largest body.
     pub payload_bytes: usize,
+    /// How long a body may take.
+    pub body_timeout: Duration,
     /// Token ids are below this.
     pub vocab_size: u32,
 }
@@ -84,6 +88,7 @@ impl RequestLimits {
             allows_grammars: !limits.disable_grammar_support,
             watermark: Watermark { gamma: limits.watermark_gamma, delta: limits.watermark_delta },
             payload_bytes: limits.payload_limit,
+            body_timeout: Duration::from_secs(limits.connections.body_timeout),
             vocab_size: facts.vocab_size,
         })
     }

@@ -14,6 +14,7 @@ fn limits() -> RequestLimits {
         allows_grammars: true,
         watermark: Watermark { gamma: 0.5, delta: 2.0 },
         payload_bytes: 1000,
+        body_timeout: std::time::Duration::from_secs(60),
         vocab_size: 100,
     }
 }
