@@ -137,6 +137,18 @@ pub struct Limits {
     #[arg(long, env, default_value_t = 256 << 20)]
     pub max_queued_bytes: usize,
 
+    /// Refuse requests that constrain their output (`grammar`, `response_format`, calls that are required)
+    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
+    pub disable_grammar_support: bool,
+
+    /// Fraction of the vocabulary that a watermark favours, where a request asks for one
+    #[arg(long, env, default_value_t = 0.5, value_parser = fraction)]
+    pub watermark_gamma: f32,
+
+    /// How much a watermark favours it, added to logits
+    #[arg(long, env, default_value_t = 2.0, value_parser = logit)]
+    pub watermark_delta: f32,
+
     /// Largest request body in bytes
     #[arg(long, env, default_value_t = 2_000_000)]
     pub payload_limit: usize,
@@ -185,4 +197,17 @@ impl Default for ConnectionLimits {
             write_timeout: 30,
         }
     }
+}
+
+fn fraction(text: &str) -> Result<f32, String> {
+    ranged(text, |value| value > 0.0 && value < 1.0, "between 0 and 1")
+}
+
+fn logit(text: &str) -> Result<f32, String> {
+    ranged(text, |value| (0.0..=100.0).contains(&value), "from 0 to 100")
+}
+
+fn ranged(text: &str, is_in_range: impl Fn(f32) -> bool, range: &str) -> Result<f32, String> {
+    let value = text.parse().ok().filter(|&value| is_in_range(value));
+    value.ok_or_else(|| format!("must be a number {range}"))
 }

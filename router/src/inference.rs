@@ -52,6 +52,8 @@ impl AppState {
         let started = Instant::now();
         let dialect = parameters.dialect;
         let grammar = parameters.grammar.take();
+        // Adapters are models by another name, and there are none beside the served one.
+        self.check_model(parameters.adapter_id.take().as_deref())?;
         let checked = check(parameters, &self.limits)?;
         let encoded = self.encode(prompt, grammar, &checked, dialect).await?;
         let mut request = checked.fit(encoded.tokens, &self.limits)?;
@@ -105,12 +107,14 @@ impl AppState {
     /// The grammar, if it works.
     async fn checked_grammar(&self, constraint: Option<Constraint>) -> Result<Option<Grammar>, Error> {
         let Some(Constraint { grammar, param, is_optional }) = constraint else { return Ok(None) };
-        let checked = match self.engine.facts().abilities.iter().any(|ability| ability == "grammar") {
-            true => self.grammars.check(&grammar, param).await,
-            false => {
-                let reason = "this model's tokenizer cannot be constrained".to_owned();
-                Err(Error::Grammar { param, reason })
+        let can_constrain = self.engine.facts().abilities.iter().any(|ability| ability == "grammar");
+        let refuse = |reason: &str| Err(Error::Grammar { param, reason: reason.to_owned() });
+        let checked = match () {
+            () if !self.limits.allows_grammars => {
+                refuse("grammars are turned off (--disable-grammar-support)")
             }
+            () if !can_constrain => refuse("this model's tokenizer cannot be constrained"),
+            () => self.grammars.check(&grammar, param).await,
         };
         match checked {
             Ok(()) => Ok(Some(grammar)),

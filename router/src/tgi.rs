@@ -86,7 +86,6 @@ fn when_left_out() -> GenerateParameters {
 
 impl GenerateParameters {
     fn into_parameters(self, is_stream: bool, caller: Caller) -> Result<Parameters, Error> {
-        self.refuse_what_is_not_built()?;
         Ok(Parameters {
             dialect: Dialect::Native,
             is_stream,
@@ -109,6 +108,8 @@ impl GenerateParameters {
             top_n_tokens: self.top_n_tokens,
             prompt_logprobs: self.decoder_input_details.unwrap_or(false),
             logit_bias: Vec::new(),
+            watermark: self.watermark.unwrap_or(false),
+            adapter_id: self.adapter_id,
             grammar: self.grammar.as_ref().map_or(Ok(None), grammar::from_native)?,
             hints: SchedulingHints {
                 caller,
@@ -118,14 +119,6 @@ impl GenerateParameters {
                 queue_timeout_ms: self.queue_timeout_ms,
             },
         })
-    }
-
-    fn refuse_what_is_not_built(&self) -> Result<(), Error> {
-        match self {
-            Self { watermark: Some(true), .. } => Err(Error::NotSupported("watermark")),
-            Self { adapter_id: Some(_), .. } => Err(Error::NotSupported("adapter_id")),
-            _ => Ok(()),
-        }
     }
 }
 

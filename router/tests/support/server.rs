@@ -73,6 +73,9 @@ pub fn limits() -> Limits {
         max_stop_sequences: 4,
         max_top_n_tokens: 5,
         max_client_batch_size: 4,
+        disable_grammar_support: false,
+        watermark_gamma: 0.5,
+        watermark_delta: 2.0,
         payload_limit: 4096,
         connections: ConnectionLimits::default(),
     }
