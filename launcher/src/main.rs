@@ -19,12 +19,15 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context;
+use penstock_router::auth::{ApiKeyError, ApiKeys};
 
 use crate::args::Args;
 use crate::console::Console;
 use crate::hardware::Hardware;
 use crate::parent_pipe::ParentPipe;
-use crate::places::{PortTaken, ensure_port_is_free, find_beside, find_python, make_run_dir};
+use crate::places::{
+    PortTaken, ensure_port_is_free, find_beside, find_python, make_run_dir, with_keys_in_a_file,
+};
 use crate::plan::{DEMO_MODEL, Places, Plan, PlanError};
 use crate::report::Reporter;
 use crate::resolve::{AlreadyTold, resolve};
@@ -60,6 +63,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
         return Ok(Ending::Stopped);
     }
     ensure_port_is_free(&args.router)?;
+    let keys = ApiKeys::load(&args.router.api_key, args.router.api_key_file.as_deref())?;
     let name = args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned());
     let mut reporter = Reporter::new(console.clone(), name, launched);
 
@@ -73,6 +77,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let run_dir = make_run_dir()?;
     let run_path = run_dir.path().to_owned();
     let places = Places { python, router, run_dir: run_path, model_path, parent_pipe_fd: parent_pipe.fd() };
+    let args = &with_keys_in_a_file(args, &keys, run_dir.path())?;
     let plan = Plan::new(args, &hardware, &places)?;
     console.say(&format!("Loading the model on {}", plan.devices));
     let timeouts = Timeouts { startup: args.process.startup_timeout(), grace: args.process.grace() };
@@ -87,7 +92,7 @@ fn exit_code(result: anyhow::Result<Ending>, console: &Console) -> ExitCode {
         Err(error) if error.is::<AlreadyTold>() => ExitCode::FAILURE,
         Err(error) => {
             console.error(&format!("{error:#}"));
-            let wrong_usage = error.is::<PlanError>() || error.is::<PortTaken>();
+            let wrong_usage = error.is::<PlanError>() || error.is::<PortTaken>() || error.is::<ApiKeyError>();
             ExitCode::from(if wrong_usage { 2 } else { 1 })
         }
     }

@@ -6,9 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use penstock_router::auth::ApiKeys;
 use penstock_router::config::RouterOptions;
 use tempfile::TempDir;
 use thiserror::Error;
+
+use crate::args::Args;
 
 /// The address is in use, or not one of this machine.
 #[derive(Debug, Error)]
@@ -41,6 +44,18 @@ pub fn ensure_port_is_free(options: &RouterOptions) -> Result<(), PortTaken> {
         Ok(_) => Ok(()),
         Err(reason) => Err(PortTaken { hostname, port, reason }),
     }
+}
+
+/// The arguments with all API keys in a file of the run's private folder: everyone on the machine may read the command
+/// line of a process.
+pub fn with_keys_in_a_file(args: &Args, keys: &ApiKeys, run_dir: &Path) -> anyhow::Result<Args> {
+    let mut args = args.clone();
+    if !keys.is_empty() {
+        let path = run_dir.join("api-keys");
+        std::fs::write(&path, keys.to_lines()).with_context(|| format!("cannot write {}", path.display()))?;
+        args.router.api_key_file = Some(path);
+    }
+    Ok(args)
 }
 
 /// Nobody else can enter it. Removed on drop, or by the router if the launcher is killed.

@@ -7,12 +7,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderName, HeaderValue, Uri};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, http};
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::Instrument;
 
+use crate::auth::ApiKeys;
 use crate::caller::CallerNames;
 use crate::chat::ChatFormat;
 use crate::error::Error;
@@ -36,6 +37,8 @@ pub struct AppState {
     pub tokenizer: Tokenizer,
     /// Conversations to tokens; `None` if the model has no chat template.
     pub chat: Option<Arc<ChatFormat>>,
+    /// Who may send requests.
+    pub api_keys: ApiKeys,
     /// Who sends them.
     pub callers: CallerNames,
     /// Where requests go.
@@ -92,18 +95,7 @@ impl AppState {
 /// The whole service.
 pub fn app(state: AppState) -> Router {
     let limit = DefaultBodyLimit::max(state.limits.payload_bytes);
-    Router::new()
-        .merge(routes::generate::router())
-        .merge(routes::completions::router())
-        .merge(routes::chat::router())
-        .merge(routes::tokenize::router())
-        .layer(from_fn_with_state(state.clone(), refuse_while_draining))
-        .merge(routes::health::router())
-        .merge(routes::info::router())
-        .merge(routes::models::router())
-        .merge(routes::metrics::router())
-        .merge(routes::stats::router())
-        .merge(routes::ui::router())
+    routes::table::router(&state)
         .fallback(unknown_route)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(state)
@@ -113,7 +105,12 @@ pub fn app(state: AppState) -> Router {
         .layer(from_fn(trace))
 }
 
-async fn refuse_while_draining(State(state): State<AppState>, request: Request, next: Next) -> Response {
+/// For routes that start something: what runs is finished, nothing new begins.
+pub(crate) async fn refuse_while_draining(
+    State(state): State<AppState>,
+    request: Request,
+    next: Next,
+) -> Response {
     if state.shutdown.is_draining() {
         return Error::Refused(Refused::ShuttingDown).into_response();
     }

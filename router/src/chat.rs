@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::chat_template::{ChatTemplateError, ChatTemplates, TemplateInput};
 use crate::control_tokens::{ControlTokenError, ControlTokens};
 use crate::error::Error;
+use crate::tokenizer::TextSpan;
 
 /// Roles that every template expects; others pass only if no template could turn them into a control token.
 const KNOWN_ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
@@ -107,6 +108,14 @@ impl ChatFormat {
     pub fn encode(&self, conversation: Conversation) -> Result<Vec<u32>, Error> {
         let rendered = self.render(conversation)?;
         self.control_tokens.encode(&rendered).map_err(|error| Error::Template(error.to_string()))
+    }
+
+    /// The same with the text, and the bytes of it that each token covers.
+    pub fn encode_spans(&self, conversation: Conversation) -> Result<(String, Vec<TextSpan>), Error> {
+        let rendered = self.render(conversation)?;
+        let spans = self.control_tokens.encode_spans(&rendered);
+        let spans = spans.map_err(|error| Error::Template(error.to_string()))?;
+        Ok((ControlTokens::reveal(&rendered), spans))
     }
 
     /// The text that a model is to continue; control tokens spelt in messages are still split by BREAKs.

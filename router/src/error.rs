@@ -71,6 +71,12 @@ pub enum Error {
     /// Not declared as JSON.
     #[error("the body must be JSON, sent with `content-type: application/json`")]
     UnsupportedMediaType,
+    /// The server asks for an API key.
+    #[error("{}", describe_missing_key(*.has_key))]
+    Unauthorized {
+        /// Whether there was one, but not one of the server's.
+        has_key: bool,
+    },
     /// Nothing is served there.
     #[error("there is no route `{0}`")]
     UnknownRoute(String),
@@ -94,6 +100,13 @@ fn describe_refusal(refused: &Refused) -> String {
         | Refused::QueueFull { .. }
         | Refused::QueueTooLarge { .. }
         | Refused::ShuttingDown => refused.to_string(),
+    }
+}
+
+fn describe_missing_key(has_key: bool) -> &'static str {
+    match has_key {
+        true => "the API key is not valid",
+        false => "this server asks for an API key: send `Authorization: Bearer KEY`",
     }
 }
 
@@ -128,6 +141,7 @@ impl Error {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Failed(Failure::Request(_) | Failure::EngineLost(_)) => StatusCode::FAILED_DEPENDENCY,
+            Self::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
             Self::MalformedJson(_) | Self::UnreadableBody => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -158,6 +172,7 @@ impl Error {
             Self::UnreadableBody => "unreadable_body",
             Self::BodyTooLarge { .. } => "payload_too_large",
             Self::UnsupportedMediaType => "unsupported_media_type",
+            Self::Unauthorized { .. } => "invalid_api_key",
             Self::UnknownRoute(_) => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::Internal => "internal",
@@ -220,9 +235,20 @@ impl IntoResponse for Error {
         if self.is_worth_retrying() {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
+        if let Self::Unauthorized { has_key } = self {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge(has_key));
+        }
         response.extensions_mut().insert(self);
         response
     }
+}
+
+/// RFC 6750: no code of an error where nothing was tried.
+fn challenge(has_key: bool) -> HeaderValue {
+    HeaderValue::from_static(match has_key {
+        true => "Bearer realm=\"penstock\", error=\"invalid_token\"",
+        false => "Bearer realm=\"penstock\"",
+    })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! the engine never sees axum, and the scheduler sees neither clock nor I/O.
 //!
 //! - [`config`]: everything that can be set, parsed once and passed down
-//! - [`app`], [`routes`]: the HTTP service; [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
+//! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
 //! - [`tgi`], [`openai`], [`logprobs`], [`response_headers`]: the words of the two families of clients
 //! - [`error`]: everything that can go wrong for a client
 //! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
@@ -18,6 +18,7 @@
 //! - [`metrics`], [`shutdown`]: what an operator sees, and how serving ends
 
 pub mod app;
+pub mod auth;
 pub mod body;
 pub mod caller;
 pub mod chat;
@@ -55,6 +56,7 @@ use thiserror::Error as ThisError;
 use tokio::net::TcpListener;
 
 use app::{AppState, ModelInfo};
+use auth::{ApiKeyError, ApiKeys};
 use caller::CallerNames;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
@@ -72,6 +74,8 @@ const UPKEEP: Duration = Duration::from_secs(5);
 #[derive(Debug, ThisError)]
 #[expect(missing_docs, reason = "each variant says it by its source")]
 pub enum ServeError {
+    #[error(transparent)]
+    ApiKeys(#[from] ApiKeyError),
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     #[error(transparent)]
@@ -96,6 +100,7 @@ pub async fn serve(
     shutdown: Shutdown,
 ) -> Result<(), ServeError> {
     let options = &config.options;
+    let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
     let tokenizer = Tokenizer::load(&config.model_path, options.validation_workers)?;
     let engine = ShardedEngine::connect(&config.shard_sockets).await?;
     let facts = engine.facts().clone();
@@ -113,6 +118,7 @@ pub async fn serve(
         limits: Arc::new(limits),
         tokenizer,
         chat: chat.map(Arc::new),
+        api_keys,
         callers: CallerNames::default(),
         engine: engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
         metrics: metrics.clone(),

@@ -70,6 +70,11 @@ impl GenerateRequest {
         self.parameters.get_or_insert_with(when_left_out).return_full_text.get_or_insert(true);
     }
 
+    /// Samples unless the client decided.
+    pub fn default_to_sampling(&mut self) {
+        self.parameters.get_or_insert_with(when_left_out).do_sample.get_or_insert(true);
+    }
+
     /// Splits the request into prompt, parameters to validate, and what to show.
     pub fn into_parts(self, is_stream: bool, caller: Caller) -> Result<(String, Parameters, Wishes), Error> {
         let p = self.parameters.unwrap_or_else(when_left_out);

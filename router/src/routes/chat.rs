@@ -1,9 +1,8 @@
 //! OpenAI's chat completions.
 
+use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use axum::{Json, Router};
 use serde::Serialize;
 
 use crate::app::AppState;
@@ -20,11 +19,6 @@ use crate::text_stream::{Generated, TextEvent, TextToken};
 use crate::tokenizer::Tokenizer;
 use crate::validation::Parameters;
 
-/// `/v1/chat/completions`
-pub fn router() -> Router<AppState> {
-    Router::new().route("/v1/chat/completions", post(chat))
-}
-
 /// What the handler needs beside prompt and parameters.
 #[derive(Clone, Copy)]
 struct Wishes {
@@ -32,7 +26,8 @@ struct Wishes {
     stream_options: StreamOptions,
 }
 
-async fn chat(
+/// `POST /v1/chat/completions`
+pub(super) async fn chat(
     State(app): State<AppState>,
     caller: Caller,
     Body(request): Body<ChatRequest>,

@@ -1,10 +1,9 @@
 //! OpenAI's completions: one or several prompts, each with one or several choices.
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use axum::{Json, Router};
 use futures::future::try_join_all;
 use serde::Serialize;
 
@@ -23,11 +22,6 @@ use crate::text_stream::{Generated, TextEvent, TextToken};
 use crate::tokenizer::Tokenizer;
 use crate::validation::Parameters;
 
-/// `/v1/completions`
-pub fn router() -> Router<AppState> {
-    Router::new().route("/v1/completions", post(completions))
-}
-
 /// What to show.
 #[derive(Clone, Copy)]
 struct Wishes {
@@ -44,7 +38,8 @@ struct Ready {
     text: String,
 }
 
-async fn completions(
+/// `POST /v1/completions`
+pub(super) async fn completions(
     State(app): State<AppState>,
     caller: Caller,
     Body(request): Body<CompletionRequest>,

@@ -1,19 +1,13 @@
 //! What is served, and within which limits.
 
+use axum::Json;
 use axum::extract::State;
-use axum::routing::get;
-use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use crate::app::AppState;
 
-/// `/info`
-pub fn router() -> Router<AppState> {
-    Router::new().route("/info", get(info))
-}
-
 /// TGI's fields, with those that it dropped in version 3 and scripts still read.
-async fn info(State(app): State<AppState>) -> Json<Value> {
+pub(super) async fn info(State(app): State<AppState>) -> Json<Value> {
     let (limits, facts) = (&app.limits, app.engine.facts());
     Json(json!({
         "model_id": app.model.id,

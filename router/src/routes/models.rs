@@ -1,24 +1,20 @@
 //! The served model, as OpenAI lists models.
 
+use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::routing::get;
-use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use crate::app::AppState;
 use crate::error::Error;
 
-/// `/v1/models` and `/v1/models/{id}`; ids may hold slashes.
-pub fn router() -> Router<AppState> {
-    Router::new().route("/v1/models", get(list)).route("/v1/models/{*id}", get(one))
-}
-
-async fn list(State(app): State<AppState>) -> Json<Value> {
+/// `GET /v1/models`
+pub(super) async fn list(State(app): State<AppState>) -> Json<Value> {
     Json(json!({ "object": "list", "data": [model(&app)] }))
 }
 
-async fn one(
+/// `GET /v1/models/{id}`; ids may hold slashes.
+pub(super) async fn one(
     State(app): State<AppState>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, Error> {

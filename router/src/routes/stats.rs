@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use axum::Json;
 use axum::extract::State;
-use axum::routing::get;
-use axum::{Json, Router};
 use serde::Serialize;
 
 use crate::app::AppState;
@@ -13,11 +12,6 @@ use crate::engine_loop::StepSummary;
 use crate::generation::EngineStatus;
 use crate::metrics::Newest;
 use crate::scheduler::{Load, StepTimings, Totals};
-
-/// `/stats`
-pub fn router() -> Router<AppState> {
-    Router::new().route("/stats", get(stats))
-}
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -97,7 +91,8 @@ pub struct LastStep {
     pub download_ms: f64,
 }
 
-async fn stats(State(app): State<AppState>) -> Json<Stats> {
+/// `GET /stats`
+pub(super) async fn stats(State(app): State<AppState>) -> Json<Stats> {
     let facts = app.engine.facts();
     let (status, status_reason) = status(app.shutdown.is_draining(), &app.engine.status());
     Json(Stats {

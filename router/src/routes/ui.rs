@@ -6,11 +6,9 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::LazyLock;
 
-use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::get;
 
 use crate::app::AppState;
 use crate::error::Error;
@@ -59,17 +57,8 @@ impl Asset {
     }
 }
 
-/// `/ui` and below; `GET /`, which is [`page_or_health`], is with `POST /`.
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new()
-        .route("/ui", get(page))
-        // The page names its files relative to its own address, which must not end in a slash.
-        .route("/ui/", get(|| async { Redirect::permanent("../ui") }))
-        .route("/ui/{*path}", get(file))
-}
-
 /// `GET /`: the page for browsers, the health answer for probes and everyone else.
-pub async fn page_or_health(state: State<AppState>, headers: HeaderMap) -> Response {
+pub(super) async fn page_or_health(state: State<AppState>, headers: HeaderMap) -> Response {
     if prefers_html(&headers) {
         return page(headers).await;
     }
@@ -78,11 +67,18 @@ pub async fn page_or_health(state: State<AppState>, headers: HeaderMap) -> Respo
     response
 }
 
-async fn page(headers: HeaderMap) -> Response {
+/// `GET /ui`
+pub(super) async fn page(headers: HeaderMap) -> Response {
     serve("index.html", &headers)
 }
 
-async fn file(Path(path): Path<String>, headers: HeaderMap) -> Response {
+/// `GET /ui/`: the page names its files relative to its own address, which must not end in a slash.
+pub(super) async fn to_page() -> Redirect {
+    Redirect::permanent("../ui")
+}
+
+/// `GET /ui/{path}`
+pub(super) async fn file(Path(path): Path<String>, headers: HeaderMap) -> Response {
     serve(&path, &headers)
 }
 
@@ -164,6 +160,7 @@ mod tests {
 
     use axum::body::{Body, to_bytes};
     use axum::http::Request;
+    use axum::{Router, routing};
     use tower::ServiceExt;
 
     use super::*;
@@ -173,7 +170,8 @@ mod tests {
         if let Some((name, value)) = header {
             request = request.header(name, value);
         }
-        router::<()>().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+        let routes = Router::new().route("/ui", routing::get(page)).route("/ui/{*path}", routing::get(file));
+        routes.oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
     }
 
     fn files_below(folder: &Path, root: &Path, found: &mut Vec<String>) {

@@ -9,6 +9,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode, header};
 use futures::StreamExt;
 use penstock_router::app::{AppState, ModelInfo, app};
+use penstock_router::auth::ApiKeys;
 use penstock_router::caller::CallerNames;
 use penstock_router::chat::ChatFormat;
 use penstock_router::chat_template::ChatTemplates;
@@ -141,6 +142,7 @@ impl Server {
             limits: Arc::new(request_limits),
             tokenizer: Tokenizer::new(tokenizer.clone(), 1).unwrap(),
             chat: Some(Arc::new(chat)),
+            api_keys: ApiKeys::default(),
             callers: CallerNames::default(),
             engine: engine_loop::spawn(Box::new(engine), config, metrics.clone()),
             metrics,
