@@ -101,7 +101,7 @@ pub fn app(state: AppState) -> Router {
         .with_state(state)
         .layer(limit)
         .layer(CatchPanicLayer::custom(internal_error))
-        .layer(from_fn(word_errors_for_openai))
+        .layer(from_fn(word_errors))
         .layer(from_fn(trace))
 }
 
@@ -132,15 +132,15 @@ fn internal_error(panic: Box<dyn Any + Send>) -> Response {
     Error::Internal.into_response()
 }
 
-/// Errors carry TGI's body; clients of /v1 expect OpenAI's.
-async fn word_errors_for_openai(request: Request, next: Next) -> Response {
-    let is_openai = request.uri().path().starts_with("/v1/");
+/// Errors carry TGI's body; clients of /v1 expect others.
+async fn word_errors(request: Request, next: Next) -> Response {
+    let uri = request.uri().clone();
     let response = next.run(request).await;
     match response.extensions().get::<Error>().cloned() {
-        Some(error) if is_openai => {
+        Some(error) if uri.path().starts_with("/v1/") => {
             let (mut parts, _) = response.into_parts();
             parts.headers.remove(http::header::CONTENT_LENGTH);
-            (parts.status, parts.headers, Json(error.openai_body())).into_response()
+            (parts.status, parts.headers, Json(error.body_for(uri.path()))).into_response()
         }
         _ => response,
     }
@@ -167,6 +167,7 @@ fn new_request_id() -> HeaderValue {
     HeaderValue::from_str(&format!("{:016x}", rand::random::<u64>())).expect("hexadecimal digits")
 }
 
-fn unix_seconds() -> u64 {
+/// Now, as OpenAI writes times.
+pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -1,5 +1,5 @@
-//! Everything that can go wrong for a client: one enum, its HTTP status, its kind, and the two JSON bodies it is told in
-//! (TGI's on native routes, OpenAI's under /v1). Not for start-up errors, which are `ServeError`.
+//! Everything that can go wrong for a client: one enum, its HTTP status, its kind, and the JSON bodies it is told in
+//! (TGI's on native routes, OpenAI's and Anthropic's under /v1). Not for start-up errors, which are `ServeError`.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -203,6 +203,21 @@ impl Error {
         }})
     }
 
+    /// The body of Anthropic's routes.
+    pub fn anthropic_body(&self) -> Value {
+        let error = json!({ "type": self.anthropic_type(), "message": self.to_string() });
+        json!({ "type": "error", "error": error })
+    }
+
+    /// The body that clients of a path expect.
+    pub fn body_for(&self, path: &str) -> Value {
+        match path {
+            "/v1/messages" => self.anthropic_body(),
+            path if path.starts_with("/v1/") => self.openai_body(),
+            _ => self.native_body(),
+        }
+    }
+
     /// The body of an event in a stream under /v1: TGI's clients look for `http_status_code` there.
     pub fn openai_event(&self) -> Value {
         let mut body = self.openai_body();
@@ -220,13 +235,27 @@ impl Error {
         }
     }
 
+    fn anthropic_type(&self) -> &'static str {
+        match self.status() {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            status if status.is_client_error() && status != StatusCode::FAILED_DEPENDENCY => {
+                "invalid_request_error"
+            }
+            _ => "api_error",
+        }
+    }
+
     fn is_worth_retrying(&self) -> bool {
         matches!(self.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
     }
 }
 
 impl IntoResponse for Error {
-    /// TGI's body; the error itself travels along as an extension, for the layer that words it anew under /v1.
+    /// TGI's body; the error itself travels along as an extension, for the layer that words it anew for other families of clients.
     fn into_response(self) -> Response {
         if self.status().is_server_error() {
             tracing::warn!(kind = self.kind(), detail = ?self, "request failed");

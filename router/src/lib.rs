@@ -5,7 +5,7 @@
 //!
 //! - [`config`]: everything that can be set, parsed once and passed down
 //! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
-//! - [`tgi`], [`openai`], [`logprobs`], [`response_headers`]: the words of the two families of clients
+//! - [`tgi`], [`openai`], [`anthropic`], [`responses`], [`logprobs`], [`response_headers`]: the words of the families of clients
 //! - [`error`]: everything that can go wrong for a client
 //! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
 //! - [`inference`], [`text_stream`]: from a prompt to running sequences and their text
@@ -17,6 +17,7 @@
 //! - [`engine`]: the seam to the shards, and the gRPC client behind it
 //! - [`metrics`], [`shutdown`]: what an operator sees, and how serving ends
 
+pub mod anthropic;
 pub mod app;
 pub mod auth;
 pub mod body;
@@ -37,6 +38,7 @@ pub mod metrics;
 pub mod openai;
 pub mod python_json;
 pub mod response_headers;
+pub mod responses;
 pub mod routes;
 pub mod scheduler;
 pub mod shutdown;

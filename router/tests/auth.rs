@@ -15,8 +15,8 @@ const OPEN: [&str; 9] =
 
 fn guarded() -> Server {
     let mut server = Server::start();
-    let keys = ["first-key", "second-key"].map(|key| key.parse().unwrap());
-    server.state.api_keys = ApiKeys::load(&keys, None).unwrap();
+    let keys = ["first-key", "second-key"].map(|key| key.parse().expect("a key"));
+    server.state.api_keys = ApiKeys::load(&keys, None).expect("keys");
     server
 }
 
@@ -25,11 +25,11 @@ fn ask(method: Method, path: &str) -> Request<Body> {
         .method(method)
         .uri(path.replace("{*", "").replace('}', ""))
         .body(Body::empty())
-        .unwrap()
+        .expect("a request")
 }
 
 fn with(mut request: Request<Body>, name: HeaderName, value: &str) -> Request<Body> {
-    request.headers_mut().insert(name, value.parse().unwrap());
+    request.headers_mut().insert(name, value.parse().expect("a header"));
     request
 }
 

@@ -191,6 +191,8 @@ impl ChatEncoder {
 }
 
 impl Encoder for ChatEncoder {
+    type Line = String;
+
     fn begin(&mut self) -> Vec<String> {
         let opening = |index| {
             let delta = Delta { role: Some("assistant"), content: String::new() };

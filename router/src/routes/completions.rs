@@ -250,6 +250,8 @@ impl CompletionEncoder {
 }
 
 impl Encoder for CompletionEncoder {
+    type Line = String;
+
     /// With log probabilities the prompt is repeated when those are there.
     fn begin(&mut self) -> Vec<String> {
         if !self.wishes.echo || self.wishes.logprobs {

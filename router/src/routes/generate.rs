@@ -128,6 +128,8 @@ struct NativeEncoder {
 }
 
 impl Encoder for NativeEncoder {
+    type Line = String;
+
     fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<String> {
         let TextEvent::Token(token) = event else { return Vec::new() };
         self.num_tokens += 1;

@@ -8,7 +8,8 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{self, MethodRouter};
 
 use super::{
-    chat, completions, generate, health, info, invocations, metrics, models, stats, tokenize, ui, vertex,
+    chat, completions, generate, health, info, invocations, messages, metrics, models, responses, stats,
+    tokenize, ui, vertex,
 };
 use crate::app::{AppState, refuse_while_draining};
 use crate::auth;
@@ -80,6 +81,8 @@ pub fn routes() -> Vec<Route> {
         Route::post("/vertex", vertex::vertex).work(),
         Route::post("/v1/chat/completions", chat::chat).work(),
         Route::post("/v1/completions", completions::completions).work(),
+        Route::post("/v1/messages", messages::messages).work(),
+        Route::post("/v1/responses", responses::responses).work(),
         Route::post("/tokenize", tokenize::tokenize).work(),
         Route::post("/detokenize", tokenize::detokenize).work(),
         Route::post("/chat_tokenize", tokenize::chat_tokenize).work(),

@@ -110,6 +110,18 @@ impl Answer {
         events.iter().map(|event| serde_json::from_str(event).unwrap()).collect()
     }
 
+    /// Name and data of each event of a stream whose events are named; the data must repeat the name as its `type`.
+    pub fn named_events(&self) -> Vec<(String, Value)> {
+        let event = |event: &str| {
+            let (name, data) = event.split_once('\n').expect("two lines");
+            let name = name.strip_prefix("event: ").expect("a name").to_owned();
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").expect("data")).unwrap();
+            assert_eq!(data["type"], name);
+            (name, data)
+        };
+        self.text.trim_end_matches("\n\n").split("\n\n").map(event).collect()
+    }
+
     pub fn native_events(&self) -> Vec<Value> {
         self.events().iter().map(|event| serde_json::from_str(event).unwrap()).collect()
     }

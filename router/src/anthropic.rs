@@ -1,0 +1,252 @@
+//! Anthropic's words for a conversation: the types of `/v1/messages`, translated into a [`ChatRequest`], which does the
+//! rest. What is known and not built is refused by name.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::metrics::SequenceTimes;
+use crate::openai::ChatRequest;
+use crate::text_stream::{End, Finish};
+
+/// The body of `/v1/messages`.
+#[derive(Debug, Clone, Deserialize)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct MessagesRequest {
+    pub model: Option<String>,
+    pub messages: Vec<InputMessage>,
+    pub max_tokens: u64,
+    pub system: Option<Content>,
+    pub stop_sequences: Option<Vec<String>>,
+    pub stream: Option<bool>,
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
+    pub top_k: Option<i64>,
+    pub thinking: Option<Thinking>,
+    pub tools: Option<Vec<Value>>,
+    pub tool_choice: Option<Value>,
+    pub container: Option<Value>,
+    pub mcp_servers: Option<Vec<Value>>,
+    pub context_management: Option<Value>,
+    pub output_config: Option<Value>,
+    pub output_format: Option<Value>,
+}
+
+/// A message of the conversation.
+#[derive(Debug, Clone, Deserialize)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct InputMessage {
+    pub role: Role,
+    pub content: Content,
+}
+
+/// Who said it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Role {
+    User,
+    Assistant,
+}
+
+/// A text, or blocks.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged, expecting = "expected a string or a list of content blocks, each with its `type`")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Content {
+    Text(String),
+    Blocks(Vec<Block>),
+}
+
+/// A part of a message.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub enum Block {
+    Text {
+        text: String,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        input: Value,
+    },
+    ToolResult {
+        tool_use_id: String,
+        content: Option<Content>,
+    },
+    /// What the model thought earlier: left out, as it is of no use to models that were not trained on it.
+    Thinking {},
+    /// The same, unreadable.
+    RedactedThinking {},
+    /// Refused: text only.
+    Image {},
+    /// Refused: text only.
+    Document {},
+}
+
+/// Whether the model is to think before it answers.
+#[derive(Debug, Clone, Deserialize)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Thinking {
+    pub r#type: String,
+}
+
+impl MessagesRequest {
+    /// The same request in OpenAI's words.
+    pub fn into_chat(self) -> Result<ChatRequest, Error> {
+        self.refuse_what_is_not_built()?;
+        let mut messages = Vec::new();
+        if let Some(system) = self.system {
+            messages.push(json!({ "role": "system", "content": text_of("system", system)? }));
+        }
+        for (number, message) in self.messages.into_iter().enumerate() {
+            push_message(&mut messages, &format!("messages[{number}].content"), message)?;
+        }
+        let chat = json!({
+            "messages": messages,
+            "max_tokens": self.max_tokens,
+            "stop": self.stop_sequences,
+            "stream": self.stream,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+        });
+        serde_json::from_value(chat).map_err(|error| Error::WrongType(error.to_string()))
+    }
+
+    fn refuse_what_is_not_built(&self) -> Result<(), Error> {
+        let is_given = |value: &Option<Value>| value.is_some();
+        let has_any = |values: &Option<Vec<Value>>| values.as_ref().is_some_and(|values| !values.is_empty());
+        let thinks = self.thinking.as_ref().is_some_and(|thinking| thinking.r#type != "disabled");
+        let refused = [
+            ("thinking", thinks),
+            ("tools", has_any(&self.tools)),
+            ("tool_choice", is_given(&self.tool_choice)),
+            ("container", is_given(&self.container)),
+            ("mcp_servers", has_any(&self.mcp_servers)),
+            ("context_management", is_given(&self.context_management)),
+            ("output_config", is_given(&self.output_config)),
+            ("output_format", is_given(&self.output_format)),
+        ];
+        match refused.into_iter().find(|(_, is_asked_for)| *is_asked_for) {
+            Some((name, _)) => Err(Error::NotSupported(name)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// One message becomes several: results of tools are messages of their own.
+fn push_message(messages: &mut Vec<Value>, place: &str, message: InputMessage) -> Result<(), Error> {
+    let (mut text, mut calls) = (String::new(), Vec::new());
+    let blocks = match message.content {
+        Content::Text(text) => vec![Block::Text { text }],
+        Content::Blocks(blocks) => blocks,
+    };
+    for block in blocks {
+        match (block, message.role) {
+            (Block::Text { text: more }, _) => text += &more,
+            (Block::ToolUse { id, name, input }, Role::Assistant) => calls.push(json!({
+                "id": id, "type": "function", "function": { "name": name, "arguments": input.to_string() },
+            })),
+            (Block::ToolResult { tool_use_id, content }, Role::User) => {
+                let content = content.map_or(Ok(String::new()), |content| text_of(place, content))?;
+                messages.push(json!({ "role": "tool", "tool_call_id": tool_use_id, "content": content }));
+            }
+            (Block::Thinking {} | Block::RedactedThinking {}, Role::Assistant) => {}
+            (other, role) => return Err(misplaced(place, &other, role)),
+        }
+    }
+    match message.role {
+        Role::Assistant if calls.is_empty() => messages.push(json!({ "role": "assistant", "content": text })),
+        Role::Assistant => {
+            messages.push(json!({ "role": "assistant", "content": text, "tool_calls": calls }));
+        }
+        // Nothing but results of tools was said.
+        Role::User if text.is_empty() && messages.last().is_some_and(|last| last["role"] == "tool") => {}
+        Role::User => messages.push(json!({ "role": "user", "content": text })),
+    }
+    Ok(())
+}
+
+/// The text of what can hold nothing else.
+fn text_of(place: &str, content: Content) -> Result<String, Error> {
+    let blocks = match content {
+        Content::Text(text) => return Ok(text),
+        Content::Blocks(blocks) => blocks,
+    };
+    let text = |block| match block {
+        Block::Text { text } => Ok(text),
+        other => Err(misplaced(place, &other, Role::User)),
+    };
+    blocks.into_iter().map(text).collect()
+}
+
+fn misplaced(place: &str, block: &Block, role: Role) -> Error {
+    let (kind, why) = match block {
+        Block::Image {} => ("image", "this model reads text only"),
+        Block::Document {} => ("document", "this model reads text only"),
+        Block::ToolUse { .. } => ("tool_use", "only messages of the assistant use tools"),
+        Block::ToolResult { .. } => ("tool_result", "only messages of the user hold results"),
+        Block::Text { .. } | Block::Thinking {} | Block::RedactedThinking {} => {
+            ("thinking", "only messages of the assistant hold thoughts")
+        }
+    };
+    let param = if place == "system" { "system" } else { "messages" };
+    let message = format!("`{place}` cannot hold a block of type {kind:?} (role {role:?}): {why}");
+    Error::invalid(param, message)
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct MessagesResponse {
+    pub id: String,
+    pub r#type: &'static str,
+    pub role: &'static str,
+    pub model: String,
+    pub content: Vec<OutputBlock>,
+    pub stop_reason: Option<&'static str>,
+    pub stop_sequence: Option<String>,
+    pub usage: Usage,
+}
+
+/// A part of the answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub enum OutputBlock {
+    Text { text: String },
+}
+
+/// Tokens counted. Those found in the cache are not among the `input_tokens`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Usage {
+    pub input_tokens: u32,
+    pub cache_creation_input_tokens: u32,
+    pub cache_read_input_tokens: u32,
+    pub output_tokens: u32,
+}
+
+impl Usage {
+    /// Of one sequence.
+    pub fn new(prompt_len: usize, times: &SequenceTimes) -> Self {
+        let cached = times.cached_tokens.min(prompt_len as u32);
+        Self {
+            input_tokens: prompt_len as u32 - cached,
+            cache_creation_input_tokens: 0,
+            cache_read_input_tokens: cached,
+            output_tokens: times.generated_tokens,
+        }
+    }
+}
+
+/// Anthropic's word for an end.
+pub fn stop_reason(end: &End) -> &'static str {
+    match end.finish {
+        Finish::Length => "max_tokens",
+        Finish::EndOfSequence => "end_turn",
+        Finish::Stop => "stop_sequence",
+    }
+}

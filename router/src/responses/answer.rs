@@ -1,0 +1,163 @@
+//! The answer of `/v1/responses`, whole or as it grows.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::metrics::SequenceTimes;
+use crate::text_stream::Finish;
+
+/// What the answer repeats of the request.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Settings {
+    pub instructions: Option<String>,
+    pub max_output_tokens: Option<u64>,
+    pub temperature: f64,
+    pub top_p: f64,
+    pub text: Value,
+    pub metadata: Map<String, Value>,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct ResponseObject {
+    pub id: String,
+    pub object: &'static str,
+    pub created_at: u64,
+    pub status: &'static str,
+    pub error: Option<Value>,
+    pub incomplete_details: Option<IncompleteDetails>,
+    pub model: String,
+    pub output: Vec<OutputItem>,
+    pub usage: Option<ResponseUsage>,
+    #[serde(flatten)]
+    pub settings: Settings,
+    pub tools: Vec<Value>,
+    pub tool_choice: &'static str,
+    pub parallel_tool_calls: bool,
+    pub previous_response_id: Option<String>,
+    pub store: bool,
+    pub truncation: &'static str,
+}
+
+/// Why it is not all.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct IncompleteDetails {
+    pub reason: &'static str,
+}
+
+/// A part of the answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub enum OutputItem {
+    Message { id: String, status: &'static str, role: &'static str, content: Vec<OutputText> },
+}
+
+/// A text of the answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename = "output_text")]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct OutputText {
+    pub text: String,
+    pub annotations: Vec<Value>,
+    pub logprobs: Vec<Value>,
+}
+
+/// Tokens counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct ResponseUsage {
+    pub input_tokens: u32,
+    pub input_tokens_details: InputTokensDetails,
+    pub output_tokens: u32,
+    pub output_tokens_details: OutputTokensDetails,
+    pub total_tokens: u32,
+}
+
+/// Of the input, the tokens found in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct InputTokensDetails {
+    pub cached_tokens: u32,
+}
+
+/// Of the output, the tokens that are not part of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct OutputTokensDetails {
+    pub reasoning_tokens: u32,
+}
+
+impl OutputItem {
+    /// What the assistant says.
+    pub fn message(id: &str, status: &'static str, content: Vec<OutputText>) -> Self {
+        Self::Message { id: id.to_owned(), status, role: "assistant", content }
+    }
+}
+
+impl OutputText {
+    /// A text as it is.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), annotations: Vec::new(), logprobs: Vec::new() }
+    }
+}
+
+impl ResponseUsage {
+    fn new(prompt_len: usize, times: &SequenceTimes) -> Self {
+        let (input_tokens, output_tokens) = (prompt_len as u32, times.generated_tokens);
+        Self {
+            input_tokens,
+            input_tokens_details: InputTokensDetails { cached_tokens: times.cached_tokens.min(input_tokens) },
+            output_tokens,
+            output_tokens_details: OutputTokensDetails { reasoning_tokens: 0 },
+            total_tokens: input_tokens + output_tokens,
+        }
+    }
+}
+
+impl ResponseObject {
+    /// An answer that has nothing in it yet.
+    pub fn opening(id: String, created_at: u64, model: String, settings: Settings) -> Self {
+        Self {
+            id,
+            object: "response",
+            created_at,
+            status: "in_progress",
+            error: None,
+            incomplete_details: None,
+            model,
+            output: Vec::new(),
+            usage: None,
+            settings,
+            tools: Vec::new(),
+            tool_choice: "auto",
+            parallel_tool_calls: true,
+            previous_response_id: None,
+            store: false,
+            truncation: "disabled",
+        }
+    }
+
+    /// The status of an answer that ended like this, and of its last item.
+    pub fn status_of(finish: Finish) -> &'static str {
+        match finish {
+            Finish::Length => "incomplete",
+            Finish::EndOfSequence | Finish::Stop => "completed",
+        }
+    }
+
+    /// Puts in all that is known at the end.
+    pub fn finish(
+        &mut self,
+        finish: Finish,
+        output: Vec<OutputItem>,
+        prompt_len: usize,
+        times: &SequenceTimes,
+    ) {
+        self.status = Self::status_of(finish);
+        let is_cut = finish == Finish::Length;
+        self.incomplete_details = is_cut.then_some(IncompleteDetails { reason: "max_output_tokens" });
+        self.output = output;
+        self.usage = Some(ResponseUsage::new(prompt_len, times));
+    }
+}
