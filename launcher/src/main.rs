@@ -14,6 +14,7 @@ mod report;
 mod resolve;
 mod runner;
 mod supervisor;
+mod tgi_flags;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -33,6 +34,7 @@ use crate::report::Reporter;
 use crate::resolve::{AlreadyTold, resolve};
 use crate::runner::StopSignals;
 use crate::supervisor::{Ending, Timeouts};
+use crate::tgi_flags::NotSupported;
 
 // One thread: a parent-death signal follows the thread that forked, and this one ends last.
 #[tokio::main(flavor = "current_thread")]
@@ -46,6 +48,9 @@ async fn main() -> ExitCode {
     };
     if args.process.markdown_help {
         return print(&flags_page::render());
+    }
+    if args.process.openapi {
+        return print(&penstock_router::openapi::document_text());
     }
     let console = Console::start(args.router.json_output);
     let code = exit_code(launch(&args, &console).await, &console);
@@ -61,6 +66,9 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     if args.process.print_environment {
         environment::print(&python, &hardware).await?;
         return Ok(Ending::Stopped);
+    }
+    for warning in args.tgi.warnings()? {
+        console.warn(&warning);
     }
     ensure_port_is_free(&args.router)?;
     let keys = ApiKeys::load(&args.router.api_key, args.router.api_key_file.as_deref())?;
@@ -92,10 +100,17 @@ fn exit_code(result: anyhow::Result<Ending>, console: &Console) -> ExitCode {
         Err(error) if error.is::<AlreadyTold>() => ExitCode::FAILURE,
         Err(error) => {
             console.error(&format!("{error:#}"));
-            let wrong_usage = error.is::<PlanError>() || error.is::<PortTaken>() || error.is::<ApiKeyError>();
+            let wrong_usage = is_wrong_usage(&error);
             ExitCode::from(if wrong_usage { 2 } else { 1 })
         }
     }
+}
+
+fn is_wrong_usage(error: &anyhow::Error) -> bool {
+    error.is::<PlanError>()
+        || error.is::<PortTaken>()
+        || error.is::<ApiKeyError>()
+        || error.is::<NotSupported>()
 }
 
 fn print(text: &str) -> ExitCode {

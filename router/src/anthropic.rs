@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use crate::error::Error;
 use crate::metrics::SequenceTimes;
@@ -10,7 +11,7 @@ use crate::openai::ChatRequest;
 use crate::text_stream::{End, Finish};
 
 /// The body of `/v1/messages`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct MessagesRequest {
     pub model: Option<String>,
@@ -33,7 +34,8 @@ pub struct MessagesRequest {
 }
 
 /// A message of the conversation.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = AnthropicMessage)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct InputMessage {
     pub role: Role,
@@ -41,7 +43,8 @@ pub struct InputMessage {
 }
 
 /// Who said it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[schema(as = AnthropicRole)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Role {
@@ -50,7 +53,8 @@ pub enum Role {
 }
 
 /// A text, or blocks.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = AnthropicContent)]
 #[serde(untagged, expecting = "expected a string or a list of content blocks, each with its `type`")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Content {
@@ -59,7 +63,8 @@ pub enum Content {
 }
 
 /// A part of a message.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = AnthropicBlock)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub enum Block {
@@ -73,6 +78,7 @@ pub enum Block {
     },
     ToolResult {
         tool_use_id: String,
+        #[schema(no_recursion)]
         content: Option<Content>,
     },
     /// What the model thought earlier: left out, as it is of no use to models that were not trained on it.
@@ -86,7 +92,8 @@ pub enum Block {
 }
 
 /// Whether the model is to think before it answers.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = AnthropicThinking)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Thinking {
     pub r#type: String,
@@ -198,7 +205,7 @@ fn misplaced(place: &str, block: &Block, role: Role) -> Error {
 }
 
 /// The answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct MessagesResponse {
     pub id: String,
@@ -212,7 +219,8 @@ pub struct MessagesResponse {
 }
 
 /// A part of the answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = AnthropicOutputBlock)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub enum OutputBlock {
@@ -220,7 +228,8 @@ pub enum OutputBlock {
 }
 
 /// Tokens counted. Those found in the cache are not among the `input_tokens`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = AnthropicUsage)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Usage {
     pub input_tokens: u32,

@@ -11,6 +11,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, http};
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::CorsLayer;
 use tracing::Instrument;
 
 use crate::auth::ApiKeys;
@@ -39,6 +40,8 @@ pub struct AppState {
     pub chat: Option<Arc<ChatFormat>>,
     /// Who may send requests.
     pub api_keys: ApiKeys,
+    /// From which pages browsers may send them.
+    pub cors: Option<CorsLayer>,
     /// Who sends them.
     pub callers: CallerNames,
     /// Where requests go.
@@ -94,15 +97,20 @@ impl AppState {
 
 /// The whole service.
 pub fn app(state: AppState) -> Router {
+    let cors = state.cors.clone();
     let limit = DefaultBodyLimit::max(state.limits.payload_bytes);
-    routes::table::router(&state)
+    let service = routes::table::router(&state)
         .fallback(unknown_route)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(state)
         .layer(limit)
         .layer(CatchPanicLayer::custom(internal_error))
         .layer(from_fn(word_errors))
-        .layer(from_fn(trace))
+        .layer(from_fn(trace));
+    match cors {
+        Some(cors) => service.layer(cors),
+        None => service,
+    }
 }
 
 /// For routes that start something: what runs is finished, nothing new begins.

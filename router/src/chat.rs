@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use crate::chat_template::{ChatTemplateError, ChatTemplates, TemplateInput};
 use crate::control_tokens::{ControlTokenError, ControlTokens};
@@ -15,7 +16,8 @@ use crate::tokenizer::TextSpan;
 const KNOWN_ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
 
 /// A message as a client sends it. Unknown fields are ignored.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[schema(as = ChatMessage)]
 pub struct Message {
     role: String,
     content: Option<Content>,
@@ -26,14 +28,16 @@ pub struct Message {
     reasoning_content: Option<String>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ChatContent)]
 #[serde(untagged, expecting = "expected a string or a list of parts with a `type`")]
 enum Content {
     Text(String),
     Parts(Vec<Part>),
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ChatPart)]
 struct Part {
     r#type: String,
     text: Option<String>,

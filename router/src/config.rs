@@ -55,6 +55,10 @@ pub struct RouterOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key_file: Option<PathBuf>,
 
+    /// Origin whose pages may call the API from a browser, or * for all; give it again for several [default: none]
+    #[arg(long, env, value_delimiter = ',', action = clap::ArgAction::Append)]
+    pub cors_allow_origin: Vec<String>,
+
     /// What requests may ask for
     #[command(flatten)]
     #[serde(flatten)]

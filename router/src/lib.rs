@@ -4,8 +4,9 @@
 //! the engine never sees axum, and the scheduler sees neither clock nor I/O.
 //!
 //! - [`config`]: everything that can be set, parsed once and passed down
-//! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
+//! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`cors`] for origins, [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
 //! - [`tgi`], [`openai`], [`anthropic`], [`responses`], [`logprobs`], [`response_headers`]: the words of the families of clients
+//! - [`openapi`]: the document that describes all of it, from the table of routes and the types
 //! - [`error`]: everything that can go wrong for a client
 //! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
 //! - [`inference`], [`text_stream`]: from a prompt to running sequences and their text
@@ -26,6 +27,7 @@ pub mod chat;
 pub mod chat_template;
 pub mod config;
 pub mod control_tokens;
+pub mod cors;
 pub mod detokenizer;
 pub mod engine;
 pub mod engine_loop;
@@ -36,6 +38,7 @@ pub mod limits;
 pub mod logprobs;
 pub mod metrics;
 pub mod openai;
+pub mod openapi;
 pub mod python_json;
 pub mod response_headers;
 pub mod responses;
@@ -79,6 +82,8 @@ pub enum ServeError {
     #[error(transparent)]
     ApiKeys(#[from] ApiKeyError),
     #[error(transparent)]
+    Cors(#[from] cors::CorsError),
+    #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     #[error(transparent)]
     ChatFormat(#[from] ChatFormatError),
@@ -103,6 +108,7 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let options = &config.options;
     let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
+    let cors = cors::layer(&options.cors_allow_origin)?;
     let tokenizer = Tokenizer::load(&config.model_path, options.validation_workers)?;
     let engine = ShardedEngine::connect(&config.shard_sockets).await?;
     let facts = engine.facts().clone();
@@ -121,6 +127,7 @@ pub async fn serve(
         tokenizer,
         chat: chat.map(Arc::new),
         api_keys,
+        cors,
         callers: CallerNames::default(),
         engine: engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
         metrics: metrics.clone(),

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::caller::Caller;
 use crate::chat::{Conversation, Message};
@@ -13,7 +14,7 @@ use crate::text_stream::Finish;
 use crate::validation::{Dialect, Parameters, SchedulingHints};
 
 /// The body of `/v1/chat/completions`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct ChatRequest {
     pub model: Option<String>,
@@ -29,6 +30,7 @@ pub struct ChatRequest {
     pub stop: Option<Stop>,
     pub stream: Option<bool>,
     pub stream_options: Option<StreamOptions>,
+    #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
     pub temperature: Option<f64>,
     pub top_p: Option<f64>,
@@ -50,7 +52,7 @@ pub struct ChatRequest {
 }
 
 /// The body of `/v1/completions`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct CompletionRequest {
     pub model: Option<String>,
@@ -66,6 +68,7 @@ pub struct CompletionRequest {
     pub stop: Option<Stop>,
     pub stream: Option<bool>,
     pub stream_options: Option<StreamOptions>,
+    #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
     pub suffix: Option<String>,
     pub temperature: Option<f64>,
@@ -83,7 +86,7 @@ pub struct CompletionRequest {
 }
 
 /// One stop string or several.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Stop {
@@ -92,7 +95,7 @@ pub enum Stop {
 }
 
 /// One prompt or several, as text or as tokens.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(
     untagged,
     expecting = "expected a string, a list of strings, a list of token ids, or a list of such lists"
@@ -106,7 +109,7 @@ pub enum Prompts {
 }
 
 /// OpenAI's map from token id to bias; TGI's list of numbers is accepted and, as by TGI, ignored.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected a map from token ids to numbers")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum LogitBias {
@@ -115,7 +118,7 @@ pub enum LogitBias {
 }
 
 /// What to add to a stream.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 pub struct StreamOptions {
     include_usage: Option<bool>,
     continuous_usage_stats: Option<bool>,
@@ -334,7 +337,7 @@ fn allows_tools(choice: Option<&Value>) -> Result<bool, Error> {
 }
 
 /// Tokens counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Usage {
     pub prompt_tokens: u32,
@@ -344,7 +347,7 @@ pub struct Usage {
 }
 
 /// Of the prompt's tokens, those found in the cache.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct PromptTokensDetails {
     pub cached_tokens: u32,
@@ -371,7 +374,7 @@ impl Usage {
 }
 
 /// What every answer starts with, whole or chunk.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Head {
     pub id: String,
@@ -382,7 +385,7 @@ pub struct Head {
 }
 
 /// An answer or a chunk of one.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Answer<'a, Choice> {
     #[serde(flatten)]

@@ -5,13 +5,14 @@ mod answer;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 pub use self::answer::{OutputItem, OutputText, ResponseObject, ResponseUsage, Settings};
 use crate::error::Error;
 use crate::openai::ChatRequest;
 
 /// The body of `/v1/responses`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct ResponsesRequest {
     pub model: Option<String>,
@@ -38,7 +39,8 @@ pub struct ResponsesRequest {
 }
 
 /// What the model is to answer.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ResponsesInput)]
 #[serde(untagged, expecting = "expected a string or a list of input items")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Input {
@@ -47,7 +49,8 @@ pub enum Input {
 }
 
 /// A message, or a call of a function and what came of it. An item without a `type` is a message.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ResponsesInputItem)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct InputItem {
     pub r#type: Option<String>,
@@ -60,7 +63,8 @@ pub struct InputItem {
 }
 
 /// A text, or parts of one.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ResponsesContent)]
 #[serde(untagged, expecting = "expected a string or a list of parts with a `type`")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Content {
@@ -69,7 +73,8 @@ pub enum Content {
 }
 
 /// A part of a text: `input_text`, `output_text` or `text`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ResponsesPart)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Part {
     pub r#type: String,
@@ -77,7 +82,8 @@ pub struct Part {
 }
 
 /// How the text is to look.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ResponsesTextOptions)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct TextOptions {
     pub format: Option<Value>,

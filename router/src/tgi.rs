@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::caller::Caller;
 use crate::detokenizer::Vocabulary;
@@ -10,7 +11,7 @@ use crate::text_stream::{End, Finish, Generated, TextToken};
 use crate::validation::{Dialect, Parameters, SchedulingHints};
 
 /// The body of `/generate`, `/generate_stream`, `/` and `/tokenize`. Unknown fields are ignored.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 pub struct GenerateRequest {
     /// The prompt.
     pub inputs: String,
@@ -21,7 +22,7 @@ pub struct GenerateRequest {
 }
 
 /// `parameters` of a [`GenerateRequest`].
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct GenerateParameters {
     pub best_of: Option<u64>,
@@ -134,7 +135,7 @@ impl GenerateParameters {
 }
 
 /// A token of the output.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Token {
     pub id: u32,
@@ -145,7 +146,7 @@ pub struct Token {
 }
 
 /// A token of the prompt.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct PrefillToken {
     pub id: u32,
@@ -154,7 +155,7 @@ pub struct PrefillToken {
 }
 
 /// The answer of `/generate`; `/` wraps it in an array.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct GenerateResponse {
     pub generated_text: String,
@@ -163,7 +164,7 @@ pub struct GenerateResponse {
 }
 
 /// Details of a whole output.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Details {
     pub finish_reason: &'static str,
@@ -178,7 +179,7 @@ pub struct Details {
 }
 
 /// A sequence that did not win.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct BestOfSequence {
     pub generated_text: String,
@@ -192,7 +193,7 @@ pub struct BestOfSequence {
 }
 
 /// An event of `/generate_stream`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct StreamResponse {
     pub index: u32,
@@ -204,7 +205,7 @@ pub struct StreamResponse {
 }
 
 /// Details of the last event.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct StreamDetails {
     pub finish_reason: &'static str,

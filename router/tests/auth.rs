@@ -10,8 +10,21 @@ use serde_json::json;
 use support::server::{Server, post};
 
 /// Whoever adds a route without a thought gets one that asks for the key; those that do not are listed here again.
-const OPEN: [&str; 9] =
-    ["/metrics", "/health", "/health/ready", "/health/live", "/ping", "/", "/ui", "/ui/", "/ui/{*path}"];
+const OPEN: [&str; 13] = [
+    "/metrics",
+    "/health",
+    "/health/ready",
+    "/health/live",
+    "/ping",
+    "/",
+    "/openapi.json",
+    "/api-doc/openapi.json",
+    "/ui",
+    "/ui/",
+    "/ui/{*path}",
+    "/docs",
+    "/docs/",
+];
 
 fn guarded() -> Server {
     let mut server = Server::start();
@@ -61,6 +74,24 @@ async fn a_server_without_keys_asks_for_none() {
         let answer = server.send(ask(route.method.clone(), route.path)).await;
         assert_ne!(answer.status, StatusCode::UNAUTHORIZED, "{}", route.path);
     }
+}
+
+#[tokio::test]
+async fn pages_of_allowed_origins_may_ask_without_a_key_whether_they_may_ask() {
+    let mut server = guarded();
+    let preflight = || {
+        let request = Request::options("/v1/chat/completions").header("origin", "https://example.org");
+        let request = request.header("access-control-request-method", "POST");
+        let request = request.header("access-control-request-headers", "authorization,content-type");
+        request.body(Body::empty()).expect("a request")
+    };
+    let closed = server.send(preflight()).await;
+    assert!(closed.headers.get("access-control-allow-origin").is_none());
+    server.state.cors = penstock_router::cors::layer(&["https://example.org".to_owned()]).expect("origins");
+    let open = server.send(preflight()).await;
+    assert_eq!(open.status, StatusCode::OK);
+    assert_eq!(open.headers["access-control-allow-origin"], "https://example.org");
+    assert_eq!(open.headers["access-control-allow-headers"], "authorization,content-type");
 }
 
 #[tokio::test]

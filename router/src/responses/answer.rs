@@ -2,12 +2,13 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::metrics::SequenceTimes;
 use crate::text_stream::Finish;
 
 /// What the answer repeats of the request.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Settings {
     pub instructions: Option<String>,
@@ -19,7 +20,7 @@ pub struct Settings {
 }
 
 /// The answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct ResponseObject {
     pub id: String,
@@ -42,13 +43,13 @@ pub struct ResponseObject {
 }
 
 /// Why it is not all.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct IncompleteDetails {
     pub reason: &'static str,
 }
 
 /// A part of the answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub enum OutputItem {
@@ -56,7 +57,7 @@ pub enum OutputItem {
 }
 
 /// A text of the answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename = "output_text")]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct OutputText {
@@ -66,7 +67,7 @@ pub struct OutputText {
 }
 
 /// Tokens counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct ResponseUsage {
     pub input_tokens: u32,
@@ -77,13 +78,13 @@ pub struct ResponseUsage {
 }
 
 /// Of the input, the tokens found in the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct InputTokensDetails {
     pub cached_tokens: u32,
 }
 
 /// Of the output, the tokens that are not part of the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct OutputTokensDetails {
     pub reasoning_tokens: u32,
 }

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::app::AppState;
 use crate::body::Body;
@@ -18,6 +19,9 @@ use crate::sse::{self, Encoder};
 use crate::text_stream::{Generated, TextEvent, TextToken};
 use crate::tokenizer::Tokenizer;
 use crate::validation::Parameters;
+
+/// The whole answer.
+pub(super) type Whole = Answer<'static, Choice>;
 
 /// What the handler needs beside prompt and parameters.
 #[derive(Clone, Copy)]
@@ -80,15 +84,16 @@ fn times(prepared: &Prepared, sequences: &[Generated]) -> Times {
     times
 }
 
-#[derive(Serialize)]
-struct Choice {
+#[derive(Serialize, ToSchema)]
+#[schema(as = ChatChoice)]
+pub(super) struct Choice {
     index: usize,
     message: AssistantMessage,
     logprobs: Option<ChatLogprobs>,
     finish_reason: &'static str,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct AssistantMessage {
     role: &'static str,
     content: String,

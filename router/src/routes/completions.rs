@@ -6,6 +6,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use futures::future::try_join_all;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::app::AppState;
 use crate::body::Body;
@@ -21,6 +22,9 @@ use crate::sse::{self, Encoder};
 use crate::text_stream::{Generated, TextEvent, TextToken};
 use crate::tokenizer::Tokenizer;
 use crate::validation::Parameters;
+
+/// The whole answer.
+pub(super) type Whole = Answer<'static, Choice>;
 
 /// What to show.
 #[derive(Clone, Copy)]
@@ -136,8 +140,9 @@ fn count(usage: &mut Usage, times: &mut Times, ready: &Ready, sequences: &[Gener
     }
 }
 
-#[derive(Serialize)]
-struct Choice {
+#[derive(Serialize, ToSchema)]
+#[schema(as = CompletionChoice)]
+pub(super) struct Choice {
     index: usize,
     text: String,
     logprobs: Option<CompletionLogprobs>,

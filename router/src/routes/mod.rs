@@ -2,6 +2,7 @@
 
 pub mod chat;
 pub mod completions;
+pub mod docs;
 pub mod generate;
 pub mod health;
 pub mod info;

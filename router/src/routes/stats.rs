@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::app::AppState;
 use crate::engine_loop::StepSummary;
@@ -14,7 +15,7 @@ use crate::metrics::Newest;
 use crate::scheduler::{Load, StepTimings, Totals};
 
 /// The answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Stats {
     /// The served name.
     pub model_id: String,
@@ -34,7 +35,7 @@ pub struct Stats {
 }
 
 /// Whether requests are answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// Yes.
@@ -46,7 +47,7 @@ pub enum Status {
 }
 
 /// What is counted. `…_total` only ever grows while the router runs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Counts {
     /// Requests in the queue.
     pub waiting: usize,
@@ -77,7 +78,7 @@ pub struct Counts {
 }
 
 /// Where the shards spent a step, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
 pub struct LastStep {
     /// Tokens that it sampled.
     pub sampled_tokens: usize,
@@ -157,6 +158,7 @@ mod tests {
     use super::*;
     use crate::engine_loop::Observer;
     use crate::metrics::Metrics;
+    use crate::scheduler::StepSize;
 
     #[test]
     fn a_server_that_did_nothing_yet_is_idle() {
@@ -172,7 +174,15 @@ mod tests {
         let mut metrics = Metrics::new(100, 200).unwrap();
         metrics.start_request().succeed();
         metrics.on_step(&StepSummary {
-            load: Load { waiting: 2, running: 3, used_blocks: 7, cached_blocks: 5, num_blocks: 100 },
+            load: Load {
+                waiting: 2,
+                running: 3,
+                used_blocks: 7,
+                cached_blocks: 5,
+                num_blocks: 100,
+                block_tokens: 16,
+            },
+            size: StepSize { sequences: 3, positions: 3 },
             num_sampled: 3,
             totals: Totals { preemptions: 1, admitted_tokens: 40, cached_tokens: 32, ..Totals::default() },
             timings: StepTimings { upload_us: 250, forward_us: 12_500, sample_us: 1_000, download_us: 5 },

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::app::AppState;
 use crate::body::Body;
@@ -14,7 +15,7 @@ use crate::tgi::GenerateRequest;
 use crate::tokenizer::TextSpan;
 
 /// A token and the bytes of the text that it covers.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct SimpleToken {
     id: u32,
     text: String,
@@ -23,7 +24,7 @@ pub struct SimpleToken {
 }
 
 /// The answer of `/chat_tokenize`.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct ChatTokens {
     /// The tokens of the text.
     tokenize_response: Vec<SimpleToken>,
@@ -32,7 +33,7 @@ pub struct ChatTokens {
 }
 
 /// The body of `/detokenize`.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub struct DetokenizeRequest {
     /// The served model, or nothing.
     model: Option<String>,
@@ -43,7 +44,7 @@ pub struct DetokenizeRequest {
 }
 
 /// The answer of `/detokenize`.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct DetokenizeResponse {
     /// The text of the tokens.
     prompt: String,

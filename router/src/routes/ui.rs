@@ -20,10 +20,10 @@ macro_rules! files {
 
 /// All files of the page. A test compares with the folder.
 const FILES: &[(&str, &[u8])] = files! {
-    "css/base.css" "css/chat.css" "css/completion.css" "css/layout.css" "css/markdown.css" "css/status.css"
-    "icon.svg" "index.html" "js/announce.js" "js/answer.js" "js/api.js" "js/appearance-boot.js"
+    "css/base.css" "css/chat.css" "css/completion.css" "css/docs.css" "css/layout.css" "css/markdown.css"
+    "css/status.css" "docs.html" "icon.svg" "index.html" "js/announce.js" "js/answer.js" "js/api.js" "js/appearance-boot.js"
     "js/appearance.js" "js/banner.js" "js/chat.js" "js/code.js" "js/completion.js" "js/composer.js"
-    "js/conversations.js" "js/copy.js" "js/dom.js" "js/drawers.js" "js/empty.js" "js/examples.js"
+    "js/conversations.js" "js/copy.js" "js/docs.js" "js/dom.js" "js/drawers.js" "js/empty.js" "js/examples.js"
     "js/history.js" "js/key.js" "js/main.js" "js/markdown.js" "js/message.js" "js/models.js" "js/plot.js"
     "js/problem.js" "js/reasoning.js" "js/request.js" "js/scroller.js" "js/settings.js" "js/sse.js"
     "js/stats-feed.js" "js/stats-line.js" "js/status.js" "js/storage.js" "js/toast.js" "js/tokens.js"
@@ -82,7 +82,8 @@ pub(super) async fn file(Path(path): Path<String>, headers: HeaderMap) -> Respon
     serve(&path, &headers)
 }
 
-fn serve(path: &str, request: &HeaderMap) -> Response {
+/// A file, by its path in the folder.
+pub(super) fn serve(path: &str, request: &HeaderMap) -> Response {
     let Some(asset) = ASSETS.get(path) else {
         return Error::UnknownRoute(format!("/ui/{}", path.chars().take(200).collect::<String>()))
             .into_response();

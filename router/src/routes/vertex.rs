@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::app::AppState;
 use crate::body::Body;
@@ -16,14 +17,14 @@ use crate::tgi::GenerateRequest;
 use crate::validation::Parameters;
 
 /// The body.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub struct VertexRequest {
     /// What to answer, each by itself.
     instances: Vec<Instance>,
 }
 
 /// One request of either family.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(
     untagged,
     expecting = "expected an object with `inputs` and `parameters`, or a chat completion request"
@@ -34,7 +35,7 @@ enum Instance {
 }
 
 /// The answer.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct VertexResponse {
     /// The texts, in the order of the instances.
     predictions: Vec<String>,

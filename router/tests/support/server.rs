@@ -155,6 +155,7 @@ impl Server {
             tokenizer: Tokenizer::new(tokenizer.clone(), 1).unwrap(),
             chat: Some(Arc::new(chat)),
             api_keys: ApiKeys::default(),
+            cors: None,
             callers: CallerNames::default(),
             engine: engine_loop::spawn(Box::new(engine), config, metrics.clone()),
             metrics,
