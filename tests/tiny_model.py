@@ -9,30 +9,18 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 _CORPUS = (
     "the quick brown fox jumps over the lazy dog",
     "a penstock is the gated pipe that feeds a turbine",
     "0123456789",
 )
-_CLASSES: dict[str, tuple[Any, Any]] = {
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-}
 
 
 @dataclass(frozen=True)
 class TinyModel:
-    """A recipe: a family, and what differs from the small defaults."""
+    """A recipe: a family, and what differs from the small defaults; None leaves a default out."""
 
     family: str = "llama"
     options: dict[str, Any] = field(default_factory=dict)
@@ -51,6 +39,7 @@ def sizes() -> dict[str, Any]:
         "head_dim": 18,
         "max_position_embeddings": 200,
         "tie_word_embeddings": False,
+        "pad_token_id": 0,
         "bos_token_id": 1,
         "eos_token_id": 2,
         # Large enough that different tokens get clearly different logits.
@@ -60,14 +49,17 @@ def sizes() -> dict[str, Any]:
 
 def build(recipe: TinyModel) -> Any:
     """The model itself, in float32."""
-    config_class, model_class = _CLASSES[recipe.family]
+    options = {key: value for key, value in {**sizes(), **recipe.options}.items() if value is not None}
     torch.manual_seed(recipe.seed)
-    model = model_class(config_class(**{**sizes(), **recipe.options})).eval()
+    config = CONFIG_MAPPING[recipe.family](**options)
+    model: Any = AutoModelForCausalLM.from_config(config).eval()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            # transformers starts norms at one and biases at zero, which would hide mistakes with them.
-            if "norm" in name or name.endswith("bias"):
-                parameter.normal_(1.0 if "norm" in name else 0.0, 0.2)
+            # transformers starts norms at one, and biases and more at zero, which would hide mistakes with them.
+            is_norm = "norm" in name or ".ln_" in name
+            if is_norm or parameter.min() == parameter.max():
+                weight_of_norm = is_norm and not name.endswith("bias")
+                parameter.normal_(1.0 if weight_of_norm else 0.0, 0.2)
     return model
 
 

@@ -3,8 +3,9 @@
 Nothing here knows the server. Importing has no effects: no device is touched and no setting is read.
 """
 
-from penstock_kernels.activation import gelu_mul, silu_mul
+from penstock_kernels.activation import clamped_swiglu, gelu_mul, silu_mul
 from penstock_kernels.embedding import embedding
+from penstock_kernels.grouped_mlp import grouped_mlp
 from penstock_kernels.norm import layer_norm, rms_norm
 from penstock_kernels.paged_attention import AttentionSpans, DecodeSpans, decode_attention, paged_attention
 from penstock_kernels.rotary import apply_rotary, rotate_and_store
@@ -29,11 +30,13 @@ __all__ = [
     "add_bias",
     "apply_bitmask",
     "apply_rotary",
+    "clamped_swiglu",
     "copy_blocks",
     "decode_attention",
     "draw",
     "embedding",
     "gelu_mul",
+    "grouped_mlp",
     "layer_norm",
     "paged_attention",
     "penalize",

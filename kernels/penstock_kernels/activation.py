@@ -24,6 +24,15 @@ def gelu_mul(gate_up: torch.Tensor, tanh: bool = True) -> torch.Tensor:
     return reference.gelu_mul(gate_up, tanh)
 
 
+def clamped_swiglu(gate_up: torch.Tensor, alpha: float = 1.702, limit: float = 7.0) -> torch.Tensor:
+    """Return `gate * sigmoid(alpha * gate) * (up + 1)`, gate at most `limit`, up within it. Shapes as in `silu_mul`.
+
+    It has no kernel of its own.
+    """
+    _check("clamped_swiglu", gate_up)
+    return reference.clamped_swiglu(gate_up, alpha, limit)
+
+
 def _activate(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
     from penstock_kernels.gpu.activation import gated_activation
 

@@ -20,10 +20,7 @@ def rms_norm(
     residual: like x. It is updated in place to `residual + x`, and that sum is what is normalised.
     `weight_offset` is 1 for models that store their weights around 0, as Gemma does.
     """
-    require(
-        weight.dim() <= 2 and weight.is_contiguous() and weight.shape == x.shape[x.dim() - weight.dim() :],
-        f"rms_norm: weight {tuple(weight.shape)} against x {tuple(x.shape)}",
-    )
+    _check_weight("rms_norm", x, weight)
     _check("rms_norm", x, weight, residual)
     if runs_kernel(x):
         from penstock_kernels.gpu.norm import norm
@@ -35,22 +32,31 @@ def rms_norm(
 def layer_norm(
     x: torch.Tensor,
     weight: torch.Tensor,
-    bias: torch.Tensor,
+    bias: torch.Tensor | None,
     eps: float,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return `(x - mean) / std * weight + bias` over the last dimension. Shapes as in `rms_norm`, weight: [dim]."""
-    require(
-        weight.shape == bias.shape == x.shape[-1:] and weight.is_contiguous() and bias.is_contiguous(),
-        f"layer_norm: weight {tuple(weight.shape)}, bias {tuple(bias.shape)} against x {tuple(x.shape)}",
-    )
+    """Return `(x - mean) / std * weight + bias` over the last dimension. Shapes as in `rms_norm`, bias: [dim]."""
+    _check_weight("layer_norm", x, weight)
     _check("layer_norm", x, weight, residual)
-    require_same_dtype("layer_norm", weight=weight, bias=bias)
+    if bias is not None:
+        require(
+            bias.shape == x.shape[-1:] and bias.is_contiguous(),
+            f"layer_norm: bias {tuple(bias.shape)} against x {tuple(x.shape)}",
+        )
+        require_same_dtype("layer_norm", weight=weight, bias=bias)
     if runs_kernel(x):
         from penstock_kernels.gpu.norm import norm
 
-        return norm(x, weight, bias, eps, residual, 0.0)
+        return norm(x, weight, bias, eps, residual, 0.0, centered=True)
     return reference.layer_norm(x, weight, bias, eps, residual)
+
+
+def _check_weight(op: str, x: torch.Tensor, weight: torch.Tensor) -> None:
+    require(
+        weight.dim() <= 2 and weight.is_contiguous() and weight.shape == x.shape[x.dim() - weight.dim() :],
+        f"{op}: weight {tuple(weight.shape)} against x {tuple(x.shape)}",
+    )
 
 
 def _check(op: str, x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None) -> None:

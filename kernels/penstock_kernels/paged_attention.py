@@ -7,6 +7,7 @@ that walks one head reads rows of head_dim numbers (256 bytes in bf16 at 128), f
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from penstock_kernels import reference
 from penstock_kernels.checks import require, require_same_dtype
 from penstock_kernels.dispatch import runs_kernel
+from penstock_kernels.native import attention as native
 from penstock_kernels.store_kv import FP8
 
 if TYPE_CHECKING:
@@ -123,6 +125,9 @@ def paged_attention(
 
         scoring = _scoring(scale, window, soft_cap, sinks, key_scale, value_scale)
         return attention.paged_attention(query, key_cache, value_cache, spans, scoring)
+    if spans.tree is None and native.supports(query, key_cache):
+        work = spans.shared("native", lambda: _native_work(spans))
+        return native.attend(query, key_cache, value_cache, work, scale, window, soft_cap, sinks)
     return reference.paged_attention(
         query, key_cache, value_cache, spans, scale, window, soft_cap, sinks, key_scale, value_scale
     )
@@ -160,9 +165,19 @@ def decode_attention(
 
         scoring = _scoring(scale, window, soft_cap, sinks, key_scale, value_scale)
         return attention.decode_attention(query, key_cache, value_cache, spans, scoring)
+    if spans.tree is None and native.supports(query, key_cache):
+        arguments = (spans.query_starts, spans.context_lens, spans.block_tables, spans.block_size)
+        work = spans.shared("native", lambda: native.work_of(*arguments))
+        return native.attend(query, key_cache, value_cache, work, scale, window, soft_cap, sinks)
     return reference.decode_attention(
         query, key_cache, value_cache, spans, scale, window, soft_cap, sinks, key_scale, value_scale
     )
+
+
+def _native_work(spans: AttentionSpans) -> native.Work:
+    starts = torch.tensor([0, *accumulate(spans.query_lens)], dtype=torch.int32)
+    contexts = torch.tensor(spans.context_lens, dtype=torch.int32)
+    return native.work_of(starts, contexts, spans.block_tables, spans.block_size)
 
 
 def _scoring(

@@ -5,6 +5,7 @@ Not naive where naive costs a user's time: decodes attend in batches, and what l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -48,13 +49,16 @@ def rms_norm(
 def layer_norm(
     x: torch.Tensor,
     weight: torch.Tensor,
-    bias: torch.Tensor,
+    bias: torch.Tensor | None,
     eps: float,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
     if residual is not None:
         x = residual.add_(x)
-    return F.layer_norm(x, weight.shape, weight, bias, eps)
+    if weight.dim() == 1:
+        return F.layer_norm(x, weight.shape, weight, bias, eps)
+    normed = F.layer_norm(x, x.shape[-1:], None, None, eps).mul_(weight)
+    return normed if bias is None else normed.add_(bias)
 
 
 def embedding(token_ids: torch.Tensor, weight: torch.Tensor, first: int = 0) -> torch.Tensor:
@@ -82,6 +86,43 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
 def gelu_mul(gate_up: torch.Tensor, tanh: bool = True) -> torch.Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
     return F.gelu(gate, approximate="tanh" if tanh else "none").mul_(up)
+
+
+def clamped_swiglu(gate_up: torch.Tensor, alpha: float = 1.702, limit: float = 7.0) -> torch.Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (gate * alpha).sigmoid_().mul_(gate).mul_(up + 1)
+
+
+def grouped_mlp(
+    x: torch.Tensor,
+    expert_ids: torch.Tensor,
+    expert_weights: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    activate: Callable[[torch.Tensor], torch.Tensor],
+    gate_up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
+    row_multiple: int = 1,
+) -> torch.Tensor:
+    flat = expert_ids.flatten()
+    order = flat.argsort(stable=True)
+    counts = torch.bincount(flat, minlength=gate_up.shape[0]).tolist()
+    gathered = x[order // expert_ids.shape[1]]
+    outputs = torch.empty(len(flat), down.shape[1], dtype=x.dtype, device=x.device)
+    start = 0
+    for expert, count in enumerate(counts):
+        if count == 0:
+            continue
+        rows = F.pad(gathered[start : start + count], (0, 0, 0, -count % row_multiple))
+        hidden = activate(
+            F.linear(rows, gate_up[expert], None if gate_up_bias is None else gate_up_bias[expert])
+        )
+        result = F.linear(hidden, down[expert], None if down_bias is None else down_bias[expert])
+        outputs[order[start : start + count]] = result[:count]
+        start += count
+    weighted = outputs.view(*expert_ids.shape, down.shape[1]).float() * expert_weights.float().unsqueeze(-1)
+    return weighted.sum(1).to(x.dtype)
 
 
 def rotate_and_store(

@@ -9,6 +9,7 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args as ClapArgs, CommandFactory, FromArgMatches, Parser, ValueEnum};
 use penstock_router::config::RouterOptions;
 
+use crate::supervisor::RestartLimit;
 use crate::tgi_flags::TgiArgs;
 
 /// Serve a large language model over HTTP
@@ -16,8 +17,10 @@ use crate::tgi_flags::TgiArgs;
 /// Starts one shard per GPU (or one on the CPU), waits until they are ready, then starts the router. Ctrl-C or
 /// SIGTERM lets running requests finish and stops; a second one stops at once.
 ///
-/// Exit codes: 0 stopped as asked; 1 could not start, or a process died; 2 wrong usage, or the port is taken;
-/// 3 stopped as asked, but running requests were cut short.
+/// What dies while it serves is restarted, and running requests go on.
+///
+/// Exit codes: 0 stopped as asked; 1 could not start; 2 wrong usage, or the port is taken; 3 stopped as asked, but
+/// running requests were cut short; 4 gave up, because shards or router had to be restarted too often.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "launcher", version, args_override_self = true)]
 pub struct Args {
@@ -60,6 +63,10 @@ pub struct ModelArgs {
     /// Type of weights and activations [default: the model's own]
     #[arg(long, env)]
     pub dtype: Option<Dtype>,
+
+    /// Where the weights come from; `dummy` fills the model with noise and reads none, for measuring
+    #[arg(long, env, default_value = "safetensors")]
+    pub load_format: LoadFormat,
 }
 
 /// How it is computed.
@@ -80,6 +87,14 @@ pub struct ShardArgs {
     /// Most sequences that run at once [default: what the device has room for]
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub max_batch_size: Option<u32>,
+
+    /// A request's tokens do not depend on what shares its batch, to the last bit; slower
+    #[arg(long, env)]
+    pub batch_invariant: bool,
+
+    /// For tests: whatever KV cache was not written for a sequence is made NaN before it computes; slow
+    #[arg(long, hide = true)]
+    pub poison_cache: bool,
 }
 
 /// How the processes are run.
@@ -93,6 +108,18 @@ pub struct ProcessArgs {
     /// Seconds that running requests may take to finish after SIGTERM or Ctrl-C
     #[arg(long, short, env, default_value_t = 90)]
     pub graceful_termination_timeout: u64,
+
+    /// Restarts of the shards, and of the router, within --restart-window; one more ends the server
+    #[arg(long, env, default_value_t = 10)]
+    pub max_restarts: u32,
+
+    /// Seconds in which restarts are counted
+    #[arg(long, env, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    pub restart_window: u64,
+
+    /// FAULT HOOK, for tests only: what a shard is to do wrong, see server/penstock_server/faults.py
+    #[arg(long, hide = true)]
+    pub fault: Vec<String>,
 
     /// Print what is known of the machine and the installation, and exit
     #[arg(long = "env", short = 'e')]
@@ -117,6 +144,15 @@ pub enum Dtype {
     Float16,
     /// 16 bits, more range, less precision
     Bfloat16,
+}
+
+/// Where the weights come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LoadFormat {
+    /// The model's folder
+    Safetensors,
+    /// Nowhere: they are noise
+    Dummy,
 }
 
 /// Where the shards compute.
@@ -157,6 +193,11 @@ impl ProcessArgs {
         Duration::from_secs(self.startup_timeout)
     }
 
+    /// How often what dies is restarted.
+    pub fn restart_limit(&self) -> RestartLimit {
+        RestartLimit { count: self.max_restarts, window: Duration::from_secs(self.restart_window) }
+    }
+
     /// How long running requests may take to finish.
     pub fn grace(&self) -> Duration {
         Duration::from_secs(self.graceful_termination_timeout)
@@ -169,6 +210,15 @@ impl std::fmt::Display for Dtype {
             Self::Float32 => "float32",
             Self::Float16 => "float16",
             Self::Bfloat16 => "bfloat16",
+        })
+    }
+}
+
+impl std::fmt::Display for LoadFormat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Safetensors => "safetensors",
+            Self::Dummy => "dummy",
         })
     }
 }

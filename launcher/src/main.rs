@@ -9,15 +9,17 @@ mod hardware;
 mod parent_pipe;
 mod places;
 mod plan;
+mod port;
 mod process;
 mod report;
 mod resolve;
 mod runner;
 mod supervisor;
 mod tgi_flags;
+mod watch;
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use penstock_router::auth::{ApiKeyError, ApiKeys};
@@ -26,14 +28,13 @@ use crate::args::Args;
 use crate::console::Console;
 use crate::hardware::Hardware;
 use crate::parent_pipe::ParentPipe;
-use crate::places::{
-    PortTaken, ensure_port_is_free, find_beside, find_python, make_run_dir, with_keys_in_a_file,
-};
+use crate::places::{find_beside, find_python, make_run_dir, with_keys_in_a_file};
 use crate::plan::{DEMO_MODEL, Places, Plan, PlanError};
+use crate::port::{Port, PortTaken};
 use crate::report::Reporter;
 use crate::resolve::{AlreadyTold, resolve};
-use crate::runner::StopSignals;
-use crate::supervisor::{Ending, Timeouts};
+use crate::runner::{Runner, StopSignals};
+use crate::supervisor::{Ending, Supervisor, Timeouts};
 use crate::tgi_flags::NotSupported;
 
 // One thread: a parent-death signal follows the thread that forked, and this one ends last.
@@ -70,7 +71,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     for warning in args.tgi.warnings()? {
         console.warn(&warning);
     }
-    ensure_port_is_free(&args.router)?;
+    let port = Port::reserve(&args.router)?;
     let keys = ApiKeys::load(&args.router.api_key, args.router.api_key_file.as_deref())?;
     let name = args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned());
     let mut reporter = Reporter::new(console.clone(), name, launched);
@@ -89,7 +90,10 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let plan = Plan::new(args, &hardware, &places)?;
     console.say(&format!("Loading the model on {}", plan.devices));
     let timeouts = Timeouts { startup: args.process.startup_timeout(), grace: args.process.grace() };
-    Ok(runner::run(plan, timeouts, console, reporter, &mut signals).await)
+    let (supervisor, first) = Supervisor::start(plan.shards.len(), timeouts, args.process.restart_limit());
+    let step_timeout = Duration::from_secs(args.router.step_timeout);
+    let runner = Runner::new(plan, port, step_timeout, console.clone(), reporter);
+    Ok(runner.run(supervisor, first, &mut signals).await)
 }
 
 fn exit_code(result: anyhow::Result<Ending>, console: &Console) -> ExitCode {
@@ -97,6 +101,7 @@ fn exit_code(result: anyhow::Result<Ending>, console: &Console) -> ExitCode {
         Ok(Ending::Stopped) => ExitCode::SUCCESS,
         Ok(Ending::Failed) => ExitCode::FAILURE,
         Ok(Ending::CutShort) => ExitCode::from(3),
+        Ok(Ending::GaveUp) => ExitCode::from(4),
         Err(error) if error.is::<AlreadyTold>() => ExitCode::FAILURE,
         Err(error) => {
             console.error(&format!("{error:#}"));

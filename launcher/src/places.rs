@@ -1,26 +1,14 @@
-//! Finds what the launcher starts, and makes what it needs: the private folder of a run, a free port.
+//! Finds what the launcher starts, and makes what it needs: the private folder of a run.
 
 use std::fs::Permissions;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use penstock_router::auth::ApiKeys;
-use penstock_router::config::RouterOptions;
 use tempfile::TempDir;
-use thiserror::Error;
 
 use crate::args::Args;
-
-/// The address is in use, or not one of this machine.
-#[derive(Debug, Error)]
-#[error("cannot listen on {hostname}:{port}: {reason}; --port and --hostname choose another address")]
-pub struct PortTaken {
-    hostname: String,
-    port: u16,
-    reason: std::io::Error,
-}
 
 /// The interpreter of the environment that the launcher is installed in.
 pub fn find_python() -> anyhow::Result<PathBuf> {
@@ -35,15 +23,6 @@ pub fn find_beside(name: &str) -> anyhow::Result<PathBuf> {
         bail!("{} is missing; `pip install ./kernels .` puts it beside the launcher", path.display());
     }
     Ok(path)
-}
-
-/// Says at once what would else be found out after the model is loaded. The router binds the port again.
-pub fn ensure_port_is_free(options: &RouterOptions) -> Result<(), PortTaken> {
-    let (hostname, port) = (options.hostname.clone(), options.port);
-    match TcpListener::bind((hostname.as_str(), port)) {
-        Ok(_) => Ok(()),
-        Err(reason) => Err(PortTaken { hostname, port, reason }),
-    }
 }
 
 /// The arguments with all API keys in a file of the run's private folder: everyone on the machine may read the command

@@ -8,6 +8,7 @@ use thiserror::Error;
 use crate::args::{Args, Device};
 use crate::argv;
 use crate::hardware::Hardware;
+use crate::supervisor::ProcessId;
 
 /// The name of the model that is served when none is named.
 pub const DEMO_MODEL: &str = "penstock-demo";
@@ -55,8 +56,28 @@ pub struct Plan {
     pub shards: Vec<ProcessSpec>,
     /// Started once every shard is ready.
     pub router: ProcessSpec,
+    /// The private folder of this run.
+    pub run_dir: PathBuf,
     /// Where the shards compute, for people: "2 GPUs".
     pub devices: String,
+}
+
+/// What differs from one start of a process to the next.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Life {
+    /// How often it was started before.
+    pub number: u32,
+    /// The KV cache of the lives before: requests were promised that it is not smaller.
+    pub cache: Option<CacheSize>,
+}
+
+/// The size of a KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheSize {
+    /// Blocks.
+    pub num_blocks: u32,
+    /// Token positions in each.
+    pub block_size: u32,
 }
 
 /// One process to start.
@@ -90,7 +111,35 @@ impl Plan {
         let group =
             Group { args, places, device, num_shards, threads: threads_per_shard(hardware, num_shards) };
         let shards = sockets.iter().enumerate().map(|(rank, socket)| group.shard(rank, socket)).collect();
-        Ok(Self { shards, router: router(args, places, sockets), devices: describe(device, num_shards) })
+        Ok(Self {
+            shards,
+            router: router(args, places, sockets),
+            run_dir: places.run_dir.clone(),
+            devices: describe(device, num_shards),
+        })
+    }
+
+    /// How to start a process in this life of it.
+    pub fn spec(&self, id: ProcessId, life: Life) -> ProcessSpec {
+        let (spec, flags) = match id {
+            ProcessId::Shard(rank) => (&self.shards[rank], self.shard_flags(life)),
+            ProcessId::Router => (&self.router, vec![format!("--router-restarts={}", life.number)]),
+        };
+        let args = spec.args.iter().cloned().chain(flags).collect();
+        ProcessSpec { args, ..spec.clone() }
+    }
+
+    fn shard_flags(&self, life: Life) -> Vec<String> {
+        let mut flags = vec![format!("--rendezvous-dir={}", self.rendezvous_dir(life).display())];
+        if let Some(CacheSize { num_blocks, block_size }) = life.cache {
+            flags.extend([format!("--num-blocks={num_blocks}"), format!("--block-size={block_size}")]);
+        }
+        flags
+    }
+
+    /// Where the ranks of a group meet: what an older group left there would lead a new one astray.
+    pub fn rendezvous_dir(&self, life: Life) -> PathBuf {
+        self.run_dir.join(format!("group-{}", life.number))
     }
 }
 
@@ -147,11 +196,14 @@ fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessS
         model_id: args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned()),
         model_path: places.model_path.clone(),
         shard_sockets,
+        supervised: true,
+        router_restarts: 0,
         options: args.router.clone(),
     };
     let mut flags = argv::render(&config);
     flags.push(format!("--graceful-termination-timeout={}", args.process.graceful_termination_timeout));
     flags.push(format!("--parent-pipe-fd={}", places.parent_pipe_fd));
+    flags.push("--listen-stdin".to_owned());
     flags.push(format!("--run-dir={}", places.run_dir.display()));
     let readiness = Readiness::HttpHealth;
     ProcessSpec { name: "router".to_owned(), program: places.router.clone(), args: flags, readiness }
@@ -186,10 +238,10 @@ impl Group<'_> {
         let device = if self.device == Device::Cuda { "cuda" } else { "cpu" };
         let given = [
             ("model-path", Some(self.places.model_path.display().to_string())),
+            ("load-format", Some(self.args.model.load_format.to_string())),
             ("uds-path", Some(socket.display().to_string())),
             ("rank", Some(rank.to_string())),
             ("world-size", Some(self.num_shards.to_string())),
-            ("rendezvous-dir", Some(self.places.run_dir.display().to_string())),
             ("dtype", self.args.model.dtype.map(|dtype| dtype.to_string())),
             ("device", Some(device.to_owned())),
             ("max-sequence-len", limits.max_total_tokens.map(|tokens| tokens.to_string())),
@@ -205,7 +257,13 @@ impl Group<'_> {
         ];
         let mut flags: Vec<String> =
             given.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value?))).collect();
-        flags.extend(self.args.router.json_output.then(|| "--json-output".to_owned()));
+        let switches = [
+            ("--json-output", self.args.router.json_output),
+            ("--batch-invariant", shards.batch_invariant),
+            ("--poison-cache", shards.poison_cache),
+        ];
+        flags.extend(switches.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name.to_owned()));
+        flags.extend(self.args.process.fault.iter().map(|fault| format!("--fault={fault}")));
         flags
     }
 }
@@ -274,6 +332,17 @@ mod tests {
             ["--shard-sockets=/tmp/penstock-x/shard-0.sock", "--shard-sockets=/tmp/penstock-x/shard-1.sock"]
         );
         assert!(plan.router.args.contains(&"--model-id=penstock-demo".to_owned()));
+    }
+
+    #[test]
+    fn a_restarted_group_meets_elsewhere_and_keeps_the_size_of_its_cache() {
+        let plan = plan(0, "--num-shard 2").expect("plan");
+        let first = plan.spec(ProcessId::Shard(1), Life::default());
+        assert_eq!(first.args.last().map(String::as_str), Some("--rendezvous-dir=/tmp/penstock-x/group-0"));
+        let cache = Some(CacheSize { num_blocks: 70, block_size: 16 });
+        let second = plan.spec(ProcessId::Shard(1), Life { number: 1, cache });
+        let added = &second.args[first.args.len() - 1..];
+        assert_eq!(added, ["--rendezvous-dir=/tmp/penstock-x/group-1", "--num-blocks=70", "--block-size=16"]);
     }
 
     #[test]

@@ -1,37 +1,30 @@
-//! One child process: start it in its own group, pass on what it writes, say when it is ready and when it ended,
-//! kill it with all it started.
+//! One child process: start it in its own group, pass on what it writes, say when it ended, kill it with all it
+//! started. Whether it is ready and goes on working is seen in `watch`.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+use penstock_router::supervised::Line;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tonic::transport::Endpoint;
-use tonic_health::pb::health_check_response::ServingStatus;
-use tonic_health::pb::health_client::HealthClient;
-use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::console::Console;
-use crate::plan::{ProcessSpec, Readiness};
+use crate::plan::{CacheSize, ProcessSpec};
 use crate::supervisor::{Event, Exit, ProcessId};
+use crate::watch::{Signs, watch_process};
 
-/// What the router's first line on stdout starts with; the address follows.
-pub const LISTENING: &str = "listening on ";
-
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A grandchild may hold the pipes open for ever; what the child itself wrote is read by then.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+/// A process that ended is the better explanation of what the router says of it.
+const COMPLAINT_DELAY: Duration = Duration::from_millis(100);
 const MAX_LINE_LEN: u64 = 64 * 1024;
 const TAIL_LINES: usize = 60;
 
@@ -41,28 +34,46 @@ pub struct Process {
     tasks: Vec<JoinHandle<()>>,
     /// Where it listens, once it said so.
     pub address: watch::Receiver<Option<SocketAddr>>,
+    /// How large its KV cache is, once that is known.
+    pub cache: watch::Receiver<Option<CacheSize>>,
 }
 
-/// Starts a process; [`Event::Ready`] and [`Event::Exited`] follow on the channel.
-pub fn start(
-    id: ProcessId,
-    spec: &ProcessSpec,
-    console: &Console,
-    events: &mpsc::UnboundedSender<Event>,
-) -> std::io::Result<Process> {
-    let mut child = command(spec).spawn()?;
+/// What starting a process takes beside its plan.
+pub struct Starting<'a> {
+    /// Who it is.
+    pub id: ProcessId,
+    /// How to start it.
+    pub spec: &'a ProcessSpec,
+    /// What it reads.
+    pub stdin: Stdio,
+    /// How long one step of a shard may take.
+    pub step_timeout: Duration,
+    /// Where its lines go.
+    pub console: &'a Console,
+    /// Where it is told that it is ready, hangs or has ended.
+    pub events: &'a mpsc::UnboundedSender<Event>,
+}
+
+/// Starts a process; [`Event::Ready`] and [`Event::Exited`] follow on the channel, maybe [`Event::Hung`] in between.
+pub fn start(starting: Starting<'_>) -> std::io::Result<Process> {
+    let Starting { id, spec, stdin, step_timeout, console, events } = starting;
+    let mut child = command(spec, stdin).spawn()?;
     let group = Pid::from_raw(child.id().expect("not waited for yet").cast_signed());
     let (address_sender, address) = watch::channel(None);
+    let (alive_sender, alive) = watch::channel(());
+    let (cache_sender, cache) = watch::channel(None);
     let output = Output { name: spec.name.clone(), console: console.clone(), tail: Arc::default() };
-    let pumps = output.pump(&mut child, address_sender);
+    let heard = Heard { address: address_sender, alive: alive_sender, events: events.clone() };
+    let pumps = output.pump(&mut child, heard);
     let waiting = tokio::spawn(wait(id, child, pumps, output.tail, events.clone()));
-    let ready = tokio::spawn(watch_readiness(id, spec.readiness.clone(), address.clone(), events.clone()));
-    Ok(Process { group, tasks: vec![waiting, ready], address })
+    let signs = Signs { address: address.clone(), alive, cache: cache_sender, step_timeout };
+    let watching = tokio::spawn(watch_process(id, spec.readiness.clone(), signs, events.clone()));
+    Ok(Process { group, tasks: vec![waiting, watching], address, cache })
 }
 
-fn command(spec: &ProcessSpec) -> Command {
+fn command(spec: &ProcessSpec, stdin: Stdio) -> Command {
     let mut command = Command::new(&spec.program);
-    command.args(&spec.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(&spec.args).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Shards have no use for keys, and the router reads them from the file that it is told.
     command.env_remove("API_KEY").env_remove("API_KEY_FILE");
     // Its own group: Ctrl-C reaches the launcher only, and a kill reaches what the child started, too.
@@ -74,6 +85,11 @@ impl Process {
     /// Asks it to end.
     pub fn terminate(&self) {
         let _ = nix::sys::signal::kill(self.group, Signal::SIGTERM);
+    }
+
+    /// Asks a router to end its streams with an error, and itself.
+    pub fn cut_short(&self) {
+        let _ = nix::sys::signal::kill(self.group, Signal::SIGQUIT);
     }
 
     /// Kills it and all it started. Harmless when they are gone.
@@ -98,11 +114,11 @@ struct Output {
 
 impl Output {
     /// Both pipes are read from the start and to the end, or a full one would stop the child.
-    fn pump(&self, child: &mut Child, address: watch::Sender<Option<SocketAddr>>) -> [JoinHandle<()>; 2] {
+    fn pump(&self, child: &mut Child, heard: Heard) -> [JoinHandle<()>; 2] {
         let (name, console) = (self.name.clone(), self.console.clone());
-        let stdout = read_lines(child.stdout.take().expect("piped"), move |line| match listening_on(line) {
-            Some(at) => drop(address.send(Some(at))),
-            None => console.child_line(&name, line),
+        let stdout = read_lines(child.stdout.take().expect("piped"), move |line| match line.parse() {
+            Ok(line) => heard.take(line),
+            Err(()) => console.child_line(&name, line),
         });
         let (name, console, tail) = (self.name.clone(), self.console.clone(), Arc::clone(&self.tail));
         let stderr = read_lines(child.stderr.take().expect("piped"), move |line| {
@@ -113,8 +129,27 @@ impl Output {
     }
 }
 
-fn listening_on(line: &str) -> Option<SocketAddr> {
-    line.strip_prefix(LISTENING)?.trim().parse().ok()
+/// Where what a router says goes.
+struct Heard {
+    address: watch::Sender<Option<SocketAddr>>,
+    alive: watch::Sender<()>,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+impl Heard {
+    fn take(&self, line: Line) {
+        match line {
+            Line::Listening(at) => drop(self.address.send_replace(Some(at))),
+            Line::Alive => self.alive.send_replace(()),
+            Line::ShardsFailed(reason) => {
+                let events = self.events.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(COMPLAINT_DELAY).await;
+                    let _ = events.send(Event::ShardsFailed(reason));
+                });
+            }
+        }
+    }
 }
 
 /// Longer lines come in pieces, and bytes that are no UTF-8 are replaced.
@@ -177,53 +212,6 @@ impl Tail {
     }
 }
 
-async fn watch_readiness(
-    id: ProcessId,
-    readiness: Readiness,
-    mut address: watch::Receiver<Option<SocketAddr>>,
-    events: mpsc::UnboundedSender<Event>,
-) {
-    match readiness {
-        Readiness::GrpcHealth(socket) => poll_until(|| is_serving(&socket)).await,
-        Readiness::HttpHealth => {
-            let Ok(Some(at)) = address.wait_for(Option::is_some).await.map(|at| *at) else { return };
-            poll_until(|| is_healthy(at)).await;
-        }
-    }
-    let _ = events.send(Event::Ready(id));
-}
-
-async fn poll_until<F: Future<Output = Option<()>>>(mut probe: impl FnMut() -> F) {
-    while !matches!(tokio::time::timeout(PROBE_TIMEOUT, probe()).await, Ok(Some(()))) {
-        tokio::time::sleep(POLL_INTERVAL).await;
-    }
-}
-
-async fn is_serving(socket: &Path) -> Option<()> {
-    tokio::fs::metadata(socket).await.ok()?;
-    let channel = Endpoint::from_shared(format!("unix:{}", socket.display())).ok()?.connect().await.ok()?;
-    let reply = HealthClient::new(channel).check(HealthCheckRequest::default()).await.ok()?;
-    let HealthCheckResponse { status } = reply.into_inner();
-    (status == ServingStatus::Serving as i32).then_some(())
-}
-
-async fn is_healthy(address: SocketAddr) -> Option<()> {
-    let mut stream = TcpStream::connect(reachable(address)).await.ok()?;
-    stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.ok()?;
-    let mut reply = String::new();
-    stream.take(64).read_to_string(&mut reply).await.ok()?;
-    reply.split(' ').nth(1).filter(|status| *status == "200").map(drop)
-}
-
-/// An address that can be connected to: what listens everywhere listens on loopback, too.
-pub fn reachable(address: SocketAddr) -> SocketAddr {
-    match address {
-        SocketAddr::V4(at) if at.ip().is_unspecified() => ([127, 0, 0, 1], at.port()).into(),
-        SocketAddr::V6(at) if at.ip().is_unspecified() => ([0, 0, 0, 0, 0, 0, 0, 1], at.port()).into(),
-        at => at,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,14 +248,6 @@ mod tests {
         let mut tail = Tail::default();
         (0..1000).for_each(|number| tail.push(&number.to_string()));
         assert_eq!(tail.last_error().len(), TAIL_LINES);
-    }
-
-    #[test]
-    fn a_server_that_listens_everywhere_is_reached_on_loopback() {
-        let at = |text: &str| reachable(text.parse().expect("address")).to_string();
-        assert_eq!(at("0.0.0.0:80"), "127.0.0.1:80");
-        assert_eq!(at("[::]:80"), "[::1]:80");
-        assert_eq!(at("10.0.0.1:80"), "10.0.0.1:80");
     }
 
     #[tokio::test]

@@ -1,11 +1,11 @@
 //! The few lines that tell people what is going on, and how long it took.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::console::Console;
-use crate::process::reachable;
-use crate::supervisor::{Exit, ProcessId, Report};
+use crate::supervisor::{Consequence, Exit, Part, ProcessId, Report};
+use crate::watch::reachable;
 
 /// Turns reports into lines.
 pub struct Reporter {
@@ -37,10 +37,21 @@ impl Reporter {
                 "Stopping: running requests may finish, for {} s at most (again to stop at once)",
                 grace.as_secs()
             )),
-            Report::Died(id, exit) => self.console.error(&died(id, &exit)),
-            Report::NotReady(ids) => self.console.error(&not_ready(&ids)),
+            Report::Back(part) => self.stage(&format!("{} answers again", part_name(part))),
+            Report::Died(id, exit, consequence) => self.fail(&died(id, &exit, consequence)),
+            Report::Hung(id, reason) => self.fail(&format!("{} hangs ({reason}); restarting", name(id))),
+            Report::ShardsFailed(reason) => self.fail(&format!("{reason}; restarting the shards")),
+            Report::NotReady(ids, consequence) => self.fail(&not_ready(&ids, consequence)),
+            Report::TooManyRestarts(part, count, window) => self.fail(&too_many(part, count, window)),
+            Report::Unkillable(ids) => self.fail(&format!("{} did not end when killed", names(&ids))),
             Report::CutShort => self.console.say("Stopping at once: running requests are cut short"),
         }
+    }
+
+    /// An error; what follows is timed from here.
+    fn fail(&mut self, text: &str) {
+        self.stage = Instant::now();
+        self.console.error(text);
     }
 
     fn serving(&mut self, address: Option<SocketAddr>) {
@@ -68,17 +79,43 @@ fn name(id: ProcessId) -> String {
     }
 }
 
-fn died(id: ProcessId, exit: &Exit) -> String {
-    let ended = format!("{} ended ({}), so everything stops", name(id), exit.status);
+fn part_name(part: Part) -> &'static str {
+    match part {
+        Part::Group => "The group of shards",
+        Part::Router => "The router",
+    }
+}
+
+fn names(ids: &[ProcessId]) -> String {
+    let names: Vec<_> = ids.iter().copied().map(name).collect();
+    names.join(", ")
+}
+
+fn follows(consequence: Consequence) -> &'static str {
+    match consequence {
+        Consequence::End => "so everything stops",
+        Consequence::Restart => "restarting",
+    }
+}
+
+fn died(id: ProcessId, exit: &Exit, consequence: Consequence) -> String {
+    let ended = format!("{} ended ({}), {}", name(id), exit.status, follows(consequence));
     match &exit.last_error[..] {
         [] => format!("{ended}; it left no message"),
         lines => format!("{ended}. Its last error:\n  {}", lines.join("\n  ")),
     }
 }
 
-fn not_ready(ids: &[ProcessId]) -> String {
-    let names: Vec<_> = ids.iter().copied().map(name).collect();
-    format!("{} did not get ready in time; --startup-timeout allows more", names.join(", "))
+fn not_ready(ids: &[ProcessId], consequence: Consequence) -> String {
+    let (names, follows) = (names(ids), follows(consequence));
+    format!("{names} did not get ready in time, {follows}; --startup-timeout allows more")
+}
+
+fn too_many(part: Part, count: u32, window: Duration) -> String {
+    let (name, window) = (part_name(part), window.as_secs());
+    format!(
+        "{name} failed more than {count} times within {window} s (--max-restarts, --restart-window), so everything stops"
+    )
 }
 
 #[cfg(test)]
@@ -92,8 +129,8 @@ mod tests {
             status: "exit code 1".to_owned(),
             last_error: vec!["Traceback:".to_owned(), "ValueError: 3".to_owned()],
         };
-        let text = died(ProcessId::Shard(1), &exit);
-        assert!(text.starts_with("shard 1 ended (exit code 1)"));
+        let text = died(ProcessId::Shard(1), &exit, Consequence::Restart);
+        assert!(text.starts_with("shard 1 ended (exit code 1), restarting"));
         assert!(text.ends_with("  Traceback:\n  ValueError: 3"));
     }
 }

@@ -29,6 +29,7 @@ pub async fn resolve(
     let mut command = Command::new(python);
     command.args(["-P", "-m", "penstock_server.resolve"]);
     command.arg(format!("--parent-pipe-fd={}", parent_pipe.fd()));
+    command.arg(format!("--load-format={}", model.load_format));
     command.args(model.revision.as_ref().map(|revision| format!("--revision={revision}")));
     command.arg("--").args(&model.model_id);
     command.envs(model.huggingface_hub_cache.iter().map(|folder| ("HF_HUB_CACHE", folder)));

@@ -1,16 +1,19 @@
 //! The thin loop around the supervisor: turns signals, exits and time into events, and actions into processes.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::console::Console;
-use crate::plan::{Plan, ProcessSpec};
-use crate::process::{self, Process};
+use crate::plan::{Life, Plan, ProcessSpec};
+use crate::port::Port;
+use crate::process::{self, Process, Starting};
 use crate::report::Reporter;
-use crate::supervisor::{Action, Ending, Event, Exit, ProcessId, Supervisor, Timeouts};
+use crate::supervisor::{Action, Ending, Event, Exit, ProcessId, Supervisor, Timer};
 
 /// The signals that ask to stop.
 pub struct StopSignals {
@@ -39,54 +42,71 @@ impl StopSignals {
     }
 }
 
-/// Runs the processes of a plan until they have all ended.
-pub async fn run(
+/// The loop, and what it holds.
+pub struct Runner {
     plan: Plan,
-    timeouts: Timeouts,
-    console: &Console,
-    reporter: Reporter,
-    signals: &mut StopSignals,
-) -> Ending {
-    let (events, mut happened) = mpsc::unbounded_channel();
-    let (mut supervisor, first) = Supervisor::start(plan.shards.len(), timeouts);
-    let mut runner = Runner {
-        plan,
-        console: console.clone(),
-        reporter,
-        events,
-        processes: BTreeMap::new(),
-        deadline: None,
-    };
-    let mut ending = runner.apply_all(first);
-    while ending.is_none() {
-        let event = tokio::select! {
-            Some(event) = happened.recv() => event,
-            () = signals.recv() => Event::StopRequested,
-            () = sleep_until(runner.deadline) => runner.pass_deadline(),
-        };
-        runner.sweep(&event);
-        ending = runner.apply_all(supervisor.on(event));
-    }
-    ending.unwrap_or(Ending::Failed)
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-struct Runner {
-    plan: Plan,
+    port: Port,
+    step_timeout: Duration,
     console: Console,
     reporter: Reporter,
     events: mpsc::UnboundedSender<Event>,
+    happened: mpsc::UnboundedReceiver<Event>,
     processes: BTreeMap<ProcessId, Process>,
-    deadline: Option<Instant>,
+    /// The next life of each process.
+    lives: BTreeMap<ProcessId, Life>,
+    timers: BTreeMap<Timer, Instant>,
+    started: Instant,
 }
 
 impl Runner {
+    /// Starts nothing yet.
+    pub fn new(plan: Plan, port: Port, step_timeout: Duration, console: Console, reporter: Reporter) -> Self {
+        let (events, happened) = mpsc::unbounded_channel();
+        Self {
+            plan,
+            port,
+            step_timeout,
+            console,
+            reporter,
+            events,
+            happened,
+            processes: BTreeMap::new(),
+            lives: BTreeMap::new(),
+            timers: BTreeMap::new(),
+            started: Instant::now(),
+        }
+    }
+
+    /// Runs the processes of the plan until they have all ended.
+    pub async fn run(
+        mut self,
+        mut supervisor: Supervisor,
+        first: Vec<Action>,
+        signals: &mut StopSignals,
+    ) -> Ending {
+        let mut ending = self.apply_all(first);
+        loop {
+            if let Some(ending) = ending {
+                return ending;
+            }
+            let event = self.next_event(signals).await;
+            self.sweep(&event);
+            ending = self.apply_all(supervisor.on(event, self.started.elapsed()));
+        }
+    }
+
+    async fn next_event(&mut self, signals: &mut StopSignals) -> Event {
+        let next_timer = self.timers.iter().map(|(timer, at)| (*at, *timer)).min();
+        tokio::select! {
+            Some(event) = self.happened.recv() => event,
+            () = signals.recv() => Event::StopRequested,
+            timer = elapse(next_timer) => {
+                self.timers.remove(&timer);
+                Event::TimeUp(timer)
+            }
+        }
+    }
+
     fn apply_all(&mut self, actions: Vec<Action>) -> Option<Ending> {
         actions.into_iter().filter_map(|action| self.apply(action)).last()
     }
@@ -95,9 +115,11 @@ impl Runner {
         match action {
             Action::Start(id) => self.start(id),
             Action::Terminate(id) => self.with(id, Process::terminate),
+            Action::CutShort => self.with(ProcessId::Router, Process::cut_short),
             Action::Kill(id) => self.with(id, Process::kill),
-            Action::SetDeadline(after) => self.deadline = Some(deadline_in(after)),
-            Action::ClearDeadline => self.deadline = None,
+            Action::ClosePort => self.port = Port::Closed,
+            Action::SetTimer(timer, after) => drop(self.timers.insert(timer, deadline_in(after))),
+            Action::ClearTimer(timer) => drop(self.timers.remove(&timer)),
             Action::Report(report) => {
                 let address =
                     self.processes.get(&ProcessId::Router).and_then(|router| *router.address.borrow());
@@ -109,38 +131,52 @@ impl Runner {
     }
 
     fn start(&mut self, id: ProcessId) {
-        let spec = self.spec(id);
-        match process::start(id, spec, &self.console, &self.events) {
-            Ok(process) => drop(self.processes.insert(id, process)),
-            Err(error) => {
-                let status = format!("{} cannot be started: {error}", spec.program.display());
-                let exit = Exit { success: false, status, last_error: Vec::new() };
-                let _ = self.events.send(Event::Exited(id, exit));
-            }
+        let life = self.lives.entry(id).or_default();
+        let spec = self.plan.spec(id, *life);
+        let place = self.plan.rendezvous_dir(*life);
+        life.number += 1;
+        if let Err(error) = self.start_process(id, &spec, &place) {
+            let status = format!("{} cannot be started: {error}", spec.program.display());
+            let exit = Exit { success: false, status, last_error: Vec::new() };
+            let _ = self.events.send(Event::Exited(id, exit));
         }
     }
 
-    fn spec(&self, id: ProcessId) -> &ProcessSpec {
-        match id {
-            ProcessId::Shard(rank) => &self.plan.shards[rank],
-            ProcessId::Router => &self.plan.router,
-        }
+    fn start_process(&mut self, id: ProcessId, spec: &ProcessSpec, place: &Path) -> std::io::Result<()> {
+        let stdin = match id {
+            ProcessId::Router => self.port.lend()?,
+            ProcessId::Shard(_) => {
+                std::fs::create_dir_all(place)?;
+                Stdio::null()
+            }
+        };
+        let (step_timeout, console, events) = (self.step_timeout, &self.console, &self.events);
+        let process = process::start(Starting { id, spec, stdin, step_timeout, console, events })?;
+        self.processes.insert(id, process);
+        Ok(())
     }
 
     fn with(&self, id: ProcessId, act: impl Fn(&Process)) {
         self.processes.get(&id).into_iter().for_each(act);
     }
 
-    /// What a process started must not outlive it.
+    /// What a process started must not outlive it. What is known of its cache does.
     fn sweep(&mut self, event: &Event) {
-        if let Event::Exited(id, _) = event {
-            self.processes.remove(id);
+        let Event::Exited(id, _) = event else { return };
+        let Some(process) = self.processes.remove(id) else { return };
+        if let (Some(cache), Some(life)) = (*process.cache.borrow(), self.lives.get_mut(id)) {
+            life.cache = Some(cache);
         }
     }
+}
 
-    fn pass_deadline(&mut self) -> Event {
-        self.deadline = None;
-        Event::DeadlinePassed
+async fn elapse(next: Option<(Instant, Timer)>) -> Timer {
+    match next {
+        Some((at, timer)) => {
+            tokio::time::sleep_until(at.into()).await;
+            timer
+        }
+        None => std::future::pending().await,
     }
 }
 

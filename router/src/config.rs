@@ -24,6 +24,15 @@ pub struct RouterConfig {
     #[arg(long, required = true, num_args = 1..)]
     pub shard_sockets: Vec<PathBuf>,
 
+    /// Whether a launcher reads stdout, restarts shards that failed, and restarts this router
+    #[arg(long, hide = true, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
+    pub supervised: bool,
+
+    /// How often the launcher has restarted this router
+    #[arg(long, hide = true, default_value_t = 0)]
+    #[serde(skip)]
+    pub router_restarts: u64,
+
     /// The settings shared with the launcher
     #[command(flatten)]
     #[serde(flatten)]
@@ -73,6 +82,15 @@ pub struct RouterOptions {
     /// Keep the KV cache of prompts and answers, and share it between requests that begin alike
     #[arg(long, env, num_args = 0..=1, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub prefix_caching: bool,
+
+    /// Times that a request is computed again because the shards were lost, before it fails
+    #[arg(long, env, default_value_t = 5)]
+    pub max_replays: u32,
+
+    /// Seconds that one step of the shards may take before they are restarted
+    // Long enough for the longest prefill on a slow CPU: a stopped process is noticed by its heartbeat, much sooner.
+    #[arg(long, env, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    pub step_timeout: u64,
 
     /// Threads that tokenize and validate requests
     // Tokenizing 4k tokens takes about 2 ms: two threads keep up with a thousand requests a second.

@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval};
-use tracing::{debug, error};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tracing::{debug, error, info, warn};
 
 use crate::engine::{Engine, EngineError};
-use crate::generation::{Command, EngineHandle, EngineStatus, GeneratedToken, GenerationEvent};
+use crate::generation::{Command, EngineHandle, EngineStatus, GeneratedToken, GenerationEvent, Pulse};
 use crate::scheduler::{
     Event, EventKind, Failure, Load, MAX_PLANS_IN_FLIGHT, Mismatch, Outcome, RequestId, Scheduler,
     SchedulerConfig, StepSize, StepTimings, Totals,
@@ -19,10 +20,19 @@ use crate::scheduler::{
 /// How often deadlines in the queue are looked at when nothing else happens.
 const TICK: Duration = Duration::from_millis(50);
 
+/// How often shards that are lost are tried again.
+const RETRY: Duration = Duration::from_millis(50);
+
 /// What an operator sees of the loop, step by step. Implemented by the metrics.
 pub trait Observer: Send + 'static {
     /// A step was answered.
     fn on_step(&mut self, step: &StepSummary);
+
+    /// The shards are lost; they are waited for.
+    fn on_lost(&mut self) {}
+
+    /// They are back.
+    fn on_reconnected(&mut self) {}
 }
 
 /// One answered step in numbers.
@@ -41,15 +51,18 @@ pub struct StepSummary {
 }
 
 /// Starts the loop and returns the handle to it. The loop ends when every handle and generation is dropped, or when
-/// the shards are lost.
+/// the shards are lost for good. When they are lost for a while, requests are kept, and go on where they were.
 pub fn spawn(engine: Box<dyn Engine>, config: SchedulerConfig, observer: impl Observer) -> EngineHandle {
     let (commands_tx, commands) = mpsc::unbounded_channel();
     let (status_tx, status) = watch::channel(EngineStatus::Ready);
     let facts = Arc::new(engine.facts().clone());
+    let pulse = Arc::new(Pulse::new());
     let engine_loop = EngineLoop {
-        engine,
+        link: Link::Up(engine),
         scheduler: Scheduler::new(config),
         observer: Box::new(observer),
+        status: status_tx.clone(),
+        pulse: Arc::clone(&pulse),
         listeners: HashMap::new(),
         started: Instant::now(),
         in_flight: 0,
@@ -66,14 +79,64 @@ pub fn spawn(engine: Box<dyn Engine>, config: SchedulerConfig, observer: impl Ob
         // Nobody may be left to hear it.
         let _ = status_tx.send(EngineStatus::Lost(lost));
     });
-    EngineHandle { commands: commands_tx, status, facts }
+    EngineHandle { commands: commands_tx, status, facts, pulse }
+}
+
+/// The way to the shards.
+enum Link {
+    /// They answer.
+    Up(Box<dyn Engine>),
+    /// They are lost; attempts to reach them go on.
+    Down(BoxFuture<'static, Reconnected>),
+}
+
+/// The engine, and whether it can be used again.
+type Reconnected = (Box<dyn Engine>, Result<(), EngineError>);
+
+/// What came over the link.
+enum Arrival {
+    Outcome(Result<Outcome, EngineError>),
+    Reconnected(Reconnected),
+}
+
+impl Link {
+    /// Cancel safe.
+    async fn next(&mut self) -> Arrival {
+        match self {
+            Self::Up(engine) => Arrival::Outcome(engine.recv().await),
+            Self::Down(attempts) => Arrival::Reconnected(attempts.await),
+        }
+    }
+
+    /// Up becomes down.
+    fn go_down(&mut self) {
+        let link = std::mem::replace(self, Self::Down(Box::pin(std::future::pending())));
+        *self = match link {
+            Self::Up(engine) => Self::Down(Box::pin(reconnect(engine))),
+            Self::Down(attempts) => Self::Down(attempts),
+        };
+    }
+}
+
+/// Tries until the shards are back, or are others than they were.
+async fn reconnect(mut engine: Box<dyn Engine>) -> Reconnected {
+    loop {
+        match engine.reconnect().await {
+            Ok(()) => return (engine, Ok(())),
+            Err(error @ EngineError::Changed(_)) => return (engine, Err(error)),
+            Err(error) => debug!(%error, "the shards are not back yet"),
+        }
+        sleep(RETRY).await;
+    }
 }
 
 struct EngineLoop {
-    engine: Box<dyn Engine>,
+    link: Link,
+    status: watch::Sender<EngineStatus>,
+    pulse: Arc<Pulse>,
     scheduler: Scheduler,
     observer: Box<dyn Observer>,
-    listeners: HashMap<RequestId, mpsc::UnboundedSender<GenerationEvent>>,
+    listeners: HashMap<RequestId, mpsc::Sender<GenerationEvent>>,
     started: Instant,
     in_flight: usize,
     /// Whether the scheduler's accounts were checked since the last command.
@@ -90,17 +153,22 @@ impl EngineLoop {
                     Some(command) => { self.on_command(command); Ok(()) }
                     None => return Ok(()),
                 },
-                outcome = self.engine.recv() => self.on_outcome(outcome),
+                arrival = self.link.next() => self.on_arrival(arrival),
                 _ = ticks.tick() => { self.check_if_idle(); Ok(()) }
             };
             // Commands that are already here go into the same plan.
             while let Ok(command) = commands.try_recv() {
                 self.on_command(command);
             }
+            self.pulse.beat();
             let expired = self.scheduler.expire(self.started.elapsed());
             self.publish(expired);
-            if let Err(lost) = turn.and_then(|()| self.send_plans()) {
-                return Err(self.fail_all(lost, commands));
+            match turn.and_then(|()| self.send_plans()) {
+                Ok(()) => {}
+                Err(error @ EngineError::Changed(_)) => {
+                    return Err(self.fail_all(error.to_string(), commands));
+                }
+                Err(error) => self.lose_shards(&error),
             }
         }
     }
@@ -133,11 +201,25 @@ impl EngineLoop {
         }
     }
 
-    fn on_outcome(&mut self, outcome: Result<Outcome, EngineError>) -> Result<(), String> {
-        let outcome = outcome.map_err(|error| error.to_string())?;
+    fn on_arrival(&mut self, arrival: Arrival) -> Result<(), EngineError> {
+        match arrival {
+            Arrival::Outcome(outcome) => self.on_outcome(outcome?),
+            Arrival::Reconnected((engine, reconnected)) => {
+                reconnected?;
+                info!("the shards are back");
+                self.link = Link::Up(engine);
+                self.observer.on_reconnected();
+                self.status.send_replace(EngineStatus::Ready);
+                Ok(())
+            }
+        }
+    }
+
+    fn on_outcome(&mut self, outcome: Outcome) -> Result<(), EngineError> {
         let (timings, num_sampled) = (outcome.timings, outcome.sampled.len());
         let size = self.scheduler.next_answered();
-        let events = self.scheduler.on_outcome(outcome).map_err(|error: Mismatch| error.to_string())?;
+        let mismatch = |error: Mismatch| EngineError::Protocol { rank: 0, reason: error.to_string() };
+        let events = self.scheduler.on_outcome(outcome).map_err(mismatch)?;
         self.in_flight -= 1;
         self.publish(events);
         self.observer.on_step(&StepSummary {
@@ -151,38 +233,58 @@ impl EngineLoop {
     }
 
     /// Keeps the shards supplied: plan N+1 goes out before outcome N is back.
-    fn send_plans(&mut self) -> Result<(), String> {
-        while self.in_flight < MAX_PLANS_IN_FLIGHT {
+    fn send_plans(&mut self) -> Result<(), EngineError> {
+        while let Link::Up(engine) = &mut self.link
+            && self.in_flight < MAX_PLANS_IN_FLIGHT
+        {
             let Some((plan, events)) = self.scheduler.plan(self.started.elapsed()) else { break };
-            self.engine.send(&plan).map_err(|error| error.to_string())?;
+            let sent = engine.send(&plan);
             self.in_flight += 1;
             self.publish(events);
+            sent?;
         }
         Ok(())
     }
 
+    /// Requests are kept, but for those that are given up, and go on when the shards are back.
+    fn lose_shards(&mut self, error: &EngineError) {
+        warn!(reason = %error, "the shards are lost; waiting for them");
+        self.status.send_replace(EngineStatus::Restarting(error.to_string()));
+        self.observer.on_lost();
+        self.link.go_down();
+        self.in_flight = 0;
+        let given_up = self.scheduler.on_engine_lost();
+        self.publish(given_up);
+    }
+
     fn publish(&mut self, events: Vec<Event>) {
         for event in events {
-            let (message, last) = message(event.kind);
+            let (mut message, mut last) = message(event.kind);
             let Some(listener) = self.listeners.get(&event.id) else { continue };
+            // The last place is for the last word.
+            if listener.capacity() <= 1 && !last {
+                let limit = listener.max_capacity();
+                (message, last) = (GenerationEvent::Failed(Failure::SlowReader { limit }), true);
+                self.scheduler.on_cancel(event.id);
+            }
             // A listener that is gone has sent a cancel, which is on its way.
-            let _ = listener.send(message);
+            let _ = listener.try_send(message);
             if last {
                 self.listeners.remove(&event.id);
             }
         }
     }
 
-    /// The shards are lost: every request, also those that still knock, gets one final error.
+    /// The shards are lost for good: every request, also those that still knock, gets one final error.
     fn fail_all(&mut self, lost: String, mut commands: mpsc::UnboundedReceiver<Command>) -> String {
-        error!(reason = %lost, "the shards are lost");
+        error!(reason = %lost, "the shards are lost for good");
         commands.close();
         while let Ok(command) = commands.try_recv() {
             self.on_command(command);
         }
         for (id, listener) in self.listeners.drain() {
             debug!(request = id.0, "failed with the shards");
-            let _ = listener.send(GenerationEvent::Failed(Failure::EngineLost(lost.clone())));
+            let _ = listener.try_send(GenerationEvent::Failed(Failure::EngineLost(lost.clone())));
         }
         lost
     }

@@ -53,6 +53,9 @@ pub enum Error {
     /// Steps are not being answered.
     #[error("unhealthy: the model shards do not answer")]
     Unhealthy,
+    /// Steps are not being answered, but will be.
+    #[error("unhealthy: the model shards are restarting")]
+    Restarting,
     /// The body does not parse.
     #[error("the body is not valid JSON: {0}")]
     MalformedJson(String),
@@ -114,7 +117,12 @@ fn describe_missing_key(has_key: bool) -> &'static str {
 fn describe_failure(failure: &Failure) -> String {
     match failure {
         Failure::EngineLost(_) => "the model shards stopped answering".to_owned(),
-        Failure::Request(_) | Failure::QueueDeadline { .. } | Failure::ShuttingDown => failure.to_string(),
+        Failure::Request(_)
+        | Failure::Poison
+        | Failure::TooManyReplays { .. }
+        | Failure::SlowReader { .. }
+        | Failure::QueueDeadline { .. }
+        | Failure::ShuttingDown => failure.to_string(),
     }
 }
 
@@ -137,10 +145,17 @@ impl Error {
             )
             | Self::Failed(Failure::QueueDeadline { .. })
             | Self::TokenizerBusy { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::Refused(Refused::ShuttingDown) | Self::Failed(Failure::ShuttingDown) | Self::Unhealthy => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            Self::Failed(Failure::Request(_) | Failure::EngineLost(_)) => StatusCode::FAILED_DEPENDENCY,
+            Self::Refused(Refused::ShuttingDown)
+            | Self::Failed(Failure::ShuttingDown)
+            | Self::Unhealthy
+            | Self::Restarting => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Failed(
+                Failure::Request(_)
+                | Failure::Poison
+                | Failure::TooManyReplays { .. }
+                | Failure::EngineLost(_),
+            ) => StatusCode::FAILED_DEPENDENCY,
+            Self::Failed(Failure::SlowReader { .. }) => StatusCode::REQUEST_TIMEOUT,
             Self::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
             Self::MalformedJson(_) | Self::UnreadableBody => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -165,9 +180,15 @@ impl Error {
             | Self::Failed(Failure::QueueDeadline { .. })
             | Self::TokenizerBusy { .. } => "overloaded",
             Self::Refused(Refused::ShuttingDown) | Self::Failed(Failure::ShuttingDown) => "shutting_down",
-            Self::Failed(Failure::Request(_) | Failure::EngineLost(_)) => "generation",
+            Self::Failed(
+                Failure::Request(_)
+                | Failure::Poison
+                | Failure::TooManyReplays { .. }
+                | Failure::EngineLost(_),
+            ) => "generation",
+            Self::Failed(Failure::SlowReader { .. }) => "slow_reader",
             Self::Incomplete => "incomplete_generation",
-            Self::Unhealthy => "healthcheck",
+            Self::Unhealthy | Self::Restarting => "healthcheck",
             Self::MalformedJson(_) => "malformed_json",
             Self::UnreadableBody => "unreadable_body",
             Self::BodyTooLarge { .. } => "payload_too_large",
@@ -257,7 +278,8 @@ impl Error {
 impl IntoResponse for Error {
     /// TGI's body; the error itself travels along as an extension, for the layer that words it anew for other families of clients.
     fn into_response(self) -> Response {
-        if self.status().is_server_error() {
+        // A probe that is told of a loss is no news: the loss itself is in the log.
+        if self.status().is_server_error() && self.kind() != "healthcheck" {
             tracing::warn!(kind = self.kind(), detail = ?self, "request failed");
         }
         let mut response = (self.status(), Json(self.native_body())).into_response();

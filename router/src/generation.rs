@@ -1,12 +1,20 @@
 //! How a route generates: submit a [`NewRequest`] to the [`EngineHandle`], read [`GenerationEvent`]s from the
 //! [`Generation`] it returns, drop that to cancel.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use crate::engine::EngineFacts;
 use crate::scheduler::{Failure, FinishReason, NewRequest, Refused, RequestId, TopToken};
+
+/// The engine loop turns twenty times a second at least; this long without a turn it hangs.
+const MAX_SILENCE: Duration = Duration::from_secs(3);
+/// Memory that the unread events of one generation may take; its client is then given up as too slow.
+const MAX_UNREAD_BYTES: usize = 64 << 10;
 
 /// What happens to a generation, in order: `Admitted` once, then `PromptLogprobs` at most once, then tokens. The
 /// last event is a token with a `finish`, or `Failed`; nothing follows it.
@@ -44,7 +52,7 @@ pub struct GeneratedToken {
 pub(crate) enum Command {
     Submit {
         request: Box<NewRequest>,
-        events: mpsc::UnboundedSender<GenerationEvent>,
+        events: mpsc::Sender<GenerationEvent>,
         reply: oneshot::Sender<Result<RequestId, Refused>>,
     },
     Cancel(RequestId),
@@ -55,8 +63,36 @@ pub(crate) enum Command {
 pub enum EngineStatus {
     /// Steps are being answered.
     Ready,
-    /// The shards are gone or do not answer; the text says what was seen.
+    /// The shards are gone or do not answer, and are waited for; the text says what was seen. Requests are kept.
+    Restarting(String),
+    /// The shards are lost for good; the text says why.
     Lost(String),
+}
+
+/// Shows that the engine loop turns.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    started: Instant,
+    last_ms: AtomicU64,
+}
+
+impl Pulse {
+    pub fn new() -> Self {
+        Self { started: Instant::now(), last_ms: AtomicU64::new(0) }
+    }
+
+    /// The loop has made a turn.
+    pub fn beat(&self) {
+        self.last_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    fn silence(&self) -> Duration {
+        Duration::from_millis(self.now_ms().saturating_sub(self.last_ms.load(Ordering::Relaxed)))
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
 }
 
 /// A cheap handle on the engine loop.
@@ -64,7 +100,8 @@ pub enum EngineStatus {
 pub struct EngineHandle {
     pub(crate) commands: mpsc::UnboundedSender<Command>,
     pub(crate) status: watch::Receiver<EngineStatus>,
-    pub(crate) facts: std::sync::Arc<EngineFacts>,
+    pub(crate) facts: Arc<EngineFacts>,
+    pub(crate) pulse: Arc<Pulse>,
 }
 
 impl EngineHandle {
@@ -78,7 +115,12 @@ impl EngineHandle {
         self.status.borrow().clone()
     }
 
-    /// Returns when the shards are lost, with the reason.
+    /// Whether the engine loop turns, whatever the shards do.
+    pub fn is_live(&self) -> bool {
+        self.pulse.silence() < MAX_SILENCE && !self.commands.is_closed()
+    }
+
+    /// Returns when the shards are lost for good, with the reason.
     pub async fn wait_for_loss(&mut self) -> String {
         let lost = self.status.wait_for(|status| matches!(status, EngineStatus::Lost(_))).await;
         match lost.as_deref() {
@@ -89,8 +131,7 @@ impl EngineHandle {
 
     /// Queues a request. Refused at once, with the limit that was hit, when there is no room for it.
     pub async fn submit(&self, request: NewRequest) -> Result<Generation, Refused> {
-        // Bounded in effect: a request has at most `max_new_tokens` events, each of a few dozen bytes.
-        let (events_tx, events) = mpsc::unbounded_channel();
+        let (events_tx, events) = mpsc::channel(max_unread(&request));
         let (reply, accepted) = oneshot::channel();
         let submit = Command::Submit { request: Box::new(request), events: events_tx, reply };
         self.commands.send(submit).map_err(|_| Refused::ShuttingDown)?;
@@ -99,10 +140,16 @@ impl EngineHandle {
     }
 }
 
+/// How many events of a request may wait to be read.
+fn max_unread(request: &NewRequest) -> usize {
+    let top = request.sampling.num_top_logprobs as usize * size_of::<TopToken>();
+    MAX_UNREAD_BYTES / (size_of::<GenerationEvent>() + top)
+}
+
 /// A generation under way. Dropping it cancels what is left of it.
 pub struct Generation {
     id: RequestId,
-    events: mpsc::UnboundedReceiver<GenerationEvent>,
+    events: mpsc::Receiver<GenerationEvent>,
     commands: mpsc::UnboundedSender<Command>,
 }
 

@@ -16,7 +16,7 @@
 //! - [`scheduler`]: the pure state machine that owns requests, slots and KV blocks
 //! - [`engine_loop`]: the thin task around the scheduler
 //! - [`engine`]: the seam to the shards, and the gRPC client behind it
-//! - [`metrics`], [`shutdown`]: what an operator sees, and how serving ends
+//! - [`metrics`], [`shutdown`], [`supervised`]: what an operator sees, how serving ends, what the launcher is told
 
 pub mod anthropic;
 pub mod app;
@@ -47,6 +47,7 @@ pub mod scheduler;
 pub mod shutdown;
 pub mod sse;
 pub mod stop;
+pub mod supervised;
 pub mod text_stream;
 pub mod tgi;
 pub mod tokenizer;
@@ -65,7 +66,7 @@ use auth::{ApiKeyError, ApiKeys};
 use caller::CallerNames;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
-use engine::{Engine, EngineError, EngineFacts, ShardedEngine};
+use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine};
 use limits::{LimitsError, RequestLimits};
 use metrics::Metrics;
 use scheduler::SchedulerConfig;
@@ -110,7 +111,7 @@ pub async fn serve(
     let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
     let cors = cors::layer(&options.cors_allow_origin)?;
     let tokenizer = Tokenizer::load(&config.model_path, options.validation_workers)?;
-    let engine = ShardedEngine::connect(&config.shard_sockets).await?;
+    let engine = ShardedEngine::connect(connect_options(&config)).await?;
     let facts = engine.facts().clone();
     let chat =
         ChatFormat::load(&config.model_path, tokenizer.vocabulary().tokenizer(), &facts.eos_token_ids)?;
@@ -133,6 +134,10 @@ pub async fn serve(
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
     };
+    metrics.record_router_restarts(config.router_restarts);
+    if config.supervised {
+        tokio::spawn(supervised::report(state.engine.clone()));
+    }
     let mut engine = state.engine.clone();
     let ending = shutdown.clone();
     let lost = async {
@@ -170,6 +175,14 @@ pub async fn listen(service: Router, listener: TcpListener, shutdown: Shutdown) 
     }
 }
 
+fn connect_options(config: &RouterConfig) -> ConnectOptions {
+    ConnectOptions {
+        sockets: config.shard_sockets.clone(),
+        step_timeout: Duration::from_secs(config.options.step_timeout),
+        restarted: config.supervised,
+    }
+}
+
 fn scheduler_config(options: &RouterOptions, facts: &EngineFacts) -> SchedulerConfig {
     let limits = &options.limits;
     let max_blocks =
@@ -182,6 +195,7 @@ fn scheduler_config(options: &RouterOptions, facts: &EngineFacts) -> SchedulerCo
         max_queued_bytes: limits.max_queued_bytes,
         target_itl: options.target_itl_ms.map(|ms| Duration::from_millis(ms.into())),
         prefix_caching: options.prefix_caching,
+        max_replays: options.max_replays,
         cache_secret: rand::random(),
         ..SchedulerConfig::new(facts, limits.max_concurrent_requests)
     }

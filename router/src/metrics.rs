@@ -57,6 +57,10 @@ struct Registered {
     kv_usage: Gauge,
     tokens_sampled: Counter,
     preemptions: Counter,
+    engine_ready: Gauge,
+    shard_restarts: Counter,
+    router_restarts: Gauge,
+    replays: Counter,
     computed_tokens: Counter,
     cache_query_tokens: Counter,
     cache_hit_tokens: Counter,
@@ -77,7 +81,9 @@ impl Metrics {
             .set_buckets_for_metric(Matcher::Suffix("_tokens".into()), &length_buckets(max_total_tokens))?
             .set_buckets_for_metric(Matcher::Full("tgi_batch_next_size".into()), &SIZE_BUCKETS)?
             .build_recorder();
-        Ok(Self(Arc::new(register(&recorder))))
+        let metrics = Self(Arc::new(register(&recorder)));
+        metrics.0.engine_ready.set(1.0);
+        Ok(metrics)
     }
 
     /// All metrics in Prometheus' text format.
@@ -98,6 +104,11 @@ impl Metrics {
     /// The numbers as they are now.
     pub fn newest(&self) -> Newest {
         *self.0.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often the launcher has restarted this router.
+    pub fn record_router_restarts(&self, restarts: u64) {
+        self.0.router_restarts.set(restarts as f64);
     }
 
     fn update(&self, update: impl FnOnce(&mut Newest)) {
@@ -146,6 +157,8 @@ pub struct Newest {
     pub sampled_tokens: u64,
     /// Steps answered by the shards.
     pub steps: u64,
+    /// Times that the shards came back after they were lost.
+    pub restarts: u64,
     /// The last of them, with what the scheduler counted until then.
     pub last_step: Option<StepSummary>,
     failures: [u64; FAILURES.len()],
@@ -239,6 +252,7 @@ impl Observer for Metrics {
         metrics.kv_usage.set(load.used_blocks as f64 / load.num_blocks.max(1) as f64);
         metrics.tokens_sampled.increment(step.num_sampled as u64);
         metrics.preemptions.absolute(step.totals.preemptions);
+        metrics.replays.absolute(step.totals.replays);
         metrics.computed_tokens.absolute(step.totals.computed_tokens);
         metrics.cache_query_tokens.absolute(step.totals.admitted_tokens);
         metrics.cache_hit_tokens.absolute(step.totals.cached_tokens);
@@ -250,13 +264,23 @@ impl Observer for Metrics {
         metrics.sample_duration.record(micros(step.timings.sample_us));
         metrics.download_duration.record(micros(step.timings.download_us));
     }
+
+    fn on_lost(&mut self) {
+        self.0.engine_ready.set(0.0);
+    }
+
+    fn on_reconnected(&mut self) {
+        self.0.engine_ready.set(1.0);
+        self.0.shard_restarts.increment(1);
+        self.update(|newest| newest.restarts += 1);
+    }
 }
 
 fn failure_index(error: &Error) -> usize {
     match error.kind() {
         "overloaded" => 0,
         "template_error" => 2,
-        "generation" | "healthcheck" => 3,
+        "generation" | "healthcheck" | "slow_reader" => 3,
         "incomplete_generation" | "internal" => 4,
         "shutting_down" => 6,
         _ => 1,
@@ -302,6 +326,13 @@ fn register(recorder: &PrometheusRecorder) -> Registered {
         kv_usage: names.gauge("tgi_kv_cache_usage", "Part of the KV blocks that requests hold, 0 to 1"),
         tokens_sampled: names.counter("tgi_tokens_sampled", "Tokens sampled by the shards"),
         preemptions: names.counter("tgi_preemptions", "Times that a request gave its memory back"),
+        engine_ready: names.gauge("tgi_engine_ready", "1 while the shards answer, else 0"),
+        shard_restarts: names.counter("tgi_shard_restarts", "Times that the shards came back after a loss"),
+        router_restarts: names.gauge("tgi_router_restarts", "Times that the launcher restarted the router"),
+        replays: names.counter(
+            "tgi_request_replays",
+            "Times that a request was computed again after a loss of the shards",
+        ),
         computed_tokens: names.counter("tgi_computed_tokens", "Token positions computed by the shards"),
         cache_query_tokens: names.counter("tgi_prefix_cache_query_tokens", "Tokens of admitted requests"),
         cache_hit_tokens: names.counter("tgi_prefix_cache_hit_tokens", "Of those, found in the cache"),

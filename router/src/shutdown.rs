@@ -25,11 +25,11 @@ impl Shutdown {
         Self { grace, ..Self::default() }
     }
 
-    /// The same, triggered by SIGTERM and SIGINT. Needs a runtime.
+    /// The same, triggered by SIGTERM and SIGINT; SIGQUIT does not wait for anything. Needs a runtime.
     pub fn on_signals(grace: Duration) -> std::io::Result<Self> {
         let shutdown = Self::new(grace);
-        let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        tokio::spawn(follow_signals(shutdown.clone(), terminate, interrupt));
+        let stop = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
+        tokio::spawn(follow_signals(shutdown.clone(), stop, signal(SignalKind::quit())?));
         Ok(shutdown)
     }
 
@@ -67,11 +67,12 @@ impl Shutdown {
     }
 }
 
-async fn follow_signals(shutdown: Shutdown, mut terminate: Signal, mut interrupt: Signal) {
+async fn follow_signals(shutdown: Shutdown, [mut terminate, mut interrupt]: [Signal; 2], mut quit: Signal) {
     loop {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            _ = quit.recv() => shutdown.trigger(),
         }
         shutdown.trigger();
     }

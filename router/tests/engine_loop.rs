@@ -122,21 +122,83 @@ async fn a_dropped_generation_is_retired_on_the_shards() {
     tokio::time::timeout(Duration::from_secs(5), retired).await.expect("retired");
 }
 
-#[tokio::test]
-async fn losing_the_shards_fails_every_request_once_and_refuses_new_ones() {
+#[tokio::test(start_paused = true)]
+async fn requests_go_on_where_they_were_when_the_shards_are_back() {
+    let (engine, control) = spawn(FakeEngine::gated(small_facts()));
+    let gate = control.gate.clone().unwrap();
+    let prompts: [&[u32]; 3] = [&[1, 2, 3], &[4, 5], &[6, 7, 8, 9, 10]];
+    let mut running = Vec::new();
+    for prompt in prompts {
+        running.push(tokio::spawn(tokens(engine.submit(request(prompt, 20)).await.unwrap())));
+    }
+    gate.add_permits(5);
+    while gate.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    control.break_with("gone");
+    gate.add_permits(1);
+    while !matches!(engine.status(), EngineStatus::Restarting(_)) {
+        tokio::task::yield_now().await;
+    }
+    // A request that comes meanwhile waits like the others.
+    let late = tokio::spawn(tokens(engine.submit(request(&[11], 4)).await.unwrap()));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(engine.is_live(), "the loop turns without shards");
+    assert!(!late.is_finished());
+    control.come_back();
+    gate.add_permits(1000);
+    for (prompt, run) in prompts.iter().zip(running) {
+        assert_eq!(run.await.unwrap().0, expected_tokens(prompt, 0, 20, &small_facts()));
+    }
+    assert_eq!(late.await.unwrap().0, expected_tokens(&[11], 0, 4, &small_facts()));
+    assert_eq!(engine.status(), EngineStatus::Ready);
+}
+
+#[tokio::test(start_paused = true)]
+async fn losing_the_shards_for_good_fails_every_request_once_and_refuses_new_ones() {
     let (engine, control) = spawn(FakeEngine::gated(small_facts()));
     let mut generation = engine.submit(request(&[1, 2, 3], 10)).await.unwrap();
-    *control.broken.lock().unwrap() = Some("gone".into());
+    control.break_with("gone");
     control.gate.clone().unwrap().add_permits(1);
+    while engine.status() == EngineStatus::Ready {
+        tokio::task::yield_now().await;
+    }
+    control.come_back_changed();
     let mut last = None;
     while let Some(event) = generation.next().await {
         last = Some(event);
     }
-    let lost = "shard 0 cannot be reached: gone".to_owned();
+    let lost = "the shards came back as others: another model".to_owned();
     assert_eq!(last, Some(GenerationEvent::Failed(Failure::EngineLost(lost.clone()))));
     let refused = engine.submit(request(&[1], 1)).await.err();
     assert_eq!(refused, Some(Refused::ShuttingDown));
-    let mut status = engine.clone();
-    status.wait_for_loss().await;
+    assert_eq!(engine.clone().wait_for_loss().await, lost);
     assert_eq!(engine.status(), EngineStatus::Lost(lost));
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_given_up_at_the_limit_and_not_before() {
+    // 64 KiB of events: one of them is the last word.
+    let facts = EngineFacts {
+        max_sequence_len: 10_000,
+        num_blocks: 4000,
+        eos_token_ids: Vec::new(),
+        ..small_facts()
+    };
+    let (engine, _) = FakeEngine::new(facts.clone());
+    let engine = engine_loop::spawn(Box::new(engine), SchedulerConfig::new(&facts, 8), Ignore);
+    let mut slow = engine.submit(request(&[1, 2, 3], 5000)).await.unwrap();
+    let mut reader = engine.submit(request(&[1, 2, 3], 5000)).await.unwrap();
+    let mut num_read = 0;
+    while let Some(event) = reader.next().await {
+        num_read += usize::from(matches!(event, GenerationEvent::Token(_)));
+    }
+    assert_eq!(num_read, 5000, "who reads gets all");
+    let mut events = Vec::new();
+    while let Some(event) = slow.next().await {
+        events.push(event);
+    }
+    let limit = events.len();
+    assert_eq!(events.last(), Some(&GenerationEvent::Failed(Failure::SlowReader { limit })));
+    assert!((64 << 10) - limit * size_of::<GenerationEvent>() < size_of::<GenerationEvent>());
 }

@@ -309,22 +309,58 @@ async fn health_is_well_until_the_shards_are_lost() {
         let answer = server.get(path).await;
         assert_eq!((answer.status, answer.text.as_str()), (StatusCode::OK, ""), "{path}");
     }
-    *server.control.broken.lock().unwrap() = Some("killed".into());
+    server.control.break_with("killed");
     let running = server.post("/generate", json!({"inputs": "a"}));
-    let failed = tokio::join!(running, async { server.allow_steps(1) }).0;
+    let look_around = async {
+        server.allow_steps(1);
+        server.wait_for_loss().await;
+        is_unready(&server).await;
+        assert_eq!(server.get("/health/live").await.status, StatusCode::OK);
+        let stats = server.get("/stats").await.json();
+        assert_eq!((&stats["status"], &stats["restarts"]), (&json!("restarting"), &json!(0)));
+        server.control.come_back_changed();
+    };
+    let failed = tokio::join!(running, look_around).0;
     assert_eq!(failed.status, StatusCode::FAILED_DEPENDENCY);
     server.state.engine.clone().wait_for_loss().await;
-    for path in ["/", "/health", "/health/ready", "/ping"] {
-        let answer = server.get(path).await;
-        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{path}");
-        assert_eq!(answer.json()["error_type"], "healthcheck");
-    }
-    assert_eq!(server.get("/health/live").await.status, StatusCode::OK);
+    is_unready(&server).await;
+    // The loop has ended, and the process is about to.
+    assert_eq!(server.get("/health/live").await.status, StatusCode::SERVICE_UNAVAILABLE);
     let later = server.post("/generate", json!({"inputs": "a"})).await;
     assert_eq!(later.status, StatusCode::SERVICE_UNAVAILABLE);
     // The page stays, to tell about it.
     assert_eq!(server.get("/ui").await.status, StatusCode::OK);
     assert_eq!(server.get("/stats").await.json()["status"], "lost");
+}
+
+async fn is_unready(server: &Server) {
+    for path in ["/", "/health", "/health/ready", "/ping"] {
+        let answer = server.get(path).await;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{path}");
+        assert_eq!(answer.json()["error_type"], "healthcheck");
+    }
+}
+
+#[tokio::test]
+async fn health_is_well_again_when_the_shards_are_back() {
+    let server = Server::gated();
+    server.control.break_with("killed");
+    let running = server.post("/generate", json!({"inputs": "a", "parameters": {"max_new_tokens": 4}}));
+    let come_back = async {
+        server.allow_steps(1);
+        server.wait_for_loss().await;
+        server.control.come_back();
+        server.allow_steps(100);
+    };
+    let answer = tokio::join!(running, come_back).0;
+    assert_eq!(answer.json()["generated_text"], server.expected_text("a", 4));
+    assert_eq!(server.get("/health").await.status, StatusCode::OK);
+    let stats = server.get("/stats").await.json();
+    assert_eq!((&stats["status"], &stats["restarts"]), (&json!("ready"), &json!(1)));
+    let metrics = server.get("/metrics").await.text;
+    for line in ["tgi_shard_restarts 1", "tgi_request_replays 1", "tgi_engine_ready 1"] {
+        assert!(metrics.lines().any(|other| other == line), "{line} in\n{metrics}");
+    }
 }
 
 fn error(answer: &Answer) -> (u16, Value) {

@@ -108,6 +108,15 @@ impl World {
         self.scheduler.check();
     }
 
+    /// New shards, and what the scheduler says of the loss of the old ones.
+    fn lose_shards(&mut self) -> Vec<Event> {
+        let events = self.scheduler.on_engine_lost();
+        self.scheduler.check();
+        self.outcomes.clear();
+        self.shard = FakeShard::new(self.shard.facts.clone());
+        events
+    }
+
     fn run(&mut self) {
         for _ in 0..10_000 {
             while self.plan() {}
@@ -234,12 +243,54 @@ fn requests_survive_the_loss_of_the_shards() {
         world.plan();
         world.answer();
     }
-    world.scheduler.on_engine_lost();
-    world.scheduler.check();
-    world.outcomes.clear();
-    world.shard = FakeShard::new(facts(16));
+    assert_eq!(world.lose_shards(), []);
     world.run();
     assert_eq!(world.output[&id], solo(&[1, 2, 3], 10));
+}
+
+#[test]
+fn who_makes_the_shards_crash_twice_fails_alone() {
+    let mut world = World::new(64);
+    let ids: Vec<RequestId> = (0..4).map(|number| world.submit(&prompt(number, 5), 10)).collect();
+    let poison = ids[2];
+    world.plan();
+    world.answer();
+    world.plan();
+    let first = world.lose_shards();
+    assert_eq!(first, [], "one crash convicts nobody");
+    let mut spans = Vec::new();
+    loop {
+        assert!(world.plan(), "somebody is on trial");
+        let plan = world.plans.last().expect("just made");
+        spans.push(plan.spans.len());
+        // The third suspect has the third admission: the two before passed.
+        if plan.admitted.iter().any(|it| it.tokens.starts_with(&prompt(2, 5))) {
+            break;
+        }
+        world.answer();
+    }
+    assert!(spans.iter().all(|count| *count <= 1), "trials are alone in their steps: {spans:?}");
+    let failed = world.lose_shards();
+    assert_eq!(failed, [Event { id: poison, kind: EventKind::Failed(Failure::Poison) }]);
+    world.run();
+    for (number, id) in (0..).zip(ids).filter(|(_, id)| *id != poison) {
+        assert_eq!(world.output[&id], solo(&prompt(number, 5), 10));
+    }
+}
+
+#[test]
+fn a_request_is_not_computed_again_for_ever() {
+    let mut world = World::with(facts(64), |config| config.max_replays = 1);
+    let id = world.submit(&[1, 2, 3], 10);
+    // Nothing is in flight when the shards are lost, so nobody is suspected.
+    world.plan();
+    world.answer();
+    assert_eq!(world.lose_shards(), []);
+    world.plan();
+    world.answer();
+    let given_up = EventKind::Failed(Failure::TooManyReplays { limit: 1 });
+    assert_eq!(world.lose_shards(), [Event { id, kind: given_up }]);
+    assert!(world.scheduler.is_idle());
 }
 
 #[test]

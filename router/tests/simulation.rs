@@ -13,9 +13,13 @@ use std::time::Duration;
 
 use penstock_router::engine::EngineFacts;
 use penstock_router::scheduler::{
-    Event, EventKind, NewRequest, Outcome, RequestId, SamplingParams, Scheduler, SchedulerConfig, StepTimings,
+    Event, EventKind, Failure, NewRequest, Outcome, Plan, RequestId, SamplingParams, Scheduler,
+    SchedulerConfig, SlotId, StepTimings,
 };
 use support::fake_shard::{FakeShard, expected_tokens, small_facts};
+
+/// The seed of the request that makes the shards crash.
+const POISON_SEED: u64 = 1000;
 
 /// A stream of numbers decided by its seed.
 struct Dice(u64);
@@ -54,6 +58,8 @@ struct Scenario {
     arrivals: Vec<Arrival>,
     /// The shards die at these times, with whatever is in flight.
     deaths: Vec<Duration>,
+    /// A request with [`POISON_SEED`] makes them die when it has so many tokens of output.
+    poison_after: u32,
     /// Every so many steps one takes fifty times as long.
     slow_every: u64,
 }
@@ -72,7 +78,7 @@ fn scenario(seed: u64) -> Scenario {
     let stems: Vec<Vec<u32>> = (0..3).map(|_| random_tokens(&mut dice, 1, 24)).collect();
     let num_arrivals = dice.range(1, 24);
     let mut at = Duration::ZERO;
-    let arrivals = (0..num_arrivals)
+    let mut arrivals: Vec<Arrival> = (0..num_arrivals)
         .map(|_| {
             at += Duration::from_micros(dice.range(0, 6000));
             random_arrival(&mut dice, at, &stems)
@@ -80,7 +86,13 @@ fn scenario(seed: u64) -> Scenario {
         .collect();
     let num_deaths = if dice.one_in(3) { dice.range(1, 4) } else { 0 };
     let deaths = (0..num_deaths).map(|_| Duration::from_micros(dice.range(0, 90_000))).collect();
-    Scenario { facts, prefix_caching: !dice.one_in(8), arrivals, deaths, slow_every: dice.range(5, 200) }
+    if dice.one_in(4) {
+        let poison = dice.range(0, num_arrivals) as usize;
+        arrivals[poison].request.sampling.seed = POISON_SEED;
+    }
+    let poison_after = dice.range(0, 8) as u32;
+    let (prefix_caching, slow_every) = (!dice.one_in(8), dice.range(5, 200));
+    Scenario { facts, prefix_caching, arrivals, deaths, poison_after, slow_every }
 }
 
 fn random_tokens(dice: &mut Dice, from: u64, to: u64) -> Vec<u32> {
@@ -123,6 +135,7 @@ enum End {
     Complete,
     Left,
     Expired,
+    Poison,
 }
 
 /// The scenario as it unfolds.
@@ -139,6 +152,10 @@ struct World<'a> {
     accepted: BTreeMap<RequestId, usize>,
     output: BTreeMap<RequestId, Vec<u32>>,
     ends: BTreeMap<RequestId, End>,
+    /// The slot and the prompt of the request that makes the shards crash, while it has one.
+    poison: Option<(SlotId, u32)>,
+    num_crashes: u64,
+    num_deaths: u64,
     num_steps: u64,
 }
 
@@ -162,6 +179,9 @@ impl<'a> World<'a> {
             accepted: BTreeMap::new(),
             output: BTreeMap::new(),
             ends: BTreeMap::new(),
+            poison: None,
+            num_crashes: 0,
+            num_deaths: 0,
             num_steps: 0,
         }
     }
@@ -218,10 +238,29 @@ impl<'a> World<'a> {
     fn die(&mut self) {
         while self.deaths.front().is_some_and(|at| *at <= self.now) {
             self.deaths.pop_front();
-            self.outcomes.clear();
-            self.shard = FakeShard::new(self.scenario.facts.clone());
-            self.scheduler.on_engine_lost();
+            self.num_deaths += 1;
+            self.lose_shards();
         }
+    }
+
+    fn lose_shards(&mut self) {
+        self.outcomes.clear();
+        self.poison = None;
+        self.shard = FakeShard::new(self.scenario.facts.clone());
+        let events = self.scheduler.on_engine_lost();
+        self.scheduler.check();
+        self.take(events);
+    }
+
+    /// Whether this plan makes the shards crash.
+    fn is_poisonous(&mut self, plan: &Plan) -> bool {
+        let poison = plan.admitted.iter().find(|it| it.sampling.seed == POISON_SEED);
+        self.poison = self.poison.filter(|(slot, _)| !plan.retired.contains(slot));
+        self.poison = poison.map(|it| (it.slot, it.prompt_len)).or(self.poison);
+        self.poison.is_some_and(|(slot, prompt_len)| {
+            let fatal = prompt_len + self.scenario.poison_after;
+            plan.spans.iter().any(|span| span.slot == slot && span.start + span.len >= fatal)
+        })
     }
 
     fn answer(&mut self) {
@@ -235,6 +274,12 @@ impl<'a> World<'a> {
     fn plan(&mut self) {
         while let Some((plan, events)) = self.scheduler.plan(self.now) {
             self.num_steps += 1;
+            if self.is_poisonous(&plan) {
+                self.num_crashes += 1;
+                self.take(events);
+                self.lose_shards();
+                continue;
+            }
             let tokens: u32 = plan.spans.iter().map(|span| span.len).sum();
             let slow = if self.num_steps.is_multiple_of(self.scenario.slow_every) { 50 } else { 1 };
             let micros = slow * (200 + 10 * u64::from(tokens));
@@ -265,7 +310,9 @@ impl<'a> World<'a> {
                 EventKind::PromptLogprobs(scores) => {
                     assert!(scores.iter().skip(1).all(Option::is_some), "a prompt token has no score");
                 }
-                EventKind::Failed(_) => self.end(id, End::Expired),
+                EventKind::Failed(Failure::QueueDeadline { .. }) => self.end(id, End::Expired),
+                EventKind::Failed(Failure::Poison) => self.end(id, End::Poison),
+                EventKind::Failed(failure) => panic!("{id:?} failed: {failure}"),
                 EventKind::Admitted { .. } => {}
             }
         }
@@ -279,6 +326,7 @@ impl<'a> World<'a> {
         assert!(self.scheduler.is_idle(), "not drained: {:?}", self.scheduler.load());
         assert_eq!(self.shard.num_slots(), 0, "the shards hold slots that nobody uses");
         self.scheduler.check();
+        assert!(self.num_crashes <= 2 + self.num_deaths, "it crashed {} times", self.num_crashes);
         for (id, i) in &self.accepted {
             let request = &self.scenario.arrivals[*i].request;
             let facts = match request.ignore_eos {
@@ -288,6 +336,10 @@ impl<'a> World<'a> {
             let count = request.max_new_tokens as usize;
             let expected = expected_tokens(&request.prompt, request.sampling.seed, count, &facts);
             let output = self.output.get(id).cloned().unwrap_or_default();
+            if self.ends.get(id) == Some(&End::Poison) && request.sampling.seed != POISON_SEED {
+                let losses = self.num_crashes + self.num_deaths;
+                assert!(self.num_deaths > 0 && losses > 1, "{id:?} did no harm");
+            }
             match self.ends.get(id) {
                 Some(End::Complete) => assert_eq!(output, expected, "{id:?}"),
                 Some(_) => assert!(expected.starts_with(&output), "{id:?}: {output:?} of {expected:?}"),

@@ -151,8 +151,10 @@ async fn a_loss_on_the_way_is_an_event() {
         assert_eq!(stream.status, StatusCode::OK);
         server.allow_steps(1);
         stream.next().await.unwrap();
-        *server.control.broken.lock().unwrap() = Some("killed".into());
+        server.control.break_with("killed");
         server.allow_steps(9);
+        server.wait_for_loss().await;
+        server.control.come_back_changed();
         let rest = stream.rest().await;
         let message = "Request failed during generation: the model shards stopped answering";
         if path == "/generate_stream" {

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock_server.errors import StartError
-from penstock_server.models.config import read_json
+from penstock_server.models.fields import read_json
+from penstock_server.weight_files import no_weights
 
 # Bytes per element of the types a weight may have; others are refused when a weight needs them.
 _ELEMENT_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
@@ -25,6 +26,7 @@ _INDEX = "model.safetensors.index.json"
 class Entry:
     """One tensor of a file."""
 
+    name: str
     file: Path
     dtype: str
     shape: tuple[int, ...]
@@ -52,13 +54,26 @@ class Checkpoint:
                 entries[name] = entry
         return cls(folder, entries)
 
-    def require(self, name: str, shape: tuple[int, ...]) -> Entry:
-        """The entry of a tensor that must be there, be of that shape and be loadable."""
-        entry = self.entries.get(name)
+    def has(self, name: str) -> bool:
+        """Whether there is such a tensor."""
+        return self._find(name) is not None
+
+    def _find(self, name: str) -> Entry | None:
+        """A folder saved from a model without its head has names without their first part."""
+        return self.entries.get(name) or self.entries.get(name.partition(".")[2])
+
+    def require_name(self, name: str) -> Entry:
+        """The entry of a tensor that must be there."""
+        entry = self._find(name)
         if entry is None:
             raise StartError(
                 f"{self.folder}: tensor {name} is in no safetensors file; download the model again"
             )
+        return entry
+
+    def require(self, name: str, shape: tuple[int, ...]) -> Entry:
+        """The entry of a tensor that must be there, be of that shape and be loadable."""
+        entry = self.require_name(name)
         if entry.shape != shape:
             raise StartError(
                 f"{entry.file}: tensor {name} has shape {list(entry.shape)}, but config.json makes it {list(shape)}"
@@ -77,12 +92,7 @@ def _files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("*.safetensors"))
     if files:
         return files
-    if any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth")):
-        raise StartError(
-            f"{folder}: holds pickled weights only, which can run code when loaded; convert them once with "
-            "transformers: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)"
-        )
-    raise StartError(f"{folder}: no *.safetensors file; download the model again")
+    raise StartError(f"{folder} {no_weights(folder)}")
 
 
 def _indexed_files(index: Path) -> list[Path]:
@@ -131,11 +141,11 @@ def _entry(file: Path, name: str, described: Any) -> Entry:
         numbers_ok = False
     if not numbers_ok:
         raise StartError(f"{file}: the header entry of tensor {name} is malformed; download it again")
-    if dtype not in _ELEMENT_BYTES:
+    if not isinstance(dtype, str) or dtype not in _ELEMENT_BYTES:
         raise StartError(f"{file}: tensor {name} has the unknown type {dtype!r}")
     if end - begin != math.prod(shape) * _ELEMENT_BYTES[dtype]:
         raise StartError(f"{file}: tensor {name} of shape {shape} does not fill its {end - begin} bytes")
-    return Entry(file, dtype, tuple(shape), begin, end)
+    return Entry(name, file, dtype, tuple(shape), begin, end)
 
 
 def _check_layout(file: Path, entries: dict[str, Entry], data_len: int) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import time
@@ -51,17 +52,26 @@ def _stop_early(_number: int, _frame: object) -> None:
 
 def _serve(config: ServerConfig) -> int:
     begun = time.perf_counter()
-    from penstock_server.checkpoint import Checkpoint
-    from penstock_server.models.registry import load_spec
+    from penstock_server.model_folder import open_folder
 
     # Pure Python, so that a wrong folder is refused in milliseconds, before torch is imported.
     with log.stage(logger, "config"):
         unix_socket.prepare(config.uds_path)
-        spec = load_spec(config.model_path)
-        checkpoint = Checkpoint.open(config.model_path)
+        folder = open_folder(config.model_path, config.load_format)
+    _wait_asleep()
     with log.stage(logger, "import"):
         from penstock_server.server import serve
-    return serve(config, spec, checkpoint, begun)
+    return serve(config, folder, begun)
+
+
+def _wait_asleep() -> None:
+    """Has OpenMP's threads sleep while they wait for each other, unless the user chose; read once, when torch loads.
+
+    By default they spin. On a machine that does anything else too, they then spin while the one they wait for is off
+    its core: a step of small products was seen to take a hundred times as long.
+    """
+    if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
+        os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 def parse(argv: list[str]) -> ServerConfig:
@@ -80,6 +90,7 @@ def parse(argv: list[str]) -> ServerConfig:
 def _config(flags: argparse.Namespace) -> ServerConfig:
     return ServerConfig(
         model_path=flags.model_path,
+        load_format=flags.load_format,
         uds_path=flags.uds_path,
         dtype=flags.dtype,
         device=flags.device,
@@ -94,7 +105,9 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             num_slots=flags.num_slots,
             num_blocks=flags.num_blocks,
             block_size=flags.block_size,
+            is_poisoned=flags.poison_cache,
         ),
+        faults=tuple(flags.fault),
     )
 
 
@@ -116,6 +129,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--version", action="version", version=__version__)
     add("--model-path", type=Path, required=True, help="local folder with config.json and safetensors")
+    add("--load-format", choices=("safetensors", "dummy"), default="safetensors",
+        help="dummy: weights are noise and none are read, for measuring")  # fmt: skip
     add("--uds-path", type=Path, required=True, help="Unix socket this rank serves on")
     add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")
     add("--world-size", type=_positive, default=1, help="size of the tensor-parallel group")
@@ -141,10 +156,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=_positive, help="compute threads; default: cores divided by the world size")
     add("--batch-invariant", action="store_true",
         help="a request's tokens do not depend on what shares its batch, to the last bit; slower")  # fmt: skip
+    add("--poison-cache", action="store_true", help="for tests: KV cache that was not written is NaN; slow")
     add("--json-output", action="store_true", help="log one JSON object a line")
     add(
         "--parent-pipe-fd",
         type=_natural,
         help="inherited pipe; the shard exits at once when its other end closes",
     )
+    add("--fault", action="append", default=[], help=argparse.SUPPRESS)
     return parser

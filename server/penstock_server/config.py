@@ -2,11 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 # Reported to the router, which refuses more; each costs a row of a top-k over the vocabulary.
 MAX_TOP_LOGPROBS = 20
 # One plan may admit many long prompts: 64 MiB hold 16 million token ids, and nothing legal comes near.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+
+# Where weights come from: the files of the folder, or noise, for measuring.
+LoadFormat = Literal["safetensors", "dummy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,8 @@ class CacheConfig:
     num_slots: int
     num_blocks: int | None
     block_size: int
+    # Whatever was not written is NaN, so that a test sees it where it is read.
+    is_poisoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,7 @@ class ServerConfig:
     """Everything the command line says."""
 
     model_path: Path
+    load_format: LoadFormat
     uds_path: Path
     dtype: str
     device: str
@@ -46,3 +54,5 @@ class ServerConfig:
     parent_pipe_fd: int | None
     group: GroupConfig
     cache: CacheConfig
+    # Fault hooks, for tests only.
+    faults: tuple[str, ...] = ()

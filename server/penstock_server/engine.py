@@ -13,8 +13,8 @@ from penstock_server.checks import Limits
 from penstock_server.config import MAX_TOP_LOGPROBS
 from penstock_server.distributed import Group
 from penstock_server.kv_cache import KVCache
-from penstock_server.models.config import ModelSpec
 from penstock_server.models.decoder import Decoder
+from penstock_server.models.spec import ModelSpec
 from penstock_server.plan import (
     Admit,
     ErrorCode,
@@ -154,6 +154,8 @@ class Engine:
         if not spans:
             return PendingOutcome(plan, list(errors.values()), Timings(upload_us=clock.lap_us()))
         step = self.slots.stage(spans)
+        if self.cache.is_poisoned:
+            self.cache.poison(self.slots.unwritten(spans))
         try:
             return self._compute(plan, step, list(errors.values()), clock)
         except (MemoryError, RuntimeError) as error:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from penstock_server.models.config import ModelSpec
+from penstock_server.models.spec import ModelSpec
 
 # On the CPU the pool competes with the weights and the user's other programs for the same memory.
 CPU_BUDGET_BYTES = 4 * 1024**3
@@ -21,14 +21,20 @@ class LayerCache(NamedTuple):
 
 
 class KVCache:
-    """Blocks by number. Left as the allocator gives it: no op reads a position that was not written."""
+    """Blocks by number. Left as the allocator gives it: no op reads a position that was not written.
+
+    A test holds that by a poisoned cache, in which all that was not written for whom it is read for is NaN.
+    """
 
     def __init__(
         self, spec: ModelSpec, num_kv_heads: int, num_blocks: int, block_size: int, dtype: torch.dtype,
-        device: torch.device,
+        device: torch.device, is_poisoned: bool = False,
     ) -> None:  # fmt: skip
         shape = (spec.num_layers, 2, num_blocks, block_size, num_kv_heads, spec.head_dim)
         self.pool = torch.empty(shape, dtype=dtype, device=device)
+        self.is_poisoned = is_poisoned
+        if is_poisoned:
+            self.pool.fill_(torch.nan)
         self.layers = [LayerCache(layer[0], layer[1]) for layer in self.pool]
 
     def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
@@ -36,6 +42,10 @@ class KVCache:
         if sources:
             index = torch.tensor([sources, targets], device=self.pool.device)
             self.pool[:, :, index[1]] = self.pool[:, :, index[0]]
+
+    def poison(self, positions: torch.Tensor) -> None:
+        """Make flat positions (block * block_size + offset) NaN in all layers."""
+        self.pool.flatten(2, 3).index_fill_(2, positions, torch.nan)
 
 
 def block_bytes(spec: ModelSpec, num_kv_heads: int, block_size: int, dtype: torch.dtype) -> int:

@@ -7,7 +7,6 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from penstock_server.checkpoint import Checkpoint
 from penstock_server.checks import Limits
 from penstock_server.config import CacheConfig, ServerConfig
 from penstock_server.distributed import Group
@@ -15,12 +14,14 @@ from penstock_server.engine import Engine, describe, is_out_of_memory
 from penstock_server.errors import StartError
 from penstock_server.grammar import Grammars
 from penstock_server.kv_cache import KVCache, block_bytes, budget_bytes
+from penstock_server.layers.heads import share_heads
 from penstock_server.layers.placement import Placement
 from penstock_server.log import stage
-from penstock_server.models.config import ModelSpec
+from penstock_server.model_folder import ModelFolder
 from penstock_server.models.decoder import Decoder
+from penstock_server.models.spec import ModelSpec
 from penstock_server.slots import Slots
-from penstock_server.weights import load_weights
+from penstock_server.weights import fill_with_noise, load_weights
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -31,22 +32,29 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 _MAX_STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
 
 
-def load_engine(config: ServerConfig, spec: ModelSpec, checkpoint: Checkpoint) -> Engine:
+def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
     """Build, fill and warm up the engine of this rank; raises StartError or, when the group breaks, ShardFailed."""
+    spec = folder.spec
     device = _device(config)
     dtype = _dtype(config.dtype, spec, device)
     torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.world_size))
     with stage(logger, "group"):
         group = Group(config.group)
-    num_kv_heads = group.share(spec.num_kv_heads, "num_key_value_heads")
+    num_kv_heads = share_heads(group, spec.num_heads, spec.num_kv_heads).num_kv_heads
     with stage(logger, "weights"):
-        model = Decoder(spec, Placement(group, dtype, config.batch_invariant), device)
-        _allocating("the weights", load_weights, model, checkpoint, device)
+        placement = Placement(group, dtype, config.batch_invariant)
+        model = Decoder(spec, placement, device, config.cache.max_sequence_len)
+        if folder.checkpoint is None:
+            _allocating("the weights", fill_with_noise, model, device)
+        else:
+            _allocating("the weights", load_weights, model, folder.checkpoint, device)
     limits = _limits(
         config.cache, spec, group, block_bytes(spec, num_kv_heads, config.cache.block_size, dtype), device
     )
     sizes = (num_kv_heads, limits.num_blocks, limits.block_size)
-    cache = _allocating("the KV cache (see --num-blocks)", KVCache, spec, *sizes, dtype, device)
+    cache = _allocating(
+        "the KV cache (see --num-blocks)", KVCache, spec, *sizes, dtype, device, config.cache.is_poisoned
+    )
     grammars = Grammars(config.model_path, spec.vocab_size, spec.eos_token_ids)
     slots = Slots(limits, grammars, device, config.batch_invariant)
     engine = Engine(model, cache, slots, group, describe(spec, slots, model, device, group))
@@ -82,7 +90,7 @@ def _device(config: ServerConfig) -> torch.device:
 
 def _dtype(wanted: str, spec: ModelSpec, device: torch.device) -> torch.dtype:
     if wanted == "auto":
-        wanted = "float32" if device.type == "cpu" else spec.dtype.removeprefix("torch.")
+        wanted = "float32" if device.type == "cpu" else spec.dtype
     if wanted not in _DTYPES:
         raise StartError(f"config.json: dtype {wanted!r} is not supported; choose one with --dtype")
     if device.type == "cpu" and wanted == "float16":

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from penstock_server import parent
 from penstock_server.errors import StartError
+from penstock_server.weight_files import no_weights
 
 DEMO_MODEL = Path(__file__).parent / "demo_model"
 
@@ -25,45 +26,45 @@ def main(argv: list[str]) -> int:
     if flags.parent_pipe_fd is not None:
         parent.watch(flags.parent_pipe_fd)
     try:
-        print(resolve(flags.model, flags.revision))
+        print(resolve(flags.model, flags.revision, with_weights=flags.load_format != "dummy"))
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def resolve(model: str | None, revision: str | None = None) -> Path:
+def resolve(model: str | None, revision: str | None = None, with_weights: bool = True) -> Path:
     """The local folder of a model, downloaded if need be; the demo model if none is named."""
     if model is None:
-        return _checked(DEMO_MODEL)
+        return _checked(DEMO_MODEL, with_weights)
     if not model:
         raise StartError("--model-id is empty; name a folder or a model, or leave it out for the demo model")
     folder = Path(model).expanduser()
     if folder.is_dir():
-        return _checked(folder.absolute())
+        return _checked(folder.absolute(), with_weights)
     if folder.exists():
         raise StartError(f"{model} is a file; --model-id wants the folder with config.json and the weights")
     if not _HUB_ID.fullmatch(model):
         raise StartError(f"there is no folder {model}, and it is no id of a model on the Hugging Face Hub")
-    return _checked(_download(model, revision))
+    return _checked(_download(model, revision, _PATTERNS if with_weights else _PATTERNS[1:]), with_weights)
 
 
-def _checked(folder: Path) -> Path:
+def _checked(folder: Path, with_weights: bool) -> Path:
     for name in ("config.json", "tokenizer.json"):
         if not (folder / name).is_file():
             raise StartError(
                 f"{folder} has no {name}; a model folder has config.json, tokenizer.json and *.safetensors"
             )
-    if next(folder.glob("*.safetensors"), None) is None:
-        raise StartError(f"{folder} has no *.safetensors; weights in other formats are not read")
+    if with_weights and next(folder.glob("*.safetensors"), None) is None:
+        raise StartError(f"{folder} {no_weights(folder)}")
     return folder
 
 
-def _download(model: str, revision: str | None) -> Path:
+def _download(model: str, revision: str | None, patterns: list[str]) -> Path:
     from huggingface_hub import errors, snapshot_download
 
     try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=_PATTERNS))
+        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
     # Errors with a more special meaning come first: a gated repository is also one that is not found.
     except errors.GatedRepoError as error:
         raise StartError(
@@ -94,6 +95,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "model", nargs="?", help="local folder or id on the Hugging Face Hub; default: the demo model"
+    )
+    parser.add_argument(
+        "--load-format",
+        choices=("safetensors", "dummy"),
+        default="safetensors",
+        help="dummy: needs no weights",
     )
     parser.add_argument("--revision", help="branch, tag or commit on the hub")
     parser.add_argument(

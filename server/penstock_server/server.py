@@ -10,12 +10,12 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from penstock_server.checkpoint import Checkpoint
+from penstock_server import faults as faulty
 from penstock_server.config import MAX_MESSAGE_BYTES, ServerConfig
 from penstock_server.errors import StartError
 from penstock_server.interceptor import ErrorInterceptor
 from penstock_server.load import load_engine
-from penstock_server.models.config import ModelSpec
+from penstock_server.model_folder import ModelFolder
 from penstock_server.pb import engine_pb2_grpc
 from penstock_server.service import SERVICE_NAME, EngineService
 from penstock_server.step_loop import StepLoop
@@ -41,13 +41,16 @@ class StopPipe:
         os.read(self._reader, 1)
 
 
-def serve(config: ServerConfig, spec: ModelSpec, checkpoint: Checkpoint, begun: float) -> int:
+def serve(config: ServerConfig, folder: ModelFolder, begun: float) -> int:
     """Load and serve until SIGTERM; returns the exit code. `begun`: perf_counter at the start, for the log."""
-    engine = load_engine(config, spec, checkpoint)
+    faults = faulty.parse(config.faults, config.group.rank) if config.faults else None
+    engine = load_engine(config, folder)
+    if faults is not None:
+        engine = faulty.FaultyEngine(engine, faults)
     stop_pipe = StopPipe()
     _install_signals(stop_pipe, has_parent=config.parent_pipe_fd is not None)
     loop = StepLoop(engine, on_failure=stop_pipe.stop)
-    service = EngineService(loop)
+    service = EngineService(loop) if faults is None else faulty.FaultyService(loop, faults)
     beats = health.HealthServicer(experimental_non_blocking=True)
     server = _listen(config.uds_path, service, beats)
     loop.start()
@@ -57,7 +60,7 @@ def serve(config: ServerConfig, spec: ModelSpec, checkpoint: Checkpoint, begun: 
     limits = engine.description.limits
     logger.info(
         "ready after %.2f s: %s, %s on %s, rank %d of %d, %d blocks of %d",
-        time.perf_counter() - begun, spec.model_type, engine.description.dtype, engine.description.device,
+        time.perf_counter() - begun, folder.spec.model_type, engine.description.dtype, engine.description.device,
         config.group.rank, config.group.world_size, limits.num_blocks, limits.block_size,
     )  # fmt: skip
     stop_pipe.wait()

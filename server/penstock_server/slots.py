@@ -231,6 +231,15 @@ class Slots:
         token_ids = self.tokens[rows, positions].long()
         return ForwardInput(token_ids, positions, blocks * block_size + positions % block_size, spans_seen)
 
+    def unwritten(self, spans: list[Span]) -> torch.Tensor:
+        """Flat cache positions in the slots' blocks from where each span begins: nothing there is theirs yet."""
+        size, parts = self.limits.block_size, []
+        for span in spans:
+            end = self.states[span.slot].num_blocks * size
+            positions = torch.arange(span.start, end, device=self.device)
+            parts.append(self.block_table[span.slot, positions // size].long() * size + positions % size)
+        return torch.cat(parts)
+
     def _sampled_rows(self, spans: list[Span]) -> torch.Tensor:
         rows, row = [], -1
         for span in spans:

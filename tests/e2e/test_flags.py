@@ -14,6 +14,8 @@ FLAGS = (
     "--max-batch-prefill-tokens=64",
     "--max-batch-total-tokens=1000",
     "--max-batch-size=4",
+    "--batch-invariant",
+    "--poison-cache",
     "--json-output",
 )
 
@@ -27,6 +29,7 @@ def test_every_flag_of_a_shard_is_understood_by_it(launch: Launch, model: Path) 
         assert config.model_path == model
         assert (config.dtype, config.device, config.json_output) == ("float32", "cpu", True)
         assert config.threads
+        assert (config.batch_invariant, config.cache.is_poisoned) == (True, True)
         assert (config.cache.max_sequence_len, config.cache.max_step_tokens, config.cache.num_slots) == (
             128,
             64,

@@ -47,12 +47,14 @@ class Setting(NamedTuple):
     num_shards: int
     prefix_caching: bool
     num_batches: int
+    # All KV cache that was not written for a sequence is NaN when that sequence computes.
+    is_poisoned: bool = False
 
 
 SETTINGS = [
-    Setting("1-shard", "llama", 1, True, 15),
+    Setting("1-shard-poisoned", "llama", 1, True, 15, is_poisoned=True),
     Setting("1-shard-no-cache", "qwen2", 1, False, 10),
-    Setting("2-shards", "qwen3", 2, True, 7),
+    Setting("2-shards-poisoned", "qwen3", 2, True, 7, is_poisoned=True),
 ]
 
 
@@ -225,6 +227,7 @@ def _flags(setting: Setting, model: Path) -> list[str]:
         # Else the time that steps take would cut the chunks, and prompts would not end on the edges of steps.
         "--target-itl-ms=10000",
         f"--max-batch-total-tokens={pool}",
+        *(["--poison-cache"] if setting.is_poisoned else []),
     ]
 
 

@@ -4,7 +4,16 @@ import math
 
 import pytest
 import torch
-from penstock_kernels import AttentionSpans, apply_rotary, paged_attention, rms_norm, silu_mul, store_kv
+from penstock_kernels import (
+    AttentionSpans,
+    apply_rotary,
+    clamped_swiglu,
+    grouped_mlp,
+    paged_attention,
+    rms_norm,
+    silu_mul,
+    store_kv,
+)
 
 NAN = float("nan")
 
@@ -49,6 +58,38 @@ def test_rotary_rotates_pairs_by_their_angle(rotary_dim: int) -> None:
 def test_silu_mul_gates_the_second_half() -> None:
     gate, up = torch.randn(3, 11), torch.randn(3, 11)
     torch.testing.assert_close(silu_mul(torch.cat((gate, up), 1)), gate * gate.sigmoid() * up)
+
+
+def test_clamped_swiglu_limits_both_halves() -> None:
+    gate, up = torch.tensor([[9.0, -9.0, 1.0]]), torch.tensor([[9.0, -9.0, 0.5]])
+    expected = [
+        7 * 8 / (1 + math.exp(-1.702 * 7)),
+        -9 * -6 / (1 + math.exp(1.702 * 9)),
+        1.5 / (1 + math.exp(-1.702)),
+    ]
+    torch.testing.assert_close(clamped_swiglu(torch.cat((gate, up), 1)), torch.tensor([expected]))
+
+
+@pytest.mark.parametrize(("num_tokens", "row_multiple"), [(0, 1), (1, 1), (7, 1), (7, 4)])
+def test_grouped_mlp_sums_a_token_s_experts(num_tokens: int, row_multiple: int) -> None:
+    x, gate_up, down = torch.randn(num_tokens, 6), torch.randn(5, 10, 6), torch.randn(5, 6, 5)
+    biases = torch.randn(5, 10), torch.randn(5, 6)
+    ids = torch.rand(num_tokens, 5).topk(3).indices
+    weights = torch.rand(num_tokens, 3)
+    got = grouped_mlp(x, ids, weights, gate_up, down, silu_mul, *biases, row_multiple)
+    assert got.shape == x.shape
+    for token in range(num_tokens):
+        expected = torch.zeros(6)
+        for expert, weight in zip(ids[token].tolist(), weights[token], strict=True):
+            hidden = silu_mul(gate_up[expert] @ x[token] + biases[0][expert])
+            expected += weight * (down[expert] @ hidden + biases[1][expert])
+        torch.testing.assert_close(got[token], expected)
+
+
+def test_grouped_mlp_names_shapes_that_do_not_fit() -> None:
+    x, ids, weights = torch.zeros(2, 6), torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1)
+    with pytest.raises(ValueError, match=r"gate_up \(5, 10, 6\), down \(5, 6, 4\)"):
+        grouped_mlp(x, ids, weights, torch.zeros(5, 10, 6), torch.zeros(5, 6, 4), silu_mul)
 
 
 def test_store_kv_writes_the_mapped_places_and_no_other() -> None:

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock_server.checkpoint import Checkpoint
 from penstock_server.config import CacheConfig, GroupConfig, ServerConfig
 from penstock_server.engine import Engine
 from penstock_server.load import load_engine
-from penstock_server.models.registry import load_spec
+from penstock_server.model_folder import open_folder
 from penstock_server.plan import Admit, Append, Grammar, Outcome, Plan, SamplingParams, Span
 
 Execute = Callable[[Plan], Any]
@@ -21,16 +20,29 @@ Execute = Callable[[Plan], Any]
 
 def make_engine(folder: Path, **options: Any) -> Engine:
     """An engine in this process, small by default."""
+    config = engine_config(folder, **options)
+    return load_engine(config, open_folder(folder, config.load_format))
+
+
+def engine_config(folder: Path, **options: Any) -> ServerConfig:
+    """Settings of a small engine."""
     sizes = {
         "max_sequence_len": None,
         "max_step_tokens": None,
         "num_slots": 8,
         "num_blocks": 64,
         "block_size": 4,
+        "is_poisoned": False,
     }
     cache = CacheConfig(**{name: options.pop(name, value) for name, value in sizes.items()})
-    defaults = {"dtype": "auto", "device": "cpu", "threads": 1, "batch_invariant": False}
-    config = ServerConfig(
+    defaults = {
+        "load_format": "safetensors",
+        "dtype": "auto",
+        "device": "cpu",
+        "threads": 1,
+        "batch_invariant": False,
+    }
+    return ServerConfig(
         model_path=folder,
         uds_path=folder / "unused.sock",
         json_output=False,
@@ -39,7 +51,6 @@ def make_engine(folder: Path, **options: Any) -> Engine:
         cache=cache,
         **{**defaults, **options},
     )
-    return load_engine(config, load_spec(folder), Checkpoint.open(folder))
 
 
 def execute_on(engine: Engine) -> Execute:
@@ -63,6 +74,8 @@ class Sequence:
     slot: int | None = None
     blocks: list[int] = field(default_factory=list)
     computed: int = 0
+    # What it held last: nobody has written there since, unless the blocks were given out again.
+    left_blocks: list[int] = field(default_factory=list)
 
     @property
     def tokens(self) -> list[int]:
@@ -102,6 +115,13 @@ class Driver:
         if retired:
             self.send(Plan(self.epoch, 0, retired=retired))
         return sequences
+
+    def share_prefix(self, donor: Sequence, sequence: Sequence) -> None:
+        """Give a sequence the full blocks of one that ended and began with the same tokens, as a prefix cache does."""
+        shared = min(len(sequence.tokens) - 1, len(donor.tokens) - 1) // self.block_size
+        sequence.blocks = donor.left_blocks[:shared]
+        sequence.computed = shared * self.block_size
+        self.free_blocks = [block for block in self.free_blocks if block not in sequence.blocks]
 
     def send(self, plan: Plan) -> Any:
         """Number a plan and run it."""
@@ -147,7 +167,7 @@ class Driver:
                     sequence.slot,
                     sequence.tokens,
                     len(sequence.prompt),
-                    blocks,
+                    list(sequence.blocks),
                     sequence.params,
                     sequence.grammar,
                 )
@@ -164,6 +184,7 @@ class Driver:
         assert slot is not None
         self.free_slots.append(slot)
         self.free_blocks += sequence.blocks
+        sequence.left_blocks = sequence.blocks
         sequence.slot, sequence.blocks, sequence.computed = None, [], 0
         return slot
 

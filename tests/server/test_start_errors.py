@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from driver import make_engine
-from penstock_server.checkpoint import Checkpoint
 from penstock_server.errors import StartError
+from penstock_server.model_folder import open_folder
 from penstock_server.models.registry import load_spec
 from shard_client import run_shard
 
@@ -66,7 +66,7 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
     "broken config": (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
     "deep config": (lambda f: (f / "config.json").write_text("[" * 10**6), "not valid JSON"),
     "list config": (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
-    "unknown family": (lambda f: change_config(f, model_type="mamba"), "supported: llama, qwen2, qwen3"),
+    "unknown family": (lambda f: change_config(f, model_type="mamba"), "supported: cohere, cohere2, falcon"),
     "remote code": (
         lambda f: change_config(f, model_type="mine", auto_map={"AutoModel": "x.Y"}),
         "not supported",
@@ -76,11 +76,15 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
     "negative": (lambda f: change_config(f, num_hidden_layers=-1), "num_hidden_layers is -1"),
     "text for a number": (lambda f: change_config(f, vocab_size="many"), "vocab_size is 'many'"),
     "heads": (lambda f: change_config(f, num_key_value_heads=3), "no multiple of num_key_value_heads 3"),
-    "activation": (lambda f: change_config(f, hidden_act="gelu"), "hidden_act 'gelu'"),
-    "rope": (lambda f: change_config(f, rope_parameters={"rope_type": "longrope"}), "rope type 'longrope'"),
+    "activation": (lambda f: change_config(f, hidden_act="relu"), "hidden_act is 'relu'"),
+    "rope": (lambda f: change_config(f, rope_parameters={"rope_type": "spiral"}), "rope type is 'spiral'"),
+    "rope factors": (
+        lambda f: change_config(f, rope_parameters={"rope_type": "longrope"}),
+        "short_factor is None; expected a list of 9",
+    ),
     "rope factor": (lambda f: change_config(f, rope_parameters={"rope_type": "linear"}), "factor"),
     "quantized": (lambda f: change_config(f, quantization_config={"bits": 4}), "quantized"),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), "no *.safetensors file"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no *.safetensors"),
     "pickled weights": (swap_for_bin, "save_pretrained"),
     "empty file": (lambda f: truncate(f, 0), "truncated or not a safetensors file"),
     "cut in the header": (lambda f: truncate(f, 100), "truncated or not a safetensors file"),
@@ -103,8 +107,7 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 def _open(folder: Path) -> None:
-    load_spec(folder)
-    Checkpoint.open(folder)
+    open_folder(folder)
 
 
 @pytest.mark.parametrize("name", CHEAP)

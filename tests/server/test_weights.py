@@ -1,11 +1,15 @@
 """Each rank reads its slices and nothing else; nothing is allocated for a model that does not fit its files."""
 
+import logging
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from penstock_server import weights
+from driver import make_engine
+from penstock_server import progress, weights
 from penstock_server.checkpoint import Checkpoint
 from penstock_server.config import GroupConfig
 from penstock_server.distributed import Group
@@ -13,6 +17,7 @@ from penstock_server.errors import StartError
 from penstock_server.layers.placement import Placement
 from penstock_server.models.decoder import Decoder
 from penstock_server.models.registry import load_spec
+from safetensors.torch import load_file, save_file
 
 CPU = torch.device("cpu")
 
@@ -29,8 +34,8 @@ def load(folder: Any, rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> 
     read: list[int] = []
     original = weights.read_slice
 
-    def counting(opened: Any, piece: weights.Piece) -> torch.Tensor:
-        part = original(opened, piece)
+    def counting(opened: Any, name: str, piece: weights.Piece) -> torch.Tensor:
+        part = original(opened, name, piece)
         read.append(part.nbytes)
         return part
 
@@ -78,7 +83,7 @@ def test_shapes_are_compared_before_anything_is_allocated(
     saved = saved_model()
     checkpoint = Checkpoint.open(saved.folder)
     del checkpoint.entries["model.norm.weight"]
-    monkeypatch.setattr(weights, "_allocate", lambda *_: pytest.fail("allocated"))
+    monkeypatch.setattr(weights, "allocate", lambda *_: pytest.fail("allocated"))
     model = Decoder(load_spec(saved.folder), Placement(rank_of(0, 1), torch.float32), CPU)
     with pytest.raises(StartError, match=r"model\.norm\.weight is in no safetensors file"):
         weights.load_weights(model, checkpoint, CPU)
@@ -90,3 +95,92 @@ def test_weights_are_converted_while_they_are_read(saved_model: Callable[..., An
     weights.load_weights(model, Checkpoint.open(saved.folder), CPU)
     expected = saved.oracle.state_dict()["model.embed_tokens.weight"].to(torch.bfloat16)
     assert torch.equal(model.embedding.weight, expected)
+
+
+def rewrite(folder: Path, target: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> Path:
+    """A copy of a folder, its tensors changed."""
+    shutil.copytree(folder, target)
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, target / "model.safetensors")
+    return target
+
+
+def fuse(tensors: dict[str, torch.Tensor]) -> None:
+    """One tensor for query, key and value, and one for gate and up, as some tools write them."""
+    for layer in range(3):
+        prefix = f"model.layers.{layer}."
+        query, key, value = (tensors.pop(f"{prefix}self_attn.{part}_proj.weight") for part in "qkv")
+        tensors[f"{prefix}self_attn.qkv_proj.weight"] = torch.cat((query, key, value))
+        gate, up = (tensors.pop(f"{prefix}mlp.{part}_proj.weight") for part in ("gate", "up"))
+        tensors[f"{prefix}mlp.gate_up_proj.weight"] = torch.cat((gate, up))
+
+
+def stack(tensors: dict[str, torch.Tensor]) -> None:
+    """All experts of a layer in one tensor, as transformers 5 holds them."""
+    for layer in range(3):
+        prefix = f"model.layers.{layer}.mlp.experts."
+        parts = {
+            part: torch.stack([tensors.pop(f"{prefix}{expert}.{part}_proj.weight") for expert in range(6)])
+            for part in ("gate", "up", "down")
+        }
+        tensors[f"{prefix}gate_up_proj"] = torch.cat((parts["gate"], parts["up"]), dim=1)
+        tensors[f"{prefix}down_proj"] = parts["down"]
+
+
+def strip(tensors: dict[str, torch.Tensor]) -> None:
+    """Names of a model that was saved without its head."""
+    for name in list(tensors):
+        tensors[name.removeprefix("model.")] = tensors.pop(name)
+
+
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 44}
+
+
+@pytest.mark.parametrize(
+    ("change", "family", "options"),
+    [
+        (fuse, "llama", {}),
+        (stack, "qwen3_moe", EXPERTS),
+        (strip, "llama", {"tie_word_embeddings": True}),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2])
+def test_other_ways_to_write_a_checkpoint_mean_the_same(
+    saved_model: Callable[..., Any],
+    tmp_path: Path,
+    change: Callable[[dict[str, torch.Tensor]], None],
+    family: str,
+    options: dict[str, Any],
+    size: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    saved = saved_model(family, vocab_size=302, **options)
+    other = rewrite(saved.folder, tmp_path / "other", change)
+    expected = dict(load(saved.folder, size - 1, size, monkeypatch)[0].named_buffers())
+    found = dict(load(other, size - 1, size, monkeypatch)[0].named_buffers())
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_dummy_weights_are_the_same_on_every_start_and_read_no_file(
+    saved_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    shutil.copytree(saved_model().folder, tmp_path / "model")
+    (tmp_path / "model/model.safetensors").unlink()
+    engines = [make_engine(tmp_path / "model", load_format="dummy") for _ in range(2)]
+    first, second = (dict(engine.model.named_buffers()) for engine in engines)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert all(0.01 < float(buffer.std()) < 0.03 for buffer in first.values())
+
+
+def test_long_loads_tell_how_far_they_are(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = iter([0.0, 1.0, 3.0, 3.0, 4.0])
+    monkeypatch.setattr("penstock_server.progress.time.monotonic", lambda: next(now))
+    caplog.set_level(logging.INFO)
+    loading = progress.Progress(logging.getLogger("load"), "weights", 4_000_000_000)
+    for _ in range(3):
+        loading.add(1_000_000_000)
+    assert caplog.messages == ["weights 50% (2.0 of 4.0 GB)"]

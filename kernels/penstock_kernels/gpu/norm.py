@@ -29,6 +29,7 @@ def _norm_kernel(
     BLOCK_DIM: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     CENTERED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
 ):
     rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     columns = tl.arange(0, BLOCK_DIM)
@@ -53,7 +54,7 @@ def _norm_kernel(
         tl.float32
     )
     y = x * inverse[:, None] * (weight + weight_offset)
-    if CENTERED:
+    if HAS_BIAS:
         y += tl.load(bias_ptr + columns, mask=columns < DIM, other=0.0).to(tl.float32)[None, :]
     tl.store(out_ptr + rows[:, None] * DIM + columns[None, :], y.to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -65,8 +66,9 @@ def norm(
     eps: float,
     residual: torch.Tensor | None,
     weight_offset: float,
+    centered: bool = False,
 ) -> torch.Tensor:
-    """Layer norm when there is a bias, else root-mean-square norm."""
+    """Layer norm when centered, else root-mean-square norm."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
         return out
@@ -94,7 +96,8 @@ def norm(
         BLOCK_ROWS=block_rows,
         BLOCK_DIM=block_dim,
         HAS_RESIDUAL=residual is not None,
-        CENTERED=bias is not None,
+        CENTERED=centered,
+        HAS_BIAS=bias is not None,
         num_warps=norm_warps(block_dim),
     )
     return out

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use penstock_router::config::RouterConfig;
 use penstock_router::shutdown::Shutdown;
+use penstock_router::supervised::Line;
 use tokio::net::TcpListener;
 
 #[global_allocator]
@@ -35,6 +37,10 @@ struct Args {
     #[arg(long, hide = true)]
     parent_pipe_fd: Option<i32>,
 
+    /// Serve on the listening socket that is this process' stdin, instead of opening one
+    #[arg(long, hide = true)]
+    listen_stdin: bool,
+
     /// Folder to remove when the launcher is gone
     #[arg(long, hide = true)]
     run_dir: Option<PathBuf>,
@@ -48,7 +54,7 @@ async fn main() -> ExitCode {
         std::thread::spawn(move || end_with_parent(fd, run_dir.as_deref()));
     }
     start_logging(args.config.options.json_output);
-    let listener = match listen(&args.config).await {
+    let listener = match listen(&args).await {
         Ok(listener) => listener,
         Err(error) => return fail(&error, 2),
     };
@@ -66,13 +72,24 @@ async fn serve(args: Args, listener: TcpListener) -> anyhow::Result<()> {
 }
 
 /// The address goes to stdout, for the launcher: with port 0 nobody else knows it.
-async fn listen(config: &RouterConfig) -> anyhow::Result<TcpListener> {
-    let (hostname, port) = (config.options.hostname.as_str(), config.options.port);
-    let listener = TcpListener::bind((hostname, port))
-        .await
-        .with_context(|| format!("cannot listen on {hostname}:{port}"))?;
-    writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?)?;
+async fn listen(args: &Args) -> anyhow::Result<TcpListener> {
+    let listener = if args.listen_stdin { inherited()? } else { bind(&args.config).await? };
+    Line::Listening(listener.local_addr()?).say();
     Ok(listener)
+}
+
+/// A socket that outlives this router: the launcher holds it, too.
+fn inherited() -> anyhow::Result<TcpListener> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().context("stdin is no socket")?;
+    let listener = std::net::TcpListener::from(socket);
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener).context("stdin is no listening socket")
+}
+
+async fn bind(config: &RouterConfig) -> anyhow::Result<TcpListener> {
+    let (hostname, port) = (config.options.hostname.as_str(), config.options.port);
+    let listener = TcpListener::bind((hostname, port)).await;
+    listener.with_context(|| format!("cannot listen on {hostname}:{port}"))
 }
 
 fn start_logging(json: bool) {

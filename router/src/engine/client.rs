@@ -11,7 +11,7 @@ use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-use super::EngineFacts;
+use super::{EngineError, EngineFacts};
 use crate::scheduler::{
     Admission, BlockId, GrammarKind, Outcome, Plan, PromptScores, Sampled, SamplingParams, SlotId,
     StepTimings, TopToken,
@@ -38,6 +38,8 @@ pub(super) struct ShardClient {
 /// What a shard says of itself: the facts, and its place in the group.
 pub(super) struct Description {
     pub facts: EngineFacts,
+    /// Another one after every start of the process.
+    pub instance_id: String,
     pub rank: u32,
     pub last_epoch: u64,
 }
@@ -50,13 +52,50 @@ pub(super) struct RankOutcome {
 
 /// How long to wait before a shard is given up.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
+pub struct Patience {
     /// Between heartbeats, when all is well.
     pub interval: Duration,
     /// Between heartbeats, at most.
     pub silence: Duration,
     /// For one step.
     pub step: Duration,
+}
+
+impl Patience {
+    /// A stopped process is noticed within three seconds; how long a step may take depends on model and machine.
+    pub fn with_step(step: Duration) -> Self {
+        Self { interval: Duration::from_millis(250), silence: Duration::from_millis(2500), step }
+    }
+}
+
+/// What the shard behind a socket says of itself; the error is for people.
+pub async fn describe_shard(socket: &Path) -> Result<EngineFacts, String> {
+    Ok(Connection::open(socket).await?.describe().await?.facts)
+}
+
+/// Watches one shard until it stops or hangs, and says what was seen.
+pub async fn watch_shard(socket: &Path, patience: Patience) -> String {
+    match Connection::open(socket).await {
+        Ok(connection) => watch(connection.0, patience).await,
+        Err(reason) => reason,
+    }
+}
+
+/// Why a stream of outcomes is over, and what was seen.
+pub(super) enum Broken {
+    /// The shard is gone.
+    Gone(String),
+    /// It answers what makes no sense.
+    Wrong(String),
+}
+
+impl Broken {
+    pub fn of(self, rank: usize) -> EngineError {
+        match self {
+            Self::Gone(reason) => EngineError::Unreachable { rank, reason },
+            Self::Wrong(reason) => EngineError::Protocol { rank, reason },
+        }
+    }
 }
 
 /// A shard that answers calls but has no stream yet.
@@ -109,37 +148,41 @@ impl ShardClient {
     }
 
     /// The next outcome. Cancel safe.
-    pub async fn recv(&mut self) -> Result<RankOutcome, String> {
-        loop {
-            let outcome = self.outcomes.message().await.map_err(|status| status.to_string())?;
-            let outcome = outcome.ok_or("it closed the stream")?;
-            if outcome.epoch == self.epoch {
-                return outcome.try_into();
-            }
+    pub async fn recv(&mut self) -> Result<RankOutcome, Broken> {
+        let outcome = self.outcomes.message().await.map_err(|status| Broken::Gone(status.to_string()))?;
+        let outcome = outcome.ok_or_else(|| Broken::Gone("it closed the stream".to_owned()))?;
+        // An older stream has its own outcomes: none can be late in this one.
+        if outcome.epoch != self.epoch {
+            let (got, expected) = (outcome.epoch, self.epoch);
+            return Err(Broken::Wrong(format!("it answers in epoch {got}, not {expected}")));
         }
+        outcome.try_into().map_err(Broken::Wrong)
     }
 
-    /// Beats of the shard, until they stop; the error says what was seen.
+    /// Beats of the shard, until they stop; says what was seen.
     pub fn watch(&self, patience: Patience) -> impl Future<Output = String> + Send + use<> {
-        let mut client = self.client.clone();
-        async move {
-            let request = pb::WatchRequest { interval_ms: patience.interval.as_millis() as u32 };
-            let mut beats = match client.watch(request).await {
-                Ok(reply) => reply.into_inner(),
-                Err(status) => return status.to_string(),
-            };
-            loop {
-                match tokio::time::timeout(patience.silence, beats.message()).await {
-                    Err(_) => return format!("no heartbeat for {} ms", patience.silence.as_millis()),
-                    Ok(Err(status)) => return status.to_string(),
-                    Ok(Ok(None)) => return "it closed the heartbeat stream".to_owned(),
-                    Ok(Ok(Some(beat))) if u128::from(beat.running_ms) > patience.step.as_millis() => {
-                        let (step, ms) = (beat.finished_step + 1, beat.running_ms);
-                        return format!("step {step} does not end: it runs for {ms} ms");
-                    }
-                    Ok(Ok(Some(_))) => {}
-                }
+        watch(self.client.clone(), patience)
+    }
+}
+
+async fn watch(mut client: pb::engine_client::EngineClient<Channel>, patience: Patience) -> String {
+    let request = pb::WatchRequest { interval_ms: patience.interval.as_millis() as u32 };
+    let silent = || format!("no heartbeat for {} ms", patience.silence.as_millis());
+    let mut beats = match tokio::time::timeout(patience.silence, client.watch(request)).await {
+        Ok(Ok(reply)) => reply.into_inner(),
+        Ok(Err(status)) => return status.to_string(),
+        Err(_) => return silent(),
+    };
+    loop {
+        match tokio::time::timeout(patience.silence, beats.message()).await {
+            Err(_) => return silent(),
+            Ok(Err(status)) => return status.to_string(),
+            Ok(Ok(None)) => return "it closed the heartbeat stream".to_owned(),
+            Ok(Ok(Some(beat))) if u128::from(beat.running_ms) > patience.step.as_millis() => {
+                let (step, ms) = (beat.finished_step + 1, beat.running_ms);
+                return format!("step {step} does not end: it runs for {ms} ms (--step-timeout)");
             }
+            Ok(Ok(Some(_))) => {}
         }
     }
 }
@@ -147,6 +190,7 @@ impl ShardClient {
 impl From<pb::DescribeResponse> for Description {
     fn from(reply: pb::DescribeResponse) -> Self {
         Self {
+            instance_id: reply.instance_id,
             rank: reply.rank,
             last_epoch: reply.last_epoch,
             facts: EngineFacts {

@@ -1,13 +1,15 @@
 //! The seam to the shards: plans go in, outcomes come out in the same order. Everything above it is free of gRPC,
 //! everything below it is free of requests.
 
+mod answers;
 mod client;
 mod sharded;
 
 use async_trait::async_trait;
 use thiserror::Error;
 
-pub use sharded::ShardedEngine;
+pub use client::{Patience, describe_shard, watch_shard};
+pub use sharded::{ConnectOptions, ShardedEngine};
 
 use crate::scheduler::{Outcome, Plan};
 
@@ -44,7 +46,7 @@ pub struct EngineFacts {
     pub abilities: Vec<String>,
 }
 
-/// Why the shards can no longer be used. All of them end the stream: recovery is a new one.
+/// Why the shards can no longer be used. All of them end the stream: recovery is a new one, but for `Changed`.
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// A shard cannot be reached, or its stream broke.
@@ -63,6 +65,9 @@ pub enum EngineError {
         /// What was seen.
         reason: String,
     },
+    /// The shards that came back are not those that were there: what was promised to requests no longer holds.
+    #[error("the shards came back as others: {0}")]
+    Changed(String),
 }
 
 /// A group of shards with an open stream.
@@ -76,4 +81,8 @@ pub trait Engine: Send {
 
     /// The outcome of the oldest plan that is not yet answered. Cancel safe.
     async fn recv(&mut self) -> Result<Outcome, EngineError>;
+
+    /// Opens a new stream under a greater epoch, after `send` or `recv` failed. What was sent before is forgotten on
+    /// both sides. One attempt; to be repeated unless it fails with [`EngineError::Changed`].
+    async fn reconnect(&mut self) -> Result<(), EngineError>;
 }

@@ -1,6 +1,7 @@
 //! A tensor-parallel group as one engine: every rank gets every plan, rank 0 answers with tokens, the others with a
 //! checksum that must agree.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,55 +9,120 @@ use async_trait::async_trait;
 use futures::future::select_all;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
+use super::answers::{agreed_facts, agreed_outcome};
 use super::client::{Connection, Description, Patience, RankOutcome, ShardClient};
 use super::{Engine, EngineError, EngineFacts};
 use crate::scheduler::{Outcome, Plan};
 
-/// A stopped process is noticed within three seconds. The longest legal step on a slow CPU takes a minute.
-const PATIENCE: Patience = Patience {
-    interval: Duration::from_millis(250),
-    silence: Duration::from_millis(2500),
-    step: Duration::from_secs(300),
-};
+/// What the group answers late is not waited for: its heartbeats come from another thread and may go on.
+const ANSWER_SLACK: Duration = Duration::from_secs(5);
+
+/// How to connect to a group.
+#[derive(Debug, Clone)]
+pub struct ConnectOptions {
+    /// Unix sockets by rank.
+    pub sockets: Vec<PathBuf>,
+    /// How long one step may take.
+    pub step_timeout: Duration,
+    /// Whether somebody starts every rank anew once one has failed: then one that is still there is not waited for.
+    pub restarted: bool,
+}
 
 /// The connected group.
 pub struct ShardedEngine {
+    options: ConnectOptions,
     facts: EngineFacts,
+    epoch: u64,
+    instance_ids: Vec<String>,
+    stream: GroupStream,
+}
+
+/// One stream to every rank, of one epoch.
+struct GroupStream {
     shards: Vec<ShardClient>,
+    /// When each plan that is not yet answered was sent.
+    sent: VecDeque<Instant>,
     /// Answers to the oldest plan, as far as they are here: `recv` may be dropped half way.
     arrived: Vec<Option<RankOutcome>>,
     /// The first rank whose heartbeat stopped, and what was seen.
     silent: watch::Receiver<Option<(usize, String)>>,
-    /// Reads the heartbeats; dropped with the engine.
+    /// Reads the heartbeats; dropped with the stream.
     _watchers: JoinSet<()>,
 }
 
 impl ShardedEngine {
     /// Connects to all ranks and opens their streams under a new epoch.
-    pub async fn connect(sockets: &[PathBuf]) -> Result<Self, EngineError> {
-        let mut connections = Vec::new();
-        let mut descriptions = Vec::new();
-        for (rank, socket) in sockets.iter().enumerate() {
-            let unreachable = |reason| EngineError::Unreachable { rank, reason };
-            let mut connection = Connection::open(socket).await.map_err(unreachable)?;
-            descriptions.push(connection.describe().await.map_err(unreachable)?);
-            connections.push(connection);
-        }
+    pub async fn connect(options: ConnectOptions) -> Result<Self, EngineError> {
+        let (connections, descriptions) = describe_all(&options.sockets).await?;
         let facts = agreed_facts(&descriptions)?;
-        let epoch = 1 + descriptions.iter().map(|it| it.last_epoch).max().unwrap_or(0);
+        let epoch = next_epoch(0, &descriptions);
+        let stream = GroupStream::open(connections, epoch, options.step_timeout).await?;
+        let instance_ids = descriptions.into_iter().map(|it| it.instance_id).collect();
+        Ok(Self { options, facts, epoch, instance_ids, stream })
+    }
+
+    /// Refuses ranks that will be replaced, and ranks that are no replacement.
+    fn check_restarted(&self, descriptions: &[Description]) -> Result<(), EngineError> {
+        let mut ranks = descriptions.iter().zip(&self.instance_ids).enumerate();
+        let old = ranks.find(|(_, (it, before))| self.options.restarted && it.instance_id == **before);
+        if let Some((rank, _)) = old {
+            return Err(EngineError::Unreachable { rank, reason: "it is about to be restarted".to_owned() });
+        }
+        let facts = agreed_facts(descriptions)?;
+        // More blocks than before are fine: those that were there are used.
+        let num_blocks = facts.num_blocks.min(self.facts.num_blocks);
+        let comparable = EngineFacts { num_blocks, ..facts.clone() };
+        match comparable == self.facts {
+            true => Ok(()),
+            false => Err(EngineError::Changed(format!("{facts:?}, and before {:?}", self.facts))),
+        }
+    }
+}
+
+async fn describe_all(sockets: &[PathBuf]) -> Result<(Vec<Connection>, Vec<Description>), EngineError> {
+    let (mut connections, mut descriptions) = (Vec::new(), Vec::new());
+    for (rank, socket) in sockets.iter().enumerate() {
+        let unreachable = |reason| EngineError::Unreachable { rank, reason };
+        let mut connection = Connection::open(socket).await.map_err(unreachable)?;
+        descriptions.push(connection.describe().await.map_err(unreachable)?);
+        connections.push(connection);
+    }
+    Ok((connections, descriptions))
+}
+
+/// Greater than all that this router or any rank has seen.
+fn next_epoch(last: u64, descriptions: &[Description]) -> u64 {
+    1 + descriptions.iter().map(|it| it.last_epoch).fold(last, u64::max)
+}
+
+impl GroupStream {
+    async fn open(
+        connections: Vec<Connection>,
+        epoch: u64,
+        step_timeout: Duration,
+    ) -> Result<Self, EngineError> {
         let mut shards = Vec::new();
         for (rank, connection) in connections.into_iter().enumerate() {
             let opened = connection.run(epoch).await;
             shards.push(opened.map_err(|reason| EngineError::Unreachable { rank, reason })?);
         }
-        let (watchers, silent) = watch_all(&shards);
+        let (watchers, silent) = watch_all(&shards, Patience::with_step(step_timeout));
         let arrived = shards.iter().map(|_| None).collect();
-        Ok(Self { facts, shards, arrived, silent, _watchers: watchers })
+        Ok(Self { shards, sent: VecDeque::new(), arrived, silent, _watchers: watchers })
+    }
+
+    fn send(&mut self, plan: &Plan) -> Result<(), EngineError> {
+        for (rank, shard) in self.shards.iter().enumerate() {
+            shard.send(plan).map_err(|reason| EngineError::Unreachable { rank, reason })?;
+        }
+        self.sent.push_back(Instant::now());
+        Ok(())
     }
 
     /// Waits until every rank has answered the oldest plan.
-    async fn collect(&mut self) -> Result<(), EngineError> {
+    async fn collect(&mut self) -> Result<Vec<RankOutcome>, EngineError> {
         while self.arrived.iter().any(Option::is_none) {
             let missing = self.shards.iter_mut().zip(&self.arrived).enumerate();
             let pending: Vec<_> = missing
@@ -64,9 +130,37 @@ impl ShardedEngine {
                 .map(|(rank, (shard, _))| Box::pin(async move { (rank, shard.recv().await) }))
                 .collect();
             let ((rank, answer), ..) = select_all(pending).await;
-            self.arrived[rank] = Some(answer.map_err(|reason| EngineError::Unreachable { rank, reason })?);
+            self.arrived[rank] = Some(answer.map_err(|broken| broken.of(rank))?);
         }
-        Ok(())
+        self.sent.pop_front();
+        Ok(self.arrived.iter_mut().filter_map(Option::take).collect())
+    }
+
+    /// The same, but not for ever.
+    async fn collect_in_time(&mut self, step_timeout: Duration) -> Result<Vec<RankOutcome>, EngineError> {
+        let mut silent = self.silent.clone();
+        let patience = step_timeout.saturating_add(ANSWER_SLACK);
+        let deadline = self.sent.front().and_then(|sent| sent.checked_add(patience));
+        tokio::select! {
+            biased;
+            collected = self.collect() => collected,
+            stopped = silent.wait_for(Option::is_some) => {
+                let seen = stopped.ok().and_then(|seen| seen.clone());
+                let (rank, reason) = seen.unwrap_or((0, "its heartbeat is no longer read".to_owned()));
+                Err(EngineError::Unreachable { rank, reason })
+            }
+            () = sleep_until(deadline) => {
+                let rank = self.arrived.iter().position(Option::is_none).unwrap_or(0);
+                Err(EngineError::Protocol { rank, reason: "it owes an answer and computes nothing".to_owned() })
+            }
+        }
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -77,34 +171,33 @@ impl Engine for ShardedEngine {
     }
 
     fn send(&mut self, plan: &Plan) -> Result<(), EngineError> {
-        for (rank, shard) in self.shards.iter().enumerate() {
-            shard.send(plan).map_err(|reason| EngineError::Unreachable { rank, reason })?;
-        }
-        Ok(())
+        self.stream.send(plan)
     }
 
     async fn recv(&mut self) -> Result<Outcome, EngineError> {
-        let mut silent = self.silent.clone();
-        tokio::select! {
-            biased;
-            collected = self.collect() => collected?,
-            stopped = silent.wait_for(Option::is_some) => {
-                let seen = stopped.ok().and_then(|seen| seen.clone());
-                let (rank, reason) = seen.unwrap_or((0, "its heartbeat is no longer read".to_owned()));
-                return Err(EngineError::Unreachable { rank, reason });
-            }
-        }
-        let answers: Vec<RankOutcome> = self.arrived.iter_mut().filter_map(Option::take).collect();
-        agreed_outcome(answers)
+        let answers = self.stream.collect_in_time(self.options.step_timeout).await?;
+        agreed_outcome(answers, &self.facts)
+    }
+
+    async fn reconnect(&mut self) -> Result<(), EngineError> {
+        let (connections, descriptions) = describe_all(&self.options.sockets).await?;
+        self.check_restarted(&descriptions)?;
+        self.epoch = next_epoch(self.epoch, &descriptions);
+        self.stream = GroupStream::open(connections, self.epoch, self.options.step_timeout).await?;
+        self.instance_ids = descriptions.into_iter().map(|it| it.instance_id).collect();
+        Ok(())
     }
 }
 
 /// Reads all heartbeats in the background; the first that stops is reported.
-fn watch_all(shards: &[ShardClient]) -> (JoinSet<()>, watch::Receiver<Option<(usize, String)>>) {
+fn watch_all(
+    shards: &[ShardClient],
+    patience: Patience,
+) -> (JoinSet<()>, watch::Receiver<Option<(usize, String)>>) {
     let (report, silent) = watch::channel(None);
     let mut watchers = JoinSet::new();
     for (rank, shard) in shards.iter().enumerate() {
-        let beats = shard.watch(PATIENCE);
+        let beats = shard.watch(patience);
         let report = report.clone();
         watchers.spawn(async move {
             let reason = beats.await;
@@ -118,52 +211,4 @@ fn watch_all(shards: &[ShardClient]) -> (JoinSet<()>, watch::Receiver<Option<(us
         });
     }
     (watchers, silent)
-}
-
-/// The facts of rank 0, if all ranks are where they should be and tell the same.
-fn agreed_facts(descriptions: &[Description]) -> Result<EngineFacts, EngineError> {
-    let protocol = |rank, reason| Err(EngineError::Protocol { rank, reason });
-    let Some(first) = descriptions.first() else {
-        return protocol(0, "there are no shards".to_owned());
-    };
-    for (rank, other) in descriptions.iter().enumerate() {
-        if other.rank as usize != rank || other.facts.world_size as usize != descriptions.len() {
-            let (said, size) = (other.rank, other.facts.world_size);
-            return protocol(
-                rank,
-                format!("it says it is rank {said} of {size}, not {rank} of {}", descriptions.len()),
-            );
-        }
-        // The device differs by its number.
-        let comparable = EngineFacts { device: first.facts.device.clone(), ..other.facts.clone() };
-        if comparable != first.facts {
-            return protocol(
-                rank,
-                format!("its facts differ from rank 0: {comparable:?} and {:?}", first.facts),
-            );
-        }
-    }
-    Ok(first.facts.clone())
-}
-
-/// The tokens of rank 0, if every rank answered the same step and sampled the same.
-fn agreed_outcome(answers: Vec<RankOutcome>) -> Result<Outcome, EngineError> {
-    let mut answers = answers.into_iter().enumerate();
-    let Some((_, first)) = answers.next() else {
-        return Err(EngineError::Protocol { rank: 0, reason: "there are no shards".to_owned() });
-    };
-    for (rank, other) in answers {
-        if (other.outcome.step, other.checksum) != (first.outcome.step, first.checksum) {
-            let (step, first_step) = (other.outcome.step, first.outcome.step);
-            let reason = format!("step {step} does not agree with step {first_step} of rank 0");
-            return Err(EngineError::Protocol { rank, reason });
-        }
-        if other.outcome.errors.len() != first.outcome.errors.len() {
-            return Err(EngineError::Protocol {
-                rank,
-                reason: "it fails other slots than rank 0".to_owned(),
-            });
-        }
-    }
-    Ok(first.outcome)
 }

@@ -14,9 +14,12 @@ pub(super) async fn ready(State(app): State<AppState>) -> Result<(), Error> {
     }
     match app.engine.status() {
         EngineStatus::Ready => Ok(()),
+        EngineStatus::Restarting(_) => Err(Error::Restarting),
         EngineStatus::Lost(_) => Err(Error::Unhealthy),
     }
 }
 
-/// Live: this process answers.
-pub(super) async fn live() {}
+/// Live: the loop that drives the shards turns, whatever they do.
+pub(super) async fn live(State(app): State<AppState>) -> Result<(), Error> {
+    if app.engine.is_live() { Ok(()) } else { Err(Error::Unhealthy) }
+}

@@ -42,6 +42,8 @@ pub enum Status {
     Ready,
     /// No more new ones; those accepted are finished.
     Stopping,
+    /// Not now: the shards are waited for, and requests are kept.
+    Restarting,
     /// No: the shards do not answer.
     Lost,
 }
@@ -102,8 +104,7 @@ pub(super) async fn stats(State(app): State<AppState>) -> Json<Stats> {
         uptime_s: app.metrics.uptime().as_secs_f64(),
         status,
         status_reason,
-        // A router ends with its shards, so it has not seen any restart.
-        restarts: 0,
+        restarts: app.metrics.newest().restarts,
         counts: counts(&app.metrics.newest(), facts.num_blocks as usize, facts.block_size),
     })
 }
@@ -113,6 +114,7 @@ fn status(is_draining: bool, engine: &EngineStatus) -> (Status, Option<&'static 
     match engine {
         _ if is_draining => (Status::Stopping, Some("the server is shutting down")),
         EngineStatus::Ready => (Status::Ready, None),
+        EngineStatus::Restarting(_) => (Status::Restarting, Some("the model shards are restarting")),
         EngineStatus::Lost(_) => (Status::Lost, Some("the model shards stopped answering")),
     }
 }
@@ -206,6 +208,8 @@ mod tests {
     fn the_status_tells_no_address() {
         let lost = EngineStatus::Lost("unix:/tmp/private/shard-0.sock: gone".to_owned());
         assert_eq!(status(false, &lost), (Status::Lost, Some("the model shards stopped answering")));
+        let restarting = EngineStatus::Restarting("unix:/tmp/private/shard-0.sock: gone".to_owned());
+        assert_eq!(status(false, &restarting), (Status::Restarting, Some("the model shards are restarting")));
         assert_eq!(status(true, &EngineStatus::Ready).0, Status::Stopping);
         assert_eq!(status(false, &EngineStatus::Ready), (Status::Ready, None));
     }

@@ -16,6 +16,7 @@ mod request;
 mod sequence;
 mod step;
 mod step_time;
+mod trial;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -69,6 +70,8 @@ pub struct SchedulerConfig {
     pub cache_secret: u64,
     /// Shares of tenants that have not the usual weight of 1.
     pub tenant_weights: BTreeMap<Arc<str>, u32>,
+    /// Times that a request is computed again because the shards were lost, before it is given up.
+    pub max_replays: u32,
     /// Ids that end a sequence.
     pub eos_token_ids: Arc<[u32]>,
 }
@@ -88,6 +91,7 @@ impl SchedulerConfig {
             prefix_caching: true,
             cache_secret: 0,
             tenant_weights: BTreeMap::new(),
+            max_replays: u32::MAX,
             eos_token_ids: facts.eos_token_ids.as_slice().into(),
         }
     }
@@ -157,6 +161,8 @@ pub struct Totals {
     pub admitted_tokens: u64,
     /// Of those, found in the cache.
     pub cached_tokens: u64,
+    /// Times a running request was computed again because the shards were lost.
+    pub replays: u64,
 }
 
 /// A shard's answer does not fit the plan that was sent.
@@ -208,6 +214,8 @@ pub struct Scheduler {
     /// Running sequences by their whole prompt: who has the same one copies its last block.
     donors: HashMap<BlockKey, RequestId, foldhash::fast::FixedState>,
     in_flight: VecDeque<InFlight>,
+    /// Requests that may be what made the shards crash, and the length at which each is not.
+    suspects: BTreeMap<RequestId, u32>,
     step_times: StepTimeModel,
     /// Running mean of output lengths: how much more memory running sequences will want.
     output_len: f64,
@@ -236,6 +244,7 @@ impl Scheduler {
             pending: HashMap::default(),
             donors: HashMap::default(),
             in_flight: VecDeque::new(),
+            suspects: BTreeMap::new(),
             step_times: StepTimeModel::new(),
             output_len: 64.0,
             last_step: 0,
@@ -287,6 +296,7 @@ impl Scheduler {
     /// Forgets a request: its client left, or has all it wanted. Unknown ids are fine: it may just have ended.
     pub fn on_cancel(&mut self, id: RequestId) {
         self.vacate(id);
+        self.suspects.remove(&id);
         let Some(sequence) = self.sequences.remove(&id) else { return };
         self.leave_queue(&sequence);
         self.queue.charge(&sequence.ticket.tenant, sequence.uncharged);
@@ -323,21 +333,6 @@ impl Scheduler {
         self.confirm(&planned);
         self.take_tokens(&planned, outcome.sampled, &mut events);
         Ok(events)
-    }
-
-    /// The shards are gone with all that they held. Requests keep their tokens and wait to be computed again.
-    pub fn on_engine_lost(&mut self) {
-        self.in_flight.clear();
-        for sequence in self.sequences.values_mut() {
-            sequence.num_in_flight = 0;
-        }
-        for id in self.running.clone() {
-            self.vacate(id);
-            self.queue.push_resuming(id);
-        }
-        self.blocks.forget_all();
-        self.retired.clear();
-        self.last_step = 0;
     }
 
     /// How many tokens of a prompt need not be computed if it came now.
@@ -398,6 +393,7 @@ impl Scheduler {
         for owner in self.pending.values().chain(self.donors.values()) {
             assert!(self.running.contains(owner), "a sequence that does not run promises blocks");
         }
+        assert!(self.suspects.keys().all(|id| self.sequences.contains_key(id)), "a suspect is gone");
         if self.running.is_empty() && self.in_flight.is_empty() {
             assert_eq!(self.blocks.num_available(), self.blocks.num_blocks(), "blocks leak");
         }
@@ -527,8 +523,9 @@ impl Scheduler {
             self.output_len += OUTPUT_LEN_GAIN * (len - self.output_len);
         }
         events.push(Event { id, kind: EventKind::Token(token, finish) });
-        if finish.is_some() {
-            self.on_cancel(id);
+        match finish {
+            Some(_) => self.on_cancel(id),
+            None => self.acquit_if_passed(id),
         }
     }
 }

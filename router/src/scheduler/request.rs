@@ -217,6 +217,23 @@ pub enum Failure {
         /// How long it was to wait at most.
         limit_ms: u64,
     },
+    /// The shards crashed with it in their batch, and again when they computed it alone.
+    #[error("the model shards crashed twice while they computed this request")]
+    Poison,
+    /// The shards were lost too often while it ran.
+    #[error(
+        "the model shards were lost again after {limit} restarts, the limit for one request (--max-replays)"
+    )]
+    TooManyReplays {
+        /// How often it was computed again.
+        limit: u32,
+    },
+    /// Its client does not read what is sent.
+    #[error("the client reads too slowly: {limit} tokens wait to be sent")]
+    SlowReader {
+        /// How many may wait.
+        limit: usize,
+    },
     /// The shards were lost.
     #[error("the model shards stopped answering: {0}")]
     EngineLost(String),

@@ -28,6 +28,8 @@ pub struct Sequence {
     pub announced: bool,
     /// Times it had to give its memory back.
     pub num_preemptions: u32,
+    /// Times it was computed again because the shards were lost.
+    pub num_replays: u32,
     /// Since when it is first in line and does not fit.
     pub blocked_since: Option<Duration>,
     /// Output tokens not yet charged to its tenant.
@@ -76,6 +78,7 @@ impl Sequence {
             num_in_flight: 0,
             announced: false,
             num_preemptions: 0,
+            num_replays: 0,
             blocked_since: None,
             uncharged: 0,
             prompt_scores: Vec::new(),

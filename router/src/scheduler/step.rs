@@ -19,19 +19,19 @@ const MAX_PREEMPTIONS: u32 = 3;
 /// Where no target is set, prefill may stretch a step with decodes by this factor.
 const MAX_STRETCH: f64 = 1.9;
 /// Tokens of prompt that every step computes whatever the decodes take, so that prompts get on.
-const MIN_CHUNK: u32 = 16;
+const MIN_CHUNK: u32 = 4;
 
 /// A plan in the making.
-struct StepBuilder {
+pub(super) struct StepBuilder {
     plan: Plan,
     planned: Vec<PlannedSpan>,
-    budget: u32,
+    pub(super) budget: u32,
     cost: StepCost,
     events: Vec<Event>,
 }
 
 /// Why a waiting request is not admitted in this step.
-enum NotYet {
+pub(super) enum NotYet {
     /// It waits for blocks that another is about to publish; or for its own last outcome.
     Soon,
     /// There is no memory for it.
@@ -66,9 +66,14 @@ impl Scheduler {
             cost: StepCost::default(),
             events: Vec::new(),
         };
-        self.plan_decodes(&mut step);
-        self.admit_waiting(&mut step);
-        self.plan_chunks(&mut step);
+        match self.on_trial() {
+            Some((id, passes_at)) => self.plan_trial(id, passes_at, &mut step),
+            None => {
+                self.plan_decodes(&mut step);
+                self.admit_waiting(&mut step);
+                self.plan_chunks(&mut step);
+            }
+        }
         step.plan.retired = std::mem::take(&mut self.retired);
         if step.plan.spans.is_empty() && step.plan.retired.is_empty() {
             return None;
@@ -90,7 +95,7 @@ impl Scheduler {
 
     /// Makes sure that the next position of `id` has a block, if need be at the cost of a younger sequence. False if
     /// it has to wait, or had to give way itself.
-    fn make_room(&mut self, id: RequestId, step: &mut StepBuilder) -> bool {
+    pub(super) fn make_room(&mut self, id: RequestId, step: &mut StepBuilder) -> bool {
         loop {
             let Some(row) = self.sequences.get_mut(&id).and_then(|s| s.row.as_mut()) else { return false };
             if (row.planned as usize) < row.blocks.len() * self.config.block_size as usize {
@@ -166,7 +171,7 @@ impl Scheduler {
     }
 
     /// Gives a sequence a slot and blocks for all its known tokens.
-    fn admit(&mut self, id: RequestId, step: &mut StepBuilder) -> Result<(), NotYet> {
+    pub(super) fn admit(&mut self, id: RequestId, step: &mut StepBuilder) -> Result<(), NotYet> {
         let Some(sequence) = self.sequences.get(&id) else { return Err(NotYet::Soon) };
         if self.free_slots.is_empty() {
             return Err(NotYet::Full);
@@ -350,7 +355,7 @@ impl Scheduler {
     }
 
     /// Puts a span into the step; blocks for it are there.
-    fn plan_span(&mut self, id: RequestId, len: u32, step: &mut StepBuilder) {
+    pub(super) fn plan_span(&mut self, id: RequestId, len: u32, step: &mut StepBuilder) {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         let Some(row) = sequence.row.as_mut() else { return };
         let start = row.planned;

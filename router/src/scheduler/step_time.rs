@@ -1,5 +1,5 @@
 //! How long a step will take: learnt from the steps that were, by least squares over what a step costs: something
-//! fixed, something per token, something per pair of a token and a position that it attends to.
+//! fixed, something per token, per pair of a token and a position that it attends to, and per cached position read.
 
 /// What a step computes, in the terms that decide its time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -8,18 +8,25 @@ pub struct StepCost {
     pub tokens: f64,
     /// Over those, the sum of the positions that each attends to.
     pub attended: f64,
+    /// Over the spans, the sum of the positions that each reads. For decodes that is `attended`, and bound by memory; for
+    /// a chunk it is far less, and its pairs are bound by arithmetic.
+    pub read: f64,
 }
 
 impl StepCost {
     /// The cost of computing `len` positions from `start`.
     pub fn of_span(start: u32, len: u32) -> Self {
         let (start, len) = (f64::from(start), f64::from(len));
-        Self { tokens: len, attended: len * (start + (len + 1.0) / 2.0) }
+        Self { tokens: len, attended: len * (start + (len + 1.0) / 2.0), read: start + len }
     }
 
     /// Both together.
     pub fn plus(self, other: Self) -> Self {
-        Self { tokens: self.tokens + other.tokens, attended: self.attended + other.attended }
+        Self {
+            tokens: self.tokens + other.tokens,
+            attended: self.attended + other.attended,
+            read: self.read + other.read,
+        }
     }
 }
 
@@ -28,16 +35,20 @@ const HALF_LIFE_STEPS: f64 = 200.0;
 /// Scales that bring the terms near one, so that the equations stay well conditioned.
 const TOKENS_SCALE: f64 = 1.0 / 256.0;
 const ATTENDED_SCALE: f64 = 1.0 / 65_536.0;
+const READ_SCALE: f64 = 1.0 / 4096.0;
 /// Pulls what was never exercised towards zero.
 const RIDGE: f64 = 1e-3;
+const NUM_TERMS: usize = 4;
+
+type Terms = [f64; NUM_TERMS];
 
 /// The learnt model.
 #[derive(Debug, Clone)]
 pub struct StepTimeModel {
     /// Decayed sums of x·xᵀ and of x·t.
-    products: [[f64; 3]; 3],
-    times: [f64; 3],
-    weights: [f64; 3],
+    products: [Terms; NUM_TERMS],
+    times: Terms,
+    weights: Terms,
     num_steps: u64,
     /// The most tokens of a step seen: beyond twice that nothing is promised.
     most_tokens: f64,
@@ -45,14 +56,15 @@ pub struct StepTimeModel {
 
 impl StepTimeModel {
     pub fn new() -> Self {
-        Self { products: [[0.0; 3]; 3], times: [0.0; 3], weights: [0.0; 3], num_steps: 0, most_tokens: 32.0 }
+        let none = Terms::default();
+        Self { products: [none; NUM_TERMS], times: none, weights: none, num_steps: 0, most_tokens: 32.0 }
     }
 
     /// Learns from a step that took `micros`.
     pub fn observe(&mut self, cost: StepCost, micros: f64) {
         let x = terms(cost);
         let decay = 0.5f64.powf(1.0 / HALF_LIFE_STEPS);
-        for i in 0..3 {
+        for i in 0..NUM_TERMS {
             for (j, xj) in x.iter().enumerate() {
                 self.products[i][j] = self.products[i][j] * decay + x[i] * xj;
             }
@@ -84,30 +96,30 @@ impl StepTimeModel {
     }
 }
 
-fn terms(cost: StepCost) -> [f64; 3] {
-    [1.0, cost.tokens * TOKENS_SCALE, cost.attended * ATTENDED_SCALE]
+fn terms(cost: StepCost) -> Terms {
+    [1.0, cost.tokens * TOKENS_SCALE, cost.attended * ATTENDED_SCALE, cost.read * READ_SCALE]
 }
 
-fn dot(a: [f64; 3], b: [f64; 3]) -> f64 {
+fn dot(a: Terms, b: Terms) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 /// Solves the regularised normal equations by elimination; no term may make a step faster.
-fn solve(mut a: [[f64; 3]; 3], mut b: [f64; 3]) -> [f64; 3] {
+fn solve(mut a: [Terms; NUM_TERMS], mut b: Terms) -> Terms {
     for (i, row) in a.iter_mut().enumerate() {
         row[i] += RIDGE;
     }
-    for i in 0..3 {
-        for j in i + 1..3 {
+    for i in 0..NUM_TERMS {
+        for j in i + 1..NUM_TERMS {
             let factor = a[j][i] / a[i][i];
             let pivot = a[i];
             a[j].iter_mut().zip(pivot).skip(i).for_each(|(x, p)| *x -= factor * p);
             b[j] -= factor * b[i];
         }
     }
-    let mut x = [0.0; 3];
-    for i in (0..3).rev() {
-        let known: f64 = (i + 1..3).map(|k| a[i][k] * x[k]).sum();
+    let mut x = Terms::default();
+    for i in (0..NUM_TERMS).rev() {
+        let known: f64 = (i + 1..NUM_TERMS).map(|k| a[i][k] * x[k]).sum();
         x[i] = ((b[i] - known) / a[i][i]).max(0.0);
     }
     x
@@ -132,6 +144,22 @@ mod tests {
         let expected = 2000.0 + 10.0 * cost.tokens + 0.01 * cost.attended;
         let predicted = taught().predict(cost).unwrap();
         assert!((predicted / expected - 1.0).abs() < 0.02, "{predicted} for {expected}");
+    }
+
+    #[test]
+    fn tells_a_decode_that_reads_from_a_chunk_that_computes() {
+        let cost_of = |cost: StepCost| 1000.0 + 5.0 * cost.tokens + 0.01 * cost.attended + 0.5 * cost.read;
+        let mut model = StepTimeModel::new();
+        for i in 0..400u32 {
+            let decodes =
+                (0..8).fold(StepCost::default(), |all, k| all.plus(StepCost::of_span(100 + i + 9 * k, 1)));
+            let chunk = StepCost::of_span(i * 16, if i % 3 == 0 { 0 } else { 16 });
+            let cost = if chunk.tokens > 0.0 { decodes.plus(chunk) } else { decodes };
+            model.observe(cost, cost_of(cost));
+        }
+        let deep = StepCost::of_span(300, 1).plus(StepCost::of_span(6000, 8));
+        let predicted = model.predict(deep).unwrap();
+        assert!((predicted / cost_of(deep) - 1.0).abs() < 0.1, "{predicted} for {}", cost_of(deep));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A [`FakeShard`] as an engine, for speed and for faults: outcomes can be held back, and the stream broken.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -17,8 +18,28 @@ pub struct FakeControl {
     pub plans: Arc<Mutex<Vec<Plan>>>,
     /// Outcomes are handed out one per permit; `None` hands them out freely.
     pub gate: Option<Arc<Semaphore>>,
-    /// Set to break the stream with this reason.
+    /// Set to break the stream with this reason; shards come back when it is `None` again.
     pub broken: Arc<Mutex<Option<String>>>,
+    /// Whether the shards that come back are others.
+    pub changed: Arc<AtomicBool>,
+}
+
+impl FakeControl {
+    /// The next answer is an error, and so are attempts to come back.
+    pub fn break_with(&self, reason: &str) {
+        *self.broken.lock().expect("not poisoned") = Some(reason.into());
+    }
+
+    /// The next attempt to come back works.
+    pub fn come_back(&self) {
+        *self.broken.lock().expect("not poisoned") = None;
+    }
+
+    /// What comes back next are other shards.
+    pub fn come_back_changed(&self) {
+        self.changed.store(true, Ordering::Relaxed);
+        self.come_back();
+    }
 }
 
 /// The fake shards.
@@ -41,7 +62,8 @@ impl FakeEngine {
     }
 
     fn with_gate(facts: EngineFacts, gate: Option<Arc<Semaphore>>) -> (Self, FakeControl) {
-        let control = FakeControl { plans: Arc::default(), gate, broken: Arc::default() };
+        let control =
+            FakeControl { plans: Arc::default(), gate, broken: Arc::default(), changed: Arc::default() };
         let (shard, arrived) = (FakeShard::new(facts), Arc::new(Semaphore::new(0)));
         (Self { shard, control: control.clone(), outcomes: VecDeque::new(), arrived }, control)
     }
@@ -71,5 +93,18 @@ impl Engine for FakeEngine {
         }
         arrived.forget();
         Ok(self.outcomes.pop_front().expect("one outcome per permit"))
+    }
+
+    async fn reconnect(&mut self) -> Result<(), EngineError> {
+        if let Some(reason) = self.control.broken.lock().expect("not poisoned").clone() {
+            return Err(EngineError::Unreachable { rank: 0, reason });
+        }
+        if self.control.changed.load(Ordering::Relaxed) {
+            return Err(EngineError::Changed("another model".into()));
+        }
+        self.shard = FakeShard::new(self.shard.facts.clone());
+        self.outcomes.clear();
+        self.arrived = Arc::new(Semaphore::new(0));
+        Ok(())
     }
 }

@@ -16,6 +16,7 @@ use penstock_router::chat_template::ChatTemplates;
 use penstock_router::config::Limits;
 use penstock_router::engine::EngineFacts;
 use penstock_router::engine_loop;
+use penstock_router::generation::EngineStatus;
 use penstock_router::limits::RequestLimits;
 use penstock_router::metrics::Metrics;
 use penstock_router::scheduler::SchedulerConfig;
@@ -162,6 +163,13 @@ impl Server {
             shutdown: Shutdown::new(Duration::from_secs(90)),
         };
         Self { state, control, tokenizer }
+    }
+
+    /// Until the router has noticed that its shards are broken.
+    pub async fn wait_for_loss(&self) {
+        while self.state.engine.status() == EngineStatus::Ready {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Lets the shards answer so many more steps.

@@ -1,16 +1,20 @@
 """The attention layer: fused projections, rotary embedding, paged cache. The arithmetic lives in penstock_kernels."""
 
+from collections.abc import Iterator
+
 import torch
 from penstock_kernels import apply_rotary, paged_attention, store_kv
 from torch import nn
 
 from penstock_server.kv_cache import LayerCache
-from penstock_server.layers.linear import ColumnLinear, Projection, RowLinear
-from penstock_server.layers.norm import QueryKeyNorm
+from penstock_server.layers.heads import query_key_value_rows, share_heads
+from penstock_server.layers.linear import ColumnLinear, RowLinear
+from penstock_server.layers.norm import query_key_norm
 from penstock_server.layers.placement import Placement
 from penstock_server.layers.rotary import RotaryTable
-from penstock_server.models.config import ModelSpec
+from penstock_server.models.spec import ModelSpec
 from penstock_server.step import ForwardInput
+from penstock_server.weights import Has, Piece
 
 
 class Attention(nn.Module):
@@ -19,44 +23,63 @@ class Attention(nn.Module):
     def __init__(self, spec: ModelSpec, layer: int, placement: Placement) -> None:
         super().__init__()
         names, prefix = spec.names, spec.names.layer.format(layer)
-        self.num_heads = placement.group.share(spec.num_heads, "num_attention_heads")
-        self.num_kv_heads = placement.group.share(spec.num_kv_heads, "num_key_value_heads")
+        self.share = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
         self.head_dim = spec.head_dim
-        self.window = spec.windows[layer]
-        query_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        projections = [
-            Projection(prefix + names.query, query_size),
-            Projection(prefix + names.key, kv_size),
-            Projection(prefix + names.value, kv_size),
-        ]
-        self.qkv = ColumnLinear(projections, spec.hidden_size, spec.qkv_bias, placement)
+        self.scale = spec.attention_scale
+        self.soft_cap = spec.attention_soft_cap
+        self.window = spec.layers[layer].window
+        sources = query_key_value_rows(spec, prefix, self.share)
+        self.qkv = ColumnLinear(sources, spec.hidden_size, spec.qkv_bias, placement, spec.transposed)
         self.output = RowLinear(
-            Projection(prefix + names.output, spec.hidden_size), query_size, spec.output_bias, placement
+            prefix + names.output,
+            spec.num_heads * spec.head_dim,
+            spec.hidden_size,
+            spec.output_bias,
+            placement,
+            spec.transposed,
         )
-        self.qk_norm: QueryKeyNorm | None = None
-        if spec.qk_norm:
-            norm_names = (prefix + names.query_norm, prefix + names.key_norm)
-            heads = (self.num_heads, self.num_kv_heads)
-            self.qk_norm = QueryKeyNorm(norm_names, heads, spec.head_dim, spec.norm_eps, placement)
+        self.qk_norm = query_key_norm(spec, prefix, self.share, placement)
+        self.sinks = Sinks(spec, prefix + names.sinks, placement) if spec.sinks else None
 
     def forward(
-        self, x: torch.Tensor, inputs: ForwardInput, rotary: RotaryTable, cache: LayerCache
+        self, x: torch.Tensor, inputs: ForwardInput, rotary: RotaryTable | None, cache: LayerCache
     ) -> torch.Tensor:
-        num_rotated = self.num_heads + self.num_kv_heads
+        num_heads = self.share.num_heads
+        num_rotated = num_heads + self.share.num_kv_heads
         heads = self.qkv(x).view(
             x.shape[0], -1, self.head_dim
         )  # [num_tokens, query + key + value heads, head_dim]
         query_key, value = heads[:, :num_rotated], heads[:, num_rotated:]
         if self.qk_norm is not None:
             query_key = self.qk_norm(query_key)
-        query_key = apply_rotary(query_key, rotary.cos, rotary.sin)
-        store_kv(query_key[:, self.num_heads :], value, cache.key, cache.value, inputs.slot_mapping)
+        if rotary is not None:
+            query_key = apply_rotary(query_key, rotary.cos, rotary.sin)
+        store_kv(query_key[:, num_heads:], value, cache.key, cache.value, inputs.slot_mapping)
         attended = paged_attention(
-            query_key[:, : self.num_heads],
+            query_key[:, :num_heads],
             cache.key,
             cache.value,
             inputs.spans,
-            self.head_dim**-0.5,
+            self.scale,
             self.window,
+            self.soft_cap,
+            None if self.sinks is None else self.sinks.weight,
         )
         return self.output(attended.view(x.shape[0], -1))  # type: ignore[no-any-return]
+
+
+class Sinks(nn.Module):
+    """One learned score per head that takes weight and has no value."""
+
+    weight: torch.Tensor
+
+    def __init__(self, spec: ModelSpec, name: str, placement: Placement) -> None:
+        super().__init__()
+        self.name = name
+        self.total = spec.num_heads
+        self.share = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
+        self.register_buffer("weight", torch.empty(self.share.num_heads, dtype=torch.float32))
+
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        first, count = self.share.first_head, self.share.num_heads
+        yield Piece(self.name, (self.total,), self, "weight", (slice(first, first + count),), slice(0, count))

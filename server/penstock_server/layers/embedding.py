@@ -1,4 +1,4 @@
-"""Token embedding and language-model head, both divided among ranks by rows of the vocabulary."""
+"""Embeddings of tokens and positions, and the language-model head. The vocabulary is divided among ranks."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from penstock_server.layers.linear import multiply
 from penstock_server.layers.placement import Placement
-from penstock_server.weights import Piece
+from penstock_server.weights import Has, Piece
 
 
 class VocabEmbedding(nn.Module):
@@ -25,7 +25,7 @@ class VocabEmbedding(nn.Module):
         share = -(-vocab_size // group.size)
         self.first = min(group.rank * share, vocab_size)
         self.stop = min(self.first + share, vocab_size)
-        self.register_buffer("weight", torch.empty(share, hidden_size, dtype=placement.dtype))
+        self.register_buffer("weight", placement.empty(share, hidden_size))
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[num_tokens] to [num_tokens, hidden_size]."""
@@ -41,8 +41,28 @@ class VocabEmbedding(nn.Module):
         part = multiply(hidden, self.weight, None, self.placement)
         return self.placement.group.all_gather_columns(part)[:, : self.shape[0]].float()
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self, has: Has) -> Iterator[Piece]:
         if self.stop > self.first:
-            yield Piece(
-                self.name, self.shape, self, "weight", 0, self.first, self.stop, 0, self.stop - self.first
-            )
+            window = (slice(self.first, self.stop), slice(0, self.shape[1]))
+            target = slice(0, self.stop - self.first)
+            yield Piece(f"{self.name}.weight", self.shape, self, "weight", window, target)
+
+
+class PositionEmbedding(nn.Module):
+    """Learned vectors of positions, whole on every rank."""
+
+    weight: torch.Tensor
+
+    def __init__(self, name: str, num_positions: int, hidden_size: int, placement: Placement) -> None:
+        super().__init__()
+        self.name = name
+        self.shape = (num_positions, hidden_size)
+        self.register_buffer("weight", placement.empty(*self.shape))
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        """[num_tokens] to [num_tokens, hidden_size]."""
+        return F.embedding(positions, self.weight)
+
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        rows, columns = (slice(0, size) for size in self.shape)
+        yield Piece(f"{self.name}.weight", self.shape, self, "weight", (rows, columns), rows)

@@ -8,51 +8,97 @@ import torch.nn.functional as F
 from torch import nn
 
 from penstock_server.layers.placement import INVARIANT_ROWS, Placement
-from penstock_server.weights import Piece
+from penstock_server.weights import Arrange, Has, Piece
 
 
 @dataclass(frozen=True, slots=True)
-class Projection:
-    """One projection of the checkpoint, `name.weight` and perhaps `name.bias`, and its whole output size."""
+class Rows:
+    """The outputs `start .. stop` of the `total` of one projection, `name.weight` and perhaps `name.bias`."""
 
     name: str
-    out_features: int
+    total: int
+    start: int
+    stop: int
+    # Applied to the rows, if they are to stand in another order.
+    arrange: Arrange | None = None
+
+
+def share_rows(name: str, total: int, placement: Placement, first: int = 0, of: int | None = None) -> Rows:
+    """This rank's part of `total` outputs, which start at `first` of the `of` outputs of a fused projection."""
+    share = placement.group.share(total, f"output of {name}")
+    start = first + placement.group.rank * share
+    return Rows(name, of or total, start, start + share)
 
 
 class ColumnLinear(nn.Module):
     """Several projections of one input in one matrix product; each rank computes its share of every one's outputs.
 
-    [num_tokens, in_features] to [num_tokens, sum of the shares], projections in order.
+    `sources` are the places where the checkpoint may keep them: the first that it has is read. With `transposed`, its
+    matrices have inputs first. [num_tokens, in_features] to [num_tokens, sum of the rows], in order.
     """
 
     weight: torch.Tensor
     bias: torch.Tensor | None
 
     def __init__(
-        self, projections: list[Projection], in_features: int, bias: bool, placement: Placement
+        self,
+        sources: list[list[Rows]],
+        in_features: int,
+        bias: bool,
+        placement: Placement,
+        transposed: bool = False,
     ) -> None:
         super().__init__()
-        self.projections = projections
+        self.sources = sources
         self.in_features = in_features
         self.placement = placement
-        group = placement.group
-        self.shares = [group.share(projection.out_features, projection.name) for projection in projections]
-        self.register_buffer("weight", torch.empty(sum(self.shares), in_features, dtype=placement.dtype))
-        self.register_buffer("bias", torch.empty(sum(self.shares), dtype=placement.dtype) if bias else None)
+        self.transposed = transposed
+        out_features = sum(rows.stop - rows.start for rows in sources[0])
+        self.register_buffer("weight", placement.empty(out_features, in_features))
+        self.register_buffer("bias", placement.empty(out_features) if bias else None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return multiply(x, self.weight, self.bias, self.placement)
 
-    def pieces(self) -> Iterator[Piece]:
-        row = 0
-        for projection, share in zip(self.projections, self.shares, strict=True):
-            start = self.placement.group.rank * share
-            bounds = (0, start, start + share, row, share)
-            shape = (projection.out_features, self.in_features)
-            yield Piece(f"{projection.name}.weight", shape, self, "weight", *bounds)
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        found = (rows for rows in self.sources if all(has(f"{part.name}.weight") for part in rows))
+        end = 0
+        for rows in next(found, self.sources[0]):
+            begin, end = end, end + rows.stop - rows.start
+            shape, window, target = (rows.total, self.in_features), (rows.start, rows.stop), (begin, end)
+            yield matrix_piece(
+                f"{rows.name}.weight", shape, self, window, target, rows.arrange, self.transposed
+            )
             if self.bias is not None:
-                yield Piece(f"{projection.name}.bias", shape[:1], self, "bias", *bounds)
-            row += share
+                yield Piece(
+                    f"{rows.name}.bias",
+                    shape[:1],
+                    self,
+                    "bias",
+                    (slice(*window),),
+                    slice(*target),
+                    rows.arrange,
+                )
+
+
+def matrix_piece(
+    name: str,
+    shape: tuple[int, int],
+    module: nn.Module,
+    window: tuple[int, int],
+    target: tuple[int, int],
+    arrange: Arrange | None,
+    transposed: bool,
+) -> Piece:
+    """Some outputs of a matrix of `shape`, outputs first, which may stand the other way round in the checkpoint."""
+    everything = slice(0, shape[1])
+    if not transposed:
+        return Piece(name, shape, module, "weight", (slice(*window), everything), slice(*target), arrange)
+
+    def turn(part: torch.Tensor) -> torch.Tensor:
+        return part.T if arrange is None else arrange(part.T.contiguous())
+
+    return Piece(name, shape[::-1], module, "weight", (everything, slice(*window)), slice(*target), turn)
 
 
 class RowLinear(nn.Module):
@@ -64,18 +110,23 @@ class RowLinear(nn.Module):
     weight: torch.Tensor
     bias: torch.Tensor | None
 
-    def __init__(self, projection: Projection, in_features: int, bias: bool, placement: Placement) -> None:
+    def __init__(
+        self,
+        name: str,
+        in_features: int,
+        out_features: int,
+        bias: bool,
+        placement: Placement,
+        transposed: bool = False,
+    ) -> None:
         super().__init__()
-        self.projection = projection
-        self.in_features = in_features
+        self.name = name
+        self.shape = (out_features, in_features)
         self.placement = placement
-        self.share = placement.group.share(in_features, f"input of {projection.name}")
-        self.register_buffer(
-            "weight", torch.empty(projection.out_features, self.share, dtype=placement.dtype)
-        )
-        self.register_buffer(
-            "bias", torch.empty(projection.out_features, dtype=placement.dtype) if bias else None
-        )
+        self.transposed = transposed
+        self.share = placement.group.share(in_features, f"input of {name}")
+        self.register_buffer("weight", placement.empty(out_features, self.share))
+        self.register_buffer("bias", placement.empty(out_features) if bias else None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.placement.group.size == 1:
@@ -84,15 +135,17 @@ class RowLinear(nn.Module):
         partial = self.placement.group.all_reduce(multiply(x, self.weight, None, self.placement))
         return partial if self.bias is None else partial.add_(self.bias)
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self, has: Has) -> Iterator[Piece]:
         start = self.placement.group.rank * self.share
-        rows = self.projection.out_features
-        shape = (rows, self.in_features)
-        yield Piece(
-            f"{self.projection.name}.weight", shape, self, "weight", 1, start, start + self.share, 0, rows
-        )
+        rows, inputs = slice(0, self.shape[0]), slice(start, start + self.share)
+        if self.transposed:
+            yield Piece(
+                f"{self.name}.weight", self.shape[::-1], self, "weight", (inputs, rows), rows, torch.t
+            )
+        else:
+            yield Piece(f"{self.name}.weight", self.shape, self, "weight", (rows, inputs), rows)
         if self.bias is not None:
-            yield Piece(f"{self.projection.name}.bias", shape[:1], self, "bias", 0, 0, rows, 0, rows)
+            yield Piece(f"{self.name}.bias", self.shape[:1], self, "bias", (rows,), rows)
 
 
 def multiply(

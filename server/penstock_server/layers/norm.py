@@ -1,59 +1,141 @@
-"""Normalisation layers; not divided among ranks, except that heads are."""
+"""Normalisation layers: of the hidden states, the same on every rank; of queries and keys, by head."""
 
 from collections.abc import Iterator
 
 import torch
-from penstock_kernels import rms_norm
+from penstock_kernels import layer_norm, rms_norm
 from torch import nn
 
+from penstock_server.layers.heads import HeadShare, head_order
 from penstock_server.layers.placement import Placement
-from penstock_server.weights import Piece
+from penstock_server.models.spec import ModelSpec, NormSpec
+from penstock_server.weights import Has, Piece
 
 
-class RmsNorm(nn.Module):
-    """Root-mean-square norm over the hidden size, fused with the residual addition before it."""
+class Norm(nn.Module):
+    """Norm over the hidden size, fused with the residual addition before it."""
 
     weight: torch.Tensor
+    bias: torch.Tensor | None
 
-    def __init__(self, name: str, size: int, eps: float, placement: Placement) -> None:
+    def __init__(self, name: str, size: int, spec: NormSpec, placement: Placement) -> None:
         super().__init__()
         self.name = name
         self.size = size
-        self.eps = eps
-        self.register_buffer("weight", torch.empty(size, dtype=placement.dtype))
+        self.spec = spec
+        self.register_buffer("weight", placement.empty(size))
+        self.register_buffer("bias", placement.empty(size) if spec.bias else None)
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
-        return rms_norm(x, self.weight, self.eps, residual)
+        if self.spec.centered:
+            return layer_norm(x, self.weight, self.bias, self.spec.eps, residual)
+        return rms_norm(x, self.weight, self.spec.eps, residual, self.spec.weight_offset)
 
-    def pieces(self) -> Iterator[Piece]:
-        yield Piece(self.name, (self.size,), self, "weight", 0, 0, self.size, 0, self.size)
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        everything = slice(0, self.size)
+        yield Piece(f"{self.name}.weight", (self.size,), self, "weight", (everything,), everything)
+        if self.bias is not None:
+            yield Piece(f"{self.name}.bias", (self.size,), self, "bias", (everything,), everything)
 
 
-class QueryKeyNorm(nn.Module):
-    """Norm of every query and key head in one call: the two weight vectors are repeated, one row per head."""
+class HeadNorm(nn.Module):
+    """Norm of every query and key head in one call: one row of weights per head."""
 
     weight: torch.Tensor
 
-    def __init__(
-        self,
-        names: tuple[str, str],
-        num_heads: tuple[int, int],
-        head_dim: int,
-        eps: float,
-        placement: Placement,
-    ) -> None:
+    def __init__(self, spec: ModelSpec, prefix: str, share: HeadShare, placement: Placement) -> None:
         super().__init__()
-        self.names = names
-        self.num_heads = num_heads
-        self.head_dim = head_dim
-        self.eps = eps
-        self.register_buffer("weight", torch.empty(sum(num_heads), head_dim, dtype=placement.dtype))
+        self.spec = spec
+        self.share = share
+        self.names = (prefix + spec.names.query_norm, prefix + spec.names.key_norm)
+        self.register_buffer("weight", placement.empty(share.num_heads + share.num_kv_heads, spec.head_dim))
 
     def forward(self, heads: torch.Tensor) -> torch.Tensor:
-        return rms_norm(heads, self.weight, self.eps)
+        """[num_tokens, query and key heads, head_dim]."""
+        norm = self.spec.norm
+        if norm.centered:
+            return layer_norm(heads, self.weight, None, norm.eps)
+        return rms_norm(heads, self.weight, norm.eps, None, norm.weight_offset)
 
-    def pieces(self) -> Iterator[Piece]:
-        row = 0
-        for name, rows in zip(self.names, self.num_heads, strict=True):
-            yield Piece(name, (self.head_dim,), self, "weight", 0, 0, self.head_dim, row, rows)
-            row += rows
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        spec, share = self.spec, self.share
+        kinds = (
+            (self.names[0], spec.num_heads, share.first_head, share.num_heads, 0),
+            (self.names[1], spec.num_kv_heads, share.first_kv_head, share.num_kv_heads, share.num_heads),
+        )
+        for name, total, first, count, row in kinds:
+            if "{}" in name:
+                for head in range(count):
+                    yield self._piece(name.format(first + head), None, 0, row + head, 1)
+            else:
+                yield self._piece(name, total if spec.qk_norm == "per_head" else None, first, row, count)
+
+    def _piece(self, name: str, num_heads: int | None, first: int, row: int, count: int) -> Piece:
+        """`num_heads`: how many rows the checkpoint has; None is one vector, for as many heads as there are."""
+        dim, order = self.spec.head_dim, head_order(self.spec)
+        shape: tuple[int, ...] = (dim,) if num_heads is None else (num_heads, dim)
+        window: tuple[slice, ...] = (slice(0, dim),)
+        if num_heads is not None:
+            window = (slice(first, first + count), *window)
+
+        def arrange(part: torch.Tensor) -> torch.Tensor:
+            return part if order is None else order(part.flatten()).view(part.shape)
+
+        return Piece(f"{name}.weight", shape, self, "weight", window, slice(row, row + count), arrange)
+
+
+class AllHeadsNorm(nn.Module):
+    """Root-mean-square norm over all query heads together, and over all key heads."""
+
+    weight: torch.Tensor
+
+    def __init__(self, spec: ModelSpec, prefix: str, share: HeadShare, placement: Placement) -> None:
+        super().__init__()
+        self.spec = spec
+        self.share = share
+        self.placement = placement
+        self.names = (prefix + spec.names.query_norm, prefix + spec.names.key_norm)
+        self.sizes = [share.num_heads * spec.head_dim, share.num_kv_heads * spec.head_dim]
+        self.register_buffer("weight", placement.empty(sum(self.sizes)))
+
+    def forward(self, heads: torch.Tensor) -> torch.Tensor:
+        """[num_tokens, query and key heads, head_dim]."""
+        num_tokens, num_heads, dim = heads.shape
+        flat = heads.reshape(num_tokens, num_heads * dim)
+        parts = [part.float() for part in torch.split(flat, self.sizes, dim=-1)]
+        sums = torch.stack([part.square().sum(-1) for part in parts], dim=-1)  # [num_tokens, 2]
+        sums = self.placement.group.all_reduce(sums) / self._totals(sums.device)
+        scales = (sums + self.spec.norm.eps).rsqrt()
+        scaled = torch.cat([part * scales[:, i, None] for i, part in enumerate(parts)], dim=-1)
+        return (scaled.to(heads.dtype) * self.weight).view(num_tokens, num_heads, dim)
+
+    def _totals(self, device: torch.device) -> torch.Tensor:
+        """How many numbers all ranks add up: key heads that several ranks hold count as often."""
+        spec = self.spec
+        heads = (spec.num_heads, spec.num_kv_heads * self.share.copies)
+        return torch.tensor([count * spec.head_dim for count in heads], dtype=torch.float32, device=device)
+
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        spec, share = self.spec, self.share
+        begin = 0
+        for name, total, first, size in zip(
+            self.names,
+            (spec.num_heads, spec.num_kv_heads),
+            (share.first_head, share.first_kv_head),
+            self.sizes,
+            strict=True,
+        ):
+            start = first * spec.head_dim
+            window, target = slice(start, start + size), slice(begin, begin + size)
+            yield Piece(f"{name}.weight", (total * spec.head_dim,), self, "weight", (window,), target)
+            begin += size
+
+
+def query_key_norm(
+    spec: ModelSpec, prefix: str, share: HeadShare, placement: Placement
+) -> HeadNorm | AllHeadsNorm | None:
+    """The norm between projection and rotation, if the model has one."""
+    if spec.qk_norm is None:
+        return None
+    kind = AllHeadsNorm if spec.qk_norm == "all_heads" else HeadNorm
+    return kind(spec, prefix, share, placement)

@@ -19,3 +19,7 @@ class Placement:
     group: Group
     dtype: torch.dtype
     batch_invariant: bool = False
+
+    def empty(self, *shape: int) -> torch.Tensor:
+        """A parameter of this shape, to be filled later."""
+        return torch.empty(shape, dtype=self.dtype)

@@ -1,224 +1,169 @@
-"""config.json to `ModelSpec`: what the decoder has to know, checked. Pure Python: it runs before torch is imported."""
+"""config.json to `ModelSpec`, by the row of its family. Pure Python: it runs before torch is imported."""
 
-import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from penstock_server.errors import StartError
+from penstock_server.models.family import Experts, Family
+from penstock_server.models.fields import Fields, read_json
+from penstock_server.models.rope import read_ropes
+from penstock_server.models.spec import Activation, LayerSpec, ModelSpec, MoeSpec, NormSpec
+from penstock_server.models.windows import read_windows
 
-# A fact of a family: fixed, or the name of the config.json key that says it.
-Fact = bool | str
-
-
-@dataclass(frozen=True, slots=True)
-class NameMap:
-    """Where a family keeps its weights in the checkpoint. Layer names stand under `layer`, `{}` being its number."""
-
-    embedding: str = "model.embed_tokens.weight"
-    final_norm: str = "model.norm.weight"
-    lm_head: str = "lm_head.weight"
-    layer: str = "model.layers.{}."
-    input_norm: str = "input_layernorm.weight"
-    post_attention_norm: str = "post_attention_layernorm.weight"
-    query: str = "self_attn.q_proj"
-    key: str = "self_attn.k_proj"
-    value: str = "self_attn.v_proj"
-    output: str = "self_attn.o_proj"
-    query_norm: str = "self_attn.q_norm.weight"
-    key_norm: str = "self_attn.k_norm.weight"
-    gate: str = "mlp.gate_proj"
-    up: str = "mlp.up_proj"
-    down: str = "mlp.down_proj"
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One row: how a model_type differs from a plain decoder."""
-
-    model_type: str
-    qkv_bias: Fact = False
-    output_bias: Fact = False
-    mlp_bias: Fact = False
-    qk_norm: Fact = False
-    has_window: bool = False
-    # None: hidden_size / num_attention_heads.
-    default_head_dim: int | None = None
-    names: NameMap = field(default_factory=NameMap)
-
-
-@dataclass(frozen=True, slots=True)
-class RopeSpec:
-    """Rotary embedding: `kind` is "default", "linear", "llama3" or "yarn"; `scaling` holds that kind's own numbers."""
-
-    theta: float
-    kind: str
-    scaling: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """Everything the decoder has to know about a model."""
-
-    model_type: str
-    names: NameMap
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    max_sequence_len: int
-    norm_eps: float
-    rope: RopeSpec
-    # Per layer: how many positions a query sees; None is all.
-    windows: tuple[int | None, ...]
-    qkv_bias: bool
-    output_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
-    tied_embeddings: bool
-    dtype: str
-    eos_token_ids: tuple[int, ...]
-
-
-ROPE_KINDS = ("default", "linear", "llama3", "yarn")
-# Nothing real comes near; products of two still fit into 64 bits.
-_MAX_SIZE = 2**26
-
-
-class Fields:
-    """Typed look-ups in a JSON object; what is wrong is said with the file and the key."""
-
-    def __init__(self, raw: dict[str, Any], path: Path) -> None:
-        self.raw = raw
-        self.path = path
-
-    def integer(self, key: str, default: int | None = None, high: int = _MAX_SIZE) -> int:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
-            raise StartError(f"{self.path}: {key} is {value!r}; expected a whole number from 1 to {high}")
-        return value
-
-    def number(self, key: str, default: float) -> float:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
-            raise StartError(f"{self.path}: {key} is {value!r}; expected a positive number")
-        return float(value)
-
-    def fact(self, fact: Fact) -> bool:
-        return bool(self.raw.get(fact, False)) if isinstance(fact, str) else fact
-
-    def _get(self, key: str, default: float | None) -> Any:
-        value = self.raw.get(key)
-        if value is not None:
-            return value
-        if default is None:
-            raise StartError(f"{self.path}: {key} is missing; use a config.json as transformers writes it")
-        return default
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a model folder, or a StartError that names it."""
-    try:
-        raw = json.loads(path.read_bytes())
-    except OSError as error:
-        raise StartError(
-            f"{path}: {error.strerror}; --model-path needs a complete Hugging Face folder"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise StartError(f"{path}: not valid JSON ({error}); download the file again") from None
-    if not isinstance(raw, dict):
-        raise StartError(f"{path}: expected a JSON object, found {type(raw).__name__}")
-    return raw
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+_MAX_LAYERS = 4096
+_MAX_EXPERTS = 4096
 
 
 def build_spec(family: Family, raw: dict[str, Any], path: Path) -> ModelSpec:
     """A family's row and a config.json together."""
-    fields = Fields(raw, path)
-    _refuse_unsupported(raw, path)
+    if family.adapt is not None:
+        family = family.adapt(family, raw)
+    fields = Fields(raw, path, family.aliases, family.defaults)
+    _refuse_unsupported(family, fields)
     num_heads = fields.integer("num_attention_heads")
-    num_layers = fields.integer("num_hidden_layers", high=4096)
     hidden_size = fields.integer("hidden_size")
+    head_dim = _head_dim(fields, hidden_size, num_heads, family.rotary)
+    max_sequence_len = fields.integer("max_position_embeddings", default=2048)
+    scale = fields.number_fact(family.residual_multiplier)
     return ModelSpec(
         model_type=family.model_type,
         names=family.names,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=fields.integer("intermediate_size"),
-        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=_num_kv_heads(fields, num_heads),
-        head_dim=_head_dim(fields, family, hidden_size, num_heads),
-        max_sequence_len=fields.integer("max_position_embeddings", default=2048),
-        norm_eps=fields.number("rms_norm_eps", 1e-6),
-        rope=_rope(fields),
-        windows=_windows(fields, num_layers) if family.has_window else (None,) * num_layers,
+        head_dim=head_dim,
+        max_sequence_len=max_sequence_len,
+        layers=_layers(fields, family),
+        ropes=read_ropes(fields, family, head_dim, max_sequence_len),
+        interleaved_rope=family.interleaved_rope,
+        norm=NormSpec(
+            family.norm_centered,
+            family.norm_bias,
+            fields.number(family.norm_eps, 1e-5 if family.norm_centered else 1e-6),
+            family.norm_weight_offset,
+        ),
+        attention_scale=_attention_scale(fields, family, head_dim),
+        attention_soft_cap=fields.number_fact(family.attention_soft_cap),
+        sinks=family.sinks,
+        qk_norm=family.qk_norm if not family.qk_norm_key or fields.fact(family.qk_norm_key) else None,
+        qkv_layout=family.qkv_layout,
         qkv_bias=fields.fact(family.qkv_bias),
         output_bias=fields.fact(family.output_bias),
+        activation=_activation(fields, family),
+        gated=family.gated,
         mlp_bias=fields.fact(family.mlp_bias),
-        qk_norm=fields.fact(family.qk_norm),
+        transposed=family.transposed,
+        moe=None if family.experts is None else _moe(fields, family.experts),
+        parallel=fields.fact(family.parallel),
+        embedding_scale=hidden_size**0.5
+        if family.scales_embedding_by_size
+        else fields.number_fact(family.embedding_scale) or 1.0,
+        residual_multiplier=1.0 if scale is None else scale,
+        logit_scale=(fields.number_fact(family.logit_scale) or 1.0)
+        / (fields.number_fact(family.logit_divisor) or 1.0),
+        logit_soft_cap=fields.number_fact(family.logit_soft_cap),
         tied_embeddings=fields.fact("tie_word_embeddings"),
-        dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
+        dtype=_dtype(fields),
         eos_token_ids=_eos_token_ids(raw, path.with_name("generation_config.json")),
     )
 
 
-def _refuse_unsupported(raw: dict[str, Any], path: Path) -> None:
-    activation = raw.get("hidden_act", "silu")
-    if activation != "silu":
-        raise StartError(f"{path}: hidden_act {activation!r} is not supported; supported: silu")
-    if raw.get("quantization_config"):
-        raise StartError(f"{path}: quantized weights are not supported yet; use the unquantized model")
+def _refuse_unsupported(family: Family, fields: Fields) -> None:
+    if fields.raw.get("quantization_config"):
+        raise StartError(f"{fields.path}: quantized weights are not supported yet; use the unquantized model")
+    for key, value in family.fixed.items():
+        if fields.get(key, value) != value:
+            raise fields.error(key, fields.get(key), f"{value}, the only one supported")
 
 
 def _num_kv_heads(fields: Fields, num_heads: int) -> int:
     num_kv_heads = fields.integer("num_key_value_heads", default=num_heads)
     if num_heads % num_kv_heads:
-        raise StartError(
-            f"{fields.path}: num_attention_heads {num_heads} is no multiple of num_key_value_heads {num_kv_heads}"
-        )
+        names = fields.name("num_attention_heads"), fields.name("num_key_value_heads")
+        raise StartError(f"{fields.path}: {names[0]} {num_heads} is no multiple of {names[1]} {num_kv_heads}")
     return num_kv_heads
 
 
-def _head_dim(fields: Fields, family: Family, hidden_size: int, num_heads: int) -> int:
-    head_dim = fields.integer(
-        "head_dim", default=family.default_head_dim or max(hidden_size // num_heads, 1), high=1024
-    )
-    if head_dim % 2:
+def _head_dim(fields: Fields, hidden_size: int, num_heads: int, rotary: bool) -> int:
+    head_dim = fields.integer("head_dim", default=max(hidden_size // num_heads, 1), high=1024)
+    if rotary and head_dim % 2:
         raise StartError(f"{fields.path}: head_dim {head_dim} is odd; rotary embedding needs pairs")
     return head_dim
 
 
-def _rope(fields: Fields) -> RopeSpec:
-    scaling = fields.raw.get("rope_parameters") or fields.raw.get("rope_scaling") or {}
-    if not isinstance(scaling, dict):
-        raise StartError(f"{fields.path}: rope_scaling is {scaling!r}; expected an object")
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if kind not in ROPE_KINDS:
-        raise StartError(
-            f"{fields.path}: rope type {kind!r} is not supported; supported: {', '.join(ROPE_KINDS)}"
+def _attention_scale(fields: Fields, family: Family, head_dim: int) -> float:
+    scale = fields.number_fact(family.attention_scale)
+    if scale is not None:
+        return scale
+    divisor = fields.number(family.score_divisor_key) if family.score_divisor_key else head_dim
+    return float(divisor**-0.5)
+
+
+def _activation(fields: Fields, family: Family) -> Activation:
+    written = fields.get(family.activation, "silu")
+    written = family.activation_names.get(str(written), str(written))
+    if written not in _ACTIVATIONS:
+        raise fields.error(family.activation, written, f"one of {', '.join(_ACTIVATIONS)}")
+    return "clamped_swiglu" if family.clamped_swiglu else _ACTIVATIONS[written]
+
+
+def _layers(fields: Fields, family: Family) -> tuple[LayerSpec, ...]:
+    num_layers = fields.integer("num_hidden_layers", high=_MAX_LAYERS)
+    windows = read_windows(fields, family.windows, num_layers)
+    dense = fields.get("mlp_only_layers", [])
+    if not isinstance(dense, list):
+        raise fields.error("mlp_only_layers", dense, "a list of layers")
+    step = fields.integer("decoder_sparse_step", default=1)
+    return tuple(
+        LayerSpec(
+            window=window,
+            rope=_rope_of(family, window),
+            is_sparse=family.experts is not None and layer not in dense and (layer + 1) % step == 0,
         )
-    theta = fields.number("rope_theta", 10000.0)
-    theta = Fields(scaling, fields.path).number("rope_theta", theta)
-    if kind != "default":
-        Fields(scaling, fields.path).number("factor", 0.0)
-    return RopeSpec(theta, kind, scaling)
+        for layer, window in enumerate(windows)
+    )
 
 
-def _windows(fields: Fields, num_layers: int) -> tuple[int | None, ...]:
-    raw = fields.raw
-    if not raw.get("use_sliding_window") or raw.get("sliding_window") is None:
-        return (None,) * num_layers
-    window = fields.integer("sliding_window")
-    types = raw.get("layer_types")
-    if types is None:
-        first = raw.get("max_window_layers", num_layers)
-        types = ["full_attention" if layer < first else "sliding_attention" for layer in range(num_layers)]
-    if not isinstance(types, list) or len(types) != num_layers:
-        raise StartError(f"{fields.path}: layer_types does not name each of the {num_layers} layers")
-    return tuple(window if kind == "sliding_attention" else None for kind in types)
+def _rope_of(family: Family, window: int | None) -> int | None:
+    if not family.rotary or (family.rope_only_in_windows and window is None):
+        return None
+    return 1 if family.local_rope is not None and window is not None else 0
+
+
+def _moe(fields: Fields, experts: Experts) -> MoeSpec:
+    # transformers 5 writes the second where 4 wrote the first.
+    count_key = "num_experts" if fields.get("num_experts") is not None else "num_local_experts"
+    num_experts = fields.integer(count_key, high=_MAX_EXPERTS)
+    return MoeSpec(
+        num_experts=num_experts,
+        top_k=fields.integer("num_experts_per_tok", high=num_experts),
+        expert_size=fields.integer(experts.size),
+        normalized=fields.fact(experts.normalized),
+        bias=experts.bias,
+        interleaved=experts.interleaved,
+        shared_size=fields.integer(experts.shared_size) if experts.shared_size else 0,
+    )
+
+
+def _dtype(fields: Fields) -> str:
+    """The type of the weights, by any of the names it was given over time."""
+    key = "dtype" if fields.get("dtype") is not None else "torch_dtype"
+    written = fields.get(key, "float32")
+    name = str(written).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise fields.error(key, written, f"one of {', '.join(_DTYPES)}")
+    return name
 
 
 def _eos_token_ids(raw: dict[str, Any], generation_config: Path) -> tuple[int, ...]:

@@ -3,10 +3,29 @@
 from pathlib import Path
 
 from penstock_server.errors import StartError
-from penstock_server.models import llama, qwen2, qwen3
-from penstock_server.models.config import ModelSpec, build_spec, read_json
+from penstock_server.models.config import build_spec
+from penstock_server.models.families.cohere import COHERE, COHERE2
+from penstock_server.models.families.falcon import FALCON
+from penstock_server.models.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
+from penstock_server.models.families.gpt import GPT2, GPT_NEOX
+from penstock_server.models.families.gpt_oss import GPT_OSS
+from penstock_server.models.families.granite import GRANITE
+from penstock_server.models.families.llama import INTERNLM2, INTERNLM3, LLAMA, MISTRAL
+from penstock_server.models.families.mixtral import MIXTRAL
+from penstock_server.models.families.olmo2 import OLMO2
+from penstock_server.models.families.phi import PHI3
+from penstock_server.models.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
+from penstock_server.models.families.stablelm import STABLELM
+from penstock_server.models.families.starcoder2 import STARCODER2
+from penstock_server.models.family import Family
+from penstock_server.models.fields import read_json
+from penstock_server.models.spec import ModelSpec
 
-FAMILIES = {family.model_type: family for family in (llama.FAMILY, qwen2.FAMILY, qwen3.FAMILY)}
+_ROWS = (
+    LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, GEMMA, GEMMA2, GEMMA3_TEXT, PHI3, FALCON, GPT2,
+    GPT_NEOX, STARCODER2, OLMO2, GRANITE, COHERE, COHERE2, STABLELM, INTERNLM2, INTERNLM3, GPT_OSS,
+)  # fmt: skip
+FAMILIES: dict[str, Family] = {family.model_type: family for family in _ROWS}
 
 
 def load_spec(folder: Path) -> ModelSpec:

@@ -10,6 +10,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+# The same cases through what a CPU without an interpreter runs.
+_NATIVE = os.environ.get("PENSTOCK_KERNEL_CASES") == "cpu"
 
 if _INTERPRETED:
     import interpreter
@@ -23,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not _INTERPRETED:
+    if not (_INTERPRETED or _NATIVE):
         for item in items:
             if Path(__file__).parent in item.path.parents:
                 item.add_marker("gpu")
@@ -31,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def device() -> torch.device:
-    return torch.device("cpu" if _INTERPRETED else "cuda")
+    return torch.device("cpu" if _INTERPRETED or _NATIVE else "cuda")
 
 
 @pytest.fixture(autouse=True)

@@ -62,6 +62,16 @@ def test_layer_norm(num_rows: int, dim: int, dtype: torch.dtype, device: torch.d
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_layer_norm_of_heads_without_bias(dtype: torch.dtype, device: torch.device) -> None:
+    heads = (torch.randn(5, 9, 80, device=device) + 3).to(dtype)
+    weight = torch.randn(6, 80, device=device).to(dtype)
+    exact = heads[:, :6].double()
+    centered = exact - exact.mean(-1, keepdim=True)
+    expected = centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
+    assert_close(layer_norm(heads[:, :6], weight, None, 1e-5), expected, slack=2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("num_rows", "dim"), [(0, 8), (1, 63), (3, 1000), (2, 1500)])
 def test_gated_activations(num_rows: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
     gate_up = 3 * torch.randn(num_rows, 2 * dim, device=device).to(dtype)

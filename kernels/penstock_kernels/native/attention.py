@@ -1,0 +1,114 @@
+"""Paged attention in C: reads keys and values where they lie, where the twin gathers them first."""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from penstock_kernels.native.library import library
+
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+# Below this many numbers read, waking the other threads costs more than they save.
+_WORTH_THREADS = 1 << 15
+
+
+class _Call(ctypes.Structure):
+    """`Attention` of src/attention.h, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("query", "output", "key", "value")),
+        *((name, ctypes.c_void_p) for name in ("query_starts", "context_lens", "tables", "sinks")),
+        *((name, ctypes.c_int64) for name in ("table_stride", "query_token_stride", "query_head_stride")),
+        *((name, ctypes.c_int64) for name in ("block_stride", "position_stride", "head_stride")),
+        *((name, ctypes.c_int32) for name in ("num_spans", "num_heads", "num_kv_heads", "head_dim")),
+        *((name, ctypes.c_int32) for name in ("block_size", "window", "dtype", "num_threads")),
+        ("max_lanes", ctypes.c_int32),
+        *((name, ctypes.c_float) for name in ("scale", "soft_cap")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the spans of a step are, for all layers: int32 tensors on the CPU."""
+
+    query_starts: torch.Tensor  # [num_spans + 1]
+    context_lens: torch.Tensor  # [num_spans]
+    tables: torch.Tensor  # [num_spans, max_blocks]
+    block_size: int
+    # Positions read for one kv head, for all spans.
+    num_positions: int
+
+
+def work_of(
+    query_starts: torch.Tensor, context_lens: torch.Tensor, tables: torch.Tensor, block_size: int
+) -> Work:
+    """From int32 tensors on the CPU."""
+    tables = tables if tables.stride(1) == 1 else tables.contiguous()
+    num_positions = int(context_lens.sum()) if len(context_lens) else 0
+    return Work(query_starts.contiguous(), context_lens.contiguous(), tables, block_size, num_positions)
+
+
+@cache
+def _can_attend(head_dim: int, group: int) -> bool:
+    compiled = library()
+    return compiled is not None and bool(compiled.penstock_can_attend(head_dim, group))
+
+
+def supports(query: torch.Tensor, cache: torch.Tensor) -> bool:
+    """Whether `attend` can take these; the cache as `paged_attention` has checked it."""
+    return (
+        query.device.type == "cpu"
+        and query.dtype == cache.dtype
+        and query.dtype in _DTYPES
+        and _can_attend(query.shape[2], query.shape[1] // cache.shape[2])
+    )
+
+
+def attend(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    work: Work,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+    sinks: torch.Tensor | None,
+    max_lanes: int = 0,
+) -> torch.Tensor:
+    """As `paged_attention`; every row has the same bits whatever is computed beside it.
+
+    `max_lanes` is for tests: 4 or 8 choose what a lesser processor would run.
+    """
+    compiled = library()
+    assert compiled is not None, "asked only where `supports` says so"
+    output = torch.empty(query.shape, dtype=query.dtype)
+    num_kv_heads, head_dim = key_cache.shape[2:]
+    is_large = work.num_positions * num_kv_heads * head_dim >= _WORTH_THREADS
+    call = _Call(
+        query.data_ptr(),
+        output.data_ptr(),
+        key_cache.data_ptr(),
+        value_cache.data_ptr(),
+        work.query_starts.data_ptr(),
+        work.context_lens.data_ptr(),
+        work.tables.data_ptr(),
+        None if sinks is None else sinks.data_ptr(),
+        work.tables.stride(0),
+        *query.stride()[:2],
+        *key_cache.stride()[:3],
+        len(work.context_lens),
+        query.shape[1],
+        num_kv_heads,
+        head_dim,
+        work.block_size,
+        window or 0,
+        _DTYPES[query.dtype],
+        torch.get_num_threads() if is_large else 1,
+        max_lanes,
+        scale,
+        soft_cap or 0.0,
+    )
+    if compiled.penstock_attend(ctypes.byref(call)) != 0:
+        raise MemoryError("no memory for the work of an attention call")
+    return output

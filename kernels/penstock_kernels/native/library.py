@@ -1,0 +1,23 @@
+"""Finds and loads the compiled library, once."""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch
+
+_PATH = Path(__file__).parents[1] / "_native.so"
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The library, or None where it was not built or does not load.
+
+    Its threads are torch's own: it names OpenMP's functions without linking a runtime, so that the loader finds the
+    one that torch brought. Two runtimes would each keep threads that spin while the other works.
+    """
+    assert torch.__version__, "imported first, for its OpenMP runtime"
+    try:
+        return ctypes.CDLL(str(_PATH))
+    except OSError:
+        return None

@@ -1,0 +1,66 @@
+/* Attention over a paged KV cache on a CPU: what the caller passes, and what the variants share. */
+#ifndef PENSTOCK_ATTENTION_H
+#define PENSTOCK_ATTENTION_H
+
+#include <stdint.h>
+
+enum { FLOAT32 = 0, BFLOAT16 = 1 };
+
+/* One call. Strides count numbers, not bytes. Mirrored field by field in attention.py. */
+typedef struct {
+    const void *query;  /* [num_tokens, num_heads, head_dim] */
+    void *output;       /* the same, contiguous */
+    const void *key;    /* [num_blocks, block_size, num_kv_heads, head_dim] */
+    const void *value;  /* the same strides */
+    const int32_t *query_starts;  /* [num_spans + 1] */
+    const int32_t *context_lens;  /* [num_spans] */
+    const int32_t *tables;        /* [num_spans, ...] */
+    const float *sinks;           /* [num_heads], or none */
+    int64_t table_stride;
+    int64_t query_token_stride;
+    int64_t query_head_stride;
+    int64_t block_stride;
+    int64_t position_stride;
+    int64_t head_stride;
+    int32_t num_spans;
+    int32_t num_heads;
+    int32_t num_kv_heads;
+    int32_t head_dim;
+    int32_t block_size;
+    int32_t window;  /* 0: none */
+    int32_t dtype;
+    int32_t num_threads;
+    int32_t max_lanes;  /* numbers in the widest vector to use; 0: any */
+    float scale;
+    float soft_cap;  /* 0: none */
+} Attention;
+
+/* Positions whose scores are held at a time. Tiles begin at multiples of it, counted from a sequence's first position,
+   so what is summed in which order depends on the query's own position alone. */
+enum { TILE_LEN = 64, TILE_ROWS = 32, MAX_HEAD_DIM = 256 };
+
+/* One tile of queries: rows are (position, head) pairs that read the same keys. */
+typedef struct {
+    const Attention *call;
+    int32_t span;
+    int32_t kv_head;
+    int32_t first;         /* token of the span */
+    int32_t num_tokens;
+} Work;
+
+/* A thread's memory. Rows of all arrays follow each other without gaps. */
+typedef struct {
+    float query[TILE_ROWS * MAX_HEAD_DIM];
+    float output[TILE_ROWS * MAX_HEAD_DIM];
+    float scores[TILE_ROWS * TILE_LEN];
+    float key[TILE_LEN * MAX_HEAD_DIM];    /* of a cache that is not float32 */
+    float value[TILE_LEN * MAX_HEAD_DIM];
+    float largest[TILE_ROWS];
+    float total[TILE_ROWS];
+    int32_t from[TILE_ROWS];   /* positions that a row sees: from, up to but without, until */
+    int32_t until[TILE_ROWS];
+    const float *keys[TILE_LEN];
+    const float *values[TILE_LEN];
+} __attribute__((aligned(64))) Scratch;
+
+#endif

@@ -1,0 +1,73 @@
+//! The port that is served. The launcher holds it and lends it to one router after the other, so that it stays the
+//! same, and clients that come between two routers wait instead of being refused.
+
+use std::io::Error;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+
+use penstock_router::config::RouterOptions;
+use thiserror::Error as ThisError;
+use tokio::net::TcpSocket;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// The address is in use, or not one of this machine.
+#[derive(Debug, ThisError)]
+#[error("cannot listen on {hostname}:{port}: {reason}; --port and --hostname choose another address")]
+pub struct PortTaken {
+    hostname: String,
+    port: u16,
+    reason: Error,
+}
+
+/// A port: reserved while the model loads, then listened on, then given up.
+pub enum Port {
+    /// Nobody is let in yet, and nobody else can have it.
+    Reserved(TcpSocket),
+    /// Connections come in, whether there is a router or not.
+    Listening(TcpListener),
+    /// Connections are refused once the last router is gone.
+    Closed,
+}
+
+impl Port {
+    /// Says at once what would else be found out after the model is loaded.
+    pub fn reserve(options: &RouterOptions) -> Result<Self, PortTaken> {
+        let (hostname, port) = (options.hostname.clone(), options.port);
+        bind(&hostname, port).map(Self::Reserved).map_err(|reason| PortTaken { hostname, port, reason })
+    }
+
+    /// The listening socket as a router's stdin, which is how a process inherits one without unsafe code.
+    pub fn lend(&mut self) -> std::io::Result<Stdio> {
+        let listener = match std::mem::replace(self, Self::Closed) {
+            Self::Reserved(socket) => socket.listen(BACKLOG)?.into_std()?,
+            Self::Listening(listener) => listener,
+            Self::Closed => return Err(Error::other("the port is given up")),
+        };
+        let lent = OwnedFd::from(listener.try_clone()?);
+        *self = Self::Listening(listener);
+        Ok(lent.into())
+    }
+}
+
+/// The first of the name's addresses that can be had.
+fn bind(hostname: &str, port: u16) -> std::io::Result<TcpSocket> {
+    let mut last = Error::other("the name has no address");
+    for address in (hostname, port).to_socket_addrs()? {
+        match bind_address(address) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn bind_address(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // What was served here a minute ago must not be in the way.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}

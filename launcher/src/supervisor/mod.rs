@@ -1,0 +1,339 @@
+//! Pure: what happened → what to do. Knows the order of starting and stopping, what is restarted with what, and when it
+//! is enough; knows no process and no signal, and the time only as it is told. `runner` is the loop around it.
+//!
+//! ```text
+//! Starting ──shards ready, then router ready──► Serving ──stop──► Draining ──router gone──► Stopping ──► Ended
+//!    └──── failure, or asked to stop ─────────────┴── too many restarts ──┴──────────────────▲
+//! ```
+//!
+//! While it serves, a shard that ends or hangs takes its whole group with it, which is started again; so is the router.
+
+mod restarts;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+pub use restarts::RestartLimit;
+pub use words::{Action, Consequence, Ending, Event, Exit, Part, ProcessId, Report, Timeouts, Timer};
+
+use restarts::Restarts;
+
+/// How long processes may take to end after a signal.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the router may take to listen: it only reads a tokenizer.
+const ROUTER_TIMEOUT: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Starting,
+    Serving,
+    Draining,
+    Stopping,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Not there, and nobody waits for a time to start it.
+    Down,
+    Starting,
+    Up,
+    /// Killed, and not gone yet.
+    Falling,
+    /// Its timer says when it is started again.
+    BackingOff,
+}
+
+/// The group of shards, or the router.
+#[derive(Debug)]
+struct Supervised {
+    state: State,
+    restarts: Restarts,
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub struct Supervisor {
+    timeouts: Timeouts,
+    limit: RestartLimit,
+    num_shards: usize,
+    phase: Phase,
+    ending: Ending,
+    group: Supervised,
+    router: Supervised,
+    alive: BTreeSet<ProcessId>,
+    waiting: BTreeSet<ProcessId>,
+    now: Duration,
+}
+
+impl Supervisor {
+    /// The machine and its first actions.
+    pub fn start(num_shards: usize, timeouts: Timeouts, limit: RestartLimit) -> (Self, Vec<Action>) {
+        let supervised = || Supervised { state: State::Down, restarts: Restarts::new(limit) };
+        let mut supervisor = Self {
+            timeouts,
+            limit,
+            num_shards,
+            phase: Phase::Starting,
+            ending: Ending::Stopped,
+            group: supervised(),
+            router: supervised(),
+            alive: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            now: Duration::ZERO,
+        };
+        let actions = supervisor.start_part(Part::Group);
+        (supervisor, actions)
+    }
+
+    /// What to do about an event.
+    pub fn on(&mut self, event: Event, now: Duration) -> Vec<Action> {
+        self.now = now;
+        let mut actions = self.answer(event);
+        if self.phase == Phase::Stopping && self.alive.is_empty() {
+            actions.push(Action::End(self.ending));
+        }
+        actions
+    }
+
+    fn answer(&mut self, event: Event) -> Vec<Action> {
+        match event {
+            Event::Ready(id) => self.on_ready(id),
+            Event::Exited(id, exit) => self.on_exited(id, exit),
+            Event::Hung(id, reason) if self.can_fall(id.part()) => {
+                self.fell(id.part(), Report::Hung(id, reason))
+            }
+            Event::ShardsFailed(reason) if self.can_fall(Part::Group) => {
+                self.fell(Part::Group, Report::ShardsFailed(reason))
+            }
+            // Of what is being restarted already.
+            Event::Hung(..) | Event::ShardsFailed(_) => Vec::new(),
+            Event::StopRequested => self.on_stop_requested(),
+            Event::TimeUp(Timer::Group) => self.on_part_time_up(Part::Group),
+            Event::TimeUp(Timer::Router) => self.on_part_time_up(Part::Router),
+            Event::TimeUp(Timer::Stop) => self.on_stop_time_up(),
+        }
+    }
+
+    fn part(&mut self, part: Part) -> &mut Supervised {
+        match part {
+            Part::Group => &mut self.group,
+            Part::Router => &mut self.router,
+        }
+    }
+
+    fn members(&self, part: Part) -> Vec<ProcessId> {
+        match part {
+            Part::Group => (0..self.num_shards).map(ProcessId::Shard).collect(),
+            Part::Router => vec![ProcessId::Router],
+        }
+    }
+
+    fn alive_members(&self, part: Part) -> Vec<ProcessId> {
+        self.members(part).into_iter().filter(|id| self.alive.contains(id)).collect()
+    }
+
+    fn can_fall(&mut self, part: Part) -> bool {
+        self.phase != Phase::Stopping && self.part(part).state == State::Up
+    }
+
+    fn start_part(&mut self, part: Part) -> Vec<Action> {
+        let members = self.members(part);
+        self.part(part).state = State::Starting;
+        self.alive.extend(&members);
+        self.waiting.extend(&members);
+        let timeout = if part == Part::Group { self.timeouts.startup } else { ROUTER_TIMEOUT };
+        let starts = members.into_iter().map(Action::Start);
+        starts.chain([Action::SetTimer(timer(part), timeout)]).collect()
+    }
+
+    fn on_ready(&mut self, id: ProcessId) -> Vec<Action> {
+        self.waiting.remove(&id);
+        let part = id.part();
+        let is_complete = self.members(part).iter().all(|member| !self.waiting.contains(member));
+        if self.phase == Phase::Stopping || self.part(part).state != State::Starting || !is_complete {
+            return Vec::new();
+        }
+        let now = self.now;
+        self.part(part).state = State::Up;
+        self.part(part).restarts.on_up(now);
+        let mut actions = vec![Action::ClearTimer(timer(part)), Action::Report(self.report_up(part))];
+        if part == Part::Router && self.phase == Phase::Starting {
+            self.phase = Phase::Serving;
+        }
+        if part == Part::Group && self.router.state == State::Down && self.phase != Phase::Draining {
+            actions.extend(self.start_part(Part::Router));
+        }
+        actions
+    }
+
+    fn report_up(&self, part: Part) -> Report {
+        match (self.phase, part) {
+            (Phase::Starting, Part::Group) => Report::Loaded,
+            (Phase::Starting, Part::Router) => Report::Serving,
+            _ => Report::Back(part),
+        }
+    }
+
+    fn on_exited(&mut self, id: ProcessId, exit: Exit) -> Vec<Action> {
+        self.alive.remove(&id);
+        self.waiting.remove(&id);
+        match (self.phase, id) {
+            (Phase::Stopping, _) => Vec::new(),
+            (Phase::Starting, _) => self.fail(Report::Died(id, exit, Consequence::End)),
+            (Phase::Draining, ProcessId::Router) if exit.success || self.is_cut_short() => self.stop_all(),
+            (Phase::Draining, ProcessId::Router) => self.fail(Report::Died(id, exit, Consequence::End)),
+            (Phase::Serving | Phase::Draining, _) => self.on_lost(id, exit),
+        }
+    }
+
+    /// A process ended that is to be there.
+    fn on_lost(&mut self, id: ProcessId, exit: Exit) -> Vec<Action> {
+        let part = id.part();
+        let mut actions = match self.part(part).state {
+            State::Starting | State::Up => self.fell(part, Report::Died(id, exit, Consequence::Restart)),
+            State::Down | State::Falling | State::BackingOff => Vec::new(),
+        };
+        if self.part(part).state == State::Falling && self.alive_members(part).is_empty() {
+            actions.extend(self.restart(part));
+        }
+        actions
+    }
+
+    /// What is left of it is of no use: collectives of other ranks hang, and slots are lost.
+    fn fell(&mut self, part: Part, report: Report) -> Vec<Action> {
+        self.part(part).state = State::Falling;
+        let kills = self.alive_members(part).into_iter().map(Action::Kill);
+        [Action::Report(report)].into_iter().chain(kills).chain([set(timer(part), STOP_TIMEOUT)]).collect()
+    }
+
+    /// All of it is gone.
+    fn restart(&mut self, part: Part) -> Vec<Action> {
+        // A router cannot start without shards, and it is not to blame.
+        if part == Part::Router && self.group.state != State::Up {
+            self.router.state = State::Down;
+            return vec![Action::ClearTimer(Timer::Router)];
+        }
+        let now = self.now;
+        match self.part(part).restarts.on_failed(now) {
+            None => {
+                let RestartLimit { count, window } = self.limit;
+                self.end(Ending::GaveUp, Report::TooManyRestarts(part, count, window))
+            }
+            Some(delay) if delay.is_zero() => self.start_part(part),
+            Some(delay) => {
+                self.part(part).state = State::BackingOff;
+                vec![set(timer(part), delay)]
+            }
+        }
+    }
+
+    fn on_part_time_up(&mut self, part: Part) -> Vec<Action> {
+        if self.phase == Phase::Stopping {
+            return Vec::new();
+        }
+        let state = self.part(part).state;
+        match state {
+            State::Starting => self.on_late(part),
+            State::Falling => {
+                let left = self.alive_members(part);
+                self.fail(Report::Unkillable(left))
+            }
+            State::BackingOff if part == Part::Router && self.group.state != State::Up => {
+                self.router.state = State::Down;
+                Vec::new()
+            }
+            State::BackingOff => self.start_part(part),
+            State::Down | State::Up => Vec::new(),
+        }
+    }
+
+    fn on_late(&mut self, part: Part) -> Vec<Action> {
+        let late = self.members(part).into_iter().filter(|id| self.waiting.contains(id)).collect();
+        match self.phase {
+            Phase::Starting => self.fail(Report::NotReady(late, Consequence::End)),
+            _ => self.fell(part, Report::NotReady(late, Consequence::Restart)),
+        }
+    }
+
+    fn on_stop_requested(&mut self) -> Vec<Action> {
+        match self.phase {
+            Phase::Starting => self.stop_all(),
+            // Without a router there are no requests to finish.
+            Phase::Serving if !self.alive.contains(&ProcessId::Router) => self.stop_all(),
+            Phase::Serving => self.drain(),
+            Phase::Draining => self.cut_short(),
+            Phase::Stopping => self.kill_all(),
+        }
+    }
+
+    fn on_stop_time_up(&mut self) -> Vec<Action> {
+        match self.phase {
+            Phase::Starting | Phase::Serving => Vec::new(),
+            Phase::Draining => self.cut_short(),
+            Phase::Stopping => self.kill_all(),
+        }
+    }
+
+    fn drain(&mut self) -> Vec<Action> {
+        self.phase = Phase::Draining;
+        let grace = self.timeouts.grace;
+        let report = Action::Report(Report::Draining(grace));
+        vec![report, Action::ClosePort, Action::Terminate(ProcessId::Router), set(Timer::Stop, grace)]
+    }
+
+    /// The router ends its streams with an error. It still needs its shards until it is gone.
+    fn cut_short(&mut self) -> Vec<Action> {
+        if self.is_cut_short() {
+            self.phase = Phase::Stopping;
+            return self.kill_all();
+        }
+        self.ending = Ending::CutShort;
+        let report = Action::Report(Report::CutShort);
+        vec![report, Action::CutShort, set(Timer::Stop, STOP_TIMEOUT)]
+    }
+
+    fn is_cut_short(&self) -> bool {
+        self.ending == Ending::CutShort
+    }
+
+    fn fail(&mut self, report: Report) -> Vec<Action> {
+        self.end(Ending::Failed, report)
+    }
+
+    fn end(&mut self, ending: Ending, report: Report) -> Vec<Action> {
+        self.ending = ending;
+        let mut actions = vec![Action::Report(report)];
+        actions.extend(self.stop_all());
+        actions
+    }
+
+    /// The router goes first in the list, so that it is told before its shards are gone.
+    fn stop_all(&mut self) -> Vec<Action> {
+        self.phase = Phase::Stopping;
+        let terminate = self.alive.iter().rev().map(|&id| match id {
+            ProcessId::Router => Action::CutShort,
+            ProcessId::Shard(_) => Action::Terminate(id),
+        });
+        let mut actions: Vec<_> = [Action::ClosePort].into_iter().chain(terminate).collect();
+        actions.push(set(Timer::Stop, STOP_TIMEOUT));
+        actions
+    }
+
+    fn kill_all(&self) -> Vec<Action> {
+        self.alive.iter().map(|&id| Action::Kill(id)).chain([set(Timer::Stop, STOP_TIMEOUT)]).collect()
+    }
+}
+
+fn timer(part: Part) -> Timer {
+    match part {
+        Part::Group => Timer::Group,
+        Part::Router => Timer::Router,
+    }
+}
+
+fn set(timer: Timer, after: Duration) -> Action {
+    Action::SetTimer(timer, after)
+}

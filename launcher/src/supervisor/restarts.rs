@@ -1,0 +1,105 @@
+//! How often something is restarted, and how soon. Pure: the time is given.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Who stays up for this long has not failed at once.
+const GOOD_RUN: Duration = Duration::from_secs(5);
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+const MAX_DELAY: Duration = Duration::from_secs(30);
+
+/// So many restarts within so long, and no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestartLimit {
+    /// How many.
+    pub count: u32,
+    /// Within how long.
+    pub window: Duration,
+}
+
+/// The restarts of one part.
+#[derive(Debug)]
+pub struct Restarts {
+    limit: RestartLimit,
+    times: VecDeque<Duration>,
+    /// Since when it has been ready; `None` while it is not.
+    up_since: Option<Duration>,
+    num_quick_failures: u32,
+}
+
+impl Restarts {
+    /// None so far.
+    pub fn new(limit: RestartLimit) -> Self {
+        Self { limit, times: VecDeque::new(), up_since: None, num_quick_failures: 0 }
+    }
+
+    /// It is ready.
+    pub fn on_up(&mut self, now: Duration) {
+        self.up_since = Some(now);
+    }
+
+    /// It failed: after how long it is to be started again, or `None` if that was too often. The first restart is at
+    /// once; who fails again soon waits longer each time.
+    pub fn on_failed(&mut self, now: Duration) -> Option<Duration> {
+        let had_good_run = self.up_since.take().is_some_and(|since| now.saturating_sub(since) >= GOOD_RUN);
+        let delay = match (had_good_run, self.times.is_empty()) {
+            (true, _) | (_, true) => Duration::ZERO,
+            (false, false) => FIRST_DELAY.saturating_mul(1 << self.num_quick_failures.min(10)).min(MAX_DELAY),
+        };
+        self.num_quick_failures = if delay.is_zero() { 0 } else { self.num_quick_failures + 1 };
+        while self.times.front().is_some_and(|at| now.saturating_sub(*at) > self.limit.window) {
+            self.times.pop_front();
+        }
+        self.times.push_back(now);
+        (self.times.len() <= self.limit.count as usize).then_some(delay)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    fn restarts(count: u32) -> Restarts {
+        Restarts::new(RestartLimit { count, window: seconds(100) })
+    }
+
+    #[test]
+    fn who_ran_well_is_restarted_at_once_and_who_did_not_waits_longer_each_time() {
+        let mut restarts = restarts(100);
+        let mut delay = |up: Option<u64>, now| {
+            if let Some(up) = up {
+                restarts.on_up(seconds(up));
+            }
+            restarts.on_failed(seconds(now)).expect("allowed").as_millis()
+        };
+        assert_eq!(delay(Some(0), 1), 0, "the first time");
+        assert_eq!(delay(None, 2), 500);
+        assert_eq!(delay(Some(3), 4), 1000);
+        assert_eq!(delay(None, 5), 2000);
+        assert_eq!(delay(Some(6), 11), 0, "five seconds are a good run");
+        assert_eq!(delay(None, 12), 500);
+    }
+
+    #[test]
+    fn the_delay_is_bounded() {
+        let mut restarts = restarts(100);
+        let longest = (0..50).filter_map(|now| restarts.on_failed(seconds(now))).max();
+        assert_eq!(longest, Some(MAX_DELAY));
+    }
+
+    #[test]
+    fn the_limit_counts_within_its_window() {
+        let mut restarts = restarts(2);
+        let mut allowed = |now| {
+            restarts.on_up(Duration::ZERO);
+            restarts.on_failed(seconds(now)).is_some()
+        };
+        assert!(allowed(0) && allowed(10));
+        assert!(allowed(101), "the first is out of the window");
+        assert!(!allowed(105));
+    }
+}

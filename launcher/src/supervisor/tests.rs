@@ -1,0 +1,239 @@
+//! The state machine, step by step and over random histories.
+
+use super::ProcessId::{Router, Shard};
+use super::*;
+
+const TIMEOUTS: Timeouts = Timeouts { startup: Duration::from_secs(9), grace: Duration::from_secs(90) };
+const LIMIT: RestartLimit = RestartLimit { count: 3, window: Duration::from_secs(100) };
+
+fn exit(success: bool) -> Exit {
+    Exit { success, status: "exit".to_owned(), last_error: Vec::new() }
+}
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn started(num_shards: usize) -> (Supervisor, Vec<Action>) {
+    Supervisor::start(num_shards, TIMEOUTS, LIMIT)
+}
+
+fn serving() -> Supervisor {
+    let (mut supervisor, _) = started(2);
+    for id in [Shard(0), Shard(1), Router] {
+        supervisor.on(Event::Ready(id), at(0));
+    }
+    assert_eq!(supervisor.phase, Phase::Serving);
+    supervisor
+}
+
+fn end_of(actions: &[Action]) -> Option<Ending> {
+    actions.iter().find_map(|action| match action {
+        Action::End(ending) => Some(*ending),
+        _ => None,
+    })
+}
+
+fn starts(actions: &[Action]) -> Vec<ProcessId> {
+    let ids = actions.iter().filter_map(|action| match action {
+        Action::Start(id) => Some(*id),
+        _ => None,
+    });
+    ids.collect()
+}
+
+#[test]
+fn starts_all_shards_at_once_and_the_router_after_the_last() {
+    let (mut supervisor, actions) = started(2);
+    let timer = Action::SetTimer(Timer::Group, TIMEOUTS.startup);
+    assert_eq!(actions, [Action::Start(Shard(0)), Action::Start(Shard(1)), timer]);
+    assert_eq!(supervisor.on(Event::Ready(Shard(1)), at(1)), []);
+    let actions = supervisor.on(Event::Ready(Shard(0)), at(1));
+    assert!(actions.contains(&Action::Report(Report::Loaded)));
+    assert_eq!(starts(&actions), [Router]);
+}
+
+#[test]
+fn stops_the_router_before_the_shards() {
+    let mut supervisor = serving();
+    let actions = supervisor.on(Event::StopRequested, at(1));
+    assert!(actions.contains(&Action::Terminate(Router)));
+    assert!(!actions.contains(&Action::Terminate(Shard(0))));
+    let actions = supervisor.on(Event::Exited(Router, exit(true)), at(2));
+    assert!(actions.contains(&Action::Terminate(Shard(0))));
+    supervisor.on(Event::Exited(Shard(0), exit(false)), at(2));
+    let last = supervisor.on(Event::Exited(Shard(1), exit(false)), at(2));
+    assert_eq!(end_of(&last), Some(Ending::Stopped));
+}
+
+#[test]
+fn a_death_before_anything_is_served_ends_everything_and_only_it_is_reported() {
+    let (mut supervisor, _) = started(2);
+    let actions = supervisor.on(Event::Exited(Shard(1), exit(false)), at(1));
+    let report = Report::Died(Shard(1), exit(false), Consequence::End);
+    assert_eq!(actions[0], Action::Report(report));
+    assert!(actions.contains(&Action::Terminate(Shard(0))));
+    let actions = supervisor.on(Event::Exited(Shard(0), exit(false)), at(1));
+    assert_eq!(actions, [Action::End(Ending::Failed)]);
+}
+
+#[test]
+fn a_dead_shard_takes_its_group_with_it_and_the_router_stays() {
+    let mut supervisor = serving();
+    let actions = supervisor.on(Event::Exited(Shard(0), exit(false)), at(60));
+    assert_eq!(actions[1], Action::Kill(Shard(1)));
+    assert!(!actions.contains(&Action::Kill(Router)));
+    let actions = supervisor.on(Event::Exited(Shard(1), exit(false)), at(60));
+    assert_eq!(starts(&actions), [Shard(0), Shard(1)], "at once, for it ran well");
+    supervisor.on(Event::Ready(Shard(0)), at(65));
+    let actions = supervisor.on(Event::Ready(Shard(1)), at(65));
+    assert!(actions.contains(&Action::Report(Report::Back(Part::Group))));
+    assert_eq!(starts(&actions), [], "the router never went");
+}
+
+#[test]
+fn a_shard_that_hangs_or_errs_is_killed_with_its_group_once() {
+    let hung = Event::Hung(Shard(1), "silent".to_owned());
+    let failed = Event::ShardsFailed("not a number".to_owned());
+    for (first, second) in [(hung.clone(), failed.clone()), (failed, hung)] {
+        let mut supervisor = serving();
+        let actions = supervisor.on(first, at(60));
+        assert_eq!(actions[1..3], [Action::Kill(Shard(0)), Action::Kill(Shard(1))]);
+        assert_eq!(supervisor.on(second, at(60)), [], "it is on its way out");
+    }
+}
+
+#[test]
+fn a_router_that_dies_is_started_again_and_the_shards_stay() {
+    let mut supervisor = serving();
+    let actions = supervisor.on(Event::Exited(Router, exit(false)), at(60));
+    assert_eq!(starts(&actions), [Router]);
+    assert!(!actions.iter().any(|action| matches!(action, Action::Kill(_) | Action::Terminate(_))));
+    let actions = supervisor.on(Event::Ready(Router), at(61));
+    assert!(actions.contains(&Action::Report(Report::Back(Part::Router))));
+}
+
+#[test]
+fn a_router_that_dies_with_its_shards_waits_for_them() {
+    let mut supervisor = serving();
+    supervisor.on(Event::Exited(Shard(0), exit(false)), at(60));
+    assert_eq!(starts(&supervisor.on(Event::Exited(Router, exit(false)), at(60))), []);
+    supervisor.on(Event::Exited(Shard(1), exit(false)), at(60));
+    supervisor.on(Event::Ready(Shard(0)), at(62));
+    assert_eq!(starts(&supervisor.on(Event::Ready(Shard(1)), at(62))), [Router]);
+}
+
+#[test]
+fn too_many_restarts_end_everything_with_a_reason() {
+    let mut supervisor = serving();
+    for time in 0..3 {
+        let actions = supervisor.on(Event::Exited(Router, exit(false)), at(time * 10 + 10));
+        assert_eq!(starts(&actions), [Router]);
+        supervisor.on(Event::Ready(Router), at(time * 10 + 11));
+    }
+    let actions = supervisor.on(Event::Exited(Router, exit(false)), at(40));
+    let report = Report::TooManyRestarts(Part::Router, 3, LIMIT.window);
+    assert!(!actions.contains(&Action::CutShort), "there is no router to tell");
+    assert!(actions.contains(&Action::Report(report)));
+    supervisor.on(Event::Exited(Shard(0), exit(true)), at(41));
+    let last = supervisor.on(Event::Exited(Shard(1), exit(true)), at(41));
+    assert_eq!(end_of(&last), Some(Ending::GaveUp));
+}
+
+#[test]
+fn a_restart_that_hangs_is_killed_and_tried_again() {
+    let mut supervisor = serving();
+    supervisor.on(Event::Exited(Shard(0), exit(false)), at(60));
+    supervisor.on(Event::Exited(Shard(1), exit(false)), at(60));
+    let actions = supervisor.on(Event::TimeUp(Timer::Group), at(69));
+    assert!(actions.contains(&Action::Kill(Shard(0))));
+    supervisor.on(Event::Exited(Shard(0), exit(false)), at(69));
+    let actions = supervisor.on(Event::Exited(Shard(1), exit(false)), at(69));
+    assert_eq!(starts(&actions), [], "it failed at once, so it waits");
+    assert_eq!(starts(&supervisor.on(Event::TimeUp(Timer::Group), at(70))), [Shard(0), Shard(1)]);
+}
+
+#[test]
+fn streams_that_drain_get_their_shards_back() {
+    let mut supervisor = serving();
+    assert!(supervisor.on(Event::StopRequested, at(10)).contains(&Action::ClosePort));
+    supervisor.on(Event::Exited(Shard(0), exit(false)), at(11));
+    let actions = supervisor.on(Event::Exited(Shard(1), exit(false)), at(11));
+    assert_eq!(starts(&actions), [Shard(0), Shard(1)]);
+}
+
+#[test]
+fn a_second_signal_or_the_end_of_the_grace_cuts_requests_short() {
+    for second in [Event::StopRequested, Event::TimeUp(Timer::Stop)] {
+        let mut supervisor = serving();
+        supervisor.on(Event::StopRequested, at(1));
+        let actions = supervisor.on(second, at(2));
+        assert!(actions.contains(&Action::CutShort));
+        assert!(!actions.contains(&Action::Terminate(Shard(0))));
+        assert!(supervisor.on(Event::TimeUp(Timer::Stop), at(7)).contains(&Action::Kill(Shard(0))));
+        for id in [Router, Shard(0)] {
+            assert_eq!(end_of(&supervisor.on(Event::Exited(id, exit(false)), at(7))), None);
+        }
+        let last = supervisor.on(Event::Exited(Shard(1), exit(false)), at(7));
+        assert_eq!(end_of(&last), Some(Ending::CutShort));
+    }
+}
+
+#[test]
+fn shards_that_are_late_are_named() {
+    let (mut supervisor, _) = started(2);
+    supervisor.on(Event::Ready(Shard(0)), at(1));
+    let actions = supervisor.on(Event::TimeUp(Timer::Group), at(9));
+    assert_eq!(actions[0], Action::Report(Report::NotReady(vec![Shard(1)], Consequence::End)));
+}
+
+/// Whatever happens in whatever order: nothing is started twice, and it ends exactly when the last process is gone.
+#[test]
+fn random_histories_end_with_the_last_process() {
+    for seed in 0..5000_u64 {
+        random_history(seed);
+    }
+}
+
+fn random_history(seed: u64) {
+    let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let (mut supervisor, mut actions) = started(3);
+    let (mut alive, mut timers) = (BTreeSet::new(), BTreeSet::new());
+    for turn in 0..10_000 {
+        for action in &actions {
+            match action {
+                Action::Start(id) => assert!(alive.insert(*id), "seed {seed}: {id:?} is there already"),
+                Action::SetTimer(timer, _) => drop(timers.insert(*timer)),
+                Action::ClearTimer(timer) => drop(timers.remove(timer)),
+                _ => {}
+            }
+        }
+        if end_of(&actions).is_some() {
+            return assert!(alive.is_empty(), "seed {seed}: {alive:?} are left");
+        }
+        assert!(!alive.is_empty() || !timers.is_empty(), "seed {seed}: nothing will ever happen");
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        actions = supervisor.on(random_event(random >> 33, &mut alive, &mut timers), at(turn));
+    }
+    panic!("seed {seed}: it never ends");
+}
+
+fn random_event(random: u64, alive: &mut BTreeSet<ProcessId>, timers: &mut BTreeSet<Timer>) -> Event {
+    let id = alive.iter().nth(random as usize / 16 % alive.len().max(1)).copied();
+    let timer = timers.iter().nth(random as usize / 16 % timers.len().max(1)).copied();
+    match (random % 16, id, timer) {
+        (0..=2, Some(id), _) => {
+            alive.remove(&id);
+            Event::Exited(id, exit(random.is_multiple_of(32)))
+        }
+        (3, ..) if random.is_multiple_of(64 + 3) => Event::StopRequested,
+        (4, Some(id), _) => Event::Hung(id, String::new()),
+        (5, ..) => Event::ShardsFailed(String::new()),
+        (6 | 7, _, Some(timer)) | (_, None, Some(timer)) => {
+            timers.remove(&timer);
+            Event::TimeUp(timer)
+        }
+        (_, Some(id), _) => Event::Ready(id),
+        (_, None, None) => Event::StopRequested,
+    }
+}

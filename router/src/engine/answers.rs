@@ -1,0 +1,129 @@
+//! What a group of ranks says, compared: only what all agree on, and what can be true, goes further.
+
+use super::client::{Description, RankOutcome};
+use super::{EngineError, EngineFacts};
+use crate::scheduler::{Outcome, Sampled};
+
+/// The facts of rank 0, if all ranks are where they should be and tell the same.
+pub(super) fn agreed_facts(descriptions: &[Description]) -> Result<EngineFacts, EngineError> {
+    let protocol = |rank, reason| Err(EngineError::Protocol { rank, reason });
+    let Some(first) = descriptions.first() else {
+        return protocol(0, "there are no shards".to_owned());
+    };
+    for (rank, other) in descriptions.iter().enumerate() {
+        if other.rank as usize != rank || other.facts.world_size as usize != descriptions.len() {
+            let (said, size) = (other.rank, other.facts.world_size);
+            return protocol(
+                rank,
+                format!("it says it is rank {said} of {size}, not {rank} of {}", descriptions.len()),
+            );
+        }
+        // The device differs by its number.
+        let comparable = EngineFacts { device: first.facts.device.clone(), ..other.facts.clone() };
+        if comparable != first.facts {
+            return protocol(
+                rank,
+                format!("its facts differ from rank 0: {comparable:?} and {:?}", first.facts),
+            );
+        }
+    }
+    Ok(first.facts.clone())
+}
+
+/// The tokens of rank 0, if every rank answered the same step and sampled the same, and they can be true.
+pub(super) fn agreed_outcome(answers: Vec<RankOutcome>, facts: &EngineFacts) -> Result<Outcome, EngineError> {
+    let mut answers = answers.into_iter().enumerate();
+    let Some((_, first)) = answers.next() else {
+        return Err(EngineError::Protocol { rank: 0, reason: "there are no shards".to_owned() });
+    };
+    for (rank, other) in answers {
+        if (other.outcome.step, other.checksum) != (first.outcome.step, first.checksum) {
+            let (step, first_step) = (other.outcome.step, first.outcome.step);
+            let reason = format!("step {step} does not agree with step {first_step} of rank 0");
+            return Err(EngineError::Protocol { rank, reason });
+        }
+        if other.outcome.errors.len() != first.outcome.errors.len() {
+            return Err(EngineError::Protocol {
+                rank,
+                reason: "it fails other slots than rank 0".to_owned(),
+            });
+        }
+    }
+    match impossible(&first.outcome, facts) {
+        Some(reason) => Err(EngineError::Protocol { rank: 0, reason }),
+        None => Ok(first.outcome),
+    }
+}
+
+/// What no healthy shard says. A slot whose logits are not finite is an error of that slot, never a token.
+fn impossible(outcome: &Outcome, facts: &EngineFacts) -> Option<String> {
+    let mut rows = outcome.sampled.iter();
+    let top = |row: &Sampled| row.top.iter().map(|top| top.id).max().unwrap_or(0);
+    if let Some(row) = rows.clone().find(|row| row.id.max(top(row)) >= facts.vocab_size) {
+        let (id, size) = (row.id.max(top(row)), facts.vocab_size);
+        return Some(format!("token {id} is not in the vocabulary of {size}"));
+    }
+    let row = rows.find(|row| !row.logprob.is_finite() || row.top.iter().any(|top| top.logprob.is_nan()))?;
+    Some(format!("slot {} has the log probability {}", row.slot.0, row.logprob))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::{SlotId, TopToken};
+
+    fn facts() -> EngineFacts {
+        EngineFacts {
+            version: "test".into(),
+            model_type: "fake".into(),
+            dtype: "float32".into(),
+            device: "cpu".into(),
+            world_size: 2,
+            block_size: 4,
+            num_blocks: 64,
+            num_slots: 8,
+            vocab_size: 256,
+            eos_token_ids: vec![0],
+            max_sequence_len: 200,
+            max_step_tokens: 32,
+            max_top_logprobs: 5,
+            abilities: Vec::new(),
+        }
+    }
+
+    fn answer(step: u64, checksum: u32, change: impl FnOnce(&mut Sampled)) -> RankOutcome {
+        let mut sampled = Sampled { slot: SlotId(3), id: 255, logprob: -0.5, top: Vec::new() };
+        change(&mut sampled);
+        RankOutcome { outcome: Outcome { step, sampled: vec![sampled], ..Outcome::default() }, checksum }
+    }
+
+    fn refused(answers: Vec<RankOutcome>) -> String {
+        agreed_outcome(answers, &facts()).map(|_| ()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn ranks_must_answer_the_same_step_with_the_same_tokens() {
+        let agreed = vec![answer(4, 7, |_| {}), answer(4, 7, |_| {})];
+        assert_eq!(agreed_outcome(agreed, &facts()).unwrap().sampled[0].id, 255);
+        for other in [answer(5, 7, |_| {}), answer(4, 8, |_| {})] {
+            let error = refused(vec![answer(4, 7, |_| {}), other]);
+            assert!(error.starts_with("shard 1 broke the protocol"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_cannot_be_is_not_passed_on() {
+        let past = refused(vec![answer(1, 0, |row| row.id = 256)]);
+        assert!(past.contains("token 256 is not in the vocabulary of 256"), "{past}");
+        let top = TopToken { id: 300, logprob: -1.0 };
+        assert!(refused(vec![answer(1, 0, |row| row.top.push(top))]).contains("token 300"));
+    }
+
+    #[test]
+    fn a_probability_that_cannot_be_is_not_passed_on() {
+        for logprob in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let error = refused(vec![answer(1, 0, |row| row.logprob = logprob)]);
+            assert!(error.contains("slot 3 has the log probability"), "{error}");
+        }
+    }
+}

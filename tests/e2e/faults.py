@@ -1,0 +1,94 @@
+"""What is done to a running server: processes killed and stopped, shards that answer what is wrong."""
+
+import http.client
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from e2e.launched import Launched, arguments, wait_until
+from e2e.oracle import SLACK
+
+# The tiny model's tokens are bytes: a character that no other prompt has crashes or delays a step.
+CRASH_CHAR, SLOW_CHAR = "~", "^"
+SLOW_S = 4
+MAX_CONCURRENT = 64
+WRONG_ANSWERS = ("count", "nan", "vocabulary", "differ", "epoch")
+RESTART_S = 60.0
+
+
+def flags(tmp: Path, model: Path) -> list[str]:
+    """Of a server with every fault hook."""
+    vocabulary = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]
+    return [
+        f"--model-id={model}",
+        "--num-shard=2",
+        "--dtype=float32",
+        f"--max-concurrent-requests={MAX_CONCURRENT}",
+        "--max-restarts=10000",
+        "--max-replays=1000",
+        # Longer than a slow step, and short enough to wait for.
+        f"--step-timeout={SLOW_S + 4}",
+        f"--fault=crash-on-token:{vocabulary[CRASH_CHAR]}",
+        f"--fault=slow-on-token:{vocabulary[SLOW_CHAR]}:{SLOW_S}",
+        f"--fault=file:{tmp / 'order'}",
+    ]
+
+
+def shard(server: Launched, rank: int) -> int:
+    """The process of a rank."""
+    return _find(server, f"--rank={rank}")
+
+
+def router(server: Launched) -> int:
+    """The router's process."""
+    return _find(server, "--supervised=true")
+
+
+def _find(server: Launched, argument: str) -> int:
+    found: list[int] = []
+    wait_until(
+        lambda: found.extend(pid for pid in server.children() if argument in arguments(pid)) or found, 60
+    )
+    return found[0]
+
+
+def order(server: Launched, kind: str, rank: int) -> None:
+    """Have a shard do something wrong as soon as it can."""
+    draft = server.tmp / f"draft-{rank}"
+    draft.write_text(kind)
+    draft.rename(server.tmp / f"order-{rank}")
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+
+
+def is_ready(server: Launched) -> bool:
+    """A connection that breaks with the router is no answer."""
+    try:
+        return server.get("/health")[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def time_until(done: Callable[[], object], timeout_s: float) -> float:
+    """Seconds until it is done."""
+    begun = time.monotonic()
+    wait_until(done, timeout_s)
+    return time.monotonic() - begun
+
+
+def is_gone(pid: int) -> bool:
+    return not arguments(pid)
+
+
+def wait_until_ready(server: Launched) -> float:
+    """Seconds until the server is ready again."""
+    return time_until(lambda: is_ready(server), RESTART_S * SLACK)

@@ -1,0 +1,215 @@
+"""The oracle: clients that keep a ledger of what they were told, and the invariants I1 to I10 checked against it.
+
+I1 every request ends once, explicitly. I2 the server counts what its clients saw. I3 at rest no KV block is held.
+I4 what was completed is what the request gets alone; what was cut short is a beginning of it. I5 a canary in each
+prompt appears nowhere else. I6 nothing is left after the end. I7 ready means an answer within seconds. I8 queues are
+within bounds. I9 work goes on and is drained. I10 metrics add up.
+"""
+
+import http.client
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from e2e.launched import Launched, events, wait_until
+
+# A machine that compiles and trains at the same time is given more time; the figures that count are measured on a
+# quiet one, with 1.
+SLACK = float(os.environ.get("PENSTOCK_SLACK", "4"))
+READY_ANSWER_S = 2.0
+DRAIN_S = 120.0
+
+COMPLETE, ERROR, LEFT, BROKEN = "complete", "error", "left", "broken"
+
+
+@dataclass
+class Record:
+    """One request and all that its client saw."""
+
+    body: dict[str, Any]
+    canary: str
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    error: dict[str, Any] | None = None
+    ends: list[str] = field(default_factory=list)
+
+    @property
+    def end(self) -> str | None:
+        return self.ends[0] if self.ends else None
+
+
+class Load:
+    """Requests that run at the same time, each on a connection of its own."""
+
+    def __init__(self, server: Launched, bodies: Sequence[dict[str, Any]], leave_after: int = 0) -> None:
+        self.server = server
+        self.records = [Record(body, _canary(body)) for body in bodies]
+        self._leave_after = leave_after
+        self._threads = [threading.Thread(target=self._run, args=(record,)) for record in self.records]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(record.tokens) for record in self.records)
+
+    def wait_for_tokens(self, count: int) -> None:
+        wait_until(lambda: self.num_tokens >= count or not self.is_running(), DRAIN_S)
+
+    def is_running(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+    def finish(self) -> list[Record]:
+        """Every client's record, when all have ended (I9)."""
+        deadline = time.monotonic() + DRAIN_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        assert not self.is_running(), f"I9: not drained after {DRAIN_S} s: {self.records}"
+        return self.records
+
+    def _run(self, record: Record) -> None:
+        try:
+            self._read(record)
+        except (OSError, http.client.HTTPException):
+            record.ends.append(BROKEN)
+
+    def _read(self, record: Record) -> None:
+        with self.server.request("POST", "/generate_stream", record.body, DRAIN_S) as response:
+            if response.status != 200:
+                record.error = json.loads(response.read())
+                record.ends.append(ERROR)
+                return
+            for data in events(response):
+                self._take(record, json.loads(data))
+                if self._leave_after and len(record.tokens) >= self._leave_after:
+                    record.ends.append(LEFT)
+                    return
+        if not record.ends:
+            record.ends.append(BROKEN)
+
+    def _take(self, record: Record, event: dict[str, Any]) -> None:
+        if "error" in event:
+            record.error = event
+            record.ends.append(ERROR)
+            return
+        record.tokens.append(event["token"]["id"])
+        if event["generated_text"] is not None:
+            record.text = event["generated_text"]
+            record.ends.append(COMPLETE)
+
+
+def make_body(number: int, max_new_tokens: int, seed: int | None = None) -> dict[str, Any]:
+    """A request with a canary of its own; drawn at random with a seed, else greedy."""
+    sampling = {} if seed is None else {"do_sample": True, "temperature": 0.8, "seed": seed}
+    return {
+        "inputs": f"canary-{number:06x} once upon a time",
+        "parameters": {"max_new_tokens": max_new_tokens, **sampling},
+    }
+
+
+def _canary(body: dict[str, Any]) -> str:
+    return str(body["inputs"]).split(" ", 1)[0]
+
+
+class Oracle:
+    """Knows what each request gets alone, and what the server has counted until now."""
+
+    def __init__(self, server: Launched, max_concurrent: int) -> None:
+        self.server = server
+        self._max_concurrent = max_concurrent
+        self._alone: dict[str, list[int]] = {}
+        self._before = self._counts()
+
+    def learn(self, bodies: Sequence[dict[str, Any]]) -> None:
+        """Ask for each request alone, on a server without faults."""
+        for body in bodies:
+            if json.dumps(body) not in self._alone:
+                [record] = Load(self.server, [body]).finish()
+                assert record.ends == [COMPLETE], record
+                self._alone[json.dumps(body)] = record.tokens
+        self.begin()
+
+    def begin(self) -> None:
+        """Counts from here on are compared with the ledger of the next `check`."""
+        self._wait_until_at_rest()
+        self._before = self._counts()
+
+    def check(
+        self, records: Sequence[Record], may_break: bool = False, expected_errors: Sequence[str] = ()
+    ) -> None:
+        """All invariants but I6. `may_break`: the router died, so connections broke and its counts began anew."""
+        self._check_ends(records, may_break, expected_errors)
+        self._check_tokens(records)
+        self._check_canaries(records)
+        self._wait_until_at_rest()
+        self._check_ready()
+        self._check_counts(records, is_same_router=not may_break)
+
+    def _check_ends(self, records: Sequence[Record], may_break: bool, expected_errors: Sequence[str]) -> None:
+        for record in records:
+            assert len(record.ends) == 1, f"I1: {record}"
+            assert record.end != BROKEN or may_break, f"I1: a stream broke without a word: {record}"
+            if record.end == ERROR:
+                assert record.error
+                assert record.error["error_type"] in expected_errors, f"I1: {record}"
+
+    def _check_tokens(self, records: Sequence[Record]) -> None:
+        for record in records:
+            alone = self._alone[json.dumps(record.body)]
+            expected = alone if record.end == COMPLETE else alone[: len(record.tokens)]
+            assert record.tokens == expected, f"I4: {record} instead of {expected}"
+
+    def _check_canaries(self, records: Sequence[Record]) -> None:
+        for record in records:
+            assert record.canary not in self.server.stderr, f"I5: {record.canary} is in the log"
+            for other in records:
+                told = other.text + json.dumps(other.error)
+                assert other is record or record.canary not in told, f"I5: {record.canary} is in {other}"
+
+    def _check_ready(self) -> None:
+        begun = time.monotonic()
+        status, reply = self.server.post("/generate", {"inputs": "x", "parameters": {"max_new_tokens": 1}})
+        assert status == 200, f"I7: {reply}"
+        assert time.monotonic() - begun < READY_ANSWER_S * SLACK, "I7: too late"
+
+    def _wait_until_at_rest(self) -> None:
+        def is_at_rest() -> bool:
+            status, data = self.server.get("/stats")
+            stats = json.loads(data)
+            load = stats["waiting"] + stats["running"]
+            assert load <= self._max_concurrent, f"I8: {stats}"
+            # I3: what is not in use is free or cached, and may be given up.
+            return status == 200 and stats["status"] == "ready" and load + stats["kv_blocks_used"] == 0
+
+        wait_until(is_at_rest, DRAIN_S)
+
+    def _counts(self) -> Counter[str]:
+        lines = self.server.get("/metrics")[1].decode().splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return Counter({name: int(float(value)) for name, value in pairs if "quantile" not in name})
+
+    def _check_counts(self, records: Sequence[Record], is_same_router: bool) -> None:
+        counts = self._counts()
+        failures = sum(count for name, count in counts.items() if name.startswith("tgi_request_failure"))
+        success = counts["tgi_request_success"]
+        assert counts["tgi_request_count"] == success + failures, f"I10: {counts}"
+        assert counts["tgi_request_duration_count"] == success, f"I10: {counts}"
+        if is_same_router:
+            ends = Counter(record.end for record in records)
+            # The one of `_check_ready` was completed, too.
+            assert success - self._before["tgi_request_success"] == ends[COMPLETE] + 1, f"I2: {ends}"
+            errors = counts['tgi_request_failure{err="generation"}']
+            assert errors - self._before['tgi_request_failure{err="generation"}'] == ends[ERROR], (
+                f"I2: {ends}"
+            )
+        self._before = counts
+
+
+def check_nothing_is_left(server: Launched) -> None:
+    """I6."""
+    wait_until(lambda: not server.children() and not list(server.tmp.glob("penstock-*")), 3 * SLACK)

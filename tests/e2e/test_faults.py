@@ -1,0 +1,158 @@
+"""Streams outlive crashes: whatever dies or errs, every request ends once, with the tokens that it gets alone."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e import faults
+from e2e.conftest import Launch
+from e2e.faults import CRASH_CHAR, MAX_CONCURRENT, SLOW_CHAR, SLOW_S, WRONG_ANSWERS
+from e2e.launched import Launched, events
+from e2e.oracle import BROKEN, COMPLETE, ERROR, SLACK, Load, Oracle, make_body
+
+pytestmark = pytest.mark.timeout(300)
+
+NUM_STREAMS = 8
+LONG = 200
+BODIES = [make_body(number, LONG, number if number % 2 else None) for number in range(NUM_STREAMS)]
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    tmp = tmp_path_factory.mktemp("run")
+    with Launched(tmp, *faults.flags(tmp, model)) as launched:
+        yield launched.wait_until_serving()
+
+
+@pytest.fixture(scope="module")
+def _oracle(server: Launched) -> Oracle:
+    oracle = Oracle(server, MAX_CONCURRENT)
+    oracle.learn(BODIES)
+    return oracle
+
+
+@pytest.fixture
+def oracle(_oracle: Oracle) -> Oracle:
+    _oracle.begin()
+    return _oracle
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def _restarts(server: Launched) -> int:
+    return int(json.loads(server.get("/stats")[1])["restarts"])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_streams_go_on_when_a_rank_is_killed(server: Launched, oracle: Oracle, rank: int) -> None:
+    before, ranks = _restarts(server), [faults.shard(server, 0), faults.shard(server, 1)]
+    load = Load(server, BODIES)
+    load.wait_for_tokens(NUM_STREAMS * 5)
+    faults.kill(ranks[rank])
+    unready_s = faults.time_until(lambda: not faults.is_ready(server), 0.3 * SLACK)
+    assert json.loads(server.get("/stats")[1])["status"] == "restarting"
+    gone_s = faults.time_until(lambda: all(map(faults.is_gone, ranks)), 1.0 * SLACK)
+    back_s = faults.wait_until_ready(server)
+    oracle.check(load.finish())
+    assert _restarts(server) == before + 1
+    assert f"shard {rank} ended (signal 9, SIGKILL), restarting" in server.stderr
+    _say(f"kill -9: unready {unready_s:.2f} s, old ranks gone {gone_s:.2f} s, back {back_s:.1f} s")
+
+
+def test_a_stopped_rank_is_noticed_and_replaced(server: Launched, oracle: Oracle) -> None:
+    stopped = faults.shard(server, 1)
+    load = Load(server, BODIES)
+    load.wait_for_tokens(NUM_STREAMS * 5)
+    faults.stop(stopped)
+    unready_s = faults.time_until(lambda: not faults.is_ready(server), 3.0 * SLACK)
+    faults.time_until(lambda: faults.is_gone(stopped), 1.0 * SLACK)
+    with pytest.raises(ProcessLookupError):
+        os.kill(stopped, signal.SIGCONT)
+    faults.wait_until_ready(server)
+    oracle.check(load.finish())
+    _say(f"SIGSTOP: unready {unready_s:.2f} s")
+
+
+def test_a_killed_router_is_back_without_loading_the_model(server: Launched, oracle: Oracle) -> None:
+    ranks, address = [faults.shard(server, 0), faults.shard(server, 1)], server.address
+    load = Load(server, BODIES)
+    load.wait_for_tokens(NUM_STREAMS * 5)
+    faults.kill(faults.router(server))
+    back_s = faults.time_until(lambda: faults.is_ready(server), 2.0 * SLACK)
+    records = load.finish()
+    assert BROKEN in {record.end for record in records} <= {BROKEN, COMPLETE}
+    oracle.check(records, may_break=True)
+    oracle.check(Load(server, BODIES).finish())
+    assert [faults.shard(server, 0), faults.shard(server, 1)] == ranks
+    assert server.address == address
+    _say(f"router killed: back {back_s:.2f} s")
+
+
+def test_a_request_that_crashes_the_shards_fails_alone(server: Launched, oracle: Oracle) -> None:
+    before = _restarts(server)
+    load = Load(server, BODIES)
+    load.wait_for_tokens(NUM_STREAMS * 2)
+    body = {"inputs": f"poison {CRASH_CHAR}", "parameters": {"max_new_tokens": 5}}
+    [poison] = Load(server, [body]).finish()
+    assert poison.ends == [ERROR]
+    assert poison.error == {
+        "error": "Request failed during generation: the model shards crashed twice while they computed this request",
+        "error_type": "generation",
+    }
+    records = load.finish()
+    assert {record.end for record in records} == {COMPLETE}
+    assert _restarts(server) == before + 2
+    poison.tokens, poison.body = [], BODIES[0]
+    oracle.check([*records, poison], expected_errors=["generation"])
+
+
+@pytest.mark.parametrize(("kind", "rank"), [*((kind, 0) for kind in WRONG_ANSWERS), ("differ", 1)])
+def test_no_wrong_token_reaches_a_client(server: Launched, oracle: Oracle, kind: str, rank: int) -> None:
+    before = _restarts(server)
+    load = Load(server, BODIES)
+    load.wait_for_tokens(NUM_STREAMS * 5)
+    faults.order(server, kind, rank)
+    oracle.check(load.finish())
+    assert _restarts(server) == before + 1
+
+
+def test_a_long_step_is_no_reason_to_be_unready(server: Launched, oracle: Oracle) -> None:
+    before = _restarts(server)
+    body = {"inputs": f"slow {SLOW_CHAR}", "parameters": {"max_new_tokens": 2}}
+    load = Load(server, [body])
+    begun = time.monotonic()
+    while load.is_running():
+        assert faults.is_ready(server)
+        time.sleep(0.02)
+    assert time.monotonic() - begun > SLOW_S
+    assert load.records[0].ends == [COMPLETE]
+    assert _restarts(server) == before
+
+
+def test_a_step_that_never_ends_is_cut_off(server: Launched, oracle: Oracle) -> None:
+    load = Load(server, BODIES)
+    load.wait_for_tokens(NUM_STREAMS * 5)
+    faults.order(server, "hang", 1)
+    oracle.check(load.finish())
+    assert "--step-timeout" in server.stderr or "another rank" in server.stderr
+
+
+def test_one_restart_too_many_ends_the_server_with_a_reason(launch: Launch, model: Path) -> None:
+    launched = launch(f"--model-id={model}", "--max-restarts=0").wait_until_serving()
+    with launched.request("POST", "/generate_stream", BODIES[0]) as response:
+        stream = events(response)
+        next(stream)
+        faults.kill(faults.shard(launched, 0))
+        *_, last = stream
+    assert json.loads(last)["error_type"] == "shutting_down"
+    code, stderr = launched.end()
+    assert code == 4
+    assert "shard 0 ended (signal 9, SIGKILL)" in stderr
+    assert "The group of shards failed more than 0 times within 600 s (--max-restarts" in stderr

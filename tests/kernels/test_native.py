@@ -1,0 +1,90 @@
+"""Attention in C: every width of vectors, and the same bits for a row whatever is computed beside it."""
+
+import pytest
+import torch
+from penstock_kernels import AttentionSpans, paged_attention, reference
+from penstock_kernels.native import attention as native
+from penstock_kernels.native.library import library
+
+_LEN, _BLOCK = 300, 16
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+class Sequence:
+    """A prompt of _LEN tokens whose keys and values are in scattered blocks of a cache."""
+
+    def __init__(
+        self, num_heads: int, num_kv_heads: int, dim: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        shape = (40, _BLOCK, num_kv_heads, dim)
+        self.key, self.value = (torch.randn(shape).to(dtype) for _ in range(2))
+        self.query = torch.randn(_LEN, num_heads, dim).to(dtype)
+        self.table = torch.randperm(40)[: -(-_LEN // _BLOCK)].int()
+
+    def attend(self, *rows: tuple[int, int], window: int | None = None) -> list[torch.Tensor]:
+        """Each (start, end) as a span of one call; the results of each."""
+        lens = tuple(end - start for start, end in rows)
+        spans = AttentionSpans(lens, tuple(end for _, end in rows), self.table.repeat(len(rows), 1), _BLOCK)
+        query = torch.cat([self.query[start:end] for start, end in rows])
+        found = paged_attention(query, self.key, self.value, spans, 0.2, window)
+        return list(torch.split(found, list(lens)))
+
+
+def test_it_is_built() -> None:
+    assert library() is not None, "no C compiler when penstock-kernels was installed?"
+
+
+@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize("heads", [(4, 4), (7, 1), (6, 2)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_has_the_same_bits_in_any_company(
+    heads: tuple[int, int], dtype: torch.dtype, window: int | None
+) -> None:
+    sequence = Sequence(*heads, 48, dtype)
+    [whole] = sequence.attend((0, _LEN), window=window)
+    for start, end in ((0, 1), (63, 64), (100, 133), (171, 300), (299, 300)):
+        [alone] = sequence.attend((start, end), window=window)
+        assert torch.equal(alone, whole[start:end])
+        beside = sequence.attend((5, 70), (start, end), (250, 251), window=window)[1]
+        assert torch.equal(beside, alone)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("dim", [12, 40, 64, 80])
+@pytest.mark.parametrize("options", [(None, None), (33, 3.0)], ids=["plain", "window and soft cap"])
+def test_every_width_of_vectors_equals_the_twin(
+    lanes: int, dim: int, options: tuple[int | None, float | None]
+) -> None:
+    sequence = Sequence(6, 3, dim)
+    spans = AttentionSpans((_LEN - 7,), (_LEN,), sequence.table[None], _BLOCK)
+    starts, contexts = (torch.tensor(x, dtype=torch.int32) for x in ([0, _LEN - 7], [_LEN]))
+    work = native.work_of(starts, contexts, spans.block_tables, _BLOCK)
+    arguments = (sequence.query[7:], sequence.key, sequence.value)
+    found = native.attend(*arguments, work, 0.2, *options, None, max_lanes=lanes)
+    expected = reference.paged_attention(*arguments, spans, 0.2, *options)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_query_that_is_not_finite_is_not_hidden(bad: float) -> None:
+    sequence = Sequence(2, 2, 16)
+    sequence.query[120, 1, 3] = bad
+    [found] = sequence.attend((100, 130))
+    assert found[20, 1].isnan().all()
+    assert found[19].isfinite().all()
+    assert found[20, 0].isfinite().all()
+
+
+def test_threads_change_nothing() -> None:
+    sequence = Sequence(4, 4, 64)
+    [one], threads = sequence.attend((0, _LEN)), torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        [three] = sequence.attend((0, _LEN))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(one, three)

@@ -1,0 +1,111 @@
+"""Writes docs/models.md from the registry and the cases it is tested with: `python tests/server/models_page.py`."""
+
+from pathlib import Path
+
+from family_models import CASES
+from penstock_server.models.family import Family
+from penstock_server.models.registry import FAMILIES
+
+PAGE = Path(__file__).parents[2] / "docs/models.md"
+
+_HEAD = """# Models
+
+One decoder serves every family below; a family is a row of facts and names in
+`server/penstock_server/models/families/`. `model_type` in config.json chooses the row. Everything works for every
+row: continuous batching, chunked prefill, prefix cache, `--num-shard` (heads, and a part of every expert, on each
+rank; key heads are repeated where there are fewer than ranks), log probabilities, grammars, float32, bfloat16 and
+float16.
+
+How a row is tested (`tests/server/test_families.py`): tiny random models, made by transformers in the variants of
+the last column. Greedy tokens must equal transformers' own and log probabilities be within 0.001 of them, in
+float32: prompts in odd chunks, decodes in mixed batches, sequences preempted and computed again, the blocks of a
+prefix reused, one rank and two. `tests/server/test_config.py` reads each config.json as transformers 4 and as
+transformers 5 writes it.
+
+This page is written by `make docs`; a test compares it with the registry.
+
+| model_type | models | positions | norms | attention | feed-forward | variants tested |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
+_TAIL = """
+## What is decided where
+
+- **Rotary scaling**: linear, llama3, yarn and longrope. longrope's factors are those for long sequences if the
+  server serves longer ones than the model was first trained with (`--max-sequence-len`), else those for short ones:
+  a token must not depend on how long its sequence became. Dynamic scaling begins where a model's length ends, and
+  no sequence goes there.
+- **Weights** are read from safetensors, fused or split, and converted to `--dtype` on the way, a slice at a time.
+  Names without the first part (a folder saved without the head) are found, too. A tensor that holds NaN or infinity
+  is refused.
+- **`--load-format dummy`** fills the model with noise and reads no weights: for measuring.
+- **Not supported**: quantized weights (gpt-oss as published has them), ALiBi (Falcon RW), models with images, and
+  code from a model's folder, which is never run.
+- Blocks behind a sliding window are kept until their sequence ends.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return _HEAD + "".join(_line(family) for _name, family in sorted(FAMILIES.items())) + _TAIL
+
+
+def _line(family: Family) -> str:
+    cells = (
+        f"`{family.model_type}`",
+        family.title,
+        _positions(family),
+        _norms(family),
+        _attention(family),
+        _feed_forward(family),
+        ", ".join(name for name, options in CASES.items() if options["family"] == family.model_type),
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _positions(family: Family) -> str:
+    if not family.rotary:
+        return "learned"
+    kinds = ["rotary"]
+    if family.interleaved_rope:
+        kinds.append("in neighbouring pairs")
+    if family.rope_only_in_windows:
+        kinds.append("only in layers with a window")
+    if family.local_rope is not None:
+        kinds.append("another in layers with a window")
+    return ", ".join(kinds)
+
+
+def _norms(family: Family) -> str:
+    names = family.names
+    kind = "layer" if family.norm_centered else "RMS"
+    places = [
+        (names.attention_input_norm or names.mlp_input_norm, "before"),
+        (names.attention_output_norm or names.mlp_output_norm, "after"),
+    ]
+    parts = [f"{kind}, {' and '.join(place for name, place in places if name)}"]
+    if family.parallel is not False:
+        parts.append("attention and feed-forward side by side")
+    return "; ".join(parts)
+
+
+def _attention(family: Family) -> str:
+    facts = {
+        "window": family.windows is not None,
+        "norm of queries and keys": family.qk_norm is not None,
+        "soft cap": family.attention_soft_cap is not None,
+        "sinks": family.sinks,
+        "bias": family.qkv_bias is not False,
+    }
+    return ", ".join(fact for fact, holds in facts.items() if holds) or "plain"
+
+
+def _feed_forward(family: Family) -> str:
+    kind = "gated" if family.gated else "plain"
+    if family.experts is None:
+        return kind
+    return "experts and a shared one" if family.experts.shared_size else "experts"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

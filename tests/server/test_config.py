@@ -1,0 +1,98 @@
+"""config.json as transformers 4 wrote it means what transformers 5 writes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import models_page
+import pytest
+from family_models import CASES
+from penstock_server.errors import StartError
+from penstock_server.models.config import build_spec
+from penstock_server.models.registry import FAMILIES, load_spec
+from tiny_model import sizes
+from transformers import CONFIG_MAPPING
+
+# What the config classes of transformers 4 called differently.
+_OLD_NAMES = {
+    "gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+    "gemma3_text": {"rope_local_theta": "rope_local_base_freq"},
+    "internlm3": {"attention_bias": "qkv_bias", "mlp_bias": "bias"},
+}
+
+
+def written_by_5(name: str) -> dict[str, Any]:
+    options = {key: value for key, value in {**sizes(), **CASES[name]}.items() if value is not None}
+    written: dict[str, Any] = CONFIG_MAPPING[options.pop("family")](**options).to_dict()
+    return written
+
+
+def written_by_4(raw: dict[str, Any]) -> dict[str, Any]:
+    raw = dict(raw)
+    rope = raw.pop("rope_parameters", None) or {}
+    local = rope.get("sliding_attention")
+    rope = dict(rope.get("full_attention", rope))
+    raw["torch_dtype"] = raw.pop("dtype")
+    if local is not None:
+        raw["rope_local_theta"] = local["rope_theta"]
+    for key in ("rope_theta", "partial_rotary_factor"):
+        if key in rope:
+            raw[key] = rope.pop(key)
+    raw["rope_scaling"] = None if rope.get("rope_type", "default") == "default" else rope
+    if raw["model_type"] == "qwen3_moe":
+        raw["num_experts"] = raw.pop("num_local_experts", raw.get("num_experts"))
+    names = _OLD_NAMES.get(raw["model_type"], {})
+    return {names.get(key, key): value for key, value in raw.items()}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "internlm2"])
+def test_both_spellings_mean_the_same(name: str, tmp_path: Path) -> None:
+    new = written_by_5(name)
+    family, path = FAMILIES[new["model_type"]], tmp_path / "config.json"
+    assert build_spec(family, written_by_4(new), path) == build_spec(family, new, path)
+
+
+def spec_of(folder: Path, **config: Any) -> Any:
+    (folder / "config.json").write_text(json.dumps(config))
+    return load_spec(folder)
+
+
+def test_windows_follow_the_pattern_where_layers_are_not_named(tmp_path: Path) -> None:
+    config = {**sizes(), "model_type": "gemma3_text", "sliding_window": 7, "num_hidden_layers": 7}
+    assert [layer.window for layer in spec_of(tmp_path, **config).layers] == [7, 7, 7, 7, 7, None, 7]
+    config["sliding_window_pattern"] = 2
+    spec = spec_of(tmp_path, **config)
+    assert [layer.window for layer in spec.layers] == [7, None, 7, None, 7, None, 7]
+    assert [layer.rope for layer in spec.layers] == [1, 0, 1, 0, 1, 0, 1]
+    assert [rope.theta for rope in spec.ropes] == [1e6, 1e4]
+
+
+def test_what_a_config_leaves_out_is_the_family_s_default(tmp_path: Path) -> None:
+    config = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 50}
+    spec = spec_of(tmp_path, **config)
+    assert (spec.intermediate_size, spec.max_sequence_len, spec.tied_embeddings) == (256, 1024, True)
+    assert (spec.activation, spec.norm.eps, spec.ropes) == ("gelu_tanh", 1e-5, ())
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "falcon", "alibi": True}, "alibi is True; expected False"),
+        ({"model_type": "gpt_oss", "swiglu_limit": 6.0}, r"swiglu_limit is 6\.0"),
+        ({"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3}, "num_experts_per_tok is 3"),
+        ({"model_type": "stablelm", "partial_rotary_factor": 0.1}, "an even part of the 18 numbers"),
+        ({"model_type": "gemma2", "layer_types": ["full_attention"]}, "for each of the 3 layers"),
+        ({"model_type": "gemma2", "attn_logit_softcapping": -1}, "attn_logit_softcapping is -1"),
+        ({"model_type": "llama", "rope_theta": 0.5}, r"rope_theta is 0\.5"),
+        ({"model_type": "llama", "rope_parameters": {"sliding_attention": {}}}, "one set of numbers for all layers"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_served_names_key_and_value(
+    tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(StartError, match=message):
+        spec_of(tmp_path, **{**sizes(), **config})
+
+
+def test_the_page_of_models_is_what_the_registry_says() -> None:
+    assert models_page.PAGE.read_text() == models_page.page(), "run `make docs`"

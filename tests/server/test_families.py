@@ -1,0 +1,103 @@
+"""Every row of the registry gives what transformers gives: in odd chunks, mixed batches, on one rank and on two."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import internlm2_folder
+import oracle
+import pytest
+import thread_ranks
+import tiny_model
+from driver import Driver, Execute, Sequence, execute_on, make_engine
+from family_models import CASES
+from penstock_server.models.registry import FAMILIES
+
+NUM_NEW = 6
+
+
+class Expected(NamedTuple):
+    """A folder and what transformers says of its prompts."""
+
+    folder: Path
+    prompts: list[list[int]]
+    greedy: list[tuple[list[int], list[float]]]
+
+
+def prompts() -> list[list[int]]:
+    rng = random.Random(0)
+    return [[rng.randrange(301) for _ in range(length)] for length in (1, 5, 17, 33)]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Expected]:
+    """Makes the folder of a case and asks transformers, once."""
+    made: dict[str, Expected] = {}
+
+    def make(name: str) -> Expected:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            options = dict(CASES[name])
+            family = options.pop("family")
+            save = internlm2_folder.save if family == "internlm2" else _save(family)
+            model = save(folder, options)
+            greedy = [oracle.greedy(model, prompt, NUM_NEW) for prompt in prompts()]
+            made[name] = Expected(folder, prompts(), greedy)
+        return made[name]
+
+    return make
+
+
+def _save(family: str) -> Callable[[Path, dict[str, Any]], Any]:
+    return lambda folder, options: tiny_model.save(folder, tiny_model.TinyModel(family, options))
+
+
+def test_every_row_has_a_case() -> None:
+    assert {options["family"] for options in CASES.values()} == set(FAMILIES)
+
+
+def check(execute: Execute, want: Expected, seed: int | None) -> list[Sequence]:
+    """Run all prompts, in wild steps with a seed, and compare."""
+    found = [Sequence(prompt, NUM_NEW) for prompt in want.prompts]
+    Driver(execute).run(found, seed)
+    for sequence, (tokens, logprobs) in zip(found, want.greedy, strict=True):
+        assert not sequence.errors
+        assert sequence.output == tokens
+        assert sequence.logprobs == pytest.approx(logprobs, abs=1e-3)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_greedy_equals_transformers(name: str, expected: Callable[[str], Expected]) -> None:
+    want = expected(name)
+    engine = make_engine(want.folder, max_sequence_len=100)
+    engine.cache.pool.fill_(float("nan"))  # nothing that was not written may be read
+    for seed in (None, 1):
+        engine.clear()
+        check(execute_on(engine), want, seed)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_blocks_of_a_prefix_are_reused(name: str, expected: Callable[[str], Expected]) -> None:
+    want = expected(name)
+    engine = make_engine(want.folder, max_sequence_len=100)
+    driver = Driver(execute_on(engine))
+    donor = driver.run([Sequence(want.prompts[3], NUM_NEW)])[0]
+    again = Sequence(want.prompts[3], NUM_NEW)
+    driver.share_prefix(donor, again)
+    assert again.computed == 32
+    driver.run([again])
+    assert again.output == want.greedy[3][0]
+    assert again.logprobs == pytest.approx(want.greedy[3][1], abs=1e-3)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks_equal_transformers(
+    name: str, expected: Callable[[str], Expected], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = expected(name)
+    with thread_ranks.engines(want.folder, 2, monkeypatch, max_sequence_len=100) as ranks:
+        for rank in ranks:
+            rank.cache.pool.fill_(float("nan"))
+        check(thread_ranks.execute_on_all(ranks), want, seed=2)
