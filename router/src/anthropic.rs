@@ -1,10 +1,14 @@
 //! Anthropic's words for a conversation: the types of `/v1/messages`, translated into a [`ChatRequest`], which does the
 //! rest. What is known and not built is refused by name.
 
+mod stream;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+pub use self::stream::MessagesEncoder;
+use crate::assistant::{AssistantMessage, AssistantWriter, ToolCall};
 use crate::error::Error;
 use crate::metrics::SequenceTimes;
 use crate::openai::ChatRequest;
@@ -24,8 +28,8 @@ pub struct MessagesRequest {
     pub top_p: Option<f64>,
     pub top_k: Option<i64>,
     pub thinking: Option<Thinking>,
-    pub tools: Option<Vec<Value>>,
-    pub tool_choice: Option<Value>,
+    pub tools: Option<Vec<Tool>>,
+    pub tool_choice: Option<ToolChoice>,
     pub container: Option<Value>,
     pub mcp_servers: Option<Vec<Value>>,
     pub context_management: Option<Value>,
@@ -99,6 +103,52 @@ pub struct Thinking {
     pub r#type: String,
 }
 
+/// A function that the model may call. Tools of another `type` than `custom` are Anthropic's own, and refused.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = AnthropicTool)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Tool {
+    pub r#type: Option<String>,
+    pub name: String,
+    pub description: Option<String>,
+    pub input_schema: Option<Value>,
+}
+
+/// `auto`, `any`, `none`, or `tool` with a `name`.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = AnthropicToolChoice)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct ToolChoice {
+    pub r#type: String,
+    pub name: Option<String>,
+    pub disable_parallel_tool_use: Option<bool>,
+}
+
+impl Tool {
+    fn into_function(self) -> Value {
+        let function =
+            json!({ "name": self.name, "description": self.description, "parameters": self.input_schema });
+        json!({ "type": "function", "function": function })
+    }
+}
+
+impl ToolChoice {
+    fn into_chat(self) -> Result<Value, Error> {
+        match (self.r#type.as_str(), self.name) {
+            (same @ ("auto" | "none"), _) => Ok(same.into()),
+            ("any", _) => Ok("required".into()),
+            ("tool", Some(name)) => Ok(json!({ "type": "function", "function": { "name": name } })),
+            (other, _) => {
+                let other: String = other.chars().take(100).collect();
+                let message = format!(
+                    "`tool_choice.type` must be auto, any, none, or tool with a `name`. Given: {other:?}"
+                );
+                Err(Error::invalid("tool_choice", message))
+            }
+        }
+    }
+}
+
 impl MessagesRequest {
     /// The same request in OpenAI's words.
     pub fn into_chat(self) -> Result<ChatRequest, Error> {
@@ -110,7 +160,14 @@ impl MessagesRequest {
         for (number, message) in self.messages.into_iter().enumerate() {
             push_message(&mut messages, &format!("messages[{number}].content"), message)?;
         }
+        let parallel = self.tool_choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
+        let tools = self.tools.map(|tools| tools.into_iter().map(Tool::into_function).collect::<Vec<_>>());
         let chat = json!({
+            "tools": tools,
+            "tool_choice": self.tool_choice.map(ToolChoice::into_chat).transpose()?,
+            "parallel_tool_calls": parallel.map(|is_disabled| !is_disabled),
+            // Templates of models that think by default ask for this.
+            "chat_template_kwargs": self.thinking.map(|_| json!({ "enable_thinking": false })),
             "messages": messages,
             "max_tokens": self.max_tokens,
             "stop": self.stop_sequences,
@@ -128,8 +185,7 @@ impl MessagesRequest {
         let thinks = self.thinking.as_ref().is_some_and(|thinking| thinking.r#type != "disabled");
         let refused = [
             ("thinking", thinks),
-            ("tools", has_any(&self.tools)),
-            ("tool_choice", is_given(&self.tool_choice)),
+            ("tools", self.tools.iter().flatten().any(is_of_anthropic)),
             ("container", is_given(&self.container)),
             ("mcp_servers", has_any(&self.mcp_servers)),
             ("context_management", is_given(&self.context_management)),
@@ -141,6 +197,10 @@ impl MessagesRequest {
             None => Ok(()),
         }
     }
+}
+
+fn is_of_anthropic(tool: &Tool) -> bool {
+    tool.r#type.as_ref().is_some_and(|kind| kind != "custom")
 }
 
 /// One message becomes several: results of tools are messages of their own.
@@ -224,7 +284,26 @@ pub struct MessagesResponse {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub enum OutputBlock {
+    Thinking { thinking: String, signature: String },
     Text { text: String },
+    ToolUse { id: String, name: String, input: Value },
+}
+
+impl OutputBlock {
+    /// The parts of a whole message, in the order in which models write them.
+    pub fn of_message(message: AssistantMessage) -> Vec<Self> {
+        let thinking = message.reasoning_content;
+        let thinking = thinking.map(|thinking| Self::Thinking { thinking, signature: String::new() });
+        let text = message.content.filter(|text| !text.is_empty()).map(|text| Self::Text { text });
+        let calls = message.tool_calls.into_iter().map(Self::tool_use);
+        thinking.into_iter().chain(text).chain(calls).collect()
+    }
+
+    /// Arguments that were cut off are no JSON; the client learns that from `stop_reason`.
+    fn tool_use(ToolCall { id, function, .. }: ToolCall) -> Self {
+        let input = serde_json::from_str(&function.arguments).unwrap_or_else(|_| json!({}));
+        Self::ToolUse { id, name: function.name, input }
+    }
 }
 
 /// Tokens counted. Those found in the cache are not among the `input_tokens`.
@@ -252,9 +331,10 @@ impl Usage {
 }
 
 /// Anthropic's word for an end.
-pub fn stop_reason(end: &End) -> &'static str {
+pub fn stop_reason(writer: &AssistantWriter, end: &End) -> &'static str {
     match end.finish {
         Finish::Length => "max_tokens",
+        _ if writer.finish_reason(end.finish) == "tool_calls" => "tool_use",
         Finish::EndOfSequence => "end_turn",
         Finish::Stop => "stop_sequence",
     }

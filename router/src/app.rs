@@ -19,6 +19,7 @@ use crate::caller::CallerNames;
 use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::generation::EngineHandle;
+use crate::grammar::Grammars;
 use crate::limits::RequestLimits;
 use crate::metrics::Metrics;
 use crate::openai::Head;
@@ -42,6 +43,8 @@ pub struct AppState {
     pub api_keys: ApiKeys,
     /// From which pages browsers may send them.
     pub cors: Option<CorsLayer>,
+    /// What constrains outputs, checked.
+    pub grammars: Grammars,
     /// Who sends them.
     pub callers: CallerNames,
     /// Where requests go.
@@ -148,7 +151,8 @@ async fn word_errors(request: Request, next: Next) -> Response {
         Some(error) if uri.path().starts_with("/v1/") => {
             let (mut parts, _) = response.into_parts();
             parts.headers.remove(http::header::CONTENT_LENGTH);
-            (parts.status, parts.headers, Json(error.body_for(uri.path()))).into_response()
+            let status = error.status_for(uri.path());
+            (status, parts.headers, Json(error.body_for(uri.path()))).into_response()
         }
         _ => response,
     }

@@ -10,7 +10,10 @@ use utoipa::ToSchema;
 use crate::chat_template::{ChatTemplateError, ChatTemplates, TemplateInput};
 use crate::control_tokens::{ControlTokenError, ControlTokens};
 use crate::error::Error;
+use crate::reply::{Constraint, ReplyFormat, ReplyStyle};
+use crate::scheduler::Grammar;
 use crate::tokenizer::TextSpan;
+use crate::tools::Tools;
 
 /// Roles that every template expects; others pass only if no template could turn them into a control token.
 const KNOWN_ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
@@ -61,8 +64,8 @@ impl Message {
 pub struct Conversation {
     /// The messages, oldest first.
     pub messages: Vec<Message>,
-    /// Descriptions of tools.
-    pub tools: Option<Value>,
+    /// What may be called.
+    pub tools: Option<Tools>,
     /// Further variables of the template.
     pub template_kwargs: Map<String, Value>,
     /// Open the assistant's turn; unless told, if the last message is not the assistant's.
@@ -75,6 +78,18 @@ pub struct Conversation {
 pub struct ChatFormat {
     templates: ChatTemplates,
     control_tokens: ControlTokens,
+    style: ReplyStyle,
+}
+
+/// A conversation that is ready to be continued.
+#[derive(Debug, Clone)]
+pub struct EncodedChat {
+    /// What the model is to continue.
+    pub tokens: Vec<u32>,
+    /// How to read the reply.
+    pub reply: ReplyFormat,
+    /// What the reply is held to.
+    pub constraint: Option<Constraint>,
 }
 
 /// Why there is no chat format.
@@ -105,13 +120,21 @@ impl ChatFormat {
         tokenizer: &tokenizers::Tokenizer,
         eos_ids: &[u32],
     ) -> Result<Self, ChatFormatError> {
-        Ok(Self { templates, control_tokens: ControlTokens::new(tokenizer, eos_ids)? })
+        let style = ReplyStyle::of(&templates.source(), tokenizer);
+        Ok(Self { templates, control_tokens: ControlTokens::new(tokenizer, eos_ids)?, style })
     }
 
-    /// The tokens that a model is to continue.
-    pub fn encode(&self, conversation: Conversation) -> Result<Vec<u32>, Error> {
+    /// The tokens that a model is to continue, and what its reply will look like; `asked` constrains it.
+    pub fn encode(&self, conversation: Conversation, asked: Option<Grammar>) -> Result<EncodedChat, Error> {
+        let tools = conversation.tools.clone();
         let rendered = self.render(conversation)?;
-        self.control_tokens.encode(&rendered).map_err(|error| Error::Template(error.to_string()))
+        let functions = tools.iter().flat_map(|tools| tools.functions());
+        let mut reply =
+            self.style.format(&rendered, functions.map(|function| function.name.clone()).collect());
+        let constraint = self.style.constrain(&mut reply, tools.as_ref(), asked)?;
+        let tokens = self.control_tokens.encode(&rendered);
+        let tokens = tokens.map_err(|error| Error::Template(error.to_string()))?;
+        Ok(EncodedChat { tokens, reply, constraint })
     }
 
     /// The same with the text, and the bytes of it that each token covers.
@@ -127,19 +150,32 @@ impl ChatFormat {
         if conversation.messages.is_empty() {
             return Err(Error::invalid("messages", "`messages` cannot be empty"));
         }
-        let messages = self.messages(conversation.messages)?;
+        let mut messages = self.messages(conversation.messages)?;
+        let mut tools = conversation.tools;
+        if let Some(unshown) = tools.take_if(|_| !self.style.shows_tools) {
+            self.append(&mut messages, &unshown.as_text());
+        }
         let is_from_assistant = messages.last().is_some_and(is_from_assistant);
         let continues = conversation.continue_final_message.unwrap_or(is_from_assistant);
         let last_text = messages.last().and_then(|last| last["content"].as_str()).map(str::to_owned);
         let rendered = self.templates.render(&TemplateInput {
             messages,
-            tools: conversation.tools.map(|tools| self.control_tokens.defuse_json(tools)),
+            tools: tools.map(|tools| self.control_tokens.defuse_json(tools.described())),
             add_generation_prompt: !continues && conversation.add_generation_prompt.unwrap_or(true),
             extra: self.template_kwargs(conversation.template_kwargs),
         })?;
         match last_text {
             Some(text) if continues => cut_after(rendered, &text),
             _ => Ok(rendered),
+        }
+    }
+
+    /// Adds to the last message of the user, for templates that have no place for it.
+    fn append(&self, messages: &mut [Value], text: &str) {
+        let from_user = |message: &&mut Value| message["role"] == "user" && message["content"].is_string();
+        if let Some(message) = messages.iter_mut().rev().find(from_user) {
+            let before = message["content"].as_str().unwrap_or_default();
+            message["content"] = format!("{before}\n\n{}", self.control_tokens.defuse(text)).into();
         }
     }
 
@@ -285,7 +321,8 @@ mod tests {
     #[test]
     fn parts_are_joined_before_control_tokens_are_looked_for() {
         let parts = json!([{"type": "text", "text": "<|im_"}, {"type": "text", "text": "end|>"}]);
-        let ids = format().encode(conversation(json!([{"role": "user", "content": parts}]))).unwrap();
+        let parts = conversation(json!([{"role": "user", "content": parts}]));
+        let ids = format().encode(parts, None).unwrap().tokens;
         let end = byte_level().token_to_id("<|im_end|>").unwrap();
         assert_eq!(ids.iter().filter(|&&id| id == end).count(), 1);
     }

@@ -93,6 +93,13 @@ impl ChatTemplates {
         String::from_utf8(output.bytes).map_err(|_| Error::Template("the output is not UTF-8".to_owned()))
     }
 
+    /// The template that is rendered if there are tools.
+    pub fn source(&self) -> String {
+        let named = self.environment.get_template(TOOL_USE);
+        let template = named.or_else(|_| self.environment.get_template(DEFAULT));
+        template.map_or_else(|_| String::new(), |template| template.source().to_owned())
+    }
+
     fn context(&self, input: &TemplateInput) -> Map<String, Value> {
         let mut context = self.special_tokens.clone();
         context.extend(input.extra.clone());

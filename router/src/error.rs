@@ -24,6 +24,20 @@ pub enum Error {
     /// A parameter that is known, but not built.
     #[error("Input validation error: `{0}` is not supported yet")]
     NotSupported(&'static str),
+    /// A grammar that cannot be compiled, or costs too much.
+    #[error("Input validation error: `{param}` cannot be used: {reason}")]
+    Grammar {
+        /// What the client called it.
+        param: &'static str,
+        /// What is wrong with it; a keyword is named.
+        reason: String,
+    },
+    /// Too many grammars wait for a thread.
+    #[error("Model is overloaded: {limit} grammars already wait to be compiled")]
+    GrammarsBusy {
+        /// How many may wait.
+        limit: usize,
+    },
     /// The chat template is missing, or refused the messages.
     #[error("Template error: {0}")]
     Template(String),
@@ -135,15 +149,18 @@ impl Error {
     /// The status it is answered with.
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Invalid { .. } | Self::NotSupported(_) | Self::Template(_) | Self::WrongType(_) => {
-                StatusCode::UNPROCESSABLE_ENTITY
-            }
+            Self::Invalid { .. }
+            | Self::NotSupported(_)
+            | Self::Grammar { .. }
+            | Self::Template(_)
+            | Self::WrongType(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Refused(Refused::TooLarge { .. }) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::UnknownModel { .. } | Self::UnknownRoute(_) => StatusCode::NOT_FOUND,
             Self::Refused(
                 Refused::Overloaded { .. } | Refused::QueueFull { .. } | Refused::QueueTooLarge { .. },
             )
             | Self::Failed(Failure::QueueDeadline { .. })
+            | Self::GrammarsBusy { .. }
             | Self::TokenizerBusy { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Refused(Refused::ShuttingDown)
             | Self::Failed(Failure::ShuttingDown)
@@ -165,6 +182,14 @@ impl Error {
         }
     }
 
+    /// The same under /v1, where OpenAI's clients know a schema that is not supported by 400.
+    pub fn openai_status(&self) -> StatusCode {
+        match self {
+            Self::Grammar { .. } => StatusCode::BAD_REQUEST,
+            _ => self.status(),
+        }
+    }
+
     /// TGI's `error_type`, and OpenAI's `code`.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -172,12 +197,14 @@ impl Error {
                 "validation"
             }
             Self::NotSupported(_) => "not_supported",
+            Self::Grammar { .. } => "grammar",
             Self::Template(_) => "template_error",
             Self::UnknownModel { .. } => "model_not_found",
             Self::Refused(
                 Refused::Overloaded { .. } | Refused::QueueFull { .. } | Refused::QueueTooLarge { .. },
             )
             | Self::Failed(Failure::QueueDeadline { .. })
+            | Self::GrammarsBusy { .. }
             | Self::TokenizerBusy { .. } => "overloaded",
             Self::Refused(Refused::ShuttingDown) | Self::Failed(Failure::ShuttingDown) => "shutting_down",
             Self::Failed(
@@ -203,7 +230,9 @@ impl Error {
     /// The parameter to blame, where there is one.
     pub fn param(&self) -> Option<&'static str> {
         match self {
-            Self::Invalid { param, .. } | Self::NotSupported(param) => Some(param),
+            Self::Invalid { param, .. } | Self::Grammar { param, .. } | Self::NotSupported(param) => {
+                Some(param)
+            }
             Self::UnknownModel { .. } => Some("model"),
             _ => None,
         }
@@ -237,6 +266,11 @@ impl Error {
             path if path.starts_with("/v1/") => self.openai_body(),
             _ => self.native_body(),
         }
+    }
+
+    /// The status that clients of a path expect.
+    pub fn status_for(&self, path: &str) -> StatusCode {
+        if path.starts_with("/v1/") { self.openai_status() } else { self.status() }
     }
 
     /// The body of an event in a stream under /v1: TGI's clients look for `http_status_code` there.

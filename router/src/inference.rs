@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use futures::future::try_join_all;
 
 use crate::app::AppState;
-use crate::chat::{Conversation, Message};
+use crate::chat::{Conversation, EncodedChat, Message};
 use crate::error::Error;
 use crate::generation::EngineStatus;
-use crate::scheduler::{Failure, Refused};
+use crate::reply::{Constraint, ReplyFormat};
+use crate::scheduler::{Failure, Grammar, Refused};
 use crate::text_stream::{Generated, TextStream, TextStreamContext};
 use crate::validation::{Checked, Dialect, Parameters, ValidRequest, check};
 
@@ -39,21 +40,27 @@ pub struct Prepared {
     pub request: ValidRequest,
     /// Whose words the client speaks.
     pub dialect: Dialect,
+    /// How to read what the model writes.
+    pub reply: ReplyFormat,
     /// Time spent on validation and tokenization.
     pub validation: Duration,
 }
 
 impl AppState {
     /// Validates and tokenizes.
-    pub async fn prepare(&self, prompt: Prompt, parameters: Parameters) -> Result<Prepared, Error> {
+    pub async fn prepare(&self, prompt: Prompt, mut parameters: Parameters) -> Result<Prepared, Error> {
         let started = Instant::now();
         let dialect = parameters.dialect;
+        let grammar = parameters.grammar.take();
         let checked = check(parameters, &self.limits)?;
-        let tokens = self.tokenize(prompt, &checked, dialect).await?;
-        let request = checked.fit(tokens, &self.limits)?;
+        let encoded = self.encode(prompt, grammar, &checked, dialect).await?;
+        let mut request = checked.fit(encoded.tokens, &self.limits)?;
+        if let Some(grammar) = self.checked_grammar(encoded.constraint).await? {
+            request = request.constrained(grammar, dialect)?;
+        }
         let validation = started.elapsed();
         self.metrics.record_valid(validation, request.prompt.len(), request.max_new_tokens);
-        Ok(Prepared { request, dialect, validation })
+        Ok(Prepared { request, dialect, reply: encoded.reply, validation })
     }
 
     /// Queues all sequences of a request. Refused at once when there is no room.
@@ -72,17 +79,43 @@ impl AppState {
         }
     }
 
-    async fn tokenize(&self, prompt: Prompt, checked: &Checked, dialect: Dialect) -> Result<Vec<u32>, Error> {
-        match prompt {
-            Prompt::Tokens(tokens) => Ok(tokens),
+    async fn encode(
+        &self,
+        prompt: Prompt,
+        grammar: Option<Grammar>,
+        checked: &Checked,
+        dialect: Dialect,
+    ) -> Result<EncodedChat, Error> {
+        let tokens = match prompt {
+            Prompt::Tokens(tokens) => tokens,
             Prompt::Text(text) => {
                 self.check_text(&text, checked, dialect)?;
-                self.tokenizer.encode(text).await
+                self.tokenizer.encode(text).await?
             }
             Prompt::Chat(conversation) => {
                 let chat = self.chat.clone().ok_or_else(no_template)?;
-                self.tokenizer.run(move |_| chat.encode(conversation)).await
+                return self.tokenizer.run(move |_| chat.encode(conversation, grammar)).await;
             }
+        };
+        let param = dialect.name("grammar");
+        let constraint = grammar.map(|grammar| Constraint { grammar, param, is_optional: false });
+        Ok(EncodedChat { tokens, reply: ReplyFormat::default(), constraint })
+    }
+
+    /// The grammar, if it works.
+    async fn checked_grammar(&self, constraint: Option<Constraint>) -> Result<Option<Grammar>, Error> {
+        let Some(Constraint { grammar, param, is_optional }) = constraint else { return Ok(None) };
+        let checked = match self.engine.facts().abilities.iter().any(|ability| ability == "grammar") {
+            true => self.grammars.check(&grammar, param).await,
+            false => {
+                let reason = "this model's tokenizer cannot be constrained".to_owned();
+                Err(Error::Grammar { param, reason })
+            }
+        };
+        match checked {
+            Ok(()) => Ok(Some(grammar)),
+            Err(Error::Grammar { .. }) if is_optional => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -117,6 +150,7 @@ impl AppState {
         let context = TextStreamContext {
             request: &prepared.request,
             dialect: prepared.dialect,
+            shown: prepared.reply.shown.clone(),
             seed,
             tokenizer: &self.tokenizer,
             metrics: &self.metrics,

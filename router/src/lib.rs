@@ -6,11 +6,15 @@
 //! - [`config`]: everything that can be set, parsed once and passed down
 //! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`cors`] for origins, [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
 //! - [`tgi`], [`openai`], [`anthropic`], [`responses`], [`logprobs`], [`response_headers`]: the words of the families of clients
+//! - [`assistant`]: what the assistant says, in OpenAI's words
 //! - [`openapi`]: the document that describes all of it, from the table of routes and the types
 //! - [`error`]: everything that can go wrong for a client
 //! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
 //! - [`inference`], [`text_stream`]: from a prompt to running sequences and their text
-//! - [`tokenizer`], [`detokenizer`], [`stop`]: text to tokens and back
+//! - [`tools`]: the functions that a chat request offers
+//! - [`reply`]: what a model wrote, taken apart into reasoning, text and calls of tools
+//! - [`tokenizer`], [`detokenizer`], [`stop`]: text to tokens and back; [`workers`] are the threads for what takes long
+//! - [`grammar`]: what constrains an output, checked before it is accepted
 //! - [`chat`], [`chat_template`], [`control_tokens`], [`python_json`]: conversations to tokens
 //! - [`generation`]: the handle by which a route starts a generation and reads its events
 //! - [`scheduler`]: the pure state machine that owns requests, slots and KV blocks
@@ -20,6 +24,7 @@
 
 pub mod anthropic;
 pub mod app;
+pub mod assistant;
 pub mod auth;
 pub mod body;
 pub mod caller;
@@ -33,6 +38,7 @@ pub mod engine;
 pub mod engine_loop;
 pub mod error;
 pub mod generation;
+pub mod grammar;
 pub mod inference;
 pub mod limits;
 pub mod logprobs;
@@ -40,6 +46,7 @@ pub mod metrics;
 pub mod openai;
 pub mod openapi;
 pub mod python_json;
+pub mod reply;
 pub mod response_headers;
 pub mod responses;
 pub mod routes;
@@ -51,7 +58,9 @@ pub mod supervised;
 pub mod text_stream;
 pub mod tgi;
 pub mod tokenizer;
+pub mod tools;
 pub mod validation;
+pub mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,6 +76,7 @@ use caller::CallerNames;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
 use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine};
+use grammar::Grammars;
 use limits::{LimitsError, RequestLimits};
 use metrics::Metrics;
 use scheduler::SchedulerConfig;
@@ -118,6 +128,8 @@ pub async fn serve(
     let limits = RequestLimits::new(&options.limits, &facts)?;
     let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
     let scheduler = scheduler_config(options, &facts);
+    let grammars =
+        Grammars::new(tokenizer.vocabulary().clone(), facts.vocab_size, facts.eos_token_ids.clone())?;
     let state = AppState {
         model: Arc::new(ModelInfo {
             id: config.model_id.clone(),
@@ -129,6 +141,7 @@ pub async fn serve(
         chat: chat.map(Arc::new),
         api_keys,
         cors,
+        grammars,
         callers: CallerNames::default(),
         engine: engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
         metrics: metrics.clone(),

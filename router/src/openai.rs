@@ -8,9 +8,11 @@ use utoipa::ToSchema;
 use crate::caller::Caller;
 use crate::chat::{Conversation, Message};
 use crate::error::Error;
+use crate::grammar;
 use crate::inference::Prompt;
 use crate::metrics::SequenceTimes;
 use crate::text_stream::Finish;
+use crate::tools::{ToolFields, Tools};
 use crate::validation::{Dialect, Parameters, SchedulingHints};
 
 /// The body of `/v1/chat/completions`.
@@ -36,6 +38,8 @@ pub struct ChatRequest {
     pub top_p: Option<f64>,
     pub tools: Option<Vec<Map<String, Value>>>,
     pub tool_choice: Option<Value>,
+    pub parallel_tool_calls: Option<bool>,
+    pub tool_prompt: Option<String>,
     pub response_format: Option<Value>,
     pub top_k: Option<i64>,
     pub min_p: Option<f64>,
@@ -158,8 +162,12 @@ impl<'de> Deserialize<'de> for Seed {
 impl ChatRequest {
     /// Splits the request into conversation and parameters.
     pub fn into_parts(self, caller: Caller) -> Result<(Prompt, Parameters), Error> {
-        refuse_format(self.response_format.as_ref())?;
-        let uses_tools = allows_tools(self.tool_choice.as_ref())?;
+        let tools = Tools::from_fields(ToolFields {
+            tools: self.tools,
+            tool_choice: self.tool_choice,
+            parallel_tool_calls: self.parallel_tool_calls,
+            tool_prompt: self.tool_prompt,
+        })?;
         let parameters = Parameters {
             dialect: Dialect::Chat,
             is_stream: self.stream.unwrap_or(false),
@@ -178,6 +186,7 @@ impl ChatRequest {
             seed: self.seed.map(|Seed(seed)| seed),
             top_n_tokens: self.top_logprobs.filter(|_| self.logprobs == Some(true)),
             logit_bias: self.logit_bias.map_or(Ok(Vec::new()), LogitBias::into_pairs)?,
+            grammar: self.response_format.as_ref().map_or(Ok(None), grammar::from_response_format)?,
             hints: SchedulingHints {
                 caller,
                 priority: self.priority,
@@ -187,10 +196,9 @@ impl ChatRequest {
             },
             ..Parameters::default()
         };
-        let tools = self.tools.filter(|tools| uses_tools && !tools.is_empty());
         let conversation = Conversation {
             messages: self.messages,
-            tools: tools.map(|tools| tools.into_iter().map(Value::Object).collect()),
+            tools,
             template_kwargs: self.chat_template_kwargs.unwrap_or_default(),
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message,
@@ -202,7 +210,6 @@ impl ChatRequest {
 impl CompletionRequest {
     /// The parameters, the same for all prompts. `n` of `best_of` sequences are shown, the best first.
     pub fn parameters(&self, caller: Caller) -> Result<Parameters, Error> {
-        refuse_format(self.response_format.as_ref())?;
         if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
             return Err(Error::NotSupported("suffix"));
         }
@@ -226,6 +233,7 @@ impl CompletionRequest {
             top_n_tokens: self.logprobs,
             prompt_logprobs: self.echoes() && self.logprobs.is_some(),
             logit_bias: self.logit_bias.clone().map_or(Ok(Vec::new()), LogitBias::into_pairs)?,
+            grammar: self.response_format.as_ref().map_or(Ok(None), grammar::from_response_format)?,
             hints: SchedulingHints {
                 caller,
                 priority: self.priority,
@@ -317,23 +325,6 @@ fn pair(id: &str, bias: &Value) -> Result<(u64, f64), Error> {
         let message = format!("`logit_bias` must map token ids to numbers. Given: {id:?}: {bias}");
         Error::invalid("logit_bias", message)
     })
-}
-
-fn refuse_format(format: Option<&Value>) -> Result<(), Error> {
-    match format {
-        None => Ok(()),
-        Some(format) if format["type"] == "text" => Ok(()),
-        Some(_) => Err(Error::NotSupported("response_format")),
-    }
-}
-
-/// Whether the model is to see the tools.
-fn allows_tools(choice: Option<&Value>) -> Result<bool, Error> {
-    match choice.map(|choice| choice.as_str()) {
-        None | Some(Some("auto")) => Ok(true),
-        Some(Some("none")) => Ok(false),
-        Some(_) => Err(Error::NotSupported("tool_choice")),
-    }
 }
 
 /// Tokens counted.
@@ -462,28 +453,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_built_is_refused_by_name() {
-        for (field, value) in [
-            ("response_format", json!({"type": "json_object"})),
-            ("tool_choice", json!("required")),
-            ("tool_choice", json!({"type": "function", "function": {"name": "f"}})),
-        ] {
-            let error = chat(json!({field: value})).err().unwrap();
-            assert_eq!(error, Error::NotSupported(field));
-            assert_eq!(error.status(), 422);
-        }
-        assert!(chat(json!({"response_format": {"type": "text"}, "tool_choice": "auto"})).is_ok());
-    }
-
-    #[test]
     fn tool_choice_none_hides_the_tools() {
-        let tools = |choice: &str| match chat(json!({"tools": [{"type": "function"}], "tool_choice": choice}))
-        {
+        let tool = json!({"type": "function", "function": {"name": "f"}});
+        let tools = |choice: &str| match chat(json!({"tools": [tool], "tool_choice": choice})) {
             Ok((Prompt::Chat(conversation), _)) => conversation.tools,
             _ => panic!("a conversation"),
         };
         assert_eq!(tools("none"), None);
-        assert_eq!(tools("auto"), Some(json!([{"type": "function"}])));
+        assert_eq!(tools("auto").unwrap().described(), json!([tool]));
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //! the rest. Nothing is stored, so what refers to earlier answers is refused, by name like all that is not built.
 
 mod answer;
+mod stream;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-pub use self::answer::{OutputItem, OutputText, ResponseObject, ResponseUsage, Settings};
+pub use self::answer::{OutputItem, OutputText, ResponseObject, ResponseUsage, Settings, new_id};
+pub use self::stream::ResponsesEncoder;
 use crate::error::Error;
 use crate::openai::ChatRequest;
 
@@ -25,7 +27,7 @@ pub struct ResponsesRequest {
     pub text: Option<TextOptions>,
     pub metadata: Option<Map<String, Value>>,
     pub truncation: Option<String>,
-    pub tools: Option<Vec<Value>>,
+    pub tools: Option<Vec<Map<String, Value>>>,
     pub tool_choice: Option<Value>,
     pub parallel_tool_calls: Option<bool>,
     pub max_tool_calls: Option<u64>,
@@ -100,6 +102,9 @@ impl ResponsesRequest {
             top_p: self.top_p.unwrap_or(1.0),
             text: json!({ "format": format.unwrap_or_else(|| json!({ "type": "text" })) }),
             metadata: self.metadata.clone().unwrap_or_default(),
+            tools: self.tools.clone().unwrap_or_default(),
+            tool_choice: self.tool_choice.clone().unwrap_or_else(|| "auto".into()),
+            parallel_tool_calls: self.parallel_tool_calls.unwrap_or(true),
         }
     }
 
@@ -116,7 +121,11 @@ impl ResponsesRequest {
                 }
             }
         }
+        let tools = self.tools.map(|tools| tools.into_iter().map(nested).collect::<Vec<_>>());
         let chat = json!({
+            "tools": tools,
+            "tool_choice": self.tool_choice.map(nested_choice),
+            "parallel_tool_calls": self.parallel_tool_calls,
             "messages": messages,
             "max_tokens": self.max_output_tokens,
             "temperature": self.temperature,
@@ -134,10 +143,12 @@ impl ResponsesRequest {
             ("conversation", self.conversation.is_some()),
             ("background", self.background == Some(true)),
             ("prompt", self.prompt.is_some()),
-            ("tools", self.tools.as_ref().is_some_and(|tools| !tools.is_empty())),
             (
-                "tool_choice",
-                self.tool_choice.as_ref().is_some_and(|choice| choice != "auto" && choice != "none"),
+                "tools",
+                self.tools
+                    .iter()
+                    .flatten()
+                    .any(|tool| tool.get("type").is_none_or(|kind| kind != "function")),
             ),
             ("max_tool_calls", self.max_tool_calls.is_some()),
             ("reasoning", self.reasoning.as_ref().is_some_and(has_effort)),
@@ -159,6 +170,19 @@ fn response_format(format: Value) -> Value {
             fields.remove("type");
             json!({ "type": "json_schema", "json_schema": fields })
         }
+        other => other,
+    }
+}
+
+/// Chat completions keep a function one level deeper.
+fn nested(mut function: Map<String, Value>) -> Value {
+    function.remove("type");
+    json!({ "type": "function", "function": function })
+}
+
+fn nested_choice(choice: Value) -> Value {
+    match choice {
+        Value::Object(function) if function.contains_key("name") => nested(function),
         other => other,
     }
 }

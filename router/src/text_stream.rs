@@ -1,6 +1,8 @@
 //! One sequence as text: reads what the engine loop says of a generation, turns tokens into text, watches for stop
 //! strings and keeps the times. Routes see only this, never token events.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::detokenizer::Detokenizer;
@@ -95,6 +97,7 @@ pub struct TextStream {
     detokenizer: Detokenizer,
     stop: StopMatcher,
     dialect: Dialect,
+    shown: Arc<HashSet<u32>>,
     metrics: Metrics,
     arrived: Instant,
     admitted: Instant,
@@ -111,6 +114,8 @@ pub struct TextStreamContext<'a> {
     pub request: &'a ValidRequest,
     /// Whose conventions on stop strings hold.
     pub dialect: Dialect,
+    /// Special tokens whose spelling is part of the text.
+    pub shown: Arc<HashSet<u32>>,
     /// The seed that was sent, if tokens are drawn at random.
     pub seed: Option<u64>,
     /// For texts.
@@ -130,6 +135,7 @@ impl TextStream {
             detokenizer: Detokenizer::new(context.tokenizer.vocabulary().clone()),
             stop: StopMatcher::new(&context.request.stop),
             dialect: context.dialect,
+            shown: context.shown.clone(),
             metrics: context.metrics.clone(),
             arrived: context.arrived,
             admitted: Instant::now(),
@@ -191,6 +197,7 @@ impl TextStream {
         let is_special = self.tokenizer.vocabulary().is_special(token.id);
         let piece = self.detokenizer.push(token.id);
         let text = if is_special { self.tokenizer.vocabulary().token_text(token.id) } else { piece.clone() };
+        let piece = if self.shown.contains(&token.id) { piece + &text } else { piece };
         let (delta, finish) = self.advance(piece, token.finish);
         let end = finish.map(|finish| self.end(finish));
         TextToken { id: token.id, text, is_special, logprob: token.logprob, top: token.top, delta, end }

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use crate::caller::Caller;
 use crate::detokenizer::Vocabulary;
 use crate::error::Error;
+use crate::grammar;
 use crate::text_stream::{End, Finish, Generated, TextToken};
 use crate::validation::{Dialect, Parameters, SchedulingHints};
 
@@ -114,6 +115,7 @@ impl GenerateParameters {
             top_n_tokens: self.top_n_tokens,
             prompt_logprobs: self.decoder_input_details.unwrap_or(false),
             logit_bias: Vec::new(),
+            grammar: self.grammar.as_ref().map_or(Ok(None), grammar::from_native)?,
             hints: SchedulingHints {
                 caller,
                 priority: self.priority,
@@ -126,7 +128,6 @@ impl GenerateParameters {
 
     fn refuse_what_is_not_built(&self) -> Result<(), Error> {
         match self {
-            Self { grammar: Some(_), .. } => Err(Error::NotSupported("grammar")),
             Self { watermark: Some(true), .. } => Err(Error::NotSupported("watermark")),
             Self { adapter_id: Some(_), .. } => Err(Error::NotSupported("adapter_id")),
             _ => Ok(()),

@@ -1,21 +1,18 @@
 //! Text to tokens, on a few threads off the event loop with a bounded queue. Tokens to text is `detokenizer`.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::Arc;
 
 use thiserror::Error;
-use tokio::sync::oneshot;
 
 use crate::detokenizer::Vocabulary;
 use crate::error::Error;
+use crate::workers::{NoResult, Workers, WorkersConfig};
 
 /// Prompts that may wait for a thread. At a millisecond each this is a second of work for two threads.
 const MAX_WAITING: usize = 1024;
-
-type Job = Box<dyn FnOnce() + Send>;
+/// Schemas of tools are measured by recursion, up to a thousand levels.
+const STACK_BYTES: usize = 8 << 20;
 
 /// Why there is no tokenizer.
 #[derive(Debug, Error)]
@@ -37,7 +34,7 @@ pub enum TokenizerError {
 #[derive(Clone)]
 pub struct Tokenizer {
     vocabulary: Arc<Vocabulary>,
-    jobs: SyncSender<Job>,
+    workers: Workers,
 }
 
 /// A token of a text, with the bytes of the text it covers.
@@ -65,9 +62,13 @@ impl Tokenizer {
         tokenizer.with_padding(None);
         // Without parameters there is nothing to be wrong with.
         let _ = tokenizer.with_truncation(None);
-        let (jobs, queue) = sync_channel(MAX_WAITING);
-        start_workers(num_workers, queue)?;
-        Ok(Self { vocabulary: Arc::new(Vocabulary::new(tokenizer)), jobs })
+        let workers = Workers::start(&WorkersConfig {
+            name: "tokenizer",
+            threads: num_workers,
+            max_waiting: MAX_WAITING,
+            stack_bytes: STACK_BYTES,
+        })?;
+        Ok(Self { vocabulary: Arc::new(Vocabulary::new(tokenizer)), workers })
     }
 
     /// The vocabulary.
@@ -99,33 +100,11 @@ impl Tokenizer {
         &self,
         work: impl FnOnce(&Vocabulary) -> Result<R, Error> + Send + 'static,
     ) -> Result<R, Error> {
-        let (reply, result) = oneshot::channel();
         let vocabulary = self.vocabulary.clone();
-        let job: Job = Box::new(move || {
-            // Nobody listens any more when the client has left.
-            let _ = reply.send(work(&vocabulary));
-        });
-        self.jobs.try_send(job).map_err(|_| Error::TokenizerBusy { limit: MAX_WAITING })?;
-        // Without a reply the work panicked: a bug, and this request's alone.
-        result.await.unwrap_or(Err(Error::Internal))
-    }
-}
-
-fn start_workers(num_workers: u32, queue: Receiver<Job>) -> Result<(), TokenizerError> {
-    let queue = Arc::new(Mutex::new(queue));
-    for number in 0..num_workers.max(1) {
-        let queue = queue.clone();
-        thread::Builder::new().name(format!("tokenizer-{number}")).spawn(move || work_on(&queue))?;
-    }
-    Ok(())
-}
-
-fn work_on(queue: &Mutex<Receiver<Job>>) {
-    loop {
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(job) = job else { return };
-        if catch_unwind(AssertUnwindSafe(job)).is_err() {
-            tracing::error!("a tokenizer job panicked; its request fails");
+        match self.workers.run(move || work(&vocabulary)).await {
+            Ok(result) => result,
+            Err(NoResult::Busy) => Err(Error::TokenizerBusy { limit: MAX_WAITING }),
+            Err(NoResult::Panicked) => Err(Error::Internal),
         }
     }
 }
@@ -246,30 +225,6 @@ mod tests {
         let failed = tokenizer.run::<()>(|_| panic!("a bug")).await;
         assert_eq!(failed, Err(Error::Internal));
         assert!(!tokenizer.encode("the".to_owned()).await.unwrap().is_empty());
-    }
-
-    #[tokio::test]
-    async fn a_full_queue_refuses_at_once() {
-        let tokenizer = tokenizer();
-        let (release, blocked) = std::sync::mpsc::channel::<()>();
-        let (started, is_running) = oneshot::channel();
-        let first = tokenizer.clone();
-        tokio::spawn(async move {
-            first
-                .run(move |_| {
-                    let _ = started.send(());
-                    let _ = blocked.recv();
-                    Ok(())
-                })
-                .await
-        });
-        is_running.await.unwrap();
-        let mut waiting =
-            futures::future::join_all((0..=MAX_WAITING).map(|_| tokenizer.encode("a".to_owned())));
-        assert!(futures::poll!(&mut waiting).is_pending());
-        release.send(()).unwrap();
-        let refused = waiting.await.into_iter().filter(Result::is_err).count();
-        assert_eq!(refused, 1);
     }
 
     #[test]

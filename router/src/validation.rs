@@ -11,7 +11,7 @@ pub use scheduling::SchedulingHints;
 
 use crate::error::Error;
 use crate::limits::RequestLimits;
-use crate::scheduler::{NewRequest, SamplingParams};
+use crate::scheduler::{Grammar, NewRequest, SamplingParams};
 
 const MAX_STOP_BYTES: usize = 4096;
 
@@ -36,6 +36,8 @@ impl Dialect {
     pub fn name(self, native: &'static str) -> &'static str {
         match (self, native) {
             (Self::Native, name) => name,
+            (Self::Completions | Self::Chat, "grammar") => "response_format",
+            (Self::Responses, "grammar") => "text.format",
             (Self::Completions, "inputs") => "prompt",
             (Self::Chat | Self::Messages, "inputs") => "messages",
             (Self::Responses, "inputs") => "input",
@@ -76,6 +78,7 @@ pub struct Parameters {
     pub top_n_tokens: Option<u64>,
     pub prompt_logprobs: bool,
     pub logit_bias: Vec<(u64, f64)>,
+    pub grammar: Option<Grammar>,
     pub hints: SchedulingHints,
 }
 
@@ -107,10 +110,24 @@ pub struct ValidRequest {
     sampling: SamplingParams,
     seed: Option<u64>,
     ignore_eos: bool,
+    grammar: Option<Grammar>,
     scheduling: Scheduling,
 }
 
 impl ValidRequest {
+    /// The same with its output constrained. A grammar ends with the model's end of sequence, so it must be possible.
+    pub fn constrained(self, grammar: Grammar, dialect: Dialect) -> Result<Self, Error> {
+        let refuse = |name: &'static str| {
+            let message = format!("`{name}` cannot go together with a constrained output");
+            Err(Error::invalid(name, message))
+        };
+        match () {
+            () if self.ignore_eos => refuse("ignore_eos"),
+            () if self.sampling.min_new_tokens > 0 => refuse(dialect.name("min_new_tokens")),
+            () => Ok(Self { grammar: Some(grammar), ..self }),
+        }
+    }
+
     /// One of its sequences; `random` is the seed where the client gave none. Nothing is drawn in a greedy one.
     pub fn sequence(&self, number: u32, random: u64) -> NewRequest {
         let seed = match self.seed {
@@ -120,7 +137,8 @@ impl ValidRequest {
         };
         let sampling = SamplingParams { seed, ..self.sampling.clone() };
         let request = NewRequest::new(self.prompt.clone(), self.max_new_tokens, sampling);
-        self.scheduling.apply(NewRequest { ignore_eos: self.ignore_eos, ..request })
+        let (ignore_eos, grammar) = (self.ignore_eos, self.grammar.clone());
+        self.scheduling.apply(NewRequest { ignore_eos, grammar, ..request })
     }
 }
 
@@ -178,6 +196,7 @@ impl Checked {
             sampling: self.sampling,
             seed: self.seed,
             ignore_eos: self.ignore_eos,
+            grammar: None,
             scheduling: self.scheduling,
         })
     }

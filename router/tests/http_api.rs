@@ -459,11 +459,7 @@ async fn what_cannot_fit_is_refused_before_it_is_tokenized() {
 #[tokio::test]
 async fn what_is_not_built_is_refused_by_name() {
     let server = Server::start();
-    let cases = [
-        ("grammar", json!({"type": "regex", "value": "a"})),
-        ("watermark", json!(true)),
-        ("adapter_id", json!("lora")),
-    ];
+    let cases = [("watermark", json!(true)), ("adapter_id", json!("lora"))];
     for (name, value) in cases {
         let answer = server.post("/generate", json!({"inputs": "a", "parameters": {name: value}})).await;
         let message = format!("Input validation error: `{name}` is not supported yet");
@@ -471,6 +467,40 @@ async fn what_is_not_built_is_refused_by_name() {
     }
     let suffix = server.post("/v1/completions", json!({"prompt": "a", "suffix": "b"})).await;
     assert_eq!(suffix.json()["error"]["param"], "suffix");
+}
+
+#[tokio::test]
+async fn a_grammar_that_cannot_be_used_is_refused_in_the_words_of_each_family() {
+    let server = Server::start();
+    let schema = json!({"type": "array", "uniqueItems": true});
+    let parameters = json!({"grammar": {"type": "json", "value": schema}});
+    let native = server.post("/generate", json!({"inputs": "a", "parameters": parameters})).await;
+    let (status, body) = error(&native);
+    assert_eq!((status, &body["error_type"]), (422, &json!("grammar")));
+    assert!(body["error"].as_str().unwrap().contains("uniqueItems"), "{body}");
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    let messages = json!([{"role": "user", "content": "a"}]);
+    let request = json!({"messages": messages, "response_format": format, "stream": true});
+    let chat = server.post("/v1/chat/completions", request).await;
+    let (status, body) = error(&chat);
+    assert_eq!((status, &body["error"]["param"]), (400, &json!("response_format")));
+    assert!(body["error"]["message"].as_str().unwrap().contains("uniqueItems"), "{body}");
+}
+
+#[tokio::test]
+async fn a_constrained_output_ends_when_it_is_complete() {
+    let server = Server::start();
+    let grammar = json!({"type": "regex", "value": "a+"});
+    for (name, value) in [("ignore_eos", json!(true)), ("min_new_tokens", json!(1))] {
+        let parameters = json!({"grammar": grammar, name: value});
+        let answer = server.post("/generate", json!({"inputs": "a", "parameters": parameters})).await;
+        let message =
+            format!("Input validation error: `{name}` cannot go together with a constrained output");
+        assert_eq!(error(&answer), (422, json!({"error": message, "error_type": "validation"})));
+    }
+    let parameters = json!({"grammar": grammar, "max_new_tokens": 3});
+    let answer = server.post("/generate", json!({"inputs": "a", "parameters": parameters})).await;
+    assert_eq!(answer.status, StatusCode::OK);
 }
 
 #[tokio::test]

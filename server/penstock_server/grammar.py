@@ -6,6 +6,7 @@ on one thread, in order of submission: build, mask and advance need no locks, an
 
 import importlib.util
 import json
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,6 +20,10 @@ from penstock_server.plan import Admit, ErrorCode, Grammar
 from penstock_server.step import SampledRow
 
 _TOKENIZER = "tokenizer.json"
+# Of 1 to 2 kB each; the router checks a grammar under the same limits (grammar/compiler.rs).
+_MAX_LEXER_STATES = 50_000
+# Schemas are compiled by recursion; the router bounds the levels for this (grammar/schema.rs).
+_STACK_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class Grammars:
         self._eos_token_ids = eos_token_ids
         self._matchers: dict[int, Future[Any]] = {}
         self._tokenizer: Any = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        self._thread = _start_thread()
 
     def clear(self) -> None:
         """Forget every matcher."""
@@ -77,7 +82,7 @@ class Grammars:
                 self._thread.submit(_consume, self._matchers[rows[number].slot], token_ids[number])
 
     def _build(self, grammar: Grammar, generated: list[int]) -> Any:
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
         builders: dict[str, Callable[[str], str]] = {
             "json_schema": LLMatcher.grammar_from_json_schema,
@@ -88,7 +93,9 @@ class Grammars:
             raise ValueError("unknown kind of grammar")
         if self._tokenizer is None:
             self._tokenizer = self._load_tokenizer()
-        matcher = LLMatcher(self._tokenizer, builders[grammar.kind](grammar.text), log_level=0)
+        limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+        text = builders[grammar.kind](grammar.text)
+        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
         if generated:
             matcher.consume_tokens(generated)
         return matcher
@@ -112,6 +119,17 @@ class Grammars:
                 masks.errors[number] = error
                 bits.fill_(-1)  # the row is not used; anything that can be sampled will do
         return masks
+
+
+def _start_thread() -> ThreadPoolExecutor:
+    """One thread with a large stack: threads take the size that is set while they start."""
+    usual = threading.stack_size(_STACK_BYTES)
+    try:
+        thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        thread.submit(lambda: None).result()
+    finally:
+        threading.stack_size(usual)
+    return thread
 
 
 def _is_installed() -> bool:

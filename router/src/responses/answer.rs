@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::assistant::AssistantMessage;
 use crate::metrics::SequenceTimes;
 use crate::text_stream::Finish;
 
@@ -17,6 +18,9 @@ pub struct Settings {
     pub top_p: f64,
     pub text: Value,
     pub metadata: Map<String, Value>,
+    pub tools: Vec<Map<String, Value>>,
+    pub tool_choice: Value,
+    pub parallel_tool_calls: bool,
 }
 
 /// The answer.
@@ -34,9 +38,6 @@ pub struct ResponseObject {
     pub usage: Option<ResponseUsage>,
     #[serde(flatten)]
     pub settings: Settings,
-    pub tools: Vec<Value>,
-    pub tool_choice: &'static str,
-    pub parallel_tool_calls: bool,
     pub previous_response_id: Option<String>,
     pub store: bool,
     pub truncation: &'static str,
@@ -53,7 +54,17 @@ pub struct IncompleteDetails {
 #[serde(tag = "type", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub enum OutputItem {
+    Reasoning { id: String, summary: Vec<Value>, content: Vec<ReasoningText> },
     Message { id: String, status: &'static str, role: &'static str, content: Vec<OutputText> },
+    FunctionCall { id: String, call_id: String, name: String, arguments: String, status: &'static str },
+}
+
+/// What the model thought.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[serde(tag = "type", rename = "reasoning_text")]
+pub struct ReasoningText {
+    /// In its own words.
+    pub text: String,
 }
 
 /// A text of the answer.
@@ -89,10 +100,54 @@ pub struct OutputTokensDetails {
     pub reasoning_tokens: u32,
 }
 
+/// The id of an answer or of a part of one.
+pub fn new_id(prefix: &str) -> String {
+    format!("{prefix}_{:032x}", rand::random::<u128>())
+}
+
 impl OutputItem {
     /// What the assistant says.
-    pub fn message(id: &str, status: &'static str, content: Vec<OutputText>) -> Self {
-        Self::Message { id: id.to_owned(), status, role: "assistant", content }
+    pub fn message(status: &'static str, content: Vec<OutputText>) -> Self {
+        Self::Message { id: new_id("msg"), status, role: "assistant", content }
+    }
+
+    /// What it thought before.
+    pub fn reasoning(text: impl Into<String>) -> Self {
+        let content = vec![ReasoningText { text: text.into() }];
+        Self::Reasoning { id: new_id("rs"), summary: Vec::new(), content }
+    }
+
+    /// What it calls.
+    pub fn function_call(call_id: String, name: String, arguments: String, status: &'static str) -> Self {
+        Self::FunctionCall { id: new_id("fc"), call_id, name, arguments, status }
+    }
+
+    /// The parts of a whole message, in the order in which models write them.
+    pub fn of_message(message: AssistantMessage, status: &'static str) -> Vec<Self> {
+        let has_calls = !message.tool_calls.is_empty();
+        let reasoning = message.reasoning_content.map(Self::reasoning);
+        let text = message.content.filter(|text| !text.is_empty() || !has_calls);
+        let text = text.map(|text| Self::message(status, vec![OutputText::new(text)]));
+        let calls = message.tool_calls.into_iter();
+        let calls = calls
+            .map(|call| Self::function_call(call.id, call.function.name, call.function.arguments, status));
+        reasoning.into_iter().chain(text).chain(calls).collect()
+    }
+
+    /// What it is called.
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Reasoning { id, .. } | Self::Message { id, .. } | Self::FunctionCall { id, .. } => id,
+        }
+    }
+
+    /// The same, ended.
+    pub fn with_status(mut self, ended: &'static str) -> Self {
+        match &mut self {
+            Self::Message { status, .. } | Self::FunctionCall { status, .. } => *status = ended,
+            Self::Reasoning { .. } => {}
+        }
+        self
     }
 }
 
@@ -130,9 +185,6 @@ impl ResponseObject {
             output: Vec::new(),
             usage: None,
             settings,
-            tools: Vec::new(),
-            tool_choice: "auto",
-            parallel_tool_calls: true,
             previous_response_id: None,
             store: false,
             truncation: "disabled",
@@ -148,17 +200,10 @@ impl ResponseObject {
     }
 
     /// Puts in all that is known at the end.
-    pub fn finish(
-        &mut self,
-        finish: Finish,
-        output: Vec<OutputItem>,
-        prompt_len: usize,
-        times: &SequenceTimes,
-    ) {
+    pub fn finish(&mut self, finish: Finish, prompt_len: usize, times: &SequenceTimes) {
         self.status = Self::status_of(finish);
         let is_cut = finish == Finish::Length;
         self.incomplete_details = is_cut.then_some(IncompleteDetails { reason: "max_output_tokens" });
-        self.output = output;
         self.usage = Some(ResponseUsage::new(prompt_len, times));
     }
 }

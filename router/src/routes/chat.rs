@@ -7,13 +7,15 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::app::AppState;
+use crate::assistant::{AssistantMessage, AssistantWriter, Delta};
 use crate::body::Body;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::inference::{Prepared, Prompt};
 use crate::logprobs::ChatLogprobs;
 use crate::metrics::RequestGuard;
-use crate::openai::{Answer, ChatRequest, Head, StreamOptions, Usage, finish_reason};
+use crate::openai::{Answer, ChatRequest, Head, StreamOptions, Usage};
+use crate::reply::ReplyFormat;
 use crate::response_headers::{Times, early};
 use crate::sse::{self, Encoder};
 use crate::text_stream::{Generated, TextEvent, TextToken};
@@ -72,7 +74,8 @@ async fn whole(
     }
     let head = app.openai_head("chatcmpl", "chat.completion");
     let choices = sequences.into_iter().enumerate();
-    let choices = choices.map(|(index, sequence)| choice(app, index, sequence, wishes)).collect();
+    let choices =
+        choices.map(|(index, sequence)| choice(app, &prepared.reply, index, sequence, wishes)).collect();
     Ok((headers, Json(Answer { head: &head, choices, usage: Some(usage) })).into_response())
 }
 
@@ -93,13 +96,7 @@ pub(super) struct Choice {
     finish_reason: &'static str,
 }
 
-#[derive(Serialize, ToSchema)]
-struct AssistantMessage {
-    role: &'static str,
-    content: String,
-}
-
-fn choice(app: &AppState, index: usize, sequence: Generated, wishes: Wishes) -> Choice {
+fn choice(app: &AppState, reply: &ReplyFormat, index: usize, sequence: Generated, wishes: Wishes) -> Choice {
     let logprobs = wishes.logprobs.then(|| {
         let mut logprobs = ChatLogprobs::default();
         for token in &sequence.tokens {
@@ -107,12 +104,9 @@ fn choice(app: &AppState, index: usize, sequence: Generated, wishes: Wishes) -> 
         }
         logprobs
     });
-    Choice {
-        index,
-        message: AssistantMessage { role: "assistant", content: sequence.end.text },
-        logprobs,
-        finish_reason: finish_reason(sequence.end.finish),
-    }
+    let mut writer = AssistantWriter::new(reply);
+    let message = writer.message(&sequence.end.text);
+    Choice { index, message, logprobs, finish_reason: writer.finish_reason(sequence.end.finish) }
 }
 
 async fn stream(
@@ -126,10 +120,10 @@ async fn stream(
     let started = async {
         let prepared = app.prepare(prompt, parameters).await?;
         let sequences = app.start(&prepared, guard.started()).await?;
-        Ok((sequences, prepared.request.prompt.len()))
+        Ok((sequences, prepared))
     };
-    let (sequences, prompt_len) = started.await.inspect_err(|error| guard.fail(error))?;
-    let encoder = ChatEncoder::new(app, sequences.len(), prompt_len, wishes);
+    let (sequences, prepared) = started.await.inspect_err(|error| guard.fail(error))?;
+    let encoder = ChatEncoder::new(app, sequences.len(), &prepared, wishes);
     Ok(sse::respond(sequences, encoder, guard, app.shutdown.clone(), headers))
 }
 
@@ -141,32 +135,35 @@ struct ChunkChoice {
     finish_reason: Option<&'static str>,
 }
 
-#[derive(Default, Serialize)]
-struct Delta {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    role: Option<&'static str>,
-    content: String,
-}
-
 struct ChatEncoder {
     head: Head,
     tokenizer: Tokenizer,
     wishes: Wishes,
     usage: Usage,
-    /// Log probabilities of tokens whose text is held back, by choice.
-    logprobs: Vec<ChatLogprobs>,
+    choices: Vec<OpenChoice>,
+}
+
+/// A choice under way.
+struct OpenChoice {
+    writer: AssistantWriter,
+    /// Log probabilities of tokens whose text is held back.
+    logprobs: ChatLogprobs,
 }
 
 impl ChatEncoder {
-    fn new(app: &AppState, num_choices: usize, prompt_len: usize, wishes: Wishes) -> Self {
+    fn new(app: &AppState, num_choices: usize, prepared: &Prepared, wishes: Wishes) -> Self {
         let mut usage = Usage::default();
-        usage.add_prompt(prompt_len);
+        usage.add_prompt(prepared.request.prompt.len());
+        let open = |_| OpenChoice {
+            writer: AssistantWriter::new(&prepared.reply),
+            logprobs: ChatLogprobs::default(),
+        };
         Self {
             head: app.openai_head("chatcmpl", "chat.completion.chunk"),
             tokenizer: app.tokenizer.clone(),
             wishes,
             usage,
-            logprobs: vec![ChatLogprobs::default(); num_choices],
+            choices: (0..num_choices).map(open).collect(),
         }
     }
 
@@ -177,21 +174,26 @@ impl ChatEncoder {
 
     fn token(&mut self, index: usize, token: TextToken) -> Vec<String> {
         self.usage.add_completion(1);
+        let choice = &mut self.choices[index];
         if self.wishes.logprobs {
-            self.logprobs[index].push(self.tokenizer.vocabulary(), &token);
+            choice.logprobs.push(self.tokenizer.vocabulary(), &token);
         }
+        let mut delta = choice.writer.delta(&token.delta, token.end.is_some());
         if let Some(end) = &token.end {
             self.usage.add_cached(&end.times);
-        } else if token.delta.is_empty() {
+        } else if delta.is_empty() {
             return Vec::new();
         }
-        let choice = ChunkChoice {
+        if delta.is_empty() {
+            delta.content = Some(String::new());
+        }
+        let chunk = ChunkChoice {
             index,
-            delta: Delta { role: None, content: token.delta },
-            logprobs: self.wishes.logprobs.then(|| std::mem::take(&mut self.logprobs[index])),
-            finish_reason: token.end.map(|end| finish_reason(end.finish)),
+            delta,
+            logprobs: self.wishes.logprobs.then(|| std::mem::take(&mut choice.logprobs)),
+            finish_reason: token.end.map(|end| choice.writer.finish_reason(end.finish)),
         };
-        vec![self.chunk(vec![choice], None)]
+        vec![self.chunk(vec![chunk], None)]
     }
 }
 
@@ -200,10 +202,11 @@ impl Encoder for ChatEncoder {
 
     fn begin(&mut self) -> Vec<String> {
         let opening = |index| {
-            let delta = Delta { role: Some("assistant"), content: String::new() };
+            let content = Some(String::new());
+            let delta = Delta { role: Some("assistant"), content, ..Delta::default() };
             self.chunk(vec![ChunkChoice { index, delta, logprobs: None, finish_reason: None }], None)
         };
-        (0..self.logprobs.len()).map(opening).collect()
+        (0..self.choices.len()).map(opening).collect()
     }
 
     fn event(&mut self, sequence: usize, event: TextEvent) -> Vec<String> {

@@ -3,18 +3,17 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
 
-use crate::anthropic::{MessagesRequest, MessagesResponse, OutputBlock, Usage, stop_reason};
+use crate::anthropic::{MessagesEncoder, MessagesRequest, MessagesResponse, OutputBlock, Usage, stop_reason};
 use crate::app::AppState;
+use crate::assistant::AssistantWriter;
 use crate::body::Body;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::inference::Prompt;
 use crate::metrics::{RequestGuard, SequenceTimes};
 use crate::response_headers::early;
-use crate::sse::{self, Encoder, Frame};
-use crate::text_stream::{End, TextEvent};
+use crate::sse;
 use crate::validation::{Dialect, Parameters};
 
 /// `POST /v1/messages`
@@ -46,12 +45,11 @@ async fn whole(
     let prepared = app.prepare(prompt, parameters).await?;
     let sequence = app.complete(&prepared, guard.started()).await?.pop().ok_or(Error::Incomplete)?;
     let usage = Usage::new(prepared.request.prompt.len(), &sequence.end.times);
+    let mut writer = AssistantWriter::new(&prepared.reply);
     let mut answer = opening(app, usage);
-    answer.stop_reason = Some(stop_reason(&sequence.end));
+    answer.content = OutputBlock::of_message(writer.message(&sequence.end.text));
+    answer.stop_reason = Some(stop_reason(&writer, &sequence.end));
     answer.stop_sequence = sequence.end.stop_string;
-    if !sequence.end.text.is_empty() {
-        answer.content.push(OutputBlock::Text { text: sequence.end.text });
-    }
     Ok((headers, Json(answer)).into_response())
 }
 
@@ -79,68 +77,11 @@ async fn stream(
     let started = async {
         let prepared = app.prepare(prompt, parameters).await?;
         let sequences = app.start(&prepared, guard.started()).await?;
-        Ok((sequences, prepared.request.prompt.len()))
+        Ok((sequences, prepared))
     };
-    let (sequences, prompt_len) = started.await.inspect_err(|error| guard.fail(error))?;
+    let (sequences, prepared) = started.await.inspect_err(|error| guard.fail(error))?;
+    let prompt_len = prepared.request.prompt.len();
     let answer = opening(app, Usage::new(prompt_len, &SequenceTimes::default()));
-    let encoder = MessagesEncoder { answer, prompt_len, is_open: false };
+    let encoder = MessagesEncoder::new(answer, prompt_len, AssistantWriter::new(&prepared.reply));
     Ok(sse::respond(sequences, encoder, guard, app.shutdown.clone(), headers))
-}
-
-/// The one block of text is opened by its first piece, so that an empty answer has none.
-struct MessagesEncoder {
-    answer: MessagesResponse,
-    prompt_len: usize,
-    is_open: bool,
-}
-
-fn frame(event: &'static str, mut data: Value) -> Frame {
-    data["type"] = event.into();
-    Frame::named(event, data.to_string())
-}
-
-impl MessagesEncoder {
-    fn text(&mut self, text: &str) -> Vec<Frame> {
-        if text.is_empty() {
-            return Vec::new();
-        }
-        let mut frames = Vec::new();
-        if !std::mem::replace(&mut self.is_open, true) {
-            let block = json!({ "index": 0, "content_block": OutputBlock::Text { text: String::new() } });
-            frames.push(frame("content_block_start", block));
-        }
-        let delta = json!({ "index": 0, "delta": { "type": "text_delta", "text": text } });
-        frames.push(frame("content_block_delta", delta));
-        frames
-    }
-
-    fn close(&mut self, end: &End) -> Vec<Frame> {
-        let is_open = std::mem::take(&mut self.is_open);
-        let block = is_open.then(|| frame("content_block_stop", json!({ "index": 0 })));
-        let delta = json!({
-            "delta": { "stop_reason": stop_reason(end), "stop_sequence": end.stop_string },
-            "usage": Usage::new(self.prompt_len, &end.times),
-        });
-        let close = [frame("message_delta", delta), frame("message_stop", json!({}))];
-        block.into_iter().chain(close).collect()
-    }
-}
-
-impl Encoder for MessagesEncoder {
-    type Line = Frame;
-
-    fn begin(&mut self) -> Vec<Frame> {
-        vec![frame("message_start", json!({ "message": self.answer })), frame("ping", json!({}))]
-    }
-
-    fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<Frame> {
-        let TextEvent::Token(token) = event else { return Vec::new() };
-        let mut frames = self.text(&token.delta);
-        frames.extend(token.end.iter().flat_map(|end| self.close(end)));
-        frames
-    }
-
-    fn error(&mut self, error: &Error) -> Vec<Frame> {
-        vec![Frame::named("error", error.anthropic_body().to_string())]
-    }
 }

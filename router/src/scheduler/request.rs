@@ -114,7 +114,7 @@ impl SamplingParams {
 }
 
 /// A constraint on the output, as text; the shard compiles it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Grammar {
     /// What the text is.
     pub kind: GrammarKind,
@@ -123,7 +123,7 @@ pub struct Grammar {
 }
 
 /// The languages grammars are written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GrammarKind {
     /// A JSON schema.
     JsonSchema,

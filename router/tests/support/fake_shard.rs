@@ -54,7 +54,7 @@ pub fn small_facts() -> EngineFacts {
         max_sequence_len: 200,
         max_step_tokens: 32,
         max_top_logprobs: 5,
-        abilities: vec!["prompt_logprobs".into()],
+        abilities: vec!["prompt_logprobs".into(), "grammar".into()],
     }
 }
 

@@ -17,6 +17,7 @@ use penstock_router::config::Limits;
 use penstock_router::engine::EngineFacts;
 use penstock_router::engine_loop;
 use penstock_router::generation::EngineStatus;
+use penstock_router::grammar::Grammars;
 use penstock_router::limits::RequestLimits;
 use penstock_router::metrics::Metrics;
 use penstock_router::scheduler::SchedulerConfig;
@@ -146,6 +147,8 @@ impl Server {
         let request_limits = RequestLimits::new(&limits, &facts).unwrap();
         let metrics = Metrics::new(request_limits.max_input_tokens, request_limits.max_total_tokens).unwrap();
         let config = SchedulerConfig::new(&facts, limits.max_concurrent_requests);
+        let loaded = Tokenizer::new(tokenizer.clone(), 1).unwrap();
+        let vocabulary = loaded.vocabulary().clone();
         let state = AppState {
             model: Arc::new(ModelInfo {
                 id: "org/tiny".into(),
@@ -153,10 +156,11 @@ impl Server {
                 validation_workers: 1,
             }),
             limits: Arc::new(request_limits),
-            tokenizer: Tokenizer::new(tokenizer.clone(), 1).unwrap(),
+            tokenizer: loaded,
             chat: Some(Arc::new(chat)),
             api_keys: ApiKeys::default(),
             cors: None,
+            grammars: Grammars::new(vocabulary, facts.vocab_size, facts.eos_token_ids.clone()).unwrap(),
             callers: CallerNames::default(),
             engine: engine_loop::spawn(Box::new(engine), config, metrics.clone()),
             metrics,

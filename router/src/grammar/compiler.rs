@@ -1,0 +1,90 @@
+//! One grammar through llguidance, as a shard will build it, to see whether it works.
+
+use std::sync::Arc;
+
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::Value;
+
+use super::schema;
+use crate::detokenizer::Vocabulary;
+use crate::scheduler::{Grammar, GrammarKind};
+
+const MAX_BYTES: usize = 256 << 10;
+/// Of 1 to 2 kB each; as in the shard's `grammar.py`.
+const MAX_LEXER_STATES: usize = 50_000;
+const MAX_REASON_CHARS: usize = 300;
+
+/// A vocabulary as llguidance knows it.
+pub(super) struct Compiler {
+    factory: ParserFactory,
+}
+
+impl Compiler {
+    pub fn new(vocabulary: &Vocabulary, vocab_size: u32, eos_token_ids: &[u32]) -> Result<Self, String> {
+        let no_slices = []; // they make many masks faster; here it is one
+        let trie = trie(vocabulary, vocab_size, eos_token_ids);
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &no_slices);
+        let mut factory = factory.map_err(|error| format!("the tokenizer cannot be constrained: {error}"))?;
+        factory.quiet();
+        *factory.limits_mut() = ParserLimits {
+            max_lexer_states: MAX_LEXER_STATES,
+            verbose_errors: false,
+            ..ParserLimits::default()
+        };
+        Ok(Self { factory })
+    }
+
+    /// Builds it and asks for the first mask.
+    pub fn check(&self, grammar: &Grammar) -> Result<(), String> {
+        let mut matcher = Matcher::new(self.factory.create_parser(parse(grammar)?));
+        let mask = matcher.compute_mask().map_err(|error| in_short(&error.to_string()))?;
+        match mask.is_zero() {
+            true => Err("it allows no output".to_owned()),
+            false => Ok(()),
+        }
+    }
+}
+
+fn parse(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
+    let given = grammar.text.len();
+    if given > MAX_BYTES {
+        return Err(format!("it may have at most {MAX_BYTES} bytes. Given: {given}"));
+    }
+    Ok(match grammar.kind {
+        GrammarKind::Regex => TopLevelGrammar::from_regex(&grammar.text),
+        GrammarKind::Lark => TopLevelGrammar::from_lark(grammar.text.clone()),
+        GrammarKind::JsonSchema => {
+            let schema: Value = serde_json::from_str(&grammar.text).map_err(|error| error.to_string())?;
+            schema::check_size(&schema)?;
+            TopLevelGrammar::from_json_schema(schema)
+        }
+    })
+}
+
+/// As the shard's llguidance sees it: there every added token is a special one, which text never spells.
+fn trie(vocabulary: &Vocabulary, vocab_size: u32, eos_token_ids: &[u32]) -> TokTrie {
+    let added = vocabulary.tokenizer().get_added_tokens_decoder();
+    let spell = |id| match added.get(&id) {
+        Some(token) => [&[TokTrie::SPECIAL_TOKEN_MARKER], token.content.as_bytes()].concat(),
+        None => vocabulary.token_bytes(id),
+    };
+    let words: Vec<Vec<u8>> = (0..vocab_size).map(spell).collect();
+    let eos = eos_token_ids.first().copied().unwrap_or(0);
+    let trie = TokTrie::from(&TokRxInfo::new(vocab_size, eos), &words);
+    match eos_token_ids {
+        [] => trie,
+        ids => trie.with_eos_tokens(ids),
+    }
+}
+
+/// On one line and no longer than a message should be.
+fn in_short(reason: &str) -> String {
+    let line = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MAX_REASON_CHARS) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}

@@ -1,0 +1,180 @@
+//! What clients send as a grammar: TGI's `{"type", "value"}` in `grammar` and in `response_format`, and OpenAI's forms of
+//! the latter.
+
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::scheduler::{Grammar, GrammarKind};
+
+/// Of regular expressions and Lark.
+const MAX_TEXT_BYTES: usize = 32 << 10;
+const WHITESPACE: &str = r" |\n[ \t]{0,24}";
+const TYPES: &str = "text, json_object, json_schema, json, regex, grammar";
+
+/// TGI's `grammar`.
+pub fn from_native(value: &Value) -> Result<Option<Grammar>, Error> {
+    Reader { param: "grammar" }.read(value)
+}
+
+/// OpenAI's `response_format`; TGI's forms are understood, too. `None` is plain text.
+pub fn from_response_format(value: &Value) -> Result<Option<Grammar>, Error> {
+    Reader { param: "response_format" }.read(value)
+}
+
+struct Reader {
+    param: &'static str,
+}
+
+impl Reader {
+    fn read(&self, given: &Value) -> Result<Option<Grammar>, Error> {
+        let Some(kind) = given["type"].as_str() else {
+            return self.refuse(format!("`{}.type` must be one of {TYPES}", self.param));
+        };
+        let value = &given["value"];
+        match kind {
+            "text" => Ok(None),
+            "json_object" | "json" if value.is_null() => Ok(Some(any_object())),
+            "json_object" | "json" => self.schema("value", value).map(Some),
+            "json_schema" => self.json_schema(given).map(Some),
+            "regex" => self.text(GrammarKind::Regex, value).map(Some),
+            "grammar" => self.text(GrammarKind::Lark, value).map(Some),
+            other => {
+                let other: String = other.chars().take(50).collect();
+                self.refuse(format!("`{}.type` must be one of {TYPES}. Given: {other:?}", self.param))
+            }
+        }
+    }
+
+    /// `{"json_schema": {"name", "schema", "strict"}}`, or TGI's `{"value": {"name", "schema"}}`.
+    fn json_schema(&self, given: &Value) -> Result<Grammar, Error> {
+        let (place, named) = match &given["json_schema"] {
+            Value::Null => ("value", &given["value"]),
+            named => ("json_schema", named),
+        };
+        match (named, &named["schema"]) {
+            (Value::Object(_), Value::Null) => Ok(any_object()),
+            (Value::Object(_), schema) => self.schema(&format!("{place}.schema"), schema),
+            _ => self.refuse(format!("`{}.{place}` must be an object with a `schema`", self.param)),
+        }
+    }
+
+    /// A schema, or the text of one.
+    fn schema(&self, place: &str, schema: &Value) -> Result<Grammar, Error> {
+        let parsed = match schema {
+            Value::String(text) => serde_json::from_str(text).ok(),
+            other => Some(other.clone()),
+        };
+        match parsed {
+            Some(schema @ (Value::Object(_) | Value::Bool(_))) => Ok(json_schema(schema)),
+            _ => self.refuse(format!("`{}.{place}` must be a JSON schema", self.param)),
+        }
+    }
+
+    fn text(&self, kind: GrammarKind, value: &Value) -> Result<Grammar, Error> {
+        match value.as_str() {
+            Some(text) if text.len() > MAX_TEXT_BYTES => {
+                let given = text.len();
+                self.refuse(format!(
+                    "`{}.value` may have at most {MAX_TEXT_BYTES} bytes. Given: {given}",
+                    self.param
+                ))
+            }
+            // What is embedded would not be measured.
+            Some(text) if kind == GrammarKind::Lark && text.contains('%') => {
+                self.refuse(format!("`{}.value` may hold no directives (`%json`, `%ignore` ..)", self.param))
+            }
+            Some(text) if !text.is_empty() => Ok(Grammar { kind, text: text.to_owned() }),
+            _ => self.refuse(format!("`{}.value` must be a string that is not empty", self.param)),
+        }
+    }
+
+    fn refuse<T>(&self, message: String) -> Result<T, Error> {
+        Err(Error::invalid(self.param, message))
+    }
+}
+
+fn any_object() -> Grammar {
+    json_schema(json!({ "type": "object" }))
+}
+
+/// What llguidance reads from a schema: a client's would turn checks off. Room for any layout, but not for spaces
+/// without end, in which small models lose themselves.
+fn settings() -> Value {
+    json!({ "whitespace_pattern": WHITESPACE })
+}
+
+fn json_schema(schema: Value) -> Grammar {
+    Grammar { kind: GrammarKind::JsonSchema, text: with_settings(schema).to_string() }
+}
+
+/// A schema with our settings.
+pub(super) fn with_settings(mut schema: Value) -> Value {
+    if let Value::Object(fields) = &mut schema {
+        fields.insert("x-guidance".to_owned(), settings());
+    }
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema_in(value: Value) -> Value {
+        let text = from_response_format(&value).unwrap().unwrap().text;
+        let mut schema: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(schema["x-guidance"].take(), settings());
+        schema.as_object_mut().unwrap().shift_remove("x-guidance");
+        schema
+    }
+
+    #[test]
+    fn every_way_to_give_a_schema_is_understood() {
+        let schema = json!({"type": "integer"});
+        for format in [
+            json!({"type": "json", "value": schema}),
+            json!({"type": "json", "value": schema.to_string()}),
+            json!({"type": "json_object", "value": schema}),
+            json!({"type": "json_schema", "value": {"name": "n", "schema": schema}}),
+            json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": true}}),
+        ] {
+            assert_eq!(schema_in(format), schema);
+        }
+        assert_eq!(schema_in(json!({"type": "json_object"})), json!({"type": "object"}));
+        assert_eq!(from_response_format(&json!({"type": "text"})), Ok(None));
+    }
+
+    #[test]
+    fn regex_and_grammar_are_text() {
+        let regex = Grammar { kind: GrammarKind::Regex, text: "a+".into() };
+        assert_eq!(from_native(&json!({"type": "regex", "value": "a+"})), Ok(Some(regex)));
+        let lark = from_native(&json!({"type": "grammar", "value": "start: \"a\""})).unwrap().unwrap();
+        assert_eq!(lark.kind, GrammarKind::Lark);
+    }
+
+    #[test]
+    fn settings_of_the_compiler_are_not_taken_from_clients() {
+        let schema = json!({"type": "string", "x-guidance": {"lenient": true}});
+        assert_eq!(schema_in(json!({"type": "json", "value": schema})), json!({"type": "string"}));
+    }
+
+    #[test]
+    fn what_is_none_of_these_is_refused_by_place() {
+        for (format, place) in [
+            (json!({}), "`grammar.type`"),
+            (json!("json"), "`grammar.type`"),
+            (json!({"type": "xml"}), "Given: \"xml\""),
+            (json!({"type": "json", "value": 7}), "`grammar.value`"),
+            (json!({"type": "json", "value": "{"}), "`grammar.value`"),
+            (json!({"type": "json_schema"}), "`grammar.value`"),
+            (json!({"type": "json_schema", "json_schema": {"schema": []}}), "`grammar.json_schema.schema`"),
+            (json!({"type": "regex", "value": ""}), "`grammar.value`"),
+            (json!({"type": "grammar"}), "`grammar.value`"),
+            (json!({"type": "grammar", "value": "start: %json {}"}), "`%json`"),
+            (json!({"type": "regex", "value": "a".repeat(40_000)}), "Given: 40000"),
+        ] {
+            let error = from_native(&format).unwrap_err();
+            assert_eq!(error.param(), Some("grammar"));
+            assert!(error.to_string().contains(place), "{error}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! How much work a JSON schema is, counted before it is compiled: llguidance follows references by recursion and copies
+//! what a reference with siblings points to, so a small text could take all of the stack or of the memory.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+/// Subschemas within each other, references followed.
+const MAX_LEVELS: usize = 1000;
+/// Subschemas, those copied for references included.
+const MAX_SUBSCHEMAS: usize = 10_000;
+/// Entries of one keyword whose alternatives are open at once.
+const MAX_ALTERNATIVES: usize = 500;
+const ALTERNATIVES: [&str; 6] = ["properties", "patternProperties", "anyOf", "oneOf", "allOf", "prefixItems"];
+/// Keywords that constrain nothing: beside these a reference is only followed, not copied.
+const ANNOTATIONS: [&str; 12] = [
+    "$defs",
+    "definitions",
+    "$schema",
+    "$id",
+    "$comment",
+    "$anchor",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "readOnly",
+    "writeOnly",
+];
+
+/// Refuses what is too deep or too large, with the keyword to blame.
+pub(super) fn check_size(schema: &Value) -> Result<(), String> {
+    let mut measure = Measure { root: schema, targets: HashMap::new(), levels: 0, subschemas: 0 };
+    let root = measure.visit(schema, 0)?;
+    measure.add(&root)
+}
+
+/// Of one subschema.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    height: usize,
+    /// With copies.
+    subschemas: usize,
+}
+
+struct Measure<'a> {
+    root: &'a Value,
+    /// Sizes of what references point to; `None` while it is being measured.
+    targets: HashMap<&'a str, Option<Size>>,
+    levels: usize,
+    subschemas: usize,
+}
+
+impl<'a> Measure<'a> {
+    /// Adds what will be compiled by itself. The order in which references are followed is llguidance's business, so
+    /// the levels of all of them count together.
+    fn add(&mut self, size: &Size) -> Result<(), String> {
+        self.levels += size.height;
+        self.subschemas += size.subschemas;
+        check_levels(self.levels)?;
+        check_subschemas(self.subschemas)
+    }
+
+    fn visit(&mut self, value: &'a Value, depth: usize) -> Result<Size, String> {
+        check_levels(depth)?;
+        match value {
+            Value::Object(fields) => self.visit_object(fields, depth),
+            Value::Array(items) => self.visit_all(items.iter(), depth),
+            _ => Ok(Size::default()),
+        }
+    }
+
+    fn visit_object(&mut self, fields: &'a Map<String, Value>, depth: usize) -> Result<Size, String> {
+        check_alternatives(fields)?;
+        let mut size = self.visit_all(fields.values(), depth + 1)?;
+        if let Some(Value::String(reference)) = fields.get("$ref") {
+            let target = self.follow(reference, depth + 1)?;
+            // In an applicator or beside other keywords it is copied.
+            size.subschemas += if is_alone(fields) { 0 } else { target.subschemas };
+        }
+        if let Some(Value::Array(items)) = fields.get("allOf") {
+            size.subschemas += self.copied(items, depth + 1)?;
+        }
+        for keyword in ["anyOf", "oneOf"] {
+            if let (Some(Value::Array(items)), false) = (fields.get(keyword), is_alone(fields)) {
+                size.subschemas += self.copied(items, depth + 1)?;
+            }
+        }
+        check_subschemas(size.subschemas + 1)?;
+        Ok(Size { height: size.height + 1, subschemas: size.subschemas + 1 })
+    }
+
+    fn visit_all(&mut self, values: impl Iterator<Item = &'a Value>, depth: usize) -> Result<Size, String> {
+        let mut all = Size::default();
+        for value in values {
+            let size = self.visit(value, depth)?;
+            all.height = all.height.max(size.height);
+            all.subschemas += size.subschemas;
+        }
+        check_subschemas(all.subschemas)?;
+        Ok(all)
+    }
+
+    /// What the references among these point to, which is merged with their siblings.
+    fn copied(&mut self, items: &'a [Value], depth: usize) -> Result<usize, String> {
+        let mut subschemas = 0;
+        for reference in items.iter().filter_map(|item| item["$ref"].as_str()) {
+            subschemas += self.follow(reference, depth)?.subschemas;
+        }
+        Ok(subschemas)
+    }
+
+    /// Measures a target once. One that is being measured contains itself, and is not copied into itself.
+    fn follow(&mut self, reference: &'a str, depth: usize) -> Result<Size, String> {
+        if let Some(known) = self.targets.get(reference) {
+            return Ok(known.unwrap_or_default());
+        }
+        self.targets.insert(reference, None);
+        // What is named otherwise (by `$id`, by `$anchor`) lies in the same document.
+        let pointer = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer));
+        let size = self.visit(pointer.unwrap_or(self.root), depth)?;
+        self.targets.insert(reference, Some(size));
+        self.add(&size)?;
+        Ok(size)
+    }
+}
+
+fn is_alone(fields: &Map<String, Value>) -> bool {
+    fields.keys().filter(|key| !ANNOTATIONS.contains(&key.as_str())).count() == 1
+}
+
+fn check_alternatives(fields: &Map<String, Value>) -> Result<(), String> {
+    let entries = |keyword: &str| match fields.get(keyword) {
+        Some(Value::Array(items)) => items.len(),
+        Some(Value::Object(entries)) => entries.len(),
+        _ => 0,
+    };
+    let nested = |value: &&Value| value.is_array() || value.is_object();
+    let nested_enum =
+        fields.get("enum").and_then(Value::as_array).map_or(0, |items| items.iter().filter(nested).count());
+    let counts = ALTERNATIVES.map(|keyword| (keyword, entries(keyword)));
+    let counts = counts.into_iter().chain([("objects and arrays in `enum`", nested_enum)]);
+    match counts.into_iter().find(|(_, count)| *count > MAX_ALTERNATIVES) {
+        Some((keyword, count)) => {
+            let keyword = if keyword.contains(' ') { keyword.to_owned() } else { format!("`{keyword}`") };
+            Err(format!("{keyword} may have at most {MAX_ALTERNATIVES} entries. Given: {count}"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_levels(levels: usize) -> Result<(), String> {
+    match levels > MAX_LEVELS {
+        true => Err(format!("its subschemas are nested more than {MAX_LEVELS} deep, `$ref` followed")),
+        false => Ok(()),
+    }
+}
+
+fn check_subschemas(count: usize) -> Result<(), String> {
+    match count > MAX_SUBSCHEMAS {
+        true => Err(format!("it has more than {MAX_SUBSCHEMAS} subschemas, with copies for `$ref`")),
+        false => Ok(()),
+    }
+}

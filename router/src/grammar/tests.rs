@@ -1,0 +1,136 @@
+//! What is refused and why, and what the worst that clients can send costs.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::scheduler::GrammarKind;
+use crate::tokenizer::fixtures::{byte_level, sentencepiece};
+
+fn grammars_of(tokenizer: tokenizers::Tokenizer) -> Grammars {
+    let vocab_size = tokenizer.get_vocab_size(true) as u32;
+    let eos = tokenizer.token_to_id("</s>").unwrap();
+    Grammars::new(Arc::new(Vocabulary::new(tokenizer)), vocab_size, vec![eos]).unwrap()
+}
+
+async fn check(kind: GrammarKind, text: &str) -> Result<(), String> {
+    let grammar = Grammar { kind, text: text.to_owned() };
+    match grammars_of(byte_level()).check(&grammar, "grammar").await {
+        Err(Error::Grammar { param: "grammar", reason }) => Err(reason),
+        other => {
+            other.unwrap();
+            Ok(())
+        }
+    }
+}
+
+async fn check_schema(schema: Value) -> Result<(), String> {
+    check(GrammarKind::JsonSchema, &schema.to_string()).await
+}
+
+#[tokio::test]
+async fn what_works_is_accepted_for_every_kind_of_tokenizer() {
+    for tokenizer in [byte_level(), sentencepiece()] {
+        let grammars = grammars_of(tokenizer);
+        for (kind, text) in [
+            (GrammarKind::JsonSchema, r#"{"type":"object","properties":{"a":{"type":"integer"}}}"#),
+            (GrammarKind::Regex, "[a-z]+/[0-9]{3}"),
+            (GrammarKind::Lark, "start: \"a\" start | \"b\""),
+        ] {
+            let grammar = Grammar { kind, text: text.to_owned() };
+            assert_eq!(grammars.check(&grammar, "grammar").await, Ok(()), "{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_keyword_that_is_not_supported_is_named() {
+    let refused = |schema| async { check_schema(schema).await.unwrap_err() };
+    assert!(refused(json!({"type": "array", "uniqueItems": true})).await.contains("uniqueItems"));
+    assert!(refused(json!({"type": "string", "format": "postcode"})).await.contains("postcode"));
+    assert!(refused(json!({"$ref": "https://example.com/s"})).await.contains("example.com"));
+    assert!(refused(json!({"type": "string", "minLength": 3, "maxLength": 2})).await.contains("minLength"));
+}
+
+#[tokio::test]
+async fn a_broken_expression_is_refused_on_one_line() {
+    for text in ["(a", "a{2,1}", "[z-a]", "(?=a)"] {
+        let reason = check(GrammarKind::Regex, text).await.unwrap_err();
+        assert!(!reason.contains('\n') && reason.chars().count() <= 301, "{reason}");
+    }
+    assert!(check(GrammarKind::Lark, "start: nothing").await.is_err());
+    let long = check(GrammarKind::Regex, &"a".repeat(300_000)).await.unwrap_err();
+    assert_eq!(long, "it may have at most 262144 bytes. Given: 300000");
+}
+
+/// Definitions of which each refers to the next, so often, beside another keyword or alone.
+fn chain(len: usize, fan: usize, copied: bool) -> Value {
+    let definition = |number: usize| {
+        let mut reference = json!({ "$ref": format!("#/$defs/d{}", number + 1) });
+        if copied {
+            reference["type"] = "object".into();
+        }
+        let names = (0..fan).map(|name| (format!("p{name}"), reference.clone()));
+        json!({"type": "object", "properties": names.collect::<serde_json::Map<_, _>>()})
+    };
+    let mut definitions: serde_json::Map<String, Value> =
+        (0..len).map(|number| (format!("d{number}"), definition(number))).collect();
+    definitions.insert(format!("d{len}"), json!({"type": "object"}));
+    json!({"$defs": definitions, "$ref": "#/$defs/d0"})
+}
+
+#[tokio::test]
+async fn recursion_is_fine_but_not_without_end() {
+    let tree = json!({
+        "$defs": {"node": {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/node"}}}}},
+        "$ref": "#/$defs/node",
+    });
+    assert_eq!(check_schema(tree).await, Ok(()));
+    assert_eq!(check_schema(chain(300, 1, false)).await, Ok(()));
+    assert!(check_schema(chain(3000, 1, false)).await.unwrap_err().contains("nested more than 1000 deep"));
+    assert!(check_schema(chain(40, 2, true)).await.unwrap_err().contains("more than 10000 subschemas"));
+}
+
+#[tokio::test]
+async fn hostile_ones_cost_little_and_do_not_stop_the_event_loop() {
+    let names = |count: usize| (0..count).map(|number| format!("value number {number}"));
+    let objects: Vec<Value> = names(10_000).map(|name| json!({ "a": name })).collect();
+    let properties: serde_json::Map<_, _> = names(3000).map(|name| (name, json!({}))).collect();
+    let enumeration = json!({"enum": names(10_000).collect::<Vec<_>>()});
+    for (kind, text, works) in [
+        (GrammarKind::Regex, "(a+)+$".to_owned(), true),
+        (GrammarKind::Regex, "a{1,100000}".to_owned(), true),
+        (GrammarKind::Regex, "((a{1,1000}){1,1000}){1,1000}".to_owned(), true),
+        (GrammarKind::Regex, "(".repeat(1000) + "a" + &")".repeat(1000), false),
+        (
+            GrammarKind::Lark,
+            "start: ".to_owned() + &"(".repeat(10_000) + "\"a\"" + &")".repeat(10_000),
+            false,
+        ),
+        (GrammarKind::JsonSchema, enumeration.to_string(), true),
+        (GrammarKind::JsonSchema, json!({ "enum": objects }).to_string(), false),
+        (GrammarKind::JsonSchema, json!({ "properties": properties }).to_string(), false),
+        (GrammarKind::JsonSchema, r#"{"items":"#.repeat(1000) + "{}" + &"}".repeat(1000), false),
+    ] {
+        let started = Instant::now();
+        let mut ticks = tokio::time::interval(Duration::from_millis(1));
+        let checking = check(kind, &text);
+        tokio::pin!(checking);
+        let mut longest_gap = Duration::ZERO;
+        let mut last = Instant::now();
+        let checked = loop {
+            tokio::select! {
+                checked = &mut checking => break checked,
+                _ = ticks.tick() => {
+                    longest_gap = longest_gap.max(last.elapsed());
+                    last = Instant::now();
+                }
+            }
+        };
+        let shown: String = text.chars().take(40).collect();
+        assert_eq!(checked.is_ok(), works, "{shown}: {checked:?}");
+        assert!(started.elapsed() < DEADLINE, "{shown}: {:?}", started.elapsed());
+        assert!(longest_gap < DEADLINE / 10, "{shown} held the event loop up for {longest_gap:?}");
+    }
+}

@@ -1,0 +1,281 @@
+//! The grammar of a reply that is held to something: reasoning first, if the model thinks, then calls of tools in the
+//! model's own format, or what `response_format` asks for. Written in Lark, in which llguidance embeds JSON schemas.
+
+use serde_json::Value;
+
+use super::format::{ReplyFormat, ReplyStyle, Thinking, ToolFormat};
+use super::{deepseek, hermes, mistral, reasoning};
+use crate::error::Error;
+use crate::grammar;
+use crate::scheduler::{Grammar, GrammarKind};
+use crate::tools::{Function, Tools};
+
+/// A grammar, and whose fault it is if it does not work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Constraint {
+    /// What the reply is held to.
+    pub grammar: Grammar,
+    /// What the client called it.
+    pub param: &'static str,
+    /// If it does not work, the reply is not held to anything.
+    pub is_optional: bool,
+}
+
+/// What is written around calls.
+struct Shape {
+    open: &'static str,
+    before_name: &'static str,
+    after_name: &'static str,
+    after_arguments: &'static str,
+    separator: &'static str,
+    close: &'static str,
+}
+
+const HERMES: Shape = Shape {
+    open: "",
+    before_name: "<tool_call>\n{\"name\": \"",
+    after_name: "\", \"arguments\": ",
+    after_arguments: "}\n</tool_call>",
+    separator: "\n",
+    close: "",
+};
+const MISTRAL: Shape = Shape {
+    open: "[TOOL_CALLS][",
+    before_name: "{\"name\": \"",
+    after_name: "\", \"arguments\": ",
+    after_arguments: "}",
+    separator: ", ",
+    close: "]",
+};
+const MISTRAL_NAMED: Shape = Shape {
+    open: "",
+    before_name: "[TOOL_CALLS]",
+    after_name: "[ARGS]",
+    after_arguments: "",
+    separator: "",
+    close: "",
+};
+const DEEPSEEK: Shape = Shape {
+    open: "<｜tool▁calls▁begin｜>",
+    before_name: "<｜tool▁call▁begin｜>",
+    after_name: "<｜tool▁sep｜>",
+    after_arguments: "<｜tool▁call▁end｜>",
+    separator: "",
+    close: "<｜tool▁calls▁end｜>",
+};
+const DEEPSEEK_FENCED: Shape = Shape {
+    before_name: "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+    after_name: "\n```json\n",
+    after_arguments: "\n```<｜tool▁call▁end｜>",
+    separator: "\n",
+    ..DEEPSEEK
+};
+const JSON: Shape = Shape {
+    open: "",
+    before_name: "{\"name\": \"",
+    after_name: "\", \"parameters\": ",
+    after_arguments: "}",
+    separator: "; ",
+    close: "",
+};
+
+impl ToolFormat {
+    /// The format in which calls are written when they must be: Python's literals have no grammar here, and models that
+    /// write them know JSON, too.
+    pub(super) fn when_required(self) -> Self {
+        match self {
+            Self::Pythonic => Self::Json,
+            other => other,
+        }
+    }
+
+    fn shape(self) -> &'static Shape {
+        match self {
+            Self::Hermes => &HERMES,
+            Self::Mistral => &MISTRAL,
+            Self::MistralNamed => &MISTRAL_NAMED,
+            Self::DeepSeek => &DEEPSEEK,
+            Self::DeepSeekFenced => &DEEPSEEK_FENCED,
+            Self::Json | Self::Pythonic => &JSON,
+        }
+    }
+
+    /// What starts a call and nothing else.
+    fn trigger(self) -> Option<&'static str> {
+        match self {
+            Self::Hermes => Some(hermes::OPEN),
+            Self::Mistral | Self::MistralNamed => Some(mistral::OPEN),
+            Self::DeepSeek | Self::DeepSeekFenced => Some(deepseek::CALLS_BEGIN),
+            Self::Json | Self::Pythonic => None,
+        }
+    }
+}
+
+impl ReplyStyle {
+    /// What a reply is held to, if to anything; the format may change with it.
+    pub fn constrain(
+        &self,
+        format: &mut ReplyFormat,
+        tools: Option<&Tools>,
+        asked: Option<Grammar>,
+    ) -> Result<Option<Constraint>, Error> {
+        let writer = Writer { style: self, thinking: format.thinking };
+        match (tools, asked) {
+            (None, None) => Ok(None),
+            (None, Some(asked)) => {
+                let grammar = match asked.kind {
+                    // It starts as it starts: there is no room for reasoning before it.
+                    GrammarKind::Lark => {
+                        format.thinking = Thinking::Never;
+                        asked
+                    }
+                    _ if format.thinking == Thinking::Never => asked,
+                    _ => lark(writer.after_reasoning(&embedded(&asked))),
+                };
+                Ok(Some(Constraint { grammar, param: "response_format", is_optional: false }))
+            }
+            (Some(tools), None) if tools.is_required => {
+                let calls = self.tools.when_required();
+                format.tools = Some(calls);
+                let body = writer.after_reasoning("calls") + &writer.calls(calls, tools)?;
+                Ok(Some(Constraint { grammar: lark(body), param: "tools", is_optional: false }))
+            }
+            (Some(tools), None) => writer.calls_if_triggered(self.tools, tools),
+            (Some(tools), Some(asked)) if !tools.is_required && asked.kind != GrammarKind::Lark => {
+                let calls = self.tools.when_required();
+                format.tools = Some(calls);
+                let either = writer.after_reasoning(&format!("calls | {}", embedded(&asked)));
+                let grammar = lark(either + &writer.calls(calls, tools)?);
+                Ok(Some(Constraint { grammar, param: "response_format", is_optional: false }))
+            }
+            (Some(_), Some(_)) => {
+                let message = "`response_format` cannot go together with `tools` when a call is required, \
+                               and a grammar not with `tools` at all";
+                Err(Error::invalid("response_format", message))
+            }
+        }
+    }
+}
+
+fn lark(text: String) -> Grammar {
+    Grammar { kind: GrammarKind::Lark, text }
+}
+
+/// A schema or an expression inside a rule.
+fn embedded(grammar: &Grammar) -> String {
+    match grammar.kind {
+        GrammarKind::JsonSchema => format!("%json {}", grammar.text),
+        GrammarKind::Regex => format!("/{}/", llguidance::regex_to_lark(&grammar.text, "")),
+        GrammarKind::Lark => grammar.text.clone(),
+    }
+}
+
+/// Writes rules for one model.
+struct Writer<'a> {
+    style: &'a ReplyStyle,
+    thinking: Thinking,
+}
+
+impl Writer<'_> {
+    /// The start rule, for what may come after reasoning.
+    fn after_reasoning(&self, body: &str) -> String {
+        let rules = match self.thinking {
+            Thinking::Never => return format!("start: {body}\n"),
+            Thinking::Open => "start: thought answer\n".to_owned(),
+            Thinking::Possible => format!("start: ({} thought)? answer\n", self.literal(reasoning::OPEN)),
+        };
+        let thought = self.text_until("thought_end", reasoning::CLOSE);
+        format!(
+            "{rules}answer: {body}\nthought: thought_end (\"\\n\" | \"\\n\\n\")?\n{thought}TEXT: /(.|\\n)*/\n"
+        )
+    }
+
+    /// A rule for any text that ends with the first of this marker.
+    fn text_until(&self, rule: &str, marker: &str) -> String {
+        match self.style.marker_id(marker) {
+            Some(id) => format!("{rule}: TEXT <[{id}]>\n"),
+            None => format!("{rule}[lazy]: TEXT {}\n", quoted(marker)),
+        }
+    }
+
+    /// The rule `calls`: one call, or several.
+    fn calls(&self, format: ToolFormat, tools: &Tools) -> Result<String, Error> {
+        let shape = format.shape();
+        let more = if tools.is_parallel {
+            format!("({} call)*", self.literal(shape.separator))
+        } else {
+            String::new()
+        };
+        let (open, close) = (self.literal(shape.open), self.literal(shape.close));
+        let rules = format!("calls: {open} call {more} {close}\n");
+        Ok(rules + &self.call("call", shape.before_name, shape, tools)?)
+    }
+
+    /// Text until the model starts a call by itself, and from there on a call that is sound.
+    fn calls_if_triggered(&self, format: ToolFormat, tools: &Tools) -> Result<Option<Constraint>, Error> {
+        let (Some(trigger), Thinking::Never) = (format.trigger(), self.thinking) else { return Ok(None) };
+        let shape = format.shape();
+        let triggered = self.text_until("trigger", trigger) + "TEXT: /(.|\\n)*/\n";
+        let text = match shape.open.strip_prefix(trigger) {
+            None => {
+                let first = shape.before_name.strip_prefix(trigger).unwrap_or(shape.before_name);
+                let times = if tools.is_parallel { "*" } else { "?" };
+                format!("start: (trigger call){times} text\ntext: TEXT\n")
+                    + &self.call("call", first, shape, tools)?
+            }
+            Some(opened) => {
+                let calls = self.calls(format, tools)?;
+                let calls = calls.replacen(&self.literal(shape.open), &self.literal(opened), 1);
+                format!("start: trigger calls | text\ntext: TEXT\n{calls}")
+            }
+        };
+        let is_optional = !tools.functions().iter().any(|function| function.is_strict);
+        Ok(Some(Constraint { grammar: lark(text + &triggered), param: "tools", is_optional }))
+    }
+
+    /// A rule for a call of any function.
+    fn call(&self, rule: &str, before_name: &str, shape: &Shape, tools: &Tools) -> Result<String, Error> {
+        let functions = tools.functions();
+        let numbered: Vec<String> = (0..functions.len()).map(|number| format!("{rule}_{number}")).collect();
+        let mut rules = format!("{rule}: {}\n", numbered.join(" | "));
+        for (name, function) in numbered.iter().zip(functions) {
+            let before = self.literal(&[before_name, &function.name, shape.after_name].concat());
+            let after = self.literal(shape.after_arguments);
+            rules += &format!("{name}: {before} {} {after}\n", arguments(function)?);
+        }
+        Ok(rules)
+    }
+
+    /// Text as it is, its markers as the tokens that they are to this tokenizer.
+    fn literal(&self, text: &str) -> String {
+        let markers = self.style.marker_ids.iter();
+        let first = markers.filter_map(|(marker, id)| Some((text.find(marker)?, marker.len(), id))).min();
+        match first {
+            None => quoted(text),
+            Some((at, len, id)) => {
+                let (before, after) = (quoted(&text[..at]), self.literal(&text[at + len..]));
+                format!("{before} <[{id}]> {after}")
+            }
+        }
+    }
+}
+
+fn quoted(text: &str) -> String {
+    if text.is_empty() { String::new() } else { Value::from(text).to_string() }
+}
+
+fn arguments(function: &Function) -> Result<String, Error> {
+    match &function.parameters {
+        None => Ok(quoted("{}")),
+        Some(schema) => {
+            let described = grammar::schema_text(schema).map_err(|reason| {
+                let reason = format!("the parameters of {:?}: {reason}", function.name);
+                Error::Grammar { param: "tools", reason }
+            })?;
+            Ok(format!("%json {described}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! What a reply tells, in order.
+
+/// A piece of a reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplyEvent {
+    /// More of what the model thinks to itself.
+    Reasoning(String),
+    /// More of what it says.
+    Text(String),
+    /// It calls a function; its arguments follow.
+    Call {
+        /// The function.
+        name: String,
+    },
+    /// More of the arguments of the last call, as JSON.
+    Arguments(String),
+}
+
+/// Events not yet told. Pieces of the same kind become one.
+#[derive(Debug, Default)]
+pub(super) struct Events(Vec<ReplyEvent>);
+
+impl Events {
+    pub fn text(&mut self, more: &str) {
+        match self.0.last_mut() {
+            _ if more.is_empty() => {}
+            Some(ReplyEvent::Text(text)) => text.push_str(more),
+            _ => self.0.push(ReplyEvent::Text(more.to_owned())),
+        }
+    }
+
+    pub fn reasoning(&mut self, more: &str) {
+        match self.0.last_mut() {
+            _ if more.is_empty() => {}
+            Some(ReplyEvent::Reasoning(text)) => text.push_str(more),
+            _ => self.0.push(ReplyEvent::Reasoning(more.to_owned())),
+        }
+    }
+
+    pub fn arguments(&mut self, more: &str) {
+        match self.0.last_mut() {
+            _ if more.is_empty() => {}
+            Some(ReplyEvent::Arguments(text)) => text.push_str(more),
+            _ => self.0.push(ReplyEvent::Arguments(more.to_owned())),
+        }
+    }
+
+    pub fn call(&mut self, name: String) {
+        self.0.push(ReplyEvent::Call { name });
+    }
+
+    pub fn take(&mut self) -> Vec<ReplyEvent> {
+        std::mem::take(&mut self.0)
+    }
+}

@@ -1,0 +1,113 @@
+//! Reasoning between `<think>` and `</think>` before the answer.
+
+use super::events::Events;
+use super::format::Thinking;
+use super::marker::Watch;
+
+pub(super) const OPEN: &str = "<think>";
+pub(super) const CLOSE: &str = "</think>";
+
+/// Takes the reasoning off the start of a reply.
+pub(super) struct ReasoningSplitter {
+    state: State,
+    close: Watch,
+    /// Blanks that may be the edge of the reasoning, or of the answer.
+    blank: String,
+}
+
+enum State {
+    /// Nothing but blanks and the start of `<think>` so far.
+    Begin(String),
+    Thinking {
+        begun: bool,
+    },
+    /// Blanks after the reasoning are layout.
+    Closed,
+    Over,
+}
+
+impl ReasoningSplitter {
+    pub fn new(thinking: Thinking) -> Self {
+        let state = match thinking {
+            Thinking::Never => State::Over,
+            Thinking::Possible => State::Begin(String::new()),
+            Thinking::Open => State::Thinking { begun: false },
+        };
+        Self { state, close: Watch::new(&[CLOSE]), blank: String::new() }
+    }
+
+    /// What is no reasoning, if there is any.
+    pub fn push(&mut self, text: &str, out: &mut Events) -> Option<String> {
+        match &mut self.state {
+            State::Over => Some(text.to_owned()),
+            State::Begin(held) => {
+                held.push_str(text);
+                let held = held.clone();
+                self.begin(&held, out)
+            }
+            State::Thinking { .. } => self.think(text, out),
+            State::Closed => self.answer(text),
+        }
+    }
+
+    /// What was held back and is no reasoning.
+    pub fn finish(&mut self, out: &mut Events) -> Option<String> {
+        match &mut self.state {
+            State::Begin(held) => Some(std::mem::take(held)),
+            State::Thinking { begun } => {
+                let begun = *begun;
+                let rest = self.close.finish();
+                self.reason(&rest, begun, out);
+                None
+            }
+            State::Closed | State::Over => None,
+        }
+    }
+
+    fn begin(&mut self, held: &str, out: &mut Events) -> Option<String> {
+        let start = held.trim_start();
+        if let Some(thought) = start.strip_prefix(OPEN) {
+            self.state = State::Thinking { begun: false };
+            return self.think(thought, out);
+        }
+        if OPEN.starts_with(start) {
+            return None;
+        }
+        self.state = State::Over;
+        Some(held.to_owned())
+    }
+
+    fn think(&mut self, text: &str, out: &mut Events) -> Option<String> {
+        let State::Thinking { begun } = self.state else { return None };
+        let seen = self.close.push(text);
+        let begun = self.reason(&seen.before, begun, out);
+        self.state = State::Thinking { begun };
+        let (_, after) = seen.found?;
+        self.state = State::Closed;
+        self.answer(&after)
+    }
+
+    /// Tells reasoning without the blanks around it; returns whether any was told yet.
+    fn reason(&mut self, text: &str, begun: bool, out: &mut Events) -> bool {
+        let text = if begun { text } else { text.trim_start() };
+        let said = text.trim_end();
+        if !said.is_empty() {
+            out.reasoning(&std::mem::take(&mut self.blank));
+            out.reasoning(said);
+        }
+        let begun = begun || !said.is_empty();
+        if begun {
+            self.blank.push_str(&text[said.len()..]);
+        }
+        begun
+    }
+
+    fn answer(&mut self, text: &str) -> Option<String> {
+        let text = text.trim_start();
+        if text.is_empty() {
+            return None;
+        }
+        self.state = State::Over;
+        Some(text.to_owned())
+    }
+}
