@@ -158,7 +158,7 @@ impl ChatFormat {
         let is_from_assistant = messages.last().is_some_and(is_from_assistant);
         let continues = conversation.continue_final_message.unwrap_or(is_from_assistant);
         let last_text = messages.last().and_then(|last| last["content"].as_str()).map(str::to_owned);
-        let rendered = self.templates.render(&TemplateInput {
+        let rendered = self.templates.render(TemplateInput {
             messages,
             tools: tools.map(|tools| self.control_tokens.defuse_json(tools.described())),
             add_generation_prompt: !continues && conversation.add_generation_prompt.unwrap_or(true),

@@ -82,7 +82,7 @@ impl ChatTemplates {
     }
 
     /// Renders the template for tools if there are tools and such a template, else the default one.
-    pub fn render(&self, input: &TemplateInput) -> Result<String, Error> {
+    pub fn render(&self, input: TemplateInput) -> Result<String, Error> {
         let for_tools = input.tools.is_some().then(|| self.environment.get_template(TOOL_USE).ok()).flatten();
         let template = match for_tools {
             Some(template) => template,
@@ -100,11 +100,11 @@ impl ChatTemplates {
         template.map_or_else(|_| String::new(), |template| template.source().to_owned())
     }
 
-    fn context(&self, input: &TemplateInput) -> Map<String, Value> {
+    fn context(&self, input: TemplateInput) -> Map<String, Value> {
         let mut context = self.special_tokens.clone();
-        context.extend(input.extra.clone());
-        context.insert("messages".into(), Value::Array(input.messages.clone()));
-        context.insert("tools".into(), input.tools.clone().unwrap_or_default());
+        context.extend(input.extra);
+        context.insert("messages".into(), Value::Array(input.messages));
+        context.insert("tools".into(), input.tools.unwrap_or_default());
         context.insert("add_generation_prompt".into(), input.add_generation_prompt.into());
         context
     }
@@ -252,7 +252,7 @@ mod tests {
 
     use super::*;
 
-    fn render(source: &str, input: &TemplateInput) -> Result<String, Error> {
+    fn render(source: &str, input: TemplateInput) -> Result<String, Error> {
         ChatTemplates::from_source(source, Map::new()).unwrap().render(input)
     }
 
@@ -277,10 +277,10 @@ mod tests {
     fn the_jinja_file_comes_before_the_others() {
         let config = ("tokenizer_config.json", r#"{"bos_token":{"content":"<s>"},"chat_template":"config"}"#);
         let from_jinja = load(&[("chat_template.jinja", "{{ bos_token }}jinja"), config]).unwrap();
-        assert_eq!(from_jinja.render(&TemplateInput::default()).unwrap(), "<s>jinja");
+        assert_eq!(from_jinja.render(TemplateInput::default()).unwrap(), "<s>jinja");
         let from_json = load(&[("chat_template.json", r#"{"chat_template":"json"}"#), config]).unwrap();
-        assert_eq!(from_json.render(&TemplateInput::default()).unwrap(), "json");
-        assert_eq!(load(&[config]).unwrap().render(&TemplateInput::default()).unwrap(), "config");
+        assert_eq!(from_json.render(TemplateInput::default()).unwrap(), "json");
+        assert_eq!(load(&[config]).unwrap().render(TemplateInput::default()).unwrap(), "config");
         assert!(load(&[]).is_none());
     }
 
@@ -288,9 +288,9 @@ mod tests {
     fn tools_choose_the_template_for_tools() {
         let named = r#"{"chat_template":[{"name":"default","template":"plain"},{"name":"tool_use","template":"tools"}]}"#;
         let templates = load(&[("tokenizer_config.json", named)]).unwrap();
-        assert_eq!(templates.render(&TemplateInput::default()).unwrap(), "plain");
+        assert_eq!(templates.render(TemplateInput::default()).unwrap(), "plain");
         let with_tools = TemplateInput { tools: Some(json!([])), ..Default::default() };
-        assert_eq!(templates.render(&with_tools).unwrap(), "tools");
+        assert_eq!(templates.render(with_tools).unwrap(), "tools");
     }
 
     #[test]
@@ -302,38 +302,38 @@ mod tests {
 
     #[test]
     fn what_a_template_refuses_is_told_in_its_words() {
-        let error = render("{{ raise_exception('roles must alternate') }}", &TemplateInput::default());
+        let error = render("{{ raise_exception('roles must alternate') }}", TemplateInput::default());
         assert_eq!(error, Err(Error::Template("roles must alternate".to_owned())));
     }
 
     #[test]
     fn endless_templates_end() {
         let long = "{% for a in range(5000) %}{% for b in range(5000) %}{% endfor %}{% endfor %}";
-        let message = render(long, &TemplateInput::default()).unwrap_err().to_string();
+        let message = render(long, TemplateInput::default()).unwrap_err().to_string();
         assert!(message.contains("too long"), "{message}");
         let big = "{% set x = 'abcdefgh' * 500000 %}{% for a in range(9) %}{{ x }}{% endfor %}";
-        let message = render(big, &TemplateInput::default()).unwrap_err().to_string();
+        let message = render(big, TemplateInput::default()).unwrap_err().to_string();
         assert!(message.contains("too much"), "{message}");
     }
 
     #[test]
     fn generation_tags_are_seen_through() {
         let source = "{%- generation -%} {{ messages[0].content }} {%- endgeneration -%}!";
-        assert_eq!(render(source, &input(json!([{ "content": "hi" }]))).unwrap(), "hi!");
+        assert_eq!(render(source, input(json!([{ "content": "hi" }]))).unwrap(), "hi!");
     }
 
     #[test]
     fn python_methods_and_slices_work() {
         let source = "{% for m in messages[::-1] %}{{ m['content'].strip().split('|')[-1] }}{% endfor %}\
             {{ messages[0].get('name', 'nobody') }}{{ messages[1:] | length }}";
-        let rendered = render(source, &input(json!([{ "content": " a|b " }, { "content": "c" }])));
+        let rendered = render(source, input(json!([{ "content": " a|b " }, { "content": "c" }])));
         assert_eq!(rendered.unwrap(), "cbnobody1");
     }
 
     #[test]
     fn the_date_is_todays() {
         let year = jiff::Zoned::now().year().to_string();
-        assert_eq!(render("{{ strftime_now('%Y') }}", &TemplateInput::default()).unwrap(), year);
-        assert!(render("{{ strftime_now('%') }}", &TemplateInput::default()).is_err());
+        assert_eq!(render("{{ strftime_now('%Y') }}", TemplateInput::default()).unwrap(), year);
+        assert!(render("{{ strftime_now('%') }}", TemplateInput::default()).is_err());
     }
 }

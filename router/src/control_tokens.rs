@@ -9,6 +9,8 @@
 //! 3. [`ControlTokens::encode`] uses a copy of the tokenizer that knows the markers and encodes the control tokens'
 //!    spelling as ordinary text. Everything else (normalizer, spaces, other added tokens) is the tokenizer's own.
 
+use std::collections::HashSet;
+
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::{Map, Value};
 use thiserror::Error;
@@ -25,6 +27,7 @@ const CLOSE: char = '\u{FDD2}';
 pub struct ControlTokens {
     /// Ids by marker number.
     ids: Vec<u32>,
+    control_ids: HashSet<u32>,
     /// Any spelling, overlapping ones too.
     spelt: AhoCorasick,
     /// The longest spelling from the left, as the tokenizer itself would match.
@@ -50,6 +53,7 @@ impl ControlTokens {
         let (tokenizer, first_marker) = with_markers(tokenizer, &tokens)?;
         Ok(Self {
             ids: tokens.iter().map(|(id, _)| *id).collect(),
+            control_ids: tokens.iter().map(|(id, _)| *id).collect(),
             spelt: automaton(MatchKind::Standard, &spellings)?,
             leftmost: automaton(MatchKind::LeftmostLongest, &spellings)?,
             spellings,
@@ -141,7 +145,9 @@ impl ControlTokens {
             from = found.end();
         }
         marked.push_str(&rendered[from..]);
-        marked.retain(|c| c != BREAK);
+        if may_have_reserved(&marked) {
+            marked.retain(|c| c != BREAK);
+        }
         marked
     }
 
@@ -149,7 +155,7 @@ impl ControlTokens {
         match id.checked_sub(self.first_marker) {
             Some(number) => Ok(self.ids[number as usize]),
             // Only a vocabulary that spells its control tokens as ordinary pieces gets here.
-            None if self.ids.contains(&id) => {
+            None if self.control_ids.contains(&id) => {
                 Err(ControlTokenError("the messages spell a control token of the model".to_owned()))
             }
             None => Ok(id),
@@ -197,7 +203,15 @@ fn second_char(text: &str, start: usize) -> usize {
     start + text[start..].chars().next().map_or(0, char::len_utf8)
 }
 
+/// All three start with this byte, as few other characters do. It is looked for much faster than they are.
+fn may_have_reserved(text: &str) -> bool {
+    text.as_bytes().contains(&0xEF)
+}
+
 fn push_without_reserved(out: &mut String, text: &str) {
+    if !may_have_reserved(text) {
+        return out.push_str(text);
+    }
     out.extend(text.chars().map(|c| match c {
         BREAK | OPEN | CLOSE => char::REPLACEMENT_CHARACTER,
         other => other,

@@ -52,6 +52,8 @@ impl AppState {
         let started = Instant::now();
         let dialect = parameters.dialect;
         let grammar = parameters.grammar.take();
+        // Adapters are models by another name, and there are none beside the served one.
+        self.check_model(parameters.adapter_id.take().as_deref())?;
         let checked = check(parameters, &self.limits)?;
         let encoded = self.encode(prompt, grammar, &checked, dialect).await?;
         let mut request = checked.fit(encoded.tokens, &self.limits)?;

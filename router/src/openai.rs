@@ -41,6 +41,13 @@ pub struct ChatRequest {
     pub parallel_tool_calls: Option<bool>,
     pub tool_prompt: Option<String>,
     pub response_format: Option<Value>,
+    pub modalities: Option<Vec<String>>,
+    pub audio: Option<Value>,
+    pub functions: Option<Value>,
+    pub function_call: Option<Value>,
+    pub web_search_options: Option<Value>,
+    pub reasoning_effort: Option<String>,
+    pub verbosity: Option<String>,
     pub top_k: Option<i64>,
     pub min_p: Option<f64>,
     pub repetition_penalty: Option<f64>,
@@ -162,6 +169,7 @@ impl<'de> Deserialize<'de> for Seed {
 impl ChatRequest {
     /// Splits the request into conversation and parameters.
     pub fn into_parts(self, caller: Caller) -> Result<(Prompt, Parameters), Error> {
+        self.refuse_what_is_not_built()?;
         let tools = Tools::from_fields(ToolFields {
             tools: self.tools,
             tool_choice: self.tool_choice,
@@ -199,12 +207,48 @@ impl ChatRequest {
         let conversation = Conversation {
             messages: self.messages,
             tools,
-            template_kwargs: self.chat_template_kwargs.unwrap_or_default(),
+            template_kwargs: template_kwargs(self.chat_template_kwargs, self.reasoning_effort),
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message,
         };
         Ok((Prompt::Chat(conversation), parameters))
     }
+
+    /// Fields of the specification that would change the answer. Those that would not (`user`, `metadata`, `store`,
+    /// `service_tier`, `prediction` ..) are ignored like unknown ones.
+    fn refuse_what_is_not_built(&self) -> Result<(), Error> {
+        let speaks = |modalities: &Vec<String>| modalities.iter().any(|modality| modality != "text");
+        let unusual = |verbosity: &String| verbosity != "medium";
+        for (field, is_given) in [
+            ("modalities", self.modalities.as_ref().is_some_and(speaks)),
+            ("audio", self.audio.is_some()),
+            ("functions", self.functions.is_some()),
+            ("function_call", self.function_call.is_some()),
+            ("web_search_options", self.web_search_options.is_some()),
+            ("verbosity", self.verbosity.as_ref().is_some_and(unusual)),
+        ] {
+            if is_given {
+                return Err(Error::NotSupported(field));
+            }
+        }
+        if self.top_logprobs.is_some_and(|count| count > 0) && self.logprobs != Some(true) {
+            let message = "`top_logprobs` needs `logprobs` to be true";
+            return Err(Error::invalid("top_logprobs", message));
+        }
+        Ok(())
+    }
+}
+
+/// Templates that know efforts find the effort among their variables.
+fn template_kwargs(
+    given: Option<Map<String, Value>>,
+    reasoning_effort: Option<String>,
+) -> Map<String, Value> {
+    let mut kwargs = given.unwrap_or_default();
+    if let Some(effort) = reasoning_effort {
+        kwargs.entry("reasoning_effort").or_insert(effort.into());
+    }
+    kwargs
 }
 
 impl CompletionRequest {
@@ -394,81 +438,4 @@ pub fn finish_reason(finish: Finish) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn chat(mut fields: Value) -> Result<(Prompt, Parameters), Error> {
-        fields["messages"] = json!([{"role": "user", "content": "hi"}]);
-        serde_json::from_value::<ChatRequest>(fields).unwrap().into_parts(Caller::default())
-    }
-
-    fn completion(mut fields: Value) -> Result<Parameters, Error> {
-        fields["prompt"] = json!("hi");
-        serde_json::from_value::<CompletionRequest>(fields).unwrap().parameters(Caller::default())
-    }
-
-    #[test]
-    fn every_field_may_be_null() {
-        let fields = "model frequency_penalty logit_bias logprobs top_logprobs max_tokens max_completion_tokens n \
-            presence_penalty stop stream stream_options seed temperature top_p tools tool_choice response_format \
-            top_k min_p repetition_penalty ignore_eos min_tokens chat_template_kwargs add_generation_prompt \
-            continue_final_message best_of echo suffix priority cache_salt cache_ttl_ms queue_timeout_ms";
-        let nulls: Map<String, Value> =
-            fields.split_whitespace().map(|name| (name.to_owned(), Value::Null)).collect();
-        let (_, parameters) = chat(nulls.clone().into()).unwrap();
-        assert_eq!(parameters, Parameters { dialect: Dialect::Chat, ..Parameters::default() });
-        assert!(completion(nulls.into()).is_ok());
-    }
-
-    #[test]
-    fn stop_is_a_string_or_a_list() {
-        assert_eq!(chat(json!({"stop": "a"})).unwrap().1.stop, ["a"]);
-        assert_eq!(chat(json!({"stop": ["a", "b"]})).unwrap().1.stop, ["a", "b"]);
-    }
-
-    #[test]
-    fn both_names_of_the_length_are_accepted_together() {
-        let parameters = chat(json!({"max_tokens": 3, "max_completion_tokens": 5})).unwrap().1;
-        assert_eq!(parameters.max_new_tokens, Some(5));
-    }
-
-    #[test]
-    fn logit_bias_is_a_map_from_ids() {
-        assert_eq!(chat(json!({"logit_bias": {"7": -5}})).unwrap().1.logit_bias, [(7, -5.0)]);
-        assert_eq!(chat(json!({"logit_bias": [0.5]})).unwrap().1.logit_bias, []);
-        for bad in [json!({"x": 1}), json!({"-1": 1}), json!({"1": "a"})] {
-            assert_eq!(
-                chat(json!({"logit_bias": bad})).err().and_then(|error| error.param()),
-                Some("logit_bias")
-            );
-        }
-    }
-
-    #[test]
-    fn seeds_may_be_negative() {
-        assert_eq!(chat(json!({"seed": -1})).unwrap().1.seed, Some(u64::MAX));
-        assert_eq!(chat(json!({"seed": u64::MAX})).unwrap().1.seed, Some(u64::MAX));
-    }
-
-    #[test]
-    fn tool_choice_none_hides_the_tools() {
-        let tool = json!({"type": "function", "function": {"name": "f"}});
-        let tools = |choice: &str| match chat(json!({"tools": [tool], "tool_choice": choice})) {
-            Ok((Prompt::Chat(conversation), _)) => conversation.tools,
-            _ => panic!("a conversation"),
-        };
-        assert_eq!(tools("none"), None);
-        assert_eq!(tools("auto").unwrap().described(), json!([tool]));
-    }
-
-    #[test]
-    fn best_of_is_at_least_n_and_not_for_streams() {
-        assert_eq!(completion(json!({"n": 2})).unwrap().best_of, Some(2));
-        assert_eq!(completion(json!({"n": 1, "best_of": 2})).unwrap().best_of, Some(2));
-        assert_eq!(completion(json!({"n": 2, "best_of": 1})).unwrap_err().param(), Some("best_of"));
-        assert_eq!(completion(json!({"best_of": 2, "stream": true})).unwrap_err().param(), Some("best_of"));
-        assert_eq!(completion(json!({"n": 0})).unwrap_err().param(), Some("n"));
-    }
-}
+mod tests;

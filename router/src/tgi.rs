@@ -92,7 +92,9 @@ fn when_left_out() -> GenerateParameters {
 
 impl GenerateParameters {
     fn into_parameters(self, is_stream: bool, caller: Caller) -> Result<Parameters, Error> {
-        self.refuse_what_is_not_built()?;
+        if self.watermark == Some(true) {
+            return Err(Error::NotSupported("watermark"));
+        }
         Ok(Parameters {
             dialect: Dialect::Native,
             is_stream,
@@ -115,6 +117,7 @@ impl GenerateParameters {
             top_n_tokens: self.top_n_tokens,
             prompt_logprobs: self.decoder_input_details.unwrap_or(false),
             logit_bias: Vec::new(),
+            adapter_id: self.adapter_id,
             grammar: self.grammar.as_ref().map_or(Ok(None), grammar::from_native)?,
             hints: SchedulingHints {
                 caller,
@@ -124,14 +127,6 @@ impl GenerateParameters {
                 queue_timeout_ms: self.queue_timeout_ms,
             },
         })
-    }
-
-    fn refuse_what_is_not_built(&self) -> Result<(), Error> {
-        match self {
-            Self { watermark: Some(true), .. } => Err(Error::NotSupported("watermark")),
-            Self { adapter_id: Some(_), .. } => Err(Error::NotSupported("adapter_id")),
-            _ => Ok(()),
-        }
     }
 }
 

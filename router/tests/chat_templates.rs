@@ -12,7 +12,7 @@ fn render(templates: &ChatTemplates, case: &Value) -> Value {
         add_generation_prompt: case.get("add_generation_prompt").is_none_or(|add| add == true),
         extra: case.get("extra").and_then(Value::as_object).cloned().unwrap_or_default(),
     };
-    match templates.render(&input) {
+    match templates.render(input) {
         Ok(text) => json!({ "text": text }),
         Err(error) => json!({ "error": error.to_string().trim_start_matches("Template error: ") }),
     }

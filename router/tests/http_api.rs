@@ -2,9 +2,13 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
-use serde_json::{Value, json};
+use penstock_router::chat::ChatFormat;
+use penstock_router::chat_template::ChatTemplates;
+use serde_json::{Map, Value, json};
 use support::server::{Answer, Server, facts, limits, post};
 
 #[tokio::test]
@@ -459,14 +463,44 @@ async fn what_cannot_fit_is_refused_before_it_is_tokenized() {
 #[tokio::test]
 async fn what_is_not_built_is_refused_by_name() {
     let server = Server::start();
-    let cases = [("watermark", json!(true)), ("adapter_id", json!("lora"))];
-    for (name, value) in cases {
-        let answer = server.post("/generate", json!({"inputs": "a", "parameters": {name: value}})).await;
-        let message = format!("Input validation error: `{name}` is not supported yet");
-        assert_eq!(error(&answer), (422, json!({"error": message, "error_type": "not_supported"})));
-    }
+    let parameters = json!({"watermark": true});
+    let answer = server.post("/generate", json!({"inputs": "a", "parameters": parameters})).await;
+    let message = "Input validation error: `watermark` is not supported yet";
+    assert_eq!(error(&answer), (422, json!({"error": message, "error_type": "not_supported"})));
     let suffix = server.post("/v1/completions", json!({"prompt": "a", "suffix": "b"})).await;
     assert_eq!(suffix.json()["error"]["param"], "suffix");
+}
+
+#[tokio::test]
+async fn an_adapter_that_there_is_not_is_not_found() {
+    let server = Server::start();
+    let ask = |id: &str| json!({"inputs": "a", "parameters": {"adapter_id": id, "max_new_tokens": 2}});
+    let (status, body) = error(&server.post("/generate", ask("lora")).await);
+    assert_eq!((status, &body["error_type"]), (404, &json!("model_not_found")));
+    assert_eq!(server.post("/generate", ask("org/tiny")).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn what_a_thinking_model_writes_first_is_reasoning() {
+    let mut server = Server::start();
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n{# </think> #}";
+    let templates = ChatTemplates::from_source(template, Map::new()).unwrap();
+    server.state.chat = Some(Arc::new(ChatFormat::new(templates, &server.tokenizer, &[]).unwrap()));
+    let body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "temperature": 0});
+    let message =
+        server.post("/v1/chat/completions", body.clone()).await.json()["choices"][0]["message"].take();
+    assert_eq!(message["content"], "");
+    let thought = message["reasoning_content"].as_str().unwrap().to_owned();
+    assert!(!thought.is_empty());
+    let mut streamed = body;
+    streamed["stream"] = json!(true);
+    let answer = server.post("/v1/chat/completions", streamed).await;
+    let deltas = answer.text.lines().filter_map(|line| line.strip_prefix("data: {"));
+    let pieces = deltas.map(|data| {
+        let chunk: Value = serde_json::from_str(&format!("{{{data}")).unwrap();
+        chunk["choices"][0]["delta"]["reasoning_content"].as_str().unwrap_or_default().to_owned()
+    });
+    assert_eq!(pieces.collect::<String>(), thought);
 }
 
 #[tokio::test]
