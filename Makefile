@@ -101,9 +101,11 @@ proto: setup ## Python stubs from proto/engine.proto (the Rust ones are made by 
 		--grpc_python_out=server proto/engine.proto
 
 .PHONY: docs
-docs: setup ## docs/flags.md from the launcher's own flags, docs/models.md from the registry
+docs: setup ## docs/flags.md and docs/openapi.json from the launcher, docs/models.md from the registry
 	$(BIN)/launcher --markdown-help > target/flags.md
 	mv target/flags.md docs/flags.md
+	$(BIN)/launcher --openapi > target/openapi.json
+	mv target/openapi.json docs/openapi.json
 	PYTHONPATH=server:kernels:tests/server $(BIN)/python tests/server/models_page.py
 
 .PHONY: bench

@@ -2,6 +2,7 @@
 //! What the flags mean for the processes is decided in `plan`.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::parser::ValueSource;
@@ -9,6 +10,7 @@ use clap::{ArgAction, ArgMatches, Args as ClapArgs, CommandFactory, FromArgMatch
 use penstock_router::config::RouterOptions;
 
 use crate::supervisor::RestartLimit;
+use crate::tgi_flags::TgiArgs;
 
 /// Serve a large language model over HTTP
 ///
@@ -37,6 +39,10 @@ pub struct Args {
     /// How the processes are run
     #[command(flatten, next_help_heading = "Process")]
     pub process: ProcessArgs,
+
+    /// What is accepted for the sake of old manifests
+    #[command(flatten, next_help_heading = "Flags of text-generation-inference without a counterpart")]
+    pub tgi: TgiArgs,
 }
 
 /// What is served.
@@ -49,6 +55,10 @@ pub struct ModelArgs {
     /// Branch, tag or commit of a model on the hub [default: main]
     #[arg(long, env, requires = "model_id")]
     pub revision: Option<String>,
+
+    /// Folder that models of the hub are kept in [default: the hub client's own, ~/.cache/huggingface/hub]
+    #[arg(long, env)]
+    pub huggingface_hub_cache: Option<PathBuf>,
 
     /// Type of weights and activations [default: the model's own]
     #[arg(long, env)]
@@ -122,6 +132,10 @@ pub struct ProcessArgs {
     /// Print docs/flags.md, and exit
     #[arg(long, hide = true, action = ArgAction::SetTrue)]
     pub markdown_help: bool,
+
+    /// Print docs/openapi.json, and exit
+    #[arg(long, hide = true, action = ArgAction::SetTrue)]
+    pub openapi: bool,
 }
 
 /// Type of weights and activations.
@@ -254,7 +268,7 @@ mod tests {
         let flags =
             command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "print_environment");
         for arg in flags {
-            let expected = arg.get_id().as_str().to_uppercase();
+            let expected = arg.get_id().as_str().to_uppercase().replace('-', "_");
             assert_eq!(arg.get_env().map(|env| env.to_string_lossy().into_owned()), Some(expected));
         }
     }

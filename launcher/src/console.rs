@@ -46,6 +46,11 @@ impl Console {
         self.write(if self.json { json_line("INFO", "launcher", text) } else { text.to_owned() });
     }
 
+    /// Something that was asked for and is not done.
+    pub fn warn(&self, text: &str) {
+        self.write(if self.json { json_line("WARN", "launcher", text) } else { format!("warning: {text}") });
+    }
+
     /// Why something failed.
     pub fn error(&self, text: &str) {
         self.write(if self.json { json_line("ERROR", "launcher", text) } else { format!("error: {text}") });

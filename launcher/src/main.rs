@@ -15,24 +15,27 @@ mod report;
 mod resolve;
 mod runner;
 mod supervisor;
+mod tgi_flags;
 mod watch;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use penstock_router::auth::{ApiKeyError, ApiKeys};
 
 use crate::args::Args;
 use crate::console::Console;
 use crate::hardware::Hardware;
 use crate::parent_pipe::ParentPipe;
-use crate::places::{find_beside, find_python, make_run_dir};
+use crate::places::{find_beside, find_python, make_run_dir, with_keys_in_a_file};
 use crate::plan::{DEMO_MODEL, Places, Plan, PlanError};
 use crate::port::{Port, PortTaken};
 use crate::report::Reporter;
 use crate::resolve::{AlreadyTold, resolve};
 use crate::runner::{Runner, StopSignals};
 use crate::supervisor::{Ending, Supervisor, Timeouts};
+use crate::tgi_flags::NotSupported;
 
 // One thread: a parent-death signal follows the thread that forked, and this one ends last.
 #[tokio::main(flavor = "current_thread")]
@@ -46,6 +49,9 @@ async fn main() -> ExitCode {
     };
     if args.process.markdown_help {
         return print(&flags_page::render());
+    }
+    if args.process.openapi {
+        return print(&penstock_router::openapi::document_text());
     }
     let console = Console::start(args.router.json_output);
     let code = exit_code(launch(&args, &console).await, &console);
@@ -62,7 +68,11 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
         environment::print(&python, &hardware).await?;
         return Ok(Ending::Stopped);
     }
+    for warning in args.tgi.warnings()? {
+        console.warn(&warning);
+    }
     let port = Port::reserve(&args.router)?;
+    let keys = ApiKeys::load(&args.router.api_key, args.router.api_key_file.as_deref())?;
     let name = args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned());
     let mut reporter = Reporter::new(console.clone(), name, launched);
 
@@ -76,6 +86,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let run_dir = make_run_dir()?;
     let run_path = run_dir.path().to_owned();
     let places = Places { python, router, run_dir: run_path, model_path, parent_pipe_fd: parent_pipe.fd() };
+    let args = &with_keys_in_a_file(args, &keys, run_dir.path())?;
     let plan = Plan::new(args, &hardware, &places)?;
     console.say(&format!("Loading the model on {}", plan.devices));
     let timeouts = Timeouts { startup: args.process.startup_timeout(), grace: args.process.grace() };
@@ -94,10 +105,17 @@ fn exit_code(result: anyhow::Result<Ending>, console: &Console) -> ExitCode {
         Err(error) if error.is::<AlreadyTold>() => ExitCode::FAILURE,
         Err(error) => {
             console.error(&format!("{error:#}"));
-            let wrong_usage = error.is::<PlanError>() || error.is::<PortTaken>();
+            let wrong_usage = is_wrong_usage(&error);
             ExitCode::from(if wrong_usage { 2 } else { 1 })
         }
     }
+}
+
+fn is_wrong_usage(error: &anyhow::Error) -> bool {
+    error.is::<PlanError>()
+        || error.is::<PortTaken>()
+        || error.is::<ApiKeyError>()
+        || error.is::<NotSupported>()
 }
 
 fn print(text: &str) -> ExitCode {

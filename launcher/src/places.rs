@@ -5,7 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use penstock_router::auth::ApiKeys;
 use tempfile::TempDir;
+
+use crate::args::Args;
 
 /// The interpreter of the environment that the launcher is installed in.
 pub fn find_python() -> anyhow::Result<PathBuf> {
@@ -20,6 +23,18 @@ pub fn find_beside(name: &str) -> anyhow::Result<PathBuf> {
         bail!("{} is missing; `pip install ./kernels .` puts it beside the launcher", path.display());
     }
     Ok(path)
+}
+
+/// The arguments with all API keys in a file of the run's private folder: everyone on the machine may read the command
+/// line of a process.
+pub fn with_keys_in_a_file(args: &Args, keys: &ApiKeys, run_dir: &Path) -> anyhow::Result<Args> {
+    let mut args = args.clone();
+    if !keys.is_empty() {
+        let path = run_dir.join("api-keys");
+        std::fs::write(&path, keys.to_lines()).with_context(|| format!("cannot write {}", path.display()))?;
+        args.router.api_key_file = Some(path);
+    }
+    Ok(args)
 }
 
 /// Nobody else can enter it. Removed on drop, or by the router if the launcher is killed.

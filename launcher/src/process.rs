@@ -74,6 +74,8 @@ pub fn start(starting: Starting<'_>) -> std::io::Result<Process> {
 fn command(spec: &ProcessSpec, stdin: Stdio) -> Command {
     let mut command = Command::new(&spec.program);
     command.args(&spec.args).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Shards have no use for keys, and the router reads them from the file that it is told.
+    command.env_remove("API_KEY").env_remove("API_KEY_FILE");
     // Its own group: Ctrl-C reaches the launcher only, and a kill reaches what the child started, too.
     command.process_group(0);
     command

@@ -32,6 +32,7 @@ pub async fn resolve(
     command.arg(format!("--load-format={}", model.load_format));
     command.args(model.revision.as_ref().map(|revision| format!("--revision={revision}")));
     command.arg("--").args(&model.model_id);
+    command.envs(model.huggingface_hub_cache.iter().map(|folder| ("HF_HUB_CACHE", folder)));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);
     let mut child = command.spawn().with_context(|| format!("cannot start {}", python.display()))?;
     if let Some(stderr) = child.stderr.take() {

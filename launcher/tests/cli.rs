@@ -208,3 +208,31 @@ fn json_output_is_json_line_by_line() {
     assert!(lines.iter().any(|line| line["message"] == "plain"));
     assert!(lines.iter().any(|line| line["process"] == "launcher" && line["level"] == "ERROR"));
 }
+
+#[test]
+fn keys_reach_the_router_by_a_private_file_and_nobody_else() {
+    let shard = "for a in \"$@\"; do case $a in --rendezvous-dir=*) cat \"${a#*=}/api-keys\" >&2;; esac; done
+        echo \"env ${API_KEY-none} args $*\" >&2; exit 1";
+    let installation = Installation::new(shard);
+    std::fs::write(installation.path("keys"), "of-the-file\n").expect("keys");
+    let file = format!("--api-key-file={}", installation.path("keys").display());
+    let (_, stderr) = installation.run(&["--api-key=of-a-flag", "--api-key", "of-another", &file]);
+    for key in ["of-a-flag", "of-another", "of-the-file"] {
+        assert!(stderr.contains(&format!("shard 0 | {key}\n")), "{stderr}");
+        let told = stderr.lines().filter(|line| line.contains("--rendezvous-dir"));
+        assert!(told.into_iter().all(|line| !line.contains(key)), "{stderr}");
+    }
+    assert!(stderr.contains("env none args "), "{stderr}");
+}
+
+#[test]
+fn keys_that_are_none_are_errors_before_anything_is_loaded() {
+    let installation = Installation::new("touch loaded");
+    let (code, stderr) = installation.run(&["--api-key="]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("an API key must not be empty"), "{stderr}");
+    std::fs::write(installation.path("keys"), "\n").expect("keys");
+    let (code, stderr) =
+        installation.run(&[&format!("--api-key-file={}", installation.path("keys").display())]);
+    assert_eq!((code, stderr.ends_with("/keys has no key\n")), (Some(2), true), "{stderr}");
+}

@@ -7,12 +7,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderName, HeaderValue, Uri, header};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, http};
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::CorsLayer;
 use tracing::Instrument;
 
+use crate::auth::ApiKeys;
 use crate::caller::CallerNames;
 use crate::chat::ChatFormat;
 use crate::error::Error;
@@ -37,6 +39,10 @@ pub struct AppState {
     pub tokenizer: Tokenizer,
     /// Conversations to tokens; `None` if the model has no chat template.
     pub chat: Option<Arc<ChatFormat>>,
+    /// Who may send requests.
+    pub api_keys: ApiKeys,
+    /// From which pages browsers may send them.
+    pub cors: Option<CorsLayer>,
     /// What constrains outputs, checked.
     pub grammars: Grammars,
     /// Who sends them.
@@ -94,30 +100,29 @@ impl AppState {
 
 /// The whole service.
 pub fn app(state: AppState) -> Router {
+    let cors = state.cors.clone();
     let limit = DefaultBodyLimit::max(state.limits.payload_bytes);
-    Router::new()
-        .merge(routes::generate::router())
-        .merge(routes::completions::router())
-        .merge(routes::chat::router())
-        .merge(routes::tokenize::router())
-        .layer(from_fn_with_state(state.clone(), refuse_while_draining))
-        .merge(routes::health::router())
-        .merge(routes::info::router())
-        .merge(routes::models::router())
-        .merge(routes::metrics::router())
-        .merge(routes::stats::router())
-        .merge(routes::ui::router())
+    let service = routes::table::router(&state)
         .fallback(unknown_route)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(state)
         .layer(limit)
         .layer(CatchPanicLayer::custom(internal_error))
-        .layer(from_fn(word_errors_for_openai))
+        .layer(from_fn(word_errors))
         .layer(from_fn(harden))
-        .layer(from_fn(trace))
+        .layer(from_fn(trace));
+    match cors {
+        Some(cors) => service.layer(cors),
+        None => service,
+    }
 }
 
-async fn refuse_while_draining(State(state): State<AppState>, request: Request, next: Next) -> Response {
+/// For routes that start something: what runs is finished, nothing new begins.
+pub(crate) async fn refuse_while_draining(
+    State(state): State<AppState>,
+    request: Request,
+    next: Next,
+) -> Response {
     if state.shutdown.is_draining() {
         return Error::Refused(Refused::ShuttingDown).into_response();
     }
@@ -139,15 +144,16 @@ fn internal_error(panic: Box<dyn Any + Send>) -> Response {
     Error::Internal.into_response()
 }
 
-/// Errors carry TGI's body; clients of /v1 expect OpenAI's.
-async fn word_errors_for_openai(request: Request, next: Next) -> Response {
-    let is_openai = request.uri().path().starts_with("/v1/");
+/// Errors carry TGI's body; clients of /v1 expect others.
+async fn word_errors(request: Request, next: Next) -> Response {
+    let uri = request.uri().clone();
     let response = next.run(request).await;
     match response.extensions().get::<Error>().cloned() {
-        Some(error) if is_openai => {
+        Some(error) if uri.path().starts_with("/v1/") => {
             let (mut parts, _) = response.into_parts();
             parts.headers.remove(header::CONTENT_LENGTH);
-            (error.openai_status(), parts.headers, Json(error.openai_body())).into_response()
+            let status = error.status_for(uri.path());
+            (status, parts.headers, Json(error.body_for(uri.path()))).into_response()
         }
         _ => response,
     }
@@ -185,6 +191,7 @@ fn new_request_id() -> HeaderValue {
     HeaderValue::from_str(&format!("{:016x}", rand::random::<u64>())).expect("hexadecimal digits")
 }
 
-fn unix_seconds() -> u64 {
+/// Now, as OpenAI writes times.
+pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -1,12 +1,13 @@
 //! What the assistant says in OpenAI's words: whole messages and pieces of them, with reasoning and calls of tools.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::reply::{ReplyEvent, ReplyFormat, ReplyParser, ToolFormat};
 use crate::text_stream::Finish;
 
 /// A whole message.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct AssistantMessage {
     pub role: &'static str,
@@ -19,7 +20,7 @@ pub struct AssistantMessage {
 }
 
 /// A call of a function.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct ToolCall {
     pub id: String,
@@ -28,7 +29,7 @@ pub struct ToolCall {
 }
 
 /// What is called, and with what, as the text of a JSON object.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct CalledFunction {
     pub name: String,

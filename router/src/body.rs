@@ -13,7 +13,25 @@ use crate::error::Error;
 /// A JSON body of type `T`.
 pub struct Body<T>(pub T);
 
+/// A body declared as JSON, for a handler that has to look at it to know its type.
+pub struct JsonBytes(Bytes);
+
+impl JsonBytes {
+    /// The body as a `T`.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        parse(&self.0)
+    }
+}
+
 impl<T: DeserializeOwned> FromRequest<AppState> for Body<T> {
+    type Rejection = Error;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
+        JsonBytes::from_request(request, state).await?.parse().map(Body)
+    }
+}
+
+impl FromRequest<AppState> for JsonBytes {
     type Rejection = Error;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
@@ -28,7 +46,7 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Body<T> {
             StatusCode::PAYLOAD_TOO_LARGE => Error::BodyTooLarge { limit },
             _ => Error::UnreadableBody,
         })?;
-        parse(&bytes).map(Body)
+        Ok(Self(bytes))
     }
 }
 

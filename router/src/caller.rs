@@ -5,10 +5,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
+use axum::http::HeaderValue;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 
 use crate::app::AppState;
+use crate::auth::presented_key;
 
 /// A tenant. All requests without a key come from the same one, whose name is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,7 +21,7 @@ pub struct Caller(pub Arc<str>);
 pub struct CallerNames(RandomState);
 
 impl CallerNames {
-    fn name(&self, key: &str) -> Caller {
+    fn name(&self, key: &[u8]) -> Caller {
         Caller(format!("{:016x}", self.0.hash_one(key)).into())
     }
 }
@@ -28,8 +30,9 @@ impl FromRequestParts<AppState> for Caller {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Infallible> {
-        let header = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let key = header.and_then(|value| value.split_once(' ')).map(|(_, key)| key.trim());
-        Ok(key.filter(|key| !key.is_empty()).map(|key| state.callers.name(key)).unwrap_or_default())
+        // Other credentials than keys, which a proxy may have checked, tell callers apart just as well.
+        let other = || parts.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+        let key = presented_key(&parts.headers).or_else(other).filter(|key| !key.is_empty());
+        Ok(key.map(|key| state.callers.name(key)).unwrap_or_default())
     }
 }

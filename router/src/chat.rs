@@ -5,19 +5,22 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use crate::chat_template::{ChatTemplateError, ChatTemplates, TemplateInput};
 use crate::control_tokens::{ControlTokenError, ControlTokens};
 use crate::error::Error;
 use crate::reply::{Constraint, ReplyFormat, ReplyStyle};
 use crate::scheduler::Grammar;
+use crate::tokenizer::TextSpan;
 use crate::tools::Tools;
 
 /// Roles that every template expects; others pass only if no template could turn them into a control token.
 const KNOWN_ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
 
 /// A message as a client sends it. Unknown fields are ignored.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[schema(as = ChatMessage)]
 pub struct Message {
     role: String,
     content: Option<Content>,
@@ -28,14 +31,16 @@ pub struct Message {
     reasoning_content: Option<String>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ChatContent)]
 #[serde(untagged, expecting = "expected a string or a list of parts with a `type`")]
 enum Content {
     Text(String),
     Parts(Vec<Part>),
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ChatPart)]
 struct Part {
     r#type: String,
     text: Option<String>,
@@ -130,6 +135,14 @@ impl ChatFormat {
         let tokens = self.control_tokens.encode(&rendered);
         let tokens = tokens.map_err(|error| Error::Template(error.to_string()))?;
         Ok(EncodedChat { tokens, reply, constraint })
+    }
+
+    /// The same with the text, and the bytes of it that each token covers.
+    pub fn encode_spans(&self, conversation: Conversation) -> Result<(String, Vec<TextSpan>), Error> {
+        let rendered = self.render(conversation)?;
+        let spans = self.control_tokens.encode_spans(&rendered);
+        let spans = spans.map_err(|error| Error::Template(error.to_string()))?;
+        Ok((ControlTokens::reveal(&rendered), spans))
     }
 
     /// The text that a model is to continue; control tokens spelt in messages are still split by BREAKs.

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use crate::auth::ApiKey;
+
 /// All the router needs to start.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -49,6 +51,22 @@ pub struct RouterOptions {
     /// Port to listen on
     #[arg(long, short, env, default_value_t = 3000)]
     pub port: u16,
+
+    /// Key that clients must send as `Authorization: Bearer KEY`; give it again for several
+    /// [default: everyone may use the server]
+    // Not for the command line of the router, which everyone on the machine may read: the launcher writes a file.
+    #[arg(long, env, hide_env_values = true, action = clap::ArgAction::Append)]
+    #[serde(skip)]
+    pub api_key: Vec<ApiKey>,
+
+    /// File of such keys, one a line; lines that start with # are comments
+    #[arg(long, env)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key_file: Option<PathBuf>,
+
+    /// Origin whose pages may call the API from a browser, or * for all; give it again for several [default: none]
+    #[arg(long, env, value_delimiter = ',', action = clap::ArgAction::Append)]
+    pub cors_allow_origin: Vec<String>,
 
     /// What requests may ask for
     #[command(flatten)]

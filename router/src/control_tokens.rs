@@ -16,6 +16,8 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 use tokenizers::{AddedToken, Tokenizer};
 
+use crate::tokenizer::TextSpan;
+
 /// Splits the spelling of a control token.
 pub const BREAK: char = '\u{FDD0}';
 const OPEN: char = '\u{FDD1}';
@@ -105,9 +107,33 @@ impl ControlTokens {
         encoding.get_ids().iter().map(|&id| self.resolve(id)).collect()
     }
 
+    /// The same with the bytes that each token covers of the [revealed](Self::reveal) text.
+    pub fn encode_spans(&self, rendered: &str) -> Result<Vec<TextSpan>, ControlTokenError> {
+        let marked = self.mark(rendered);
+        let encoding =
+            self.tokenizer.encode(marked, false).map_err(|error| ControlTokenError(error.to_string()))?;
+        let mut shift = 0;
+        let spans = encoding.get_ids().iter().zip(encoding.get_offsets());
+        spans
+            .map(|(&marked_id, &(start, stop))| {
+                let id = self.resolve(marked_id)?;
+                let start = start.saturating_add_signed(shift);
+                if let Some(number) = marked_id.checked_sub(self.first_marker) {
+                    shift += self.growth(number as usize);
+                }
+                Ok(TextSpan { id, start, stop: stop.saturating_add_signed(shift) })
+            })
+            .collect()
+    }
+
     /// The rendered text as a reader should see it.
     pub fn reveal(rendered: &str) -> String {
         rendered.replace(BREAK, "")
+    }
+
+    /// By how many bytes a control token is longer than its marker.
+    fn growth(&self, number: usize) -> isize {
+        self.spellings[number].len() as isize - marker(number).len() as isize
     }
 
     fn mark(&self, rendered: &str) -> String {

@@ -14,7 +14,7 @@ use crate::engine::{Engine, EngineError};
 use crate::generation::{Command, EngineHandle, EngineStatus, GeneratedToken, GenerationEvent, Pulse};
 use crate::scheduler::{
     Event, EventKind, Failure, Load, MAX_PLANS_IN_FLIGHT, Mismatch, Outcome, RequestId, Scheduler,
-    SchedulerConfig, StepTimings, Totals,
+    SchedulerConfig, StepSize, StepTimings, Totals,
 };
 
 /// How often deadlines in the queue are looked at when nothing else happens.
@@ -40,6 +40,8 @@ pub trait Observer: Send + 'static {
 pub struct StepSummary {
     /// How full everything is after it.
     pub load: Load,
+    /// What it computed.
+    pub size: StepSize,
     /// Tokens that it sampled.
     pub num_sampled: usize,
     /// Counts since the start.
@@ -215,12 +217,14 @@ impl EngineLoop {
 
     fn on_outcome(&mut self, outcome: Outcome) -> Result<(), EngineError> {
         let (timings, num_sampled) = (outcome.timings, outcome.sampled.len());
+        let size = self.scheduler.next_answered();
         let mismatch = |error: Mismatch| EngineError::Protocol { rank: 0, reason: error.to_string() };
         let events = self.scheduler.on_outcome(outcome).map_err(mismatch)?;
         self.in_flight -= 1;
         self.publish(events);
         self.observer.on_step(&StepSummary {
             load: self.scheduler.load(),
+            size,
             num_sampled,
             totals: self.scheduler.totals(),
             timings,

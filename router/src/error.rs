@@ -1,5 +1,5 @@
-//! Everything that can go wrong for a client: one enum, its HTTP status, its kind, and the two JSON bodies it is told in
-//! (TGI's on native routes, OpenAI's under /v1). Not for start-up errors, which are `ServeError`.
+//! Everything that can go wrong for a client: one enum, its HTTP status, its kind, and the JSON bodies it is told in
+//! (TGI's on native routes, OpenAI's and Anthropic's under /v1). Not for start-up errors, which are `ServeError`.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -94,6 +94,12 @@ pub enum Error {
     /// Not declared as JSON.
     #[error("the body must be JSON, sent with `content-type: application/json`")]
     UnsupportedMediaType,
+    /// The server asks for an API key.
+    #[error("{}", describe_missing_key(*.has_key))]
+    Unauthorized {
+        /// Whether there was one, but not one of the server's.
+        has_key: bool,
+    },
     /// Nothing is served there.
     #[error("there is no route `{0}`")]
     UnknownRoute(String),
@@ -117,6 +123,13 @@ fn describe_refusal(refused: &Refused) -> String {
         | Refused::QueueFull { .. }
         | Refused::QueueTooLarge { .. }
         | Refused::ShuttingDown => refused.to_string(),
+    }
+}
+
+fn describe_missing_key(has_key: bool) -> &'static str {
+    match has_key {
+        true => "the API key is not valid",
+        false => "this server asks for an API key: send `Authorization: Bearer KEY`",
     }
 }
 
@@ -168,6 +181,7 @@ impl Error {
             Self::Failed(Failure::SlowReader { .. }) | Self::BodyTimeout { .. } => {
                 StatusCode::REQUEST_TIMEOUT
             }
+            Self::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
             Self::MalformedJson(_) | Self::UnreadableBody => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -215,6 +229,7 @@ impl Error {
             Self::BodyTimeout { .. } => "body_timeout",
             Self::BodyTooLarge { .. } => "payload_too_large",
             Self::UnsupportedMediaType => "unsupported_media_type",
+            Self::Unauthorized { .. } => "invalid_api_key",
             Self::UnknownRoute(_) => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::Internal => "internal",
@@ -247,6 +262,26 @@ impl Error {
         }})
     }
 
+    /// The body of Anthropic's routes.
+    pub fn anthropic_body(&self) -> Value {
+        let error = json!({ "type": self.anthropic_type(), "message": self.to_string() });
+        json!({ "type": "error", "error": error })
+    }
+
+    /// The body that clients of a path expect.
+    pub fn body_for(&self, path: &str) -> Value {
+        match path {
+            "/v1/messages" => self.anthropic_body(),
+            path if path.starts_with("/v1/") => self.openai_body(),
+            _ => self.native_body(),
+        }
+    }
+
+    /// The status that clients of a path expect.
+    pub fn status_for(&self, path: &str) -> StatusCode {
+        if path.starts_with("/v1/") { self.openai_status() } else { self.status() }
+    }
+
     /// The body of an event in a stream under /v1: TGI's clients look for `http_status_code` there.
     pub fn openai_event(&self) -> Value {
         let mut body = self.openai_body();
@@ -264,13 +299,27 @@ impl Error {
         }
     }
 
+    fn anthropic_type(&self) -> &'static str {
+        match self.status() {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            status if status.is_client_error() && status != StatusCode::FAILED_DEPENDENCY => {
+                "invalid_request_error"
+            }
+            _ => "api_error",
+        }
+    }
+
     fn is_worth_retrying(&self) -> bool {
         matches!(self.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
     }
 }
 
 impl IntoResponse for Error {
-    /// TGI's body; the error itself travels along as an extension, for the layer that words it anew under /v1.
+    /// TGI's body; the error itself travels along as an extension, for the layer that words it anew for other families of clients.
     fn into_response(self) -> Response {
         // A probe that is told of a loss is no news: the loss itself is in the log.
         if self.status().is_server_error() && self.kind() != "healthcheck" {
@@ -280,9 +329,20 @@ impl IntoResponse for Error {
         if self.is_worth_retrying() {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
+        if let Self::Unauthorized { has_key } = self {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge(has_key));
+        }
         response.extensions_mut().insert(self);
         response
     }
+}
+
+/// RFC 6750: no code of an error where nothing was tried.
+fn challenge(has_key: bool) -> HeaderValue {
+    HeaderValue::from_static(match has_key {
+        true => "Bearer realm=\"penstock\", error=\"invalid_token\"",
+        false => "Bearer realm=\"penstock\"",
+    })
 }
 
 #[cfg(test)]

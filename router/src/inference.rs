@@ -174,6 +174,7 @@ impl AppState {
     }
 }
 
-fn no_template() -> Error {
+/// There is nothing that turns a conversation into a prompt.
+pub(crate) fn no_template() -> Error {
     Error::Template("the model folder has no chat template; use /v1/completions or /generate".to_owned())
 }

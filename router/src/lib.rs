@@ -5,9 +5,10 @@
 //!
 //! - [`config`]: everything that can be set, parsed once and passed down
 //! - [`http_server`]: connections and their limits
-//! - [`app`], [`routes`]: the HTTP service; [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
-//! - [`tgi`], [`openai`], [`logprobs`], [`response_headers`]: the words of the two families of clients
+//! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`cors`] for origins, [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
+//! - [`tgi`], [`openai`], [`anthropic`], [`responses`], [`logprobs`], [`response_headers`]: the words of the families of clients
 //! - [`assistant`]: what the assistant says, in OpenAI's words
+//! - [`openapi`]: the document that describes all of it, from the table of routes and the types
 //! - [`error`]: everything that can go wrong for a client
 //! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
 //! - [`inference`], [`text_stream`]: from a prompt to running sequences and their text
@@ -22,14 +23,17 @@
 //! - [`engine`]: the seam to the shards, and the gRPC client behind it
 //! - [`metrics`], [`shutdown`], [`supervised`]: what an operator sees, how serving ends, what the launcher is told
 
+pub mod anthropic;
 pub mod app;
 pub mod assistant;
+pub mod auth;
 pub mod body;
 pub mod caller;
 pub mod chat;
 pub mod chat_template;
 pub mod config;
 pub mod control_tokens;
+pub mod cors;
 pub mod detokenizer;
 pub mod engine;
 pub mod engine_loop;
@@ -42,9 +46,11 @@ pub mod limits;
 pub mod logprobs;
 pub mod metrics;
 pub mod openai;
+pub mod openapi;
 pub mod python_json;
 pub mod reply;
 pub mod response_headers;
+pub mod responses;
 pub mod routes;
 pub mod scheduler;
 pub mod shutdown;
@@ -65,6 +71,7 @@ use thiserror::Error as ThisError;
 use tokio::net::TcpListener;
 
 use app::{AppState, ModelInfo};
+use auth::{ApiKeyError, ApiKeys};
 use caller::CallerNames;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
@@ -84,6 +91,10 @@ const UPKEEP: Duration = Duration::from_secs(5);
 #[derive(Debug, ThisError)]
 #[expect(missing_docs, reason = "each variant says it by its source")]
 pub enum ServeError {
+    #[error(transparent)]
+    ApiKeys(#[from] ApiKeyError),
+    #[error(transparent)]
+    Cors(#[from] cors::CorsError),
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     #[error(transparent)]
@@ -108,6 +119,8 @@ pub async fn serve(
     shutdown: Shutdown,
 ) -> Result<(), ServeError> {
     let options = &config.options;
+    let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
+    let cors = cors::layer(&options.cors_allow_origin)?;
     let tokenizer = Tokenizer::load(&config.model_path, options.validation_workers)?;
     let engine = ShardedEngine::connect(connect_options(&config)).await?;
     let facts = engine.facts().clone();
@@ -127,6 +140,8 @@ pub async fn serve(
         limits: Arc::new(limits),
         tokenizer,
         chat: chat.map(Arc::new),
+        api_keys,
+        cors,
         grammars,
         callers: CallerNames::default(),
         engine: engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),

@@ -4,24 +4,25 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::detokenizer::Vocabulary;
 use crate::text_stream::TextToken;
 
 /// `logprobs` of a chat choice.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
 pub struct ChatLogprobs {
     content: Vec<ChatTokenLogprob>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 struct ChatTokenLogprob {
     #[serde(flatten)]
     token: TokenLogprob,
     top_logprobs: Vec<TokenLogprob>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 struct TokenLogprob {
     token: String,
     logprob: f32,
@@ -45,7 +46,7 @@ fn word(vocabulary: &Vocabulary, id: u32, logprob: f32) -> TokenLogprob {
 }
 
 /// `logprobs` of a completion choice.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
 pub struct CompletionLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f32>>,

@@ -3,6 +3,8 @@
 //! The recorder belongs to one [`Metrics`] and is never installed for the whole process, so that two routers in one
 //! process (tests) do not count each other's requests. All metrics exist from the start, at zero.
 
+mod batch;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,6 +12,8 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, 
 use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
+
+use batch::BatchMetrics;
 
 use crate::engine_loop::{Observer, StepSummary};
 use crate::error::Error;
@@ -61,6 +65,7 @@ struct Registered {
     cache_query_tokens: Counter,
     cache_hit_tokens: Counter,
     step_count: Counter,
+    batch: BatchMetrics,
     upload_duration: Histogram,
     forward_duration: Histogram,
     sample_duration: Histogram,
@@ -74,6 +79,7 @@ impl Metrics {
             .set_buckets_for_metric(Matcher::Suffix("_duration".into()), &duration_buckets())?
             .set_buckets_for_metric(Matcher::Suffix("_length".into()), &length_buckets(max_input_tokens))?
             .set_buckets_for_metric(Matcher::Suffix("_tokens".into()), &length_buckets(max_total_tokens))?
+            .set_buckets_for_metric(Matcher::Full("tgi_batch_next_size".into()), &SIZE_BUCKETS)?
             .build_recorder();
         let metrics = Self(Arc::new(register(&recorder)));
         metrics.0.engine_ready.set(1.0);
@@ -251,6 +257,7 @@ impl Observer for Metrics {
         metrics.cache_query_tokens.absolute(step.totals.admitted_tokens);
         metrics.cache_hit_tokens.absolute(step.totals.cached_tokens);
         metrics.step_count.increment(1);
+        metrics.batch.on_step(step);
         let micros = |us: u32| Duration::from_micros(u64::from(us));
         metrics.upload_duration.record(micros(step.timings.upload_us));
         metrics.forward_duration.record(micros(step.timings.forward_us));
@@ -283,12 +290,16 @@ fn failure_index(error: &Error) -> usize {
 fn register(recorder: &PrometheusRecorder) -> Registered {
     let names = Names(recorder);
     Registered {
+        batch: BatchMetrics::register(&names),
         started: Instant::now(),
         newest: Mutex::default(),
         prometheus: recorder.handle(),
         request_count: names.counter("tgi_request_count", "Requests that asked for a generation"),
         request_success: names.counter("tgi_request_success", "Requests answered as asked"),
-        request_failures: FAILURES.map(|reason| names.failure(reason)),
+        request_failures: FAILURES.map(|reason| {
+            let help = "Requests not answered as asked, by reason";
+            names.labelled_counter("tgi_request_failure", help, ("err", reason))
+        }),
         request_duration: names.histogram("tgi_request_duration", "Arrival to last byte, seconds"),
         validation_duration: names
             .histogram("tgi_request_validation_duration", "Validation and tokenization, seconds"),
@@ -333,6 +344,13 @@ fn register(recorder: &PrometheusRecorder) -> Registered {
     }
 }
 
+/// Name and value.
+type StaticLabel = (&'static str, &'static str);
+
+fn labelled(name: &'static str, (label, value): StaticLabel) -> Key {
+    Key::from_parts(name, vec![Label::new(label, value)])
+}
+
 /// Registers and describes under one name.
 struct Names<'a>(&'a PrometheusRecorder);
 
@@ -342,10 +360,14 @@ impl Names<'_> {
         self.0.register_counter(&Key::from_static_name(name), &METADATA)
     }
 
-    fn failure(&self, reason: &'static str) -> Counter {
-        let name = "tgi_request_failure";
-        self.0.describe_counter(name.into(), None, "Requests not answered as asked, by reason".into());
-        self.0.register_counter(&Key::from_parts(name, vec![Label::new("err", reason)]), &METADATA)
+    fn labelled_counter(&self, name: &'static str, help: &'static str, label: StaticLabel) -> Counter {
+        self.0.describe_counter(name.into(), None, SharedString::const_str(help));
+        self.0.register_counter(&labelled(name, label), &METADATA)
+    }
+
+    fn labelled_histogram(&self, name: &'static str, help: &'static str, label: StaticLabel) -> Histogram {
+        self.0.describe_histogram(name.into(), None, SharedString::const_str(help));
+        self.0.register_histogram(&labelled(name, label), &METADATA)
     }
 
     fn gauge(&self, name: &'static str, help: &'static str) -> Gauge {
@@ -358,6 +380,10 @@ impl Names<'_> {
         self.0.register_histogram(&Key::from_static_name(name), &METADATA)
     }
 }
+
+/// Sequences in a step, up to more than any device holds.
+const SIZE_BUCKETS: [f64; 13] =
+    [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0];
 
 /// TGI's: 35 of them, 0.15 ms to 146 s.
 fn duration_buckets() -> Vec<f64> {

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::caller::Caller;
 use crate::chat::{Conversation, Message};
@@ -15,7 +16,7 @@ use crate::tools::{ToolFields, Tools};
 use crate::validation::{Dialect, Parameters, SchedulingHints};
 
 /// The body of `/v1/chat/completions`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct ChatRequest {
     pub model: Option<String>,
@@ -31,6 +32,7 @@ pub struct ChatRequest {
     pub stop: Option<Stop>,
     pub stream: Option<bool>,
     pub stream_options: Option<StreamOptions>,
+    #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
     pub temperature: Option<f64>,
     pub top_p: Option<f64>,
@@ -61,7 +63,7 @@ pub struct ChatRequest {
 }
 
 /// The body of `/v1/completions`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct CompletionRequest {
     pub model: Option<String>,
@@ -77,6 +79,7 @@ pub struct CompletionRequest {
     pub stop: Option<Stop>,
     pub stream: Option<bool>,
     pub stream_options: Option<StreamOptions>,
+    #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
     pub suffix: Option<String>,
     pub temperature: Option<f64>,
@@ -94,7 +97,7 @@ pub struct CompletionRequest {
 }
 
 /// One stop string or several.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Stop {
@@ -103,7 +106,7 @@ pub enum Stop {
 }
 
 /// One prompt or several, as text or as tokens.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(
     untagged,
     expecting = "expected a string, a list of strings, a list of token ids, or a list of such lists"
@@ -117,7 +120,7 @@ pub enum Prompts {
 }
 
 /// OpenAI's map from token id to bias; TGI's list of numbers is accepted and, as by TGI, ignored.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected a map from token ids to numbers")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum LogitBias {
@@ -126,7 +129,7 @@ pub enum LogitBias {
 }
 
 /// What to add to a stream.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 pub struct StreamOptions {
     include_usage: Option<bool>,
     continuous_usage_stats: Option<bool>,
@@ -369,7 +372,7 @@ fn pair(id: &str, bias: &Value) -> Result<(u64, f64), Error> {
 }
 
 /// Tokens counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Usage {
     pub prompt_tokens: u32,
@@ -379,7 +382,7 @@ pub struct Usage {
 }
 
 /// Of the prompt's tokens, those found in the cache.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct PromptTokensDetails {
     pub cached_tokens: u32,
@@ -406,7 +409,7 @@ impl Usage {
 }
 
 /// What every answer starts with, whole or chunk.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Head {
     pub id: String,
@@ -417,7 +420,7 @@ pub struct Head {
 }
 
 /// An answer or a chunk of one.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Answer<'a, Choice> {
     #[serde(flatten)]

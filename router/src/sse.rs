@@ -21,21 +21,54 @@ use crate::text_stream::{TextEvent, TextStream};
 /// Silence after which a comment is sent, so that proxies keep the connection through a long prefill.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Words the events of one response. Every returned string becomes one `data:` line.
+/// One event of a stream: a line of data, with a name where the clients expect one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    name: Option<&'static str>,
+    data: String,
+}
+
+impl Frame {
+    /// An `event:` line before the data.
+    pub fn named(name: &'static str, data: String) -> Self {
+        Self { name: Some(name), data }
+    }
+}
+
+impl From<String> for Frame {
+    fn from(data: String) -> Self {
+        Self { name: None, data }
+    }
+}
+
+impl From<Frame> for Event {
+    fn from(Frame { name, data }: Frame) -> Self {
+        let event = match name {
+            Some(name) => Self::default().event(name),
+            None => Self::default(),
+        };
+        event.data(data)
+    }
+}
+
+/// Words the events of one response. Every returned line becomes one event.
 pub trait Encoder: Send + 'static {
+    /// Data alone, or with the name of its event.
+    type Line: Into<Frame> + Send;
+
     /// Before anything else.
-    fn begin(&mut self) -> Vec<String> {
+    fn begin(&mut self) -> Vec<Self::Line> {
         Vec::new()
     }
 
     /// Something happened to the sequence with this number.
-    fn event(&mut self, sequence: usize, event: TextEvent) -> Vec<String>;
+    fn event(&mut self, sequence: usize, event: TextEvent) -> Vec<Self::Line>;
 
     /// The response ends here, and why.
-    fn error(&mut self, error: &Error) -> Vec<String>;
+    fn error(&mut self, error: &Error) -> Vec<Self::Line>;
 
     /// After everything else, also after an error.
-    fn end(&mut self) -> Vec<String> {
+    fn end(&mut self) -> Vec<Self::Line> {
         Vec::new()
     }
 }
@@ -60,7 +93,7 @@ pub fn respond(
         Some((batch, sending))
     });
     let lines = batches.flat_map(futures::stream::iter);
-    let events = lines.map(|line| Ok::<_, Infallible>(Event::default().data(line)));
+    let events = lines.map(|line| Ok::<_, Infallible>(Event::from(line.into())));
     let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
     response.headers_mut().extend(headers);
     let no_buffering = HeaderName::from_static("x-accel-buffering");
@@ -98,7 +131,7 @@ struct Sending<E> {
 }
 
 impl<E: Encoder> Sending<E> {
-    async fn next_batch(&mut self) -> Option<VecDeque<String>> {
+    async fn next_batch(&mut self) -> Option<VecDeque<E::Line>> {
         match self.phase {
             Phase::Over => return None,
             Phase::Begin => {
@@ -119,7 +152,7 @@ impl<E: Encoder> Sending<E> {
         })
     }
 
-    fn fail(&mut self, error: &Error) -> VecDeque<String> {
+    fn fail(&mut self, error: &Error) -> VecDeque<E::Line> {
         self.phase = Phase::Over;
         self.sequences.clear();
         self.guard.fail(error);
@@ -128,7 +161,7 @@ impl<E: Encoder> Sending<E> {
         batch.into()
     }
 
-    fn succeed(&mut self) -> VecDeque<String> {
+    fn succeed(&mut self) -> VecDeque<E::Line> {
         self.phase = Phase::Over;
         self.guard.succeed();
         self.encoder.end().into()

@@ -60,6 +60,8 @@ pub struct TextToken {
 pub struct End {
     /// Why.
     pub finish: Finish,
+    /// The stop string that did it, if one did.
+    pub stop_string: Option<String>,
     /// The whole text. On native routes it includes the stop string, as in TGI.
     pub text: String,
     /// The seed, if tokens were drawn at random.
@@ -101,6 +103,7 @@ pub struct TextStream {
     admitted: Instant,
     last_token: Option<Instant>,
     text: String,
+    stop_string: Option<String>,
     seed: Option<u64>,
     times: SequenceTimes,
 }
@@ -138,6 +141,7 @@ impl TextStream {
             admitted: Instant::now(),
             last_token: None,
             text: String::new(),
+            stop_string: None,
             seed: context.seed,
             times: SequenceTimes::default(),
         }
@@ -234,6 +238,7 @@ impl TextStream {
         if self.dialect == Dialect::Native {
             self.text += stop;
         }
+        self.stop_string = Some(stop.to_owned());
         (delta, Some(Finish::Stop))
     }
 
@@ -242,7 +247,8 @@ impl TextStream {
         self.generation = None;
         self.times.inference = self.admitted.elapsed();
         self.metrics.record_sequence(&self.times);
-        End { finish, text: std::mem::take(&mut self.text), seed: self.seed, times: self.times }
+        let stop_string = self.stop_string.take();
+        End { finish, stop_string, text: std::mem::take(&mut self.text), seed: self.seed, times: self.times }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::caller::Caller;
 use crate::detokenizer::Vocabulary;
@@ -11,7 +12,7 @@ use crate::text_stream::{End, Finish, Generated, TextToken};
 use crate::validation::{Dialect, Parameters, SchedulingHints};
 
 /// The body of `/generate`, `/generate_stream`, `/` and `/tokenize`. Unknown fields are ignored.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 pub struct GenerateRequest {
     /// The prompt.
     pub inputs: String,
@@ -22,7 +23,7 @@ pub struct GenerateRequest {
 }
 
 /// `parameters` of a [`GenerateRequest`].
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct GenerateParameters {
     pub best_of: Option<u64>,
@@ -69,6 +70,11 @@ impl GenerateRequest {
     /// Puts the prompt before the text unless the client decided.
     pub fn default_to_full_text(&mut self) {
         self.parameters.get_or_insert_with(when_left_out).return_full_text.get_or_insert(true);
+    }
+
+    /// Samples unless the client decided.
+    pub fn default_to_sampling(&mut self) {
+        self.parameters.get_or_insert_with(when_left_out).do_sample.get_or_insert(true);
     }
 
     /// Splits the request into prompt, parameters to validate, and what to show.
@@ -123,7 +129,7 @@ impl GenerateParameters {
 }
 
 /// A token of the output.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Token {
     pub id: u32,
@@ -134,7 +140,7 @@ pub struct Token {
 }
 
 /// A token of the prompt.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct PrefillToken {
     pub id: u32,
@@ -143,7 +149,7 @@ pub struct PrefillToken {
 }
 
 /// The answer of `/generate`; `/` wraps it in an array.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct GenerateResponse {
     pub generated_text: String,
@@ -152,7 +158,7 @@ pub struct GenerateResponse {
 }
 
 /// Details of a whole output.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Details {
     pub finish_reason: &'static str,
@@ -167,7 +173,7 @@ pub struct Details {
 }
 
 /// A sequence that did not win.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct BestOfSequence {
     pub generated_text: String,
@@ -181,7 +187,7 @@ pub struct BestOfSequence {
 }
 
 /// An event of `/generate_stream`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct StreamResponse {
     pub index: u32,
@@ -193,7 +199,7 @@ pub struct StreamResponse {
 }
 
 /// Details of the last event.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct StreamDetails {
     pub finish_reason: &'static str,

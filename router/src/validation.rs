@@ -25,6 +25,10 @@ pub enum Dialect {
     Completions,
     /// `/v1/chat/completions`.
     Chat,
+    /// `/v1/messages`.
+    Messages,
+    /// `/v1/responses`.
+    Responses,
 }
 
 impl Dialect {
@@ -33,8 +37,12 @@ impl Dialect {
         match (self, native) {
             (Self::Native, name) => name,
             (Self::Completions | Self::Chat, "grammar") => "response_format",
+            (Self::Responses, "grammar") => "text.format",
             (Self::Completions, "inputs") => "prompt",
-            (Self::Chat, "inputs") => "messages",
+            (Self::Chat | Self::Messages, "inputs") => "messages",
+            (Self::Responses, "inputs") => "input",
+            (Self::Responses, "max_new_tokens") => "max_output_tokens",
+            (Self::Messages, "stop") => "stop_sequences",
             (_, "max_new_tokens") => "max_tokens",
             (_, "min_new_tokens") => "min_tokens",
             (Self::Chat, "best_of") => "n",
@@ -241,7 +249,9 @@ fn samples(p: &Parameters) -> bool {
     let wishes = p.temperature.is_some() || p.top_k.is_some() || p.top_p.is_some() || p.typical_p.is_some();
     match p.dialect {
         Dialect::Native => p.do_sample || wishes,
-        Dialect::Completions | Dialect::Chat => p.temperature != Some(0.0),
+        Dialect::Completions | Dialect::Chat | Dialect::Messages | Dialect::Responses => {
+            p.temperature != Some(0.0)
+        }
     }
 }
 
@@ -270,15 +280,16 @@ fn native_best_of(p: &Parameters, is_sampling: bool) -> Result<(), Error> {
 
 fn check_stop(p: &Parameters, limits: &RequestLimits) -> Result<(), Error> {
     let (given, max) = (p.stop.len(), limits.max_stop_sequences);
+    let name = p.dialect.name("stop");
     if given > max as usize {
         let message =
-            format!("`stop` supports up to {max} stop sequences (--max-stop-sequences). Given: {given}");
-        return Err(Error::invalid("stop", message));
+            format!("`{name}` supports up to {max} stop sequences (--max-stop-sequences). Given: {given}");
+        return Err(Error::invalid(name, message));
     }
     match p.stop.iter().map(String::len).find(|&len| len == 0 || len > MAX_STOP_BYTES) {
         Some(len) => {
-            let message = format!("`stop` sequences must have 1 to {MAX_STOP_BYTES} bytes. Given: {len}");
-            Err(Error::invalid("stop", message))
+            let message = format!("`{name}` sequences must have 1 to {MAX_STOP_BYTES} bytes. Given: {len}");
+            Err(Error::invalid(name, message))
         }
         None => Ok(()),
     }

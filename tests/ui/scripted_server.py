@@ -148,6 +148,10 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.split("?")[0]
         if path in {"/", "/ui"}:
             self._file(UI / "index.html")
+        elif path == "/docs":
+            self._file(UI / "docs.html")
+        elif path == "/openapi.json":
+            self._send((UI.parents[1] / "docs" / "openapi.json").read_bytes(), "application/json", 200, {})
         elif path.startswith("/ui/"):
             self._file(UI / path.removeprefix("/ui/"))
         elif path == "/v1/models":

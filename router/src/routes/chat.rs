@@ -1,10 +1,10 @@
 //! OpenAI's chat completions.
 
+use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use axum::{Json, Router};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::app::AppState;
 use crate::assistant::{AssistantMessage, AssistantWriter, Delta};
@@ -22,10 +22,8 @@ use crate::text_stream::{Generated, TextEvent, TextToken};
 use crate::tokenizer::Tokenizer;
 use crate::validation::Parameters;
 
-/// `/v1/chat/completions`
-pub fn router() -> Router<AppState> {
-    Router::new().route("/v1/chat/completions", post(chat))
-}
+/// The whole answer.
+pub(super) type Whole = Answer<'static, Choice>;
 
 /// What the handler needs beside prompt and parameters.
 #[derive(Clone, Copy)]
@@ -34,7 +32,8 @@ struct Wishes {
     stream_options: StreamOptions,
 }
 
-async fn chat(
+/// `POST /v1/chat/completions`
+pub(super) async fn chat(
     State(app): State<AppState>,
     caller: Caller,
     Body(request): Body<ChatRequest>,
@@ -88,8 +87,9 @@ fn times(prepared: &Prepared, sequences: &[Generated]) -> Times {
     times
 }
 
-#[derive(Serialize)]
-struct Choice {
+#[derive(Serialize, ToSchema)]
+#[schema(as = ChatChoice)]
+pub(super) struct Choice {
     index: usize,
     message: AssistantMessage,
     logprobs: Option<ChatLogprobs>,
@@ -198,6 +198,8 @@ impl ChatEncoder {
 }
 
 impl Encoder for ChatEncoder {
+    type Line = String;
+
     fn begin(&mut self) -> Vec<String> {
         let opening = |index| {
             let content = Some(String::new());

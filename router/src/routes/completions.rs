@@ -1,12 +1,12 @@
 //! OpenAI's completions: one or several prompts, each with one or several choices.
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use axum::{Json, Router};
 use futures::future::try_join_all;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::app::AppState;
 use crate::body::Body;
@@ -23,10 +23,8 @@ use crate::text_stream::{Generated, TextEvent, TextToken};
 use crate::tokenizer::Tokenizer;
 use crate::validation::Parameters;
 
-/// `/v1/completions`
-pub fn router() -> Router<AppState> {
-    Router::new().route("/v1/completions", post(completions))
-}
+/// The whole answer.
+pub(super) type Whole = Answer<'static, Choice>;
 
 /// What to show.
 #[derive(Clone, Copy)]
@@ -44,7 +42,8 @@ struct Ready {
     text: String,
 }
 
-async fn completions(
+/// `POST /v1/completions`
+pub(super) async fn completions(
     State(app): State<AppState>,
     caller: Caller,
     Body(request): Body<CompletionRequest>,
@@ -141,8 +140,9 @@ fn count(usage: &mut Usage, times: &mut Times, ready: &Ready, sequences: &[Gener
     }
 }
 
-#[derive(Serialize)]
-struct Choice {
+#[derive(Serialize, ToSchema)]
+#[schema(as = CompletionChoice)]
+pub(super) struct Choice {
     index: usize,
     text: String,
     logprobs: Option<CompletionLogprobs>,
@@ -255,6 +255,8 @@ impl CompletionEncoder {
 }
 
 impl Encoder for CompletionEncoder {
+    type Line = String;
+
     /// With log probabilities the prompt is repeated when those are there.
     fn begin(&mut self) -> Vec<String> {
         if !self.wishes.echo || self.wishes.logprobs {

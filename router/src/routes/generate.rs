@@ -1,10 +1,9 @@
 //! TGI's own routes: `/generate`, `/generate_stream`, and `/`, which is either.
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Json, Router};
 
 use crate::app::AppState;
 use crate::body::Body;
@@ -13,21 +12,13 @@ use crate::error::Error;
 use crate::inference::{Prepared, Prompt};
 use crate::metrics::RequestGuard;
 use crate::response_headers::{Times, early};
-use crate::routes::ui;
 use crate::sse::{self, Encoder};
 use crate::text_stream::{Generated, TextEvent};
 use crate::tgi::{GenerateRequest, GenerateResponse, Wishes, Wording};
 use crate::tokenizer::Tokenizer;
 
-/// `/generate`, `/generate_stream`, `/`
-pub fn router() -> Router<AppState> {
-    Router::new()
-        .route("/generate", post(generate))
-        .route("/generate_stream", post(generate_stream))
-        .route("/", get(ui::page_or_health).post(compatible))
-}
-
-async fn generate(
+/// `POST /generate`
+pub(super) async fn generate(
     State(app): State<AppState>,
     caller: Caller,
     Body(request): Body<GenerateRequest>,
@@ -36,7 +27,8 @@ async fn generate(
     Ok((headers, Json(answer)).into_response())
 }
 
-async fn generate_stream(
+/// `POST /generate_stream`
+pub(super) async fn generate_stream(
     State(app): State<AppState>,
     caller: Caller,
     Body(request): Body<GenerateRequest>,
@@ -44,8 +36,8 @@ async fn generate_stream(
     stream(&app, caller, request).await
 }
 
-/// The answer is an array of one, and holds the prompt, too, unless the client says otherwise.
-async fn compatible(
+/// `POST /`. The answer is an array of one, and holds the prompt, too, unless the client says otherwise.
+pub(super) async fn compatible(
     State(app): State<AppState>,
     caller: Caller,
     Body(mut request): Body<GenerateRequest>,
@@ -136,6 +128,8 @@ struct NativeEncoder {
 }
 
 impl Encoder for NativeEncoder {
+    type Line = String;
+
     fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<String> {
         let TextEvent::Token(token) = event else { return Vec::new() };
         self.num_tokens += 1;

@@ -1,25 +1,14 @@
 //! Is the server there, and does it serve? The truth, from memory, without asking the shards anything.
 
-use axum::Router;
 use axum::extract::State;
-use axum::routing::get;
 
 use crate::app::AppState;
 use crate::error::Error;
 use crate::generation::EngineStatus;
 use crate::scheduler::Refused;
 
-/// `/health`, `/health/ready`, `/health/live`, `/ping`; `GET /` is with `POST /`.
-pub fn router() -> Router<AppState> {
-    Router::new()
-        .route("/health", get(ready))
-        .route("/health/ready", get(ready))
-        .route("/ping", get(ready))
-        .route("/health/live", get(live))
-}
-
 /// Ready: steps are being answered and requests are taken.
-pub async fn ready(State(app): State<AppState>) -> Result<(), Error> {
+pub(super) async fn ready(State(app): State<AppState>) -> Result<(), Error> {
     if app.shutdown.is_draining() {
         return Err(Error::Refused(Refused::ShuttingDown));
     }
@@ -31,6 +20,6 @@ pub async fn ready(State(app): State<AppState>) -> Result<(), Error> {
 }
 
 /// Live: the loop that drives the shards turns, whatever they do.
-async fn live(State(app): State<AppState>) -> Result<(), Error> {
+pub(super) async fn live(State(app): State<AppState>) -> Result<(), Error> {
     if app.engine.is_live() { Ok(()) } else { Err(Error::Unhealthy) }
 }

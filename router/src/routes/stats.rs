@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use axum::Json;
 use axum::extract::State;
-use axum::routing::get;
-use axum::{Json, Router};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::app::AppState;
 use crate::engine_loop::StepSummary;
@@ -14,13 +14,8 @@ use crate::generation::EngineStatus;
 use crate::metrics::Newest;
 use crate::scheduler::{Load, StepTimings, Totals};
 
-/// `/stats`
-pub fn router() -> Router<AppState> {
-    Router::new().route("/stats", get(stats))
-}
-
 /// The answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Stats {
     /// The served name.
     pub model_id: String,
@@ -40,7 +35,7 @@ pub struct Stats {
 }
 
 /// Whether requests are answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// Yes.
@@ -54,7 +49,7 @@ pub enum Status {
 }
 
 /// What is counted. `…_total` only ever grows while the router runs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Counts {
     /// Requests in the queue.
     pub waiting: usize,
@@ -85,7 +80,7 @@ pub struct Counts {
 }
 
 /// Where the shards spent a step, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
 pub struct LastStep {
     /// Tokens that it sampled.
     pub sampled_tokens: usize,
@@ -99,7 +94,8 @@ pub struct LastStep {
     pub download_ms: f64,
 }
 
-async fn stats(State(app): State<AppState>) -> Json<Stats> {
+/// `GET /stats`
+pub(super) async fn stats(State(app): State<AppState>) -> Json<Stats> {
     let facts = app.engine.facts();
     let (status, status_reason) = status(app.shutdown.is_draining(), &app.engine.status());
     Json(Stats {
@@ -164,6 +160,7 @@ mod tests {
     use super::*;
     use crate::engine_loop::Observer;
     use crate::metrics::Metrics;
+    use crate::scheduler::StepSize;
 
     #[test]
     fn a_server_that_did_nothing_yet_is_idle() {
@@ -179,7 +176,15 @@ mod tests {
         let mut metrics = Metrics::new(100, 200).unwrap();
         metrics.start_request().succeed();
         metrics.on_step(&StepSummary {
-            load: Load { waiting: 2, running: 3, used_blocks: 7, cached_blocks: 5, num_blocks: 100 },
+            load: Load {
+                waiting: 2,
+                running: 3,
+                used_blocks: 7,
+                cached_blocks: 5,
+                num_blocks: 100,
+                block_tokens: 16,
+            },
+            size: StepSize { sequences: 3, positions: 3 },
             num_sampled: 3,
             totals: Totals { preemptions: 1, admitted_tokens: 40, cached_tokens: 32, ..Totals::default() },
             timings: StepTimings { upload_us: 250, forward_us: 12_500, sample_us: 1_000, download_us: 5 },

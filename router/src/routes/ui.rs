@@ -6,11 +6,9 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::LazyLock;
 
-use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::get;
 
 use crate::app::AppState;
 use crate::error::Error;
@@ -22,10 +20,10 @@ macro_rules! files {
 
 /// All files of the page. A test compares with the folder.
 const FILES: &[(&str, &[u8])] = files! {
-    "css/base.css" "css/chat.css" "css/completion.css" "css/layout.css" "css/markdown.css" "css/status.css"
-    "icon.svg" "index.html" "js/announce.js" "js/answer.js" "js/api.js" "js/appearance-boot.js"
+    "css/base.css" "css/chat.css" "css/completion.css" "css/docs.css" "css/layout.css" "css/markdown.css"
+    "css/status.css" "docs.html" "icon.svg" "index.html" "js/announce.js" "js/answer.js" "js/api.js" "js/appearance-boot.js"
     "js/appearance.js" "js/banner.js" "js/chat.js" "js/code.js" "js/completion.js" "js/composer.js"
-    "js/conversations.js" "js/copy.js" "js/dom.js" "js/drawers.js" "js/empty.js" "js/examples.js"
+    "js/conversations.js" "js/copy.js" "js/docs.js" "js/dom.js" "js/drawers.js" "js/empty.js" "js/examples.js"
     "js/history.js" "js/key.js" "js/main.js" "js/markdown.js" "js/message.js" "js/models.js" "js/plot.js"
     "js/problem.js" "js/reasoning.js" "js/request.js" "js/scroller.js" "js/settings.js" "js/sse.js"
     "js/stats-feed.js" "js/stats-line.js" "js/status.js" "js/storage.js" "js/toast.js" "js/tokens.js"
@@ -59,17 +57,8 @@ impl Asset {
     }
 }
 
-/// `/ui` and below; `GET /`, which is [`page_or_health`], is with `POST /`.
-pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new()
-        .route("/ui", get(page))
-        // The page names its files relative to its own address, which must not end in a slash.
-        .route("/ui/", get(|| async { Redirect::permanent("../ui") }))
-        .route("/ui/{*path}", get(file))
-}
-
 /// `GET /`: the page for browsers, the health answer for probes and everyone else.
-pub async fn page_or_health(state: State<AppState>, headers: HeaderMap) -> Response {
+pub(super) async fn page_or_health(state: State<AppState>, headers: HeaderMap) -> Response {
     if prefers_html(&headers) {
         return page(headers).await;
     }
@@ -78,15 +67,23 @@ pub async fn page_or_health(state: State<AppState>, headers: HeaderMap) -> Respo
     response
 }
 
-async fn page(headers: HeaderMap) -> Response {
+/// `GET /ui`
+pub(super) async fn page(headers: HeaderMap) -> Response {
     serve("index.html", &headers)
 }
 
-async fn file(Path(path): Path<String>, headers: HeaderMap) -> Response {
+/// `GET /ui/`: the page names its files relative to its own address, which must not end in a slash.
+pub(super) async fn to_page() -> Redirect {
+    Redirect::permanent("../ui")
+}
+
+/// `GET /ui/{path}`
+pub(super) async fn file(Path(path): Path<String>, headers: HeaderMap) -> Response {
     serve(&path, &headers)
 }
 
-fn serve(path: &str, request: &HeaderMap) -> Response {
+/// A file, by its path in the folder.
+pub(super) fn serve(path: &str, request: &HeaderMap) -> Response {
     let Some(asset) = ASSETS.get(path) else {
         return Error::UnknownRoute(format!("/ui/{}", path.chars().take(200).collect::<String>()))
             .into_response();
@@ -164,6 +161,7 @@ mod tests {
 
     use axum::body::{Body, to_bytes};
     use axum::http::Request;
+    use axum::{Router, routing};
     use tower::ServiceExt;
 
     use super::*;
@@ -173,7 +171,8 @@ mod tests {
         if let Some((name, value)) = header {
             request = request.header(name, value);
         }
-        router::<()>().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+        let routes = Router::new().route("/ui", routing::get(page)).route("/ui/{*path}", routing::get(file));
+        routes.oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
     }
 
     fn files_below(folder: &Path, root: &Path, found: &mut Vec<String>) {

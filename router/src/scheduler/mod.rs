@@ -137,6 +137,17 @@ pub struct Load {
     pub cached_blocks: usize,
     /// All blocks.
     pub num_blocks: usize,
+    /// Token positions that a block holds.
+    pub block_tokens: u32,
+}
+
+/// What a step computes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepSize {
+    /// Sequences that have a part in it.
+    pub sequences: usize,
+    /// Token positions; as many as sequences if no part of a prompt is among them.
+    pub positions: u64,
 }
 
 /// Counts since the start.
@@ -341,7 +352,16 @@ impl Scheduler {
             used_blocks: self.blocks.num_blocks() - self.blocks.num_available(),
             cached_blocks: self.blocks.num_idle(),
             num_blocks: self.blocks.num_blocks(),
+            block_tokens: self.config.block_size,
         }
+    }
+
+    /// What the step computes that is answered next; nothing if none is in flight.
+    pub fn next_answered(&self) -> StepSize {
+        self.in_flight.front().map_or_else(StepSize::default, |step| StepSize {
+            sequences: step.spans.len(),
+            positions: step.cost.tokens as u64,
+        })
     }
 
     /// Counts since the start.

@@ -9,6 +9,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode, header};
 use futures::StreamExt;
 use penstock_router::app::{AppState, ModelInfo, app};
+use penstock_router::auth::ApiKeys;
 use penstock_router::caller::CallerNames;
 use penstock_router::chat::ChatFormat;
 use penstock_router::chat_template::ChatTemplates;
@@ -115,6 +116,18 @@ impl Answer {
         events.iter().map(|event| serde_json::from_str(event).unwrap()).collect()
     }
 
+    /// Name and data of each event of a stream whose events are named; the data must repeat the name as its `type`.
+    pub fn named_events(&self) -> Vec<(String, Value)> {
+        let event = |event: &str| {
+            let (name, data) = event.split_once('\n').expect("two lines");
+            let name = name.strip_prefix("event: ").expect("a name").to_owned();
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").expect("data")).unwrap();
+            assert_eq!(data["type"], name);
+            (name, data)
+        };
+        self.text.trim_end_matches("\n\n").split("\n\n").map(event).collect()
+    }
+
     pub fn native_events(&self) -> Vec<Value> {
         self.events().iter().map(|event| serde_json::from_str(event).unwrap()).collect()
     }
@@ -149,6 +162,8 @@ impl Server {
             limits: Arc::new(request_limits),
             tokenizer: loaded,
             chat: Some(Arc::new(chat)),
+            api_keys: ApiKeys::default(),
+            cors: None,
             grammars: Grammars::new(vocabulary, facts.vocab_size, facts.eos_token_ids.clone()).unwrap(),
             callers: CallerNames::default(),
             engine: engine_loop::spawn(Box::new(engine), config, metrics.clone()),

@@ -1,0 +1,182 @@
+//! A reply as the events of `/v1/responses`: items of reasoning, text and calls, one open at a time, each opened by its
+//! first piece. A reply that says nothing is an empty message.
+
+use serde_json::{Value, json};
+
+use super::{OutputItem, OutputText, ResponseObject};
+use crate::assistant::{AssistantWriter, Delta, ToolCallDelta};
+use crate::error::Error;
+use crate::sse::{Encoder, Frame};
+use crate::text_stream::{End, TextEvent};
+
+/// Words the events of one reply.
+pub struct ResponsesEncoder {
+    answer: ResponseObject,
+    prompt_len: usize,
+    writer: AssistantWriter,
+    /// The item that grows; those before it are in the answer.
+    open: Option<OutputItem>,
+    num_events: u64,
+}
+
+impl ResponsesEncoder {
+    /// From an answer that has nothing in it yet.
+    pub fn new(answer: ResponseObject, prompt_len: usize, writer: AssistantWriter) -> Self {
+        Self { answer, prompt_len, writer, open: None, num_events: 0 }
+    }
+
+    fn frame(&mut self, event: &'static str, mut data: Value) -> Frame {
+        data["type"] = event.into();
+        data["sequence_number"] = self.num_events.into();
+        self.num_events += 1;
+        Frame::named(event, data.to_string())
+    }
+
+    /// An event of the whole answer.
+    fn about_answer(&mut self, event: &'static str) -> Frame {
+        let data = json!({ "response": self.answer });
+        self.frame(event, data)
+    }
+
+    /// An event of the open item.
+    fn about_item(&mut self, event: &'static str, mut data: Value) -> Frame {
+        data["output_index"] = self.answer.output.len().into();
+        if let Some(item) = &self.open {
+            data["item_id"] = item.id().into();
+        }
+        self.frame(event, data)
+    }
+
+    /// An event of the open item's only part.
+    fn about_part(&mut self, event: &'static str, mut data: Value) -> Frame {
+        data["content_index"] = 0.into();
+        self.about_item(event, data)
+    }
+
+    fn delta(&mut self, delta: Delta) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        if let Some(text) = delta.reasoning_content {
+            if !matches!(self.open, Some(OutputItem::Reasoning { .. })) {
+                self.open(OutputItem::reasoning(""), &mut frames);
+            }
+            frames.push(self.grow("response.reasoning_text.delta", text));
+        }
+        if let Some(text) = delta.content.filter(|text| !text.is_empty()) {
+            if !matches!(self.open, Some(OutputItem::Message { .. })) {
+                self.open(OutputItem::message("in_progress", Vec::new()), &mut frames);
+            }
+            frames.push(self.grow("response.output_text.delta", text));
+        }
+        for call in delta.tool_calls {
+            self.call(call, &mut frames);
+        }
+        frames
+    }
+
+    fn call(&mut self, call: ToolCallDelta, frames: &mut Vec<Frame>) {
+        if let Some(id) = call.id {
+            let name = call.function.name.unwrap_or_default();
+            self.open(OutputItem::function_call(id, name, String::new(), "in_progress"), frames);
+        }
+        if !call.function.arguments.is_empty() {
+            frames.push(self.grow("response.function_call_arguments.delta", call.function.arguments));
+        }
+    }
+
+    /// Opens an item after the one before it is closed.
+    fn open(&mut self, item: OutputItem, frames: &mut Vec<Frame>) {
+        self.close("completed", frames);
+        let is_message = matches!(item, OutputItem::Message { .. });
+        frames.push({
+            let added = json!({ "item": item });
+            self.about_item("response.output_item.added", added)
+        });
+        self.open = Some(item);
+        if is_message {
+            let part = json!({ "part": OutputText::new("") });
+            frames.push(self.about_part("response.content_part.added", part));
+        }
+    }
+
+    /// Adds to the open item.
+    fn grow(&mut self, event: &'static str, piece: String) -> Frame {
+        let mut data = json!({ "delta": piece });
+        match &mut self.open {
+            Some(OutputItem::FunctionCall { arguments, .. }) => {
+                arguments.push_str(&piece);
+                return self.about_item(event, data);
+            }
+            Some(OutputItem::Message { content, .. }) => {
+                data["logprobs"] = json!([]);
+                match content.last_mut() {
+                    Some(text) => text.text.push_str(&piece),
+                    None => content.push(OutputText::new(piece)),
+                }
+            }
+            Some(OutputItem::Reasoning { content, .. }) => {
+                if let Some(text) = content.last_mut() {
+                    text.text.push_str(&piece);
+                }
+            }
+            None => {}
+        }
+        self.about_part(event, data)
+    }
+
+    fn close(&mut self, status: &'static str, frames: &mut Vec<Frame>) {
+        match self.open.clone() {
+            None => return,
+            Some(OutputItem::Reasoning { content, .. }) => {
+                let text = content.first().map_or("", |text| text.text.as_str());
+                frames.push(self.about_part("response.reasoning_text.done", json!({ "text": text })));
+            }
+            Some(OutputItem::FunctionCall { name, arguments, .. }) => {
+                let done = json!({ "name": name, "arguments": arguments });
+                frames.push(self.about_item("response.function_call_arguments.done", done));
+            }
+            Some(OutputItem::Message { content, .. }) => {
+                let text = content.into_iter().next().unwrap_or_else(|| OutputText::new(""));
+                let done = json!({ "text": text.text, "logprobs": [] });
+                frames.push(self.about_part("response.output_text.done", done));
+                frames.push(self.about_part("response.content_part.done", json!({ "part": text })));
+            }
+        }
+        let Some(item) = self.open.take().map(|item| item.with_status(status)) else { return };
+        frames.push(self.about_item("response.output_item.done", json!({ "item": item })));
+        self.answer.output.push(item);
+    }
+
+    fn end(&mut self, end: &End) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        if self.open.is_none() && self.answer.output.is_empty() {
+            self.open(OutputItem::message("in_progress", Vec::new()), &mut frames);
+        }
+        self.close(ResponseObject::status_of(end.finish), &mut frames);
+        self.answer.finish(end.finish, self.prompt_len, &end.times);
+        let is_whole = self.answer.status == "completed";
+        frames.push(self.about_answer(if is_whole { "response.completed" } else { "response.incomplete" }));
+        frames
+    }
+}
+
+impl Encoder for ResponsesEncoder {
+    type Line = Frame;
+
+    fn begin(&mut self) -> Vec<Frame> {
+        vec![self.about_answer("response.created"), self.about_answer("response.in_progress")]
+    }
+
+    fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<Frame> {
+        let TextEvent::Token(token) = event else { return Vec::new() };
+        let delta = self.writer.delta(&token.delta, token.end.is_some());
+        let mut frames = self.delta(delta);
+        frames.extend(token.end.iter().flat_map(|end| self.end(end)));
+        frames
+    }
+
+    fn error(&mut self, error: &Error) -> Vec<Frame> {
+        self.answer.status = "failed";
+        self.answer.error = Some(json!({ "code": error.kind(), "message": error.to_string() }));
+        vec![self.about_answer("response.failed")]
+    }
+}

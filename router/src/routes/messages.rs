@@ -1,0 +1,87 @@
+//! Anthropic's messages.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+
+use crate::anthropic::{MessagesEncoder, MessagesRequest, MessagesResponse, OutputBlock, Usage, stop_reason};
+use crate::app::AppState;
+use crate::assistant::AssistantWriter;
+use crate::body::Body;
+use crate::caller::Caller;
+use crate::error::Error;
+use crate::inference::Prompt;
+use crate::metrics::{RequestGuard, SequenceTimes};
+use crate::response_headers::early;
+use crate::sse;
+use crate::validation::{Dialect, Parameters};
+
+/// `POST /v1/messages`
+pub(super) async fn messages(
+    State(app): State<AppState>,
+    caller: Caller,
+    Body(request): Body<MessagesRequest>,
+) -> Result<Response, Error> {
+    app.check_model(request.model.as_deref())?;
+    let mut guard = app.metrics.start_request();
+    let parts = request.into_chat().and_then(|chat| chat.into_parts(caller));
+    let (prompt, parameters) = parts.inspect_err(|error| guard.fail(error))?;
+    let parameters = Parameters { dialect: Dialect::Messages, ..parameters };
+    if parameters.is_stream {
+        return stream(&app, prompt, parameters, guard).await;
+    }
+    let answer = whole(&app, prompt, parameters, &guard).await;
+    guard.finish(&answer);
+    answer
+}
+
+async fn whole(
+    app: &AppState,
+    prompt: Prompt,
+    parameters: Parameters,
+    guard: &RequestGuard,
+) -> Result<Response, Error> {
+    let headers = early(&app.compute_type(), prompt.num_chars());
+    let prepared = app.prepare(prompt, parameters).await?;
+    let sequence = app.complete(&prepared, guard.started()).await?.pop().ok_or(Error::Incomplete)?;
+    let usage = Usage::new(prepared.request.prompt.len(), &sequence.end.times);
+    let mut writer = AssistantWriter::new(&prepared.reply);
+    let mut answer = opening(app, usage);
+    answer.content = OutputBlock::of_message(writer.message(&sequence.end.text));
+    answer.stop_reason = Some(stop_reason(&writer, &sequence.end));
+    answer.stop_sequence = sequence.end.stop_string;
+    Ok((headers, Json(answer)).into_response())
+}
+
+/// An answer that has nothing in it yet.
+fn opening(app: &AppState, usage: Usage) -> MessagesResponse {
+    MessagesResponse {
+        id: format!("msg_{:032x}", rand::random::<u128>()),
+        r#type: "message",
+        role: "assistant",
+        model: app.model.id.clone(),
+        content: Vec::new(),
+        stop_reason: None,
+        stop_sequence: None,
+        usage,
+    }
+}
+
+async fn stream(
+    app: &AppState,
+    prompt: Prompt,
+    parameters: Parameters,
+    mut guard: RequestGuard,
+) -> Result<Response, Error> {
+    let headers = early(&app.compute_type(), prompt.num_chars());
+    let started = async {
+        let prepared = app.prepare(prompt, parameters).await?;
+        let sequences = app.start(&prepared, guard.started()).await?;
+        Ok((sequences, prepared))
+    };
+    let (sequences, prepared) = started.await.inspect_err(|error| guard.fail(error))?;
+    let prompt_len = prepared.request.prompt.len();
+    let answer = opening(app, Usage::new(prompt_len, &SequenceTimes::default()));
+    let encoder = MessagesEncoder::new(answer, prompt_len, AssistantWriter::new(&prepared.reply));
+    Ok(sse::respond(sequences, encoder, guard, app.shutdown.clone(), headers))
+}

@@ -1,0 +1,89 @@
+//! The one route that Vertex AI calls: several requests in one body, a text for each.
+
+use axum::Json;
+use axum::extract::State;
+use futures::future::try_join_all;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::app::AppState;
+use crate::body::Body;
+use crate::caller::Caller;
+use crate::error::Error;
+use crate::inference::Prompt;
+use crate::openai::ChatRequest;
+use crate::text_stream::Generated;
+use crate::tgi::GenerateRequest;
+use crate::validation::Parameters;
+
+/// The body.
+#[derive(Deserialize, ToSchema)]
+pub struct VertexRequest {
+    /// What to answer, each by itself.
+    instances: Vec<Instance>,
+}
+
+/// One request of either family.
+#[derive(Deserialize, ToSchema)]
+#[serde(
+    untagged,
+    expecting = "expected an object with `inputs` and `parameters`, or a chat completion request"
+)]
+enum Instance {
+    Chat(Box<ChatRequest>),
+    Generate(Box<GenerateRequest>),
+}
+
+/// The answer.
+#[derive(Serialize, ToSchema)]
+pub struct VertexResponse {
+    /// The texts, in the order of the instances.
+    predictions: Vec<String>,
+}
+
+/// `POST /vertex`
+pub(super) async fn vertex(
+    State(app): State<AppState>,
+    caller: Caller,
+    Body(request): Body<VertexRequest>,
+) -> Result<Json<VertexResponse>, Error> {
+    let (given, max) = (request.instances.len(), app.model.max_concurrent_requests);
+    if given == 0 || given > max as usize {
+        let message = format!("`instances` must be 1 to {max} (--max-concurrent-requests). Given: {given}");
+        return Err(Error::invalid("instances", message));
+    }
+    let answers = request.instances.into_iter().map(|instance| predict(&app, caller.clone(), instance));
+    Ok(Json(VertexResponse { predictions: try_join_all(answers).await? }))
+}
+
+async fn predict(app: &AppState, caller: Caller, instance: Instance) -> Result<String, Error> {
+    let mut guard = app.metrics.start_request();
+    let answer = async {
+        let (prompt, parameters) = instance.into_parts(app, caller)?;
+        let prepared = app.prepare(prompt, parameters).await?;
+        let best = |a: &Generated, b: &Generated| a.mean_logprob().total_cmp(&b.mean_logprob());
+        let sequences = app.complete(&prepared, guard.started()).await?;
+        sequences.into_iter().max_by(best).map(|best| best.end.text).ok_or(Error::Incomplete)
+    }
+    .await;
+    guard.finish(&answer);
+    answer
+}
+
+impl Instance {
+    /// Streams make no sense here, and as in TGI a prompt is sampled from unless it says otherwise.
+    fn into_parts(self, app: &AppState, caller: Caller) -> Result<(Prompt, Parameters), Error> {
+        match self {
+            Self::Chat(request) => {
+                app.check_model(request.model.as_deref())?;
+                let (prompt, parameters) = request.into_parts(caller)?;
+                Ok((prompt, Parameters { is_stream: false, ..parameters }))
+            }
+            Self::Generate(mut request) => {
+                request.default_to_sampling();
+                let (inputs, parameters, _) = request.into_parts(false, caller)?;
+                Ok((Prompt::Text(inputs), parameters))
+            }
+        }
+    }
+}

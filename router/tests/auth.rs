@@ -1,0 +1,125 @@
+//! Who may use what: every route of the table, with and without a key.
+
+mod support;
+
+use axum::body::Body;
+use axum::http::{HeaderName, Method, Request, StatusCode, header};
+use penstock_router::auth::ApiKeys;
+use penstock_router::routes::table::{Access, routes};
+use serde_json::json;
+use support::server::{Server, post};
+
+/// Whoever adds a route without a thought gets one that asks for the key; those that do not are listed here again.
+const OPEN: [&str; 13] = [
+    "/metrics",
+    "/health",
+    "/health/ready",
+    "/health/live",
+    "/ping",
+    "/",
+    "/openapi.json",
+    "/api-doc/openapi.json",
+    "/ui",
+    "/ui/",
+    "/ui/{*path}",
+    "/docs",
+    "/docs/",
+];
+
+fn guarded() -> Server {
+    let mut server = Server::start();
+    let keys = ["first-key", "second-key"].map(|key| key.parse().expect("a key"));
+    server.state.api_keys = ApiKeys::load(&keys, None).expect("keys");
+    server
+}
+
+fn ask(method: Method, path: &str) -> Request<Body> {
+    Request::builder()
+        .method(method)
+        .uri(path.replace("{*", "").replace('}', ""))
+        .body(Body::empty())
+        .expect("a request")
+}
+
+fn with(mut request: Request<Body>, name: HeaderName, value: &str) -> Request<Body> {
+    request.headers_mut().insert(name, value.parse().expect("a header"));
+    request
+}
+
+#[test]
+fn only_probes_scrapers_and_the_page_are_open() {
+    let routes = routes();
+    let open = routes.iter().filter(|route| route.access == Access::Open);
+    assert_eq!(open.map(|route| route.path).collect::<Vec<_>>(), OPEN);
+    assert!(routes.iter().all(|route| route.access == Access::Key || route.method == Method::GET));
+}
+
+#[tokio::test]
+async fn every_route_asks_for_the_key_or_is_open() {
+    let server = guarded();
+    for route in routes() {
+        let bare = server.send(ask(route.method.clone(), route.path)).await;
+        let keyed = with(ask(route.method.clone(), route.path), header::AUTHORIZATION, "Bearer second-key");
+        let keyed = server.send(keyed).await;
+        assert_ne!(keyed.status, StatusCode::UNAUTHORIZED, "{}", route.path);
+        let is_refused = bare.status == StatusCode::UNAUTHORIZED;
+        assert_eq!(is_refused, route.access == Access::Key, "{} {}", route.method, route.path);
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_keys_asks_for_none() {
+    let server = Server::start();
+    for route in routes() {
+        let answer = server.send(ask(route.method.clone(), route.path)).await;
+        assert_ne!(answer.status, StatusCode::UNAUTHORIZED, "{}", route.path);
+    }
+}
+
+#[tokio::test]
+async fn pages_of_allowed_origins_may_ask_without_a_key_whether_they_may_ask() {
+    let mut server = guarded();
+    let preflight = || {
+        let request = Request::options("/v1/chat/completions").header("origin", "https://example.org");
+        let request = request.header("access-control-request-method", "POST");
+        let request = request.header("access-control-request-headers", "authorization,content-type");
+        request.body(Body::empty()).expect("a request")
+    };
+    let closed = server.send(preflight()).await;
+    assert!(closed.headers.get("access-control-allow-origin").is_none());
+    server.state.cors = penstock_router::cors::layer(&["https://example.org".to_owned()]).expect("origins");
+    let open = server.send(preflight()).await;
+    assert_eq!(open.status, StatusCode::OK);
+    assert_eq!(open.headers["access-control-allow-origin"], "https://example.org");
+    assert_eq!(open.headers["access-control-allow-headers"], "authorization,content-type");
+}
+
+#[tokio::test]
+async fn refusals_are_json_and_name_the_scheme() {
+    let server = guarded();
+    let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 1}});
+    let bare = server.send(post("/generate", &body)).await;
+    assert_eq!(bare.headers["www-authenticate"], "Bearer realm=\"penstock\"");
+    let message = "this server asks for an API key: send `Authorization: Bearer KEY`";
+    assert_eq!(bare.json(), json!({"error": message, "error_type": "invalid_api_key"}));
+    let wrong = with(post("/v1/completions", &body), header::AUTHORIZATION, "Bearer First-key");
+    let wrong = server.send(wrong).await;
+    assert_eq!(wrong.headers["www-authenticate"], "Bearer realm=\"penstock\", error=\"invalid_token\"");
+    assert_eq!(wrong.json()["error"]["code"], "invalid_api_key");
+    assert_eq!(wrong.json()["error"]["message"], "the API key is not valid");
+    assert_eq!(server.metric("tgi_request_count").await, 0.0);
+}
+
+#[tokio::test]
+async fn a_key_is_taken_from_either_header_and_names_the_tenant() {
+    let server = guarded();
+    let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 1}});
+    for (name, value) in [
+        (header::AUTHORIZATION, "Bearer first-key"),
+        (HeaderName::from_static("x-api-key"), "first-key"),
+        (header::AUTHORIZATION, "Bearer second-key"),
+    ] {
+        let answer = server.send(with(post("/generate", &body), name, value)).await;
+        assert_eq!(answer.status, StatusCode::OK);
+    }
+}

@@ -1,0 +1,129 @@
+//! `/v1/messages` as Anthropic's clients see it.
+
+mod support;
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+use support::server::Server;
+
+const PROMPT: &str = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
+
+fn ask(mut fields: Value) -> Value {
+    let defaults =
+        json!({"max_tokens": 5, "temperature": 0, "messages": [{"role": "user", "content": "hi"}]});
+    for (name, value) in defaults.as_object().unwrap() {
+        if fields.get(name).is_none() {
+            fields[name] = value.clone();
+        }
+    }
+    fields
+}
+
+/// The prompt that the shards were given last.
+fn prompt_sent(server: &Server) -> String {
+    let plans = server.control.plans.lock().expect("not poisoned");
+    let admitted = plans.iter().flat_map(|plan| &plan.admitted).last().expect("admitted");
+    server.tokenizer.decode(&admitted.tokens, false).unwrap()
+}
+
+#[tokio::test]
+async fn an_answer_has_the_shape_of_anthropic() {
+    let server = Server::start();
+    let mut answer = server.post("/v1/messages", ask(json!({"model": "tiny"}))).await.json();
+    assert!(answer["id"].take().as_str().unwrap().starts_with("msg_"));
+    assert_eq!(
+        answer,
+        json!({
+            "id": null,
+            "type": "message",
+            "role": "assistant",
+            "model": "org/tiny",
+            "content": [{"type": "text", "text": server.expected_text(PROMPT, 5)}],
+            "stop_reason": "max_tokens",
+            "stop_sequence": null,
+            "usage": {
+                "input_tokens": server.encode(PROMPT).len(),
+                "cache_creation_input_tokens": 0,
+                "cache_read_input_tokens": 0,
+                "output_tokens": 5,
+            },
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_stream_has_the_events_of_anthropic_in_order() {
+    let server = Server::start();
+    let events = server.post("/v1/messages", ask(json!({"stream": true}))).await.named_events();
+    let mut names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
+    names.dedup();
+    let expected = "message_start ping content_block_start content_block_delta content_block_stop message_delta \
+        message_stop";
+    assert_eq!(names.join(" "), expected);
+    let deltas = events.iter().filter(|(name, _)| name == "content_block_delta");
+    let text: String = deltas.map(|(_, data)| data["delta"]["text"].as_str().unwrap()).collect();
+    assert_eq!(text, server.expected_text(PROMPT, 5));
+    assert_eq!(events[0].1["message"]["usage"]["input_tokens"], server.encode(PROMPT).len());
+    assert_eq!(events[0].1["message"]["content"], json!([]));
+    let (_, last) = &events[events.len() - 2];
+    assert_eq!(last["delta"], json!({"stop_reason": "max_tokens", "stop_sequence": null}));
+    assert_eq!(last["usage"]["output_tokens"], 5);
+}
+
+#[tokio::test]
+async fn the_stop_sequence_that_matched_is_named() {
+    let server = Server::start();
+    let text = server.expected_text(PROMPT, 20);
+    let (at, stop) = text.char_indices().skip(1).find(|(_, c)| c.is_ascii()).expect("a letter");
+    let body = ask(json!({"max_tokens": 20, "stop_sequences": [stop, "never seen"]}));
+    let answer = server.post("/v1/messages", body.clone()).await.json();
+    assert_eq!((&answer["stop_reason"], &answer["stop_sequence"]), (&json!("stop_sequence"), &json!(stop)));
+    assert_eq!(answer["content"][0]["text"], text[..at]);
+    let mut streaming = body;
+    streaming["stream"] = true.into();
+    let events = server.post("/v1/messages", streaming).await.named_events();
+    assert_eq!(events[events.len() - 2].1["delta"]["stop_sequence"], json!(stop));
+}
+
+#[tokio::test]
+async fn system_and_blocks_reach_the_template() {
+    let server = Server::start();
+    let messages = json!([
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "x"},
+            {"type": "text", "text": "c"},
+        ]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "7"}]},
+    ]);
+    let system = json!([{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}]);
+    server.post("/v1/messages", ask(json!({"messages": messages, "system": system, "max_tokens": 1}))).await;
+    let turn = |role: &str, text: &str| format!("<|im_start|>{role}\n{text}<|im_end|>\n");
+    let turns = [turn("system", "be brief"), turn("user", "ab"), turn("assistant", "c"), turn("tool", "7")];
+    assert_eq!(prompt_sent(&server), turns.concat() + "<|im_start|>assistant\n");
+}
+
+#[tokio::test]
+async fn errors_have_the_shape_of_anthropic() {
+    let server = Server::start();
+    let refused = |fields: Value| {
+        let (server, body) = (&server, ask(fields));
+        async move {
+            let answer = server.post("/v1/messages", body).await;
+            assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:?}");
+            assert_eq!(answer.json()["type"], "error");
+            assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+            answer.json()["error"]["message"].as_str().unwrap().to_owned()
+        }
+    };
+    assert!(refused(json!({"temperature": -1})).await.contains("`temperature` must be"));
+    assert!(refused(json!({"stop_sequences": [""]})).await.contains("`stop_sequences` sequences must"));
+    assert!(refused(json!({"max_tokens": "x"})).await.contains("`max_tokens`: invalid type"));
+    assert!(refused(json!({"thinking": {"type": "enabled"}})).await.contains("`thinking` is not supported"));
+    assert!(refused(json!({"mcp_servers": [{}]})).await.contains("`mcp_servers` is not supported"));
+    let image = json!([{"role": "user", "content": [{"type": "image", "source": {}}]}]);
+    let message = refused(json!({"messages": image})).await;
+    assert!(message.contains("`messages[0].content`") && message.contains("reads text only"), "{message}");
+    let unknown = server.post("/v1/messages", ask(json!({"model": "claude"}))).await;
+    assert_eq!((unknown.status.as_u16(), &unknown.json()["error"]["type"]), (404, &json!("not_found_error")));
+}

@@ -1,0 +1,137 @@
+//! `/v1/responses` as OpenAI's clients see it.
+
+mod support;
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+use support::server::Server;
+
+const PROMPT: &str = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
+
+#[tokio::test]
+async fn an_answer_has_the_shape_of_openai() {
+    let server = Server::start();
+    let body = json!({"input": "hi", "max_output_tokens": 5, "temperature": 0, "metadata": {"a": "b"}});
+    let answer = server.post("/v1/responses", body).await.json();
+    assert!(answer["id"].as_str().unwrap().starts_with("resp_"));
+    assert_eq!((&answer["object"], &answer["status"]), (&json!("response"), &json!("incomplete")));
+    assert_eq!(answer["incomplete_details"], json!({"reason": "max_output_tokens"}));
+    let item = &answer["output"][0];
+    assert_eq!((&item["type"], &item["role"]), (&json!("message"), &json!("assistant")));
+    let text = json!({
+        "type": "output_text", "text": server.expected_text(PROMPT, 5), "annotations": [], "logprobs": [],
+    });
+    assert_eq!(item["content"], json!([text]));
+    let prompt_len = server.encode(PROMPT).len();
+    assert_eq!(
+        answer["usage"],
+        json!({
+            "input_tokens": prompt_len,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": 5,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": prompt_len + 5,
+        })
+    );
+    assert_eq!((&answer["temperature"], &answer["metadata"]), (&json!(0.0), &json!({"a": "b"})));
+    assert_eq!(answer["store"], false);
+}
+
+#[tokio::test]
+async fn a_stream_has_the_events_of_openai_in_order() {
+    let server = Server::start();
+    let body = json!({"input": "hi", "max_output_tokens": 5, "temperature": 0, "stream": true});
+    let events = server.post("/v1/responses", body).await.named_events();
+    let mut names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
+    names.dedup();
+    assert_eq!(
+        names,
+        [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.content_part.added",
+            "response.output_text.delta",
+            "response.output_text.done",
+            "response.content_part.done",
+            "response.output_item.done",
+            "response.incomplete",
+        ]
+    );
+    let numbers: Vec<_> = events.iter().map(|(_, data)| data["sequence_number"].as_u64()).collect();
+    assert_eq!(numbers, (0..events.len() as u64).map(Some).collect::<Vec<_>>());
+    let deltas = events.iter().filter(|(name, _)| name == "response.output_text.delta");
+    let text: String = deltas.map(|(_, data)| data["delta"].as_str().unwrap()).collect();
+    assert_eq!(text, server.expected_text(PROMPT, 5));
+    let last = &events.last().unwrap().1["response"];
+    assert_eq!(last["output"][0]["content"][0]["text"], text);
+    assert_eq!(last["output"][0]["id"], events[2].1["item"]["id"]);
+    assert_eq!(last["usage"]["output_tokens"], 5);
+}
+
+#[tokio::test]
+async fn items_and_instructions_reach_the_template() {
+    let server = Server::start();
+    let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"});
+    let input = json!([
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+        {"type": "reasoning", "summary": []},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "b"}]},
+        call("1"),
+        call("2"),
+        {"type": "function_call_output", "call_id": "1", "output": "7"},
+    ]);
+    let body = json!({"input": input, "instructions": "be brief", "max_output_tokens": 1});
+    assert_eq!(server.post("/v1/responses", body).await.status, StatusCode::OK);
+    let plans = server.control.plans.lock().expect("not poisoned");
+    let admitted = plans.iter().flat_map(|plan| &plan.admitted).last().expect("admitted");
+    let turn = |role: &str, text: &str| format!("<|im_start|>{role}\n{text}<|im_end|>\n");
+    let turns = [turn("system", "be brief"), turn("user", "a"), turn("assistant", "b"), turn("tool", "7")];
+    let prompt = server.tokenizer.decode(&admitted.tokens, false).unwrap();
+    assert_eq!(prompt, turns.concat() + "<|im_start|>assistant\n");
+}
+
+#[tokio::test]
+async fn what_needs_a_memory_or_is_not_built_is_refused_by_name() {
+    let server = Server::start();
+    let cases = [
+        ("previous_response_id", json!("resp_1")),
+        ("conversation", json!("conv_1")),
+        ("background", json!(true)),
+        ("prompt", json!({"id": "p"})),
+        ("reasoning", json!({"effort": "high"})),
+        ("top_logprobs", json!(3)),
+        ("include", json!(["file_search_call.results"])),
+        ("truncation", json!("auto")),
+        ("max_tool_calls", json!(1)),
+    ];
+    for (name, value) in cases {
+        let answer = server.post("/v1/responses", json!({"input": "hi", name: value})).await;
+        assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{name}");
+        let error = answer.json()["error"].clone();
+        assert_eq!((&error["code"], &error["param"]), (&json!("not_supported"), &json!(name)));
+    }
+    let harmless = json!({"input": "hi", "max_output_tokens": 1, "background": false, "truncation": "disabled",
+        "reasoning": {"effort": null}, "tools": [], "tool_choice": "auto", "include": [], "store": true,
+        "previous_response_id": null});
+    assert_eq!(server.post("/v1/responses", harmless).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn errors_name_the_field_as_the_client_wrote_it() {
+    let server = Server::start();
+    let param = |body: Value| {
+        let server = &server;
+        async move {
+            let answer = server.post("/v1/responses", body).await;
+            assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:?}");
+            answer.json()["error"]["param"].clone()
+        }
+    };
+    assert_eq!(param(json!({"input": "hi", "max_output_tokens": 0})).await, "max_output_tokens");
+    assert_eq!(param(json!({"input": "a".repeat(250)})).await, "input");
+    assert_eq!(param(json!({"input": [{"role": "user"}]})).await, "input");
+    assert_eq!(param(json!({"input": [{"type": "item_reference", "id": "x"}]})).await, "input");
+    let image = json!([{"role": "user", "content": [{"type": "input_image"}]}]);
+    assert_eq!(param(json!({"input": image})).await, "input");
+}
