@@ -155,6 +155,10 @@ pub struct Limits {
     #[arg(long, env, default_value_t = 256 << 20)]
     pub max_queued_bytes: usize,
 
+    /// Refuse requests that constrain the output, by grammar or by tools that must be called
+    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
+    pub disable_grammar_support: bool,
+
     /// Largest request body in bytes
     #[arg(long, env, default_value_t = 2_000_000)]
     pub payload_limit: usize,

@@ -20,6 +20,8 @@ pub struct RequestLimits {
     pub max_top_n_tokens: u32,
     /// Most prompts in one request.
     pub max_client_batch_size: u32,
+    /// Whether outputs may be constrained.
+    pub allows_grammars: bool,
     /// Largest body.
     pub payload_bytes: usize,
     /// Token ids are below this.
@@ -68,6 +70,7 @@ impl RequestLimits {
             max_stop_sequences: limits.max_stop_sequences,
             max_top_n_tokens: limits.max_top_n_tokens.min(facts.max_top_logprobs),
             max_client_batch_size: limits.max_client_batch_size,
+            allows_grammars: !limits.disable_grammar_support,
             payload_bytes: limits.payload_limit,
             vocab_size: facts.vocab_size,
         })

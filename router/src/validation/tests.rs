@@ -10,6 +10,7 @@ fn limits() -> RequestLimits {
         max_stop_sequences: 4,
         max_top_n_tokens: 5,
         max_client_batch_size: 4,
+        allows_grammars: true,
         payload_bytes: 1000,
         vocab_size: 100,
     }

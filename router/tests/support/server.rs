@@ -74,6 +74,7 @@ pub fn limits() -> Limits {
         max_stop_sequences: 4,
         max_top_n_tokens: 5,
         max_client_batch_size: 4,
+        disable_grammar_support: false,
         payload_limit: 4096,
     }
 }
