@@ -154,7 +154,7 @@ mod tests {
             --max-concurrent-requests 1 --max-best-of 1 --max-stop-sequences 1 --max-top-n-tokens 1 \
             --max-input-tokens 1 --max-input-length 1 --max-total-tokens 2 --waiting-served-ratio 0.3 \
             --max-batch-prefill-tokens 9 --max-batch-total-tokens 9 --max-waiting-tokens 20 --max-batch-size 1 \
-            --cuda-graphs 0 --hostname 0.0.0.0 --port 80 --prometheus-port 9000 --shard-uds-path /x \
+            --cuda-graphs 1,2 --hostname 0.0.0.0 --port 80 --prometheus-port 9000 --shard-uds-path /x \
             --master-addr localhost --master-port 29500 --huggingface-hub-cache /c --disable-custom-kernels \
             --cuda-memory-fraction 1.0 --json-output --otlp-endpoint x --otlp-service-name x \
             --cors-allow-origin http://a --cors-allow-origin http://b --api-key k --watermark-gamma 0.5 \

@@ -11,7 +11,7 @@ const PROMPT: &str = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
 fn ask(mut fields: Value) -> Value {
     let defaults =
         json!({"max_tokens": 5, "temperature": 0, "messages": [{"role": "user", "content": "hi"}]});
-    for (name, value) in defaults.as_object().unwrap() {
+    for (name, value) in defaults.as_object().expect("an object") {
         if fields.get(name).is_none() {
             fields[name] = value.clone();
         }
@@ -23,7 +23,7 @@ fn ask(mut fields: Value) -> Value {
 fn prompt_sent(server: &Server) -> String {
     let plans = server.control.plans.lock().expect("not poisoned");
     let admitted = plans.iter().flat_map(|plan| &plan.admitted).last().expect("admitted");
-    server.tokenizer.decode(&admitted.tokens, false).unwrap()
+    server.tokenizer.decode(&admitted.tokens, false).expect("a text")
 }
 
 #[tokio::test]
