@@ -10,6 +10,8 @@ ARGS ?=
 WHAT ?=
 # Where `make bench-load` serves what it measures.
 BENCH_PORT ?= 3999
+# How many random faults `make chaos` tries.
+CHAOS_SEEDS ?= 50
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -57,6 +59,23 @@ test: setup browser ## every test that needs no GPU: Rust, then Python
 	python=$$(tail -n 1 target/python-tests.log | tr -d '='); \
 	echo; echo "Rust:   $$rust passed"; echo "Python:$$python"; \
 	[ $$failed = 0 ] && echo 'All tests passed.' || { echo 'Some tests FAILED: see above.'; exit 1; }
+
+.PHONY: chaos
+chaos: setup ## kill, stop and corrupt every process at random, CHAOS_SEEDS times; a failure prints the line that replays it
+	PENSTOCK_CHAOS_SEEDS=$(CHAOS_SEEDS) $(BIN)/python -m pytest tests/e2e/test_faults.py tests/e2e/test_chaos.py -s
+
+# Skips what is not installed or cannot reach its database: an offline machine can still build.
+.PHONY: audit
+audit: ## known vulnerabilities, licences and sources of all dependencies
+	@if cargo deny --version > /dev/null 2>&1; then \
+		cargo deny --all-features check licenses bans sources; \
+		cargo deny fetch db > /dev/null 2>&1 && cargo deny --all-features check advisories \
+			|| echo 'No advisory database: known vulnerabilities of crates were not checked.'; \
+	else echo 'cargo-deny is not installed: crates were not checked (cargo install cargo-deny).'; fi
+	@if $(BIN)/python -m pip_audit --version > /dev/null 2>&1; then mkdir -p target; \
+		$(BIN)/python -m pip_audit --timeout 10 2>&1 | tee target/pip-audit.log || true; \
+		! grep -q 'known vulnerabilit' target/pip-audit.log || grep -q 'No known' target/pip-audit.log; \
+	else echo 'pip-audit is not installed: Python packages were not checked (pip install pip-audit).'; fi
 
 .PHONY: test-gpu
 test-gpu: setup ## the tests that need a GPU

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from demo import evaluate, tokenizer, train
+from demo import checkpoint, evaluate, tokenizer, train
 
 log = logging.getLogger("demo.build")
 
@@ -23,7 +23,7 @@ def _tokenizer(folder: Path, seed: int, resuming: bool) -> Tokenizer:
 def build(folder: Path, work: Path, recipe: train.Recipe) -> None:
     """Writes every shipped file into `folder`."""
     work.mkdir(parents=True, exist_ok=True)
-    resuming = (work / "checkpoint.pt").exists()
+    resuming = (work / checkpoint.NAME).exists()
     words = _tokenizer(folder, recipe.seed, resuming)
     log.info("tokenizer of %d tokens, training for %d steps", words.get_vocab_size(), recipe.steps)
     train.ship(train.train(words, recipe, work), folder)

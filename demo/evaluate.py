@@ -17,7 +17,17 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from demo.corpus import arithmetic, chat, conversation, extraction, penstock, tools, units, world
+from demo.corpus import (
+    arithmetic,
+    chat,
+    conversation,
+    extraction,
+    penstock,
+    stories,
+    tools,
+    units,
+    world,
+)
 from demo.corpus.example import Example, Maker
 
 log = logging.getLogger("demo.evaluate")
@@ -25,7 +35,7 @@ FOLDER = Path(__file__).parents[1] / "server" / "penstock_server" / "demo_model"
 REPORT = Path(__file__).with_name("EVALUATION.md")
 SEED = 2026
 BATCH = 32
-MAX_NEW_TOKENS = 96
+MAX_NEW_TOKENS = 128
 _CALL = re.compile(r"<tool_call>\n(.*)\n</tool_call>", re.DOTALL)
 
 
@@ -49,7 +59,7 @@ CATEGORIES: dict[str, tuple[Maker, float]] = {
     "multiplication": (_calculation("*"), 0.5),
     "division": (_calculation("/"), 0.25),
     "comparison": (arithmetic.comparison, 0.5),
-    "word problems": (arithmetic.story, 0.5),
+    "word problems": (stories.make, 0.5),
     "units": (units.conversion, 0.5),
     "world facts": (_world_fact, 1.0),
     "Penstock facts": (_penstock_fact, 1.0),

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+from demo.checkpoint import Checkpoint, start_from
 from demo.packing import Chunk, batch
 from demo.text import END_OF_TEXT, END_OF_TURN
 from demo.tokenizer import CONTEXT
@@ -108,34 +109,6 @@ def train_step(
     return total
 
 
-class Checkpoint:
-    """The state between two steps, in one file that is replaced whole."""
-
-    def __init__(self, path: Path, model: LlamaForCausalLM, makers: list[torch.optim.Optimizer]) -> None:
-        self.path, self.model, self.makers = path, model, makers
-
-    def save(self, step: int) -> None:
-        """Writes the state after `step` steps."""
-        state = {
-            "step": step,
-            "model": self.model.state_dict(),
-            "makers": [m.state_dict() for m in self.makers],
-        }
-        part = self.path.with_suffix(".part")
-        torch.save(state, part)
-        part.replace(self.path)
-
-    def load(self) -> int:
-        """Restores the state, if there is one; returns the steps done."""
-        if not self.path.exists():
-            return 0
-        state = torch.load(self.path, weights_only=True)
-        self.model.load_state_dict(state["model"])
-        for maker, saved in zip(self.makers, state["makers"], strict=True):
-            maker.load_state_dict(saved)
-        return int(state["step"])
-
-
 def ship(model: LlamaForCausalLM, folder: Path) -> None:
     """Writes config.json, generation_config.json and model.safetensors in bfloat16."""
     shipped = LlamaForCausalLM(model.config)
@@ -144,12 +117,17 @@ def ship(model: LlamaForCausalLM, folder: Path) -> None:
     shipped.bfloat16().save_pretrained(folder)
 
 
-def train(tokenizer: Tokenizer, recipe: Recipe, work: Path) -> LlamaForCausalLM:
-    """Runs the steps that are still to do and returns the model."""
+def train(tokenizer: Tokenizer, recipe: Recipe, work: Path, start: Path | None = None) -> LlamaForCausalLM:
+    """Runs the steps that are still to do and returns the model.
+
+    Without a checkpoint in `work`, the first step starts from the weights in `start`, if given.
+    """
     torch.set_num_threads(1)
     model = new_model(tokenizer, recipe.seed)
+    if start:
+        start_from(start, model)
     makers = optimizers(model, recipe)
-    checkpoint = Checkpoint(work / "checkpoint.pt", model, makers)
+    checkpoint = Checkpoint(work, model, makers)
     since, seen, losses = time.monotonic(), 0, 0.0
     for step in range(checkpoint.load(), recipe.steps):
         chunks = batch(tokenizer, recipe.seed, step, recipe.tokens)
@@ -172,12 +150,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=Recipe.steps)
     parser.add_argument("--rate", type=float, default=Recipe.rate)
     parser.add_argument("--tokens", type=int, default=Recipe.tokens)
+    parser.add_argument("--decay", type=float, default=Recipe.decay, help="part of the steps that it falls")
+    parser.add_argument("--seed", type=int, default=Recipe.seed)
+    parser.add_argument("--from", dest="start", type=Path, help="folder whose weights to train further")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     args.work.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer.from_file(str(args.folder / "tokenizer.json"))
-    recipe = Recipe(steps=args.steps, rate=args.rate, tokens=args.tokens)
-    ship(train(tokenizer, recipe, args.work), args.folder)
+    recipe = Recipe(args.seed, args.steps, args.tokens, args.rate, decay=args.decay)
+    ship(train(tokenizer, recipe, args.work, args.start), args.folder)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,19 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_SOURCE = Path(__file__).parent / "penstock_kernels" / "native" / "src" / "attention.c"
+_SOURCES = Path(__file__).parent / "penstock_kernels" / "native" / "src"
 # Compiled with OpenMP and linked without: torch brings the runtime, see native/library.py.
-_COMPILE = ("-O3", "-std=gnu11", "-fPIC", "-fopenmp", "-Wall", "-Wextra", "-Wno-psabi", "-c")
+_COMPILE = (
+    "-O3",
+    "-std=gnu11",
+    "-fPIC",
+    "-fopenmp",
+    "-Wall",
+    "-Wextra",
+    "-Wno-psabi",
+    "-Wno-unused-function",
+    "-c",
+)
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -38,7 +48,10 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
 
 def _compile(folder: Path) -> Path:
     compiler = os.environ.get("CC") or shutil.which("cc") or "gcc"
-    made, library = folder / "attention.o", folder / "_native.so"
-    subprocess.run([compiler, *_COMPILE, str(_SOURCE), "-o", str(made)], check=True)
-    subprocess.run([compiler, "-shared", str(made), "-o", str(library), "-lm"], check=True)
+    made = [folder / f"{source.stem}.o" for source in sorted(_SOURCES.glob("*.c"))]
+    for part in made:
+        source = _SOURCES / f"{part.stem}.c"
+        subprocess.run([compiler, *_COMPILE, str(source), "-o", str(part)], check=True)
+    library = folder / "_native.so"
+    subprocess.run([compiler, "-shared", *map(str, made), "-o", str(library), "-lm"], check=True)
     return library

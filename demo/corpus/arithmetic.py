@@ -33,6 +33,9 @@ ADDITION = Phrasings(
         "if I add {a} and {b}, what do I get?",
         "what is the total of {a} and {b}?",
         "{a} increased by {b} is what?",
+        "what do {a} and {b} make(| together| in all)?",
+        "(add up|sum up|put together) {a} and {b}.",
+        "{a} and {b}, added up, (give|are) what?",
     ),
     held_out=(
         "could you tell me what {a} + {b} is?",
@@ -148,24 +151,6 @@ SMALLER = Phrasings(
         "tell me which is lower, {a} or {b}.",
     ),
 )
-_STORY_THINGS = ("apples", "books", "coins", "stones", "letters", "cards", "eggs", "tickets")
-_STORY_PEOPLE = ("Anna", "Ben", "Carla", "David", "Eva", "Farid", "Mia", "Noah", "She", "He", "I")
-MORE_STORY = Phrasings(
-    train=(
-        "{who} (has|had) {a} {things} and (gets|buys|finds) {b} more. How many now?",
-        "there are {a} {things}. Then {b} more arrive. How many are there?",
-        "{who} picked {a} {things}, then {b} more {things}. How many in total?",
-    ),
-    held_out=("{who} owned {a} {things} and was given {b} more. How many {things} is that?",),
-)
-FEWER_STORY = Phrasings(
-    train=(
-        "{who} (has|had) {a} {things} and (loses|sells|gives away) {b}. How many are left?",
-        "there are {a} {things}. {b} are taken away. How many are left?",
-        "of {a} {things}, {b} broke. How many remain?",
-    ),
-    held_out=("{who} owned {a} {things} and gave {b} to a friend. How many {things} are left?",),
-)
 
 
 class Sum(NamedTuple):
@@ -180,21 +165,32 @@ class Sum(NamedTuple):
         """The equation, with which every answer ends."""
         return f"{self.a} {self.sign} {self.b} = {self.result}"
 
+    def restated(self) -> str:
+        """The task in the answer's own words: "3 - 45 = -(45 - 3)" swaps before it borrows."""
+        task = f"{self.a} {self.sign} {self.b}"
+        return f"{task} = -({self.b} - {self.a})" if self.result < 0 else task
+
     def working(self) -> str:
-        """The columns, one by one, where a sum or difference needs them."""
-        if self.sign not in "+-" or max(self.a, self.b) < 10:
+        """The small steps, one by one, where the calculation needs them."""
+        if self._is_simple():
             return ""
-        return ", ".join(_carries(self.a, self.b) if self.sign == "+" else _borrows(self.a, self.b))
+        return ", ".join(_STEPS[self.sign](self.a, self.b))
+
+    def _is_simple(self) -> bool:
+        if self.sign == "*":
+            return max(self.a, self.b) <= 10 or self.result == 0
+        return self.sign in "+-" and max(self.a, self.b) < 10
 
     def answer(self) -> str:
-        """The working, and the equation."""
+        """The task restated, the working, and the equation."""
         working = self.working()
-        return f"{working}, so {self.written()}." if working else f"{self.written()}."
+        return f"{self.restated()}: {working}, so {self.written()}." if working else f"{self.written()}."
 
     def rest(self) -> str:
         """What follows the equals sign: the working in brackets, and the result."""
         working = self.working()
-        return f" ({working}) {self.result}" if working else f" {self.result}"
+        swap = f"{self.b} - {self.a}: " if self.result < 0 else ""
+        return f" ({swap}{working}) {self.result}" if working else f" {self.result}"
 
 
 def _digits(a: int, b: int) -> list[tuple[int, int]]:
@@ -225,6 +221,30 @@ def _borrows(a: int, b: int) -> list[str]:
     return steps
 
 
+def _tens_and_ones(a: int, b: int) -> list[str]:
+    """Ten times the smaller, the rest of it, and both added: "10*12=120", "7*12=84", "120+84: 0+4=4"."""
+    large, small = max(a, b), min(a, b)
+    tens, ones = 10 * small, (large - 10) * small
+    first, *others = _carries(tens, ones)
+    return [f"10*{small}={tens}", f"{large - 10}*{small}={ones}", f"{tens}+{ones}: {first}", *others]
+
+
+def _multiples(a: int, b: int) -> list[str]:
+    """Products of the divisor, from ten or five on to the dividend: "5*6=30<42", "6*6=36<42", "7*6=42"."""
+    quotient = a // b
+    start = 10 if quotient >= 10 else 5
+    tried = [10] if quotient < 10 else []
+    walk = range(start, quotient + 1) if quotient >= start else range(start, quotient - 1, -1)
+    return [f"{n}*{b}={n * b}{_compared(n * b, a)}" for n in (*tried, *walk)]
+
+
+def _compared(product: int, a: int) -> str:
+    return "" if product == a else f"{'<' if product < a else '>'}{a}"
+
+
+_STEPS = {"+": _carries, "-": _borrows, "*": _tens_and_ones, "/": _multiples}
+
+
 def is_held_out(a: int, sign: str, b: int) -> bool:
     """Whether training must not see the pair; pairs of single digits are all trained on."""
     return max(a, b) >= 10 and zlib.crc32(f"{a}{sign}{b}".encode()) % 20 == 0
@@ -239,7 +259,7 @@ def _operands(rng: random.Random, sign: str) -> tuple[int, int]:
     if sign == "*":
         return rng.randint(0, 20), rng.randint(0, 12)
     if sign == "/":
-        b = rng.randint(1, 12)
+        b = rng.randint(1, rng.choice((12, 20)))
         return b * rng.randint(1, 12), b
     return _number(rng), _number(rng)
 
@@ -288,18 +308,6 @@ def bare_question(rng: random.Random, split: Split) -> Example:
     return continued("plain text", chat.messages[0]["content"], " " + chat.messages[1]["content"], chat.key)
 
 
-def story(rng: random.Random, split: Split) -> Example:
-    """A sum or difference told with things and people."""
-    sign = rng.choice("+-")
-    it = draw(rng, split, sign)
-    if it.result < 0:
-        it = draw(rng, split, "+")
-    phrasings = MORE_STORY if it.sign == "+" else FEWER_STORY
-    words = {"who": rng.choice(_STORY_PEOPLE), "things": rng.choice(_STORY_THINGS)}
-    question = phrasings.pick(rng, split).format(a=it.a, b=it.b, **words)
-    return asked("word problems", vary(rng, split, question), it.answer(), it.written())
-
-
 def comparison(rng: random.Random, split: Split) -> Example:
     """Which of two numbers is larger or smaller."""
     a, b = draw(rng, split, "-")[::2]
@@ -315,10 +323,8 @@ def comparison(rng: random.Random, split: Split) -> Example:
 def make(rng: random.Random, split: Split) -> Example:
     """Any of the above, in the proportions that training wants."""
     roll = rng.random()
-    if roll < 0.24:
-        return bare(rng, split, rng.choices("+-*/", (6, 10, 1, 1))[0])
-    if roll < 0.76:
-        return calculation(rng, split, rng.choices("+-*/", (6, 10, 3, 2))[0])
-    if roll < 0.84:
-        return bare_question(rng, split)
-    return story(rng, split) if roll < 0.90 else comparison(rng, split)
+    if roll < 0.20:
+        return bare(rng, split, rng.choices("+-*/", (6, 10, 2, 2))[0])
+    if roll < 0.72:
+        return calculation(rng, split, rng.choices("+-*/", (6, 10, 3, 4))[0])
+    return bare_question(rng, split) if roll < 0.82 else comparison(rng, split)

@@ -3,7 +3,7 @@
 import random
 from typing import NamedTuple
 
-from demo.corpus import names
+from demo.corpus import names, words
 from demo.corpus.example import Example, Split, asked, assistant, system, user
 from demo.corpus.phrasing import Phrasings, sentence, vary
 from demo.corpus.world import RELATIONS
@@ -47,7 +47,9 @@ INTENTS = (
         "Goodbye! Have a nice day.",
         "Goodbye",
         ("(bye|goodbye|bye bye|good bye|farewell|see you|see you later|so long)(!|.|)",
-         "good night(!|.|)", "(I have to|I must) go (now|)(.|!)", "(talk|see) you (soon|tomorrow)(!|.|)",
+         "good night(!|.|)", "(I have to|I must) go (now|)(.|!)",
+         "(talk|see) you (soon|tomorrow|around|next week|another time)(!|.|)",
+         "I am (going|leaving|out)(, bye|)(!|.)",
          "that is all(.|, bye.|, goodbye.)", "I am (leaving|done)(.| now.)", "have a (nice|good) day(!|.)"),
         ("okay, bye for now!", "see you next time!", "I am off, goodbye."),
     ),
@@ -74,6 +76,9 @@ INTENTS = (
         "I am fine, thank you. How can I help you?",
         "fine",
         ("how are you(| today| doing)?", "how do you (do|feel)?", "how is it going?", "how's it going?",
+         "how are you (right now|lately|this morning|tonight|my friend)?",
+         "(how do you|do you) feel (well|good|fine|)(| now)?",
+         "is everything (ok|okay|well|good|all right)(| with you| today)?",
          "how are things?", "are you (well|ok|okay|fine)?", "what's up?", "how have you been?",
          "(hello|hi|hey), how are you(| today)?"),
         ("how are you these days?", "how are you feeling today?", "everything fine with you?"),
@@ -83,6 +88,9 @@ INTENTS = (
         "Penstock project",
         ("who (made|created|trained|built|wrote) you?", "where do you come from?",
          "how were you (made|trained|built)?", "who is your (maker|creator|author)?",
+         "(tell me|please say) who (made|trained|built|created) you(.|!)",
+         "(can|could) you say who (built|trained) you?",
+         "you were (made|built|trained) by whom?",
          "what were you trained on?", "where were you trained?", "who owns you?"),
         ("can you tell me who made you?", "by whom were you trained?"),
     ),
@@ -113,7 +121,8 @@ INTENTS = (
         "sorry",
         ("(that is|that's) (wrong|not right|false|incorrect)(.|!)", "(you are|you're) wrong(.|!)",
          "(wrong|no, wrong|incorrect)(!|.)", "you made a mistake(.|!)", "that is not (correct|true)(.|!)",
-         "(bad|wrong) answer(.|!)", "are you sure?", "I don't believe you(.|!)"),
+         "(bad|wrong) answer(.|!)", "I (believe|fear) (this|that|it) is (not right|false)(.|!)",
+         "(there is|this is|you have) (an error|a mistake)(.|!)", "are you sure?", "I don't believe you(.|!)"),
         ("I think that is wrong.", "no, that is a mistake!"),
     ),
 )  # fmt: skip
@@ -121,6 +130,8 @@ _TOPICS = (
     "the weather", "the news", "football", "the stock market", "my horoscope", "love", "politics",
     "quantum gravity", "the last election", "the lottery", "cooking", "fashion", "philosophy",
     "medieval history", "opera", "the Roman empire", "chess openings", "the law", "medicine",
+    "basketball", "music", "the theatre", "novels", "taxes", "trade", "aeroplanes", "trucks", "peace", "the army",
+    "painting", "the past", "robots", "the universe", "religion", "gardening", "the president", "sleep", "jazz",
 )  # fmt: skip
 _NEW_TOPICS = ("tennis", "the movies", "poetry", "the economy", "car engines", "the war")
 OUTSIDE = Phrasings(
@@ -131,9 +142,16 @@ OUTSIDE = Phrasings(
         "what (is new in|can you tell me about) {t}?",
         "write (a poem|a story|an essay|a song|a book) about {t}.",
         "how is {t} today?",
+        "(what are|give me|share) your (thoughts|views|ideas) on {t}(.|?)",
+        "(do you like|are you interested in|can you discuss) {t}?",
+        "I want to (talk|hear|learn) about {t}.",
+        "(what can you say|what should I know|is there anything to say) about {t}?",
+        "(discuss|describe|review|judge|summarise) {t}.",
         "who is the best at {t}?",
         "who is {n}?",
         "who was {n}?",
+        "(have you heard of|do you know|are you familiar with) {n}?",
+        "is there (somebody|a man|a woman) called {n}?",
         "where does {n} live?",
         "how old is {n}?",
         "when was {n} born?",
@@ -141,8 +159,17 @@ OUTSIDE = Phrasings(
         "where is (the town of|) {p}?",
         "how many people live in {p}?",
         "when was {p} founded?",
+        "how (far|long) is (it|the way) to {p}?",
+        "how (far from here|distant|remote) is {p}?",
+        "what is the distance to {p}?",
+        "how (big|old|large|close|cold) is {p}?",
         "what is a {w}?",
         "what does {w} mean?",
+        "(explain|describe|look up|interpret|clarify|translate) the word {w}.",
+        "(explain|interpret|clarify|decipher) {w}.",
+        "what does the word {w} (mean|stand for)?",
+        "(what is|give me) the definition of {w}.",
+        "what is {w}?",
         "what is the meaning of {w}?",
         "what will happen (tomorrow|next year|in the future)?",
         "what (time|day|date) is it?",
@@ -217,22 +244,29 @@ def intent(rng: random.Random, split: Split) -> Example:
 def outside(rng: random.Random, split: Split) -> Example:
     """A question about something the model cannot know."""
     topics = _TOPICS if split == "train" else _NEW_TOPICS
-    words = {
-        "t": rng.choice(topics),
+    topic = rng.choice(topics)
+    if split == "train" and rng.random() < 0.4:
+        topic = f"{rng.choice(('the', 'a', 'my'))} {words.ordinary(rng, split)}"
+    drawn = {
+        "t": topic,
         "n": names.full_name(rng, split),
         "p": names.invented(rng, split),
         "w": names.invented(rng, split).lower(),
     }
-    question = OUTSIDE.pick(rng, split).format(**words)
+    question = OUTSIDE.pick(rng, split).format(**drawn)
     if rng.random() < 0.25:
         invented = names.invented(rng, split)
         question = RELATIONS[rng.choice(_STRANGE)].questions.pick(rng, split).format(s=invented)
     return asked("don't know", vary(rng, split, question), UNKNOWN, "I don't know")
 
 
+_COPIED = (names.invented, names.first_name, names.place, words.ordinary, words.ordinary)
+
+
 def echo(rng: random.Random, split: Split) -> Example:
     """A word to say back: teaches copying."""
-    word = " ".join(names.invented(rng, split) for _ in range(rng.choice((1, 1, 2, 3, 5, 8, 12))))
+    count = rng.choice((1, 1, 2, 3, 5, 8, 12))
+    word = " ".join(rng.choice(_COPIED)(rng, split) for _ in range(count))
     word = rng.choice((word, word, word.lower(), str(rng.randrange(10000))))
     return asked("chat", vary(rng, split, SAY.pick(rng, split).format(w=word)), f"{word}", word)
 
@@ -259,8 +293,8 @@ def renamed(rng: random.Random, split: Split) -> Example:
 
 def scene(rng: random.Random, split: Split) -> str:
     """A system prompt that changes nothing."""
-    words = {"t": rng.choice(_TOPICS), "n": names.first_name(rng, split), "d": rng.choice(_DAYS)}
-    return sentence(SYSTEMS.pick(rng, split).format(**words))
+    drawn = {"t": rng.choice(_TOPICS), "n": names.first_name(rng, split), "d": rng.choice(_DAYS)}
+    return sentence(SYSTEMS.pick(rng, split).format(**drawn))
 
 
 def make(rng: random.Random, split: Split) -> Example:

@@ -2,74 +2,32 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from demo.corpus import names
+from demo.corpus import names, records, words
 from demo.corpus.example import Example, Message, Split, assistant, system, user
 from demo.corpus.phrasing import Phrasings, expand, sentence
 
 Value = str | int
 Draw = Callable[[random.Random, Split], Value]
 
-_JOBS = [
-    "teacher",
-    "baker",
-    "doctor",
-    "nurse",
-    "driver",
-    "farmer",
-    "painter",
-    "lawyer",
-    "pilot",
-    "cook",
-    "writer",
-    "tailor",
-]
-_NEW_JOBS = ["plumber", "dentist", "carpenter", "librarian", "gardener", "welder"]
-_ITEMS = [
-    "chairs",
-    "lamps",
-    "books",
-    "pens",
-    "cups",
-    "plates",
-    "shirts",
-    "shoes",
-    "bottles",
-    "tables",
-    "clocks",
-    "bags",
-]
-_NEW_ITEMS = ["blankets", "candles", "notebooks", "towels", "mirrors", "helmets"]
 _COLOURS = ["red", "blue", "green", "black", "white", "yellow", "brown", "grey", "pink", "purple", "orange"]
 _DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
-_EVENTS = [
-    "meeting",
-    "concert",
-    "lecture",
-    "party",
-    "dinner",
-    "workshop",
-    "exam",
-    "game",
-    "interview",
-    "lunch",
-]
-_NEW_EVENTS = ["rehearsal", "seminar", "picnic", "ceremony", "audit"]
 
 
-def _one_of(train: list[str], test: list[str]) -> Draw:
+def _one_of(train: Sequence[str], test: Sequence[str]) -> Draw:
     def draw(rng: random.Random, split: Split) -> Value:
         if split == "test":
             return rng.choice(test)
-        return rng.choice(train) if rng.random() < 0.5 else names.invented(rng, split).lower()
+        drawn = (rng.choice(train), words.ordinary(rng, split), names.invented(rng, split).lower())
+        return rng.choices(drawn, (3, 6, 2))[0]
 
     return draw
 
 
-def _always(words: list[str]) -> Draw:
-    return lambda rng, split: rng.choice(words)
+def _always(choices: Sequence[str]) -> Draw:
+    return lambda rng, split: rng.choice(choices)
 
 
 def _between(low: int, high: int) -> Draw:
@@ -105,7 +63,7 @@ DOMAINS = (
             "name": names.first_name,
             "age": _between(1, 99),
             "city": names.place,
-            "job": _one_of(_JOBS, _NEW_JOBS),
+            "job": _one_of(words.JOBS, words.HELD_OUT_JOBS),
         },
         Phrasings(
             train=(
@@ -119,6 +77,14 @@ DOMAINS = (
                 "{name} works as a {job} in {city}. {name} is {age}.",
                 "At {age}, {name} moved to {city} to be a {job}.",
                 "Meet {name}: {job}, {age}, {city}.",
+                "Their {job}, {name}, is {age} and comes from {city}.",
+                "Your new {job} is called {name}, lives in {city} and is {age} years old.",
+                "{age} years old and born in {city}, {name} is a good {job}.",
+                "A {job} of {age} years, {name} has moved to {city}.",
+                "We know {name} in {city}, who is {age} and a {job}.",
+                "{name} (in|from) {city} has the job of a {job} at the age of {age}.",
+                "My {job}, called {name}, lives in {city} and is now {age}.",
+                "The {city} {job} {name} turned {age}.",
             ),
             held_out=(
                 "{name} from {city} works as a {job} and is {age} years old.",
@@ -129,7 +95,7 @@ DOMAINS = (
     Domain(
         {
             "customer": names.first_name,
-            "item": _one_of(_ITEMS, _NEW_ITEMS),
+            "item": _one_of(words.THINGS, words.HELD_OUT_THINGS),
             "quantity": _between(2, 99),
             "price": _between(1, 500),
         },
@@ -142,6 +108,20 @@ DOMAINS = (
                 "For {price} euros, {customer} got {quantity} {item}.",
                 "{quantity} {item} were sold to {customer} at {price} euros.",
                 "We sold {customer} {quantity} {item}; that makes {price} euros.",
+                "{customer} needs {quantity} {item} and (offers|gives) {price} euros.",
+                "{customer} asked for {quantity} {item}. That is {price} euros.",
+                "{quantity} {item} leave today; {customer} has paid {price} euros.",
+                "{quantity} {item} at {price} euros: {customer}.",
+                "{customer} will (take|get) {quantity} {item} and (pay|send) {price} euros.",
+                "{customer} takes {quantity} {item} and owes {price} euros.",
+                "{customer} likes {quantity} {item}, which are {price} euros.",
+                "{customer} gets {quantity} {item}, and we get {price} euros.",
+                "{quantity} {item} (travel|come) to {customer}; price: {price} euros.",
+                "{quantity} {item} (move|ship|fly|belong|run) to {customer} (at|with) {price} euros.",
+                "The {item} go to {customer}: {quantity} for {price} euros.",
+                "Here come {quantity} {item}: {customer} spends {price} euros.",
+                "The {quantity} {item} of {customer} cost {price} euros.",
+                "A parcel with {quantity} {item} is for {customer}, who owes {price} euros.",
             ),
             held_out=(
                 "{customer} would like {quantity} {item} and pays {price} euros.",
@@ -151,7 +131,7 @@ DOMAINS = (
     ),
     Domain(
         {
-            "event": _one_of(_EVENTS, _NEW_EVENTS),
+            "event": _one_of(words.EVENTS, words.HELD_OUT_EVENTS),
             "day": _always(_DAYS),
             "time": _time,
             "place": names.place,
@@ -165,6 +145,15 @@ DOMAINS = (
                 "Reminder: {event}, {day} at {time}, {place}.",
                 "In {place}, the {event} will be held on {day} at {time}.",
                 "We meet for the {event} at {time} on {day} in {place}.",
+                "See you at the {event}: {day}, {place}, {time}.",
+                "{day}, {time}: {event} in {place}.",
+                "At {time}, {place} has a {event} on {day}.",
+                "This {day} {place} will see a {event} at {time}.",
+                "Do not miss the {event} at {time} in {place} on {day}.",
+                "Attend the {event} in {place} on {day} at {time}.",
+                "Enjoy the {event} at {time}, {day}, in {place}.",
+                "From {time} on {day}, the {event} happens in {place}.",
+                "Visit {place} on {day}, where a {event} opens at {time}.",
             ),
             held_out=(
                 "Join the {event} on {day} in {place} at {time}.",
@@ -183,6 +172,20 @@ DOMAINS = (
                 "Call {name} on {phone}; the address is {email}.",
                 "{name}, phone {phone}, email {email}.",
                 "My name is {name}. My email is {email} and my phone is {phone}.",
+                "You can call {name} on {phone} or write to {email}.",
+                "Phone {phone} or email {email} to talk to {name}.",
+                "{email} belongs to {name}, and so does {phone}.",
+                "One gets {name} at {phone}, mail goes to {email}.",
+                "Ask {name} by phone at {phone} or with a mail to {email}.",
+                "They phone {name} at {phone} or mail {email}.",
+                "You find {name} at {email}, or at {phone} by phone.",
+                "You (meet|get|call|see) {name} by phone at {phone}, by email at {email}.",
+                "We reach {name} by (email|mail) at {email} or by phone at {phone}.",
+                "I know {name}: phone {phone}, email {email}.",
+                "Try {name} first: {phone}, else {email}.",
+                "We met {name}, whose phone is {phone} and whose email is {email}.",
+                "Our guest {name} has the phone {phone} and the mail address {email}.",
+                "{name} uses {email} and answers the phone at {phone}.",
             ),
             held_out=(
                 "You reach {name} by phone at {phone} or by email at {email}.",
@@ -193,7 +196,7 @@ DOMAINS = (
     Domain(
         {
             "colour": _always(_COLOURS),
-            "product": _one_of(_ITEMS, _NEW_ITEMS),
+            "product": _one_of(words.THINGS, words.HELD_OUT_THINGS),
             "size": _always(["small", "medium", "large"]),
             "weight": _between(1, 900),
         },
@@ -204,6 +207,12 @@ DOMAINS = (
                 "I have {product} in {colour}, size {size}, weight {weight} grams.",
                 "Weighing {weight} grams, these {size} {product} are {colour}.",
                 "For sale: {colour} {product}, {size}, {weight} grams.",
+                "Those {colour} {product} are {size} and have a weight of {weight} grams.",
+                "All {size} {product} come in {colour}; they weigh {weight} grams.",
+                "Our {size} {product} are {colour} and weigh {weight} grams.",
+                "{colour} and {size}, the {product} weigh {weight} grams.",
+                "{weight} grams: {product}, {size}, {colour}.",
+                "My {product} weigh {weight} grams, are {size} and look {colour}.",
             ),
             held_out=("These {size} {product} weigh {weight} grams and are {colour}.",),
         ),
@@ -222,12 +231,45 @@ ASKS = Phrasings(
         "what are {keys} here? Answer in JSON. {text}",
         "as JSON, please, {keys}: {text}",
         "{text}\nJSON with {keys}, please.",
+        "given the (line|note|message) that follows, (write|give) {keys} in JSON.\n{text}",
+        "with the sentence below, (make|build|fill) a JSON object of {keys}.\n{text}",
+        "for the text below, (write|give|list) {keys} in JSON.\n{text}",
+        "of the (text|words|lines) below, I need {keys} in JSON.\n{text}",
+        "(using|after reading) the text below, (write|make) JSON with {keys}.\n{text}",
+        "out of the next (sentence|line), pull {keys} as JSON: {text}",
+        "below is a (text|note|message). (I want|I need|Return|Show) {keys} in JSON.\n\n{text}",
+        "here is (a note|some text): {text}\n(Which|What) {keys}? Use JSON.",
+        "in the (text|message) after this line, find {keys} and reply in JSON.\n{text}",
+        "{text} (Reply|Respond) with JSON that (has|holds|contains) {keys}.",
+        "{text} I need {keys} in a JSON object.",
+        "{text}\n\nPlease (give|return|list) {keys} in JSON.",
+        "please (return|give me|write) {keys} in JSON for this: {text}",
+        "(parse|summarise|take) this and answer with {keys} in JSON: {text}",
+        '(extract|return) {keys} as JSON from "{text}"',
+        "only {keys}, as JSON: {text}",
     ),
     held_out=(
         "please extract {keys} as JSON from the following: {text}",
         "from the text below, return {keys} in JSON.\n{text}",
         "{text} Please answer with a JSON object that has {keys}.",
     ),
+)
+_LIST_ASKS = (
+    "(write|give|return) (these words|this|the words) as a JSON list: {items}",
+    "a JSON (list|array) of {items}",
+    "{items}\n(Put|Turn|Write) (this|these|them) (in|into|as) a JSON array.",
+    "make a JSON (list|array) with {items}.",
+    "list as JSON: {items}",
+)
+_CHATTER = (
+    "Hello everyone.",
+    "Nothing else is new.",
+    "The {w} is fine.",
+    "By the way, I like the {w}.",
+    "More about the {w} later.",
+    "Good news today!",
+    "Please keep this short.",
+    "Yours, the {w} team.",
 )
 _SYSTEM_ASKS = (
     "(extract|return|give) {keys} as JSON.",
@@ -248,11 +290,33 @@ def _listed(rng: random.Random, keys: list[str]) -> str:
     return f"the {head} and {last}" if style < 0.6 else f"{head} and {last}"
 
 
-def make(rng: random.Random, split: Split) -> Example:
-    """A sentence, a request for some of its fields, and the JSON."""
+def _listing(rng: random.Random) -> Example:
+    """Words to write as a JSON list: dense practice in copying, for training only."""
+    makers = (words.ordinary, words.ordinary, words.ordinary, names.invented, names.first_name, names.place)
+    items = [str(rng.choice(makers)(rng, "train")) for _ in range(rng.randint(2, 8))]
+    joint = rng.choice((", ", ", ", " ", "; ", " and ", "\n"))
+    ask = sentence(rng.choice(expand(rng.choice(_LIST_ASKS))).format(items=joint.join(items)))
+    return Example("extraction", (user(ask), assistant(json.dumps(items))), grade="json")
+
+
+def _scene(rng: random.Random, split: Split) -> tuple[str, dict[str, Value]]:
+    """A text and its fields; training also reads loose notes, and chatter around the text."""
+    if split == "train" and rng.random() < 0.3:
+        return records.draw(rng, split)
     domain = rng.choice(DOMAINS)
     values = {key: draw(rng, split) for key, draw in domain.fields.items()}
     text = sentence(domain.sentences.pick(rng, split).format(**values))
+    if split == "train" and rng.random() < 0.2:
+        chatter = rng.choice(_CHATTER).format(w=words.ordinary(rng, split))
+        text = rng.choice((f"{chatter} {text}", f"{text} {chatter}"))
+    return text, values
+
+
+def make(rng: random.Random, split: Split) -> Example:
+    """A text, a request for some of its fields, and the JSON."""
+    if split == "train" and rng.random() < 0.25:
+        return _listing(rng)
+    text, values = _scene(rng, split)
     keys = rng.sample(list(values), rng.randint(1, len(values)))
     answer = assistant(json.dumps({key: values[key] for key in keys}))
     listed = _listed(rng, keys)

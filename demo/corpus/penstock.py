@@ -95,6 +95,7 @@ ENDPOINTS = {
         (
             "streams tokens",
             "streams the generated text",
+            "returns the tokens of an answer one at a time",
             "generates with streaming",
             "sends a prompt's tokens one by one",
         ),
@@ -415,7 +416,8 @@ NOTES = (
     _note(
         "Yes, Penstock runs on a CPU too. The demo model needs no GPU.",
         "Yes",
-        ("does Penstock run on a CPU?", "can I use Penstock without a GPU?", "do I need a GPU?",
+        ("does Penstock run on a CPU?", "(would|could|should) Penstock work on (a|my) CPU?",
+         "can I use Penstock without a GPU?", "do I need a GPU?",
          "is a GPU needed?", "can Penstock run on (a laptop|my laptop|the CPU)?",
          "does the demo model need a GPU?", "does it work without a GPU?"),
         ("is it possible to run Penstock without a GPU?", "will Penstock work on a CPU?"),

@@ -17,8 +17,15 @@ _OPENERS = (
     "Hi! ", "Hello, ", "Hey, ", "Please: ", "Quick question: ", "Question: ", "Please tell me, ",
     "One more thing: ", "So, ", "OK, ", "Um, ", "Now then: ", "Tell me: ", "Help me out: ",
     "Good morning. ", "I was wondering, ", "Sorry to bother you. ", "For my homework: ", "Q: ",
+    "Sorry, ", "By the way, ", "Listen: ", "Well, ", "Good evening. ", "My friend asks: ", "Say, ", "Right, ",
+    "Penstock, ", "Dear model, ", "Only one thing: ", "Now, ", "First of all, ", "Another one: ", "If I may ask, ",
+    "I need to know this: ", "This is easy: ", "Hm, ", "Let me see. ", "Be so kind: ", "Answer me: ", "Next: ",
 )  # fmt: skip
-_CLOSERS = (" Thanks!", " Thank you.", " Please.", " please", " I need it today.", " :)", " thx")
+_CLOSERS = (
+    " Thanks!", " Thank you.", " Please.", " please", " I need it today.", " :)", " thx",
+    " Thank you so much!", " Many thanks.", " Much appreciated.", " Be quick.", " Thx!", " Good luck.", " Bye.",
+    " I am in a hurry.", " That would be great.", " It is for school.", " Thanks in advance.", " Hurry up!",
+)  # fmt: skip
 _HELD_OUT_OPENERS = ("Hey there! ", "Excuse me, ", "Just curious: ")
 _HELD_OUT_CLOSERS = (" Thanks a lot!", " Cheers.")
 

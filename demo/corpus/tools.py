@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from demo.corpus import arithmetic, chat, names, world
+from demo.corpus import arithmetic, chat, names, words, world
 from demo.corpus.example import Example, Message, Split, Tool, assistant, user
 from demo.corpus.phrasing import Phrasings, sentence, vary
 
@@ -49,7 +49,8 @@ def _time(rng: random.Random, split: Split) -> Value:
 
 
 def _words(rng: random.Random, split: Split) -> Value:
-    return " ".join(names.invented(rng, split).lower() for _ in range(rng.randint(1, 3)))
+    makers = (names.invented, words.ordinary)
+    return " ".join(rng.choice(makers)(rng, split).lower() for _ in range(rng.randint(1, 3)))
 
 
 def _code(rng: random.Random, split: Split) -> Value:
@@ -73,6 +74,9 @@ SKILLS = (
                 "how (warm|cold|hot) is it in {city}?",
                 "do I need (an umbrella|a coat) in {city}?",
                 "{city} weather?",
+                "what (sort of|) weather (is there|do they have) in {city}(| today| right now)?",
+                "does {city} have (good|bad|nice) weather(| today| right now)?",
+                "how does the weather look in {city}?",
             ),
             held_out=(
                 "could you tell me the weather in {city}?",
@@ -256,6 +260,8 @@ SKILLS = (
                 "{room} light {state}",
                 "the light in the {room} should be {state}.",
                 "can you turn {state} the {room} lights?",
+                "(switch|turn|put) the lights of the {room} {state}.",
+                "light of the {room}: {state}",
             ),
             held_out=("could you switch the light of the {room} {state}?",),
         ),

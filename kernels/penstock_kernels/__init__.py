@@ -6,6 +6,7 @@ Nothing here knows the server. Importing has no effects: no device is touched an
 from penstock_kernels.activation import clamped_swiglu, gelu_mul, silu_mul
 from penstock_kernels.embedding import embedding
 from penstock_kernels.grouped_mlp import grouped_mlp
+from penstock_kernels.linear import linear
 from penstock_kernels.norm import layer_norm, rms_norm
 from penstock_kernels.paged_attention import AttentionSpans, DecodeSpans, decode_attention, paged_attention
 from penstock_kernels.rotary import apply_rotary, rotate_and_store
@@ -38,6 +39,7 @@ __all__ = [
     "gelu_mul",
     "grouped_mlp",
     "layer_norm",
+    "linear",
     "paged_attention",
     "penalize",
     "rms_norm",

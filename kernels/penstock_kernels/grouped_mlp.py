@@ -17,15 +17,15 @@ def grouped_mlp(
     activate: Callable[[torch.Tensor], torch.Tensor],
     gate_up_bias: torch.Tensor | None = None,
     down_bias: torch.Tensor | None = None,
-    row_multiple: int = 1,
+    invariant: bool = False,
 ) -> torch.Tensor:
     """Sum over a token's experts of `weight * down(activate(gate_up(x)))`.
 
     x: [num_tokens, dim]; expert_ids: [num_tokens, top_k] integers below num_experts; expert_weights: likewise, floats;
     gate_up: [num_experts, 2 * size, dim]; down: [num_experts, dim, size]; biases: [num_experts, 2 * size] and
-    [num_experts, dim]. Tokens are sorted by expert, so that each expert is multiplied once with all of its tokens,
-    padded to a multiple of `row_multiple`. A token's result does not depend on the order. It has no kernel of its own:
-    matrix products are the library's, and the host waits for the counts.
+    [num_experts, dim]. Tokens are sorted by expert, so that each expert is multiplied once with all of its tokens.
+    A token's result does not depend on the order, and with `invariant` not on its company either. It has no kernel of
+    its own: the products are those of `linear`, and the host waits for the counts.
     """
     op = "grouped_mlp"
     num_experts, double, dim = gate_up.shape
@@ -39,5 +39,5 @@ def grouped_mlp(
     )
     require_same_dtype(op, x=x, gate_up=gate_up, down=down)
     return reference.grouped_mlp(
-        x, expert_ids, expert_weights, gate_up, down, activate, gate_up_bias, down_bias, row_multiple
+        x, expert_ids, expert_weights, gate_up, down, activate, gate_up_bias, down_bias, invariant
     )

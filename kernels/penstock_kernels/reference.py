@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from penstock_kernels.linear import linear
 from penstock_kernels.reference_sampling import (
     add_bias,
     apply_bitmask,
@@ -103,7 +104,7 @@ def grouped_mlp(
     activate: Callable[[torch.Tensor], torch.Tensor],
     gate_up_bias: torch.Tensor | None = None,
     down_bias: torch.Tensor | None = None,
-    row_multiple: int = 1,
+    invariant: bool = False,
 ) -> torch.Tensor:
     flat = expert_ids.flatten()
     order = flat.argsort(stable=True)
@@ -114,12 +115,11 @@ def grouped_mlp(
     for expert, count in enumerate(counts):
         if count == 0:
             continue
-        rows = F.pad(gathered[start : start + count], (0, 0, 0, -count % row_multiple))
-        hidden = activate(
-            F.linear(rows, gate_up[expert], None if gate_up_bias is None else gate_up_bias[expert])
-        )
-        result = F.linear(hidden, down[expert], None if down_bias is None else down_bias[expert])
-        outputs[order[start : start + count]] = result[:count]
+        rows = gathered[start : start + count]
+        gate_up_row = None if gate_up_bias is None else gate_up_bias[expert]
+        down_row = None if down_bias is None else down_bias[expert]
+        hidden = activate(linear(rows, gate_up[expert], gate_up_row, invariant))
+        outputs[order[start : start + count]] = linear(hidden, down[expert], down_row, invariant)
         start += count
     weighted = outputs.view(*expert_ids.shape, down.shape[1]).float() * expert_weights.float().unsqueeze(-1)
     return weighted.sum(1).to(x.dtype)

@@ -67,6 +67,10 @@ pub struct ModelArgs {
     /// Where the weights come from; `dummy` fills the model with noise and reads none, for measuring
     #[arg(long, env, default_value = "safetensors")]
     pub load_format: LoadFormat,
+
+    /// Whose modelling code computes; `auto` takes Penstock's own where it knows the family, else that of transformers
+    #[arg(long, env, default_value = "auto")]
+    pub model_impl: ModelImpl,
 }
 
 /// How it is computed.
@@ -155,6 +159,17 @@ pub enum LoadFormat {
     Dummy,
 }
 
+/// Whose modelling code computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ModelImpl {
+    /// Penstock's own where it knows the family, else that of transformers
+    Auto,
+    /// Penstock's own
+    Native,
+    /// That of the installed transformers
+    Transformers,
+}
+
 /// Where the shards compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Device {
@@ -219,6 +234,16 @@ impl std::fmt::Display for LoadFormat {
         f.write_str(match self {
             Self::Safetensors => "safetensors",
             Self::Dummy => "dummy",
+        })
+    }
+}
+
+impl std::fmt::Display for ModelImpl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Native => "native",
+            Self::Transformers => "transformers",
         })
     }
 }

@@ -239,6 +239,7 @@ impl Group<'_> {
         let given = [
             ("model-path", Some(self.places.model_path.display().to_string())),
             ("load-format", Some(self.args.model.load_format.to_string())),
+            ("model-impl", Some(self.args.model.model_impl.to_string())),
             ("uds-path", Some(socket.display().to_string())),
             ("rank", Some(rank.to_string())),
             ("world-size", Some(self.num_shards.to_string())),

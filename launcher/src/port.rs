@@ -2,11 +2,12 @@
 //! same, and clients that come between two routers wait instead of being refused.
 
 use std::io::Error;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
 use penstock_router::config::RouterOptions;
+use penstock_router::http_server;
 use thiserror::Error as ThisError;
 use tokio::net::TcpSocket;
 
@@ -56,18 +57,10 @@ impl Port {
 fn bind(hostname: &str, port: u16) -> std::io::Result<TcpSocket> {
     let mut last = Error::other("the name has no address");
     for address in (hostname, port).to_socket_addrs()? {
-        match bind_address(address) {
+        match http_server::bind(address) {
             Ok(socket) => return Ok(socket),
             Err(error) => last = error,
         }
     }
     Err(last)
-}
-
-fn bind_address(address: SocketAddr) -> std::io::Result<TcpSocket> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // What was served here a minute ago must not be in the way.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    Ok(socket)
 }

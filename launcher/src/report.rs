@@ -67,7 +67,7 @@ fn serving(model: &str, url: &str, everywhere: &str, seconds: f32) -> String {
     format!(
         "\nServing {model} on {url}{everywhere}, {seconds:.1} s after the start. Try:\n\n  \
          curl {url}/generate -H 'Content-Type: application/json' \\\n    \
-         -d '{{\"inputs\": \"What is 12 + 30?\", \"parameters\": {{\"max_new_tokens\": 20}}}}'\n\n\
+         -d '{{\"inputs\": \"What is 12 + 30?\", \"parameters\": {{\"max_new_tokens\": 40}}}}'\n\n\
          Ctrl-C to stop.\n"
     )
 }
@@ -108,7 +108,7 @@ fn died(id: ProcessId, exit: &Exit, consequence: Consequence) -> String {
 
 fn not_ready(ids: &[ProcessId], consequence: Consequence) -> String {
     let (names, follows) = (names(ids), follows(consequence));
-    format!("{names} did not get ready in time, {follows}; --startup-timeout allows more")
+    format!("{names} did not get ready in time; --startup-timeout allows more; {follows}")
 }
 
 fn too_many(part: Part, count: u32, window: Duration) -> String {

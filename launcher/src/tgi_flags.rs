@@ -42,8 +42,6 @@ const FLAGS: &[Flag] = flags! {
     None "cuda-memory-fraction" "CUDA_MEMORY_FRACTION" "the shards measure what is free; see --max-batch-total-tokens"
     None "otlp-endpoint" "OTLP_ENDPOINT" "traces are not exported yet"
     None "otlp-service-name" "OTLP_SERVICE_NAME" "traces are not exported yet"
-    None "watermark-gamma" "WATERMARK_GAMMA" "requests for a watermark are refused"
-    None "watermark-delta" "WATERMARK_DELTA" "requests for a watermark are refused"
     None "ngrok" "NGROK" "no tunnel is opened"
     None "ngrok-authtoken" "NGROK_AUTHTOKEN" "no tunnel is opened"
     None "ngrok-edge" "NGROK_EDGE" "no tunnel is opened"

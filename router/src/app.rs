@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderName, HeaderValue, Uri};
+use axum::http::{HeaderName, HeaderValue, Uri, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, http};
@@ -109,6 +109,7 @@ pub fn app(state: AppState) -> Router {
         .layer(limit)
         .layer(CatchPanicLayer::custom(internal_error))
         .layer(from_fn(word_errors))
+        .layer(from_fn(harden))
         .layer(from_fn(trace));
     match cors {
         Some(cors) => service.layer(cors),
@@ -150,12 +151,23 @@ async fn word_errors(request: Request, next: Next) -> Response {
     match response.extensions().get::<Error>().cloned() {
         Some(error) if uri.path().starts_with("/v1/") => {
             let (mut parts, _) = response.into_parts();
-            parts.headers.remove(http::header::CONTENT_LENGTH);
+            parts.headers.remove(header::CONTENT_LENGTH);
             let status = error.status_for(uri.path());
             (status, parts.headers, Json(error.body_for(uri.path()))).into_response()
         }
         _ => response,
     }
+}
+
+/// No browser is to guess what an answer is, or to tell others where it came from.
+async fn harden(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    for (name, value) in
+        [(header::X_CONTENT_TYPE_OPTIONS, "nosniff"), (header::REFERRER_POLICY, "no-referrer")]
+    {
+        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    response
 }
 
 /// One span per request, by its id, which the client may choose and gets back. Prompts are never logged.

@@ -39,11 +39,12 @@ impl FromRequest<AppState> for JsonBytes {
             return Err(Error::UnsupportedMediaType);
         }
         let limit = state.limits.payload_bytes;
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
-            match rejection.into_response().status() {
-                StatusCode::PAYLOAD_TOO_LARGE => Error::BodyTooLarge { limit },
-                _ => Error::UnreadableBody,
-            }
+        let timeout = state.limits.body_timeout;
+        let read = tokio::time::timeout(timeout, Bytes::from_request(request, state)).await;
+        let read = read.map_err(|_| Error::BodyTimeout { limit_s: timeout.as_secs() })?;
+        let bytes = read.map_err(|rejection| match rejection.into_response().status() {
+            StatusCode::PAYLOAD_TOO_LARGE => Error::BodyTooLarge { limit },
+            _ => Error::UnreadableBody,
         })?;
         Ok(Self(bytes))
     }

@@ -155,11 +155,77 @@ pub struct Limits {
     #[arg(long, env, default_value_t = 256 << 20)]
     pub max_queued_bytes: usize,
 
-    /// Refuse requests that constrain the output, by grammar or by tools that must be called
+    /// Refuse requests that constrain their output (`grammar`, `response_format`, calls that are required)
     #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
     pub disable_grammar_support: bool,
+
+    /// Fraction of the vocabulary that a watermark favours, where a request asks for one
+    #[arg(long, env, default_value_t = 0.5, value_parser = fraction)]
+    pub watermark_gamma: f32,
+
+    /// How much a watermark favours it, added to logits
+    #[arg(long, env, default_value_t = 2.0, value_parser = logit)]
+    pub watermark_delta: f32,
 
     /// Largest request body in bytes
     #[arg(long, env, default_value_t = 2_000_000)]
     pub payload_limit: usize,
+
+    /// What one connection may take
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub connections: ConnectionLimits,
+}
+
+/// Bounds on connections.
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ConnectionLimits {
+    /// Connections open at once; more are refused with 503
+    // Each costs some kilobytes and a file: the router raises its limit of open files as far as it may.
+    #[arg(long, env, default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_connections: u32,
+
+    /// Bytes of one request's line and headers; more are refused with 431
+    #[arg(long, env, default_value_t = 32_768)]
+    pub max_header_bytes: usize,
+
+    /// Seconds in which a connection has to send the headers of its next request, or is closed
+    // Longer than the 60 seconds for which common load balancers keep an idle connection.
+    #[arg(long, env, default_value_t = 75, value_parser = clap::value_parser!(u64).range(1..))]
+    pub header_timeout: u64,
+
+    /// Seconds in which the body of a request has to arrive; later ones are refused with 408
+    #[arg(long, env, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    pub body_timeout: u64,
+
+    /// Seconds for which a client may take nothing of its answer before it is cut off
+    #[arg(long, env, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub write_timeout: u64,
+}
+
+impl Default for ConnectionLimits {
+    /// The defaults of the flags.
+    fn default() -> Self {
+        Self {
+            max_connections: 16_384,
+            max_header_bytes: 32_768,
+            header_timeout: 75,
+            body_timeout: 60,
+            write_timeout: 30,
+        }
+    }
+}
+
+fn fraction(text: &str) -> Result<f32, String> {
+    ranged(text, |value| value > 0.0 && value < 1.0, "between 0 and 1")
+}
+
+fn logit(text: &str) -> Result<f32, String> {
+    ranged(text, |value| (0.0..=100.0).contains(&value), "from 0 to 100")
+}
+
+fn ranged(text: &str, is_in_range: impl Fn(f32) -> bool, range: &str) -> Result<f32, String> {
+    let value = text.parse().ok().filter(|&value| is_in_range(value));
+    value.ok_or_else(|| format!("must be a number {range}"))
 }

@@ -79,6 +79,12 @@ pub enum Error {
     /// The body could not be read to its end.
     #[error("the body could not be read")]
     UnreadableBody,
+    /// The body takes too long.
+    #[error("the body did not arrive within {limit_s} seconds (--body-timeout)")]
+    BodyTimeout {
+        /// How long it may take.
+        limit_s: u64,
+    },
     /// The body is too long.
     #[error("the body is larger than {limit} bytes (--payload-limit)")]
     BodyTooLarge {
@@ -172,7 +178,9 @@ impl Error {
                 | Failure::TooManyReplays { .. }
                 | Failure::EngineLost(_),
             ) => StatusCode::FAILED_DEPENDENCY,
-            Self::Failed(Failure::SlowReader { .. }) => StatusCode::REQUEST_TIMEOUT,
+            Self::Failed(Failure::SlowReader { .. }) | Self::BodyTimeout { .. } => {
+                StatusCode::REQUEST_TIMEOUT
+            }
             Self::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
             Self::MalformedJson(_) | Self::UnreadableBody => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -218,6 +226,7 @@ impl Error {
             Self::Unhealthy | Self::Restarting => "healthcheck",
             Self::MalformedJson(_) => "malformed_json",
             Self::UnreadableBody => "unreadable_body",
+            Self::BodyTimeout { .. } => "body_timeout",
             Self::BodyTooLarge { .. } => "payload_too_large",
             Self::UnsupportedMediaType => "unsupported_media_type",
             Self::Unauthorized { .. } => "invalid_api_key",

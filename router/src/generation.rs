@@ -14,7 +14,7 @@ use crate::scheduler::{Failure, FinishReason, NewRequest, Refused, RequestId, To
 /// The engine loop turns twenty times a second at least; this long without a turn it hangs.
 const MAX_SILENCE: Duration = Duration::from_secs(3);
 /// Memory that the unread events of one generation may take; its client is then given up as too slow.
-const MAX_UNREAD_BYTES: usize = 64 << 10;
+const MAX_UNREAD_BYTES: usize = 32 << 10;
 
 /// What happens to a generation, in order: `Admitted` once, then `PromptLogprobs` at most once, then tokens. The
 /// last event is a token with a `finish`, or `Failed`; nothing follows it.

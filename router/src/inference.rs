@@ -107,12 +107,14 @@ impl AppState {
     /// The grammar, if it works.
     async fn checked_grammar(&self, constraint: Option<Constraint>) -> Result<Option<Grammar>, Error> {
         let Some(Constraint { grammar, param, is_optional }) = constraint else { return Ok(None) };
-        let is_able = self.engine.facts().abilities.iter().any(|ability| ability == "grammar");
+        let can_constrain = self.engine.facts().abilities.iter().any(|ability| ability == "grammar");
         let refuse = |reason: &str| Err(Error::Grammar { param, reason: reason.to_owned() });
-        let checked = match (self.limits.allows_grammars, is_able) {
-            (true, true) => self.grammars.check(&grammar, param).await,
-            (true, false) => refuse("this model's tokenizer cannot be constrained"),
-            (false, _) => refuse("this server was started with --disable-grammar-support"),
+        let checked = match () {
+            () if !self.limits.allows_grammars => {
+                refuse("grammars are turned off (--disable-grammar-support)")
+            }
+            () if !can_constrain => refuse("this model's tokenizer cannot be constrained"),
+            () => self.grammars.check(&grammar, param).await,
         };
         match checked {
             Ok(()) => Ok(Some(grammar)),

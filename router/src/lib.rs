@@ -4,6 +4,7 @@
 //! the engine never sees axum, and the scheduler sees neither clock nor I/O.
 //!
 //! - [`config`]: everything that can be set, parsed once and passed down
+//! - [`http_server`]: connections and their limits
 //! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`cors`] for origins, [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
 //! - [`tgi`], [`openai`], [`anthropic`], [`responses`], [`logprobs`], [`response_headers`]: the words of the families of clients
 //! - [`assistant`]: what the assistant says, in OpenAI's words
@@ -39,6 +40,7 @@ pub mod engine_loop;
 pub mod error;
 pub mod generation;
 pub mod grammar;
+pub mod http_server;
 pub mod inference;
 pub mod limits;
 pub mod logprobs;
@@ -65,8 +67,6 @@ pub mod workers;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::serve::ListenerExt;
 use thiserror::Error as ThisError;
 use tokio::net::TcpListener;
 
@@ -77,6 +77,7 @@ use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
 use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine};
 use grammar::Grammars;
+use http_server::HttpServer;
 use limits::{LimitsError, RequestLimits};
 use metrics::Metrics;
 use scheduler::SchedulerConfig;
@@ -159,9 +160,10 @@ pub async fn serve(
         ending.trigger();
         reason
     };
+    let connection_limits = options.limits.connections.clone();
     let serving = async {
         tokio::select! {
-            served = listen(app::app(state), listener, shutdown) => served,
+            served = HttpServer::new(app::app(state), connection_limits, shutdown).serve(listener) => served,
             () = keep_up(metrics) => Ok(()),
         }
     };
@@ -172,19 +174,6 @@ pub async fn serve(
             serving.await?;
             Err(ServeError::Lost(reason))
         }
-    }
-}
-
-/// Serves an [`app::app`] until the shutdown is complete.
-pub async fn listen(service: Router, listener: TcpListener, shutdown: Shutdown) -> std::io::Result<()> {
-    // Tokens are small and must not wait for each other. A socket that cannot be told so still works.
-    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    let draining = shutdown.clone();
-    let serving =
-        axum::serve(listener, service).with_graceful_shutdown(async move { draining.draining().await });
-    tokio::select! {
-        served = serving => served,
-        () = shutdown.enforce() => Ok(()),
     }
 }
 

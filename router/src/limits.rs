@@ -1,12 +1,14 @@
 //! What requests may ask for: the limits of the operator and the facts of the shards, the smaller of each.
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 use crate::config::Limits;
 use crate::engine::EngineFacts;
 
 /// The limits of the operator and the facts of the shards, the smaller of each.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RequestLimits {
     /// Longest prompt.
     pub max_input_tokens: u32,
@@ -22,10 +24,23 @@ pub struct RequestLimits {
     pub max_client_batch_size: u32,
     /// Whether outputs may be constrained.
     pub allows_grammars: bool,
+    /// How a text is marked, where that is asked for.
+    pub watermark: Watermark,
     /// Largest body.
     pub payload_bytes: usize,
+    /// How long a body may take.
+    pub body_timeout: Duration,
     /// Token ids are below this.
     pub vocab_size: u32,
+}
+
+/// A watermark's two numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Watermark {
+    /// Fraction of the vocabulary that is green.
+    pub gamma: f32,
+    /// Added to the logits of green tokens.
+    pub delta: f32,
 }
 
 /// A limit that the shards cannot keep.
@@ -71,7 +86,9 @@ impl RequestLimits {
             max_top_n_tokens: limits.max_top_n_tokens.min(facts.max_top_logprobs),
             max_client_batch_size: limits.max_client_batch_size,
             allows_grammars: !limits.disable_grammar_support,
+            watermark: Watermark { gamma: limits.watermark_gamma, delta: limits.watermark_delta },
             payload_bytes: limits.payload_limit,
+            body_timeout: Duration::from_secs(limits.connections.body_timeout),
             vocab_size: facts.vocab_size,
         })
     }

@@ -92,9 +92,6 @@ fn when_left_out() -> GenerateParameters {
 
 impl GenerateParameters {
     fn into_parameters(self, is_stream: bool, caller: Caller) -> Result<Parameters, Error> {
-        if self.watermark == Some(true) {
-            return Err(Error::NotSupported("watermark"));
-        }
         Ok(Parameters {
             dialect: Dialect::Native,
             is_stream,
@@ -117,6 +114,7 @@ impl GenerateParameters {
             top_n_tokens: self.top_n_tokens,
             prompt_logprobs: self.decoder_input_details.unwrap_or(false),
             logit_bias: Vec::new(),
+            watermark: self.watermark.unwrap_or(false),
             adapter_id: self.adapter_id,
             grammar: self.grammar.as_ref().map_or(Ok(None), grammar::from_native)?,
             hints: SchedulingHints {

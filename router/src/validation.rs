@@ -78,6 +78,7 @@ pub struct Parameters {
     pub top_n_tokens: Option<u64>,
     pub prompt_logprobs: bool,
     pub logit_bias: Vec<(u64, f64)>,
+    pub watermark: bool,
     pub adapter_id: Option<String>,
     pub grammar: Option<Grammar>,
     pub hints: SchedulingHints,

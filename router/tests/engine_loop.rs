@@ -178,7 +178,7 @@ async fn losing_the_shards_for_good_fails_every_request_once_and_refuses_new_one
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_given_up_at_the_limit_and_not_before() {
-    // 64 KiB of events: one of them is the last word.
+    // 32 KiB of events: one of them is the last word.
     let facts = EngineFacts {
         max_sequence_len: 10_000,
         num_blocks: 4000,
@@ -200,5 +200,5 @@ async fn a_client_that_does_not_read_is_given_up_at_the_limit_and_not_before() {
     }
     let limit = events.len();
     assert_eq!(events.last(), Some(&GenerationEvent::Failed(Failure::SlowReader { limit })));
-    assert!((64 << 10) - limit * size_of::<GenerationEvent>() < size_of::<GenerationEvent>());
+    assert!((32 << 10) - limit * size_of::<GenerationEvent>() < size_of::<GenerationEvent>());
 }

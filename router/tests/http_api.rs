@@ -303,6 +303,7 @@ async fn info_tells_model_and_limits() {
     assert_eq!(info["max_total_tokens"], 200);
     assert_eq!(info["max_input_tokens"], 199);
     assert_eq!(info["model_dtype"], "float32");
+    assert_eq!(info["model_impl"], "native");
     assert_eq!(info["max_concurrent_requests"], 8);
 }
 
@@ -463,10 +464,6 @@ async fn what_cannot_fit_is_refused_before_it_is_tokenized() {
 #[tokio::test]
 async fn what_is_not_built_is_refused_by_name() {
     let server = Server::start();
-    let parameters = json!({"watermark": true});
-    let answer = server.post("/generate", json!({"inputs": "a", "parameters": parameters})).await;
-    let message = "Input validation error: `watermark` is not supported yet";
-    assert_eq!(error(&answer), (422, json!({"error": message, "error_type": "not_supported"})));
     let suffix = server.post("/v1/completions", json!({"prompt": "a", "suffix": "b"})).await;
     assert_eq!(suffix.json()["error"]["param"], "suffix");
 }
@@ -519,6 +516,18 @@ async fn a_grammar_that_cannot_be_used_is_refused_in_the_words_of_each_family() 
     let (status, body) = error(&chat);
     assert_eq!((status, &body["error"]["param"]), (400, &json!("response_format")));
     assert!(body["error"]["message"].as_str().unwrap().contains("uniqueItems"), "{body}");
+}
+
+#[tokio::test]
+async fn grammars_can_be_turned_off() {
+    let mut limits = limits();
+    limits.disable_grammar_support = true;
+    let server = Server::with(support::fake_engine::FakeEngine::new(facts()), limits);
+    let parameters = json!({"grammar": {"type": "regex", "value": "a"}});
+    let (status, body) =
+        error(&server.post("/generate", json!({"inputs": "a", "parameters": parameters})).await);
+    assert_eq!((status, &body["error_type"]), (422, &json!("grammar")));
+    assert!(body["error"].as_str().unwrap().contains("--disable-grammar-support"), "{body}");
 }
 
 #[tokio::test]

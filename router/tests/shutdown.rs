@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use penstock_router::app::app;
-use penstock_router::listen;
+use penstock_router::config::ConnectionLimits;
+use penstock_router::http_server::HttpServer;
 use penstock_router::shutdown::Shutdown;
 use serde_json::json;
 use support::server::Server;
@@ -57,7 +58,12 @@ async fn what_takes_too_long_ends_with_an_error() {
 async fn open_over_tcp(server: &Server) -> (TcpStream, tokio::task::JoinHandle<std::io::Result<()>>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
-    let serving = tokio::spawn(listen(app(server.state.clone()), listener, server.state.shutdown.clone()));
+    let http = HttpServer::new(
+        app(server.state.clone()),
+        ConnectionLimits::default(),
+        server.state.shutdown.clone(),
+    );
+    let serving = tokio::spawn(http.serve(listener));
     let mut stream = TcpStream::connect(&address).await.expect("it listens");
     let body = json!({"inputs": "abc", "parameters": {"max_new_tokens": 4}}).to_string();
     let head = "POST /generate_stream HTTP/1.1\r\nhost: x\r\ncontent-type: application/json";

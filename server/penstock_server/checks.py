@@ -77,6 +77,8 @@ def check_sampling(params: SamplingParams, vocab_size: int) -> None:
     _check_range("repetition_penalty", params.repetition_penalty, above=0)
     _check_range("frequency_penalty", params.frequency_penalty)
     _check_range("presence_penalty", params.presence_penalty)
+    _check_range("watermark_delta", params.watermark_delta)
+    _check_range("watermark_gamma", params.watermark_gamma, low=0, high=1)
     for value in params.logit_bias_values:
         _check_range("logit_bias", value)
     require(

@@ -57,7 +57,7 @@ def _serve(config: ServerConfig) -> int:
     # Pure Python, so that a wrong folder is refused in milliseconds, before torch is imported.
     with log.stage(logger, "config"):
         unix_socket.prepare(config.uds_path)
-        folder = open_folder(config.model_path, config.load_format)
+        folder = open_folder(config.model_path, config.load_format, config.model_impl)
     _wait_asleep()
     with log.stage(logger, "import"):
         from penstock_server.server import serve
@@ -91,6 +91,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
     return ServerConfig(
         model_path=flags.model_path,
         load_format=flags.load_format,
+        model_impl=flags.model_impl,
         uds_path=flags.uds_path,
         dtype=flags.dtype,
         device=flags.device,
@@ -131,6 +132,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--model-path", type=Path, required=True, help="local folder with config.json and safetensors")
     add("--load-format", choices=("safetensors", "dummy"), default="safetensors",
         help="dummy: weights are noise and none are read, for measuring")  # fmt: skip
+    add("--model-impl", choices=("auto", "native", "transformers"), default="auto",
+        help="whose modelling code computes; auto: our own where it knows the family")  # fmt: skip
     add("--uds-path", type=Path, required=True, help="Unix socket this rank serves on")
     add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")
     add("--world-size", type=_positive, default=1, help="size of the tensor-parallel group")

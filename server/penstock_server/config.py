@@ -13,6 +13,9 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 # Where weights come from: the files of the folder, or noise, for measuring.
 LoadFormat = Literal["safetensors", "dummy"]
 
+# Whose modelling code computes; auto: our own where it knows the family.
+ModelImpl = Literal["auto", "native", "transformers"]
+
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
@@ -45,6 +48,7 @@ class ServerConfig:
 
     model_path: Path
     load_format: LoadFormat
+    model_impl: ModelImpl
     uds_path: Path
     dtype: str
     device: str

@@ -6,6 +6,7 @@ the `PendingOutcome`. On the CPU it is ready when `launch` returns.
 
 import time
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
@@ -13,8 +14,7 @@ from penstock_server.checks import Limits
 from penstock_server.config import MAX_TOP_LOGPROBS
 from penstock_server.distributed import Group
 from penstock_server.kv_cache import KVCache
-from penstock_server.models.decoder import Decoder
-from penstock_server.models.spec import ModelSpec
+from penstock_server.models.spec import CacheShape, ModelFacts
 from penstock_server.plan import (
     Admit,
     ErrorCode,
@@ -29,7 +29,7 @@ from penstock_server.plan import (
 )
 from penstock_server.sampling import Sampled, sample, token_logprobs
 from penstock_server.slots import Slots
-from penstock_server.step import PromptRows, SampledRow, Step
+from penstock_server.step import ForwardInput, PromptRows, SampledRow, Step
 
 # Prompt log probabilities need logits of every prompt token: so many rows of the vocabulary at a time.
 _PROMPT_ROWS_AT_A_TIME = 128
@@ -39,7 +39,7 @@ _PROMPT_ROWS_AT_A_TIME = 128
 class Description:
     """What Describe reports and does not change while the process lives."""
 
-    spec: ModelSpec
+    spec: ModelFacts
     limits: Limits
     dtype: str
     device: str
@@ -47,6 +47,24 @@ class Description:
     world_size: int
     max_top_logprobs: int
     abilities: tuple[str, ...]
+
+
+class Model(Protocol):
+    """What computes steps: our decoder, or a model of transformers."""
+
+    facts: ModelFacts
+    cache_shape: CacheShape
+    dtype: torch.dtype
+    # What it can do beyond others, or is: told by Describe.
+    abilities: tuple[str, ...]
+
+    def __call__(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
+        """Hidden states, [num_tokens, hidden_size]; fills the cache on the way."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[num_rows, hidden_size] to [num_rows, vocab_size] in float32."""
+        ...
 
 
 class Clock:
@@ -116,7 +134,7 @@ class Engine:
     """One rank's engine."""
 
     def __init__(
-        self, model: Decoder, cache: KVCache, slots: Slots, group: Group, description: Description
+        self, model: Model, cache: KVCache, slots: Slots, group: Group, description: Description
     ) -> None:
         self.model = model
         self.cache = cache
@@ -202,19 +220,21 @@ class Engine:
         self.clear()
 
 
-def describe(
-    spec: ModelSpec, slots: Slots, model: Decoder, device: torch.device, group: Group
-) -> Description:
+def describe(slots: Slots, model: Model, device: torch.device, group: Group) -> Description:
     """The facts of a built engine."""
     return Description(
-        spec=spec,
+        spec=model.facts,
         limits=slots.limits,
         dtype=str(model.dtype).removeprefix("torch."),
         device=str(device),
         rank=group.rank,
         world_size=group.size,
-        max_top_logprobs=min(MAX_TOP_LOGPROBS, spec.vocab_size),
-        abilities=("prompt_logprobs", *(["grammar"] if slots.grammars.available else [])),
+        max_top_logprobs=min(MAX_TOP_LOGPROBS, model.facts.vocab_size),
+        abilities=(
+            "prompt_logprobs",
+            *(["grammar"] if slots.grammars.available else []),
+            *model.abilities,
+        ),
     )
 
 

@@ -1,6 +1,6 @@
 """FAULT HOOKS: what tests make a shard do wrong on purpose. Nothing here runs unless `--fault` was given.
 
-`--fault crash-on-token:ID` kills the process when a plan admits a sequence that holds this token.
+`--fault crash-on-token:ID` kills the process when a plan admits a sequence whose prompt holds this token.
 `--fault slow-on-token:ID:SECONDS` makes a step that admits this token take so long.
 `--fault file:PATH` does, once, what the file `PATH-RANK` says when it appears, and removes it: `count`, `nan`,
 `vocabulary`, `differ` and `epoch` spoil the next outcome that has tokens, `hang` stops stepping for good.
@@ -39,7 +39,8 @@ class Faults:
 
     def before_step(self, plan: Plan) -> None:
         """Called with every plan that is about to run."""
-        admitted = {token for admit in plan.admitted for token in admit.token_ids}
+        # What was generated does not count: else a random draw would do harm once it is computed again.
+        admitted = {token for admit in plan.admitted for token in admit.token_ids[: admit.prompt_len]}
         if self.crash_on in admitted:
             _die()
         if self.slow_on in admitted:

@@ -19,12 +19,21 @@ _BITS = 40
 
 def gumbel(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
     """Standard Gumbel noise [num_rows, vocab_size] float32, always finite. seeds, positions: [num_rows] int64."""
-    keys = _mix(_mix(seeds) + positions * _GOLDEN)
-    counters = torch.arange(1, vocab_size + 1, device=seeds.device) * _GOLDEN
-    bits = _mix(keys.unsqueeze(1) + counters)
+    bits = _bits(_mix(_mix(seeds) + positions * _GOLDEN), vocab_size)
     # The largest noises come from the smallest numbers here, where float32 is finest: no two tokens tie at the top.
     small = (_shift_right(bits, 64 - _BITS).float() + 0.5).mul_(2.0**-_BITS).clamp_(max=1 - 2.0**-24)
     return small.neg_().log1p_().neg_().log_().neg_()
+
+
+def uniform(seeds: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Numbers in [0, 1) of (seed, token id), [num_rows, vocab_size] float32. seeds: [num_rows] int64."""
+    return _shift_right(_bits(_mix(seeds), vocab_size), 40).float() * 2.0**-24
+
+
+def _bits(keys: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """64 random bits for each key and token id. keys: [num_rows] int64."""
+    counters = torch.arange(1, vocab_size + 1, device=keys.device) * _GOLDEN
+    return _mix(keys.unsqueeze(1) + counters)
 
 
 def _mix(x: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from penstock_server.models.spec import ModelSpec
+from penstock_server.models.spec import CacheShape
 
 # On the CPU the pool competes with the weights and the user's other programs for the same memory.
 CPU_BUDGET_BYTES = 4 * 1024**3
@@ -27,11 +27,11 @@ class KVCache:
     """
 
     def __init__(
-        self, spec: ModelSpec, num_kv_heads: int, num_blocks: int, block_size: int, dtype: torch.dtype,
+        self, shape: CacheShape, num_blocks: int, block_size: int, dtype: torch.dtype,
         device: torch.device, is_poisoned: bool = False,
     ) -> None:  # fmt: skip
-        shape = (spec.num_layers, 2, num_blocks, block_size, num_kv_heads, spec.head_dim)
-        self.pool = torch.empty(shape, dtype=dtype, device=device)
+        sizes = (shape.num_layers, 2, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
+        self.pool = torch.empty(sizes, dtype=dtype, device=device)
         self.is_poisoned = is_poisoned
         if is_poisoned:
             self.pool.fill_(torch.nan)
@@ -48,9 +48,9 @@ class KVCache:
         self.pool.flatten(2, 3).index_fill_(2, positions, torch.nan)
 
 
-def block_bytes(spec: ModelSpec, num_kv_heads: int, block_size: int, dtype: torch.dtype) -> int:
+def block_bytes(shape: CacheShape, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block over all layers on this rank."""
-    return spec.num_layers * 2 * block_size * num_kv_heads * spec.head_dim * dtype.itemsize
+    return shape.num_layers * 2 * block_size * shape.num_kv_heads * shape.head_dim * dtype.itemsize
 
 
 def budget_bytes(device: torch.device, world_size: int) -> int:

@@ -10,16 +10,15 @@ import torch
 from penstock_server.checks import Limits
 from penstock_server.config import CacheConfig, ServerConfig
 from penstock_server.distributed import Group
-from penstock_server.engine import Engine, describe, is_out_of_memory
+from penstock_server.engine import Engine, Model, describe, is_out_of_memory
 from penstock_server.errors import StartError
 from penstock_server.grammar import Grammars
 from penstock_server.kv_cache import KVCache, block_bytes, budget_bytes
-from penstock_server.layers.heads import share_heads
 from penstock_server.layers.placement import Placement
 from penstock_server.log import stage
 from penstock_server.model_folder import ModelFolder
 from penstock_server.models.decoder import Decoder
-from penstock_server.models.spec import ModelSpec
+from penstock_server.models.spec import ModelFacts
 from penstock_server.slots import Slots
 from penstock_server.weights import fill_with_noise, load_weights
 
@@ -34,34 +33,41 @@ _MAX_STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
 
 def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
     """Build, fill and warm up the engine of this rank; raises StartError or, when the group breaks, ShardFailed."""
-    spec = folder.spec
     device = _device(config)
-    dtype = _dtype(config.dtype, spec, device)
+    dtype = _dtype(config.dtype, folder.dtype, device)
     torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.world_size))
     with stage(logger, "group"):
         group = Group(config.group)
-    num_kv_heads = share_heads(group, spec.num_heads, spec.num_kv_heads).num_kv_heads
     with stage(logger, "weights"):
         placement = Placement(group, dtype, config.batch_invariant)
-        model = Decoder(spec, placement, device, config.cache.max_sequence_len)
-        if folder.checkpoint is None:
-            _allocating("the weights", fill_with_noise, model, device)
-        else:
-            _allocating("the weights", load_weights, model, folder.checkpoint, device)
-    limits = _limits(
-        config.cache, spec, group, block_bytes(spec, num_kv_heads, config.cache.block_size, dtype), device
-    )
-    sizes = (num_kv_heads, limits.num_blocks, limits.block_size)
-    cache = _allocating(
-        "the KV cache (see --num-blocks)", KVCache, spec, *sizes, dtype, device, config.cache.is_poisoned
-    )
-    grammars = Grammars(config.model_path, spec.vocab_size, spec.eos_token_ids)
+        model = _allocating("the weights", _model, config, folder, placement, device)
+    facts, shape = model.facts, model.cache_shape
+    limits = _limits(config.cache, facts, group, block_bytes(shape, config.cache.block_size, dtype), device)
+    sizes = (limits.num_blocks, limits.block_size, dtype, device, config.cache.is_poisoned)
+    cache = _allocating("the KV cache (see --num-blocks)", KVCache, shape, *sizes)
+    grammars = Grammars(config.model_path, facts.vocab_size, facts.eos_token_ids)
     slots = Slots(limits, grammars, device, config.batch_invariant)
-    engine = Engine(model, cache, slots, group, describe(spec, slots, model, device, group))
+    engine = Engine(model, cache, slots, group, describe(slots, model, device, group))
     group.begin_steps()
     with stage(logger, "warm-up"):
         engine.warm_up()
     return engine
+
+
+def _model(config: ServerConfig, folder: ModelFolder, placement: Placement, device: torch.device) -> Model:
+    """Our decoder where a row describes the model, else that of transformers."""
+    if folder.spec is None:
+        logger.info("%s is computed by the code of transformers", folder.model_type)
+        from penstock_server.models.borrowed import load_borrowed
+
+        return load_borrowed(folder, placement, device)
+    logger.info("%s is computed by our own decoder", folder.model_type)
+    decoder = Decoder(folder.spec, placement, device, config.cache.max_sequence_len)
+    if folder.checkpoint is None:
+        fill_with_noise(decoder, device)
+    else:
+        load_weights(decoder, folder.checkpoint, device)
+    return decoder
 
 
 def _allocating(
@@ -88,9 +94,9 @@ def _device(config: ServerConfig) -> torch.device:
     return torch.device("cuda", config.group.rank)
 
 
-def _dtype(wanted: str, spec: ModelSpec, device: torch.device) -> torch.dtype:
+def _dtype(wanted: str, of_model: str, device: torch.device) -> torch.dtype:
     if wanted == "auto":
-        wanted = "float32" if device.type == "cpu" else spec.dtype
+        wanted = "float32" if device.type == "cpu" else of_model
     if wanted not in _DTYPES:
         raise StartError(f"config.json: dtype {wanted!r} is not supported; choose one with --dtype")
     if device.type == "cpu" and wanted == "float16":
@@ -99,12 +105,12 @@ def _dtype(wanted: str, spec: ModelSpec, device: torch.device) -> torch.dtype:
 
 
 def _limits(
-    cache: CacheConfig, spec: ModelSpec, group: Group, bytes_per_block: int, device: torch.device
+    cache: CacheConfig, facts: ModelFacts, group: Group, bytes_per_block: int, device: torch.device
 ) -> Limits:
-    max_sequence_len = cache.max_sequence_len or spec.max_sequence_len
-    if max_sequence_len > spec.max_sequence_len:
+    max_sequence_len = cache.max_sequence_len or facts.max_sequence_len
+    if max_sequence_len > facts.max_sequence_len:
         raise StartError(
-            f"--max-sequence-len {max_sequence_len} is more than the {spec.max_sequence_len} the model was made for"
+            f"--max-sequence-len {max_sequence_len} is more than the {facts.max_sequence_len} the model was made for"
         )
     num_blocks = cache.num_blocks or _affordable_blocks(
         cache, max_sequence_len, group, bytes_per_block, device
@@ -126,7 +132,7 @@ def _limits(
         num_slots=cache.num_slots,
         num_blocks=num_blocks,
         block_size=cache.block_size,
-        vocab_size=spec.vocab_size,
+        vocab_size=facts.vocab_size,
         max_sequence_len=max_sequence_len,
         max_step_tokens=cache.max_step_tokens or _MAX_STEP_TOKENS[device.type],
     )

@@ -1,29 +1,59 @@
-"""A model folder, opened and checked without torch: what the model is, and where its weights are."""
+"""A model folder, opened and checked without torch: what the model is, who computes it, and where its weights are."""
 
+import ast
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock_server.checkpoint import Checkpoint
-from penstock_server.config import LoadFormat
-from penstock_server.models.registry import load_spec
+from penstock_server.config import LoadFormat, ModelImpl
+from penstock_server.models.config import read_dtype
+from penstock_server.models.fields import Fields
+from penstock_server.models.registry import FAMILIES, load_spec, not_supported, read_config
 from penstock_server.models.spec import ModelSpec
+
+_CAUSAL_MODELS = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 
 
 class ModelFolder(NamedTuple):
-    """What a shard loads. Without a checkpoint the weights are noise."""
+    """What a shard loads."""
 
-    spec: ModelSpec
+    path: Path
+    model_type: str
+    dtype: str
+    # None where the code of transformers computes the model.
+    spec: ModelSpec | None
+    # None where the weights are noise.
     checkpoint: Checkpoint | None
 
 
-def open_folder(folder: Path, load_format: LoadFormat = "safetensors") -> ModelFolder:
+def open_folder(
+    folder: Path, load_format: LoadFormat = "safetensors", model_impl: ModelImpl = "auto"
+) -> ModelFolder:
     """Read config.json and the headers of the weights; raises StartError with file, what is wrong and what to do."""
-    spec = load_spec(folder)
-    if load_format == "dummy":
-        return ModelFolder(spec, None)
-    checkpoint = Checkpoint.open(folder)
-    _check_counts(spec, checkpoint)
-    return ModelFolder(spec, checkpoint)
+    path, raw = read_config(folder)
+    model_type = str(raw.get("model_type"))
+    is_native = model_impl != "transformers" and (model_impl == "native" or model_type in FAMILIES)
+    if not is_native and not _is_borrowable(raw):
+        raise not_supported(path, raw)
+    spec = load_spec(folder) if is_native else None
+    checkpoint = None if load_format == "dummy" else Checkpoint.open(folder)
+    if spec is not None and checkpoint is not None:
+        _check_counts(spec, checkpoint)
+    return ModelFolder(folder, model_type, read_dtype(Fields(raw, path)), spec, checkpoint)
+
+
+def _is_borrowable(raw: dict[str, Any]) -> bool:
+    """Whether the installed transformers has a causal model of that type. Its table is read, not imported: seconds."""
+    found = find_spec("transformers")
+    if found is None or not found.submodule_search_locations:
+        return False
+    source = Path(found.submodule_search_locations[0]) / "models/auto/modeling_auto.py"
+    for statement in ast.parse(source.read_bytes()).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == _CAUSAL_MODELS:
+            names = {node.value for node in ast.walk(statement.value) if isinstance(node, ast.Constant)}
+            return isinstance(raw.get("model_type"), str) and raw["model_type"] in names
+    return False
 
 
 def _check_counts(spec: ModelSpec, checkpoint: Checkpoint) -> None:

@@ -15,6 +15,7 @@ class Feature(IntFlag):
     TOP_P = 32
     MIN_P = 64
     TYPICAL_P = 128
+    WATERMARK = 256
 
 
 # Dividing by less than this would overflow; the distribution is a point long before.
@@ -40,6 +41,8 @@ class SamplingParams:
     prompt_logprobs: bool = False
     min_new_tokens: int = 0
     suppressed_ids: tuple[int, ...] = ()
+    watermark_delta: float = 0.0
+    watermark_gamma: float = 0.0
 
     def features(self) -> Feature:
         """Which of the sampler's stages this slot needs."""
@@ -47,6 +50,7 @@ class SamplingParams:
             Feature.PENALTIES: (self.repetition_penalty, self.frequency_penalty, self.presence_penalty)
             != (1, 0, 0),
             Feature.BIAS: bool(self.logit_bias_ids),
+            Feature.WATERMARK: self.watermark_delta != 0,
             Feature.SUPPRESSED: self.min_new_tokens > 0 and bool(self.suppressed_ids),
         }
         if self.temperature >= GREEDY_BELOW:

@@ -14,6 +14,7 @@ from penstock_server.grammar import GrammarMasks, unpack
 from penstock_server.plan import Feature
 from penstock_server.slots import Column
 from penstock_server.step import SamplingInput
+from penstock_server.watermark import green_tokens
 
 # Far beyond any logit, far below overflow when two of them are added.
 _LARGEST = 1e37
@@ -103,8 +104,9 @@ def _run(stage: Stage, feature: Feature, scores: torch.Tensor, inputs: SamplingI
 
 
 def _adjust(logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor) -> torch.Tensor:
-    """Penalties, bias, suppression: what also moves the most likely token."""
-    scores = _run(lambda part, rows: _penalize(part, rows, tokens), Feature.PENALTIES, logits, inputs)
+    """Watermark, penalties, bias, suppression: what also moves the most likely token."""
+    scores = _run(lambda part, rows: _watermark(part, rows, tokens), Feature.WATERMARK, logits, inputs)
+    scores = _run(lambda part, rows: _penalize(part, rows, tokens), Feature.PENALTIES, scores, inputs)
     scores = _run(_bias, Feature.BIAS, scores, inputs)
     if scores is not logits:
         scores = scores.nan_to_num(nan=0.0).clamp(-_LARGEST, _LARGEST)
@@ -137,6 +139,12 @@ def _penalize(scores: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor)
     scores = torch.where(seen & (repetition != 1), repeated, scores)
     scores = scores - counts * _column(inputs, Column.FREQUENCY_PENALTY)
     return scores - (counts > 0) * _column(inputs, Column.PRESENCE_PENALTY)
+
+
+def _watermark(scores: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor) -> torch.Tensor:
+    previous = tokens[inputs.slots, inputs.lengths - 1].long()
+    green = green_tokens(previous, _column(inputs, Column.WATERMARK_GAMMA), scores.shape[1])
+    return scores + green * _column(inputs, Column.WATERMARK_DELTA)
 
 
 def _bias(scores: torch.Tensor, inputs: SamplingInput) -> torch.Tensor:

@@ -60,7 +60,7 @@ def serve(config: ServerConfig, folder: ModelFolder, begun: float) -> int:
     limits = engine.description.limits
     logger.info(
         "ready after %.2f s: %s, %s on %s, rank %d of %d, %d blocks of %d",
-        time.perf_counter() - begun, folder.spec.model_type, engine.description.dtype, engine.description.device,
+        time.perf_counter() - begun, folder.model_type, engine.description.dtype, engine.description.device,
         config.group.rank, config.group.world_size, limits.num_blocks, limits.block_size,
     )  # fmt: skip
     stop_pipe.wait()

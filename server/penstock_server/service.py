@@ -176,6 +176,8 @@ def _sampling_from_pb(params: pb.SamplingParams) -> SamplingParams:
         prompt_logprobs=params.prompt_logprobs,
         min_new_tokens=params.min_new_tokens,
         suppressed_ids=tuple(params.suppressed_ids),
+        watermark_delta=params.watermark_delta,
+        watermark_gamma=params.watermark_gamma,
     )
 
 

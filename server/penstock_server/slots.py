@@ -30,6 +30,8 @@ class Column(IntEnum):
     REPETITION_PENALTY = 5
     FREQUENCY_PENALTY = 6
     PRESENCE_PENALTY = 7
+    WATERMARK_DELTA = 8
+    WATERMARK_GAMMA = 9
 
 
 @dataclass(slots=True)

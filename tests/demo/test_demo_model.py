@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from demo.corpus import arithmetic, examples, tools
+from demo.corpus import arithmetic, examples, extraction, names, records, stories, tools, words
+from demo.corpus.arithmetic import Sum
 from demo.corpus.example import Example, asked, assistant, user
+from demo.corpus.phrasing import expand
 from demo.evaluate import FOLDER, Model, judge
 from demo.packing import batch
 from demo.text import render
@@ -57,6 +60,58 @@ def test_training_never_sees_held_out_operands() -> None:
         assert not any(arithmetic.is_held_out(it.a, sign, it.b) for it in drawn)
         held_out = {arithmetic.draw(rng, "test", sign) for _ in range(50)}
         assert all(arithmetic.is_held_out(it.a, sign, it.b) for it in held_out)
+
+
+def _strings(text: str) -> set[str]:
+    value = json.loads(text)
+    return {str(it) for it in (value.values() if isinstance(value, dict) else value)}
+
+
+def test_training_never_copies_held_out_names_and_words() -> None:
+    rng = random.Random(2)
+    replies = [extraction.make(rng, "train").messages[-1]["content"] for _ in range(3000)]
+    copied = {part for reply in replies for value in _strings(reply) for part in value.split()}
+    assert len(copied) > 3000
+    assert not copied & (names.HELD_OUT | words.HELD_OUT)
+
+
+def test_training_never_asks_in_held_out_phrasings() -> None:
+    for phrasings in (
+        extraction.ASKS,
+        stories.MORE,
+        stories.FEWER,
+        *(d.sentences for d in extraction.DOMAINS),
+    ):
+        asked_in_training = {text for pattern in phrasings.train for text in expand(pattern)}
+        assert not asked_in_training & {text for pattern in phrasings.held_out for text in expand(pattern)}
+
+
+@pytest.mark.parametrize(
+    ("calculation", "answer"),
+    [
+        (Sum(7, "+", 5, 12), "7 + 5 = 12."),
+        (Sum(58, "+", 945, 1003), "58 + 945: 8+5=13, 5+4+1=10, 0+9+1=10, so 58 + 945 = 1003."),
+        (Sum(907, "-", 856, 51), "907 - 856: 7-6=1, 10-5=5, 9-8-1=0, so 907 - 856 = 51."),
+        (Sum(48, "-", 97, -49), "48 - 97 = -(97 - 48): 17-8=9, 9-4-1=4, so 48 - 97 = -49."),
+        (
+            Sum(17, "*", 12, 204),
+            "17 * 12: 10*12=120, 7*12=84, 120+84: 0+4=4, 2+8=10, 1+0+1=2, so 17 * 12 = 204.",
+        ),
+        (Sum(42, "/", 6, 7), "42 / 6: 10*6=60>42, 5*6=30<42, 6*6=36<42, 7*6=42, so 42 / 6 = 7."),
+        (Sum(33, "/", 3, 11), "33 / 3: 10*3=30<33, 11*3=33, so 33 / 3 = 11."),
+        (Sum(9, "/", 3, 3), "9 / 3: 10*3=30>9, 5*3=15>9, 4*3=12>9, 3*3=9, so 9 / 3 = 3."),
+    ],
+)
+def test_answers_restate_the_task_and_show_the_work(calculation: Sum, answer: str) -> None:
+    assert calculation.answer() == answer
+
+
+def test_records_hold_what_their_text_says() -> None:
+    rng = random.Random(4)
+    for _ in range(300):
+        text, values = records.draw(rng, "train")
+        assert all(str(value).lower() in text.lower() for value in values.values())
+        assert all(key in text.lower() for key in values)
 
 
 def test_shipped_files_are_complete_and_small() -> None:
@@ -144,10 +199,12 @@ def test_answers_in_phrasings_it_never_saw(model: Model, question: str, answer: 
     assert judge(example, reply).right, reply
 
 
-def test_calls_a_tool(model: Model) -> None:
-    example = tools.calling(random.Random(11), "test")
-    (reply,) = model.replies([example])
-    assert judge(example, reply).right, reply
+def test_calls_tools_well_formed_and_mostly_right(model: Model) -> None:
+    rng = random.Random(11)
+    asked_for = [tools.calling(rng, "test") for _ in range(32)]
+    verdicts = [judge(e, reply) for e, reply in zip(asked_for, model.replies(asked_for), strict=True)]
+    assert all(verdict.valid for verdict in verdicts)
+    assert sum(verdict.right for verdict in verdicts) >= 26
 
 
 def test_completes_plain_text_and_stops(model: Model) -> None:

@@ -48,11 +48,11 @@ def router(server: Launched) -> int:
 
 
 def _find(server: Launched, argument: str) -> int:
-    found: list[int] = []
-    wait_until(
-        lambda: found.extend(pid for pid in server.children() if argument in arguments(pid)) or found, 60
-    )
-    return found[0]
+    def found() -> list[int]:
+        return [pid for pid in server.children() if argument in arguments(pid)]
+
+    wait_until(found, 60)
+    return found()[0]
 
 
 def order(server: Launched, kind: str, rank: int) -> None:

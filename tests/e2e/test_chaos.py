@@ -14,7 +14,7 @@ import pytest
 from e2e import faults
 from e2e.faults import MAX_CONCURRENT, WRONG_ANSWERS
 from e2e.launched import Launched
-from e2e.oracle import Load, Oracle, check_nothing_is_left, make_body
+from e2e.oracle import Load, Oracle, Record, check_nothing_is_left, make_body
 
 FIRST = int(os.environ.get("PENSTOCK_CHAOS_FIRST", "0"))
 NUM_SEEDS = int(os.environ.get("PENSTOCK_CHAOS_SEEDS", "3"))
@@ -74,8 +74,7 @@ def _play(seed: int, server: Launched, oracle: Oracle) -> None:
         for name, moment in zip(chosen, moments, strict=True):
             time.sleep(moment)
             FAULTS[name](server)
-        records = load.finish()
-        _settle(server)
+        records = [*load.finish(), *_settle(server)]
         # A fault that hits a trial makes an innocent a suspect: that is an explicit end, too.
         errors = ["generation"] if len(chosen) > 1 else []
         oracle.check(records, may_break=any("router" in name for name in chosen), expected_errors=errors)
@@ -83,16 +82,9 @@ def _play(seed: int, server: Launched, oracle: Oracle) -> None:
         raise AssertionError(f"{error}\nreplay: {replay}\n{server.stderr[-4000:]}") from error
 
 
-def _settle(server: Launched) -> None:
-    """Orders that nobody carried out yet are carried out on a request of their own."""
-    for path in _orders(server):
-        deadline = time.monotonic() + faults.RESTART_S
-        while path.exists() and time.monotonic() < deadline:
-            Load(server, BODIES[:1]).finish()
+def _settle(server: Launched) -> Iterator[Record]:
+    """Orders that nobody carried out yet are carried out on requests of their own."""
+    deadline = time.monotonic() + faults.RESTART_S
+    while list(server.tmp.glob("order-*")) and time.monotonic() < deadline:
+        yield from Load(server, BODIES[:1]).finish()
     faults.wait_until_ready(server)
-    # A router that was stopped is ready until it is noticed.
-    time.sleep(0.1)
-
-
-def _orders(server: Launched) -> Iterator[Path]:
-    return server.tmp.glob("order-*")

@@ -1,4 +1,4 @@
-"""Streams outlive crashes: whatever dies or errs, every request ends once, with the tokens that it gets alone."""
+"""Streams outlive crashes: whatever dies, hangs or errs, every request ends once, with its own tokens."""
 
 import json
 import os

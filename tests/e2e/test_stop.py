@@ -46,6 +46,33 @@ def test_a_signal_lets_streams_finish(running: Launched, number: signal.Signals)
     assert _is_clean(running)
 
 
+def test_who_comes_while_streams_finish_is_told_to_come_back(running: Launched) -> None:
+    with running.request("POST", "/generate_stream", LONG) as response:
+        stream = events(response)
+        next(stream)
+        running.signal(signal.SIGTERM)
+        wait_until(lambda: running.get("/health")[0] == 503, 5)
+        with running.request("POST", "/generate", LONG) as refused:
+            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+            assert json.loads(refused.read())["error_type"] == "shutting_down"
+        *_, last = stream
+    assert json.loads(last)["generated_text"]
+    assert running.end()[0] == 0
+
+
+def test_the_end_of_the_grace_is_an_error_event_and_an_exit_code(launch: Launch, model: Path) -> None:
+    # A step that takes longer than the grace: the stream cannot finish in time.
+    vocabulary = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]
+    flags = (f"--fault=slow-on-token:{vocabulary['^']}:20", "--graceful-termination-timeout=1")
+    running = launch(f"--model-id={model}", *flags).wait_until_serving()
+    with running.request("POST", "/generate_stream", {**LONG, "inputs": "^"}) as response:
+        running.signal(signal.SIGTERM)
+        *_, last = events(response)
+    assert json.loads(last)["error_type"] == "shutting_down"
+    assert running.end()[0] == 3
+    assert _is_clean(running)
+
+
 def test_a_second_signal_stops_at_once(running: Launched) -> None:
     running.signal(signal.SIGTERM)
     running.signal(signal.SIGTERM)

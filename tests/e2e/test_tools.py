@@ -130,10 +130,11 @@ def test_without_tools_or_with_none_the_reply_is_text(demo: Launched) -> None:
 
 def test_tools_that_cannot_be_enforced_are_refused_only_where_they_must_be(demo: Launched) -> None:
     parameters = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
-    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    function: dict[str, Any] = {"name": "f", "parameters": parameters}
+    tool = {"type": "function", "function": function}
     status, reply = demo.post("/v1/chat/completions", body(tools=[tool], tool_choice="required"))
     assert (status, reply["error"]["param"]) == (400, "tools")
     assert "uniqueItems" in reply["error"]["message"]
     assert choice(demo, body(tools=[tool]))["finish_reason"] in ("stop", "tool_calls", "length")
-    strict = {"type": "function", "function": {**tool["function"], "strict": True}}
+    strict = {"type": "function", "function": {**function, "strict": True}}
     assert demo.post("/v1/chat/completions", body(tools=[strict]))[0] == 400

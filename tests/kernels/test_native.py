@@ -1,9 +1,10 @@
-"""Attention in C: every width of vectors, and the same bits for a row whatever is computed beside it."""
+"""The ops in C: every width of vectors, and the same bits for a row whatever is computed beside it."""
 
 import pytest
 import torch
-from penstock_kernels import AttentionSpans, paged_attention, reference
+from penstock_kernels import AttentionSpans, linear, paged_attention, reference
 from penstock_kernels.native import attention as native
+from penstock_kernels.native import linear as native_linear
 from penstock_kernels.native.library import library
 
 _LEN, _BLOCK = 300, 16
@@ -88,3 +89,36 @@ def test_threads_change_nothing() -> None:
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(one, three)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(64, 100), (96, 37), (20, 3), (12, 1)])
+def test_a_product_has_the_same_bits_in_any_company(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    length, columns = shape
+    x, weight, bias = (torch.randn(size).to(dtype) for size in ((41, length), (columns, length), (columns,)))
+    whole = linear(x, weight, bias, invariant=True)
+    expected = x.double() @ weight.double().T + bias.double()
+    torch.testing.assert_close(whole.double(), expected, atol=2e-5 * length, rtol=1e-2)
+    for rows in (slice(0, 1), slice(7, 10), slice(3, 39)):
+        assert torch.equal(linear(x[rows], weight, bias, invariant=True), whole[rows])
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_every_width_of_vectors_multiplies(lanes: int) -> None:
+    x, weight = torch.randn(9, 48), torch.randn(70, 80)[:, :48]
+    torch.testing.assert_close(
+        native_linear.multiply(x, weight, None, lanes), x @ weight.T, atol=1e-5, rtol=1e-4
+    )
+
+
+def test_a_product_with_what_is_not_finite_shows_it() -> None:
+    x, weight = torch.randn(3, 32), torch.randn(5, 32)
+    x[1, 4] = float("nan")
+    found = linear(x, weight)
+    assert found[1].isnan().all()
+    assert found[[0, 2]].isfinite().all()
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="against weight"):
+        linear(torch.zeros(2, 3), torch.zeros(4, 5))

@@ -70,13 +70,13 @@ def test_clamped_swiglu_limits_both_halves() -> None:
     torch.testing.assert_close(clamped_swiglu(torch.cat((gate, up), 1)), torch.tensor([expected]))
 
 
-@pytest.mark.parametrize(("num_tokens", "row_multiple"), [(0, 1), (1, 1), (7, 1), (7, 4)])
-def test_grouped_mlp_sums_a_token_s_experts(num_tokens: int, row_multiple: int) -> None:
+@pytest.mark.parametrize(("num_tokens", "invariant"), [(0, False), (1, False), (7, False), (7, True)])
+def test_grouped_mlp_sums_a_token_s_experts(num_tokens: int, invariant: bool) -> None:
     x, gate_up, down = torch.randn(num_tokens, 6), torch.randn(5, 10, 6), torch.randn(5, 6, 5)
     biases = torch.randn(5, 10), torch.randn(5, 6)
     ids = torch.rand(num_tokens, 5).topk(3).indices
     weights = torch.rand(num_tokens, 3)
-    got = grouped_mlp(x, ids, weights, gate_up, down, silu_mul, *biases, row_multiple)
+    got = grouped_mlp(x, ids, weights, gate_up, down, silu_mul, *biases, invariant)
     assert got.shape == x.shape
     for token in range(num_tokens):
         expected = torch.zeros(6)

@@ -21,7 +21,7 @@ Execute = Callable[[Plan], Any]
 def make_engine(folder: Path, **options: Any) -> Engine:
     """An engine in this process, small by default."""
     config = engine_config(folder, **options)
-    return load_engine(config, open_folder(folder, config.load_format))
+    return load_engine(config, open_folder(folder, config.load_format, config.model_impl))
 
 
 def engine_config(folder: Path, **options: Any) -> ServerConfig:
@@ -37,6 +37,7 @@ def engine_config(folder: Path, **options: Any) -> ServerConfig:
     cache = CacheConfig(**{name: options.pop(name, value) for name, value in sizes.items()})
     defaults = {
         "load_format": "safetensors",
+        "model_impl": "auto",
         "dtype": "auto",
         "device": "cpu",
         "threads": 1,

@@ -74,3 +74,30 @@ CASES: dict[str, dict[str, Any]] = {
     "internlm3": {"family": "internlm3", **_BIAS},
     "gpt_oss": {"family": "gpt_oss", "num_local_experts": 4, "sliding_window": 9, "num_experts_per_tok": 2},
 }  # fmt: skip
+
+# A sample of those that have no row and are computed by the code of transformers.
+BORROWED: dict[str, dict[str, Any]] = {
+    "olmo": _EVEN_HEADS,
+    "olmo3": {**_EVEN_HEADS, "sliding_window": 9},
+    "flex_olmo": {**_EVEN_HEADS, "num_experts": 6},
+    "phi": {"hidden_size": 128, "head_dim": None},
+    "phimoe": {**_EVEN_HEADS, "sliding_window": None},
+    "glm": {},
+    "glm4": {},
+    "smollm3": _EVEN_HEADS,
+    "ernie4_5": {},
+    "nemotron": {"hidden_size": 80, "head_dim": 10},
+    "exaone4": {**_EVEN_HEADS, "sliding_window": 9},
+    "arcee": {},
+    "seed_oss": {},
+    "apertus": _EVEN_HEADS,
+    "granitemoe": {**_EVEN_HEADS, "num_local_experts": 4},
+    "hunyuan_v1_dense": {},
+    "ministral": {"sliding_window": 9},
+    "gpt_bigcode": _EVEN_HEADS,
+    "deepseek_v3": {
+        "head_dim": None, "num_key_value_heads": 8, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16, "v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2,
+        "topk_group": 1, "moe_intermediate_size": 44, "first_k_dense_replace": 1,
+    },
+}  # fmt: skip

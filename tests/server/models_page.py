@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from family_models import CASES
+from family_models import BORROWED, CASES
 from penstock_server.models.family import Family
 from penstock_server.models.registry import FAMILIES
 
@@ -28,6 +28,25 @@ This page is written by `make docs`; a test compares it with the registry.
 | --- | --- | --- | --- | --- | --- | --- |
 """
 
+_BORROWED = """
+## Everything else
+
+A model_type without a row is computed by the modelling code of the installed transformers (`pip install
+'penstock[transformers]'`), over the same paged cache: our attention stands in its attention interface. `--model-impl
+native` forbids that, `--model-impl transformers` asks for it even where there is a row. Which it is stands in the log
+and in `/info` (`model_impl`).
+
+Continuous batching, chunked prefill and the prefix cache work as above. With `--num-shard`, linear layers are divided
+by the model's tensor-parallel plan, or by the usual names; what a plan says in other words (experts, fused
+projections) is whole on every rank, and every rank reads the whole model first. Norms and linear layers are those of
+transformers.
+
+Before it serves, such a model is tried: two prompts, each in two steps through the paged cache, must give the log
+probabilities that transformers gives alone, else it is refused. So are models whose layers keep something other than
+keys and values. Code from a model's folder is not run.
+
+The same tests as above are run with a sample (`tests/server/test_borrowed.py`): {}.
+"""
 _TAIL = """
 ## What is decided where
 
@@ -47,7 +66,8 @@ _TAIL = """
 
 def page() -> str:
     """The whole page."""
-    return _HEAD + "".join(_line(family) for _name, family in sorted(FAMILIES.items())) + _TAIL
+    rows = "".join(_line(family) for _name, family in sorted(FAMILIES.items()))
+    return _HEAD + rows + _BORROWED.format(", ".join(f"`{name}`" for name in sorted(BORROWED))) + _TAIL
 
 
 def _line(family: Family) -> str:

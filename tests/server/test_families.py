@@ -37,16 +37,19 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Expect
 
     def make(name: str) -> Expected:
         if name not in made:
-            folder = tmp_path_factory.mktemp(name)
             options = dict(CASES[name])
-            family = options.pop("family")
-            save = internlm2_folder.save if family == "internlm2" else _save(family)
-            model = save(folder, options)
-            greedy = [oracle.greedy(model, prompt, NUM_NEW) for prompt in prompts()]
-            made[name] = Expected(folder, prompts(), greedy)
+            made[name] = made_by(tmp_path_factory.mktemp(name), options.pop("family"), options)
         return made[name]
 
     return make
+
+
+def made_by(folder: Path, family: str, options: dict[str, Any]) -> Expected:
+    """Write a model's folder, and ask transformers for what it says."""
+    save = internlm2_folder.save if family == "internlm2" else _save(family)
+    model = save(folder, options)
+    greedy = [oracle.greedy(model, prompt, NUM_NEW) for prompt in prompts()]
+    return Expected(folder, prompts(), greedy)
 
 
 def _save(family: str) -> Callable[[Path, dict[str, Any]], Any]:

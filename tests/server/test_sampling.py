@@ -12,6 +12,7 @@ from penstock_server.plan import Feature, SamplingParams
 from penstock_server.sampling import Sampled, sample
 from penstock_server.slots import Column
 from penstock_server.step import SampledRow, SamplingInput
+from penstock_server.watermark import z_score
 
 VOCAB = 61
 
@@ -180,3 +181,22 @@ def test_rows_that_are_not_finite_are_told_apart(bad: float) -> None:
     sampled = run(logits, [Row(SamplingParams(temperature=1.0, top_p=0.9), [1], []) for _ in range(3)])
     assert sampled.finite.tolist() == [True, False, True]
     assert ((sampled.token_ids >= 0) & (sampled.token_ids < VOCAB)).all()
+
+
+@pytest.mark.parametrize(("delta", "low", "high"), [(0.0, -3, 3), (2.0, 4, 20), (-2.0, -20, -4)])
+def test_a_watermark_can_be_recognised(delta: float, low: float, high: float) -> None:
+    output: list[int] = []
+    for seed in range(48):
+        params = SamplingParams(temperature=1.0, seed=seed, watermark_delta=delta, watermark_gamma=0.5)
+        sampled = run(torch.zeros(1, VOCAB), [Row(params, [7], output)])
+        output.append(int(sampled.token_ids[0]))
+    assert low < z_score([7, *output], 0.5, VOCAB) < high
+
+
+def test_a_watermark_moves_the_most_likely_token_and_no_logprob() -> None:
+    logits = torch.zeros(2, VOCAB)
+    plain, marked = SamplingParams(), SamplingParams(watermark_delta=2.0, watermark_gamma=0.25)
+    sampled = run(logits, [Row(plain, [7], []), Row(marked, [7], [])])
+    assert int(sampled.token_ids[0]) == 0
+    assert int(sampled.token_ids[1]) > 0
+    assert sampled.logprobs.tolist() == pytest.approx([-math.log(VOCAB)] * 2)

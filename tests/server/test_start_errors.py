@@ -66,7 +66,7 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
     "broken config": (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
     "deep config": (lambda f: (f / "config.json").write_text("[" * 10**6), "not valid JSON"),
     "list config": (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
-    "unknown family": (lambda f: change_config(f, model_type="mamba"), "supported: cohere, cohere2, falcon"),
+    "unknown family": (lambda f: change_config(f, model_type="dragon"), "supported: cohere, cohere2, falcon"),
     "remote code": (
         lambda f: change_config(f, model_type="mine", auto_map={"AutoModel": "x.Y"}),
         "not supported",

@@ -169,7 +169,8 @@ def test_dummy_weights_are_the_same_on_every_start_and_read_no_file(
     shutil.copytree(saved_model().folder, tmp_path / "model")
     (tmp_path / "model/model.safetensors").unlink()
     engines = [make_engine(tmp_path / "model", load_format="dummy") for _ in range(2)]
-    first, second = (dict(engine.model.named_buffers()) for engine in engines)
+    models: list[Any] = [engine.model for engine in engines]
+    first, second = (dict(model.named_buffers()) for model in models)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert all(0.01 < float(buffer.std()) < 0.03 for buffer in first.values())
 

@@ -71,7 +71,7 @@ def engines(
 
     def load(rank: int) -> Engine:
         config = replace(engine_config(folder, **options), group=GroupConfig(rank, size, folder))
-        return load_engine(config, open_folder(folder))
+        return load_engine(config, open_folder(folder, config.load_format, config.model_impl))
 
     with ThreadPoolExecutor(size) as pool:
         yield list(pool.map(load, range(size)))

@@ -6,9 +6,8 @@ from functools import cache
 
 import torch
 
-from penstock_kernels.native.library import library
+from penstock_kernels.native.library import DTYPES, library
 
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 # Below this many numbers read, waking the other threads costs more than they save.
 _WORTH_THREADS = 1 << 15
 
@@ -60,7 +59,7 @@ def supports(query: torch.Tensor, cache: torch.Tensor) -> bool:
     return (
         query.device.type == "cpu"
         and query.dtype == cache.dtype
-        and query.dtype in _DTYPES
+        and query.dtype in DTYPES
         and _can_attend(query.shape[2], query.shape[1] // cache.shape[2])
     )
 
@@ -103,7 +102,7 @@ def attend(
         head_dim,
         work.block_size,
         window or 0,
-        _DTYPES[query.dtype],
+        DTYPES[query.dtype],
         torch.get_num_threads() if is_large else 1,
         max_lanes,
         scale,

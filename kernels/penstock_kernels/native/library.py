@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+# As in src/processor.h.
+DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _PATH = Path(__file__).parents[1] / "_native.so"
 
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use penstock_router::config::RouterConfig;
@@ -54,6 +55,7 @@ async fn main() -> ExitCode {
         std::thread::spawn(move || end_with_parent(fd, run_dir.as_deref()));
     }
     start_logging(args.config.options.json_output);
+    raise_file_limit();
     let listener = match listen(&args).await {
         Ok(listener) => listener,
         Err(error) => return fail(&error, 2),
@@ -90,6 +92,15 @@ async fn bind(config: &RouterConfig) -> anyhow::Result<TcpListener> {
     let (hostname, port) = (config.options.hostname.as_str(), config.options.port);
     let listener = TcpListener::bind((hostname, port)).await;
     listener.with_context(|| format!("cannot listen on {hostname}:{port}"))
+}
+
+/// A connection is a file, and many systems allow a thousand unless asked for more.
+fn raise_file_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
 }
 
 fn start_logging(json: bool) {

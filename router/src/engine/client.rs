@@ -267,6 +267,8 @@ fn sampling_to_pb(sampling: &SamplingParams, suppressed: &[u32]) -> pb::Sampling
         num_top_logprobs: sampling.num_top_logprobs,
         prompt_logprobs: sampling.prompt_logprobs,
         min_new_tokens: sampling.min_new_tokens,
+        watermark_delta: sampling.watermark_delta,
+        watermark_gamma: sampling.watermark_gamma,
         suppressed_ids: suppressed.to_vec(),
     }
 }

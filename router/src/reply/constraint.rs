@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::format::{ReplyFormat, ReplyStyle, Thinking, ToolFormat};
-use super::{deepseek, hermes, mistral, reasoning};
+use super::{deepseek, harmony, hermes, mistral, reasoning};
 use crate::error::Error;
 use crate::grammar;
 use crate::scheduler::{Grammar, GrammarKind};
@@ -70,6 +70,16 @@ const DEEPSEEK_FENCED: Shape = Shape {
     separator: "\n",
     ..DEEPSEEK
 };
+/// A reply has one call, and its end is the end of the reply.
+const HARMONY: Shape = Shape {
+    open: "",
+    before_name: "<|channel|>commentary to=functions.",
+    after_name: " <|constrain|>json<|message|>",
+    after_arguments: "",
+    separator: "",
+    close: "",
+};
+const HARMONY_ANSWER: &str = "<|channel|>final<|message|>";
 const JSON: Shape = Shape {
     open: "",
     before_name: "{\"name\": \"",
@@ -96,6 +106,7 @@ impl ToolFormat {
             Self::MistralNamed => &MISTRAL_NAMED,
             Self::DeepSeek => &DEEPSEEK,
             Self::DeepSeekFenced => &DEEPSEEK_FENCED,
+            Self::Harmony => &HARMONY,
             Self::Json | Self::Pythonic => &JSON,
         }
     }
@@ -106,7 +117,7 @@ impl ToolFormat {
             Self::Hermes => Some(hermes::OPEN),
             Self::Mistral | Self::MistralNamed => Some(mistral::OPEN),
             Self::DeepSeek | Self::DeepSeekFenced => Some(deepseek::CALLS_BEGIN),
-            Self::Json | Self::Pythonic => None,
+            Self::Harmony | Self::Json | Self::Pythonic => None,
         }
     }
 }
@@ -129,8 +140,8 @@ impl ReplyStyle {
                         format.thinking = Thinking::Never;
                         asked
                     }
-                    _ if format.thinking == Thinking::Never => asked,
-                    _ => lark(writer.after_reasoning(&embedded(&asked))),
+                    _ if writer.starts_with_answer() => asked,
+                    _ => lark(writer.after_reasoning(&writer.answer(&asked))),
                 };
                 Ok(Some(Constraint { grammar, param: "response_format", is_optional: false }))
             }
@@ -144,7 +155,7 @@ impl ReplyStyle {
             (Some(tools), Some(asked)) if !tools.is_required && asked.kind != GrammarKind::Lark => {
                 let calls = self.tools.when_required();
                 format.tools = Some(calls);
-                let either = writer.after_reasoning(&format!("calls | {}", embedded(&asked)));
+                let either = writer.after_reasoning(&format!("calls | {}", writer.answer(&asked)));
                 let grammar = lark(either + &writer.calls(calls, tools)?);
                 Ok(Some(Constraint { grammar, param: "response_format", is_optional: false }))
             }
@@ -177,8 +188,31 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    fn starts_with_answer(&self) -> bool {
+        self.thinking == Thinking::Never && self.style.tools != ToolFormat::Harmony
+    }
+
+    /// What is asked for, and what the model puts before it.
+    fn answer(&self, asked: &Grammar) -> String {
+        match self.style.tools {
+            ToolFormat::Harmony => self.literal(HARMONY_ANSWER) + " " + &embedded(asked),
+            _ => embedded(asked),
+        }
+    }
+
+    /// The same for Harmony, where reasoning is a message of its own.
+    fn after_analysis(&self, body: &str) -> String {
+        let (open, next) =
+            (self.literal("<|channel|>analysis<|message|>"), self.literal("<|start|>assistant"));
+        let end = self.text_until("analysis_end", harmony::END);
+        format!("start: ({open} analysis_end {next})? answer\nanswer: {body}\n{end}TEXT: /(.|\\n)*/\n")
+    }
+
     /// The start rule, for what may come after reasoning.
     fn after_reasoning(&self, body: &str) -> String {
+        if self.style.tools == ToolFormat::Harmony {
+            return self.after_analysis(body);
+        }
         let rules = match self.thinking {
             Thinking::Never => return format!("start: {body}\n"),
             Thinking::Open => "start: thought answer\n".to_owned(),
@@ -201,11 +235,8 @@ impl Writer<'_> {
     /// The rule `calls`: one call, or several.
     fn calls(&self, format: ToolFormat, tools: &Tools) -> Result<String, Error> {
         let shape = format.shape();
-        let more = if tools.is_parallel {
-            format!("({} call)*", self.literal(shape.separator))
-        } else {
-            String::new()
-        };
+        let several = tools.is_parallel && format != ToolFormat::Harmony;
+        let more = if several { format!("({} call)*", self.literal(shape.separator)) } else { String::new() };
         let (open, close) = (self.literal(shape.open), self.literal(shape.close));
         let rules = format!("calls: {open} call {more} {close}\n");
         Ok(rules + &self.call("call", shape.before_name, shape, tools)?)

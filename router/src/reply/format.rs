@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokenizers::Tokenizer;
 
 use super::deepseek::{self, DeepSeekParser};
+use super::harmony;
 use super::hermes::{self, HermesParser};
 use super::json_calls::{self, JsonCallsParser};
 use super::mistral::{self, MistralParser};
@@ -30,6 +31,8 @@ pub enum ToolFormat {
     DeepSeekFenced,
     /// A Python list of calls.
     Pythonic,
+    /// gpt-oss: messages on channels, also where there are no tools.
+    Harmony,
     /// JSON objects with `name` and `parameters`; Llama 3, and what has no format of its own.
     Json,
 }
@@ -72,7 +75,7 @@ pub struct ReplyFormat {
     pub shown: Arc<HashSet<u32>>,
 }
 
-const MARKERS: [&str; 14] = [
+const MARKERS: [&str; 21] = [
     reasoning::OPEN,
     reasoning::CLOSE,
     hermes::OPEN,
@@ -87,6 +90,13 @@ const MARKERS: [&str; 14] = [
     deepseek::CALL_BEGIN,
     deepseek::CALL_END,
     deepseek::SEPARATOR,
+    harmony::START,
+    harmony::CHANNEL,
+    harmony::CONSTRAIN,
+    harmony::MESSAGE,
+    harmony::END,
+    harmony::CALL,
+    harmony::RETURN,
 ];
 
 impl ReplyStyle {
@@ -114,12 +124,12 @@ impl ReplyStyle {
     /// Of a reply to this rendered prompt, when these functions may be called.
     pub fn format(&self, rendered: &str, names: Names) -> ReplyFormat {
         let end = rendered.trim_end();
-        let thinking = match self.thinks {
+        let thinking = match self.thinks && self.tools != ToolFormat::Harmony {
             true if end.ends_with(reasoning::OPEN) => Thinking::Open,
             true if !end.ends_with(reasoning::CLOSE) => Thinking::Possible,
             _ => Thinking::Never,
         };
-        let tools = (!names.is_empty()).then_some(self.tools);
+        let tools = (!names.is_empty() || self.tools == ToolFormat::Harmony).then_some(self.tools);
         let is_read = thinking != Thinking::Never || tools.is_some();
         let shown = if is_read { Arc::clone(&self.hidden) } else { Arc::default() };
         ReplyFormat { thinking, tools, names, shown }
@@ -129,6 +139,7 @@ impl ReplyStyle {
 fn tool_format(template: &str) -> ToolFormat {
     let has = |text: &str| template.contains(text);
     match () {
+        () if has(harmony::CHANNEL) => ToolFormat::Harmony,
         () if has("<｜tool▁call") && has("```json") => ToolFormat::DeepSeekFenced,
         () if has("<｜tool▁call") => ToolFormat::DeepSeek,
         () if has(mistral::OPEN) && has(mistral::ARGS) => ToolFormat::MistralNamed,
@@ -140,13 +151,15 @@ fn tool_format(template: &str) -> ToolFormat {
 }
 
 impl ToolFormat {
-    pub(super) fn parser(self, names: &Names) -> Box<dyn ToolParser> {
-        match self {
+    /// Finds calls in text; Harmony's are no text.
+    pub(super) fn parser(self, names: &Names) -> Option<Box<dyn ToolParser>> {
+        Some(match self {
             Self::Hermes => Box::new(HermesParser::new()),
             Self::Mistral | Self::MistralNamed => Box::new(MistralParser::new(names.clone())),
             Self::DeepSeek | Self::DeepSeekFenced => Box::new(DeepSeekParser::new()),
             Self::Pythonic => Box::new(PythonicParser::new(names.clone())),
             Self::Json => Box::new(JsonCallsParser::new(names.clone())),
-        }
+            Self::Harmony => return None,
+        })
     }
 }

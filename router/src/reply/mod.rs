@@ -5,6 +5,7 @@ mod constraint;
 mod deepseek;
 mod events;
 mod format;
+mod harmony;
 mod hermes;
 mod json_call;
 mod json_calls;
@@ -17,6 +18,7 @@ pub use constraint::Constraint;
 use events::Events;
 pub use events::ReplyEvent;
 pub use format::{ReplyFormat, ReplyStyle, Thinking, ToolFormat};
+use harmony::HarmonyReader;
 use reasoning::ReasoningSplitter;
 
 /// Finds calls in the text after the reasoning. One for each format in which models write them.
@@ -30,42 +32,64 @@ trait ToolParser: Send {
 
 /// Reads one reply.
 pub struct ReplyParser {
-    reasoning: ReasoningSplitter,
-    tools: Option<Box<dyn ToolParser>>,
+    reader: Reader,
     events: Events,
+}
+
+enum Reader {
+    /// Reasoning first, then text with calls in it.
+    Marked { reasoning: ReasoningSplitter, tools: Option<Box<dyn ToolParser>> },
+    /// Messages on channels.
+    Harmony(HarmonyReader),
 }
 
 impl ReplyParser {
     /// At the start of a reply in this format.
     pub fn new(format: &ReplyFormat) -> Self {
-        let tools = format.tools.map(|tools| tools.parser(&format.names));
-        Self { reasoning: ReasoningSplitter::new(format.thinking), tools, events: Events::default() }
+        let reader = match format.tools {
+            Some(ToolFormat::Harmony) => Reader::Harmony(HarmonyReader::new()),
+            tools => Reader::Marked {
+                reasoning: ReasoningSplitter::new(format.thinking),
+                tools: tools.and_then(|tools| tools.parser(&format.names)),
+            },
+        };
+        Self { reader, events: Events::default() }
     }
 
     /// What one more piece of text tells.
     pub fn push(&mut self, text: &str) -> Vec<ReplyEvent> {
-        if let Some(rest) = self.reasoning.push(text, &mut self.events) {
-            self.read(&rest);
+        match &mut self.reader {
+            Reader::Harmony(reader) => reader.push(text, &mut self.events),
+            Reader::Marked { reasoning, tools } => {
+                if let Some(rest) = reasoning.push(text, &mut self.events) {
+                    read(&rest, tools, &mut self.events);
+                }
+            }
         }
         self.events.take()
     }
 
     /// What is left when the reply is over.
     pub fn finish(&mut self) -> Vec<ReplyEvent> {
-        if let Some(rest) = self.reasoning.finish(&mut self.events) {
-            self.read(&rest);
-        }
-        if let Some(tools) = &mut self.tools {
-            tools.finish(&mut self.events);
+        match &mut self.reader {
+            Reader::Harmony(reader) => reader.finish(&mut self.events),
+            Reader::Marked { reasoning, tools } => {
+                if let Some(rest) = reasoning.finish(&mut self.events) {
+                    read(&rest, tools, &mut self.events);
+                }
+                if let Some(tools) = tools {
+                    tools.finish(&mut self.events);
+                }
+            }
         }
         self.events.take()
     }
+}
 
-    fn read(&mut self, text: &str) {
-        match &mut self.tools {
-            Some(tools) => tools.push(text, &mut self.events),
-            None => self.events.text(text),
-        }
+fn read(text: &str, tools: &mut Option<Box<dyn ToolParser>>, events: &mut Events) {
+    match tools {
+        Some(tools) => tools.push(text, events),
+        None => events.text(text),
     }
 }
 

@@ -96,6 +96,26 @@ fn examples() -> Vec<(ToolFormat, String, Vec<ReplyEvent>)> {
             [call("weather", r#"{"city":"Ulm )]","days":[1,{"a":null}],"ok":true}"#), call("now", "{}")]
                 .concat(),
         ),
+        (
+            Harmony,
+            format!(
+                "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>\
+                 <|start|>assistant to=functions.weather<|channel|>commentary json<|message|>{weather}<|call|>"
+            ),
+            [&[ReplyEvent::Reasoning("Hm.".into()), text("I look.")], &call("weather", weather)[..]].concat(),
+        ),
+        (
+            Harmony,
+            "<|channel|>commentary to=functions.now <|constrain|>json<|message|><|call|>".into(),
+            call("now", "{}").to_vec(),
+        ),
+        (Harmony, "<|channel|>final <|constrain|>json<|message|>[1] <|return|>".into(), vec![text("[1] ")]),
+        (
+            Harmony,
+            "<|channel|>analysis<|message|>a<|end|><|start|>assis".into(),
+            vec![ReplyEvent::Reasoning("a".into())],
+        ),
+        (Harmony, " plain".into(), vec![text(" plain")]),
         (Pythonic, "[see(x)] and".into(), vec![text("[see(x)] and")]),
         (Pythonic, "[weather(city=".into(), vec![text("[weather(city=")]),
     ]
@@ -196,7 +216,7 @@ fn noise() -> impl Strategy<Value = (ToolFormat, String)> {
     ];
     let text =
         proptest::collection::vec(proptest::sample::select(bits), 0..24).prop_map(|bits| bits.concat());
-    (proptest::sample::select(vec![Hermes, Mistral, DeepSeek, Pythonic, Json]), text)
+    (proptest::sample::select(vec![Hermes, Mistral, DeepSeek, Pythonic, Json, Harmony]), text)
 }
 
 proptest! {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::app::AppState;
+use crate::engine::EngineFacts;
 
 /// TGI's fields, with those that it dropped in version 3 and scripts still read.
 #[derive(Serialize, ToSchema)]
@@ -15,6 +16,7 @@ pub(super) struct Info {
     model_dtype: String,
     model_device_type: String,
     model_type: String,
+    model_impl: &'static str,
     model_pipeline_tag: &'static str,
     num_shard: u32,
     max_concurrent_requests: u32,
@@ -43,6 +45,7 @@ pub(super) async fn info(State(app): State<AppState>) -> Json<Info> {
         model_dtype: facts.dtype.clone(),
         model_device_type: facts.device.split(':').next().unwrap_or_default().to_owned(),
         model_type: facts.model_type.clone(),
+        model_impl: model_impl(facts),
         model_pipeline_tag: "text-generation",
         num_shard: facts.world_size,
         max_concurrent_requests: app.model.max_concurrent_requests,
@@ -61,4 +64,10 @@ pub(super) async fn info(State(app): State<AppState>) -> Json<Info> {
         sha: None,
         docker_label: None,
     })
+}
+
+/// Whose modelling code computes.
+fn model_impl(facts: &EngineFacts) -> &'static str {
+    let by_transformers = facts.abilities.iter().any(|ability| ability == "transformers");
+    if by_transformers { "transformers" } else { "native" }
 }

@@ -90,6 +90,10 @@ pub struct SamplingParams {
     pub prompt_logprobs: bool,
     /// End-of-sequence tokens are not chosen before so many tokens.
     pub min_new_tokens: u32,
+    /// Added to the logits of green tokens; 0 is off.
+    pub watermark_delta: f32,
+    /// Fraction of the vocabulary that is green.
+    pub watermark_gamma: f32,
 }
 
 impl SamplingParams {
@@ -109,6 +113,8 @@ impl SamplingParams {
             num_top_logprobs: 0,
             prompt_logprobs: false,
             min_new_tokens: 0,
+            watermark_delta: 0.0,
+            watermark_gamma: 0.0,
         }
     }
 }

@@ -25,6 +25,7 @@ pub(super) fn check(
     let presence_penalty = ranged("presence_penalty", p.presence_penalty, -2.0..=2.0, 0.0)?;
     let top_p = probability("top_p", p.top_p)?;
     let typical_p = probability("typical_p", p.typical_p)?;
+    let watermark = p.watermark.then_some(limits.watermark);
     Ok(SamplingParams {
         temperature: if is_sampling { temperature } else { 0.0 },
         top_k: top_k(p, limits)?,
@@ -39,6 +40,8 @@ pub(super) fn check(
         num_top_logprobs: top_n_tokens(p, limits)?,
         prompt_logprobs: prompt_logprobs(p)?,
         min_new_tokens: min_new_tokens(p, limits)?,
+        watermark_delta: watermark.map_or(0.0, |watermark| watermark.delta),
+        watermark_gamma: watermark.map_or(0.0, |watermark| watermark.gamma),
     })
 }
 

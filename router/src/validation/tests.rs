@@ -1,6 +1,7 @@
 //! Each field at its limit, past it, and far past it.
 
 use super::*;
+use crate::limits::Watermark;
 
 fn limits() -> RequestLimits {
     RequestLimits {
@@ -11,7 +12,9 @@ fn limits() -> RequestLimits {
         max_top_n_tokens: 5,
         max_client_batch_size: 4,
         allows_grammars: true,
+        watermark: Watermark { gamma: 0.5, delta: 2.0 },
         payload_bytes: 1000,
+        body_timeout: std::time::Duration::from_secs(60),
         vocab_size: 100,
     }
 }
@@ -196,4 +199,10 @@ fn fewer_tokens_than_the_minimum_cannot_be_asked_for() {
     assert!(fit(|p| (p.min_new_tokens, p.max_new_tokens) = (Some(3), Some(3)), 1).is_ok());
     let error = fit(|p| (p.min_new_tokens, p.max_new_tokens) = (Some(4), Some(3)), 1).unwrap_err();
     assert_eq!(error.param(), Some("min_new_tokens"));
+}
+
+#[test]
+fn a_watermark_has_the_operators_numbers() {
+    let sampling = sampling_with(|p| p.watermark = true);
+    assert_eq!((sampling.watermark_gamma, sampling.watermark_delta), (0.5, 2.0));
 }

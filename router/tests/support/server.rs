@@ -13,8 +13,8 @@ use penstock_router::auth::ApiKeys;
 use penstock_router::caller::CallerNames;
 use penstock_router::chat::ChatFormat;
 use penstock_router::chat_template::ChatTemplates;
-use penstock_router::config::Limits;
-use penstock_router::engine::EngineFacts;
+use penstock_router::config::{ConnectionLimits, Limits};
+use penstock_router::engine::{Engine, EngineFacts};
 use penstock_router::engine_loop;
 use penstock_router::generation::EngineStatus;
 use penstock_router::grammar::Grammars;
@@ -75,7 +75,10 @@ pub fn limits() -> Limits {
         max_top_n_tokens: 5,
         max_client_batch_size: 4,
         disable_grammar_support: false,
+        watermark_gamma: 0.5,
+        watermark_delta: 2.0,
         payload_limit: 4096,
+        connections: ConnectionLimits::default(),
     }
 }
 
@@ -142,7 +145,7 @@ impl Server {
     }
 
     pub fn with((engine, control): (FakeEngine, FakeControl), limits: Limits) -> Self {
-        let (facts, tokenizer) = (facts(), byte_tokenizer());
+        let (facts, tokenizer) = (engine.facts().clone(), byte_tokenizer());
         let templates = ChatTemplates::from_source(CHATML, Map::new()).unwrap();
         let chat = ChatFormat::new(templates, &tokenizer, &facts.eos_token_ids).unwrap();
         let request_limits = RequestLimits::new(&limits, &facts).unwrap();

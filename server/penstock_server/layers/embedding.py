@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
+from penstock_kernels import linear
 from torch import nn
 
-from penstock_server.layers.linear import multiply
 from penstock_server.layers.placement import Placement
 from penstock_server.weights import Has, Piece
 
@@ -38,7 +38,7 @@ class VocabEmbedding(nn.Module):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_rows, hidden_size] to [num_rows, vocab_size] in float32, on every rank: the head's use of the rows."""
-        part = multiply(hidden, self.weight, None, self.placement)
+        part = linear(hidden, self.weight, None, self.placement.batch_invariant)
         return self.placement.group.all_gather_columns(part)[:, : self.shape[0]].float()
 
     def pieces(self, has: Has) -> Iterator[Piece]:

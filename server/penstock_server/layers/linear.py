@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
+from penstock_kernels import linear
 from torch import nn
 
-from penstock_server.layers.placement import INVARIANT_ROWS, Placement
+from penstock_server.layers.placement import Placement
 from penstock_server.weights import Arrange, Has, Piece
 
 
@@ -58,7 +58,7 @@ class ColumnLinear(nn.Module):
         self.register_buffer("bias", placement.empty(out_features) if bias else None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return multiply(x, self.weight, self.bias, self.placement)
+        return linear(x, self.weight, self.bias, self.placement.batch_invariant)
 
     def pieces(self, has: Has) -> Iterator[Piece]:
         found = (rows for rows in self.sources if all(has(f"{part.name}.weight") for part in rows))
@@ -130,9 +130,11 @@ class RowLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.placement.group.size == 1:
-            return multiply(x, self.weight, self.bias, self.placement)
+            return linear(x, self.weight, self.bias, self.placement.batch_invariant)
         # The bias joins after the sum, else it would count once per rank.
-        partial = self.placement.group.all_reduce(multiply(x, self.weight, None, self.placement))
+        partial = self.placement.group.all_reduce(
+            linear(x, self.weight, None, self.placement.batch_invariant)
+        )
         return partial if self.bias is None else partial.add_(self.bias)
 
     def pieces(self, has: Has) -> Iterator[Piece]:
@@ -146,13 +148,3 @@ class RowLinear(nn.Module):
             yield Piece(f"{self.name}.weight", self.shape, self, "weight", (rows, inputs), rows)
         if self.bias is not None:
             yield Piece(f"{self.name}.bias", self.shape[:1], self, "bias", (rows,), rows)
-
-
-def multiply(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, placement: Placement
-) -> torch.Tensor:
-    """`x @ weight.T + bias`, with rows padded when a row's result must not depend on how many there are."""
-    missing = -x.shape[0] % INVARIANT_ROWS
-    if not placement.batch_invariant or missing == 0:
-        return F.linear(x, weight, bias)
-    return F.linear(F.pad(x, (0, 0, 0, missing)), weight, bias)[: x.shape[0]]

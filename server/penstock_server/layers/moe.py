@@ -11,7 +11,7 @@ from torch import nn
 
 from penstock_server.layers.feed_forward import activation, gate_up_rows
 from penstock_server.layers.linear import ColumnLinear, RowLinear, Rows
-from penstock_server.layers.placement import INVARIANT_ROWS, Placement
+from penstock_server.layers.placement import Placement
 from penstock_server.models.spec import ModelSpec, MoeSpec
 from penstock_server.weights import Has, Piece
 
@@ -73,7 +73,7 @@ class Experts(nn.Module):
             self.activate,
             self.gate_up_bias,
             self.down_bias,
-            INVARIANT_ROWS if self.placement.batch_invariant else 1,
+            self.placement.batch_invariant,
         )
 
     def pieces(self, has: Has) -> Iterator[Piece]:

@@ -74,8 +74,8 @@ def build_spec(family: Family, raw: dict[str, Any], path: Path) -> ModelSpec:
         / (fields.number_fact(family.logit_divisor) or 1.0),
         logit_soft_cap=fields.number_fact(family.logit_soft_cap),
         tied_embeddings=fields.fact("tie_word_embeddings"),
-        dtype=_dtype(fields),
-        eos_token_ids=_eos_token_ids(raw, path.with_name("generation_config.json")),
+        dtype=read_dtype(fields),
+        eos_token_ids=read_eos_token_ids(raw, path.with_name("generation_config.json")),
     )
 
 
@@ -156,7 +156,7 @@ def _moe(fields: Fields, experts: Experts) -> MoeSpec:
     )
 
 
-def _dtype(fields: Fields) -> str:
+def read_dtype(fields: Fields) -> str:
     """The type of the weights, by any of the names it was given over time."""
     key = "dtype" if fields.get("dtype") is not None else "torch_dtype"
     written = fields.get(key, "float32")
@@ -166,7 +166,8 @@ def _dtype(fields: Fields) -> str:
     return name
 
 
-def _eos_token_ids(raw: dict[str, Any], generation_config: Path) -> tuple[int, ...]:
+def read_eos_token_ids(raw: dict[str, Any], generation_config: Path) -> tuple[int, ...]:
+    """The tokens that end a sequence: generation_config.json's, else config.json's."""
     found = None
     if generation_config.exists():
         found = read_json(generation_config).get("eos_token_id")

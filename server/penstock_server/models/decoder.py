@@ -7,11 +7,12 @@ from penstock_server.kv_cache import KVCache, LayerCache
 from penstock_server.layers.attention import Attention
 from penstock_server.layers.embedding import PositionEmbedding, VocabEmbedding
 from penstock_server.layers.feed_forward import FeedForward
+from penstock_server.layers.heads import share_heads
 from penstock_server.layers.moe import SparseFeedForward
 from penstock_server.layers.norm import Norm
 from penstock_server.layers.placement import Placement
 from penstock_server.layers.rotary import Rotary, RotaryTable
-from penstock_server.models.spec import ModelSpec
+from penstock_server.models.spec import CacheShape, ModelFacts, ModelSpec
 from penstock_server.step import ForwardInput
 
 
@@ -67,6 +68,8 @@ def _add_and_norm(norm: Norm | None, x: torch.Tensor, residual: torch.Tensor) ->
 class Decoder(nn.Module):
     """A whole model, this rank's share of it. Built on the meta device; `weights.load_weights` gives it memory."""
 
+    abilities: tuple[str, ...] = ()
+
     def __init__(
         self,
         spec: ModelSpec,
@@ -76,6 +79,9 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.spec = spec
+        self.facts: ModelFacts = spec
+        heads = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
+        self.cache_shape = CacheShape(spec.num_layers, heads.num_kv_heads, spec.head_dim)
         self.dtype = placement.dtype
         names, size = spec.names, (spec.vocab_size, spec.hidden_size)
         with torch.device("meta"):

@@ -1,6 +1,7 @@
 """The families this server knows, by the `model_type` of config.json."""
 
 from pathlib import Path
+from typing import Any
 
 from penstock_server.errors import StartError
 from penstock_server.models.config import build_spec
@@ -30,14 +31,25 @@ FAMILIES: dict[str, Family] = {family.model_type: family for family in _ROWS}
 
 def load_spec(folder: Path) -> ModelSpec:
     """Read a model folder's config; raises StartError with what is wrong and what to do."""
+    path, raw = read_config(folder)
+    family = FAMILIES.get(str(raw.get("model_type")))
+    if family is None:
+        raise not_supported(path, raw)
+    return build_spec(family, raw, path)
+
+
+def read_config(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The folder's config.json, and what is in it."""
     if not folder.is_dir():
         raise StartError(f"{folder}: no such folder; --model-path needs a local Hugging Face model folder")
     path = folder / "config.json"
-    raw = read_json(path)
-    family = FAMILIES.get(str(raw.get("model_type")))
-    if family is None:
-        supported = ", ".join(sorted(FAMILIES))
-        raise StartError(
-            f"{path}: model_type {raw.get('model_type')!r} is not supported; supported: {supported}"
-        )
-    return build_spec(family, raw, path)
+    return path, read_json(path)
+
+
+def not_supported(path: Path, raw: dict[str, Any]) -> StartError:
+    """The refusal of a model_type that nothing here knows."""
+    supported = ", ".join(sorted(FAMILIES))
+    return StartError(
+        f"{path}: model_type {raw.get('model_type')!r} is not supported; supported: {supported}, "
+        "and with the installed transformers what it can compute"
+    )

@@ -1,11 +1,32 @@
 """What the decoder has to know of a model: a family's row and a config.json together, every number checked."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Protocol
 
 from penstock_server.models.family import NameMap, QkNorm, QkvLayout
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_swiglu"]
+
+
+class ModelFacts(Protocol):
+    """What is told of any model, whoever computes it."""
+
+    @property
+    def model_type(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_sequence_len(self) -> int: ...
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
+
+
+class CacheShape(NamedTuple):
+    """What a rank keeps of each position."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
 
 
 @dataclass(frozen=True, slots=True)

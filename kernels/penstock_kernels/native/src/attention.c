@@ -4,84 +4,28 @@
    goes, tile by tile. One source for three widths of vectors; the processor decides at run time. */
 
 #include "attention.h"
+#include "processor.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static uint16_t to_bfloat16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if (x != x) return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-/* LANES = 4 * ROWS: the products of ROWS queries with 4 keys fill one vector. */
-#define LANES 4
-#define ROWS 1
-#define HALVES(size, half) \
-    (ivec) { \
-        LANE(0, size, half), LANE(1, size, half), LANE(2, size, half), LANE(3, size, half) \
-    }
-#define TARGET
-#define NAME(x) x##_4
-#include "attention_variant.h"
-#undef LANES
-#undef ROWS
-#undef HALVES
-#undef TARGET
-#undef NAME
-
-#if defined(__x86_64__)
-#define LANES 8
-#define ROWS 2
-#define HALVES(size, half) \
-    (ivec) { \
-        LANE(0, size, half), LANE(1, size, half), LANE(2, size, half), LANE(3, size, half), \
-        LANE(4, size, half), LANE(5, size, half), LANE(6, size, half), LANE(7, size, half) \
-    }
-#define TARGET __attribute__((target("avx2,fma")))
-#define NAME(x) x##_8
-#include "attention_variant.h"
-#undef LANES
-#undef ROWS
-#undef HALVES
-#undef TARGET
-#undef NAME
-
-#define LANES 16
-#define ROWS 4
-#define HALVES(size, half) \
-    (ivec) { \
-        LANE(0, size, half), LANE(1, size, half), LANE(2, size, half), LANE(3, size, half), \
-        LANE(4, size, half), LANE(5, size, half), LANE(6, size, half), LANE(7, size, half), \
-        LANE(8, size, half), LANE(9, size, half), LANE(10, size, half), LANE(11, size, half), \
-        LANE(12, size, half), LANE(13, size, half), LANE(14, size, half), LANE(15, size, half) \
-    }
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,prefer-vector-width=512")))
-#define NAME(x) x##_16
-#include "attention_variant.h"
-#undef LANES
-#undef ROWS
-#undef HALVES
-#undef TARGET
-#undef NAME
-#endif
+#define VARIANT "attention_variant.h"
+#include "variants.h"
 
 typedef void (*Attend)(const Work *, Scratch *);
 
-/* The widest variant that this processor has and that divides a head; none if no variant does. */
+/* The widest variant that there is and that divides a head; none if no variant does. */
 static Attend variant(int head_dim, int max_lanes) {
-    if (max_lanes == 0) max_lanes = 16;
     if (head_dim > MAX_HEAD_DIM) return NULL;
+    switch (lanes_for(head_dim, max_lanes)) {
 #if defined(__x86_64__)
-    if (max_lanes >= 16 && head_dim % 16 == 0 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq"))
-        return attend_16;
-    if (max_lanes >= 8 && head_dim % 8 == 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return attend_8;
+    case 16: return attend_16;
+    case 8: return attend_8;
 #endif
-    return head_dim % 4 == 0 ? attend_4 : NULL;
+    case 4: return attend_4;
+    default: return NULL;
+    }
 }
 
 int penstock_can_attend(int head_dim, int group) {

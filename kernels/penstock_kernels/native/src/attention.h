@@ -4,8 +4,6 @@
 
 #include <stdint.h>
 
-enum { FLOAT32 = 0, BFLOAT16 = 1 };
-
 /* One call. Strides count numbers, not bytes. Mirrored field by field in attention.py. */
 typedef struct {
     const void *query;  /* [num_tokens, num_heads, head_dim] */

@@ -1,65 +1,5 @@
-/* The arithmetic of one tile of queries, for one width of vectors. Included once per variant, with LANES, TARGET and
-   NAME(x) defined. Every sum is a chain in the order of positions, whatever is computed beside it: a row's result has the
+/* The arithmetic of one tile of queries, for one width of vectors. Every sum is a chain in the order of positions, whatever is computed beside it: a row's result has the
    same bits alone, in a batch and in any chunk of its prompt. */
-
-typedef float NAME(vec) __attribute__((vector_size(LANES * 4)));
-typedef int32_t NAME(ivec) __attribute__((vector_size(LANES * 4)));
-typedef float NAME(loose) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
-typedef uint16_t NAME(half) __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
-#define vec NAME(vec)
-#define ivec NAME(ivec)
-#define INLINE static inline __attribute__((always_inline)) TARGET
-
-INLINE vec NAME(load)(const float *from) { return *(const NAME(loose) *)from; }
-
-INLINE void NAME(store)(float *to, vec x) { *(NAME(loose) *)to = x; }
-
-INLINE vec NAME(all)(float x) { return x - (vec){0}; }
-
-INLINE vec NAME(choose)(ivec condition, vec yes, vec no) {
-    return (vec)((condition & (ivec)yes) | (~condition & (ivec)no));
-}
-
-/* Of every group of `size` lanes in x and then in y, the first half plus the second: as many groups, half the size. */
-#define FOLD(x, y, size) (__builtin_shuffle(x, y, HALVES(size, 0)) + __builtin_shuffle(x, y, HALVES(size, (size) / 2)))
-#define LANE(i, size, half) ((i) / ((size) / 2) * (size) + (i) % ((size) / 2) + (half))
-
-/* Lane i: the sum of the lanes of x[i], of up to LANES vectors. Each is summed by halves, whatever stands beside it. */
-INLINE vec NAME(sums)(vec *x, int count) {
-    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[count > 1 ? i + 1 : i], LANES);
-    count = (count + 1) / 2;
-    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[count > 1 ? i + 1 : i], LANES / 2);
-    count = (count + 1) / 2;
-#if LANES > 4
-    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[count > 1 ? i + 1 : i], LANES / 4);
-    count = (count + 1) / 2;
-#endif
-#if LANES > 8
-    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[count > 1 ? i + 1 : i], LANES / 8);
-#endif
-    return x[0];
-}
-
-INLINE float NAME(sum)(vec x) { return NAME(sums)(&x, 1)[0]; }
-
-/* e^x for x <= 0 within 2 units of the last place, 0 below -87; NaN stays NaN. */
-INLINE vec NAME(exp)(vec x) {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
-    ivec tiny = x < -87.0f;
-    vec clamped = NAME(choose)(tiny, NAME(all)(-87.0f), x);
-    vec shifted = clamped * 1.44269504f + magic;
-    vec whole = shifted - magic;
-    vec rest = clamped - whole * 0.693359375f + whole * 2.12194440e-4f;
-    vec y = NAME(all)(1.9875691500e-4f);
-    y = y * rest + 1.3981999507e-3f;
-    y = y * rest + 8.3334519073e-3f;
-    y = y * rest + 4.1665795894e-2f;
-    y = y * rest + 1.6666665459e-1f;
-    y = y * rest + 5.0000001201e-1f;
-    y = y * rest * rest + rest + 1.0f;
-    ivec exponent = ((ivec)shifted - (ivec)NAME(all)(magic) + 127) << 23;
-    return NAME(choose)(tiny, NAME(all)(0.0f), y * (vec)exponent);
-}
 
 /* scores[row][i] = query[row] . keys[i], for `num_rows` x `num_keys` of them, both constants. */
 INLINE void NAME(dot_block)(
@@ -153,14 +93,6 @@ static TARGET void NAME(weigh)(Scratch *scratch, int row, int from, int until, i
         total += weight;
     }
     scratch->total[row] += NAME(sum)(total);
-}
-
-INLINE void NAME(widen)(float *to, const uint16_t *from, int dim) {
-    for (int d = 0; d < dim; d += LANES) {
-        typedef uint32_t wide __attribute__((vector_size(LANES * 4)));
-        wide bits = __builtin_convertvector(*(const NAME(half) *)(from + d), wide) << 16;
-        NAME(store)(to + d, (vec)bits);
-    }
 }
 
 /* Points keys and values at the positions of a tile, which are read from wherever the block table says. */
@@ -259,9 +191,3 @@ static TARGET void NAME(attend)(const Work *work, Scratch *scratch) {
     }
     NAME(finish)(work, scratch);
 }
-
-#undef vec
-#undef ivec
-#undef INLINE
-#undef FOLD
-#undef LANE

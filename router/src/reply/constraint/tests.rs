@@ -81,6 +81,12 @@ fn a_required_call_is_all_there_is_in_every_format() {
              <｜tool▁calls▁end｜>",
             "{\"x\":3}",
         ),
+        (
+            "<|channel|>",
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant\
+             <|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"x\": 1}",
+            "<|channel|>final<|message|>no",
+        ),
         ("[func_name1(", "{\"name\": \"f\", \"parameters\": {\"x\": 1}}", "[f(x=1)]"),
         (
             "",
@@ -96,7 +102,9 @@ fn a_required_call_is_all_there_is_in_every_format() {
         assert!(!accepts(&grammar, ""), "{template}");
         let mut parser = super::super::ReplyParser::new(&format);
         let events = [parser.push(calls), parser.finish()].concat();
-        assert!(matches!(events[0], super::super::ReplyEvent::Call { .. }), "{events:?}");
+        let is_call =
+            |event: &super::super::ReplyEvent| matches!(event, super::super::ReplyEvent::Call { .. });
+        assert!(events.iter().any(is_call), "{events:?}");
     }
 }
 
@@ -150,6 +158,17 @@ fn reasoning_comes_before_what_is_asked_for() {
     let required = constrain("</think><tool_call>", "<think>", Some(&tools("now", true)), None);
     let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
     assert!(accepts(&required.1.unwrap().grammar, &format!("hm</think>\n{call}")));
+}
+
+#[test]
+fn harmonys_answer_is_held_to_what_is_asked_for_on_its_channel() {
+    let grammar = constrain("<|channel|>", "", None, asked(GrammarKind::Regex, "a+")).1.unwrap().grammar;
+    assert!(accepts(&grammar, "<|channel|>final<|message|>aa"));
+    assert!(accepts(
+        &grammar,
+        "<|channel|>analysis<|message|>b?<|end|><|start|>assistant<|channel|>final<|message|>a"
+    ));
+    assert!(!accepts(&grammar, "<|channel|>final<|message|>b"));
 }
 
 #[test]

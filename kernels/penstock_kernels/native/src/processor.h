@@ -1,0 +1,37 @@
+/* What the ops in C share: types, what the processor can do, and the 16-bit numbers that it may not know. */
+#ifndef PENSTOCK_PROCESSOR_H
+#define PENSTOCK_PROCESSOR_H
+
+#include <stdint.h>
+#include <string.h>
+
+/* Types of the tensors that are passed. */
+enum { FLOAT32 = 0, BFLOAT16 = 1 };
+
+/* Numbers in the widest vector that the processor has, up to max_lanes (0: any), and that divides `len`; 0: none. */
+static inline int lanes_for(int64_t len, int max_lanes) {
+    if (max_lanes == 0) max_lanes = 16;
+#if defined(__x86_64__)
+    if (max_lanes >= 16 && len % 16 == 0 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq"))
+        return 16;
+    if (max_lanes >= 8 && len % 8 == 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 8;
+#endif
+    return len % 4 == 0 ? 4 : 0;
+}
+
+static inline float from_bfloat16(uint16_t x) {
+    const uint32_t bits = (uint32_t)x << 16;
+    float number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+static inline uint16_t to_bfloat16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (x != x) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+#endif

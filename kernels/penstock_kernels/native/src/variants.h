@@ -1,0 +1,44 @@
+/* Compiles the file VARIANT once for each width of vectors. A function `f` of it is there as f_4, f_8 and f_16.
+
+   LANES = 4 * ROWS: the products of ROWS queries with 4 keys fill one vector. */
+#define LANES 4
+#define ROWS 1
+#define HALVES(size, half) \
+    (ivec) { \
+        LANE(0, size, half), LANE(1, size, half), LANE(2, size, half), LANE(3, size, half) \
+    }
+#define TARGET
+#define NAME(x) x##_4
+#include "vector.h"
+#include VARIANT
+#include "end_variant.h"
+
+#if defined(__x86_64__)
+#define LANES 8
+#define ROWS 2
+#define HALVES(size, half) \
+    (ivec) { \
+        LANE(0, size, half), LANE(1, size, half), LANE(2, size, half), LANE(3, size, half), \
+        LANE(4, size, half), LANE(5, size, half), LANE(6, size, half), LANE(7, size, half) \
+    }
+#define TARGET __attribute__((target("avx2,fma")))
+#define NAME(x) x##_8
+#include "vector.h"
+#include VARIANT
+#include "end_variant.h"
+
+#define LANES 16
+#define ROWS 4
+#define HALVES(size, half) \
+    (ivec) { \
+        LANE(0, size, half), LANE(1, size, half), LANE(2, size, half), LANE(3, size, half), \
+        LANE(4, size, half), LANE(5, size, half), LANE(6, size, half), LANE(7, size, half), \
+        LANE(8, size, half), LANE(9, size, half), LANE(10, size, half), LANE(11, size, half), \
+        LANE(12, size, half), LANE(13, size, half), LANE(14, size, half), LANE(15, size, half) \
+    }
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define NAME(x) x##_16
+#include "vector.h"
+#include VARIANT
+#include "end_variant.h"
+#endif

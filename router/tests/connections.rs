@@ -1,0 +1,168 @@
+//! Connections over TCP and their limits: each one below, at and above its limit.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use penstock_router::app::app;
+use penstock_router::config::ConnectionLimits;
+use penstock_router::http_server::{HttpServer, bind};
+use serde_json::json;
+use support::fake_engine::FakeEngine;
+use support::server::{Server, facts, limits};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+/// A router on a port of its own.
+fn serve(server: &Server, limits: ConnectionLimits) -> SocketAddr {
+    let socket = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(64).unwrap();
+    let address = listener.local_addr().unwrap();
+    let http = HttpServer::new(app(server.state.clone()), limits, server.state.shutdown.clone());
+    tokio::spawn(http.serve(listener));
+    address
+}
+
+async fn status_of(stream: &mut TcpStream) -> u16 {
+    let mut start = [0; 12];
+    stream.read_exact(&mut start).await.expect("an answer");
+    std::str::from_utf8(&start[9..]).unwrap().parse().unwrap()
+}
+
+/// Sends bytes, and reads until the connection is closed or the patience is over.
+async fn talk(address: SocketAddr, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    let mut reply = Vec::new();
+    let _ = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut reply)).await;
+    String::from_utf8_lossy(&reply).into_owned()
+}
+
+#[tokio::test]
+async fn so_many_connections_and_no_more() {
+    let server = Server::start();
+    let address = serve(&server, ConnectionLimits { max_connections: 2, ..ConnectionLimits::default() });
+    let mut open = Vec::new();
+    for expected in [200, 200, 503] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // Who is refused may be so before it has said anything.
+        let _ = stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        assert_eq!(status_of(&mut stream).await, expected, "connection {}", open.len());
+        open.push(stream);
+    }
+    // Who goes makes room.
+    open.remove(0);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let reply = talk(address, b"GET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+}
+
+#[tokio::test]
+async fn who_is_one_too_many_is_told_so_in_json() {
+    let server = Server::start();
+    let address = serve(&server, ConnectionLimits { max_connections: 1, ..ConnectionLimits::default() });
+    let _first = TcpStream::connect(address).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut reply = String::new();
+    TcpStream::connect(address).await.unwrap().read_to_string(&mut reply).await.unwrap();
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("retry-after: 1"), "{head}");
+    assert!(head.contains(&format!("content-length: {}", body.len())), "{head} for {}", body.len());
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(body["error_type"], "overloaded");
+}
+
+#[tokio::test]
+async fn so_many_bytes_of_headers_and_no_more() {
+    let server = Server::start();
+    let max_header_bytes = 8192;
+    let address = serve(&server, ConnectionLimits { max_header_bytes, ..ConnectionLimits::default() });
+    let frame = "GET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-long: \r\n\r\n";
+    for (size, expected) in
+        [(max_header_bytes - 1, "200"), (max_header_bytes, "200"), (max_header_bytes + 1, "431")]
+    {
+        let long = format!("x-long: {}", "a".repeat(size - frame.len()));
+        let reply = talk(address, frame.replace("x-long: ", &long).as_bytes()).await;
+        assert_eq!(&reply[9..12], expected, "{size} bytes: {reply}");
+    }
+}
+
+#[tokio::test]
+async fn headers_that_do_not_come_in_time_are_not_waited_for() {
+    let server = Server::start();
+    let address = serve(&server, ConnectionLimits { header_timeout: 1, ..ConnectionLimits::default() });
+    let started = Instant::now();
+    let reply = talk(address, b"GET /health/live HTTP/1.1\r\nhost: ").await;
+    assert_eq!(reply, "");
+    assert!((900..3000).contains(&started.elapsed().as_millis()), "{:?}", started.elapsed());
+    // Slowly is fine as long as it is in time.
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    for byte in b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n" {
+        stream.write_all(&[*byte]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(status_of(&mut stream).await, 200);
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_in_time_is_refused() {
+    let mut limits = limits();
+    limits.connections.body_timeout = 1;
+    let server = Server::with(FakeEngine::new(facts()), limits);
+    let address = serve(&server, ConnectionLimits::default());
+    let head = "POST /generate HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json";
+    let reply = talk(address, format!("{head}\r\ncontent-length: 100\r\n\r\n{{").as_bytes()).await;
+    assert!(reply.starts_with("HTTP/1.1 408"), "{reply}");
+    assert!(reply.contains("\"error_type\":\"body_timeout\""), "{reply}");
+}
+
+#[tokio::test]
+async fn so_many_bytes_of_body_and_no_more() {
+    let server = Server::start();
+    let limit = server.state.limits.payload_bytes;
+    let frame = json!({"inputs": "", "parameters": {"max_new_tokens": 1, "truncate": 5}}).to_string();
+    for (size, expected) in [(limit - 1, 200), (limit, 200), (limit + 1, 413)] {
+        let text = "a".repeat(size - frame.len());
+        let body = json!({"inputs": text, "parameters": {"max_new_tokens": 1, "truncate": 5}});
+        assert_eq!(server.post("/generate", body).await.status, expected, "{size} bytes");
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_stops_reading_is_cut_off_and_others_are_unharmed() {
+    let facts = penstock_router::engine::EngineFacts {
+        max_sequence_len: 60_000,
+        num_blocks: 40_000,
+        eos_token_ids: Vec::new(),
+        ..facts()
+    };
+    let server = Server::with(FakeEngine::new(facts), limits());
+    let address = serve(&server, ConnectionLimits { write_timeout: 1, ..ConnectionLimits::default() });
+    let body = json!({"inputs": "abc", "parameters": {"max_new_tokens": 50_000}}).to_string();
+    let head = "POST /generate_stream HTTP/1.1\r\nhost: x\r\ncontent-type: application/json";
+    let request = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut stream = socket.connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let cut_off = async {
+        while server.metric("tgi_request_failure{err=\"generation\"}").await
+            + server.metric("tgi_request_failure{err=\"dropped\"}").await
+            < 1.0
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), cut_off).await.expect("cut off");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let mut received = Vec::new();
+    let _ = stream.read_to_end(&mut received).await;
+    // What the system and this process buffered; the kernel doubles what it is told.
+    assert!(received.len() < 512 << 10, "{} bytes were buffered", received.len());
+    let answer =
+        server.post("/generate", json!({"inputs": "abc", "parameters": {"max_new_tokens": 5}})).await;
+    assert_eq!(answer.status, 200);
+}

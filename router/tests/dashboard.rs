@@ -1,0 +1,44 @@
+//! The Grafana dashboard in deploy/ asks for nothing that `/metrics` does not tell.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use support::server::Server;
+
+const DASHBOARD: &str = include_str!("../../deploy/grafana/penstock.json");
+
+/// Everything in a query that looks like the name of a metric of ours.
+fn metrics_of(query: &str) -> impl Iterator<Item = &str> {
+    query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| word.starts_with("tgi_"))
+}
+
+fn queries(dashboard: &Value) -> Vec<String> {
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    let variables = dashboard["templating"]["list"].as_array().expect("variables");
+    let texts =
+        targets.map(|target| &target["expr"]).chain(variables.iter().map(|variable| &variable["query"]));
+    texts.map(|text| text.as_str().expect("a text").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn every_query_is_about_a_metric_that_there_is() {
+    let text = Server::start().get("/metrics").await.text;
+    let told: BTreeSet<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .collect();
+    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    let queries = queries(&dashboard);
+    assert!(queries.len() > 20, "{queries:?}");
+    for query in &queries {
+        for metric in metrics_of(query) {
+            assert!(told.contains(metric), "{metric} in {query} is not in\n{text}");
+        }
+    }
+    let asked = queries.iter().filter(|query| metrics_of(query).next().is_some()).count();
+    assert_eq!(asked, queries.len() - 1, "all but the variable of the data source");
+}

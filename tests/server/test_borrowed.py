@@ -1,0 +1,92 @@
+"""Models without a row run by the code of transformers, over our cache, and give what transformers gives alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import thread_ranks
+from driver import Driver, Sequence, execute_on, make_engine
+from family_models import BORROWED, CASES
+from penstock_server.errors import StartError
+from test_families import NUM_NEW, Expected, check, made_by
+
+FEWEST = 15
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Expected]:
+    """Makes the folder of a model and asks transformers, once."""
+    made: dict[str, Expected] = {}
+
+    def make(name: str) -> Expected:
+        if name not in made:
+            made[name] = made_by(tmp_path_factory.mktemp(name), name, BORROWED[name])
+        return made[name]
+
+    return make
+
+
+def test_the_sample_is_large_enough() -> None:
+    assert len(BORROWED) >= FEWEST
+    assert not set(BORROWED) & {options["family"] for options in CASES.values()}
+
+
+@pytest.mark.parametrize("name", BORROWED)
+def test_greedy_equals_transformers(name: str, expected: Callable[[str], Expected]) -> None:
+    want = expected(name)
+    engine = make_engine(want.folder, max_sequence_len=100)
+    assert "transformers" in engine.description.abilities
+    engine.cache.pool.fill_(float("nan"))
+    check(execute_on(engine), want, seed=1)
+    engine.clear()
+    driver = Driver(execute_on(engine))
+    donor = driver.run([Sequence(want.prompts[3], NUM_NEW)])[0]
+    again = Sequence(want.prompts[3], NUM_NEW)
+    driver.share_prefix(donor, again)
+    assert driver.run([again])[0].output == want.greedy[3][0]
+
+
+@pytest.mark.parametrize("name", BORROWED)
+def test_two_ranks_equal_transformers(
+    name: str, expected: Callable[[str], Expected], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = expected(name)
+    with thread_ranks.engines(want.folder, 2, monkeypatch, max_sequence_len=100) as ranks:
+        check(thread_ranks.execute_on_all(ranks), want, seed=2)
+
+
+def test_a_family_with_a_row_can_be_borrowed_too(saved_model: Callable[..., Any]) -> None:
+    folder = saved_model().folder
+    chosen = {impl: make_engine(folder, model_impl=impl) for impl in ("auto", "native", "transformers")}
+    outputs = []
+    for impl, engine in chosen.items():
+        assert ("transformers" in engine.description.abilities) == (impl == "transformers")
+        outputs.append(Driver(execute_on(engine)).run([Sequence([5, 6, 7], 8)])[0].output)
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "message"),
+    [
+        ("mamba", {}, "it has layers of linear_attention"),
+        ("bloom", {"hidden_size": 80, "head_dim": None}, "not every layer calls the attention interface"),
+        ("diffllama", {"hidden_size": 80, "head_dim": None}, "its log probabilities differ by"),
+    ],
+)
+def test_what_would_be_wrong_is_refused(
+    saved_model: Callable[..., Any], family: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(StartError, match=message):
+        make_engine(saved_model(family, **options).folder)
+
+
+def test_native_refuses_what_has_no_row(expected: Callable[[str], Expected]) -> None:
+    folder: Path = expected("glm").folder
+    with pytest.raises(StartError, match="model_type 'glm' is not supported"):
+        make_engine(folder, model_impl="native")
+
+
+def test_noise_needs_no_weights(saved_model: Callable[..., Any]) -> None:
+    engine = make_engine(saved_model().folder, model_impl="transformers", load_format="dummy")
+    assert len(Driver(execute_on(engine)).run([Sequence([5, 6, 7], 4)])[0].output) == 4
