@@ -42,8 +42,6 @@ const FLAGS: &[Flag] = flags! {
     None "cuda-memory-fraction" "CUDA_MEMORY_FRACTION" "the shards measure what is free; see --max-batch-total-tokens"
     None "otlp-endpoint" "OTLP_ENDPOINT" "traces are not exported yet"
     None "otlp-service-name" "OTLP_SERVICE_NAME" "traces are not exported yet"
-    None "watermark-gamma" "WATERMARK_GAMMA" "requests for a watermark are refused"
-    None "watermark-delta" "WATERMARK_DELTA" "requests for a watermark are refused"
     None "ngrok" "NGROK" "no tunnel is opened"
     None "ngrok-authtoken" "NGROK_AUTHTOKEN" "no tunnel is opened"
     None "ngrok-edge" "NGROK_EDGE" "no tunnel is opened"
@@ -154,7 +152,7 @@ mod tests {
             --max-concurrent-requests 1 --max-best-of 1 --max-stop-sequences 1 --max-top-n-tokens 1 \
             --max-input-tokens 1 --max-input-length 1 --max-total-tokens 2 --waiting-served-ratio 0.3 \
             --max-batch-prefill-tokens 9 --max-batch-total-tokens 9 --max-waiting-tokens 20 --max-batch-size 1 \
-            --cuda-graphs 0 --hostname 0.0.0.0 --port 80 --prometheus-port 9000 --shard-uds-path /x \
+            --cuda-graphs 1,2 --hostname 0.0.0.0 --port 80 --prometheus-port 9000 --shard-uds-path /x \
             --master-addr localhost --master-port 29500 --huggingface-hub-cache /c --disable-custom-kernels \
             --cuda-memory-fraction 1.0 --json-output --otlp-endpoint x --otlp-service-name x \
             --cors-allow-origin http://a --cors-allow-origin http://b --api-key k --watermark-gamma 0.5 \

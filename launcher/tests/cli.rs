@@ -211,7 +211,7 @@ fn json_output_is_json_line_by_line() {
 
 #[test]
 fn keys_reach_the_router_by_a_private_file_and_nobody_else() {
-    let shard = "for a in \"$@\"; do case $a in --rendezvous-dir=*) cat \"${a#*=}/api-keys\" >&2;; esac; done
+    let shard = "for a in \"$@\"; do case $a in --uds-path=*) cat \"$(dirname \"${a#*=}\")/api-keys\" >&2;; esac; done
         echo \"env ${API_KEY-none} args $*\" >&2; exit 1";
     let installation = Installation::new(shard);
     std::fs::write(installation.path("keys"), "of-the-file\n").expect("keys");

@@ -339,3 +339,24 @@ pub fn stop_reason(writer: &AssistantWriter, end: &End) -> &'static str {
         Finish::Stop => "stop_sequence",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_are_those_of_chat_completions() {
+        let schema = json!({"type": "object", "properties": {}});
+        let body = json!({
+            "messages": [{"role": "user", "content": "hi"}],
+            "max_tokens": 1,
+            "tools": [{"name": "f", "description": "d", "input_schema": schema}],
+            "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": true},
+        });
+        let chat = serde_json::from_value::<MessagesRequest>(body).unwrap().into_chat().unwrap();
+        let function = json!({"name": "f", "description": "d", "parameters": schema});
+        assert_eq!(json!(chat.tools), json!([{"type": "function", "function": function}]));
+        assert_eq!(chat.tool_choice, Some(json!({"type": "function", "function": {"name": "f"}})));
+        assert_eq!(chat.parallel_tool_calls, Some(false));
+    }
+}

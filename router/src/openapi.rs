@@ -2,6 +2,7 @@
 //! as docs/openapi.json (`make docs`), served at `/openapi.json`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::http::Method;
 use serde_json::{Map, Value, json};
@@ -12,7 +13,7 @@ use crate::routes::table::{Access, Route, routes};
 const JSON: &str = "application/json";
 
 /// Registers the schema of a type, and gives a reference to it.
-type SchemaOf = fn(&mut Schemas) -> Value;
+type SchemaOf = Arc<dyn Fn(&mut Schemas) -> Value>;
 
 /// By name, with all that they refer to.
 #[derive(Default)]
@@ -35,20 +36,29 @@ impl Doc {
     }
 
     /// The type of the body, or one of several.
-    pub fn takes<T: ToSchema>(mut self) -> Self {
-        self.takes.push(refer::<T>);
+    pub fn takes<T: ToSchema + 'static>(mut self) -> Self {
+        self.takes.push(Arc::new(refer::<T>));
         self
     }
 
     /// The type of the answer, or one of several.
-    pub fn gives<T: ToSchema>(mut self) -> Self {
-        self.gives.push(refer::<T>);
+    pub fn gives<T: ToSchema + 'static>(mut self) -> Self {
+        self.gives.push(Arc::new(refer::<T>));
+        self
+    }
+
+    /// The same under a name of its own, for a type that takes another, `P`, as its parameter.
+    pub fn gives_as<T: ToSchema + 'static, P: ToSchema + 'static>(mut self, name: &'static str) -> Self {
+        self.gives.push(Arc::new(move |schemas| {
+            refer::<P>(schemas);
+            refer_as::<T>(name.to_owned(), schemas)
+        }));
         self
     }
 
     /// The same for a list.
-    pub fn gives_list<T: ToSchema>(mut self) -> Self {
-        self.gives.push(|schemas| json!({ "type": "array", "items": refer::<T>(schemas) }));
+    pub fn gives_list<T: ToSchema + 'static>(mut self) -> Self {
+        self.gives.push(Arc::new(|schemas| json!({ "type": "array", "items": refer::<T>(schemas) })));
         self
     }
 
@@ -64,7 +74,10 @@ impl Doc {
 }
 
 fn refer<T: ToSchema>(schemas: &mut Schemas) -> Value {
-    let name = T::name().into_owned();
+    refer_as::<T>(T::name().into_owned(), schemas)
+}
+
+fn refer_as<T: ToSchema>(name: String, schemas: &mut Schemas) -> Value {
     if !schemas.0.contains_key(&name) {
         let mut found = vec![(name.clone(), T::schema())];
         T::schemas(&mut found);

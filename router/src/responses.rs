@@ -35,7 +35,7 @@ pub struct ResponsesRequest {
     pub conversation: Option<Value>,
     pub background: Option<bool>,
     pub prompt: Option<Value>,
-    pub reasoning: Option<Value>,
+    pub reasoning: Option<Reasoning>,
     pub top_logprobs: Option<u64>,
     pub include: Option<Vec<String>>,
 }
@@ -89,6 +89,15 @@ pub struct Part {
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct TextOptions {
     pub format: Option<Value>,
+    pub verbosity: Option<String>,
+}
+
+/// How long the model is to think. Summaries are not made.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = ResponsesReasoning)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Reasoning {
+    pub effort: Option<String>,
 }
 
 impl ResponsesRequest {
@@ -126,6 +135,8 @@ impl ResponsesRequest {
             "tools": tools,
             "tool_choice": self.tool_choice.map(nested_choice),
             "parallel_tool_calls": self.parallel_tool_calls,
+            "reasoning_effort": self.reasoning.and_then(|reasoning| reasoning.effort),
+            "verbosity": self.text.as_ref().and_then(|text| text.verbosity.clone()),
             "messages": messages,
             "max_tokens": self.max_output_tokens,
             "temperature": self.temperature,
@@ -137,7 +148,6 @@ impl ResponsesRequest {
     }
 
     fn refuse_what_is_not_built(&self) -> Result<(), Error> {
-        let has_effort = |reasoning: &Value| !reasoning["effort"].is_null() && reasoning["effort"] != "none";
         let refused = [
             ("previous_response_id", self.previous_response_id.is_some()),
             ("conversation", self.conversation.is_some()),
@@ -151,7 +161,6 @@ impl ResponsesRequest {
                     .any(|tool| tool.get("type").is_none_or(|kind| kind != "function")),
             ),
             ("max_tool_calls", self.max_tool_calls.is_some()),
-            ("reasoning", self.reasoning.as_ref().is_some_and(has_effort)),
             ("top_logprobs", self.top_logprobs.is_some_and(|count| count > 0)),
             ("include", self.include.as_ref().is_some_and(|names| !names.is_empty())),
             ("truncation", self.truncation.as_ref().is_some_and(|how| how != "disabled")),

@@ -35,6 +35,13 @@ impl Frame {
     }
 }
 
+#[cfg(test)]
+impl Frame {
+    pub(crate) fn data(&self) -> &str {
+        &self.data
+    }
+}
+
 impl From<String> for Frame {
     fn from(data: String) -> Self {
         Self { name: None, data }

@@ -11,7 +11,7 @@ const PROMPT: &str = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
 fn ask(mut fields: Value) -> Value {
     let defaults =
         json!({"max_tokens": 5, "temperature": 0, "messages": [{"role": "user", "content": "hi"}]});
-    for (name, value) in defaults.as_object().unwrap() {
+    for (name, value) in defaults.as_object().expect("an object") {
         if fields.get(name).is_none() {
             fields[name] = value.clone();
         }
@@ -23,7 +23,7 @@ fn ask(mut fields: Value) -> Value {
 fn prompt_sent(server: &Server) -> String {
     let plans = server.control.plans.lock().expect("not poisoned");
     let admitted = plans.iter().flat_map(|plan| &plan.admitted).last().expect("admitted");
-    server.tokenizer.decode(&admitted.tokens, false).unwrap()
+    server.tokenizer.decode(&admitted.tokens, false).expect("a text")
 }
 
 #[tokio::test]
@@ -119,11 +119,31 @@ async fn errors_have_the_shape_of_anthropic() {
     assert!(refused(json!({"temperature": -1})).await.contains("`temperature` must be"));
     assert!(refused(json!({"stop_sequences": [""]})).await.contains("`stop_sequences` sequences must"));
     assert!(refused(json!({"max_tokens": "x"})).await.contains("`max_tokens`: invalid type"));
-    assert!(refused(json!({"thinking": {"type": "enabled"}})).await.contains("`thinking` is not supported"));
+    assert!(
+        refused(json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}))
+            .await
+            .contains("`thinking` is not supported")
+    );
     assert!(refused(json!({"mcp_servers": [{}]})).await.contains("`mcp_servers` is not supported"));
     let image = json!([{"role": "user", "content": [{"type": "image", "source": {}}]}]);
     let message = refused(json!({"messages": image})).await;
     assert!(message.contains("`messages[0].content`") && message.contains("reads text only"), "{message}");
     let unknown = server.post("/v1/messages", ask(json!({"model": "claude"}))).await;
     assert_eq!((unknown.status.as_u16(), &unknown.json()["error"]["type"]), (404, &json!("not_found_error")));
+}
+
+#[tokio::test]
+async fn tools_of_anthropic_and_wrong_choices_are_refused() {
+    let server = Server::start();
+    let tool = json!({"name": "f", "description": "d", "input_schema": {"type": "object", "properties": {}}});
+    let search = json!({"type": "web_search_20250305", "name": "web_search"});
+    let refused = server.post("/v1/messages", ask(json!({"tools": [search]}))).await.json();
+    assert!(refused["error"]["message"].as_str().unwrap().contains("`tools` is not supported"), "{refused}");
+    let choice = json!({"type": "tool"});
+    let refused =
+        server.post("/v1/messages", ask(json!({"tools": [tool], "tool_choice": choice}))).await.json();
+    assert!(
+        refused["error"]["message"].as_str().unwrap().contains("`tool_choice.type` must be"),
+        "{refused}"
+    );
 }

@@ -99,7 +99,6 @@ async fn what_needs_a_memory_or_is_not_built_is_refused_by_name() {
         ("conversation", json!("conv_1")),
         ("background", json!(true)),
         ("prompt", json!({"id": "p"})),
-        ("reasoning", json!({"effort": "high"})),
         ("top_logprobs", json!(3)),
         ("include", json!(["file_search_call.results"])),
         ("truncation", json!("auto")),

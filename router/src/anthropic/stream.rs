@@ -119,3 +119,68 @@ impl Encoder for MessagesEncoder {
         vec![Frame::named("error", error.anthropic_body().to_string())]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reply::{ReplyFormat, ToolFormat};
+
+    /// The data of all events but the first and the last two, for a reply that comes in pieces of `size` characters.
+    fn blocks(reply: &str, size: usize) -> Vec<Value> {
+        let format = ReplyFormat { tools: Some(ToolFormat::Hermes), ..ReplyFormat::default() };
+        let answer = MessagesResponse {
+            id: "msg".into(),
+            r#type: "message",
+            role: "assistant",
+            model: "m".into(),
+            content: Vec::new(),
+            stop_reason: None,
+            stop_sequence: None,
+            usage: Usage::default(),
+        };
+        let mut encoder = MessagesEncoder::new(answer, 1, AssistantWriter::new(&format));
+        let chars: Vec<char> = reply.chars().collect();
+        let mut frames = Vec::new();
+        for piece in chars.chunks(size) {
+            let delta = encoder.writer.delta(&piece.iter().collect::<String>(), false);
+            frames.extend(encoder.delta(delta));
+        }
+        let delta = encoder.writer.delta("", true);
+        frames.extend(encoder.delta(delta));
+        frames.extend(encoder.close());
+        frames.iter().map(|frame| serde_json::from_str(frame.data()).unwrap()).collect()
+    }
+
+    fn joined(blocks: &[Value], field: &str) -> String {
+        blocks.iter().filter_map(|block| block["delta"][field].as_str()).collect()
+    }
+
+    #[test]
+    fn text_and_calls_are_blocks_of_their_own_however_they_are_split() {
+        let reply = "Sure. <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>\
+            <tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>";
+        for size in [1, 3, 1000] {
+            let blocks = blocks(reply, size);
+            let starts: Vec<_> =
+                blocks.iter().filter(|block| block["type"] == "content_block_start").collect();
+            let kinds: Vec<_> =
+                starts.iter().map(|start| start["content_block"]["type"].as_str().unwrap()).collect();
+            assert_eq!(kinds, ["text", "tool_use", "tool_use"]);
+            assert_eq!(starts[1]["content_block"]["name"], "f");
+            assert_eq!(starts.iter().map(|start| &start["index"]).collect::<Vec<_>>(), [0, 1, 2]);
+            assert_eq!(joined(&blocks, "text").trim(), "Sure.");
+            assert_eq!(joined(&blocks, "partial_json"), "{\"x\": 1}{}");
+            let stops = blocks.iter().filter(|block| block["type"] == "content_block_stop");
+            assert_eq!(stops.map(|stop| &stop["index"]).collect::<Vec<_>>(), [0, 1, 2]);
+        }
+    }
+
+    #[test]
+    fn the_whole_answer_has_the_same_blocks() {
+        let format = ReplyFormat { tools: Some(ToolFormat::Hermes), ..ReplyFormat::default() };
+        let reply = "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>";
+        let blocks = OutputBlock::of_message(AssistantWriter::new(&format).message(reply));
+        let [OutputBlock::ToolUse { name, input, .. }] = &blocks[..] else { panic!("{blocks:?}") };
+        assert_eq!((name.as_str(), input), ("f", &json!({"x": 1})));
+    }
+}

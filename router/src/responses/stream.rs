@@ -180,3 +180,70 @@ impl Encoder for ResponsesEncoder {
         vec![self.about_answer("response.failed")]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reply::{ReplyFormat, ToolFormat};
+    use crate::responses::ResponsesRequest;
+
+    fn encoder() -> ResponsesEncoder {
+        let request: ResponsesRequest = serde_json::from_value(json!({ "input": "hi" })).unwrap();
+        let format = ReplyFormat { tools: Some(ToolFormat::Hermes), ..ReplyFormat::default() };
+        let answer = ResponseObject::opening("resp".into(), 1, "m".into(), request.settings());
+        ResponsesEncoder::new(answer, 1, AssistantWriter::new(&format))
+    }
+
+    #[test]
+    fn text_and_calls_are_items_of_their_own_however_they_are_split() {
+        let reply = "Sure. <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>";
+        for size in [1, 3, 1000] {
+            let mut encoder = encoder();
+            let chars: Vec<char> = reply.chars().collect();
+            let mut frames = Vec::new();
+            for piece in chars.chunks(size) {
+                let delta = encoder.writer.delta(&piece.iter().collect::<String>(), false);
+                frames.extend(encoder.delta(delta));
+            }
+            let delta = encoder.writer.delta("", true);
+            frames.extend(encoder.delta(delta));
+            encoder.close("completed", &mut frames);
+            let events: Vec<Value> =
+                frames.iter().map(|frame| serde_json::from_str(frame.data()).unwrap()).collect();
+            let of =
+                |kind: &str| events.iter().filter(move |event| event["type"] == kind).collect::<Vec<_>>();
+            let arguments: String = of("response.function_call_arguments.delta")
+                .iter()
+                .map(|event| event["delta"].as_str().unwrap())
+                .collect();
+            assert_eq!(arguments, "{\"x\": 1}");
+            assert_eq!(of("response.function_call_arguments.done")[0]["arguments"], "{\"x\": 1}");
+            let done = of("response.output_item.done");
+            assert_eq!(done.iter().map(|event| &event["output_index"]).collect::<Vec<_>>(), [0, 1]);
+            assert_eq!(
+                (&done[1]["item"]["type"], &done[1]["item"]["name"]),
+                (&json!("function_call"), &json!("f"))
+            );
+            assert_eq!(done[0]["item"]["content"][0]["text"].as_str().unwrap().trim(), "Sure.");
+            assert_eq!(json!(encoder.answer.output), json!([done[0]["item"], done[1]["item"]]));
+        }
+    }
+
+    #[test]
+    fn tools_are_those_of_chat_completions() {
+        let parameters = json!({"type": "object", "properties": {}});
+        let body = json!({
+            "input": "hi",
+            "tools": [{"type": "function", "name": "f", "parameters": parameters, "strict": true}],
+            "tool_choice": {"type": "function", "name": "f"},
+        });
+        let request: ResponsesRequest = serde_json::from_value(body).unwrap();
+        let chat = request.into_chat().unwrap();
+        let function = json!({"name": "f", "parameters": parameters, "strict": true});
+        assert_eq!(json!(chat.tools), json!([{"type": "function", "function": function}]));
+        assert_eq!(chat.tool_choice, Some(json!({"type": "function", "function": {"name": "f"}})));
+        let search: ResponsesRequest =
+            serde_json::from_value(json!({"input": "hi", "tools": [{"type": "web_search"}]})).unwrap();
+        assert_eq!(search.into_chat().err(), Some(Error::NotSupported("tools")));
+    }
+}

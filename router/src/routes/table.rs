@@ -107,8 +107,8 @@ pub fn routes() -> Vec<Route> {
                     .takes::<ChatRequest>()
                     .takes::<CompletionRequest>()
                     .gives_list::<GenerateResponse>()
-                    .gives::<chat::Whole>()
-                    .gives::<completions::Whole>()
+                    .gives_as::<chat::Whole, chat::Choice>("ChatCompletion")
+                    .gives_as::<completions::Whole, completions::Choice>("Completion")
                     .streams(),
             )
             .work(),
@@ -120,13 +120,18 @@ pub fn routes() -> Vec<Route> {
             )
             .work(),
         Route::post("/v1/chat/completions", chat::chat)
-            .doc(Doc::new("Answer a conversation").takes::<ChatRequest>().gives::<chat::Whole>().streams())
+            .doc(
+                Doc::new("Answer a conversation")
+                    .takes::<ChatRequest>()
+                    .gives_as::<chat::Whole, chat::Choice>("ChatCompletion")
+                    .streams(),
+            )
             .work(),
         Route::post("/v1/completions", completions::completions)
             .doc(
                 Doc::new("Continue one or several prompts")
                     .takes::<CompletionRequest>()
-                    .gives::<completions::Whole>()
+                    .gives_as::<completions::Whole, completions::Choice>("Completion")
                     .streams(),
             )
             .work(),
