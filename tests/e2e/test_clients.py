@@ -31,6 +31,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_hugging_face_generates_text(url: str) -> None:
     client = InferenceClient(url, token=KEY)
     whole = client.text_generation("hello", max_new_tokens=NUM_TOKENS, details=True)
+    assert whole.details is not None
     assert whole.details.generated_tokens == NUM_TOKENS
     assert whole.details.finish_reason == "length"
     pieces = list(client.text_generation("hello", max_new_tokens=NUM_TOKENS, stream=True, details=True))
