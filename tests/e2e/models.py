@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 MAX_LEN = 256
-NUM_KV_HEADS = 2
+
 
 _SPECIAL = ["<s>", "</s>"]
 _TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
@@ -25,7 +25,7 @@ def make_model(folder: Path) -> Path:
         intermediate_size=96,
         num_hidden_layers=2,
         num_attention_heads=4,
-        num_key_value_heads=NUM_KV_HEADS,
+        num_key_value_heads=2,
         max_position_embeddings=MAX_LEN,
         # Wide enough that the best token is best by far, whoever adds up the products.
         initializer_range=0.3,

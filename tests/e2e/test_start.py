@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from e2e.conftest import Launch
-from e2e.models import NUM_KV_HEADS
 
 
 @pytest.fixture
@@ -59,9 +58,10 @@ def test_a_family_that_is_not_supported(launch: Launch, broken: Path) -> None:
     assert "mystery" in _error(stderr).lower()
 
 
-def test_more_shards_than_kv_heads(launch: Launch, model: Path) -> None:
-    code, stderr = launch(f"--model-id={model}", f"--num-shard={NUM_KV_HEADS + 2}").end()
+def test_heads_that_the_shards_cannot_share(launch: Launch, model: Path) -> None:
+    code, stderr = launch(f"--model-id={model}", "--num-shard=3").end()
     assert code == 1
+    assert "num_key_value_heads 2 cannot be divided among 3 shards" in _error(stderr)
     assert "--num-shard" in _error(stderr)
 
 

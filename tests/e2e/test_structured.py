@@ -88,11 +88,11 @@ def test_a_regular_expression_is_matched(demo: Launched, expression: str) -> Non
 
 
 def test_a_lark_grammar_is_followed(demo: Launched) -> None:
-    grammar = 'start: "[" pair ("," pair)* "]"\npair: /[a-z]/ ":" /[0-9]/'
+    grammar = 'start: "[" pair ("," pair)? "]"\npair: /[a-z]/ ":" /[0-9]/'
     body = {"prompt": "x", "max_tokens": 60, "response_format": {"type": "grammar", "value": grammar}}
     status, reply = demo.post("/v1/completions", body)
     assert status == 200, reply
-    assert re.fullmatch(r"\[[a-z]:\d(,[a-z]:\d)*\]", reply["choices"][0]["text"])
+    assert re.fullmatch(r"\[[a-z]:\d(,[a-z]:\d)?\]", reply["choices"][0]["text"])
 
 
 def test_a_schema_that_is_not_supported_is_refused_with_its_keyword(demo: Launched) -> None:

@@ -5,6 +5,7 @@ what transformers gives alone is tried when it is loaded, not assumed.
 """
 
 import copy
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,10 @@ from penstock_server.models.registry import read_config
 from penstock_server.models.self_test import compare
 from penstock_server.models.spec import ModelFacts
 from penstock_server.step import ForwardInput
+
+# While it builds a model, transformers swaps out functions of its classes and puts back what it found: two at once
+# leave the swapped ones behind, and tied weights then stay apart in every model that comes after.
+_BUILDING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,8 @@ def load_borrowed(folder: ModelFolder, placement: Placement, device: torch.devic
     AttentionInterface.register(ATTENTION, paged)
     path, raw = read_config(folder.path)
     try:
-        model = _build(folder, placement.dtype).to(device).train(False)
+        with _BUILDING:
+            model = _build(folder, placement.dtype).to(device).train(False)
         divide(model, placement.group)
         config = model.config
         facts = BorrowedFacts(
