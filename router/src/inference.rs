@@ -71,6 +71,18 @@ impl AppState {
         try_join_all((0..request.best_of).map(|number| self.start_one(prepared, number, arrived))).await
     }
 
+    /// `prepare` and `start`: what a stream begins with.
+    pub async fn begin(
+        &self,
+        prompt: Prompt,
+        parameters: Parameters,
+        arrived: Instant,
+    ) -> Result<(Prepared, Vec<TextStream>), Error> {
+        let prepared = self.prepare(prompt, parameters).await?;
+        let sequences = self.start(&prepared, arrived).await?;
+        Ok((prepared, sequences))
+    }
+
     /// Runs all sequences of a request to their end.
     pub async fn complete(&self, prepared: &Prepared, arrived: Instant) -> Result<Vec<Generated>, Error> {
         let sequences = self.start(prepared, arrived).await?;

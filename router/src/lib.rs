@@ -118,52 +118,21 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: Shutdown,
 ) -> Result<(), ServeError> {
-    let options = &config.options;
-    let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
-    let cors = cors::layer(&options.cors_allow_origin)?;
-    let tokenizer = Tokenizer::load(&config.model_path, options.validation_workers)?;
-    let engine = ShardedEngine::connect(connect_options(&config)).await?;
-    let facts = engine.facts().clone();
-    let chat =
-        ChatFormat::load(&config.model_path, tokenizer.vocabulary().tokenizer(), &facts.eos_token_ids)?;
-    let limits = RequestLimits::new(&options.limits, &facts)?;
-    let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
-    let scheduler = scheduler_config(options, &facts);
-    let grammars =
-        Grammars::new(tokenizer.vocabulary().clone(), facts.vocab_size, facts.eos_token_ids.clone())?;
-    let state = AppState {
-        model: Arc::new(ModelInfo {
-            id: config.model_id.clone(),
-            max_concurrent_requests: options.limits.max_concurrent_requests,
-            validation_workers: options.validation_workers,
-        }),
-        limits: Arc::new(limits),
-        tokenizer,
-        chat: chat.map(Arc::new),
-        api_keys,
-        cors,
-        grammars,
-        callers: CallerNames::default(),
-        engine: engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
-        metrics: metrics.clone(),
-        shutdown: shutdown.clone(),
-    };
-    metrics.record_router_restarts(config.router_restarts);
+    let state = build(&config, &shutdown).await?;
     if config.supervised {
         tokio::spawn(supervised::report(state.engine.clone()));
     }
     let mut engine = state.engine.clone();
-    let ending = shutdown.clone();
     let lost = async {
         let reason = engine.wait_for_loss().await;
         // Every stream has its final error; what is left is to let them be read.
-        ending.trigger();
+        shutdown.trigger();
         reason
     };
-    let connection_limits = options.limits.connections.clone();
+    let (metrics, limits) = (state.metrics.clone(), config.options.limits.connections.clone());
     let serving = async {
         tokio::select! {
-            served = HttpServer::new(app::app(state), connection_limits, shutdown).serve(listener) => served,
+            served = HttpServer::new(app::app(state), limits, shutdown.clone()).serve(listener) => served,
             () = keep_up(metrics) => Ok(()),
         }
     };
@@ -175,6 +144,39 @@ pub async fn serve(
             Err(ServeError::Lost(reason))
         }
     }
+}
+
+/// Everything that handlers share, from the model's folder, the flags and what the shards tell of themselves.
+async fn build(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppState, ServeError> {
+    let options = &config.options;
+    let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
+    let cors = cors::layer(&options.cors_allow_origin)?;
+    let tokenizer = Tokenizer::load(&config.model_path, options.validation_workers)?;
+    let engine = ShardedEngine::connect(connect_options(config)).await?;
+    let facts = engine.facts().clone();
+    let vocabulary = tokenizer.vocabulary();
+    let chat = ChatFormat::load(&config.model_path, vocabulary.tokenizer(), &facts.eos_token_ids)?;
+    let limits = RequestLimits::new(&options.limits, &facts)?;
+    let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
+    metrics.record_router_restarts(config.router_restarts);
+    let scheduler = scheduler_config(options, &facts);
+    Ok(AppState {
+        model: Arc::new(ModelInfo {
+            id: config.model_id.clone(),
+            max_concurrent_requests: options.limits.max_concurrent_requests,
+            validation_workers: options.validation_workers,
+        }),
+        limits: Arc::new(limits),
+        grammars: Grammars::new(vocabulary.clone(), facts.vocab_size, facts.eos_token_ids)?,
+        tokenizer,
+        chat: chat.map(Arc::new),
+        api_keys,
+        cors,
+        callers: CallerNames::default(),
+        engine: engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
+        metrics,
+        shutdown: shutdown.clone(),
+    })
 }
 
 fn connect_options(config: &RouterConfig) -> ConnectOptions {

@@ -1,6 +1,8 @@
 """A model folder, opened and checked without torch: what the model is, who computes it, and where its weights are."""
 
 import ast
+import threading
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +15,8 @@ from penstock_server.models.registry import FAMILIES, load_spec, not_supported, 
 from penstock_server.models.spec import ModelSpec
 
 _CAUSAL_MODELS = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
+# Python 3.11 counts the depth of a syntax tree for all threads together: two that parse at once both fail.
+_PARSING = threading.Lock()
 
 
 class ModelFolder(NamedTuple):
@@ -44,16 +48,23 @@ def open_folder(
 
 
 def _is_borrowable(raw: dict[str, Any]) -> bool:
-    """Whether the installed transformers has a causal model of that type. Its table is read, not imported: seconds."""
+    model_type = raw.get("model_type")
+    with _PARSING:
+        return isinstance(model_type, str) and model_type in _causal_types()
+
+
+@cache
+def _causal_types() -> frozenset[str]:
+    """The types that the installed transformers has a causal model of. Its table is read, not imported: seconds."""
     found = find_spec("transformers")
     if found is None or not found.submodule_search_locations:
-        return False
+        return frozenset()
     source = Path(found.submodule_search_locations[0]) / "models/auto/modeling_auto.py"
     for statement in ast.parse(source.read_bytes()).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == _CAUSAL_MODELS:
-            names = {node.value for node in ast.walk(statement.value) if isinstance(node, ast.Constant)}
-            return isinstance(raw.get("model_type"), str) and raw["model_type"] in names
-    return False
+            constants = (node.value for node in ast.walk(statement.value) if isinstance(node, ast.Constant))
+            return frozenset(value for value in constants if isinstance(value, str))
+    return frozenset()
 
 
 def _check_counts(spec: ModelSpec, checkpoint: Checkpoint) -> None:

@@ -29,7 +29,9 @@ impl DeepSeekParser {
     pub fn new() -> Self {
         Self { state: outside(), prose: Prose::default() }
     }
+}
 
+impl ToolParser for DeepSeekParser {
     fn step(&mut self, text: &str, out: &mut Events) -> Option<String> {
         match &mut self.state {
             State::Outside(watch) => {
@@ -60,15 +62,6 @@ impl DeepSeekParser {
                 self.state = outside();
                 Some(after)
             }
-        }
-    }
-}
-
-impl ToolParser for DeepSeekParser {
-    fn push(&mut self, text: &str, out: &mut Events) {
-        let mut rest = Some(text.to_owned());
-        while let Some(text) = rest.filter(|text| !text.is_empty()) {
-            rest = self.step(&text, out);
         }
     }
 

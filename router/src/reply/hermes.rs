@@ -24,8 +24,9 @@ impl HermesParser {
     pub fn new() -> Self {
         Self { state: outside(), prose: Prose::default() }
     }
+}
 
-    /// What is left of the text after one step, or nothing.
+impl ToolParser for HermesParser {
     fn step(&mut self, text: &str, out: &mut Events) -> Option<String> {
         match &mut self.state {
             State::Outside(watch) => {
@@ -53,15 +54,6 @@ impl HermesParser {
                 self.state = if marker == OPEN { inside() } else { outside() };
                 Some(after)
             }
-        }
-    }
-}
-
-impl ToolParser for HermesParser {
-    fn push(&mut self, text: &str, out: &mut Events) {
-        let mut rest = Some(text.to_owned());
-        while let Some(text) = rest.filter(|text| !text.is_empty()) {
-            rest = self.step(&text, out);
         }
     }
 

@@ -37,36 +37,6 @@ impl JsonCallsParser {
         Self { names, state: State::Between, prose: Prose::default() }
     }
 
-    fn step(&mut self, text: &str, out: &mut Events) -> Option<String> {
-        match &mut self.state {
-            State::Begin(before) => {
-                before.push_str(text);
-                let read = std::mem::take(before);
-                self.begin(read)
-            }
-            State::Call { before, scanner } => {
-                match scanner.push(text, &|name| self.names.iter().any(|known| known == name), out) {
-                    Scan::More => None,
-                    Scan::Broken(used) if !scanner.is_told() => {
-                        self.prose.push(&(std::mem::take(before) + &scanner.take_raw()), out);
-                        self.state = State::Text;
-                        Some(text[used..].to_owned())
-                    }
-                    Scan::Done(used) | Scan::Broken(used) => {
-                        self.prose.before_call();
-                        self.state = State::Between;
-                        Some(text[used..].to_owned())
-                    }
-                }
-            }
-            State::Between => self.between(text),
-            State::Text => {
-                self.prose.push(text, out);
-                None
-            }
-        }
-    }
-
     fn begin(&mut self, read: String) -> Option<String> {
         let start = read.trim_start();
         let start = start.strip_prefix(PYTHON_TAG).map_or(start, str::trim_start);
@@ -106,10 +76,33 @@ impl JsonCallsParser {
 }
 
 impl ToolParser for JsonCallsParser {
-    fn push(&mut self, text: &str, out: &mut Events) {
-        let mut rest = Some(text.to_owned());
-        while let Some(text) = rest.filter(|text| !text.is_empty()) {
-            rest = self.step(&text, out);
+    fn step(&mut self, text: &str, out: &mut Events) -> Option<String> {
+        match &mut self.state {
+            State::Begin(before) => {
+                before.push_str(text);
+                let read = std::mem::take(before);
+                self.begin(read)
+            }
+            State::Call { before, scanner } => {
+                match scanner.push(text, &|name| self.names.iter().any(|known| known == name), out) {
+                    Scan::More => None,
+                    Scan::Broken(used) if !scanner.is_told() => {
+                        self.prose.push(&(std::mem::take(before) + &scanner.take_raw()), out);
+                        self.state = State::Text;
+                        Some(text[used..].to_owned())
+                    }
+                    Scan::Done(used) | Scan::Broken(used) => {
+                        self.prose.before_call();
+                        self.state = State::Between;
+                        Some(text[used..].to_owned())
+                    }
+                }
+            }
+            State::Between => self.between(text),
+            State::Text => {
+                self.prose.push(text, out);
+                None
+            }
         }
     }
 

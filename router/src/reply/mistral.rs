@@ -31,7 +31,9 @@ impl MistralParser {
     pub fn new(names: Names) -> Self {
         Self { names, state: outside(), prose: Prose::default() }
     }
+}
 
+impl ToolParser for MistralParser {
     fn step(&mut self, text: &str, out: &mut Events) -> Option<String> {
         match &mut self.state {
             State::Outside(watch) => {
@@ -70,15 +72,6 @@ impl MistralParser {
                 self.state = outside();
                 Some(rest)
             }
-        }
-    }
-}
-
-impl ToolParser for MistralParser {
-    fn push(&mut self, text: &str, out: &mut Events) {
-        let mut rest = Some(text.to_owned());
-        while let Some(text) = rest.filter(|text| !text.is_empty()) {
-            rest = self.step(&text, out);
         }
     }
 

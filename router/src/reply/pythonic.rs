@@ -91,19 +91,28 @@ enum Next<'a> {
 }
 
 impl ToolParser for PythonicParser {
-    fn push(&mut self, text: &str, out: &mut Events) {
-        let State::Calls { read, told } = &mut self.state else { return self.say(text, out) };
-        read.push_str(text);
-        let (read, told) = (std::mem::take(read), *told);
-        let (rest, told, goes_on) = self.read(&read, told, out);
-        if told {
-            self.prose.before_call();
-        }
-        if goes_on && rest.len() <= MAX_CALL_BYTES {
-            self.state = State::Calls { read: rest, told };
-        } else {
-            self.state = State::Text(Watch::new(&[END]));
-            self.say(&rest, out);
+    fn step(&mut self, text: &str, out: &mut Events) -> Option<String> {
+        match &mut self.state {
+            State::Calls { read, told } => {
+                read.push_str(text);
+                let (read, told) = (std::mem::take(read), *told);
+                let (rest, told, goes_on) = self.read(&read, told, out);
+                if told {
+                    self.prose.before_call();
+                }
+                if goes_on && rest.len() <= MAX_CALL_BYTES {
+                    self.state = State::Calls { read: rest, told };
+                    return None;
+                }
+                self.state = State::Text(Watch::new(&[END]));
+                Some(rest)
+            }
+            // Text, in which only the end marker is none.
+            State::Text(watch) => {
+                let seen = watch.push(text);
+                self.prose.push(&seen.before, out);
+                seen.found.map(|(_, after)| after)
+            }
         }
     }
 
@@ -114,18 +123,6 @@ impl ToolParser for PythonicParser {
         };
         self.prose.push(&held, out);
         self.prose.finish(out);
-    }
-}
-
-impl PythonicParser {
-    /// Text, in which only the end marker is none.
-    fn say(&mut self, text: &str, out: &mut Events) {
-        let mut rest = Some(text.to_owned());
-        while let (Some(text), State::Text(watch)) = (rest.take(), &mut self.state) {
-            let seen = watch.push(&text);
-            self.prose.push(&seen.before, out);
-            rest = seen.found.map(|(_, after)| after);
-        }
     }
 }
 

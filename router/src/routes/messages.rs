@@ -74,12 +74,8 @@ async fn stream(
     mut guard: RequestGuard,
 ) -> Result<Response, Error> {
     let headers = early(&app.compute_type(), prompt.num_chars());
-    let started = async {
-        let prepared = app.prepare(prompt, parameters).await?;
-        let sequences = app.start(&prepared, guard.started()).await?;
-        Ok((sequences, prepared))
-    };
-    let (sequences, prepared) = started.await.inspect_err(|error| guard.fail(error))?;
+    let begun = app.begin(prompt, parameters, guard.started()).await;
+    let (prepared, sequences) = begun.inspect_err(|error| guard.fail(error))?;
     let prompt_len = prepared.request.prompt.len();
     let answer = opening(app, Usage::new(prompt_len, &SequenceTimes::default()));
     let encoder = MessagesEncoder::new(answer, prompt_len, AssistantWriter::new(&prepared.reply));

@@ -66,12 +66,8 @@ async fn stream(
     mut guard: RequestGuard,
 ) -> Result<Response, Error> {
     let headers = early(&app.compute_type(), prompt.num_chars());
-    let started = async {
-        let prepared = app.prepare(prompt, parameters).await?;
-        let sequences = app.start(&prepared, guard.started()).await?;
-        Ok((sequences, prepared))
-    };
-    let (sequences, prepared) = started.await.inspect_err(|error| guard.fail(error))?;
+    let begun = app.begin(prompt, parameters, guard.started()).await;
+    let (prepared, sequences) = begun.inspect_err(|error| guard.fail(error))?;
     let writer = AssistantWriter::new(&prepared.reply);
     let encoder = ResponsesEncoder::new(answer, prepared.request.prompt.len(), writer);
     Ok(sse::respond(sequences, encoder, guard, app.shutdown.clone(), headers))
