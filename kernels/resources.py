@@ -113,6 +113,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "copy_blocks": lambda: ops.copy_blocks(
         _tensor(32, 2, 64, 16, 8, 128), *[_tensor(4, dtype=torch.int64)] * 2
     ),
+    "write_runs": lambda: ops.write_runs(
+        *[_tensor(size, dtype=torch.int32) for size in (4096, 256)], _tensor(64, 3, dtype=torch.int32), 64
+    ),
     "decode 128": lambda: _attend(ONE),
     "decode 128 fp16": lambda: _attend(ONE, dtype=torch.float16),
     "decode 128 fp32": lambda: _attend(ONE, dtype=torch.float32),

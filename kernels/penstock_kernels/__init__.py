@@ -21,6 +21,7 @@ from penstock_kernels.sampling import (
     token_logprobs,
 )
 from penstock_kernels.store_kv import copy_blocks, store_kv
+from penstock_kernels.write_runs import write_runs
 
 __all__ = [
     "AttentionSpans",
@@ -47,4 +48,5 @@ __all__ = [
     "silu_mul",
     "store_kv",
     "token_logprobs",
+    "write_runs",
 ]

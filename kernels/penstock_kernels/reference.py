@@ -167,6 +167,13 @@ def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor
     pool[:, :, targets.long()] = pool[:, :, sources.long()]
 
 
+def write_runs(target: torch.Tensor, values: torch.Tensor, runs: torch.Tensor) -> None:
+    first_values, first_places, lengths = runs.long().unbind(dim=1)
+    run_of = torch.arange(len(runs), device=runs.device).repeat_interleave(lengths)
+    offsets = torch.arange(len(run_of), device=runs.device) - (lengths.cumsum(0) - lengths)[run_of]
+    target[first_places[run_of] + offsets] = values[first_values[run_of] + offsets]
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Spans computed by one call: decodes of similar length together, a longer span by itself."""

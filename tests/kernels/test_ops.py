@@ -13,6 +13,7 @@ from penstock_kernels import (
     rms_norm,
     silu_mul,
     store_kv,
+    write_runs,
 )
 
 NAN = float("nan")
@@ -235,3 +236,28 @@ def test_other_ops_refuse_what_does_not_fit() -> None:
     cache = torch.zeros(2, 4, 1, 8)
     with pytest.raises(ValueError, match="slot_mapping"):
         store_kv(torch.zeros(1, 1, 8), torch.zeros(1, 1, 8), cache, cache, torch.zeros(1, dtype=torch.int32))
+
+
+def test_write_runs_takes_runs_in_any_order_of_values() -> None:
+    target, values = torch.zeros(8, dtype=torch.int32), torch.arange(10, 16, dtype=torch.int32)
+    write_runs(target, values, torch.tensor([[4, 0, 2], [1, 5, 3], [0, 7, 0]], dtype=torch.int32), 3)
+    assert target.tolist() == [14, 15, 0, 0, 0, 11, 12, 13]
+    write_runs(target, values, torch.zeros(0, 3, dtype=torch.int32), 0)
+    assert target.tolist() == [14, 15, 0, 0, 0, 11, 12, 13]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("target", {"target": torch.zeros(8, dtype=torch.int64)}),
+        ("values", {"values": torch.zeros(2, 3, dtype=torch.int32)}),
+        ("runs", {"runs": torch.zeros(2, 4, dtype=torch.int32)}),
+        ("runs", {"runs": torch.zeros(3, 2, dtype=torch.int32).T}),
+        ("max_len", {"max_len": -1}),
+    ],
+)
+def test_write_runs_names_what_does_not_fit(name: str, changes: dict[str, object]) -> None:
+    integers = {"target": torch.zeros(8), "values": torch.zeros(4), "runs": torch.zeros(1, 3)}
+    given = {key: tensor.int() for key, tensor in integers.items()} | {"max_len": 3} | changes
+    with pytest.raises(ValueError, match=f"write_runs: {name}"):
+        write_runs(**given)  # type: ignore[arg-type]
