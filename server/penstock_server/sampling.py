@@ -12,7 +12,7 @@ import torch
 from penstock_server.generator import gumbel
 from penstock_server.grammar import GrammarMasks, unpack
 from penstock_server.plan import Feature
-from penstock_server.slots import Column
+from penstock_server.rows import Column
 from penstock_server.step import SamplingInput
 from penstock_server.watermark import green_tokens
 

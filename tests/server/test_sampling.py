@@ -9,8 +9,8 @@ import pytest
 import torch
 from penstock_server.generator import gumbel
 from penstock_server.plan import Feature, SamplingParams
+from penstock_server.rows import Column
 from penstock_server.sampling import Sampled, sample
-from penstock_server.slots import Column
 from penstock_server.step import SampledRow, SamplingInput
 from penstock_server.watermark import z_score
 
