@@ -94,6 +94,18 @@ def _draw_params(num_rows: int) -> ops.DrawParams:
     return ops.DrawParams(numbers[0], _tensor(num_rows, dtype=torch.int32), *numbers[1:], *counters)
 
 
+def _experts(num_tokens: int, num_experts: int, top_k: int, dim: int, size: int, dtype: torch.dtype = BF16,
+             bias: bool = False, activate: Callable[[torch.Tensor], torch.Tensor] = ops.silu_mul) -> None:  # fmt: skip
+    biases = [_tensor(num_experts, length, dtype=dtype) if bias else None for length in (2 * size, dim)]
+    weights = [_tensor(num_experts, *shape, dtype=dtype) for shape in ((2 * size, dim), (dim, size))]
+    x, chosen = _tensor(num_tokens, dim, dtype=dtype), _tensor(num_tokens, top_k, dtype=torch.float32)
+    ops.grouped_mlp(x, chosen.long(), chosen, *weights, activate, *biases)
+
+
+def _gpt_oss(num_tokens: int) -> None:
+    _experts(num_tokens, 32, 4, 2880, 2880, bias=True, activate=ops.clamped_swiglu)
+
+
 ONE, DRAFT, PROMPT = [(1, 4096)] * 64, [(8, 4096)] * 16, [(2048, 4096)]
 
 # Every configuration by name. An op may launch several kernels.
@@ -103,6 +115,15 @@ CASES: dict[str, Callable[[], Any]] = {
     "layer_norm 5120": lambda: ops.layer_norm(_tensor(64, 5120), _tensor(5120), _tensor(5120), 1e-5),
     "silu_mul": lambda: ops.silu_mul(_tensor(64, 2 * 14336)),
     "gelu_mul": lambda: ops.gelu_mul(_tensor(64, 2 * 14336)),
+    "route": lambda: ops.route(_tensor(64, 128), 8, normalized=True),
+    "experts of Mixtral, decode": lambda: _experts(64, 8, 2, 4096, 14336),
+    "experts of Mixtral, prefill": lambda: _experts(2048, 8, 2, 4096, 14336),
+    "experts of Mixtral, fp32": lambda: _experts(64, 8, 2, 4096, 14336, torch.float32),
+    "experts of Qwen3, decode": lambda: _experts(64, 128, 8, 2048, 768),
+    "experts of Qwen3, 512 tokens": lambda: _experts(512, 128, 8, 2048, 768),
+    "experts of Qwen3, prefill": lambda: _experts(4096, 128, 8, 2048, 768),
+    "experts of gpt-oss, decode": lambda: _gpt_oss(64),
+    "experts of gpt-oss, prefill": lambda: _gpt_oss(2048),
     "embedding": lambda: ops.embedding(_tensor(64, dtype=torch.int64), _tensor(128256, 4096)),
     "rotate_and_store 128": lambda: _rotate(128, 128, False),
     "rotate_and_store 128 norm": lambda: _rotate(128, 128, True),

@@ -10,6 +10,7 @@ from penstock_kernels.linear import linear
 from penstock_kernels.norm import layer_norm, rms_norm
 from penstock_kernels.paged_attention import AttentionSpans, DecodeSpans, decode_attention, paged_attention
 from penstock_kernels.rotary import apply_rotary, rotate_and_store
+from penstock_kernels.route import Routes, route
 from penstock_kernels.sampling import (
     DrawParams,
     Logprobs,
@@ -29,6 +30,7 @@ __all__ = [
     "DrawParams",
     "Logprobs",
     "PenaltyParams",
+    "Routes",
     "add_bias",
     "apply_bitmask",
     "apply_rotary",
@@ -45,6 +47,7 @@ __all__ = [
     "penalize",
     "rms_norm",
     "rotate_and_store",
+    "route",
     "silu_mul",
     "store_kv",
     "token_logprobs",

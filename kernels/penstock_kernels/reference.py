@@ -95,6 +95,15 @@ def clamped_swiglu(gate_up: torch.Tensor, alpha: float = 1.702, limit: float = 7
     return (gate * alpha).sigmoid_().mul_(gate).mul_(up + 1)
 
 
+def route(logits: torch.Tensor, top_k: int, normalized: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    weights, expert_ids = logits.softmax(-1, dtype=wide).sort(dim=-1, descending=True, stable=True)
+    weights, expert_ids = weights[:, :top_k], expert_ids[:, :top_k]
+    if normalized:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return weights.contiguous(), expert_ids.contiguous()
+
+
 def grouped_mlp(
     x: torch.Tensor,
     expert_ids: torch.Tensor,

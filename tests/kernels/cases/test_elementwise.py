@@ -5,6 +5,7 @@ import torch
 from closeness import DTYPES, assert_close
 from penstock_kernels import (
     apply_rotary,
+    clamped_swiglu,
     copy_blocks,
     embedding,
     gelu_mul,
@@ -80,6 +81,7 @@ def test_gated_activations(num_rows: int, dim: int, dtype: torch.dtype, device: 
     assert_close(silu_mul(gate_up), reference.silu_mul(exact))
     assert_close(gelu_mul(gate_up), reference.gelu_mul(exact))
     assert_close(gelu_mul(gate_up, tanh=False), reference.gelu_mul(exact, tanh=False))
+    assert_close(clamped_swiglu(gate_up), reference.clamped_swiglu(exact))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
