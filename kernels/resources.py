@@ -158,6 +158,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "prefill 80": lambda: _attend(PROMPT, (32, 32), 80),
     "prefill 192 block 64": lambda: _attend(PROMPT, (32, 8), 192, 64),
     "draw": lambda: ops.draw(_tensor(64, 128256, dtype=torch.float32), _draw_params(64)),
+    "gumbel": lambda: ops.gumbel(*[_tensor(64, dtype=torch.int64)] * 2, 128256),
+    "uniform": lambda: ops.uniform(_tensor(64, dtype=torch.int64), 128256),
     "token_logprobs 20": lambda: ops.token_logprobs(
         _tensor(64, 128256, dtype=torch.float32), _tensor(64, dtype=torch.int64), 20
     ),

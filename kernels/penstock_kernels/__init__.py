@@ -7,6 +7,7 @@ from penstock_kernels.activation import clamped_swiglu, gelu_mul, silu_mul
 from penstock_kernels.embedding import embedding
 from penstock_kernels.grouped_mlp import grouped_mlp
 from penstock_kernels.linear import linear
+from penstock_kernels.noise import gumbel, uniform
 from penstock_kernels.norm import layer_norm, rms_norm
 from penstock_kernels.paged_attention import AttentionSpans, DecodeSpans, decode_attention, paged_attention
 from penstock_kernels.rotary import apply_rotary, rotate_and_store
@@ -41,6 +42,7 @@ __all__ = [
     "embedding",
     "gelu_mul",
     "grouped_mlp",
+    "gumbel",
     "layer_norm",
     "linear",
     "paged_attention",
@@ -51,5 +53,6 @@ __all__ = [
     "silu_mul",
     "store_kv",
     "token_logprobs",
+    "uniform",
     "write_runs",
 ]

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 
 from penstock_kernels.linear import linear
+from penstock_kernels.reference_noise import gumbel, uniform
 from penstock_kernels.reference_sampling import (
     add_bias,
     apply_bitmask,
     draw,
-    gumbel,
     penalize,
     token_logprobs,
 )
@@ -26,7 +26,7 @@ from penstock_kernels.reference_sampling import (
 if TYPE_CHECKING:
     from penstock_kernels.paged_attention import AttentionSpans, DecodeSpans
 
-__all__ = ["add_bias", "apply_bitmask", "draw", "gumbel", "penalize", "token_logprobs"]
+__all__ = ["add_bias", "apply_bitmask", "draw", "gumbel", "penalize", "token_logprobs", "uniform"]
 
 
 def rms_norm(

@@ -5,6 +5,11 @@ from collections.abc import Iterable, Sequence
 import torch
 
 
+def copy_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor of the host, which may change as soon as this returns: a GPU copies what was pinned."""
+    return tensor if device.type != "cuda" else tensor.pin_memory().to(device, non_blocking=True)
+
+
 def to_device(
     values: Sequence[float] | Sequence[Sequence[float]], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
