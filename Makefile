@@ -96,9 +96,9 @@ fmt: setup ## format everything
 	$(BIN)/ruff check --fix .
 
 .PHONY: proto
-proto: setup ## Python stubs from proto/engine.proto (the Rust ones are made by the build)
+proto: setup ## Python stubs from proto/*.proto (the Rust ones are made by the build)
 	$(BIN)/python -m grpc_tools.protoc -Ipenstock_server/pb=proto --python_out=server --pyi_out=server \
-		--grpc_python_out=server proto/engine.proto
+		--grpc_python_out=server proto/engine.proto proto/api.proto
 
 .PHONY: docs
 docs: setup ## docs/flags.md and docs/openapi.json from the launcher, docs/models.md from the registry
