@@ -95,4 +95,6 @@ impl LazyCompiler {
 }
 
 #[cfg(test)]
+mod suite;
+#[cfg(test)]
 mod tests;
