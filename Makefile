@@ -10,6 +10,8 @@ ARGS ?=
 WHAT ?=
 # Where `make bench-load` serves what it measures.
 BENCH_PORT ?= 3999
+# How long `make reliability` takes for each of its two parts.
+MINUTES ?= 30
 # How many random faults `make chaos` tries.
 CHAOS_SEEDS ?= 50
 
@@ -111,6 +113,10 @@ docs: setup ## docs/flags.md and docs/openapi.json from the launcher, docs/model
 .PHONY: bench
 bench: setup ## measure everything that needs no GPU and renew benchmarks/RESULTS.md; WHAT="startup …" for some of it
 	$(BIN)/python -m benchmarks $(WHAT)
+
+.PHONY: reliability
+reliability: setup ## clients that never stop under a fault every 10 s, then a soak: MINUTES each, into benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks --minutes $(MINUTES) availability soak
 
 .PHONY: bench-load
 bench-load: setup ## put the demo model under load on this machine; the report is target/bench.html

@@ -92,3 +92,32 @@ def is_gone(pid: int) -> bool:
 def wait_until_ready(server: Launched) -> float:
     """Seconds until the server is ready again."""
     return time_until(lambda: is_ready(server), RESTART_S * SLACK)
+
+
+Fault = Callable[[Launched], None]
+
+
+def _kill(rank: int) -> Fault:
+    return lambda server: kill(shard(server, rank))
+
+
+def _stop(rank: int) -> Fault:
+    return lambda server: stop(shard(server, rank))
+
+
+def _order(kind: str, rank: int) -> Fault:
+    return lambda server: order(server, kind, rank)
+
+
+# Those of which one is drawn, by name.
+RANDOM: dict[str, Fault] = {
+    "kill rank 0": _kill(0),
+    "kill rank 1": _kill(1),
+    "stop rank 0": _stop(0),
+    "stop rank 1": _stop(1),
+    "kill router": lambda server: kill(router(server)),
+    "stop router": lambda server: stop(router(server)),
+    "hang of rank 0": _order("hang", 0),
+    **{f"{kind} of rank 0": _order(kind, 0) for kind in WRONG_ANSWERS},
+    **{f"{kind} of rank 1": _order(kind, 1) for kind in ("differ", "epoch")},
+}

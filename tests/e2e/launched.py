@@ -114,10 +114,14 @@ def arguments(pid: int) -> list[str]:
 
 
 def events(response: http.client.HTTPResponse) -> Iterator[str]:
-    """The data of each server-sent event as it comes."""
-    for line in response:
-        if line.startswith(b"data:"):
-            yield line.removeprefix(b"data:").strip().decode()
+    """The data of each server-sent event as it comes; raises IncompleteRead if the body is cut off."""
+    rest = b""
+    # Reading by lines would take a body that breaks off for one that ends.
+    while part := response.read1():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line.removeprefix(b"data:").strip().decode()
 
 
 def wait_until(done: Callable[[], object], timeout_s: float) -> None:

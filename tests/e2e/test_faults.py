@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from e2e import faults
+from e2e.clients import BROKEN, COMPLETE, ERROR, Load, make_body
 from e2e.conftest import Launch
 from e2e.faults import CRASH_CHAR, MAX_CONCURRENT, SLOW_CHAR, SLOW_S, WRONG_ANSWERS
 from e2e.launched import Launched, events
-from e2e.oracle import BROKEN, COMPLETE, ERROR, SLACK, Load, Oracle, make_body
+from e2e.oracle import SLACK, Oracle
 
 pytestmark = pytest.mark.timeout(300)
 
