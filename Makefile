@@ -10,7 +10,7 @@ ARGS ?=
 WHAT ?=
 # Where `make bench-load` serves what it measures.
 BENCH_PORT ?= 3999
-# How long `make reliability` takes for each of its two parts.
+# How long random faults and the soak of `make reliability` take, each.
 MINUTES ?= 30
 # How many random faults `make chaos` tries.
 CHAOS_SEEDS ?= 50
@@ -115,8 +115,8 @@ bench: setup ## measure everything that needs no GPU and renew benchmarks/RESULT
 	$(BIN)/python -m benchmarks $(WHAT)
 
 .PHONY: reliability
-reliability: setup ## clients that never stop under a fault every 10 s, then a soak: MINUTES each, into benchmarks/RESULTS.md
-	$(BIN)/python -m benchmarks --minutes $(MINUTES) availability soak
+reliability: setup ## the battery, then random faults and a soak, MINUTES each; into benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks --minutes $(MINUTES) battery availability soak
 
 .PHONY: bench-load
 bench-load: setup ## put the demo model under load on this machine; the report is target/bench.html

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from benchmarks import rust
 from benchmarks.figure import Figure
-from benchmarks.reliability import availability, soak
+from benchmarks.reliability import availability, battery, soak
 from benchmarks.serving import interference, prefix_cache, startup, throughput
 
 
@@ -31,6 +31,7 @@ def questions(minutes: float = 3.0) -> list[Question]:
             rust.router,
         ),
         Question("scheduler", "The scheduler alone, and its policy in virtual time", rust.scheduler),
+        Question("battery", battery.TITLE, battery.measure),
         Question("availability", availability.TITLE, partial(availability.measure, minutes)),
         Question("soak", soak.TITLE, partial(soak.measure, minutes)),
     ]

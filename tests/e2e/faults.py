@@ -19,14 +19,14 @@ WRONG_ANSWERS = ("count", "nan", "vocabulary", "differ", "epoch")
 RESTART_S = 60.0
 
 
-def flags(tmp: Path, model: Path) -> list[str]:
+def flags(tmp: Path, model: Path, max_concurrent: int = MAX_CONCURRENT) -> list[str]:
     """Of a server with every fault hook."""
     vocabulary = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]
     return [
         f"--model-id={model}",
         "--num-shard=2",
         "--dtype=float32",
-        f"--max-concurrent-requests={MAX_CONCURRENT}",
+        f"--max-concurrent-requests={max_concurrent}",
         "--max-restarts=10000",
         "--max-replays=1000",
         # Longer than a slow step, and short enough to wait for.
@@ -68,6 +68,11 @@ def kill(pid: int) -> None:
 
 def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
+
+
+def restarts(server: Launched) -> int:
+    """How often the shards were restarted."""
+    return int(json.loads(server.get("/stats")[1])["restarts"])
 
 
 def is_ready(server: Launched) -> bool:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -23,11 +23,12 @@ _START_TIMEOUT_S = 90.0
 class Launched:
     """`launcher` on a free port, with its run folder below `tmp`. Use as a context manager; leaving it kills."""
 
-    def __init__(self, tmp: Path, *flags: str, cwd: Path | None = None) -> None:
+    def __init__(self, tmp: Path, *flags: str, cwd: Path | None = None, under: Sequence[str] = ()) -> None:
+        """`under` is a command that runs another, like `unshare`."""
         self.tmp = tmp
         self.stderr = ""
         self.address: tuple[str, int] | None = None
-        command = [str(_COMMAND), "--port=0", "--device=cpu", *flags]
+        command = [*under, str(_COMMAND), "--port=0", "--device=cpu", *flags]
         environment = {**os.environ, "TMPDIR": str(tmp), "HF_HUB_OFFLINE": "1", "HOSTNAME": "some-machine"}
         self.process = subprocess.Popen(
             command, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

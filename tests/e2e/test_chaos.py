@@ -18,7 +18,7 @@ from e2e.launched import Launched
 from e2e.oracle import Oracle, check_nothing_is_left
 
 FIRST = int(os.environ.get("PENSTOCK_CHAOS_FIRST", "0"))
-NUM_SEEDS = int(os.environ.get("PENSTOCK_CHAOS_SEEDS", "3"))
+NUM_SEEDS = int(os.environ.get("PENSTOCK_CHAOS_SEEDS", "5"))
 # Few, so that what each gets alone is asked for once.
 BODIES = [make_body(1000 + number, 20 + 20 * number, number or None) for number in range(10)]
 
