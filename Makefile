@@ -10,6 +10,8 @@ ARGS ?=
 WHAT ?=
 # Where `make bench-load` serves what it measures.
 BENCH_PORT ?= 3999
+# How long random faults and the soak of `make reliability` take, each.
+MINUTES ?= 30
 # How many random faults `make chaos` tries.
 CHAOS_SEEDS ?= 50
 
@@ -127,6 +129,9 @@ bench: setup ## measure everything that needs no GPU and renew benchmarks/RESULT
 bench-gpu: setup ## measure kernels, engine and server on a GPU; JSON in benchmarks/results
 	$(BIN)/python -m benchmarks.kernels --out benchmarks/results/gpu_kernels.json
 	$(BIN)/python -m benchmarks.gpu_engine --out benchmarks/results/gpu_engine.json
+.PHONY: reliability
+reliability: setup ## the battery, then random faults and a soak, MINUTES each; into benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks --minutes $(MINUTES) battery availability soak
 
 .PHONY: bench-load
 bench-load: setup ## put the demo model under load on this machine; the report is target/bench.html
