@@ -129,6 +129,7 @@ bench: setup ## measure everything that needs no GPU and renew benchmarks/RESULT
 bench-gpu: setup ## measure kernels, engine and server on a GPU; JSON in benchmarks/results
 	$(BIN)/python -m benchmarks.kernels --out benchmarks/results/gpu_kernels.json
 	$(BIN)/python -m benchmarks.gpu_engine --out benchmarks/results/gpu_engine.json
+
 .PHONY: reliability
 reliability: setup ## the battery, then random faults and a soak, MINUTES each; into benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks --minutes $(MINUTES) battery availability soak

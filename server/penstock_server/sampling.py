@@ -11,13 +11,9 @@ import penstock_kernels as ops
 import torch
 from penstock_kernels import DrawParams, PenaltyParams
 
-from penstock_server.generator import gumbel
-from penstock_server.grammar import GrammarMasks, unpack
-from penstock_server.plan import Feature
-from penstock_server.rows import Column
 from penstock_server.grammar import GrammarMasks
 from penstock_server.plan import Feature, SamplingParams
-from penstock_server.slots import Column
+from penstock_server.rows import Column
 from penstock_server.step import SamplingInput
 from penstock_server.upload import copy_to_device, to_device
 from penstock_server.watermark import green_tokens

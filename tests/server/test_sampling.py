@@ -6,11 +6,6 @@ import random
 import naive_sampler
 import pytest
 import torch
-from penstock_server.generator import gumbel
-from penstock_server.plan import Feature, SamplingParams
-from penstock_server.rows import Column
-from penstock_server.sampling import Sampled, sample
-from penstock_server.step import SampledRow, SamplingInput
 from penstock_kernels import gumbel
 from penstock_server.grammar import GrammarMasks
 from penstock_server.plan import SamplingParams
