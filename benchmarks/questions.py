@@ -5,6 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks import rust
+from benchmarks.compare import question as compare
 from benchmarks.figure import Figure
 from benchmarks.reliability import availability, battery, soak
 from benchmarks.serving import interference, prefix_cache, startup, throughput
@@ -23,6 +24,7 @@ def questions(minutes: float = 3.0) -> list[Question]:
     return [
         Question("startup", startup.TITLE, startup.measure),
         Question("throughput", throughput.TITLE, throughput.measure),
+        Question("compare", compare.TITLE, compare.measure),
         Question("prefix_cache", prefix_cache.TITLE, prefix_cache.measure),
         Question("interference", interference.TITLE, interference.measure),
         Question(
