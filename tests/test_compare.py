@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny_model
 
-from benchmarks.compare import load, models, question, servers
+from benchmarks.compare import load, models, question, servers, summary
 from benchmarks.compare.load import Measured
 from benchmarks.compare.servers import Absent, Contender
 from benchmarks.figure import Figure
@@ -142,7 +142,7 @@ def test_the_median_of_ratios_is_told_and_where_ours_is_behind() -> None:
         (8, "Penstock bfloat16"): [Measured(rate, 60, 4, 8) for rate in (110, 120, 130)],
         (8, "rival"): [Measured(rate, 40, 6, 9) for rate in (50, 100, 100)],
     }
-    figures = question.summarise("demo", present, runs)
+    figures = summary.summarise("demo", present, runs)
     note = "median of 3, 0.90 to 3.00; **behind in TTFT p50**"
     assert figures == [
         Figure("demo, 8 at once: times the tokens/s of rival", 2.0, at_least=1, note=note),
@@ -155,7 +155,7 @@ def test_the_median_of_ratios_is_told_and_where_ours_is_behind() -> None:
 def test_slower_than_a_rival_is_a_missed_floor() -> None:
     ours, rival = Measured(80, 50, 5, 9), Measured(100, 40, 4, 8)
     runs = {(1, "Penstock float32"): [ours], (1, "rival"): [rival]}
-    ratio = question.summarise("demo", [_contender("Penstock float32"), _contender("rival")], runs)[0]
+    ratio = summary.summarise("demo", [_contender("Penstock float32"), _contender("rival")], runs)[0]
     assert (ratio.value, ratio.verdict) == (0.8, "**missed**")
     assert ratio.note.endswith("**behind in tokens/s, TTFT p50, ITL p50, ITL p99**")
 

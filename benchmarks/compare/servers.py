@@ -28,6 +28,11 @@ class Contender(NamedTuple):
     dtype: str = "float32"
     flags: tuple[str, ...] = ("--ignore-eos",)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether it must say what the others say."""
+        return self.dtype == "float32"
+
 
 class Absent(NamedTuple):
     """What cannot be measured here, and why."""
@@ -62,7 +67,7 @@ def _start_transformers(model: Path) -> Rival:
     return Rival(
         *(str(RIVALS_PYTHON), "-m", "transformers.cli.transformers", "serve", str(model)),
         *("--continuous-batching", "--device=cpu", "--dtype=float32"),
-        # Without a number it plans for a GPU's memory, and attends to all of it in every step.
+        # Without a number it takes most of the memory that is free.
         *(f"--cb-block-size={block_len}", f"--cb-num-blocks={num_blocks}"),
     )
 
