@@ -58,6 +58,11 @@ class Engine:
         self.description = description
         self.graphs = graphs
 
+    def use_on_this_thread(self) -> None:
+        """To be called on the thread that will step: CUDA keeps a current device for every thread."""
+        if self.slots.device.type == "cuda":
+            torch.cuda.set_device(self.slots.device)
+
     def clear(self) -> None:
         """Drop all slots; the weights stay."""
         self.slots.clear()
@@ -143,8 +148,6 @@ class Engine:
 
     def warm_up(self) -> None:
         """Run a prompt and a decode through the real path, so that the first request pays for no initialisation."""
-        if self.graphs is not None:
-            self.graphs.capture()
         limits = self.slots.limits
         length = min(8, limits.max_sequence_len - 2, limits.max_step_tokens, limits.block_size - 1)
         if length >= 1:

@@ -56,6 +56,9 @@ def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
     graph_sizes = _graph_sizes(config, model, device)
     graphs = DecodeGraphs(model, cache, slots, graph_sizes) if graph_sizes else None
     engine = Engine(model, cache, slots, group, describe(slots, model, device, group), graphs)
+    if graphs is not None:
+        with stage(logger, "graphs"):
+            graphs.capture()
     group.begin_steps()
     with stage(logger, "warm-up"):
         engine.warm_up()
