@@ -71,6 +71,11 @@ pub struct ModelArgs {
     /// Whose modelling code computes; `auto` takes Penstock's own where it knows the family, else that of transformers
     #[arg(long, env, default_value = "auto")]
     pub model_impl: ModelImpl,
+
+    /// How requests sample that do not say how; `auto` as the model's generation_config.json has it, `none` as the API
+    /// documents. What ends a sequence is read from there in any case
+    #[arg(long, env, default_value = "auto")]
+    pub generation_config: GenerationConfig,
 }
 
 /// How it is computed.
@@ -170,6 +175,15 @@ pub enum ModelImpl {
     Transformers,
 }
 
+/// How requests sample that do not say how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GenerationConfig {
+    /// As the model's makers have it
+    Auto,
+    /// As the API documents
+    None,
+}
+
 /// Where the shards compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Device {
@@ -219,33 +233,10 @@ impl ProcessArgs {
     }
 }
 
-impl std::fmt::Display for Dtype {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Float32 => "float32",
-            Self::Float16 => "float16",
-            Self::Bfloat16 => "bfloat16",
-        })
-    }
-}
-
-impl std::fmt::Display for LoadFormat {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Safetensors => "safetensors",
-            Self::Dummy => "dummy",
-        })
-    }
-}
-
-impl std::fmt::Display for ModelImpl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Native => "native",
-            Self::Transformers => "transformers",
-        })
-    }
+/// A choice as it is written on a command line.
+pub fn name_of(choice: &impl ValueEnum) -> String {
+    let value = choice.to_possible_value().expect("no choice is hidden");
+    value.get_name().to_owned()
 }
 
 fn default_of(id: &str) -> String {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use penstock_router::config::RouterConfig;
 use thiserror::Error;
 
-use crate::args::{Args, Device};
+use crate::args::{Args, Device, name_of};
 use crate::argv;
 use crate::hardware::Hardware;
 use crate::supervisor::ProcessId;
@@ -234,16 +234,17 @@ impl Group<'_> {
     }
 
     fn flags(&self, rank: usize, socket: &Path) -> Vec<String> {
-        let (limits, shards) = (&self.args.router.limits, &self.args.shards);
+        let (model, limits, shards) = (&self.args.model, &self.args.router.limits, &self.args.shards);
         let device = if self.device == Device::Cuda { "cuda" } else { "cpu" };
         let given = [
             ("model-path", Some(self.places.model_path.display().to_string())),
-            ("load-format", Some(self.args.model.load_format.to_string())),
-            ("model-impl", Some(self.args.model.model_impl.to_string())),
+            ("load-format", Some(name_of(&model.load_format))),
+            ("model-impl", Some(name_of(&model.model_impl))),
+            ("generation-config", Some(name_of(&model.generation_config))),
             ("uds-path", Some(socket.display().to_string())),
             ("rank", Some(rank.to_string())),
             ("world-size", Some(self.num_shards.to_string())),
-            ("dtype", self.args.model.dtype.map(|dtype| dtype.to_string())),
+            ("dtype", model.dtype.as_ref().map(name_of)),
             ("device", Some(device.to_owned())),
             ("max-sequence-len", limits.max_total_tokens.map(|tokens| tokens.to_string())),
             ("max-step-tokens", limits.max_batch_prefill_tokens.map(|tokens| tokens.to_string())),

@@ -8,7 +8,7 @@ use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{ChildStderr, Command};
 
-use crate::args::ModelArgs;
+use crate::args::{ModelArgs, name_of};
 use crate::console::Console;
 use crate::parent_pipe::ParentPipe;
 
@@ -29,7 +29,7 @@ pub async fn resolve(
     let mut command = Command::new(python);
     command.args(["-P", "-m", "penstock_server.resolve"]);
     command.arg(format!("--parent-pipe-fd={}", parent_pipe.fd()));
-    command.arg(format!("--load-format={}", model.load_format));
+    command.arg(format!("--load-format={}", name_of(&model.load_format)));
     command.args(model.revision.as_ref().map(|revision| format!("--revision={revision}")));
     command.arg("--").args(&model.model_id);
     command.envs(model.huggingface_hub_cache.iter().map(|folder| ("HF_HUB_CACHE", folder)));

@@ -57,7 +57,9 @@ def _serve(config: ServerConfig) -> int:
     # Pure Python, so that a wrong folder is refused in milliseconds, before torch is imported.
     with log.stage(logger, "config"):
         unix_socket.prepare(config.uds_path)
-        folder = open_folder(config.model_path, config.load_format, config.model_impl)
+        folder = open_folder(
+            config.model_path, config.load_format, config.model_impl, config.generation_config
+        )
     _wait_asleep()
     with log.stage(logger, "import"):
         from penstock_server.server import serve
@@ -93,6 +95,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
         load_format=flags.load_format,
         model_impl=flags.model_impl,
         uds_path=flags.uds_path,
+        generation_config=flags.generation_config,
         dtype=flags.dtype,
         device=flags.device,
         threads=flags.threads,
@@ -136,6 +139,8 @@ def _parser() -> argparse.ArgumentParser:
         help="whose modelling code computes; auto: our own where it knows the family")  # fmt: skip
     add("--uds-path", type=Path, required=True, help="Unix socket this rank serves on")
     add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")
+    add("--generation-config", choices=("auto", "none"), default="auto",
+        help="auto: requests that do not say how to sample do as generation_config.json has it")  # fmt: skip
     add("--world-size", type=_positive, default=1, help="size of the tensor-parallel group")
     add("--rendezvous-dir", type=Path, help="fresh private folder in which the ranks of one group meet")
     add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto",

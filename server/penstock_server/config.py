@@ -17,6 +17,10 @@ LoadFormat = Literal["safetensors", "dummy"]
 ModelImpl = Literal["auto", "native", "transformers"]
 
 
+# Whether requests sample as the model's makers have it where they do not say how.
+GenerationConfig = Literal["auto", "none"]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
     """This shard's place in its tensor-parallel group."""
@@ -50,6 +54,7 @@ class ServerConfig:
     load_format: LoadFormat
     model_impl: ModelImpl
     uds_path: Path
+    generation_config: GenerationConfig
     dtype: str
     device: str
     threads: int | None

@@ -13,7 +13,9 @@ import torch
 from penstock_server.checks import Limits
 from penstock_server.config import MAX_TOP_LOGPROBS
 from penstock_server.distributed import Group
+from penstock_server.generation_config import GenerationDefaults
 from penstock_server.kv_cache import KVCache
+from penstock_server.model_folder import ModelFolder
 from penstock_server.models.spec import CacheShape, ModelFacts
 from penstock_server.plan import (
     Admit,
@@ -47,6 +49,7 @@ class Description:
     world_size: int
     max_top_logprobs: int
     abilities: tuple[str, ...]
+    generation: GenerationDefaults | None
 
 
 class Model(Protocol):
@@ -220,7 +223,9 @@ class Engine:
         self.clear()
 
 
-def describe(slots: Slots, model: Model, device: torch.device, group: Group) -> Description:
+def describe(
+    slots: Slots, model: Model, folder: ModelFolder, device: torch.device, group: Group
+) -> Description:
     """The facts of a built engine."""
     return Description(
         spec=model.facts,
@@ -235,6 +240,7 @@ def describe(slots: Slots, model: Model, device: torch.device, group: Group) -> 
             *(["grammar"] if slots.grammars.available else []),
             *model.abilities,
         ),
+        generation=folder.generation,
     )
 
 

@@ -47,7 +47,7 @@ def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
     cache = _allocating("the KV cache (see --num-blocks)", KVCache, shape, *sizes)
     grammars = Grammars(config.model_path, facts.vocab_size, facts.eos_token_ids)
     slots = Slots(limits, grammars, device, config.batch_invariant)
-    engine = Engine(model, cache, slots, group, describe(slots, model, device, group))
+    engine = Engine(model, cache, slots, group, describe(slots, model, folder, device, group))
     group.begin_steps()
     with stage(logger, "warm-up"):
         engine.warm_up()

@@ -38,6 +38,7 @@ def engine_config(folder: Path, **options: Any) -> ServerConfig:
     defaults = {
         "load_format": "safetensors",
         "model_impl": "auto",
+        "generation_config": "auto",
         "dtype": "auto",
         "device": "cpu",
         "threads": 1,

@@ -57,6 +57,8 @@ _TAIL = """
 - **Weights** are read from safetensors, fused or split, and converted to `--dtype` on the way, a slice at a time.
   Names without the first part (a folder saved without the head) are found, too. A tensor that holds NaN or infinity
   is refused.
+- **`generation_config.json`**: what ends a sequence is always read from it (else from `config.json`); how to sample is
+  the default of OpenAI's and Anthropic's routes (`--generation-config`, [parameters.md](parameters.md)).
 - **`--load-format dummy`** fills the model with noise and reads no weights: for measuring.
 - **Not supported**: quantized weights (gpt-oss as published has them), ALiBi (Falcon RW), models with images, and
   code from a model's folder, which is never run.

@@ -89,6 +89,7 @@ mod tests {
             max_top_logprobs: 5,
             abilities: Vec::new(),
         }
+            generation_defaults: None,
     }
 
     fn answer(step: u64, checksum: u32, change: impl FnOnce(&mut Sampled)) -> RankOutcome {

@@ -64,6 +64,7 @@ pub struct FakeShard {
     slots: BTreeMap<SlotId, Slot>,
     kv: Vec<u64>,
     last_step: u64,
+        generation_defaults: None,
 }
 
 struct Slot {
