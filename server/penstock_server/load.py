@@ -118,7 +118,7 @@ def _limits(
     # All ranks must agree, and each sees its own free memory.
     num_blocks = min(numbers[0] for numbers in group.gather_numbers(num_blocks))
     positions = num_blocks * cache.block_size
-    if positions < max_sequence_len:
+    if positions < _positions_needed(facts, max_sequence_len, cache.block_size):
         if cache.max_sequence_len is not None or positions < cache.block_size:
             raise StartError(
                 f"--max-sequence-len {max_sequence_len} does not fit into a cache of {positions} positions; "
@@ -136,6 +136,14 @@ def _limits(
         max_sequence_len=max_sequence_len,
         max_step_tokens=cache.max_step_tokens or _MAX_STEP_TOKENS[device.type],
     )
+
+
+def _positions_needed(facts: ModelFacts, max_sequence_len: int, block_size: int) -> int:
+    """Of the cache, for one sequence. Blocks behind the window of a model are given back while it runs."""
+    if facts.attention_window is None:
+        return max_sequence_len
+    num_seen = -(-(facts.attention_window - 1) // block_size) + 1
+    return min(max_sequence_len, num_seen * block_size)
 
 
 def _affordable_blocks(

@@ -71,6 +71,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             max_top_logprobs=known.max_top_logprobs,
             abilities=known.abilities,
             last_epoch=self.loop.last_epoch,
+            attention_window=spec.attention_window or 0,
             generation_defaults=generation_to_pb(known.generation),
         )
 

@@ -87,9 +87,10 @@ mod tests {
             max_sequence_len: 200,
             max_step_tokens: 32,
             max_top_logprobs: 5,
+            attention_window: None,
             abilities: Vec::new(),
-        }
             generation_defaults: None,
+        }
     }
 
     fn answer(step: u64, checksum: u32, change: impl FnOnce(&mut Sampled)) -> RankOutcome {

@@ -207,14 +207,14 @@ impl From<pb::DescribeResponse> for Description {
                 max_sequence_len: reply.max_sequence_len,
                 max_step_tokens: reply.max_step_tokens,
                 max_top_logprobs: reply.max_top_logprobs,
+                attention_window: (reply.attention_window > 0).then_some(reply.attention_window),
                 abilities: reply.abilities,
-            },
                 generation_defaults: reply.generation_defaults.map(Into::into),
+            },
         }
     }
 }
 
-fn to_pb(plan: &Plan, epoch: u64) -> pb::Plan {
 impl From<pb::GenerationDefaults> for GenerationDefaults {
     fn from(said: pb::GenerationDefaults) -> Self {
         Self {
@@ -229,6 +229,7 @@ impl From<pb::GenerationDefaults> for GenerationDefaults {
     }
 }
 
+fn to_pb(plan: &Plan, epoch: u64) -> pb::Plan {
     let numbers = |blocks: &[BlockId]| blocks.iter().map(|block| block.0).collect::<Vec<_>>();
     pb::Plan {
         epoch,

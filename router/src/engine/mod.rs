@@ -44,10 +44,10 @@ pub struct EngineFacts {
     pub max_step_tokens: u32,
     /// Most top tokens a request may ask for.
     pub max_top_logprobs: u32,
+    /// Positions that the layer with the widest window sees; `None` if some layer sees all.
+    pub attention_window: Option<u32>,
     /// Optional things the shards can do.
     pub abilities: Vec<String>,
-}
-
     /// How the model's makers have it sample; `None` if that is not to be used.
     pub generation_defaults: Option<GenerationDefaults>,
 }
@@ -70,6 +70,8 @@ pub struct GenerationDefaults {
     pub typical_p: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f64>,
+}
+
 /// Why the shards can no longer be used. All of them end the stream: recovery is a new one, but for `Changed`.
 #[derive(Debug, Error)]
 pub enum EngineError {
