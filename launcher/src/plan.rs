@@ -8,6 +8,7 @@ use thiserror::Error;
 use crate::args::{Args, Device, name_of};
 use crate::argv;
 use crate::hardware::Hardware;
+use crate::resolve::Resolved;
 use crate::supervisor::ProcessId;
 
 /// The name of the model that is served when none is named.
@@ -43,8 +44,8 @@ pub struct Places {
     pub router: PathBuf,
     /// The private folder of this run.
     pub run_dir: PathBuf,
-    /// Local folder of the model.
-    pub model_path: PathBuf,
+    /// The model.
+    pub model: Resolved,
     /// Read end of a pipe that closes when the launcher is gone.
     pub parent_pipe_fd: i32,
 }
@@ -194,7 +195,8 @@ fn describe(device: Device, num_shards: u32) -> String {
 fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessSpec {
     let config = RouterConfig {
         model_id: args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned()),
-        model_path: places.model_path.clone(),
+        model_path: places.model.folder.clone(),
+        tokenizer_path: Some(places.model.tokenizer.clone()),
         shard_sockets,
         supervised: true,
         router_restarts: 0,
@@ -237,7 +239,8 @@ impl Group<'_> {
         let (model, limits, shards) = (&self.args.model, &self.args.router.limits, &self.args.shards);
         let device = if self.device == Device::Cuda { "cuda" } else { "cpu" };
         let given = [
-            ("model-path", Some(self.places.model_path.display().to_string())),
+            ("model-path", Some(self.places.model.folder.display().to_string())),
+            ("tokenizer-path", Some(self.places.model.tokenizer.display().to_string())),
             ("load-format", Some(name_of(&model.load_format))),
             ("model-impl", Some(name_of(&model.model_impl))),
             ("generation-config", Some(name_of(&model.generation_config))),
@@ -281,7 +284,7 @@ mod tests {
             python: "/venv/bin/python".into(),
             router: "/venv/bin/penstock-router".into(),
             run_dir: "/tmp/penstock-x".into(),
-            model_path: "/models/m".into(),
+            model: Resolved { folder: "/models/m".into(), tokenizer: "/models/m/tokenizer.json".into() },
             parent_pipe_fd: 7,
         }
     }

@@ -51,10 +51,11 @@ class ServerConfig:
     """Everything the command line says."""
 
     model_path: Path
+    tokenizer_path: Path
     load_format: LoadFormat
     model_impl: ModelImpl
-    uds_path: Path
     generation_config: GenerationConfig
+    uds_path: Path
     dtype: str
     device: str
     threads: int | None

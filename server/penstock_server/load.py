@@ -45,7 +45,7 @@ def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
     limits = _limits(config.cache, facts, group, block_bytes(shape, config.cache.block_size, dtype), device)
     sizes = (limits.num_blocks, limits.block_size, dtype, device, config.cache.is_poisoned)
     cache = _allocating("the KV cache (see --num-blocks)", KVCache, shape, *sizes)
-    grammars = Grammars(config.model_path, facts.vocab_size, facts.eos_token_ids)
+    grammars = Grammars(config.tokenizer_path, facts.vocab_size, facts.eos_token_ids)
     slots = Slots(limits, grammars, device, config.batch_invariant)
     engine = Engine(model, cache, slots, group, describe(slots, model, folder, device, group))
     group.begin_steps()

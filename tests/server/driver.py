@@ -46,6 +46,7 @@ def engine_config(folder: Path, **options: Any) -> ServerConfig:
     }
     return ServerConfig(
         model_path=folder,
+        tokenizer_path=folder / "tokenizer.json",
         uds_path=folder / "unused.sock",
         json_output=False,
         parent_pipe_fd=None,

@@ -17,8 +17,15 @@ def write(folder: Path, name: str, **values: Any) -> None:
 
 
 def test_every_field_is_read(tmp_path: Path) -> None:
-    values = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.1, "typical_p": 0.9,
-              "repetition_penalty": 1.05}  # fmt: skip
+    values: dict[str, Any] = {
+        "do_sample": True,
+        "temperature": 0.6,
+        "top_k": 20,
+        "top_p": 0.95,
+        "min_p": 0.1,
+        "typical_p": 0.9,
+        "repetition_penalty": 1.05,
+    }
     write(tmp_path, "generation_config.json", eos_token_id=[1, 2], **values)
     assert read_generation_defaults(tmp_path) == GenerationDefaults(**values)
 
