@@ -13,7 +13,7 @@ from penstock_kernels import DrawParams, PenaltyParams
 
 from penstock_server.grammar import GrammarMasks
 from penstock_server.plan import Feature, SamplingParams
-from penstock_server.slots import Column
+from penstock_server.rows import Column
 from penstock_server.step import SamplingInput
 from penstock_server.upload import copy_to_device, to_device
 from penstock_server.watermark import green_tokens

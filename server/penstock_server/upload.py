@@ -1,6 +1,6 @@
 """Numbers from the host to the device, without waiting for what runs there."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -17,3 +17,20 @@ def to_device(
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype)
     return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+
+
+class Upload:
+    """Lists of integers that travel together: one copy, however many they are."""
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+
+    def add(self, numbers: Iterable[int]) -> slice:
+        """Where the list will stand in what `send` returns."""
+        first = len(self._numbers)
+        self._numbers.extend(numbers)
+        return slice(first, len(self._numbers))
+
+    def send(self, device: torch.device) -> torch.Tensor:
+        """All of them, int64."""
+        return to_device(self._numbers, torch.int64, device)

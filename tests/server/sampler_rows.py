@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from penstock_server.grammar import GrammarMasks
 from penstock_server.plan import Feature, SamplingParams
+from penstock_server.rows import Column
 from penstock_server.sampling import Sampled, sample
-from penstock_server.slots import Column
 from penstock_server.step import SampledRow, SamplingInput
 
 VOCAB = 61
