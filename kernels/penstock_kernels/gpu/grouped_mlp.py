@@ -110,11 +110,11 @@ def grouped_mlp(
     top_k, num_experts = expert_ids.shape[1], gate_up.weight.shape[0]
     tile = expert_tile(None if invariant else expert_ids.numel() // num_experts, x.element_size())
     tiles = expert_tiles(expert_ids, num_experts, tile.rows)
-    hidden = activate(_expert_linear(x, gate_up, tiles, tile, top_k))
-    return _weighted_sum(_expert_linear(hidden, down, tiles, tile, 1), expert_weights)
+    hidden = activate(expert_linear(x, gate_up, tiles, tile, top_k))
+    return _weighted_sum(expert_linear(hidden, down, tiles, tile, 1), expert_weights)
 
 
-def _expert_linear(
+def expert_linear(
     x: torch.Tensor, layer: ExpertLayer, tiles: ExpertTiles, tile: ProductTile, top_k: int
 ) -> torch.Tensor:
     """[num_pairs, num_columns]; pair p takes row p // top_k of x."""
