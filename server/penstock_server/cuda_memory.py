@@ -14,6 +14,7 @@ from penstock_server.grammar import Grammars
 from penstock_server.kv_cache import KVCache
 from penstock_server.model import Model
 from penstock_server.plan import Admit, Plan, SamplingParams, Span
+from penstock_server.rows import buffer_bytes
 from penstock_server.slots import Slots
 
 logger = logging.getLogger(__name__)
@@ -34,11 +35,13 @@ def cache_budget_bytes(
     device = torch.device("cuda", torch.cuda.current_device())
     step_bytes = _peak_bytes(model, group, grammars, limits, device)
     graph_bytes = _graph_bytes(step_bytes, limits, graph_sizes)
+    other_bytes = graph_bytes + buffer_bytes(limits) + _MARGIN_BYTES
     free, total = torch.cuda.mem_get_info(device)
-    budget = int(total * fraction) - (total - free) - step_bytes - graph_bytes - _MARGIN_BYTES
+    budget = int(total * fraction) - (total - free) - step_bytes - other_bytes
     logger.info(
-        "GPU memory: %.1f GiB, of which %.1f taken, %.2f for the largest step, %.2f for graphs, %.1f for the cache",
-        *(size / 1024**3 for size in (total, total - free, step_bytes, graph_bytes, max(budget, 0))),
+        "GPU memory: %.1f GiB, of which %.1f taken, %.2f for the largest step, %.2f for graphs and rows, "
+        "%.1f for the cache",
+        *(size / 1024**3 for size in (total, total - free, step_bytes, other_bytes, max(budget, 0))),
     )
     return max(budget, 0)
 
@@ -62,7 +65,7 @@ def _trial_engine(
     enough = replace(limits, num_blocks=sum(-(-length // limits.block_size) for length in lens))
     cache = KVCache(model.cache_shape, enough.num_blocks + 1, enough.block_size, model.dtype, device)
     slots = Slots(enough, grammars, device)
-    return Engine(model, cache, slots, group, describe(slots, model, device, group))
+    return Engine(model, cache, slots, group, describe(slots, model, None, device, group))
 
 
 def largest_plan(limits: Limits) -> Plan:

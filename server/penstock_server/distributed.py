@@ -84,8 +84,8 @@ def _join(config: GroupConfig, device: torch.device) -> Any:
     import torch.distributed as dist
 
     assert config.rendezvous_dir is not None, "checked by the command line"
-    # gloo has no argument for it: without this it may listen on every interface.
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    # They have no argument for it: without this they may listen on every interface.
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
     try:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",

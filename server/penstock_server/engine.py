@@ -12,6 +12,7 @@ from penstock_server.checks import Limits
 from penstock_server.config import MAX_TOP_LOGPROBS
 from penstock_server.decode_graphs import DecodeGraphs
 from penstock_server.distributed import Group
+from penstock_server.generation_config import GenerationDefaults
 from penstock_server.kv_cache import KVCache
 from penstock_server.model import Model
 from penstock_server.models.spec import ModelFacts
@@ -37,6 +38,7 @@ class Description:
     world_size: int
     max_top_logprobs: int
     abilities: tuple[str, ...]
+    generation: GenerationDefaults | None
 
 
 class Engine:
@@ -57,6 +59,11 @@ class Engine:
         self.group = group
         self.description = description
         self.graphs = graphs
+
+    def use_on_this_thread(self) -> None:
+        """To be called on the thread that will step: CUDA keeps a current device for every thread."""
+        if self.slots.device.type == "cuda":
+            torch.cuda.set_device(self.slots.device)
 
     def clear(self) -> None:
         """Drop all slots; the weights stay."""
@@ -143,8 +150,6 @@ class Engine:
 
     def warm_up(self) -> None:
         """Run a prompt and a decode through the real path, so that the first request pays for no initialisation."""
-        if self.graphs is not None:
-            self.graphs.capture()
         limits = self.slots.limits
         length = min(8, limits.max_sequence_len - 2, limits.max_step_tokens, limits.block_size - 1)
         if length >= 1:
@@ -154,7 +159,9 @@ class Engine:
         self.clear()
 
 
-def describe(slots: Slots, model: Model, device: torch.device, group: Group) -> Description:
+def describe(
+    slots: Slots, model: Model, generation: GenerationDefaults | None, device: torch.device, group: Group
+) -> Description:
     """The facts of a built engine."""
     return Description(
         spec=model.facts,
@@ -169,6 +176,7 @@ def describe(slots: Slots, model: Model, device: torch.device, group: Group) -> 
             *(["grammar"] if slots.grammars.available else []),
             *model.abilities,
         ),
+        generation=generation,
     )
 
 

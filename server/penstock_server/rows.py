@@ -87,6 +87,11 @@ class Rows:
             self._values.extend(words)
 
 
+def buffer_bytes(limits: Limits) -> int:
+    """About what the rows take."""
+    return (limits.num_slots + 1) * (limits.max_sequence_len + limits.max_blocks + 64) * 4
+
+
 def _allocate(limits: Limits, width: int, device: torch.device) -> torch.Tensor:
     num_rows = limits.num_slots + 1
     if num_rows * width >= _LARGEST_BUFFER:

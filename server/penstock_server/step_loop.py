@@ -158,6 +158,7 @@ class StepLoop:
 
     def _run(self) -> None:
         try:
+            self.engine.use_on_this_thread()
             while True:
                 self._turn()
         except Exception as error:  # the last line of defence: a broken step ends the process, never goes on
