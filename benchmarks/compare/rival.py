@@ -28,7 +28,7 @@ class Rival:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUMTHREADS": str(THREADS)}
         self._process = subprocess.Popen(
-            [*command, f"--host={host}", f"--port={port}"],
+            [*command, "--host", host, "--port", str(port)],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=self._log,

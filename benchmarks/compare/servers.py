@@ -94,6 +94,6 @@ def _start_llama_cpp(binary: str, model: Path) -> Rival:
     gguf_file.write(model, file)
     context = MOST_AT_ONCE * 2 * (INPUT_LEN + OUTPUT_LEN)
     return Rival(
-        *(binary, f"--model={file}", f"--threads={THREADS}", f"--parallel={MOST_AT_ONCE}"),
-        *(f"--ctx-size={context}", "--cont-batching"),
+        *(binary, "--cont-batching", "--model", str(file), "--threads", str(THREADS)),
+        *("--parallel", str(MOST_AT_ONCE), "--ctx-size", str(context)),
     )
