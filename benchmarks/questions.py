@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from benchmarks import rust
 from benchmarks.figure import Figure
-from benchmarks.serving import interference, prefix_cache, startup, throughput
+from benchmarks.serving import decoding, interference, loading, prefix_cache, startup, throughput
 
 
 class Question(NamedTuple):
@@ -19,6 +19,8 @@ class Question(NamedTuple):
 QUESTIONS = [
     Question("startup", startup.TITLE, startup.measure),
     Question("throughput", throughput.TITLE, throughput.measure),
+    Question("decoding", decoding.TITLE, decoding.measure),
+    Question("loading", loading.TITLE, loading.measure),
     Question("prefix_cache", prefix_cache.TITLE, prefix_cache.measure),
     Question("interference", interference.TITLE, interference.measure),
     Question(

@@ -27,9 +27,14 @@ def make(folder: Path) -> Path:
     )
     torch.manual_seed(7)
     LlamaForCausalLM(config).save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Tokens that the vocabulary of a larger model has beyond these are no text."""
     _tokenizer().save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": CONTEXT_LEN}))
-    return folder
 
 
 def _tokenizer() -> Tokenizer:
