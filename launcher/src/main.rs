@@ -31,7 +31,7 @@ use crate::hardware::Hardware;
 use crate::parent_pipe::ParentPipe;
 use crate::places::{find_beside, find_python, make_run_dir, with_keys_in_a_file};
 use crate::plan::{DEMO_MODEL, Places, Plan, PlanError};
-use crate::port::{Port, PortTaken};
+use crate::port::{Port, PortTaken, reserve_grpc};
 use crate::report::Reporter;
 use crate::resolve::{AlreadyTold, Wanted, resolve};
 use crate::runner::{Runner, StopSignals};
@@ -92,6 +92,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
         console.warn(&warning);
     }
     let port = Port::reserve(&args.router)?;
+    let _grpc_port = reserve_grpc(&args.router)?;
     let keys = ApiKeys::load(&args.router.api_key, args.router.api_key_file.as_deref())?;
     let name = args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned());
     let mut reporter = Reporter::new(console.clone(), name, launched);

@@ -94,6 +94,15 @@ impl ApiKeys {
         self.0.iter().map(|ApiKey(key)| format!("{key}\n")).collect()
     }
 
+    /// Whether who sent these headers may use the server: with a key, or where there are none.
+    pub fn admit(&self, headers: &HeaderMap) -> Result<(), Error> {
+        let presented = presented_key(headers);
+        if self.is_empty() || presented.is_some_and(|key| self.hold(key)) {
+            return Ok(());
+        }
+        Err(Error::Unauthorized { has_key: presented.is_some() })
+    }
+
     /// Compares with every key, and takes the same time whichever it is and however much of it is right.
     fn hold(&self, given: &[u8]) -> bool {
         self.0.iter().fold(Choice::from(0), |found, ApiKey(key)| found | key.as_bytes().ct_eq(given)).into()
@@ -128,11 +137,10 @@ pub fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
 
 /// Lets requests with a key pass, and all of them where there are no keys.
 pub async fn require_key(State(app): State<AppState>, request: Request, next: Next) -> Response {
-    let presented = presented_key(request.headers());
-    if app.api_keys.is_empty() || presented.is_some_and(|key| app.api_keys.hold(key)) {
-        return next.run(request).await;
+    match app.api_keys.admit(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
     }
-    Error::Unauthorized { has_key: presented.is_some() }.into_response()
 }
 
 #[cfg(test)]

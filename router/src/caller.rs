@@ -5,9 +5,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
-use axum::http::HeaderValue;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue};
 
 use crate::app::AppState;
 use crate::auth::presented_key;
@@ -21,6 +21,14 @@ pub struct Caller(pub Arc<str>);
 pub struct CallerNames(RandomState);
 
 impl CallerNames {
+    /// Who sent these headers.
+    pub fn of(&self, headers: &HeaderMap) -> Caller {
+        // Other credentials than keys, which a proxy may have checked, tell callers apart just as well.
+        let other = || headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+        let key = presented_key(headers).or_else(other).filter(|key| !key.is_empty());
+        key.map(|key| self.name(key)).unwrap_or_default()
+    }
+
     fn name(&self, key: &[u8]) -> Caller {
         Caller(format!("{:016x}", self.0.hash_one(key)).into())
     }
@@ -30,9 +38,6 @@ impl FromRequestParts<AppState> for Caller {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Infallible> {
-        // Other credentials than keys, which a proxy may have checked, tell callers apart just as well.
-        let other = || parts.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        let key = presented_key(&parts.headers).or_else(other).filter(|key| !key.is_empty());
-        Ok(key.map(|key| state.callers.name(key)).unwrap_or_default())
+        Ok(state.callers.of(&parts.headers))
     }
 }

@@ -64,6 +64,11 @@ pub struct RouterOptions {
     #[arg(long, short, env, default_value_t = 3000)]
     pub port: u16,
 
+    /// Port of the gRPC API for internal clients [default: it is not served]
+    #[arg(long, env, value_parser = clap::value_parser!(u16).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc_port: Option<u16>,
+
     /// Key that clients must send as `Authorization: Bearer KEY`; give it again for several
     /// [default: everyone may use the server]
     // Not for the command line of the router, which everyone on the machine may read: the launcher writes a file.

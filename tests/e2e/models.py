@@ -17,7 +17,11 @@ _TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content
 
 
 def make_model(
-    folder: Path, config_class: Any = LlamaConfig, model_class: Any = LlamaForCausalLM, **options: Any
+    folder: Path,
+    max_len: int = MAX_LEN,
+    config_class: Any = LlamaConfig,
+    model_class: Any = LlamaForCausalLM,
+    **options: Any,
 ) -> Path:
     """Write the model and its tokenizer."""
     tokenizer = _tokenizer()
@@ -28,7 +32,7 @@ def make_model(
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=MAX_LEN,
+        max_position_embeddings=max_len,
         # Wide enough that the best token is best by far, whoever adds up the products.
         initializer_range=0.3,
         bos_token_id=tokenizer.token_to_id("<s>"),

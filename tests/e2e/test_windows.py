@@ -19,7 +19,9 @@ NUM_NEW = 40
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("windowed")
-    return make_model(folder, MistralConfig, MistralForCausalLM, sliding_window=WINDOW)
+    return make_model(
+        folder, config_class=MistralConfig, model_class=MistralForCausalLM, sliding_window=WINDOW
+    )
 
 
 def ask(server: Launched, prompt: str) -> str:

@@ -22,7 +22,7 @@ use tracing::{debug, warn};
 
 use crate::config::ConnectionLimits;
 use crate::shutdown::Shutdown;
-use timed_stream::TimedStream;
+pub(crate) use timed_stream::TimedStream;
 
 /// Bytes that the system buffers for a client; its default grows to megabytes for one that does not read.
 const SEND_BUFFER_BYTES: u32 = 64 << 10;
