@@ -39,9 +39,9 @@ def watch(stop, seen):
         seen.append(anonymous())
 
 folder, num_ranks = Path(sys.argv[1]), int(sys.argv[2])
-group = Group(GroupConfig(0, 1, None))
-group.size = num_ranks
 cpu = torch.device("cpu")
+group = Group(GroupConfig(0, 1, None), cpu)
+group.size = num_ranks
 model = Decoder(load_spec(folder), Placement(group, torch.float32), cpu)
 torch.empty(1).normal_().sum()
 checkpoint = Checkpoint.open(folder)
