@@ -124,6 +124,11 @@ impl ChatFormat {
         Ok(Self { templates, control_tokens: ControlTokens::new(tokenizer, eos_ids)?, style })
     }
 
+    /// Whether replies may hold reasoning.
+    pub fn reasons(&self) -> bool {
+        self.style.reasons()
+    }
+
     /// The tokens that a model is to continue, and what its reply will look like; `asked` constrains it.
     pub fn encode(&self, conversation: Conversation, asked: Option<Grammar>) -> Result<EncodedChat, Error> {
         let tools = conversation.tools.clone();

@@ -48,7 +48,7 @@ impl Dialect {
             (_, "max_new_tokens") => "max_tokens",
             (_, "min_new_tokens") => "min_tokens",
             (Self::Chat | Self::Grpc, "best_of") => "n",
-            (Self::Chat | Self::Grpc, "top_n_tokens") => "top_logprobs",
+            (Self::Chat | Self::Responses | Self::Grpc, "top_n_tokens") => "top_logprobs",
             (Self::Completions, "top_n_tokens") => "logprobs",
             (_, name) => name,
         }
