@@ -10,6 +10,8 @@ ARGS ?=
 WHAT ?=
 # Where `make bench-load` serves what it measures.
 BENCH_PORT ?= 3999
+# How long random faults and the soak of `make reliability` take, each.
+MINUTES ?= 30
 # How many random faults `make chaos` tries.
 CHAOS_SEEDS ?= 50
 
@@ -65,7 +67,7 @@ $(CLIENTS): tests/clients/requirements.txt
 test: setup browser clients ## every test that needs no GPU: Rust, then Python
 	@mkdir -p target; failed=0; \
 	$(CARGO_TEST) 2>&1 | tee target/rust-tests.log || failed=1; \
-	$(BIN)/python -m pytest -m 'not gpu' 2>&1 | tee target/python-tests.log || failed=1; \
+	$(BIN)/python -m pytest -m 'not gpu' --durations=25 2>&1 | tee target/python-tests.log || failed=1; \
 	rust=$$(awk '/^test result:/ { sum += $$4 } END { print sum + 0 }' target/rust-tests.log); \
 	python=$$(tail -n 1 target/python-tests.log | tr -d '='); \
 	echo; echo "Rust:   $$rust passed"; echo "Python:$$python"; \
@@ -122,6 +124,15 @@ docs: setup ## docs/flags.md and docs/openapi.json from the launcher, docs/model
 .PHONY: bench
 bench: setup ## measure everything that needs no GPU and renew benchmarks/RESULTS.md; WHAT="startup …" for some of it
 	$(BIN)/python -m benchmarks $(WHAT)
+
+.PHONY: bench-gpu
+bench-gpu: setup ## measure kernels, engine and server on a GPU; JSON in benchmarks/results
+	$(BIN)/python -m benchmarks.kernels --out benchmarks/results/gpu_kernels.json
+	$(BIN)/python -m benchmarks.gpu_engine --out benchmarks/results/gpu_engine.json
+
+.PHONY: reliability
+reliability: setup ## the battery, then random faults and a soak, MINUTES each; into benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks --minutes $(MINUTES) battery availability soak
 
 .PHONY: bench-load
 bench-load: setup ## put the demo model under load on this machine; the report is target/bench.html

@@ -1,19 +1,23 @@
-"""`python -m benchmarks [NAME …]`: measure, print, and renew RESULTS.md."""
+"""`python -m benchmarks [--minutes N] [NAME …]`: measure, print, and renew RESULTS.md."""
 
+import argparse
 import os
 import sys
 
 from benchmarks import report
-from benchmarks.questions import QUESTIONS
+from benchmarks.questions import questions
 
 
-def main(names: list[str]) -> int:
-    known = [question.name for question in QUESTIONS]
-    if unknown := set(names) - set(known):
-        print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}", file=sys.stderr)
-        return 2
-    for question in QUESTIONS:
-        if not names or question.name in names:
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=3.0, help="how long availability and soak take")
+    known = [question.name for question in questions()]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}; all if none")
+    chosen = parser.parse_args(arguments)
+    if unknown := set(chosen.names) - set(known):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    for question in questions(chosen.minutes):
+        if not chosen.names or question.name in chosen.names:
             print(f"\n{question.title}\n", flush=True)
             load = os.getloadavg()[0]
             figures = question.measure()

@@ -26,10 +26,13 @@ class Figure:
     def verdict(self) -> str:
         if self.at_most is None and self.at_least is None:
             return ""
-        met = (self.at_most is None or self.value <= self.at_most) and (
-            self.at_least is None or self.value >= self.at_least
+        return "met" if self.is_met() else "**missed**"
+
+    def is_met(self, slack: float = 1.0) -> bool:
+        """Whether its floor is reached, or at least almost: `slack` times worse is allowed."""
+        return (self.at_most is None or self.value <= self.at_most * slack) and (
+            self.at_least is None or self.value >= self.at_least / slack
         )
-        return "met" if met else "**missed**"
 
     @property
     def written(self) -> str:

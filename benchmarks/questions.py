@@ -1,10 +1,12 @@
 """Every question that is measured, in the order in which RESULTS.md answers them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from benchmarks import rust
 from benchmarks.figure import Figure
+from benchmarks.reliability import availability, battery, soak
 from benchmarks.serving import interference, prefix_cache, startup, throughput
 
 
@@ -16,15 +18,20 @@ class Question(NamedTuple):
     measure: Callable[[], list[Figure]]
 
 
-QUESTIONS = [
-    Question("startup", startup.TITLE, startup.measure),
-    Question("throughput", throughput.TITLE, throughput.measure),
-    Question("prefix_cache", prefix_cache.TITLE, prefix_cache.measure),
-    Question("interference", interference.TITLE, interference.measure),
-    Question(
-        "router",
-        "What the router adds: request to first event, over a shard that answers at once",
-        rust.router,
-    ),
-    Question("scheduler", "The scheduler alone, and its policy in virtual time", rust.scheduler),
-]
+def questions(minutes: float = 3.0) -> list[Question]:
+    """`minutes` is for those that could go on for ever."""
+    return [
+        Question("startup", startup.TITLE, startup.measure),
+        Question("throughput", throughput.TITLE, throughput.measure),
+        Question("prefix_cache", prefix_cache.TITLE, prefix_cache.measure),
+        Question("interference", interference.TITLE, interference.measure),
+        Question(
+            "router",
+            "What the router adds: request to first event, over a shard that answers at once",
+            rust.router,
+        ),
+        Question("scheduler", "The scheduler alone, and its policy in virtual time", rust.scheduler),
+        Question("battery", battery.TITLE, battery.measure),
+        Question("availability", availability.TITLE, partial(availability.measure, minutes)),
+        Question("soak", soak.TITLE, partial(soak.measure, minutes)),
+    ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figure import Figure
-from benchmarks.questions import QUESTIONS, Question
+from benchmarks.questions import Question, questions
 
 _HERE = Path(__file__).parent
 _RESULTS = _HERE / "results"
@@ -37,7 +37,7 @@ def save(question: Question, figures: list[Figure], load: float) -> None:
 
 def render() -> None:
     """Write RESULTS.md anew."""
-    parts = [_HEAD, *(_section(question) for question in QUESTIONS if _path(question).exists())]
+    parts = [_HEAD, *(_section(question) for question in questions() if _path(question).exists())]
     (_HERE / "RESULTS.md").write_text("\n".join(parts))
 
 

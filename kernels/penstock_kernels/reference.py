@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 
 from penstock_kernels.linear import linear
+from penstock_kernels.reference_noise import gumbel, uniform
 from penstock_kernels.reference_sampling import (
     add_bias,
     apply_bitmask,
     draw,
-    gumbel,
     penalize,
     token_logprobs,
 )
@@ -26,7 +26,7 @@ from penstock_kernels.reference_sampling import (
 if TYPE_CHECKING:
     from penstock_kernels.paged_attention import AttentionSpans, DecodeSpans
 
-__all__ = ["add_bias", "apply_bitmask", "draw", "gumbel", "penalize", "token_logprobs"]
+__all__ = ["add_bias", "apply_bitmask", "draw", "gumbel", "penalize", "token_logprobs", "uniform"]
 
 
 def rms_norm(
@@ -93,6 +93,15 @@ def clamped_swiglu(gate_up: torch.Tensor, alpha: float = 1.702, limit: float = 7
     gate, up = gate_up.chunk(2, dim=-1)
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return (gate * alpha).sigmoid_().mul_(gate).mul_(up + 1)
+
+
+def route(logits: torch.Tensor, top_k: int, normalized: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    weights, expert_ids = logits.softmax(-1, dtype=wide).sort(dim=-1, descending=True, stable=True)
+    weights, expert_ids = weights[:, :top_k], expert_ids[:, :top_k]
+    if normalized:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return weights.contiguous(), expert_ids.contiguous()
 
 
 def grouped_mlp(
@@ -165,6 +174,13 @@ def store_kv(
 
 def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
     pool[:, :, targets.long()] = pool[:, :, sources.long()]
+
+
+def write_runs(target: torch.Tensor, values: torch.Tensor, runs: torch.Tensor) -> None:
+    first_values, first_places, lengths = runs.long().unbind(dim=1)
+    run_of = torch.arange(len(runs), device=runs.device).repeat_interleave(lengths)
+    offsets = torch.arange(len(run_of), device=runs.device) - (lengths.cumsum(0) - lengths)[run_of]
+    target[first_places[run_of] + offsets] = values[first_values[run_of] + offsets]
 
 
 @dataclass(frozen=True, slots=True)

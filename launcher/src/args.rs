@@ -96,6 +96,15 @@ pub struct ShardArgs {
     #[arg(long, env)]
     pub batch_invariant: bool,
 
+    /// Numbers of rows that decode steps are captured for on a GPU, as in 1,2,4,8; `0` for none
+    /// [default: up to --max-batch-size]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(0..=4096), value_delimiter = ',', value_name = "SIZES")]
+    pub cuda_graphs: Option<Vec<u32>>,
+
+    /// Share of a GPU's memory that weights, KV cache and steps may take together [default: 0.9]
+    #[arg(long, env, value_parser = fraction)]
+    pub cuda_memory_fraction: Option<f32>,
+
     /// For tests: whatever KV cache was not written for a sequence is made NaN before it computes; slow
     #[arg(long, hide = true)]
     pub poison_cache: bool,
@@ -245,6 +254,13 @@ impl std::fmt::Display for ModelImpl {
             Self::Native => "native",
             Self::Transformers => "transformers",
         })
+    }
+}
+
+fn fraction(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(value) if value > 0.0 && value <= 1.0 => Ok(value),
+        _ => Err(format!("{text} is not a number above 0 and at most 1")),
     }
 }
 

@@ -253,6 +253,8 @@ impl Group<'_> {
                 limits.max_batch_total_tokens.map(|tokens| tokens.div_ceil(BLOCK_SIZE).to_string()),
             ),
             ("block-size", limits.max_batch_total_tokens.map(|_| BLOCK_SIZE.to_string())),
+            ("cuda-graphs", shards.cuda_graphs.as_deref().map(sizes)),
+            ("cuda-memory-fraction", shards.cuda_memory_fraction.map(|fraction| fraction.to_string())),
             ("threads", Some(self.threads.to_string())),
             ("parent-pipe-fd", Some(self.places.parent_pipe_fd.to_string())),
         ];
@@ -267,6 +269,12 @@ impl Group<'_> {
         flags.extend(self.args.process.fault.iter().map(|fault| format!("--fault={fault}")));
         flags
     }
+}
+
+/// As a shard reads them: without zeros, and `0` where that leaves none.
+fn sizes(rows: &[u32]) -> String {
+    let captured: Vec<String> = rows.iter().filter(|size| **size > 0).map(ToString::to_string).collect();
+    if captured.is_empty() { "0".to_owned() } else { captured.join(",") }
 }
 
 #[cfg(test)]
@@ -321,6 +329,21 @@ mod tests {
         assert!(first.args.contains(&"--num-blocks=7".to_owned()));
         assert!(first.args.contains(&"--threads=3".to_owned()));
         assert!(!first.args.iter().any(|arg| arg.starts_with("--dtype")));
+    }
+
+    #[test]
+    fn what_only_a_gpu_has_is_passed_on_where_it_was_given() {
+        let of_gpu = |flags: &str| -> Vec<String> {
+            let plan = plan(0, flags).expect("plan");
+            plan.shards[0].args.iter().filter(|arg| arg.starts_with("--cuda")).cloned().collect()
+        };
+        assert!(of_gpu("").is_empty());
+        assert_eq!(of_gpu("--cuda-graphs 1,2,8"), ["--cuda-graphs=1,2,8"]);
+        assert_eq!(of_gpu("--cuda-graphs 0"), ["--cuda-graphs=0"]);
+        assert_eq!(of_gpu("--cuda-memory-fraction 0.5"), ["--cuda-memory-fraction=0.5"]);
+        for wrong in ["--cuda-memory-fraction 0", "--cuda-memory-fraction 1.5", "--cuda-graphs x"] {
+            assert!(Args::try_parse_from(["launcher"].into_iter().chain(wrong.split_whitespace())).is_err());
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from penstock_server import __version__, log, parent, unix_socket
-from penstock_server.config import CacheConfig, GroupConfig, ServerConfig
+from penstock_server.config import CacheConfig, CudaConfig, GroupConfig, ServerConfig
 from penstock_server.errors import PenstockError, StartError
 
 logger = logging.getLogger(__name__)
@@ -108,6 +108,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             block_size=flags.block_size,
             is_poisoned=flags.poison_cache,
         ),
+        cuda=CudaConfig(flags.cuda_graphs, flags.cuda_memory_fraction),
         faults=tuple(flags.fault),
     )
 
@@ -121,6 +122,17 @@ def _positive(text: str) -> int:
 
 def _natural(text: str) -> int:
     return 0 if text == "0" else _positive(text)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return () if text == "0" else tuple(_positive(size) for size in text.split(","))
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
+    return value
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -159,6 +171,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=_positive, help="compute threads; default: cores divided by the world size")
     add("--batch-invariant", action="store_true",
         help="a request's tokens do not depend on what shares its batch, to the last bit; slower")  # fmt: skip
+    add("--cuda-graphs", type=_sizes, metavar="SIZES",
+        help="rows of decode steps that are captured, as in 1,2,4,8; 0: none; default: up to --num-slots")  # fmt: skip
+    add("--cuda-memory-fraction", type=_fraction, default=CudaConfig().memory_fraction,
+        help="of the GPU's memory that weights, cache and steps may take together")  # fmt: skip
     add("--poison-cache", action="store_true", help="for tests: KV cache that was not written is NaN; slow")
     add("--json-output", action="store_true", help="log one JSON object a line")
     add(

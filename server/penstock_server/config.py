@@ -43,6 +43,16 @@ class CacheConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CudaConfig:
+    """What only a GPU has."""
+
+    # Numbers of rows that decode steps are captured for; None: chosen from the number of slots; empty: none.
+    graph_sizes: tuple[int, ...] | None = None
+    # Of the GPU's memory, for weights, cache and steps together.
+    memory_fraction: float = 0.9
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """Everything the command line says."""
 
@@ -58,5 +68,6 @@ class ServerConfig:
     parent_pipe_fd: int | None
     group: GroupConfig
     cache: CacheConfig
+    cuda: CudaConfig = CudaConfig()
     # Fault hooks, for tests only.
     faults: tuple[str, ...] = ()

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import grpc
 
-from penstock_server.engine import Engine, PendingOutcome
+from penstock_server.engine import Engine
 from penstock_server.errors import StartError
 from penstock_server.pb import engine_pb2 as pb
+from penstock_server.pending import PendingOutcome
 from penstock_server.plan import Plan
 from penstock_server.service import EngineService
 from penstock_server.step_loop import StepLoop

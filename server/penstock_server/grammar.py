@@ -149,9 +149,3 @@ def _fill(building: "Future[Any]", bits: torch.Tensor) -> str:
 
 def _consume(building: "Future[Any]", token_id: int) -> None:
     building.result().consume_token(token_id)
-
-
-def unpack(bits: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """[num_rows, words] int32 to [num_rows, vocab_size] bool."""
-    shifts = torch.arange(32, dtype=torch.int32, device=bits.device)
-    return ((bits.unsqueeze(2) >> shifts) & 1).flatten(1)[:, :vocab_size].bool()

@@ -19,14 +19,14 @@ WRONG_ANSWERS = ("count", "nan", "vocabulary", "differ", "epoch")
 RESTART_S = 60.0
 
 
-def flags(tmp: Path, model: Path) -> list[str]:
+def flags(tmp: Path, model: Path, max_concurrent: int = MAX_CONCURRENT) -> list[str]:
     """Of a server with every fault hook."""
     vocabulary = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]
     return [
         f"--model-id={model}",
         "--num-shard=2",
         "--dtype=float32",
-        f"--max-concurrent-requests={MAX_CONCURRENT}",
+        f"--max-concurrent-requests={max_concurrent}",
         "--max-restarts=10000",
         "--max-replays=1000",
         # Longer than a slow step, and short enough to wait for.
@@ -70,6 +70,11 @@ def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
 
 
+def restarts(server: Launched) -> int:
+    """How often the shards were restarted."""
+    return int(json.loads(server.get("/stats")[1])["restarts"])
+
+
 def is_ready(server: Launched) -> bool:
     """A connection that breaks with the router is no answer."""
     try:
@@ -92,3 +97,32 @@ def is_gone(pid: int) -> bool:
 def wait_until_ready(server: Launched) -> float:
     """Seconds until the server is ready again."""
     return time_until(lambda: is_ready(server), RESTART_S * SLACK)
+
+
+Fault = Callable[[Launched], None]
+
+
+def _kill(rank: int) -> Fault:
+    return lambda server: kill(shard(server, rank))
+
+
+def _stop(rank: int) -> Fault:
+    return lambda server: stop(shard(server, rank))
+
+
+def _order(kind: str, rank: int) -> Fault:
+    return lambda server: order(server, kind, rank)
+
+
+# Those of which one is drawn, by name.
+RANDOM: dict[str, Fault] = {
+    "kill rank 0": _kill(0),
+    "kill rank 1": _kill(1),
+    "stop rank 0": _stop(0),
+    "stop rank 1": _stop(1),
+    "kill router": lambda server: kill(router(server)),
+    "stop router": lambda server: stop(router(server)),
+    "hang of rank 0": _order("hang", 0),
+    **{f"{kind} of rank 0": _order(kind, 0) for kind in WRONG_ANSWERS},
+    **{f"{kind} of rank 1": _order(kind, 1) for kind in ("differ", "epoch")},
+}

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -23,11 +23,12 @@ _START_TIMEOUT_S = 90.0
 class Launched:
     """`launcher` on a free port, with its run folder below `tmp`. Use as a context manager; leaving it kills."""
 
-    def __init__(self, tmp: Path, *flags: str, cwd: Path | None = None) -> None:
+    def __init__(self, tmp: Path, *flags: str, cwd: Path | None = None, under: Sequence[str] = ()) -> None:
+        """`under` is a command that runs another, like `unshare`."""
         self.tmp = tmp
         self.stderr = ""
         self.address: tuple[str, int] | None = None
-        command = [str(_COMMAND), "--port=0", "--device=cpu", *flags]
+        command = [*under, str(_COMMAND), "--port=0", "--device=cpu", *flags]
         environment = {**os.environ, "TMPDIR": str(tmp), "HF_HUB_OFFLINE": "1", "HOSTNAME": "some-machine"}
         self.process = subprocess.Popen(
             command, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -119,10 +120,14 @@ def arguments(pid: int) -> list[str]:
 
 
 def events(response: http.client.HTTPResponse) -> Iterator[str]:
-    """The data of each server-sent event as it comes."""
-    for line in response:
-        if line.startswith(b"data:"):
-            yield line.removeprefix(b"data:").strip().decode()
+    """The data of each server-sent event as it comes; raises IncompleteRead if the body is cut off."""
+    rest = b""
+    # Reading by lines would take a body that breaks off for one that ends.
+    while part := response.read1():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line.removeprefix(b"data:").strip().decode()
 
 
 def wait_until(done: Callable[[], object], timeout_s: float) -> None:

@@ -16,7 +16,7 @@ _SPECIAL = ["<s>", "</s>"]
 _TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 
 
-def make_model(folder: Path) -> Path:
+def make_model(folder: Path, max_len: int = MAX_LEN) -> Path:
     """Write the model and its tokenizer."""
     tokenizer = _tokenizer()
     config = LlamaConfig(
@@ -26,7 +26,7 @@ def make_model(folder: Path) -> Path:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=MAX_LEN,
+        max_position_embeddings=max_len,
         # Wide enough that the best token is best by far, whoever adds up the products.
         initializer_range=0.3,
         bos_token_id=tokenizer.token_to_id("<s>"),

@@ -1,4 +1,4 @@
-"""The oracle: clients that keep a ledger of what they were told, and the invariants I1 to I10 checked against it.
+"""The oracle: the invariants I1 to I10, checked against the ledgers of clients.
 
 I1 every request ends once, explicitly. I2 the server counts what its clients saw. I3 at rest no KV block is held.
 I4 what was completed is what the request gets alone; what was cut short is a beginning of it. I5 a canary in each
@@ -6,114 +6,20 @@ prompt appears nowhere else. I6 nothing is left after the end. I7 ready means an
 within bounds. I9 work goes on and is drained. I10 metrics add up.
 """
 
-import http.client
 import json
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from e2e.launched import Launched, events, wait_until
+from e2e.clients import BROKEN, COMPLETE, DRAIN_S, ERROR, LEFT, Load, Record
+from e2e.launched import Launched, wait_until
 
 # A machine that compiles and trains at the same time is given more time; the figures that count are measured on a
 # quiet one, with 1.
 SLACK = float(os.environ.get("PENSTOCK_SLACK", "4"))
 READY_ANSWER_S = 2.0
-DRAIN_S = 120.0
-
-COMPLETE, ERROR, LEFT, BROKEN = "complete", "error", "left", "broken"
-
-
-@dataclass
-class Record:
-    """One request and all that its client saw."""
-
-    body: dict[str, Any]
-    canary: str
-    tokens: list[int] = field(default_factory=list)
-    text: str = ""
-    error: dict[str, Any] | None = None
-    ends: list[str] = field(default_factory=list)
-
-    @property
-    def end(self) -> str | None:
-        return self.ends[0] if self.ends else None
-
-
-class Load:
-    """Requests that run at the same time, each on a connection of its own."""
-
-    def __init__(self, server: Launched, bodies: Sequence[dict[str, Any]], leave_after: int = 0) -> None:
-        self.server = server
-        self.records = [Record(body, _canary(body)) for body in bodies]
-        self._leave_after = leave_after
-        self._threads = [threading.Thread(target=self._run, args=(record,)) for record in self.records]
-        for thread in self._threads:
-            thread.start()
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(len(record.tokens) for record in self.records)
-
-    def wait_for_tokens(self, count: int) -> None:
-        wait_until(lambda: self.num_tokens >= count or not self.is_running(), DRAIN_S)
-
-    def is_running(self) -> bool:
-        return any(thread.is_alive() for thread in self._threads)
-
-    def finish(self) -> list[Record]:
-        """Every client's record, when all have ended (I9)."""
-        deadline = time.monotonic() + DRAIN_S
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        assert not self.is_running(), f"I9: not drained after {DRAIN_S} s: {self.records}"
-        return self.records
-
-    def _run(self, record: Record) -> None:
-        try:
-            self._read(record)
-        except (OSError, http.client.HTTPException):
-            record.ends.append(BROKEN)
-
-    def _read(self, record: Record) -> None:
-        with self.server.request("POST", "/generate_stream", record.body, DRAIN_S) as response:
-            if response.status != 200:
-                record.error = json.loads(response.read())
-                record.ends.append(ERROR)
-                return
-            for data in events(response):
-                self._take(record, json.loads(data))
-                if self._leave_after and len(record.tokens) >= self._leave_after:
-                    record.ends.append(LEFT)
-                    return
-        if not record.ends:
-            record.ends.append(BROKEN)
-
-    def _take(self, record: Record, event: dict[str, Any]) -> None:
-        if "error" in event:
-            record.error = event
-            record.ends.append(ERROR)
-            return
-        record.tokens.append(event["token"]["id"])
-        if event["generated_text"] is not None:
-            record.text = event["generated_text"]
-            record.ends.append(COMPLETE)
-
-
-def make_body(number: int, max_new_tokens: int, seed: int | None = None) -> dict[str, Any]:
-    """A request with a canary of its own; drawn at random with a seed, else greedy."""
-    sampling = {} if seed is None else {"do_sample": True, "temperature": 0.8, "seed": seed}
-    return {
-        "inputs": f"canary-{number:06x} once upon a time",
-        "parameters": {"max_new_tokens": max_new_tokens, **sampling},
-    }
-
-
-def _canary(body: dict[str, Any]) -> str:
-    return str(body["inputs"]).split(" ", 1)[0]
 
 
 class Oracle:
@@ -158,11 +64,14 @@ class Oracle:
                 assert record.error
                 assert record.error["error_type"] in expected_errors, f"I1: {record}"
 
+    def is_right(self, record: Record) -> bool:
+        """Whether its tokens are those that it gets alone, or the first of them if it was cut short."""
+        alone = self._alone[json.dumps(record.body)]
+        return record.tokens == (alone if record.end == COMPLETE else alone[: len(record.tokens)])
+
     def _check_tokens(self, records: Sequence[Record]) -> None:
         for record in records:
-            alone = self._alone[json.dumps(record.body)]
-            expected = alone if record.end == COMPLETE else alone[: len(record.tokens)]
-            assert record.tokens == expected, f"I4: {record} instead of {expected}"
+            assert self.is_right(record), f"I4: {record} instead of {self._alone[json.dumps(record.body)]}"
 
     def _check_canaries(self, records: Sequence[Record]) -> None:
         for record in records:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from e2e import faults
+from e2e.clients import BROKEN, COMPLETE, ERROR, Load, make_body
 from e2e.conftest import Launch
 from e2e.faults import CRASH_CHAR, MAX_CONCURRENT, SLOW_CHAR, SLOW_S, WRONG_ANSWERS
 from e2e.launched import Launched, events
-from e2e.oracle import BROKEN, COMPLETE, ERROR, SLACK, Load, Oracle, make_body
+from e2e.oracle import SLACK, Oracle
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -46,13 +47,9 @@ def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def _restarts(server: Launched) -> int:
-    return int(json.loads(server.get("/stats")[1])["restarts"])
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_streams_go_on_when_a_rank_is_killed(server: Launched, oracle: Oracle, rank: int) -> None:
-    before, ranks = _restarts(server), [faults.shard(server, 0), faults.shard(server, 1)]
+    before, ranks = faults.restarts(server), [faults.shard(server, 0), faults.shard(server, 1)]
     load = Load(server, BODIES)
     load.wait_for_tokens(NUM_STREAMS * 5)
     faults.kill(ranks[rank])
@@ -61,7 +58,7 @@ def test_streams_go_on_when_a_rank_is_killed(server: Launched, oracle: Oracle, r
     gone_s = faults.time_until(lambda: all(map(faults.is_gone, ranks)), 1.0 * SLACK)
     back_s = faults.wait_until_ready(server)
     oracle.check(load.finish())
-    assert _restarts(server) == before + 1
+    assert faults.restarts(server) == before + 1
     assert f"shard {rank} ended (signal 9, SIGKILL), restarting" in server.stderr
     _say(f"kill -9: unready {unready_s:.2f} s, old ranks gone {gone_s:.2f} s, back {back_s:.1f} s")
 
@@ -96,7 +93,7 @@ def test_a_killed_router_is_back_without_loading_the_model(server: Launched, ora
 
 
 def test_a_request_that_crashes_the_shards_fails_alone(server: Launched, oracle: Oracle) -> None:
-    before = _restarts(server)
+    before = faults.restarts(server)
     load = Load(server, BODIES)
     load.wait_for_tokens(NUM_STREAMS * 2)
     body = {"inputs": f"poison {CRASH_CHAR}", "parameters": {"max_new_tokens": 5}}
@@ -108,23 +105,23 @@ def test_a_request_that_crashes_the_shards_fails_alone(server: Launched, oracle:
     }
     records = load.finish()
     assert {record.end for record in records} == {COMPLETE}
-    assert _restarts(server) == before + 2
+    assert faults.restarts(server) == before + 2
     poison.tokens, poison.body = [], BODIES[0]
     oracle.check([*records, poison], expected_errors=["generation"])
 
 
 @pytest.mark.parametrize(("kind", "rank"), [*((kind, 0) for kind in WRONG_ANSWERS), ("differ", 1)])
 def test_no_wrong_token_reaches_a_client(server: Launched, oracle: Oracle, kind: str, rank: int) -> None:
-    before = _restarts(server)
+    before = faults.restarts(server)
     load = Load(server, BODIES)
     load.wait_for_tokens(NUM_STREAMS * 5)
     faults.order(server, kind, rank)
     oracle.check(load.finish())
-    assert _restarts(server) == before + 1
+    assert faults.restarts(server) == before + 1
 
 
 def test_a_long_step_is_no_reason_to_be_unready(server: Launched, oracle: Oracle) -> None:
-    before = _restarts(server)
+    before = faults.restarts(server)
     body = {"inputs": f"slow {SLOW_CHAR}", "parameters": {"max_new_tokens": 2}}
     load = Load(server, [body])
     begun = time.monotonic()
@@ -133,7 +130,7 @@ def test_a_long_step_is_no_reason_to_be_unready(server: Launched, oracle: Oracle
         time.sleep(0.02)
     assert time.monotonic() - begun > SLOW_S
     assert load.records[0].ends == [COMPLETE]
-    assert _restarts(server) == before
+    assert faults.restarts(server) == before
 
 
 def test_a_step_that_never_ends_is_cut_off(server: Launched, oracle: Oracle) -> None:

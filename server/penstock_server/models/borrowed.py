@@ -71,6 +71,8 @@ class BorrowedModel(nn.Module):
     """The model of transformers behind the two calls that the engine makes."""
 
     abilities: tuple[str, ...] = ("transformers",)
+    # What other people's code asks of the host between two ops is not ours to say.
+    capturable = False
 
     def __init__(self, model: Any, facts: BorrowedFacts, dtype: torch.dtype) -> None:
         super().__init__()

@@ -1,0 +1,114 @@
+"""What the machine runs out of: file descriptors, disk, memory."""
+
+import resource
+import socket
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from subprocess import run
+
+from e2e import faults
+from e2e.clients import COMPLETE, Load, Record, make_body
+from e2e.faults import MAX_CONCURRENT
+from e2e.launched import Launched
+from e2e.oracle import Oracle
+
+from benchmarks.figure import Figure
+from benchmarks.reliability import served
+from benchmarks.reliability.memory import num_files
+
+_NUM_STREAMS = 8
+_BODIES = [make_body(5000 + number, 150, number or None) for number in range(_NUM_STREAMS)]
+_SPARE_FILES = 4
+_PATIENCE_S = 60.0
+_DISK = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=1m tmpfs RUN && exec "$@"', "sh")
+
+
+def measure() -> list[Figure]:
+    """Streams that run meanwhile must complete with their own tokens."""
+    figures: list[Figure] = []
+    with served.tiny() as server:
+        oracle = Oracle(server, MAX_CONCURRENT)
+        oracle.learn(_BODIES)
+        figures += [_out_of_files(server, oracle), _out_of_memory(server, oracle)]
+    return [*figures, *_out_of_disk()]
+
+
+def _out_of_files(server: Launched, oracle: Oracle) -> Figure:
+    """Connections take the last descriptor of the router; those that run go on, the next are served when some go."""
+    oracle.begin()
+    pid = faults.router(server)
+    load = _load(server)
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (num_files(pid) + _SPARE_FILES, limits[1]))
+    assert server.address
+    with ExitStack() as stack:
+        for _ in range(10 * _SPARE_FILES):
+            stack.enter_context(socket.create_connection(server.address, timeout=10))
+        time.sleep(1)
+        records = load.finish()
+    back_s = faults.wait_until_ready(server)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    oracle.check(records)
+    return _went_on("no file descriptors", records, f"ready {back_s:.2f} s after some were free")
+
+
+def _out_of_memory(server: Launched, oracle: Oracle) -> Figure:
+    """A shard may not take a page more than it has, then is killed as the kernel would."""
+    oracle.begin()
+    pid, restarts = faults.shard(server, 1), faults.restarts(server)
+    load = _load(server)
+    resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    time.sleep(1)
+    # That the system kills is what ends it where there is an OOM killer; here it may have ended of itself.
+    with suppress(ProcessLookupError):
+        faults.kill(pid)
+    back_s = faults.time_until(lambda: faults.restarts(server) > restarts, _PATIENCE_S)
+    back_s += faults.wait_until_ready(server)
+    records = load.finish()
+    oracle.check(records)
+    return _went_on("a shard out of memory", records, f"ready again {back_s:.1f} s later")
+
+
+def _out_of_disk() -> list[Figure]:
+    """The folder of sockets is full; a rank is killed, and comes back when there is room."""
+    if run([*_DISK[:4], "mount -t tmpfs none /mnt", "sh"], capture_output=True, check=False).returncode:
+        print("full disk: not measured, mounting is not permitted", flush=True)
+        return []
+    with served.tiny(under=_DISK) as server:
+        oracle = Oracle(server, MAX_CONCURRENT)
+        oracle.learn(_BODIES)
+        # The folder as the server sees it: its mount is its own.
+        filler = Path(f"/proc/{server.process.pid}/root{server.tmp}/filler")
+        with suppress(OSError):
+            filler.write_bytes(bytes(2 << 20))
+        served_full = _went_on(
+            "full disk", _finish(_load(server), oracle), "requests while nothing can be written"
+        )
+        load = _load(server)
+        faults.kill(faults.shard(server, 0))
+        time.sleep(5)
+        filler.unlink()
+        begun = time.monotonic()
+        faults.wait_until_ready(server)
+        records = _finish(load, oracle)
+        back_s = time.monotonic() - begun
+    note = f"a rank was killed on it 5 s before there was room again; {back_s:.1f} s later all were done"
+    return [served_full, _went_on("full disk, and a rank killed", records, note)]
+
+
+def _load(server: Launched) -> Load:
+    load = Load(server, _BODIES)
+    load.wait_for_tokens(_NUM_STREAMS * 5)
+    return load
+
+
+def _finish(load: Load, oracle: Oracle) -> list[Record]:
+    records = load.finish()
+    oracle.check(records)
+    return records
+
+
+def _went_on(name: str, records: list[Record], note: str) -> Figure:
+    complete = sum(record.end == COMPLETE for record in records)
+    return Figure(f"{name}: streams that complete", complete, at_least=_NUM_STREAMS, note=note)
