@@ -323,6 +323,7 @@ async fn health_is_well_until_the_shards_are_lost() {
         assert_eq!(server.get("/health/live").await.status, StatusCode::OK);
         let stats = server.get("/stats").await.json();
         assert_eq!((&stats["status"], &stats["restarts"]), (&json!("restarting"), &json!(0)));
+        assert_eq!(server.metric("tgi_batch_inference_failure{method=\"decode\"}").await, 1.0);
         server.control.come_back_changed();
     };
     let failed = tokio::join!(running, look_around).0;
