@@ -95,8 +95,9 @@ def _timed(run: Any, device: str) -> float:
 def load(folder: Path, device: str, num_slots: int, max_len: int) -> Engine:
     """The engine of a shard with noise for weights."""
     config = ServerConfig(
-        model_path=folder, load_format="dummy", model_impl="native", uds_path=folder / "unused.sock",
-        dtype="auto", device=device, threads=None, batch_invariant=False, json_output=False, parent_pipe_fd=None,
+        model_path=folder, tokenizer_path=folder / "tokenizer.json", generation_config="none",
+        load_format="dummy", model_impl="native", uds_path=folder / "unused.sock", dtype="auto",
+        device=device, threads=None, batch_invariant=False, json_output=False, parent_pipe_fd=None,
         group=GroupConfig(0, 1, None), cache=CacheConfig(max_len, None, num_slots, None, _BLOCK_SIZE),
         cuda=CudaConfig(),
     )  # fmt: skip

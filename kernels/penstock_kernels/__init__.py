@@ -4,12 +4,13 @@ Nothing here knows the server. Importing has no effects: no device is touched an
 """
 
 from penstock_kernels.activation import clamped_swiglu, gelu_mul, silu_mul
+from penstock_kernels.attention_spans import AttentionSpans, DecodeSpans
 from penstock_kernels.embedding import embedding
 from penstock_kernels.grouped_mlp import grouped_mlp
 from penstock_kernels.linear import linear
 from penstock_kernels.noise import gumbel, uniform
 from penstock_kernels.norm import layer_norm, rms_norm
-from penstock_kernels.paged_attention import AttentionSpans, DecodeSpans, decode_attention, paged_attention
+from penstock_kernels.paged_attention import decode_attention, paged_attention
 from penstock_kernels.rotary import apply_rotary, rotate_and_store
 from penstock_kernels.route import Routes, route
 from penstock_kernels.sampling import (

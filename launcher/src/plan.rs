@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use penstock_router::config::RouterConfig;
 use thiserror::Error;
 
-use crate::args::{Args, Device};
+use crate::args::{Args, Device, name_of};
 use crate::argv;
 use crate::hardware::Hardware;
+use crate::resolve::Resolved;
 use crate::supervisor::ProcessId;
 
 /// The name of the model that is served when none is named.
@@ -43,8 +44,8 @@ pub struct Places {
     pub router: PathBuf,
     /// The private folder of this run.
     pub run_dir: PathBuf,
-    /// Local folder of the model.
-    pub model_path: PathBuf,
+    /// The model.
+    pub model: Resolved,
     /// Read end of a pipe that closes when the launcher is gone.
     pub parent_pipe_fd: i32,
 }
@@ -194,7 +195,8 @@ fn describe(device: Device, num_shards: u32) -> String {
 fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessSpec {
     let config = RouterConfig {
         model_id: args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned()),
-        model_path: places.model_path.clone(),
+        model_path: places.model.folder.clone(),
+        tokenizer_path: Some(places.model.tokenizer.clone()),
         shard_sockets,
         supervised: true,
         router_restarts: 0,
@@ -234,16 +236,18 @@ impl Group<'_> {
     }
 
     fn flags(&self, rank: usize, socket: &Path) -> Vec<String> {
-        let (limits, shards) = (&self.args.router.limits, &self.args.shards);
+        let (model, limits, shards) = (&self.args.model, &self.args.router.limits, &self.args.shards);
         let device = if self.device == Device::Cuda { "cuda" } else { "cpu" };
         let given = [
-            ("model-path", Some(self.places.model_path.display().to_string())),
-            ("load-format", Some(self.args.model.load_format.to_string())),
-            ("model-impl", Some(self.args.model.model_impl.to_string())),
+            ("model-path", Some(self.places.model.folder.display().to_string())),
+            ("tokenizer-path", Some(self.places.model.tokenizer.display().to_string())),
+            ("load-format", Some(name_of(&model.load_format))),
+            ("model-impl", Some(name_of(&model.model_impl))),
+            ("generation-config", Some(name_of(&model.generation_config))),
             ("uds-path", Some(socket.display().to_string())),
             ("rank", Some(rank.to_string())),
             ("world-size", Some(self.num_shards.to_string())),
-            ("dtype", self.args.model.dtype.map(|dtype| dtype.to_string())),
+            ("dtype", model.dtype.as_ref().map(name_of)),
             ("device", Some(device.to_owned())),
             ("max-sequence-len", limits.max_total_tokens.map(|tokens| tokens.to_string())),
             ("max-step-tokens", limits.max_batch_prefill_tokens.map(|tokens| tokens.to_string())),
@@ -288,7 +292,7 @@ mod tests {
             python: "/venv/bin/python".into(),
             router: "/venv/bin/penstock-router".into(),
             run_dir: "/tmp/penstock-x".into(),
-            model_path: "/models/m".into(),
+            model: Resolved { folder: "/models/m".into(), tokenizer: "/models/m/tokenizer.json".into() },
             parent_pipe_fd: 7,
         }
     }

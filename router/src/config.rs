@@ -20,6 +20,11 @@ pub struct RouterConfig {
     #[arg(long)]
     pub model_path: PathBuf,
 
+    /// The model's tokenizer.json, if it is not in its folder
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokenizer_path: Option<PathBuf>,
+
     /// Unix sockets of the shards, rank 0 first
     #[arg(long, required = true, num_args = 1..)]
     pub shard_sockets: Vec<PathBuf>,
@@ -37,6 +42,13 @@ pub struct RouterConfig {
     #[command(flatten)]
     #[serde(flatten)]
     pub options: RouterOptions,
+}
+
+impl RouterConfig {
+    /// Where the tokenizer is.
+    pub fn tokenizer_file(&self) -> PathBuf {
+        self.tokenizer_path.clone().unwrap_or_else(|| self.model_path.join("tokenizer.json"))
+    }
 }
 
 /// Settings that a user of the launcher may give.

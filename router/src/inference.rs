@@ -54,6 +54,9 @@ impl AppState {
         let grammar = parameters.grammar.take();
         // Adapters are models by another name, and there are none beside the served one.
         self.check_model(parameters.adapter_id.take().as_deref())?;
+        if let Some(defaults) = &self.engine.facts().generation_defaults {
+            parameters = parameters.with_defaults(defaults);
+        }
         let checked = check(parameters, &self.limits)?;
         let encoded = self.encode(prompt, grammar, &checked, dialect).await?;
         let mut request = checked.fit(encoded.tokens, &self.limits)?;

@@ -176,7 +176,7 @@ async fn build(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppState, S
     let options = &config.options;
     let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
     let cors = cors::layer(&options.cors_allow_origin)?;
-    let tokenizer = Tokenizer::load(&config.model_path, options.validation_workers)?;
+    let tokenizer = Tokenizer::load(config.tokenizer_file(), options.validation_workers)?;
     let engine = ShardedEngine::connect(connect_options(config)).await?;
     let facts = engine.facts().clone();
     let vocabulary = tokenizer.vocabulary();

@@ -1,6 +1,7 @@
 //! What a request asks for, checked: every number by name against its limit before anything is allocated for it. Pure:
 //! first [`check`], then, when the prompt is tokens, [`Checked::fit`].
 
+mod defaults;
 mod dialect;
 mod sampling;
 mod scheduling;

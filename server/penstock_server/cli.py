@@ -57,7 +57,9 @@ def _serve(config: ServerConfig) -> int:
     # Pure Python, so that a wrong folder is refused in milliseconds, before torch is imported.
     with log.stage(logger, "config"):
         unix_socket.prepare(config.uds_path)
-        folder = open_folder(config.model_path, config.load_format, config.model_impl)
+        folder = open_folder(
+            config.model_path, config.load_format, config.model_impl, config.generation_config
+        )
     _wait_asleep()
     with log.stage(logger, "import"):
         from penstock_server.server import serve
@@ -90,8 +92,10 @@ def parse(argv: list[str]) -> ServerConfig:
 def _config(flags: argparse.Namespace) -> ServerConfig:
     return ServerConfig(
         model_path=flags.model_path,
+        tokenizer_path=flags.tokenizer_path or flags.model_path / "tokenizer.json",
         load_format=flags.load_format,
         model_impl=flags.model_impl,
+        generation_config=flags.generation_config,
         uds_path=flags.uds_path,
         dtype=flags.dtype,
         device=flags.device,
@@ -142,10 +146,13 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--version", action="version", version=__version__)
     add("--model-path", type=Path, required=True, help="local folder with config.json and safetensors")
+    add("--tokenizer-path", type=Path, help="tokenizer.json; default: that of the model's folder")
     add("--load-format", choices=("safetensors", "dummy"), default="safetensors",
         help="dummy: weights are noise and none are read, for measuring")  # fmt: skip
     add("--model-impl", choices=("auto", "native", "transformers"), default="auto",
         help="whose modelling code computes; auto: our own where it knows the family")  # fmt: skip
+    add("--generation-config", choices=("auto", "none"), default="auto",
+        help="auto: requests that do not say how to sample do as generation_config.json has it")  # fmt: skip
     add("--uds-path", type=Path, required=True, help="Unix socket this rank serves on")
     add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")
     add("--world-size", type=_positive, default=1, help="size of the tensor-parallel group")

@@ -17,6 +17,10 @@ LoadFormat = Literal["safetensors", "dummy"]
 ModelImpl = Literal["auto", "native", "transformers"]
 
 
+# Whether requests sample as the model's makers have it where they do not say how.
+GenerationConfig = Literal["auto", "none"]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
     """This shard's place in its tensor-parallel group."""
@@ -57,8 +61,10 @@ class ServerConfig:
     """Everything the command line says."""
 
     model_path: Path
+    tokenizer_path: Path
     load_format: LoadFormat
     model_impl: ModelImpl
+    generation_config: GenerationConfig
     uds_path: Path
     dtype: str
     device: str

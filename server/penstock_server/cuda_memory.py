@@ -65,7 +65,7 @@ def _trial_engine(
     enough = replace(limits, num_blocks=sum(-(-length // limits.block_size) for length in lens))
     cache = KVCache(model.cache_shape, enough.num_blocks + 1, enough.block_size, model.dtype, device)
     slots = Slots(enough, grammars, device)
-    return Engine(model, cache, slots, group, describe(slots, model, device, group))
+    return Engine(model, cache, slots, group, describe(slots, model, None, device, group))
 
 
 def largest_plan(limits: Limits) -> Plan:

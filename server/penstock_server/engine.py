@@ -12,6 +12,7 @@ from penstock_server.checks import Limits
 from penstock_server.config import MAX_TOP_LOGPROBS
 from penstock_server.decode_graphs import DecodeGraphs
 from penstock_server.distributed import Group
+from penstock_server.generation_config import GenerationDefaults
 from penstock_server.kv_cache import KVCache
 from penstock_server.model import Model
 from penstock_server.models.spec import ModelFacts
@@ -37,6 +38,7 @@ class Description:
     world_size: int
     max_top_logprobs: int
     abilities: tuple[str, ...]
+    generation: GenerationDefaults | None
 
 
 class Engine:
@@ -157,7 +159,9 @@ class Engine:
         self.clear()
 
 
-def describe(slots: Slots, model: Model, device: torch.device, group: Group) -> Description:
+def describe(
+    slots: Slots, model: Model, generation: GenerationDefaults | None, device: torch.device, group: Group
+) -> Description:
     """The facts of a built engine."""
     return Description(
         spec=model.facts,
@@ -172,6 +176,7 @@ def describe(slots: Slots, model: Model, device: torch.device, group: Group) -> 
             *(["grammar"] if slots.grammars.available else []),
             *model.abilities,
         ),
+        generation=generation,
     )
 
 

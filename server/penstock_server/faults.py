@@ -70,7 +70,9 @@ class FaultyEngine(Engine):
     """An engine that fails as it was told to."""
 
     def __init__(self, engine: Engine, faults: Faults) -> None:
-        super().__init__(engine.model, engine.cache, engine.slots, engine.group, engine.description)
+        super().__init__(
+            engine.model, engine.cache, engine.slots, engine.group, engine.description, engine.graphs
+        )
         self._faults = faults
 
     def launch(self, plan: Plan) -> PendingOutcome:

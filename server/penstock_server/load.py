@@ -22,6 +22,7 @@ from penstock_server.log import stage
 from penstock_server.model import Model
 from penstock_server.model_folder import ModelFolder
 from penstock_server.models.decoder import Decoder
+from penstock_server.models.spec import ModelFacts
 from penstock_server.slots import Slots
 from penstock_server.weights import fill_with_noise, load_weights
 
@@ -47,7 +48,7 @@ def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
     with stage(logger, "weights"):
         placement = Placement(group, dtype, config.batch_invariant)
         model = _allocating("the weights", _model, config, folder, placement, device)
-    grammars = Grammars(config.model_path, model.facts.vocab_size, model.facts.eos_token_ids)
+    grammars = Grammars(config.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
     limits = _limits(config, model, group, grammars, device)
     # One block more, for what the spare row writes.
     sizes = (limits.num_blocks + 1, limits.block_size, dtype, device, config.cache.is_poisoned)
@@ -55,7 +56,9 @@ def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
     slots = Slots(limits, grammars, device, config.batch_invariant)
     graph_sizes = _graph_sizes(config, model, device)
     graphs = DecodeGraphs(model, cache, slots, graph_sizes) if graph_sizes else None
-    engine = Engine(model, cache, slots, group, describe(slots, model, device, group), graphs)
+    engine = Engine(
+        model, cache, slots, group, describe(slots, model, folder.generation, device, group), graphs
+    )
     if graphs is not None:
         with stage(logger, "graphs"):
             graphs.capture()
@@ -154,7 +157,15 @@ def _limits(
         limits = replace(limits, num_blocks=min(limits.num_slots * limits.max_blocks, affordable))
     # All ranks must agree, and each sees its own free memory.
     num_blocks = min(numbers[0] for numbers in group.gather_numbers(limits.num_blocks))
-    return _fitting(replace(limits, num_blocks=num_blocks), is_asked=cache.max_sequence_len is not None)
+    return _fitting(replace(limits, num_blocks=num_blocks), facts, cache.max_sequence_len is not None)
+
+
+def _positions_needed(facts: ModelFacts, limits: Limits) -> int:
+    """Of the cache, for one sequence. Blocks behind the window of a model are given back while it runs."""
+    if facts.attention_window is None:
+        return limits.max_sequence_len
+    num_seen = -(-(facts.attention_window - 1) // limits.block_size) + 1
+    return min(limits.max_sequence_len, num_seen * limits.block_size)
 
 
 def _budget_bytes(
@@ -167,10 +178,10 @@ def _budget_bytes(
     return _allocating("the largest step (see --max-step-tokens)", cache_budget_bytes, *arguments)
 
 
-def _fitting(limits: Limits, is_asked: bool) -> Limits:
+def _fitting(limits: Limits, facts: ModelFacts, is_asked: bool) -> Limits:
     """Sequences no longer than the cache holds; an error where the length was asked for."""
     positions = limits.num_blocks * limits.block_size
-    if positions >= limits.max_sequence_len:
+    if positions >= _positions_needed(facts, limits):
         return limits
     if is_asked or positions < limits.block_size:
         raise StartError(

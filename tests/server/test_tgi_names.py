@@ -1,4 +1,4 @@
-"""`text-generation-server`, the third name of TGI: what it hands to the resolver, and what it refuses."""
+"""`text-generation-server`, the third name of TGI: what it hands to the launcher, and what it refuses."""
 
 import os
 import shutil
@@ -12,10 +12,10 @@ SCRIPT = Path(__file__).parents[2] / "launcher" / "data" / "scripts" / "text-gen
 
 @pytest.fixture
 def command(tmp_path: Path) -> Path:
-    """The script as it is installed, beside an interpreter that tells what it was asked."""
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\nfor argument in "$@"; do echo "$argument"; done\n')
-    os.chmod(python, 0o755)
+    """The script as it is installed, beside a launcher that tells what it was asked."""
+    launcher = tmp_path / "launcher"
+    launcher.write_text('#!/bin/sh\nfor argument in "$@"; do echo "$argument"; done\n')
+    os.chmod(launcher, 0o755)
     return Path(shutil.copy(SCRIPT, tmp_path))
 
 
@@ -33,12 +33,12 @@ def run(command: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         (["--logger-level=DEBUG", "a folder", "--trust-remote-code"], ["--", "a folder"]),
     ],
 )
-def test_a_model_is_downloaded_by_the_resolver(
+def test_a_model_is_downloaded_by_the_launcher(
     command: Path, arguments: list[str], resolved: list[str]
 ) -> None:
     done = run(command, "download-weights", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["-P", "-m", "penstock_server.resolve", *resolved]
+    assert done.stdout.splitlines() == ["download", *resolved]
 
 
 @pytest.mark.parametrize(

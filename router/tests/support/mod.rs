@@ -4,3 +4,4 @@
 pub mod fake_engine;
 pub mod fake_shard;
 pub mod server;
+pub mod world;

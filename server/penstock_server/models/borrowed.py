@@ -41,6 +41,8 @@ class BorrowedFacts:
     vocab_size: int
     max_sequence_len: int
     eos_token_ids: tuple[int, ...]
+    # Which layers see what is known to its own code only.
+    attention_window: int | None = None
 
 
 class GivenHidden(nn.Module):

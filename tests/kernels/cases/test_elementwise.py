@@ -17,6 +17,7 @@ from penstock_kernels import (
     store_kv,
     write_runs,
 )
+from penstock_kernels.destination import Destination
 
 
 def _double(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
@@ -119,16 +120,9 @@ def test_rotate_and_store(
     exact = [cache.double() for cache in caches]
     slots = torch.randperm(48, device=device)[:num_tokens]
     query = rotate_and_store(heads, cos, sin, caches[0], caches[1], slots, weight, 1e-6)
-    expected = reference.rotate_and_store(
-        heads.double(),
-        cos.double(),
-        sin.double(),
-        exact[0],
-        exact[1],
-        slots,
-        None if weight is None else weight.double(),
-        1e-6,
-    )
+    norm = None if weight is None else (weight.double(), 1e-6)
+    target = Destination(exact[0], exact[1], slots)
+    expected = reference.rotate_and_store(heads.double(), cos.double(), sin.double(), norm, target)
     assert_close(query, expected)
     assert_close(caches[0], exact[0])
     assert torch.equal(caches[1].double(), exact[1])
