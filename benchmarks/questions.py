@@ -8,6 +8,7 @@ from benchmarks import rust
 from benchmarks.figure import Figure
 from benchmarks.reliability import availability, battery, soak
 from benchmarks.serving import decoding, interference, loading, prefix_cache, startup, throughput
+from benchmarks.serving import interference, masks, prefix_cache, startup, throughput
 
 
 class Question(NamedTuple):
@@ -27,6 +28,7 @@ def questions(minutes: float = 3.0) -> list[Question]:
         Question("loading", loading.TITLE, loading.measure),
         Question("prefix_cache", prefix_cache.TITLE, prefix_cache.measure),
         Question("interference", interference.TITLE, interference.measure),
+        Question("masks", masks.TITLE, masks.measure),
         Question(
             "router",
             "What the router adds: request to first event, over a shard that answers at once",
