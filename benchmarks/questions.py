@@ -7,8 +7,7 @@ from typing import NamedTuple
 from benchmarks import rust
 from benchmarks.figure import Figure
 from benchmarks.reliability import availability, battery, soak
-from benchmarks.serving import decoding, interference, loading, prefix_cache, startup, throughput
-from benchmarks.serving import interference, masks, prefix_cache, startup, throughput
+from benchmarks.serving import decoding, interference, loading, masks, prefix_cache, startup, throughput
 
 
 class Question(NamedTuple):

@@ -28,13 +28,13 @@ def make(folder: Path, tokenizer: Tokenizer | None = None) -> Path:
     )
     torch.manual_seed(7)
     LlamaForCausalLM(config).save_pretrained(folder)
-    save_tokenizer(folder)
+    save_tokenizer(folder, tokenizer)
     return folder
 
 
-def save_tokenizer(folder: Path) -> None:
+def save_tokenizer(folder: Path, tokenizer: Tokenizer | None = None) -> None:
     """Tokens that the vocabulary of a larger model has beyond these are no text."""
-    _tokenizer().save(str(folder / "tokenizer.json"))
+    tokenizer = tokenizer or _tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": CONTEXT_LEN}))
 
