@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use penstock_router::auth::{ApiKeyError, ApiKeys};
+use penstock_router::http_server::tls::TlsError;
 
 use crate::args::Args;
 use crate::console::Console;
@@ -73,8 +74,10 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     }
     let port = Port::reserve(&args.router)?;
     let keys = ApiKeys::load(&args.router.api_key, args.router.api_key_file.as_deref())?;
+    // Rather now than when the model is loaded.
+    args.router.tls_files().map(|files| files.acceptor()).transpose()?;
     let name = args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned());
-    let mut reporter = Reporter::new(console.clone(), name, launched);
+    let mut reporter = Reporter::new(console.clone(), name, args.router.scheme(), launched);
 
     let parent_pipe = ParentPipe::new().context("cannot make a pipe")?;
     let model_path = tokio::select! {
@@ -115,6 +118,7 @@ fn is_wrong_usage(error: &anyhow::Error) -> bool {
     error.is::<PlanError>()
         || error.is::<PortTaken>()
         || error.is::<ApiKeyError>()
+        || error.is::<TlsError>()
         || error.is::<NotSupported>()
 }
 

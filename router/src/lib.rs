@@ -96,6 +96,8 @@ pub enum ServeError {
     #[error(transparent)]
     Cors(#[from] cors::CorsError),
     #[error(transparent)]
+    Tls(#[from] http_server::tls::TlsError),
+    #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     #[error(transparent)]
     ChatFormat(#[from] ChatFormatError),
@@ -118,6 +120,7 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: Shutdown,
 ) -> Result<(), ServeError> {
+    let tls = config.options.tls_files().map(|files| files.acceptor()).transpose()?;
     let state = build(&config, &shutdown).await?;
     if config.supervised {
         tokio::spawn(supervised::report(state.engine.clone()));
@@ -130,9 +133,10 @@ pub async fn serve(
         reason
     };
     let (metrics, limits) = (state.metrics.clone(), config.options.limits.connections.clone());
+    let server = HttpServer::new(app::app(state), limits, shutdown.clone()).with_tls(tls);
     let serving = async {
         tokio::select! {
-            served = HttpServer::new(app::app(state), limits, shutdown.clone()).serve(listener) => served,
+            served = server.serve(listener) => served,
             () = keep_up(metrics) => Ok(()),
         }
     };

@@ -3,4 +3,5 @@
 
 pub mod fake_engine;
 pub mod fake_shard;
+pub mod listening;
 pub mod server;
