@@ -10,19 +10,24 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 
 use crate::app::AppState;
-use crate::auth::presented_key;
+use crate::auth::{KeyId, presented_key};
 
 /// A tenant. All requests without a key come from the same one, whose name is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Caller(pub Arc<str>);
+pub struct Caller {
+    /// Its name.
+    pub tenant: Arc<str>,
+    /// The key, if the server knows it.
+    pub key: Option<KeyId>,
+}
 
 /// Gives callers their names; they differ from one run of the server to the next.
 #[derive(Debug, Clone, Default)]
 pub struct CallerNames(RandomState);
 
 impl CallerNames {
-    fn name(&self, key: &[u8]) -> Caller {
-        Caller(format!("{:016x}", self.0.hash_one(key)).into())
+    fn name(&self, key: &[u8]) -> Arc<str> {
+        format!("{:016x}", self.0.hash_one(key)).into()
     }
 }
 
@@ -33,6 +38,10 @@ impl FromRequestParts<AppState> for Caller {
         // Other credentials than keys, which a proxy may have checked, tell callers apart just as well.
         let other = || parts.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
         let key = presented_key(&parts.headers).or_else(other).filter(|key| !key.is_empty());
-        Ok(key.map(|key| state.callers.name(key)).unwrap_or_default())
+        let key_id = parts.extensions.get::<KeyId>().copied();
+        let named =
+            key_id.and_then(|id| state.api_keys.tenant(id)).map(|name| state.callers.name(name.as_bytes()));
+        let tenant = named.or_else(|| key.map(|key| state.callers.name(key))).unwrap_or_default();
+        Ok(Self { tenant, key: key_id })
     }
 }

@@ -8,6 +8,7 @@ use crate::app::AppState;
 use crate::chat::{Conversation, EncodedChat, Message};
 use crate::error::Error;
 use crate::generation::EngineStatus;
+use crate::rate_limit::Counted;
 use crate::reply::{Constraint, ReplyFormat};
 use crate::scheduler::{Failure, Grammar, Refused};
 use crate::text_stream::{Generated, TextStream, TextStreamContext};
@@ -53,12 +54,16 @@ impl AppState {
         let dialect = parameters.dialect;
         let grammar = parameters.grammar.take();
         // Adapters are models by another name, and there are none beside the served one.
+        let key = parameters.hints.caller.key;
         self.check_model(parameters.adapter_id.take().as_deref())?;
         let checked = check(parameters, &self.limits)?;
         let encoded = self.encode(prompt, grammar, &checked, dialect).await?;
         let mut request = checked.fit(encoded.tokens, &self.limits)?;
         if let Some(grammar) = self.checked_grammar(encoded.constraint).await? {
             request = request.constrained(grammar, dialect)?;
+        }
+        if let Some(limit) = key.and_then(|key| self.api_keys.limit(key)) {
+            limit.take(Counted::Tokens, request.num_tokens())?;
         }
         let validation = started.elapsed();
         self.metrics.record_valid(validation, request.prompt.len(), request.max_new_tokens);

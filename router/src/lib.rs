@@ -5,7 +5,7 @@
 //!
 //! - [`config`]: everything that can be set, parsed once and passed down
 //! - [`http_server`]: connections and their limits
-//! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`cors`] for origins, [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
+//! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`rate_limit`] counts what they use, [`cors`] for origins, [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
 //! - [`tgi`], [`openai`], [`anthropic`], [`responses`], [`logprobs`], [`response_headers`]: the words of the families of clients
 //! - [`assistant`]: what the assistant says, in OpenAI's words
 //! - [`openapi`]: the document that describes all of it, from the table of routes and the types
@@ -48,6 +48,7 @@ pub mod metrics;
 pub mod openai;
 pub mod openapi;
 pub mod python_json;
+pub mod rate_limit;
 pub mod reply;
 pub mod response_headers;
 pub mod responses;
