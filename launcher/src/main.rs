@@ -34,7 +34,7 @@ use crate::plan::{DEMO_MODEL, Places, Plan, PlanError};
 use crate::port::{Port, PortTaken};
 use crate::report::Reporter;
 use crate::resolve::{AlreadyTold, resolve};
-use crate::runner::{Runner, StopSignals};
+use crate::runner::{Runner, Signals};
 use crate::supervisor::{Ending, Supervisor, Timeouts};
 use crate::tgi_flags::NotSupported;
 
@@ -62,7 +62,7 @@ async fn main() -> ExitCode {
 
 async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let launched = Instant::now();
-    let mut signals = StopSignals::new().context("cannot watch for signals")?;
+    let mut signals = Signals::new().context("cannot watch for signals")?;
     let (python, router) = (find_python()?, find_beside("penstock-router")?);
     let hardware = Hardware::detect();
     if args.process.print_environment {
@@ -82,7 +82,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let parent_pipe = ParentPipe::new().context("cannot make a pipe")?;
     let model_path = tokio::select! {
         path = resolve(&python, &args.model, &parent_pipe, console) => path?,
-        () = signals.recv() => return Ok(Ending::Stopped),
+        () = signals.stop.recv() => return Ok(Ending::Stopped),
     };
     reporter.stage(&format!("Penstock {}: model is in {}", env!("CARGO_PKG_VERSION"), model_path.display()));
 

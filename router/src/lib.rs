@@ -21,7 +21,7 @@
 //! - [`scheduler`]: the pure state machine that owns requests, slots and KV blocks
 //! - [`engine_loop`]: the thin task around the scheduler
 //! - [`engine`]: the seam to the shards, and the gRPC client behind it
-//! - [`metrics`], [`shutdown`], [`supervised`]: what an operator sees, how serving ends, what the launcher is told
+//! - [`metrics`], [`shutdown`], [`supervised`], `live_state`: what an operator sees, how serving ends, what the launcher is told
 
 pub mod anthropic;
 pub mod app;
@@ -43,6 +43,7 @@ pub mod grammar;
 pub mod http_server;
 pub mod inference;
 pub mod limits;
+mod live_state;
 pub mod logprobs;
 pub mod metrics;
 pub mod openai;
@@ -134,7 +135,8 @@ pub async fn serve(
         reason
     };
     let (metrics, limits) = (state.metrics.clone(), config.options.limits.connections.clone());
-    let server = HttpServer::new(app::app(state), limits, shutdown.clone()).with_tls(tls);
+    let server = HttpServer::new(app::app(state.clone()), limits, shutdown.clone()).with_tls(tls);
+    tokio::spawn(live_state::tell_on_signal(state, server.connections()));
     let serving = async {
         tokio::select! {
             served = server.serve(listener) => served,

@@ -44,6 +44,25 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
+/// How many connections are open. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct OpenConnections {
+    places: Arc<Semaphore>,
+    max: usize,
+}
+
+impl OpenConnections {
+    /// Now.
+    pub fn count(&self) -> usize {
+        self.max.saturating_sub(self.places.available_permits())
+    }
+
+    /// At most.
+    pub fn max(&self) -> usize {
+        self.max
+    }
+}
+
 /// A service on its connections.
 pub struct HttpServer {
     service: Router,
@@ -58,6 +77,11 @@ impl HttpServer {
     pub fn new(service: Router, limits: ConnectionLimits, shutdown: Shutdown) -> Self {
         let places = Arc::new(Semaphore::new(limits.max_connections as usize));
         Self { service, limits, shutdown, tls: None, places }
+    }
+
+    /// To be looked at while it serves.
+    pub fn connections(&self) -> OpenConnections {
+        OpenConnections { places: Arc::clone(&self.places), max: self.limits.max_connections as usize }
     }
 
     /// With an acceptor, all connections are encrypted.

@@ -96,9 +96,14 @@ pub struct LastStep {
 
 /// `GET /stats`
 pub(super) async fn stats(State(app): State<AppState>) -> Json<Stats> {
+    Json(now(&app))
+}
+
+/// As it is now.
+pub(crate) fn now(app: &AppState) -> Stats {
     let facts = app.engine.facts();
     let (status, status_reason) = status(app.shutdown.is_draining(), &app.engine.status());
-    Json(Stats {
+    Stats {
         model_id: app.model.id.clone(),
         version: env!("CARGO_PKG_VERSION"),
         uptime_s: app.metrics.uptime().as_secs_f64(),
@@ -106,7 +111,7 @@ pub(super) async fn stats(State(app): State<AppState>) -> Json<Stats> {
         status_reason,
         restarts: app.metrics.newest().restarts,
         counts: counts(&app.metrics.newest(), facts.num_blocks as usize, facts.block_size),
-    })
+    }
 }
 
 /// What was seen of a lost shard may hold addresses: that is for the log, not for clients.
