@@ -17,6 +17,7 @@ CHAOS_SEEDS ?= 50
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+CLIENTS := .venv-clients/.installed
 SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(shell find router launcher proto server kernels -type f -not -path '*/__pycache__/*' -not -name '*.pyc' 2>/dev/null)
 
@@ -52,11 +53,21 @@ browser:
 			&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium-headless-shell; } \
 		|| echo 'No Chromium: the tests of the page will be skipped.'
 
+# Clients that cannot share an environment with the server; where they cannot be had, their tests are skipped.
+.PHONY: clients
+clients:
+	@$(MAKE) --no-print-directory $(CLIENTS) || echo 'Clients cannot be installed: their tests will be skipped.'
+
+$(CLIENTS): tests/clients/requirements.txt
+	@test -x .venv-clients/bin/python || $(PY) -m venv .venv-clients
+	.venv-clients/bin/python -m pip install --quiet --no-compile -r tests/clients/requirements.txt
+	@touch $@
+
 .PHONY: test
-test: setup browser ## every test that needs no GPU: Rust, then Python
+test: setup browser clients ## every test that needs no GPU: Rust, then Python
 	@mkdir -p target; failed=0; \
 	$(CARGO_TEST) 2>&1 | tee target/rust-tests.log || failed=1; \
-	$(BIN)/python -m pytest -m 'not gpu' 2>&1 | tee target/python-tests.log || failed=1; \
+	$(BIN)/python -m pytest -m 'not gpu' --durations=25 2>&1 | tee target/python-tests.log || failed=1; \
 	rust=$$(awk '/^test result:/ { sum += $$4 } END { print sum + 0 }' target/rust-tests.log); \
 	python=$$(tail -n 1 target/python-tests.log | tr -d '='); \
 	echo; echo "Rust:   $$rust passed"; echo "Python:$$python"; \
@@ -100,9 +111,9 @@ fmt: setup ## format everything
 	$(BIN)/ruff check --fix .
 
 .PHONY: proto
-proto: setup ## Python stubs from proto/engine.proto (the Rust ones are made by the build)
+proto: setup ## Python stubs from proto/*.proto (the Rust ones are made by the build)
 	$(BIN)/python -m grpc_tools.protoc -Ipenstock_server/pb=proto --python_out=server --pyi_out=server \
-		--grpc_python_out=server proto/engine.proto
+		--grpc_python_out=server proto/engine.proto proto/api.proto
 
 .PHONY: docs
 docs: setup ## docs/flags.md and docs/openapi.json from the launcher, docs/models.md from the registry
@@ -115,6 +126,11 @@ docs: setup ## docs/flags.md and docs/openapi.json from the launcher, docs/model
 .PHONY: bench
 bench: setup ## measure everything that needs no GPU and renew benchmarks/RESULTS.md; WHAT="startup …" for some of it
 	$(BIN)/python -m benchmarks $(WHAT)
+
+.PHONY: bench-gpu
+bench-gpu: setup ## measure kernels, engine and server on a GPU; JSON in benchmarks/results
+	$(BIN)/python -m benchmarks.kernels --out benchmarks/results/gpu_kernels.json
+	$(BIN)/python -m benchmarks.gpu_engine --out benchmarks/results/gpu_engine.json
 
 .PHONY: reliability
 reliability: setup ## the battery, then random faults and a soak, MINUTES each; into benchmarks/RESULTS.md
@@ -141,4 +157,4 @@ ci: test ## what .ci/run runs
 
 .PHONY: clean
 clean: ## remove everything that was built
-	rm -rf .venv target build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients target build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

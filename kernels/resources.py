@@ -94,6 +94,18 @@ def _draw_params(num_rows: int) -> ops.DrawParams:
     return ops.DrawParams(numbers[0], _tensor(num_rows, dtype=torch.int32), *numbers[1:], *counters)
 
 
+def _experts(num_tokens: int, num_experts: int, top_k: int, dim: int, size: int, dtype: torch.dtype = BF16,
+             bias: bool = False, activate: Callable[[torch.Tensor], torch.Tensor] = ops.silu_mul) -> None:  # fmt: skip
+    biases = [_tensor(num_experts, length, dtype=dtype) if bias else None for length in (2 * size, dim)]
+    weights = [_tensor(num_experts, *shape, dtype=dtype) for shape in ((2 * size, dim), (dim, size))]
+    x, chosen = _tensor(num_tokens, dim, dtype=dtype), _tensor(num_tokens, top_k, dtype=torch.float32)
+    ops.grouped_mlp(x, chosen.long(), chosen, *weights, activate, *biases)
+
+
+def _gpt_oss(num_tokens: int) -> None:
+    _experts(num_tokens, 32, 4, 2880, 2880, bias=True, activate=ops.clamped_swiglu)
+
+
 ONE, DRAFT, PROMPT = [(1, 4096)] * 64, [(8, 4096)] * 16, [(2048, 4096)]
 
 # Every configuration by name. An op may launch several kernels.
@@ -103,6 +115,15 @@ CASES: dict[str, Callable[[], Any]] = {
     "layer_norm 5120": lambda: ops.layer_norm(_tensor(64, 5120), _tensor(5120), _tensor(5120), 1e-5),
     "silu_mul": lambda: ops.silu_mul(_tensor(64, 2 * 14336)),
     "gelu_mul": lambda: ops.gelu_mul(_tensor(64, 2 * 14336)),
+    "route": lambda: ops.route(_tensor(64, 128), 8, normalized=True),
+    "experts of Mixtral, decode": lambda: _experts(64, 8, 2, 4096, 14336),
+    "experts of Mixtral, prefill": lambda: _experts(2048, 8, 2, 4096, 14336),
+    "experts of Mixtral, fp32": lambda: _experts(64, 8, 2, 4096, 14336, torch.float32),
+    "experts of Qwen3, decode": lambda: _experts(64, 128, 8, 2048, 768),
+    "experts of Qwen3, 512 tokens": lambda: _experts(512, 128, 8, 2048, 768),
+    "experts of Qwen3, prefill": lambda: _experts(4096, 128, 8, 2048, 768),
+    "experts of gpt-oss, decode": lambda: _gpt_oss(64),
+    "experts of gpt-oss, prefill": lambda: _gpt_oss(2048),
     "embedding": lambda: ops.embedding(_tensor(64, dtype=torch.int64), _tensor(128256, 4096)),
     "rotate_and_store 128": lambda: _rotate(128, 128, False),
     "rotate_and_store 128 norm": lambda: _rotate(128, 128, True),
@@ -112,6 +133,9 @@ CASES: dict[str, Callable[[], Any]] = {
     ),
     "copy_blocks": lambda: ops.copy_blocks(
         _tensor(32, 2, 64, 16, 8, 128), *[_tensor(4, dtype=torch.int64)] * 2
+    ),
+    "write_runs": lambda: ops.write_runs(
+        *[_tensor(size, dtype=torch.int32) for size in (4096, 256)], _tensor(64, 3, dtype=torch.int32), 64
     ),
     "decode 128": lambda: _attend(ONE),
     "decode 128 fp16": lambda: _attend(ONE, dtype=torch.float16),
@@ -134,6 +158,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "prefill 80": lambda: _attend(PROMPT, (32, 32), 80),
     "prefill 192 block 64": lambda: _attend(PROMPT, (32, 8), 192, 64),
     "draw": lambda: ops.draw(_tensor(64, 128256, dtype=torch.float32), _draw_params(64)),
+    "gumbel": lambda: ops.gumbel(*[_tensor(64, dtype=torch.int64)] * 2, 128256),
+    "uniform": lambda: ops.uniform(_tensor(64, dtype=torch.int64), 128256),
     "token_logprobs 20": lambda: ops.token_logprobs(
         _tensor(64, 128256, dtype=torch.float32), _tensor(64, dtype=torch.int64), 20
     ),

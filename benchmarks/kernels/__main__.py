@@ -102,6 +102,42 @@ def prefill_cached() -> Work:
     return _attention([(2048, 16384)])
 
 
+def _experts(num_tokens: int, num_experts: int, top_k: int, dim: int, size: int) -> Work:
+    """The floor: the weights of the experts that are chosen once, or the products."""
+    from penstock_kernels import grouped_mlp, route, silu_mul
+
+    gate_up, down = _random(num_experts, 2 * size, dim), _random(num_experts, dim, size)
+    logits, x = _random(num_tokens, num_experts), _random(num_tokens, dim)
+    num_chosen = int(route(logits, top_k).expert_ids.flatten().bincount().count_nonzero())
+
+    def run() -> torch.Tensor:
+        weights, expert_ids = route(logits, top_k, normalized=True)
+        return grouped_mlp(x, expert_ids, weights, gate_up, down, silu_mul)
+
+    num_bytes = (gate_up.nbytes + down.nbytes) * num_chosen / num_experts + 2 * x.nbytes
+    return Work(run, num_bytes, 6 * num_tokens * top_k * dim * size)
+
+
+def experts_decode() -> Work:
+    """64 tokens, experts as Mixtral's."""
+    return _experts(64, 8, 2, 4096, 14336)
+
+
+def experts_decode_many() -> Work:
+    """64 tokens, experts as Qwen3's."""
+    return _experts(64, 128, 8, 2048, 768)
+
+
+def experts_prefill() -> Work:
+    """4,096 tokens, experts as Mixtral's."""
+    return _experts(4096, 8, 2, 4096, 14336)
+
+
+def experts_prefill_many() -> Work:
+    """4,096 tokens, experts as Qwen3's."""
+    return _experts(4096, 128, 8, 2048, 768)
+
+
 def _with_flash(work: Work, length: int) -> Work:
     query = _random(1, 32, length, 128)
     key, value = (_random(1, 8, length, 128) for _ in range(2))
@@ -141,6 +177,10 @@ OPS: dict[Callable[[], Work], str] = {
     decode_drafts: "test_attention.py",
     prefill_8k: "test_attention.py",
     prefill_cached: "test_attention.py",
+    experts_decode: "test_experts.py",
+    experts_decode_many: "test_experts.py",
+    experts_prefill: "test_experts.py",
+    experts_prefill_many: "test_experts.py",
     draw: "test_sampling.py",
     token_logprobs: "test_sampling.py",
 }

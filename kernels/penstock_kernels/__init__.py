@@ -4,12 +4,15 @@ Nothing here knows the server. Importing has no effects: no device is touched an
 """
 
 from penstock_kernels.activation import clamped_swiglu, gelu_mul, silu_mul
+from penstock_kernels.attention_spans import AttentionSpans, DecodeSpans
 from penstock_kernels.embedding import embedding
 from penstock_kernels.grouped_mlp import grouped_mlp
 from penstock_kernels.linear import linear
+from penstock_kernels.noise import gumbel, uniform
 from penstock_kernels.norm import layer_norm, rms_norm
-from penstock_kernels.paged_attention import AttentionSpans, DecodeSpans, decode_attention, paged_attention
+from penstock_kernels.paged_attention import decode_attention, paged_attention
 from penstock_kernels.rotary import apply_rotary, rotate_and_store
+from penstock_kernels.route import Routes, route
 from penstock_kernels.sampling import (
     DrawParams,
     Logprobs,
@@ -21,6 +24,7 @@ from penstock_kernels.sampling import (
     token_logprobs,
 )
 from penstock_kernels.store_kv import copy_blocks, store_kv
+from penstock_kernels.write_runs import write_runs
 
 __all__ = [
     "AttentionSpans",
@@ -28,6 +32,7 @@ __all__ = [
     "DrawParams",
     "Logprobs",
     "PenaltyParams",
+    "Routes",
     "add_bias",
     "apply_bitmask",
     "apply_rotary",
@@ -38,13 +43,17 @@ __all__ = [
     "embedding",
     "gelu_mul",
     "grouped_mlp",
+    "gumbel",
     "layer_norm",
     "linear",
     "paged_attention",
     "penalize",
     "rms_norm",
     "rotate_and_store",
+    "route",
     "silu_mul",
     "store_kv",
     "token_logprobs",
+    "uniform",
+    "write_runs",
 ]

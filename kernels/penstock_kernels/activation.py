@@ -25,18 +25,17 @@ def gelu_mul(gate_up: torch.Tensor, tanh: bool = True) -> torch.Tensor:
 
 
 def clamped_swiglu(gate_up: torch.Tensor, alpha: float = 1.702, limit: float = 7.0) -> torch.Tensor:
-    """Return `gate * sigmoid(alpha * gate) * (up + 1)`, gate at most `limit`, up within it. Shapes as in `silu_mul`.
-
-    It has no kernel of its own.
-    """
+    """Return `gate * sigmoid(alpha * gate) * (up + 1)`, gate at most `limit`, up within it. Shapes as in `silu_mul`."""
     _check("clamped_swiglu", gate_up)
+    if runs_kernel(gate_up):
+        return _activate(gate_up, "clamped_swiglu", alpha, limit)
     return reference.clamped_swiglu(gate_up, alpha, limit)
 
 
-def _activate(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
+def _activate(gate_up: torch.Tensor, activation: str, *options: float) -> torch.Tensor:
     from penstock_kernels.gpu.activation import gated_activation
 
-    return gated_activation(gate_up, activation)
+    return gated_activation(gate_up, activation, *options)
 
 
 def _check(op: str, gate_up: torch.Tensor) -> None:

@@ -1,9 +1,14 @@
-"""Matrix products of a model's layers: the library's on a GPU, on a CPU the library's or ours, whichever is faster."""
+"""Matrix products of a model's layers: the library's on a GPU, on a CPU the library's or ours, whichever is faster.
+
+The library's sums depend on the number of rows; where that must not be, a GPU runs a kernel of tiles that are the same
+for every number, and a CPU our own product or a padded one.
+"""
 
 import torch
 import torch.nn.functional as F
 
 from penstock_kernels.checks import require, require_same_dtype
+from penstock_kernels.dispatch import runs_kernel
 from penstock_kernels.native import linear as native
 
 # Where the library multiplies, rows are padded to a multiple of this for invariance: in float32 BLAS takes other
@@ -23,7 +28,12 @@ def linear(
         f"linear: x {tuple(x.shape)} against weight {tuple(weight.shape)}",
     )
     require(bias is None or bias.shape == weight.shape[:1], "linear: one bias per row of the weight")
+    require(x.stride(1) == 1 and weight.is_contiguous(), "linear: the numbers of a row must be contiguous")
     require_same_dtype("linear", x=x, weight=weight, bias=weight if bias is None else bias)
+    if invariant and x.numel() and runs_kernel(x):
+        from penstock_kernels.gpu.linear import invariant_linear
+
+        return invariant_linear(x, weight, bias)
     if native.supports(x, weight) and (invariant or native.pays(x.dtype)):
         return native.multiply(x, weight, bias)
     missing = -x.shape[0] % INVARIANT_ROWS if invariant else 0

@@ -5,78 +5,22 @@ side, so that storing a token is one contiguous copy on the CPU, a gather by pos
 that walks one head reads rows of head_dim numbers (256 bytes in bf16 at 128), full memory transactions on a GPU.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from penstock_kernels import reference
+from penstock_kernels.attention_spans import (
+    MAX_DECODE_LEN,
+    MAX_TREE_LEN,
+    AttentionSpans,
+    DecodeSpans,
+    Scoring,
+)
 from penstock_kernels.checks import require, require_same_dtype
 from penstock_kernels.dispatch import runs_kernel
 from penstock_kernels.native import attention as native
 from penstock_kernels.store_kv import FP8
-
-if TYPE_CHECKING:
-    from penstock_kernels.gpu.decode_attention import Scoring
-
-Shared = TypeVar("Shared")
-
-# A span of more tokens is a prefill: its own kernel, with taller tiles.
-MAX_DECODE_LEN = 8
-# Tokens whose visibility a tree's number can hold.
-MAX_TREE_LEN = 31
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AttentionSpans:
-    """Which queries see which cache positions, for one step and all layers.
-
-    Span i owns `query_lens[i]` consecutive rows of the queries and sees the first `context_lens[i]` positions of its
-    sequence, its own tokens being the last of them. `block_tables`: [num_spans, max_blocks] int32; entries past the
-    span's context are never read. `unbatched` computes every span by itself, so that none depends on its company.
-    `tree`: [num_tokens] int32 for spans that are trees of drafted tokens: bit i of a token's number says that it sees
-    its span's token i. Every token sees all of the context before its span.
-    """
-
-    query_lens: tuple[int, ...]
-    context_lens: tuple[int, ...]
-    block_tables: torch.Tensor
-    block_size: int
-    unbatched: bool = False
-    tree: torch.Tensor | None = None
-    _shared: dict[Any, Any] = field(default_factory=dict)
-
-    def shared(self: "AttentionSpans | DecodeSpans", key: Any, build: Callable[[], Shared]) -> Shared:
-        """What `build` makes, built once per step: layers of the same window share their work map."""
-        if key not in self._shared:
-            self._shared[key] = build()
-        shared: Shared = self._shared[key]
-        return shared
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodeSpans:
-    """Spans of at most MAX_DECODE_LEN tokens whose lengths only the device knows, as a captured graph needs them.
-
-    query_starts: [num_spans + 1] int32, the first row of every span and the end of the last; context_lens: [num_spans]
-    int32; block_tables: [num_spans, max_blocks] int32. A span of no tokens or no context owns no row of the result.
-    `max_query_len` and `max_context_len` bound all steps that use these tensors. `unbatched` and `tree` as in
-    `AttentionSpans`.
-    """
-
-    query_starts: torch.Tensor
-    context_lens: torch.Tensor
-    block_tables: torch.Tensor
-    block_size: int
-    max_query_len: int
-    max_context_len: int
-    unbatched: bool = False
-    tree: torch.Tensor | None = None
-    _shared: dict[Any, Any] = field(default_factory=dict)
-
-    shared = AttentionSpans.shared
 
 
 def paged_attention(
@@ -100,37 +44,28 @@ def paged_attention(
     scale. Result like query, contiguous. Cache positions outside a span's context are never read into its result,
     whatever they hold.
     """
-    op = "paged_attention"
     num_tokens = sum(spans.query_lens)
+    lens = list(zip(spans.query_lens, spans.context_lens, strict=True))
+    require(
+        all(0 <= length <= context for length, context in lens),
+        "paged_attention: a span is longer than its context",
+    )
+    require(spans.block_tables.shape[0] == len(lens), "paged_attention: one row of block_tables per span")
     require(
         query.dim() == 3 and query.shape[0] == num_tokens,
-        f"{op}: query {tuple(query.shape)} for {num_tokens} tokens",
+        f"paged_attention: query {tuple(query.shape)} for {num_tokens} tokens",
     )
-    require(
-        all(
-            0 <= length <= context
-            for length, context in zip(spans.query_lens, spans.context_lens, strict=True)
-        ),
-        f"{op}: a span is longer than its context",
-    )
-    require(spans.block_tables.shape[0] == len(spans.query_lens), f"{op}: one row of block_tables per span")
-    _check_cache(op, query, key_cache, value_cache, spans.block_size)
-    _check_options(op, query, window, soft_cap, sinks)
     longest = max(spans.query_lens, default=0)
-    _check_tree(
-        op, spans.tree, num_tokens, longest, window, MAX_DECODE_LEN if runs_kernel(query) else MAX_TREE_LEN
-    )
+    scoring = Scoring(scale, window, soft_cap, sinks, key_scale, value_scale)
+    _check("paged_attention", query, key_cache, value_cache, spans, scoring, longest)
     if runs_kernel(query):
         from penstock_kernels.gpu import attention
 
-        scoring = _scoring(scale, window, soft_cap, sinks, key_scale, value_scale)
         return attention.paged_attention(query, key_cache, value_cache, spans, scoring)
     if spans.tree is None and native.supports(query, key_cache):
         work = spans.shared("native", lambda: _native_work(spans))
-        return native.attend(query, key_cache, value_cache, work, scale, window, soft_cap, sinks)
-    return reference.paged_attention(
-        query, key_cache, value_cache, spans, scale, window, soft_cap, sinks, key_scale, value_scale
-    )
+        return native.attend(query, key_cache, value_cache, work, scoring)
+    return reference.paged_attention(query, key_cache, value_cache, spans, scoring)
 
 
 def decode_attention(
@@ -146,32 +81,27 @@ def decode_attention(
     value_scale: float = 1.0,
 ) -> torch.Tensor:
     """`paged_attention` over spans that only the device knows: no lengths reach the host, the grid does not change."""
-    op = "decode_attention"
-    require(query.dim() == 3, f"{op}: query {tuple(query.shape)}")
+    require(query.dim() == 3, f"decode_attention: query {tuple(query.shape)}")
     require(
         0 < spans.max_query_len <= MAX_DECODE_LEN,
-        f"{op}: max_query_len {spans.max_query_len} above {MAX_DECODE_LEN}",
+        f"decode_attention: max_query_len {spans.max_query_len} above {MAX_DECODE_LEN}",
     )
     require(
         spans.query_starts.dtype == spans.context_lens.dtype == spans.block_tables.dtype == torch.int32
         and len(spans.query_starts) - 1 == len(spans.context_lens) == len(spans.block_tables),
-        f"{op}: query_starts, context_lens and block_tables must be int32 and of as many spans",
+        "decode_attention: query_starts, context_lens and block_tables must be int32 and of as many spans",
     )
-    _check_cache(op, query, key_cache, value_cache, spans.block_size)
-    _check_options(op, query, window, soft_cap, sinks)
-    _check_tree(op, spans.tree, query.shape[0], spans.max_query_len, window, MAX_DECODE_LEN)
+    scoring = Scoring(scale, window, soft_cap, sinks, key_scale, value_scale)
+    _check("decode_attention", query, key_cache, value_cache, spans, scoring, spans.max_query_len)
     if runs_kernel(query):
         from penstock_kernels.gpu import attention
 
-        scoring = _scoring(scale, window, soft_cap, sinks, key_scale, value_scale)
         return attention.decode_attention(query, key_cache, value_cache, spans, scoring)
     if spans.tree is None and native.supports(query, key_cache):
         arguments = (spans.query_starts, spans.context_lens, spans.block_tables, spans.block_size)
         work = spans.shared("native", lambda: native.work_of(*arguments))
-        return native.attend(query, key_cache, value_cache, work, scale, window, soft_cap, sinks)
-    return reference.decode_attention(
-        query, key_cache, value_cache, spans, scale, window, soft_cap, sinks, key_scale, value_scale
-    )
+        return native.attend(query, key_cache, value_cache, work, scoring)
+    return reference.decode_attention(query, key_cache, value_cache, spans, scoring)
 
 
 def _native_work(spans: AttentionSpans) -> native.Work:
@@ -180,17 +110,27 @@ def _native_work(spans: AttentionSpans) -> native.Work:
     return native.work_of(starts, contexts, spans.block_tables, spans.block_size)
 
 
-def _scoring(
-    scale: float,
-    window: int | None,
-    soft_cap: float | None,
-    sinks: torch.Tensor | None,
-    key_scale: float,
-    value_scale: float,
-) -> "Scoring":
-    from penstock_kernels.gpu.decode_attention import Scoring
-
-    return Scoring(scale, window, soft_cap, sinks, key_scale, value_scale)
+def _check(
+    op: str,
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    spans: AttentionSpans | DecodeSpans,
+    scoring: Scoring,
+    longest: int,
+) -> None:
+    """What both ops ask of their arguments. longest: the most tokens of a span."""
+    _check_cache(op, query, key_cache, value_cache, spans.block_size)
+    require(scoring.window is None or scoring.window > 0, f"{op}: window {scoring.window}")
+    require(scoring.soft_cap is None or scoring.soft_cap > 0, f"{op}: soft_cap {scoring.soft_cap}")
+    if (sinks := scoring.sinks) is not None:
+        require(
+            sinks.shape == query.shape[1:2] and sinks.dtype == torch.float32 and sinks.is_contiguous(),
+            f"{op}: sinks must be float32, one per head",
+        )
+    if spans.tree is not None:
+        require(scoring.window is None, f"{op}: a tree and a window do not go together")
+        _check_tree(op, spans.tree, query, longest)
 
 
 def _check_cache(
@@ -215,26 +155,10 @@ def _check_cache(
     )
 
 
-def _check_options(
-    op: str, query: torch.Tensor, window: int | None, soft_cap: float | None, sinks: torch.Tensor | None
-) -> None:
-    require(window is None or window > 0, f"{op}: window {window}")
-    require(soft_cap is None or soft_cap > 0, f"{op}: soft_cap {soft_cap}")
-    if sinks is not None:
-        require(
-            sinks.shape == query.shape[1:2] and sinks.dtype == torch.float32 and sinks.is_contiguous(),
-            f"{op}: sinks must be float32, one per head",
-        )
-
-
-def _check_tree(
-    op: str, tree: torch.Tensor | None, num_tokens: int, longest: int, window: int | None, max_len: int
-) -> None:
-    if tree is None:
-        return
-    require(window is None, f"{op}: a tree and a window do not go together")
+def _check_tree(op: str, tree: torch.Tensor, query: torch.Tensor, longest: int) -> None:
+    max_len = MAX_DECODE_LEN if runs_kernel(query) else MAX_TREE_LEN
     require(longest <= max_len, f"{op}: a tree of {longest} tokens, {max_len} is the most")
     require(
-        tree.shape == (num_tokens,) and tree.dtype == torch.int32 and tree.is_contiguous(),
+        tree.shape == query.shape[:1] and tree.dtype == torch.int32 and tree.is_contiguous(),
         f"{op}: tree must be int32, one number per token",
     )

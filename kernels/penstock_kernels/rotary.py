@@ -4,8 +4,9 @@ import torch
 
 from penstock_kernels import reference
 from penstock_kernels.checks import require, require_same_dtype
+from penstock_kernels.destination import Destination
 from penstock_kernels.dispatch import runs_kernel
-from penstock_kernels.store_kv import check_caches
+from penstock_kernels.store_kv import check_destination
 
 
 def apply_rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -46,23 +47,20 @@ def rotate_and_store(
     num_kv_heads = key_cache.shape[2]
     num_heads = heads.shape[1] - 2 * num_kv_heads
     require(num_heads > 0, f"{op}: {heads.shape[1]} heads with {num_kv_heads} key heads leave no query heads")
-    check_caches(
-        op, key_cache, value_cache, slot_mapping, (heads.shape[0], num_kv_heads, heads.shape[2]), heads.dtype
-    )
+    destination = Destination(key_cache, value_cache, slot_mapping, key_scale, value_scale)
+    check_destination(op, destination, (heads.shape[0], num_kv_heads, heads.shape[2]), heads.dtype)
     if norm_weight is not None:
         expected = (num_heads + num_kv_heads, heads.shape[2])
         require(
             norm_weight.shape == expected and norm_weight.is_contiguous(),
             f"{op}: norm_weight {tuple(norm_weight.shape)}, expected {expected}",
         )
+    norm = None if norm_weight is None else (norm_weight, norm_eps)
     if runs_kernel(heads):
-        from penstock_kernels.gpu.rotary import Destination, rotate
+        from penstock_kernels.gpu.rotary import rotate
 
-        destination = Destination(key_cache, value_cache, slot_mapping, key_scale, value_scale)
-        return rotate(heads, cos, sin, None if norm_weight is None else (norm_weight, norm_eps), destination)
-    return reference.rotate_and_store(
-        heads, cos, sin, key_cache, value_cache, slot_mapping, norm_weight, norm_eps, key_scale, value_scale
-    )
+        return rotate(heads, cos, sin, norm, destination)
+    return reference.rotate_and_store(heads, cos, sin, norm, destination)
 
 
 def _check(op: str, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:

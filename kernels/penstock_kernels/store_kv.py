@@ -4,6 +4,7 @@ import torch
 
 from penstock_kernels import reference
 from penstock_kernels.checks import require, require_same_dtype
+from penstock_kernels.destination import Destination
 from penstock_kernels.dispatch import runs_kernel
 
 FP8 = torch.float8_e4m3fn
@@ -24,7 +25,8 @@ def store_kv(
     """
     require(key.shape == value.shape, "store_kv: key and value differ in shape")
     require(key.stride(2) == 1 and value.stride(2) == 1, "store_kv: the numbers of a head must be contiguous")
-    check_caches("store_kv", key_cache, value_cache, slot_mapping, tuple(key.shape), key.dtype)
+    destination = Destination(key_cache, value_cache, slot_mapping)
+    check_destination("store_kv", destination, tuple(key.shape), key.dtype)
     require_same_dtype("store_kv", key=key, value=value, key_cache=key_cache)
     if runs_kernel(key):
         from penstock_kernels.gpu.store_kv import store_kv as kernel
@@ -34,15 +36,9 @@ def store_kv(
         reference.store_kv(key, value, key_cache, value_cache, slot_mapping)
 
 
-def check_caches(
-    op: str,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-) -> None:
+def check_destination(op: str, target: Destination, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Raise ValueError unless keys of this shape and dtype can be stored there."""
+    key_cache, value_cache, slots = target[:3]
     require(
         key_cache.dim() == 4
         and key_cache.shape == value_cache.shape
@@ -51,9 +47,7 @@ def check_caches(
     )
     require(key_cache.is_contiguous() and value_cache.is_contiguous(), f"{op}: caches must be contiguous")
     require(
-        slot_mapping.shape == shape[:1]
-        and slot_mapping.dtype == torch.int64
-        and slot_mapping.is_contiguous(),
+        slots.shape == shape[:1] and slots.dtype == torch.int64 and slots.is_contiguous(),
         f"{op}: slot_mapping must be int64, one per token",
     )
     require_same_dtype(op, key_cache=key_cache, value_cache=value_cache)

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Args as ClapArgs, CommandFactory, FromArgMatches, Parser, ValueEnum};
+use clap::{
+    ArgAction, ArgMatches, Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+};
 use penstock_router::config::RouterOptions;
 
 use crate::supervisor::RestartLimit;
@@ -24,6 +26,10 @@ use crate::tgi_flags::TgiArgs;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "launcher", version, args_override_self = true)]
 pub struct Args {
+    /// What to do instead of serving
+    #[command(subcommand)]
+    pub task: Option<Task>,
+
     /// What is served
     #[command(flatten, next_help_heading = "Model")]
     pub model: ModelArgs,
@@ -52,13 +58,9 @@ pub struct ModelArgs {
     #[arg(long, env)]
     pub model_id: Option<String>,
 
-    /// Branch, tag or commit of a model on the hub [default: main]
-    #[arg(long, env, requires = "model_id")]
-    pub revision: Option<String>,
-
-    /// Folder that models of the hub are kept in [default: the hub client's own, ~/.cache/huggingface/hub]
-    #[arg(long, env)]
-    pub huggingface_hub_cache: Option<PathBuf>,
+    /// Where it comes from
+    #[command(flatten)]
+    pub hub: HubArgs,
 
     /// Type of weights and activations [default: the model's own]
     #[arg(long, env)]
@@ -71,6 +73,46 @@ pub struct ModelArgs {
     /// Whose modelling code computes; `auto` takes Penstock's own where it knows the family, else that of transformers
     #[arg(long, env, default_value = "auto")]
     pub model_impl: ModelImpl,
+
+    /// How requests sample that do not say how; `auto` as the model's generation_config.json has it, `none` as the API
+    /// documents. What ends a sequence is read from there in any case
+    #[arg(long, env, default_value = "auto")]
+    pub generation_config: GenerationConfig,
+}
+
+/// Where a model of the hub comes from and goes to.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub struct HubArgs {
+    /// Branch, tag or commit of a model on the hub [default: main]
+    #[arg(long, env, requires = "model_id")]
+    pub revision: Option<String>,
+
+    /// Folder that models of the hub are kept in [default: the hub client's own, ~/.cache/huggingface/hub]
+    #[arg(long, env)]
+    pub huggingface_hub_cache: Option<PathBuf>,
+}
+
+/// What to do instead of serving.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Task {
+    /// Fetch a model ahead of time and print the folder it is in
+    ///
+    /// What was fetched before is kept, and a connection that breaks is taken up where it broke. HF_TOKEN opens gated
+    /// models, HF_HOME says where models are kept, HF_ENDPOINT where the hub is.
+    ///
+    /// Exit codes: 0 it is there; 1 it cannot be had.
+    Download(DownloadArgs),
+}
+
+/// What to fetch.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct DownloadArgs {
+    /// Hugging Face Hub id of the model
+    pub model_id: String,
+
+    /// Where it comes from
+    #[command(flatten)]
+    pub hub: HubArgs,
 }
 
 /// How it is computed.
@@ -95,6 +137,15 @@ pub struct ShardArgs {
     /// A request's tokens do not depend on what shares its batch, to the last bit; slower
     #[arg(long, env)]
     pub batch_invariant: bool,
+
+    /// Numbers of rows that decode steps are captured for on a GPU, as in 1,2,4,8; `0` for none
+    /// [default: up to --max-batch-size]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(0..=4096), value_delimiter = ',', value_name = "SIZES")]
+    pub cuda_graphs: Option<Vec<u32>>,
+
+    /// Share of a GPU's memory that weights, KV cache and steps may take together [default: 0.9]
+    #[arg(long, env, value_parser = fraction)]
+    pub cuda_memory_fraction: Option<f32>,
 
     /// For tests: whatever KV cache was not written for a sequence is made NaN before it computes; slow
     #[arg(long, hide = true)]
@@ -170,6 +221,15 @@ pub enum ModelImpl {
     Transformers,
 }
 
+/// How requests sample that do not say how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GenerationConfig {
+    /// As the model's makers have it
+    Auto,
+    /// As the API documents
+    None,
+}
+
 /// Where the shards compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Device {
@@ -219,32 +279,16 @@ impl ProcessArgs {
     }
 }
 
-impl std::fmt::Display for Dtype {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Float32 => "float32",
-            Self::Float16 => "float16",
-            Self::Bfloat16 => "bfloat16",
-        })
-    }
+/// A choice as it is written on a command line.
+pub fn name_of(choice: &impl ValueEnum) -> String {
+    let value = choice.to_possible_value().expect("no choice is hidden");
+    value.get_name().to_owned()
 }
 
-impl std::fmt::Display for LoadFormat {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Safetensors => "safetensors",
-            Self::Dummy => "dummy",
-        })
-    }
-}
-
-impl std::fmt::Display for ModelImpl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Native => "native",
-            Self::Transformers => "transformers",
-        })
+fn fraction(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(value) if value > 0.0 && value <= 1.0 => Ok(value),
+        _ => Err(format!("{text} is not a number above 0 and at most 1")),
     }
 }
 

@@ -17,7 +17,7 @@ pub fn render() -> String {
         let arguments = command.get_arguments().filter(|arg| arg.get_help_heading() == Some(heading));
         page.extend(arguments.filter(|arg| !arg.is_hide_set()).map(row));
     }
-    page + "\n" + &exit_codes(&command)
+    page + "\n" + &exit_codes(&command) + &command.get_subcommands().map(subcommand).collect::<String>()
 }
 
 /// In the order of the help text.
@@ -53,6 +53,16 @@ fn defaults(arg: &Arg) -> String {
     let values: Vec<_> =
         arg.get_default_values().iter().map(|value| format!("`{}`", value.to_string_lossy())).collect();
     if arg.get_action().takes_values() { values.join(" ") } else { String::new() }
+}
+
+/// What can be asked for instead of serving.
+fn subcommand(command: &Command) -> String {
+    let about = command.get_long_about().map(ToString::to_string).unwrap_or_default();
+    let positional =
+        command.get_positionals().map(|arg| format!(" {}", arg.get_id().as_str().to_uppercase()));
+    let head = format!("\n## launcher {}{}\n\n{about}\n", command.get_name(), positional.collect::<String>());
+    let flags: String = command.get_opts().map(row).collect();
+    head + "\n| Flag | Variable | Default | |\n| --- | --- | --- | --- |\n" + &flags
 }
 
 /// The last paragraph of the help text.

@@ -18,6 +18,7 @@ mod supervisor;
 mod tgi_flags;
 mod watch;
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -25,16 +26,16 @@ use anyhow::Context;
 use penstock_router::auth::{ApiKeyError, ApiKeys};
 use penstock_router::http_server::tls::TlsError;
 
-use crate::args::Args;
+use crate::args::{Args, DownloadArgs, LoadFormat, Task};
 use crate::console::Console;
 use crate::hardware::Hardware;
 use crate::parent_pipe::ParentPipe;
 use crate::places::{find_beside, find_python, make_run_dir, with_keys_in_a_file};
 use crate::plan::{DEMO_MODEL, Places, Plan, PlanError};
-use crate::port::{Port, PortTaken};
+use crate::port::{Port, PortTaken, reserve_grpc};
 use crate::report::Reporter;
-use crate::resolve::{AlreadyTold, resolve};
-use crate::runner::{Runner, Signals};
+use crate::resolve::{AlreadyTold, Wanted, resolve};
+use crate::runner::{Runner, Signals, StopSignals};
 use crate::supervisor::{Ending, Supervisor, Timeouts};
 use crate::tgi_flags::NotSupported;
 
@@ -55,9 +56,28 @@ async fn main() -> ExitCode {
         return print(&penstock_router::openapi::document_text());
     }
     let console = Console::start(args.router.json_output);
-    let code = exit_code(launch(&args, &console).await, &console);
+    let ending = match &args.task {
+        Some(Task::Download(wanted)) => download(wanted, &console).await,
+        None => launch(&args, &console).await,
+    };
+    let code = exit_code(ending, &console);
     console.flush();
     code
+}
+
+/// Fetches a model ahead of time. What needs it prints its progress; the folder is all that goes to stdout.
+async fn download(wanted: &DownloadArgs, console: &Console) -> anyhow::Result<Ending> {
+    let mut signals = StopSignals::new().context("cannot watch for signals")?;
+    let (python, parent_pipe) = (find_python()?, ParentPipe::new().context("cannot make a pipe")?);
+    let wanted =
+        Wanted { model: Some(&wanted.model_id), hub: &wanted.hub, load_format: LoadFormat::Safetensors };
+    tokio::select! {
+        found = resolve(&python, &wanted, &parent_pipe, console) => {
+            writeln!(std::io::stdout(), "{}", found?.folder.display()).context("cannot print the folder")?;
+            Ok(Ending::Stopped)
+        }
+        () = signals.recv() => Ok(Ending::Failed),
+    }
 }
 
 async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
@@ -73,6 +93,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
         console.warn(&warning);
     }
     let port = Port::reserve(&args.router)?;
+    let _grpc_port = reserve_grpc(&args.router)?;
     let keys = ApiKeys::load(&args.router.api_key, args.router.api_key_file.as_deref())?;
     // Rather now than when the model is loaded.
     args.router.tls_files().map(|files| files.acceptor()).transpose()?;
@@ -80,15 +101,24 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let mut reporter = Reporter::new(console.clone(), name, args.router.scheme(), launched);
 
     let parent_pipe = ParentPipe::new().context("cannot make a pipe")?;
-    let model_path = tokio::select! {
-        path = resolve(&python, &args.model, &parent_pipe, console) => path?,
+    let wanted = Wanted {
+        model: args.model.model_id.as_deref(),
+        hub: &args.model.hub,
+        load_format: args.model.load_format,
+    };
+    let model = tokio::select! {
+        found = resolve(&python, &wanted, &parent_pipe, console) => found?,
         () = signals.stop.recv() => return Ok(Ending::Stopped),
     };
-    reporter.stage(&format!("Penstock {}: model is in {}", env!("CARGO_PKG_VERSION"), model_path.display()));
+    reporter.stage(&format!(
+        "Penstock {}: model is in {}",
+        env!("CARGO_PKG_VERSION"),
+        model.folder.display()
+    ));
 
     let run_dir = make_run_dir()?;
     let run_path = run_dir.path().to_owned();
-    let places = Places { python, router, run_dir: run_path, model_path, parent_pipe_fd: parent_pipe.fd() };
+    let places = Places { python, router, run_dir: run_path, model, parent_pipe_fd: parent_pipe.fd() };
     let args = &with_keys_in_a_file(args, &keys, run_dir.path())?;
     let plan = Plan::new(args, &hardware, &places)?;
     console.say(&format!("Loading the model on {}", plan.devices));
@@ -123,7 +153,6 @@ fn is_wrong_usage(error: &anyhow::Error) -> bool {
 }
 
 fn print(text: &str) -> ExitCode {
-    use std::io::Write;
     match std::io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,

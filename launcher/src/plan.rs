@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use penstock_router::config::RouterConfig;
 use thiserror::Error;
 
-use crate::args::{Args, Device};
+use crate::args::{Args, Device, name_of};
 use crate::argv;
 use crate::hardware::Hardware;
+use crate::resolve::Resolved;
 use crate::supervisor::ProcessId;
 
 /// The name of the model that is served when none is named.
@@ -43,8 +44,8 @@ pub struct Places {
     pub router: PathBuf,
     /// The private folder of this run.
     pub run_dir: PathBuf,
-    /// Local folder of the model.
-    pub model_path: PathBuf,
+    /// The model.
+    pub model: Resolved,
     /// Read end of a pipe that closes when the launcher is gone.
     pub parent_pipe_fd: i32,
 }
@@ -194,7 +195,8 @@ fn describe(device: Device, num_shards: u32) -> String {
 fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessSpec {
     let config = RouterConfig {
         model_id: args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned()),
-        model_path: places.model_path.clone(),
+        model_path: places.model.folder.clone(),
+        tokenizer_path: Some(places.model.tokenizer.clone()),
         shard_sockets,
         supervised: true,
         router_restarts: 0,
@@ -234,16 +236,18 @@ impl Group<'_> {
     }
 
     fn flags(&self, rank: usize, socket: &Path) -> Vec<String> {
-        let (limits, shards) = (&self.args.router.limits, &self.args.shards);
+        let (model, limits, shards) = (&self.args.model, &self.args.router.limits, &self.args.shards);
         let device = if self.device == Device::Cuda { "cuda" } else { "cpu" };
         let given = [
-            ("model-path", Some(self.places.model_path.display().to_string())),
-            ("load-format", Some(self.args.model.load_format.to_string())),
-            ("model-impl", Some(self.args.model.model_impl.to_string())),
+            ("model-path", Some(self.places.model.folder.display().to_string())),
+            ("tokenizer-path", Some(self.places.model.tokenizer.display().to_string())),
+            ("load-format", Some(name_of(&model.load_format))),
+            ("model-impl", Some(name_of(&model.model_impl))),
+            ("generation-config", Some(name_of(&model.generation_config))),
             ("uds-path", Some(socket.display().to_string())),
             ("rank", Some(rank.to_string())),
             ("world-size", Some(self.num_shards.to_string())),
-            ("dtype", self.args.model.dtype.map(|dtype| dtype.to_string())),
+            ("dtype", model.dtype.as_ref().map(name_of)),
             ("device", Some(device.to_owned())),
             ("max-sequence-len", limits.max_total_tokens.map(|tokens| tokens.to_string())),
             ("max-step-tokens", limits.max_batch_prefill_tokens.map(|tokens| tokens.to_string())),
@@ -253,6 +257,8 @@ impl Group<'_> {
                 limits.max_batch_total_tokens.map(|tokens| tokens.div_ceil(BLOCK_SIZE).to_string()),
             ),
             ("block-size", limits.max_batch_total_tokens.map(|_| BLOCK_SIZE.to_string())),
+            ("cuda-graphs", shards.cuda_graphs.as_deref().map(sizes)),
+            ("cuda-memory-fraction", shards.cuda_memory_fraction.map(|fraction| fraction.to_string())),
             ("threads", Some(self.threads.to_string())),
             ("parent-pipe-fd", Some(self.places.parent_pipe_fd.to_string())),
         ];
@@ -269,6 +275,12 @@ impl Group<'_> {
     }
 }
 
+/// As a shard reads them: without zeros, and `0` where that leaves none.
+fn sizes(rows: &[u32]) -> String {
+    let captured: Vec<String> = rows.iter().filter(|size| **size > 0).map(ToString::to_string).collect();
+    if captured.is_empty() { "0".to_owned() } else { captured.join(",") }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -280,7 +292,7 @@ mod tests {
             python: "/venv/bin/python".into(),
             router: "/venv/bin/penstock-router".into(),
             run_dir: "/tmp/penstock-x".into(),
-            model_path: "/models/m".into(),
+            model: Resolved { folder: "/models/m".into(), tokenizer: "/models/m/tokenizer.json".into() },
             parent_pipe_fd: 7,
         }
     }
@@ -321,6 +333,21 @@ mod tests {
         assert!(first.args.contains(&"--num-blocks=7".to_owned()));
         assert!(first.args.contains(&"--threads=3".to_owned()));
         assert!(!first.args.iter().any(|arg| arg.starts_with("--dtype")));
+    }
+
+    #[test]
+    fn what_only_a_gpu_has_is_passed_on_where_it_was_given() {
+        let of_gpu = |flags: &str| -> Vec<String> {
+            let plan = plan(0, flags).expect("plan");
+            plan.shards[0].args.iter().filter(|arg| arg.starts_with("--cuda")).cloned().collect()
+        };
+        assert!(of_gpu("").is_empty());
+        assert_eq!(of_gpu("--cuda-graphs 1,2,8"), ["--cuda-graphs=1,2,8"]);
+        assert_eq!(of_gpu("--cuda-graphs 0"), ["--cuda-graphs=0"]);
+        assert_eq!(of_gpu("--cuda-memory-fraction 0.5"), ["--cuda-memory-fraction=0.5"]);
+        for wrong in ["--cuda-memory-fraction 0", "--cuda-memory-fraction 1.5", "--cuda-graphs x"] {
+            assert!(Args::try_parse_from(["launcher"].into_iter().chain(wrong.split_whitespace())).is_err());
+        }
     }
 
     #[test]

@@ -16,8 +16,9 @@ const BACKLOG: u32 = 1024;
 
 /// The address is in use, or not one of this machine.
 #[derive(Debug, ThisError)]
-#[error("cannot listen on {hostname}:{port}: {reason}; --port and --hostname choose another address")]
+#[error("cannot listen on {hostname}:{port}: {reason}; {flag} and --hostname choose another address")]
 pub struct PortTaken {
+    flag: &'static str,
     hostname: String,
     port: u16,
     reason: Error,
@@ -36,8 +37,7 @@ pub enum Port {
 impl Port {
     /// Says at once what would else be found out after the model is loaded.
     pub fn reserve(options: &RouterOptions) -> Result<Self, PortTaken> {
-        let (hostname, port) = (options.hostname.clone(), options.port);
-        bind(&hostname, port).map(Self::Reserved).map_err(|reason| PortTaken { hostname, port, reason })
+        reserve("--port", &options.hostname, options.port).map(Self::Reserved)
     }
 
     /// The listening socket as a router's stdin, which is how a process inherits one without unsafe code.
@@ -51,6 +51,16 @@ impl Port {
         *self = Self::Listening(listener);
         Ok(lent.into())
     }
+}
+
+/// The port of the gRPC API, if it is served. Each router listens there itself; holding the socket, which never listens,
+/// keeps others away.
+pub fn reserve_grpc(options: &RouterOptions) -> Result<Option<TcpSocket>, PortTaken> {
+    options.grpc_port.map(|port| reserve("--grpc-port", &options.hostname, port)).transpose()
+}
+
+fn reserve(flag: &'static str, hostname: &str, port: u16) -> Result<TcpSocket, PortTaken> {
+    bind(hostname, port).map_err(|reason| PortTaken { flag, hostname: hostname.to_owned(), port, reason })
 }
 
 /// The first of the name's addresses that can be had.

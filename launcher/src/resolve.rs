@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::Context;
+use serde::Deserialize;
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{ChildStderr, Command};
 
-use crate::args::ModelArgs;
+use crate::args::{HubArgs, LoadFormat, name_of};
 use crate::console::Console;
 use crate::parent_pipe::ParentPipe;
 
@@ -17,30 +18,50 @@ use crate::parent_pipe::ParentPipe;
 #[error("the model could not be resolved")]
 pub struct AlreadyTold;
 
-/// The folder of the model, downloaded if need be. Dropping the future stops the download.
+/// Where a model is.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Resolved {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Its tokenizer.json, elsewhere if it had to be converted.
+    pub tokenizer: PathBuf,
+}
+
+/// What to look for.
+pub struct Wanted<'a> {
+    /// A folder or an id; nothing for the demo model.
+    pub model: Option<&'a str>,
+    /// Where on the hub.
+    pub hub: &'a HubArgs,
+    /// Whether its weights will be read.
+    pub load_format: LoadFormat,
+}
+
+/// The model, downloaded and converted if need be. Dropping the future stops the download.
 pub async fn resolve(
     python: &Path,
-    model: &ModelArgs,
+    wanted: &Wanted<'_>,
     parent_pipe: &ParentPipe,
     console: &Console,
-) -> anyhow::Result<PathBuf> {
+) -> anyhow::Result<Resolved> {
     // Its progress bars need the terminal itself, unless every line has to be JSON.
     let stderr = if console.is_json() { Stdio::piped() } else { Stdio::inherit() };
     let mut command = Command::new(python);
     command.args(["-P", "-m", "penstock_server.resolve"]);
     command.arg(format!("--parent-pipe-fd={}", parent_pipe.fd()));
-    command.arg(format!("--load-format={}", model.load_format));
-    command.args(model.revision.as_ref().map(|revision| format!("--revision={revision}")));
-    command.arg("--").args(&model.model_id);
-    command.envs(model.huggingface_hub_cache.iter().map(|folder| ("HF_HUB_CACHE", folder)));
+    command.arg(format!("--load-format={}", name_of(&wanted.load_format)));
+    command.args(wanted.hub.revision.as_ref().map(|revision| format!("--revision={revision}")));
+    command.arg("--").args(wanted.model);
+    command.envs(wanted.hub.huggingface_hub_cache.iter().map(|folder| ("HF_HUB_CACHE", folder)));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);
     let mut child = command.spawn().with_context(|| format!("cannot start {}", python.display()))?;
     if let Some(stderr) = child.stderr.take() {
         tokio::spawn(pass_on(stderr, console.clone()));
     }
     let output = child.wait_with_output().await.context("cannot wait for the resolver")?;
-    let path = String::from_utf8_lossy(&output.stdout).lines().last().map(PathBuf::from);
-    Ok(path.filter(|_| output.status.success()).ok_or(AlreadyTold)?)
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.lines().last().filter(|_| output.status.success()).ok_or(AlreadyTold)?;
+    serde_json::from_str(last).with_context(|| format!("the resolver said {last:?}"))
 }
 
 async fn pass_on(stderr: ChildStderr, console: Console) {

@@ -38,7 +38,8 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    fn new() -> std::io::Result<Self> {
+    /// From here on they no longer end the process by themselves.
+    pub fn new() -> std::io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,

@@ -27,7 +27,7 @@ impl Installation {
     fn new(shard: &str) -> Self {
         let _turn = WRITING_OR_STARTING.lock().expect("no test fails here");
         let installation = Self { folder: tempfile::tempdir().expect("folder") };
-        let resolve = "case \"$3\" in *resolve) echo /models/m; exit;; esac";
+        let resolve = "case \"$3\" in *resolve) echo '{\"folder\": \"/models/m\", \"tokenizer\": \"/models/m/tokenizer.json\"}'; exit;; esac";
         installation.script("python", &format!("{resolve}\n{shard}"));
         installation.script("penstock-router", "exit 9");
         std::fs::copy(env!("CARGO_BIN_EXE_launcher"), installation.path("launcher")).expect("copy");

@@ -18,7 +18,7 @@ use crate::auth::ApiKeys;
 use crate::caller::CallerNames;
 use crate::chat::ChatFormat;
 use crate::error::Error;
-use crate::generation::EngineHandle;
+use crate::generation::{EngineHandle, EngineStatus};
 use crate::grammar::Grammars;
 use crate::limits::RequestLimits;
 use crate::metrics::Metrics;
@@ -72,6 +72,18 @@ impl AppState {
         let facts = self.engine.facts();
         let kind = facts.device.split(':').next().unwrap_or_default();
         format!("{}-{kind}", facts.world_size)
+    }
+
+    /// Whether steps are being answered and requests are taken; why not, if not. From memory, without asking the shards.
+    pub fn ready(&self) -> Result<(), Error> {
+        if self.shutdown.is_draining() {
+            return Err(Error::Refused(Refused::ShuttingDown));
+        }
+        match self.engine.status() {
+            EngineStatus::Ready => Ok(()),
+            EngineStatus::Restarting(_) => Err(Error::Restarting),
+            EngineStatus::Lost(_) => Err(Error::Unhealthy),
+        }
     }
 
     /// What an OpenAI answer starts with.

@@ -80,7 +80,7 @@ impl fmt::Debug for ApiKey {
 }
 
 /// One of the server's keys, by its place among them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyId(usize);
 
 /// A key, whose it is, and how much it may use.
@@ -131,6 +131,15 @@ impl ApiKeys {
     /// How much a key may use.
     pub fn limit(&self, KeyId(place): KeyId) -> Option<&RateLimit> {
         self.0.get(place).map(|entry| &entry.limit)
+    }
+
+    /// Whether who sent these headers may use the server: with a key, which is told, or where there are none.
+    pub fn admit(&self, headers: &HeaderMap) -> Result<Option<KeyId>, Error> {
+        let presented = presented_key(headers);
+        match presented.and_then(|key| self.find(key)) {
+            None if !self.is_empty() => Err(Error::Unauthorized { has_key: presented.is_some() }),
+            key => Ok(key),
+        }
     }
 
     /// Compares with every key, and takes the same time whichever it is and however much of it is right.
@@ -194,16 +203,10 @@ pub fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// Lets requests with a key pass, and all of them where there are no keys.
-pub async fn require_key(State(app): State<AppState>, mut request: Request, next: Next) -> Response {
-    let presented = presented_key(request.headers());
-    let has_key = presented.is_some();
-    match presented.and_then(|key| app.api_keys.find(key)) {
-        Some(key) => {
-            request.extensions_mut().insert(key);
-            next.run(request).await
-        }
-        None if app.api_keys.is_empty() => next.run(request).await,
-        None => Error::Unauthorized { has_key }.into_response(),
+pub async fn require_key(State(app): State<AppState>, request: Request, next: Next) -> Response {
+    match app.api_keys.admit(request.headers()) {
+        Ok(_) => next.run(request).await,
+        Err(error) => error.into_response(),
     }
 }
 

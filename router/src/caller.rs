@@ -5,9 +5,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
-use axum::http::HeaderValue;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue};
 
 use crate::app::AppState;
 use crate::auth::{KeyId, presented_key};
@@ -31,17 +31,22 @@ impl CallerNames {
     }
 }
 
+impl Caller {
+    /// Who sent these headers.
+    pub fn of(app: &AppState, headers: &HeaderMap) -> Self {
+        // Other credentials than keys, which a proxy may have checked, tell callers apart just as well.
+        let other = || headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+        let presented = presented_key(headers).or_else(other).filter(|key| !key.is_empty());
+        let key = app.api_keys.admit(headers).ok().flatten();
+        let name = key.and_then(|key| app.api_keys.tenant(key)).map(|name| name.as_bytes()).or(presented);
+        Self { tenant: name.map(|name| app.callers.name(name)).unwrap_or_default(), key }
+    }
+}
+
 impl FromRequestParts<AppState> for Caller {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Infallible> {
-        // Other credentials than keys, which a proxy may have checked, tell callers apart just as well.
-        let other = || parts.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        let key = presented_key(&parts.headers).or_else(other).filter(|key| !key.is_empty());
-        let key_id = parts.extensions.get::<KeyId>().copied();
-        let named =
-            key_id.and_then(|id| state.api_keys.tenant(id)).map(|name| state.callers.name(name.as_bytes()));
-        let tenant = named.or_else(|| key.map(|key| state.callers.name(key))).unwrap_or_default();
-        Ok(Self { tenant, key: key_id })
+        Ok(Self::of(state, &parts.headers))
     }
 }

@@ -21,6 +21,11 @@ pub struct RouterConfig {
     #[arg(long)]
     pub model_path: PathBuf,
 
+    /// The model's tokenizer.json, if it is not in its folder
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokenizer_path: Option<PathBuf>,
+
     /// Unix sockets of the shards, rank 0 first
     #[arg(long, required = true, num_args = 1..)]
     pub shard_sockets: Vec<PathBuf>,
@@ -40,6 +45,13 @@ pub struct RouterConfig {
     pub options: RouterOptions,
 }
 
+impl RouterConfig {
+    /// Where the tokenizer is.
+    pub fn tokenizer_file(&self) -> PathBuf {
+        self.tokenizer_path.clone().unwrap_or_else(|| self.model_path.join("tokenizer.json"))
+    }
+}
+
 /// Settings that a user of the launcher may give.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -52,6 +64,11 @@ pub struct RouterOptions {
     /// Port to listen on
     #[arg(long, short, env, default_value_t = 3000)]
     pub port: u16,
+
+    /// Port of the gRPC API for internal clients [default: it is not served]
+    #[arg(long, env, value_parser = clap::value_parser!(u16).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc_port: Option<u16>,
 
     /// Key that clients must send as `Authorization: Bearer KEY`; give it again for several
     /// [default: everyone may use the server]

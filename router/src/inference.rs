@@ -56,15 +56,16 @@ impl AppState {
         // Adapters are models by another name, and there are none beside the served one.
         let key = parameters.hints.caller.key;
         self.check_model(parameters.adapter_id.take().as_deref())?;
+        if let Some(defaults) = &self.engine.facts().generation_defaults {
+            parameters = parameters.with_defaults(defaults);
+        }
         let checked = check(parameters, &self.limits)?;
         let encoded = self.encode(prompt, grammar, &checked, dialect).await?;
         let mut request = checked.fit(encoded.tokens, &self.limits)?;
         if let Some(grammar) = self.checked_grammar(encoded.constraint).await? {
             request = request.constrained(grammar, dialect)?;
         }
-        if let Some(limit) = key.and_then(|key| self.api_keys.limit(key)) {
-            limit.take(Counted::Tokens, request.num_tokens())?;
-        }
+        self.charge(key, Counted::Tokens, request.num_tokens())?;
         let validation = started.elapsed();
         self.metrics.record_valid(validation, request.prompt.len(), request.max_new_tokens);
         Ok(Prepared { request, dialect, reply: encoded.reply, validation })

@@ -5,7 +5,8 @@
 //!
 //! - [`config`]: everything that can be set, parsed once and passed down
 //! - [`http_server`]: connections and their limits
-//! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`rate_limit`] counts what they use, [`cors`] for origins, [`body`] reads what comes in, [`caller`] whose it is, [`sse`] streams what goes out
+//! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`rate_limit`] counts what they use, [`cors`] for origins, [`body`] reads what comes in, [`caller`] whose it is, [`answer_stream`] and [`sse`] stream what goes out
+//! - [`grpc`]: the same service for internal clients
 //! - [`tgi`], [`openai`], [`anthropic`], [`responses`], [`logprobs`], [`response_headers`]: the words of the families of clients
 //! - [`assistant`]: what the assistant says, in OpenAI's words
 //! - [`openapi`]: the document that describes all of it, from the table of routes and the types
@@ -23,6 +24,7 @@
 //! - [`engine`]: the seam to the shards, and the gRPC client behind it
 //! - [`metrics`], [`shutdown`], [`supervised`], `live_state`: what an operator sees, how serving ends, what the launcher is told
 
+pub mod answer_stream;
 pub mod anthropic;
 pub mod app;
 pub mod assistant;
@@ -40,6 +42,7 @@ pub mod engine_loop;
 pub mod error;
 pub mod generation;
 pub mod grammar;
+pub mod grpc;
 pub mod http_server;
 pub mod inference;
 pub mod limits;
@@ -69,6 +72,7 @@ pub mod workers;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::try_join;
 use thiserror::Error as ThisError;
 use tokio::net::TcpListener;
 
@@ -76,7 +80,7 @@ use app::{AppState, ModelInfo};
 use auth::{ApiKeyError, ApiKeys};
 use caller::CallerNames;
 use chat::{ChatFormat, ChatFormatError};
-use config::{RouterConfig, RouterOptions};
+use config::{ConnectionLimits, RouterConfig, RouterOptions};
 use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine};
 use grammar::Grammars;
 use http_server::HttpServer;
@@ -111,17 +115,22 @@ pub enum ServeError {
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
     #[error("cannot serve: {0}")]
     Io(#[from] std::io::Error),
+    #[error("cannot serve gRPC: {0}")]
+    Grpc(#[from] tonic::transport::Error),
     #[error("the model shards are lost: {0}")]
     Lost(String),
 }
 
-/// Serves until the shutdown is complete. The shards must be up; the listener is bound by the caller, who knows the
-/// flag to blame when it cannot be.
-pub async fn serve(
-    config: RouterConfig,
-    listener: TcpListener,
-    shutdown: Shutdown,
-) -> Result<(), ServeError> {
+/// Where clients come in, bound by the caller, who knows the flag to blame when it cannot be.
+pub struct Listeners {
+    /// For HTTP.
+    pub http: TcpListener,
+    /// For gRPC, if it is served.
+    pub grpc: Option<TcpListener>,
+}
+
+/// Serves until the shutdown is complete. The shards must be up.
+pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdown) -> Result<(), ServeError> {
     let tls = config.options.tls_files().map(|files| files.acceptor()).transpose()?;
     let state = build(&config, &shutdown).await?;
     if config.supervised {
@@ -135,21 +144,36 @@ pub async fn serve(
         reason
     };
     let (metrics, limits) = (state.metrics.clone(), config.options.limits.connections.clone());
-    let server = HttpServer::new(app::app(state.clone()), limits, shutdown.clone()).with_tls(tls);
-    tokio::spawn(live_state::tell_on_signal(state, server.connections()));
+    let server = HttpServer::new(app::app(state.clone()), limits.clone(), shutdown.clone()).with_tls(tls);
+    tokio::spawn(live_state::tell_on_signal(state.clone(), server.connections()));
     let serving = async {
         tokio::select! {
-            served = server.serve(listener) => served,
+            served = serve_all(state, server, limits, listeners) => served,
             () = keep_up(metrics) => Ok(()),
         }
     };
     tokio::pin!(serving);
     tokio::select! {
-        served = &mut serving => Ok(served?),
+        served = &mut serving => served,
         reason = lost => {
             serving.await?;
             Err(ServeError::Lost(reason))
         }
+    }
+}
+
+/// HTTP, and gRPC beside it if there is a listener.
+async fn serve_all(
+    state: AppState,
+    server: HttpServer,
+    limits: ConnectionLimits,
+    listeners: Listeners,
+) -> Result<(), ServeError> {
+    let grpc = listeners.grpc.map(|listener| Box::pin(grpc::serve(state, limits, listener)));
+    let http = async { server.serve(listeners.http).await.map_err(ServeError::from) };
+    match grpc {
+        Some(grpc) => try_join(http, async { grpc.await.map_err(ServeError::from) }).await.map(drop),
+        None => http.await,
     }
 }
 
@@ -158,7 +182,7 @@ async fn build(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppState, S
     let options = &config.options;
     let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
     let cors = cors::layer(&options.cors_allow_origin)?;
-    let tokenizer = Tokenizer::load(&config.model_path, options.validation_workers)?;
+    let tokenizer = Tokenizer::load(config.tokenizer_file(), options.validation_workers)?;
     let engine = ShardedEngine::connect(connect_options(config)).await?;
     let facts = engine.facts().clone();
     let vocabulary = tokenizer.vocabulary();

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::config::Limits;
 use crate::engine::EngineFacts;
+use crate::scheduler::Window;
 
 /// The limits of the operator and the facts of the shards, the smaller of each.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,12 +65,20 @@ pub enum LimitsError {
     },
 }
 
+/// The longest sequence that the model was made for and the KV cache has room for.
+fn longest(limits: &Limits, facts: &EngineFacts) -> u32 {
+    let cache_tokens = facts.num_blocks.saturating_mul(facts.block_size);
+    let cache_tokens = cache_tokens.min(limits.max_batch_total_tokens.unwrap_or(u32::MAX));
+    let num_blocks = cache_tokens / facts.block_size.max(1);
+    let window = Window::new(facts.attention_window, facts.block_size.max(1), num_blocks);
+    let is_endless = window.num_needed(facts.max_sequence_len.into()) <= num_blocks.into();
+    if is_endless { facts.max_sequence_len } else { facts.max_sequence_len.min(cache_tokens) }
+}
+
 impl RequestLimits {
     /// Derives the limits; those not set are what the shards allow.
     pub fn new(limits: &Limits, facts: &EngineFacts) -> Result<Self, LimitsError> {
-        let cache_tokens = facts.num_blocks.saturating_mul(facts.block_size);
-        let cache_tokens = cache_tokens.min(limits.max_batch_total_tokens.unwrap_or(u32::MAX));
-        let possible = facts.max_sequence_len.min(cache_tokens);
+        let possible = longest(limits, facts);
         let total = limits.max_total_tokens.unwrap_or(possible);
         if total > possible {
             return Err(LimitsError::Total { given: total, possible });

@@ -31,7 +31,7 @@ fn line(app: &AppState, connections: &OpenConnections) -> String {
     let state = LiveState {
         connections: connections.count(),
         max_connections: connections.max(),
-        stats: stats::now(app),
+        stats: stats::snapshot(app),
     };
     serde_json::to_string(&state).unwrap_or_else(|error| error.to_string())
 }

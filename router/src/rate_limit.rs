@@ -139,9 +139,16 @@ impl Bucket {
     }
 }
 
-/// Counts a request of the key that `auth` found, and tells its client what is left.
+impl AppState {
+    /// Takes from what a key may use; who has none may use what there is.
+    pub(crate) fn charge(&self, key: Option<KeyId>, counted: Counted, amount: u64) -> Result<(), Error> {
+        key.and_then(|key| self.api_keys.limit(key)).map_or(Ok(()), |limit| limit.take(counted, amount))
+    }
+}
+
+/// Counts a request of a key, and tells its client what is left.
 pub async fn count_request(State(app): State<AppState>, request: Request, next: Next) -> Response {
-    let key = request.extensions().get::<KeyId>().copied();
+    let key = app.api_keys.admit(request.headers()).ok().flatten();
     let Some(limit) = key.and_then(|key| app.api_keys.limit(key)) else { return next.run(request).await };
     let mut response = match limit.take(Counted::Requests, 1) {
         Ok(()) => next.run(request).await,

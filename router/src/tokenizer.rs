@@ -1,6 +1,6 @@
 //! Text to tokens, on a few threads off the event loop with a bounded queue. Tokens to text is `detokenizer`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -49,9 +49,8 @@ pub struct TextSpan {
 }
 
 impl Tokenizer {
-    /// Loads `tokenizer.json` from a model folder.
-    pub fn load(folder: &Path, num_workers: u32) -> Result<Self, TokenizerError> {
-        let path = folder.join("tokenizer.json");
+    /// Loads a `tokenizer.json`.
+    pub fn load(path: PathBuf, num_workers: u32) -> Result<Self, TokenizerError> {
         let tokenizer = tokenizers::Tokenizer::from_file(&path)
             .map_err(|error| TokenizerError::Unreadable { path, reason: error.to_string() })?;
         Self::new(tokenizer, num_workers)
@@ -229,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_named() {
-        let error = Tokenizer::load(Path::new("/nowhere"), 1).err().unwrap();
+        let error = Tokenizer::load("/nowhere/tokenizer.json".into(), 1).err().unwrap();
         assert!(
             error.to_string().starts_with("cannot load the tokenizer /nowhere/tokenizer.json"),
             "{error}"

@@ -1,6 +1,7 @@
 //! What a request asks for, checked: every number by name against its limit before anything is allocated for it. Pure:
 //! first [`check`], then, when the prompt is tokens, [`Checked::fit`].
 
+mod defaults;
 mod sampling;
 mod scheduling;
 
@@ -29,6 +30,8 @@ pub enum Dialect {
     Messages,
     /// `/v1/responses`.
     Responses,
+    /// The gRPC API.
+    Grpc,
 }
 
 impl Dialect {
@@ -38,15 +41,15 @@ impl Dialect {
             (Self::Native, name) => name,
             (Self::Completions | Self::Chat, "grammar") => "response_format",
             (Self::Responses, "grammar") => "text.format",
-            (Self::Completions, "inputs") => "prompt",
+            (Self::Completions | Self::Grpc, "inputs") => "prompt",
             (Self::Chat | Self::Messages, "inputs") => "messages",
             (Self::Responses, "inputs") => "input",
             (Self::Responses, "max_new_tokens") => "max_output_tokens",
             (Self::Messages, "stop") => "stop_sequences",
             (_, "max_new_tokens") => "max_tokens",
             (_, "min_new_tokens") => "min_tokens",
-            (Self::Chat, "best_of") => "n",
-            (Self::Chat, "top_n_tokens") => "top_logprobs",
+            (Self::Chat | Self::Grpc, "best_of") => "n",
+            (Self::Chat | Self::Grpc, "top_n_tokens") => "top_logprobs",
             (Self::Completions, "top_n_tokens") => "logprobs",
             (_, name) => name,
         }
@@ -254,7 +257,7 @@ fn samples(p: &Parameters) -> bool {
     let wishes = p.temperature.is_some() || p.top_k.is_some() || p.top_p.is_some() || p.typical_p.is_some();
     match p.dialect {
         Dialect::Native => p.do_sample || wishes,
-        Dialect::Completions | Dialect::Chat | Dialect::Messages | Dialect::Responses => {
+        Dialect::Completions | Dialect::Chat | Dialect::Messages | Dialect::Responses | Dialect::Grpc => {
             p.temperature != Some(0.0)
         }
     }

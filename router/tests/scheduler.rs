@@ -2,132 +2,15 @@
 
 mod support;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use penstock_router::engine::EngineFacts;
 use penstock_router::scheduler::{
-    Event, EventKind, Failure, FinishReason, NewRequest, Outcome, Plan, Refused, RequestId, SamplingParams,
+    Event, EventKind, Failure, FinishReason, NewRequest, Outcome, Refused, RequestId, SamplingParams,
     Scheduler, SchedulerConfig, Span,
 };
-use support::fake_shard::{FakeShard, expected_tokens, small_facts};
-
-fn facts(num_blocks: u32) -> EngineFacts {
-    EngineFacts { num_blocks, num_slots: 4, max_step_tokens: 16, ..small_facts() }
-}
-
-fn request(prompt: &[u32], max_new_tokens: u32) -> NewRequest {
-    NewRequest::new(prompt.into(), max_new_tokens, SamplingParams::greedy())
-}
-
-/// A prompt like no other.
-fn prompt(number: u32, len: u32) -> Vec<u32> {
-    (0..len).map(|i| 1 + (number * 37 + i * i) % 250).collect()
-}
-
-fn solo(prompt: &[u32], max_new_tokens: usize) -> Vec<u32> {
-    expected_tokens(prompt, 0, max_new_tokens, &small_facts())
-}
-
-/// The scheduler with shards beside it, in lock step or with outcomes held back.
-struct World {
-    scheduler: Scheduler,
-    shard: FakeShard,
-    outcomes: VecDeque<Outcome>,
-    output: BTreeMap<RequestId, Vec<u32>>,
-    finished: BTreeMap<RequestId, FinishReason>,
-    cached: BTreeMap<RequestId, u32>,
-    scores: BTreeMap<RequestId, Vec<Option<f32>>>,
-    plans: Vec<Plan>,
-    /// In the order in which they finished.
-    ended: Vec<RequestId>,
-    now: Duration,
-}
-
-impl World {
-    fn new(num_blocks: u32) -> Self {
-        Self::with(facts(num_blocks), |_| {})
-    }
-
-    fn with(facts: EngineFacts, change: impl FnOnce(&mut SchedulerConfig)) -> Self {
-        let mut config = SchedulerConfig::new(&facts, 100);
-        change(&mut config);
-        Self {
-            scheduler: Scheduler::new(config),
-            shard: FakeShard::new(facts),
-            outcomes: VecDeque::new(),
-            output: BTreeMap::new(),
-            finished: BTreeMap::new(),
-            cached: BTreeMap::new(),
-            scores: BTreeMap::new(),
-            plans: Vec::new(),
-            ended: Vec::new(),
-            now: Duration::ZERO,
-        }
-    }
-
-    fn submit(&mut self, prompt: &[u32], max_new_tokens: u32) -> RequestId {
-        self.submit_with(request(prompt, max_new_tokens))
-    }
-
-    fn submit_with(&mut self, request: NewRequest) -> RequestId {
-        self.scheduler.on_request(request, self.now).expect("there is room")
-    }
-
-    fn computed_tokens(&self) -> u64 {
-        self.scheduler.totals().computed_tokens
-    }
-
-    /// Plans one step if there is one, and lets the shards compute it.
-    fn plan(&mut self) -> bool {
-        let Some((plan, events)) = self.scheduler.plan(self.now) else { return false };
-        for event in events {
-            if let EventKind::Admitted { cached_tokens, .. } = event.kind {
-                self.cached.insert(event.id, cached_tokens);
-            }
-        }
-        self.outcomes.push_back(self.shard.step(&plan));
-        self.plans.push(plan);
-        true
-    }
-
-    /// Answers the oldest plan.
-    fn answer(&mut self) {
-        let Some(outcome) = self.outcomes.pop_front() else { return };
-        for event in self.scheduler.on_outcome(outcome).expect("it answers the plan") {
-            if let EventKind::PromptLogprobs(scores) = &event.kind {
-                self.scores.insert(event.id, scores.clone());
-            }
-            let EventKind::Token(token, finish) = event.kind else { continue };
-            self.output.entry(event.id).or_default().push(token.id);
-            if let Some(finish) = finish {
-                assert_eq!(self.finished.insert(event.id, finish), None);
-                self.ended.push(event.id);
-            }
-        }
-        self.scheduler.check();
-    }
-
-    /// New shards, and what the scheduler says of the loss of the old ones.
-    fn lose_shards(&mut self) -> Vec<Event> {
-        let events = self.scheduler.on_engine_lost();
-        self.scheduler.check();
-        self.outcomes.clear();
-        self.shard = FakeShard::new(self.shard.facts.clone());
-        events
-    }
-
-    fn run(&mut self) {
-        for _ in 0..10_000 {
-            while self.plan() {}
-            if self.outcomes.is_empty() {
-                return;
-            }
-            self.answer();
-        }
-        panic!("not drained");
-    }
-}
+use support::fake_shard::{expected_tokens, small_facts};
+use support::world::{World, facts, prompt, request, solo};
 
 #[test]
 fn a_request_gets_its_tokens_and_leaves_nothing_behind() {

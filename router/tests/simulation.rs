@@ -67,7 +67,7 @@ struct Scenario {
 fn scenario(seed: u64) -> Scenario {
     let mut dice = Dice(seed);
     let block_size = [1, 2, 4, 8][dice.range(0, 4) as usize];
-    let facts = EngineFacts {
+    let mut facts = EngineFacts {
         block_size,
         num_blocks: dice.range(48, 200).div_ceil(u64::from(block_size)) as u32,
         num_slots: dice.range(1, 9) as u32,
@@ -92,6 +92,13 @@ fn scenario(seed: u64) -> Scenario {
     }
     let poison_after = dice.range(0, 8) as u32;
     let (prefix_caching, slow_every) = (!dice.one_in(8), dice.range(5, 200));
+    if dice.one_in(3) {
+        // What the window needs, and a little or a lot more. The fake shard looks one position back.
+        let window = dice.range(2, 40) as u32;
+        let needed = (window - 1).div_ceil(block_size) + 1;
+        facts.attention_window = Some(window);
+        facts.num_blocks = needed + dice.range(0, 40).div_ceil(u64::from(block_size)) as u32;
+    }
     Scenario { facts, prefix_caching, arrivals, deaths, poison_after, slow_every }
 }
 

@@ -92,7 +92,8 @@ def _files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("*.safetensors"))
     if files:
         return files
-    raise StartError(f"{folder} {no_weights(folder)}")
+    names = [file.name for file in folder.iterdir()]
+    raise StartError(f"{folder} {no_weights(names, str(folder), str(folder))}")
 
 
 def _indexed_files(index: Path) -> list[Path]:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from penstock_server import __version__, log, parent, unix_socket
-from penstock_server.config import CacheConfig, GroupConfig, ServerConfig
+from penstock_server.config import CacheConfig, CudaConfig, GroupConfig, ServerConfig
 from penstock_server.errors import PenstockError, StartError
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,9 @@ def _serve(config: ServerConfig) -> int:
     # Pure Python, so that a wrong folder is refused in milliseconds, before torch is imported.
     with log.stage(logger, "config"):
         unix_socket.prepare(config.uds_path)
-        folder = open_folder(config.model_path, config.load_format, config.model_impl)
+        folder = open_folder(
+            config.model_path, config.load_format, config.model_impl, config.generation_config
+        )
     _wait_asleep()
     with log.stage(logger, "import"):
         from penstock_server.server import serve
@@ -90,8 +92,10 @@ def parse(argv: list[str]) -> ServerConfig:
 def _config(flags: argparse.Namespace) -> ServerConfig:
     return ServerConfig(
         model_path=flags.model_path,
+        tokenizer_path=flags.tokenizer_path or flags.model_path / "tokenizer.json",
         load_format=flags.load_format,
         model_impl=flags.model_impl,
+        generation_config=flags.generation_config,
         uds_path=flags.uds_path,
         dtype=flags.dtype,
         device=flags.device,
@@ -108,6 +112,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             block_size=flags.block_size,
             is_poisoned=flags.poison_cache,
         ),
+        cuda=CudaConfig(flags.cuda_graphs, flags.cuda_memory_fraction),
         faults=tuple(flags.fault),
     )
 
@@ -123,6 +128,17 @@ def _natural(text: str) -> int:
     return 0 if text == "0" else _positive(text)
 
 
+def _sizes(text: str) -> tuple[int, ...]:
+    return () if text == "0" else tuple(_positive(size) for size in text.split(","))
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock_server", description="One shard of the Penstock LLM server."
@@ -130,10 +146,13 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--version", action="version", version=__version__)
     add("--model-path", type=Path, required=True, help="local folder with config.json and safetensors")
+    add("--tokenizer-path", type=Path, help="tokenizer.json; default: that of the model's folder")
     add("--load-format", choices=("safetensors", "dummy"), default="safetensors",
         help="dummy: weights are noise and none are read, for measuring")  # fmt: skip
     add("--model-impl", choices=("auto", "native", "transformers"), default="auto",
         help="whose modelling code computes; auto: our own where it knows the family")  # fmt: skip
+    add("--generation-config", choices=("auto", "none"), default="auto",
+        help="auto: requests that do not say how to sample do as generation_config.json has it")  # fmt: skip
     add("--uds-path", type=Path, required=True, help="Unix socket this rank serves on")
     add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")
     add("--world-size", type=_positive, default=1, help="size of the tensor-parallel group")
@@ -159,6 +178,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=_positive, help="compute threads; default: cores divided by the world size")
     add("--batch-invariant", action="store_true",
         help="a request's tokens do not depend on what shares its batch, to the last bit; slower")  # fmt: skip
+    add("--cuda-graphs", type=_sizes, metavar="SIZES",
+        help="rows of decode steps that are captured, as in 1,2,4,8; 0: none; default: up to --num-slots")  # fmt: skip
+    add("--cuda-memory-fraction", type=_fraction, default=CudaConfig().memory_fraction,
+        help="of the GPU's memory that weights, cache and steps may take together")  # fmt: skip
     add("--poison-cache", action="store_true", help="for tests: KV cache that was not written is NaN; slow")
     add("--json-output", action="store_true", help="log one JSON object a line")
     add(

@@ -17,6 +17,10 @@ LoadFormat = Literal["safetensors", "dummy"]
 ModelImpl = Literal["auto", "native", "transformers"]
 
 
+# Whether requests sample as the model's makers have it where they do not say how.
+GenerationConfig = Literal["auto", "none"]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
     """This shard's place in its tensor-parallel group."""
@@ -43,12 +47,24 @@ class CacheConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CudaConfig:
+    """What only a GPU has."""
+
+    # Numbers of rows that decode steps are captured for; None: chosen from the number of slots; empty: none.
+    graph_sizes: tuple[int, ...] | None = None
+    # Of the GPU's memory, for weights, cache and steps together.
+    memory_fraction: float = 0.9
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """Everything the command line says."""
 
     model_path: Path
+    tokenizer_path: Path
     load_format: LoadFormat
     model_impl: ModelImpl
+    generation_config: GenerationConfig
     uds_path: Path
     dtype: str
     device: str
@@ -58,5 +74,6 @@ class ServerConfig:
     parent_pipe_fd: int | None
     group: GroupConfig
     cache: CacheConfig
+    cuda: CudaConfig = CudaConfig()
     # Fault hooks, for tests only.
     faults: tuple[str, ...] = ()

@@ -1,4 +1,7 @@
-"""The tensor-parallel group: collectives over gloo on the CPU, nothing at all when the group is one rank."""
+"""The tensor-parallel group: collectives over NCCL on GPUs and gloo on the CPU, none when the group is one rank.
+
+Numbers that the host needs always go over gloo, so that they do not wait for what runs on the device.
+"""
 
 import os
 from datetime import timedelta
@@ -17,11 +20,11 @@ _LOAD_TIMEOUT_S = 1800.0
 class Group:
     """A rank's view of its group. Every collective must be called by all ranks in the same order."""
 
-    def __init__(self, config: GroupConfig) -> None:
+    def __init__(self, config: GroupConfig, device: torch.device) -> None:
         self.rank = config.rank
         self.size = config.world_size
         self._config = config
-        self._dist: Any = _join(config) if config.world_size > 1 else None
+        self._dist: Any = _join(config, device) if config.world_size > 1 else None
         # None is torch's default group, which is patient: ranks load at different speeds.
         self._members: Any = None
 
@@ -76,16 +79,16 @@ class Group:
             ) from error
 
 
-def _join(config: GroupConfig) -> Any:
+def _join(config: GroupConfig, device: torch.device) -> Any:
     # Imported here: a single shard starts faster without it.
     import torch.distributed as dist
 
     assert config.rendezvous_dir is not None, "checked by the command line"
-    # gloo has no argument for it: without this it may listen on every interface.
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    # They have no argument for it: without this they may listen on every interface.
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
     try:
         dist.init_process_group(
-            "gloo",
+            "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
             init_method=f"file://{config.rendezvous_dir.resolve() / _RENDEZVOUS_FILE}",
             rank=config.rank,
             world_size=config.world_size,

@@ -4,32 +4,23 @@
 the `PendingOutcome`. On the CPU it is ready when `launch` returns.
 """
 
-import time
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
 import torch
 
 from penstock_server.checks import Limits
 from penstock_server.config import MAX_TOP_LOGPROBS
+from penstock_server.decode_graphs import DecodeGraphs
 from penstock_server.distributed import Group
+from penstock_server.generation_config import GenerationDefaults
 from penstock_server.kv_cache import KVCache
-from penstock_server.models.spec import CacheShape, ModelFacts
-from penstock_server.plan import (
-    Admit,
-    ErrorCode,
-    Outcome,
-    Plan,
-    PromptLogprobs,
-    SamplingParams,
-    SlotError,
-    Span,
-    Timings,
-    TopTokens,
-)
-from penstock_server.sampling import Sampled, sample, token_logprobs
+from penstock_server.model import Model
+from penstock_server.models.spec import ModelFacts
+from penstock_server.pending import PendingOutcome, StepClock
+from penstock_server.plan import Admit, ErrorCode, Plan, SamplingParams, SlotError, Span
+from penstock_server.sampling import sample, token_logprobs
 from penstock_server.slots import Slots
-from penstock_server.step import ForwardInput, PromptRows, SampledRow, Step
+from penstock_server.step import PromptRows, Step
 
 # Prompt log probabilities need logits of every prompt token: so many rows of the vocabulary at a time.
 _PROMPT_ROWS_AT_A_TIME = 128
@@ -47,100 +38,32 @@ class Description:
     world_size: int
     max_top_logprobs: int
     abilities: tuple[str, ...]
-
-
-class Model(Protocol):
-    """What computes steps: our decoder, or a model of transformers."""
-
-    facts: ModelFacts
-    cache_shape: CacheShape
-    dtype: torch.dtype
-    # What it can do beyond others, or is: told by Describe.
-    abilities: tuple[str, ...]
-
-    def __call__(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
-        """Hidden states, [num_tokens, hidden_size]; fills the cache on the way."""
-        ...
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[num_rows, hidden_size] to [num_rows, vocab_size] in float32."""
-        ...
-
-
-class Clock:
-    """Splits a step's time into its stages."""
-
-    def __init__(self) -> None:
-        self._last = time.perf_counter()
-
-    def lap_us(self) -> int:
-        """Microseconds since the last lap."""
-        now = time.perf_counter()
-        elapsed, self._last = now - self._last, now
-        return int(elapsed * 1e6)
-
-
-class PendingOutcome:
-    """A launched step. `resolve` waits for the device and brings the results to the host."""
-
-    def __init__(self, plan: Plan, errors: list[SlotError], timings: Timings) -> None:
-        self.plan = plan
-        self.errors = errors
-        self.timings = timings
-        self.rows: list[SampledRow] = []
-        self.sampled: Sampled | None = None
-        self.grammar_errors: dict[int, str] = {}
-        self.prompts: list[tuple[PromptRows, torch.Tensor]] = []
-
-    def ready(self) -> bool:
-        """Whether `resolve` would return without waiting."""
-        return True
-
-    def resolve(self) -> Outcome:
-        """The outcome on the host."""
-        clock = Clock()
-        outcome = Outcome(self.plan.epoch, self.plan.step, errors=list(self.errors))
-        for rows, logprobs in self.prompts:
-            outcome.prompt_logprobs.append(PromptLogprobs(rows.slot, rows.start, logprobs.tolist()))
-        if self.sampled is not None:
-            self._report(self.sampled, outcome)
-        return replace(outcome, timings=replace(self.timings, download_us=clock.lap_us()))
-
-    def _report(self, sampled: Sampled, outcome: Outcome) -> None:
-        ids, logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
-        failures = self._failures(sampled)
-        for number, row in enumerate(self.rows):
-            if number in failures:
-                outcome.errors.append(SlotError(row.slot, *failures[number]))
-                continue
-            outcome.sampled_slots.append(row.slot)
-            outcome.sampled_ids.append(ids[number])
-            outcome.sampled_logprobs.append(logprobs[number])
-            if row.params.num_top_logprobs:
-                outcome.top_tokens.append(_top_tokens(sampled, number, row))
-
-    def _failures(self, sampled: Sampled) -> dict[int, tuple[ErrorCode, str]]:
-        """Rows that got no token. Their slots go on as if they had: what is in flight already builds on that."""
-        failures = {number: (ErrorCode.GRAMMAR, message) for number, message in self.grammar_errors.items()}
-        if sampled.possible is not None:
-            for number in (~sampled.possible).nonzero().flatten().tolist():
-                failures.setdefault(number, (ErrorCode.GRAMMAR, "the grammar allows no token"))
-        for number in (~sampled.finite).nonzero().flatten().tolist():
-            failures[number] = (ErrorCode.NOT_FINITE, "the model's logits are not finite")
-        return failures
+    generation: GenerationDefaults | None
 
 
 class Engine:
     """One rank's engine."""
 
     def __init__(
-        self, model: Model, cache: KVCache, slots: Slots, group: Group, description: Description
+        self,
+        model: Model,
+        cache: KVCache,
+        slots: Slots,
+        group: Group,
+        description: Description,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
         self.model = model
         self.cache = cache
         self.slots = slots
         self.group = group
         self.description = description
+        self.graphs = graphs
+
+    def use_on_this_thread(self) -> None:
+        """To be called on the thread that will step: CUDA keeps a current device for every thread."""
+        if self.slots.device.type == "cuda":
+            torch.cuda.set_device(self.slots.device)
 
     def clear(self) -> None:
         """Drop all slots; the weights stay."""
@@ -165,44 +88,60 @@ class Engine:
     @torch.inference_mode()
     def launch(self, plan: Plan) -> PendingOutcome:
         """Apply a plan and start its step. Raises InvalidPlan for what no single slot is to blame."""
-        clock = Clock()
+        clock = StepClock(self.slots.device)
+        clock.mark()
         errors = self.slots.apply(plan)
         self.cache.copy_blocks(plan.copied_from, plan.copied_to)
         spans = self.slots.select(plan, errors)
+        pending = PendingOutcome(plan, list(errors.values()), clock)
         if not spans:
-            return PendingOutcome(plan, list(errors.values()), Timings(upload_us=clock.lap_us()))
-        step = self.slots.stage(spans)
-        if self.cache.is_poisoned:
-            self.cache.poison(self.slots.unwritten(spans))
+            return pending
         try:
-            return self._compute(plan, step, list(errors.values()), clock)
+            self._compute(spans, pending)
         except (MemoryError, RuntimeError) as error:
             if self.group.size > 1 or not is_out_of_memory(error):
                 raise
             failed = [
                 SlotError(span.slot, ErrorCode.OUT_OF_MEMORY, "no memory for this step") for span in spans
             ]
-            return PendingOutcome(plan, list(errors.values()) + failed, Timings(upload_us=clock.lap_us()))
-
-    def _compute(self, plan: Plan, step: Step, errors: list[SlotError], clock: Clock) -> PendingOutcome:
-        upload_us = clock.lap_us()
-        computing = self.slots.grammars.start_masks(step.sampling.rows)
-        hidden = self.model(step.forward, self.cache)
-        logits = self.model.logits(hidden[step.sampled_rows]) if step.sampling.rows else None
-        prompts = [(rows, self._prompt_logprobs(hidden, rows)) for rows in step.prompt_rows]
-        forward_us = clock.lap_us()
-        sampled, masks = None, None
-        if logits is not None:
-            masks = None if computing is None else computing.result()
-            sampled = sample(logits, step.sampling, self.slots.tokens, masks)
-            self.slots.commit(step.sampling, sampled.token_ids, masks)
-        pending = PendingOutcome(plan, errors, Timings(upload_us, forward_us, clock.lap_us()))
-        pending.rows, pending.sampled, pending.prompts = step.sampling.rows, sampled, prompts
-        pending.grammar_errors = {} if masks is None else masks.errors
+            return PendingOutcome(plan, list(errors.values()) + failed, clock)
         return pending
 
+    def _compute(self, spans: list[Span], pending: PendingOutcome) -> None:
+        """Everything that a step launches; what it leaves in `pending` stays unread until the device is done."""
+        step = self.slots.stage(spans, self.graphs.size_for(spans) if self.graphs else None)
+        if self.cache.is_poisoned:
+            self.cache.poison(self.slots.unwritten(spans))
+        pending.clock.mark()
+        computing = self.slots.grammars.start_masks(step.sampling.rows)
+        logits, prompts = self._forward(step)
+        pending.clock.mark()
+        if logits is not None:
+            masks = None if computing is None else computing.result()
+            sampled = sample(logits, step.sampling, self.slots.rows.tokens, masks)
+            self.slots.commit(step.sampling, sampled.token_ids, masks)
+            pending.rows, pending.sampled = step.sampling.rows, sampled
+            pending.grammar_errors = {} if masks is None else masks.errors
+        pending.prompts = prompts
+        pending.clock.mark()
+        pending.fetch()
+
+    def _forward(self, step: Step) -> tuple[torch.Tensor | None, list[tuple[PromptRows, torch.Tensor]]]:
+        """Logits of the rows that get a token, if any does, and log probabilities of prompts."""
+        if step.decode is not None:
+            assert self.graphs is not None, "they chose the size of the step"
+            logits = self.graphs.run(step.decode)
+            num_rows = len(step.sampling.rows)
+            if num_rows == step.num_spans:
+                return logits[:num_rows], []
+            return logits[step.sampled_rows] if num_rows else None, []
+        assert step.forward is not None, "a step has one or the other"
+        hidden = self.model(step.forward, self.cache)
+        prompts = [(rows, self._prompt_logprobs(hidden, rows)) for rows in step.prompt_rows]
+        return self.model.logits(hidden[step.sampled_rows]) if step.sampling.rows else None, prompts
+
     def _prompt_logprobs(self, hidden: torch.Tensor, rows: PromptRows) -> torch.Tensor:
-        targets = self.slots.tokens[rows.slot, rows.start : rows.start + rows.count].long()
+        targets = self.slots.rows.tokens[rows.slot, rows.start : rows.start + rows.count].long()
         states = hidden[rows.first_row : rows.first_row + rows.count]
         parts = [
             slice(row, row + _PROMPT_ROWS_AT_A_TIME) for row in range(0, rows.count, _PROMPT_ROWS_AT_A_TIME)
@@ -220,7 +159,9 @@ class Engine:
         self.clear()
 
 
-def describe(slots: Slots, model: Model, device: torch.device, group: Group) -> Description:
+def describe(
+    slots: Slots, model: Model, generation: GenerationDefaults | None, device: torch.device, group: Group
+) -> Description:
     """The facts of a built engine."""
     return Description(
         spec=model.facts,
@@ -235,18 +176,10 @@ def describe(slots: Slots, model: Model, device: torch.device, group: Group) -> 
             *(["grammar"] if slots.grammars.available else []),
             *model.abilities,
         ),
+        generation=generation,
     )
 
 
 def is_out_of_memory(error: Exception) -> bool:
     """torch's CPU allocator raises a bare RuntimeError."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
-
-
-def _top_tokens(sampled: Sampled, number: int, row: SampledRow) -> TopTokens:
-    assert sampled.top_ids is not None, "a row asked for top tokens"
-    assert sampled.top_logprobs is not None, "ids come with their logprobs"
-    count = row.params.num_top_logprobs
-    return TopTokens(
-        row.slot, sampled.top_ids[number, :count].tolist(), sampled.top_logprobs[number, :count].tolist()
-    )

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import grpc
 
-from penstock_server.engine import Engine, PendingOutcome
+from penstock_server.engine import Engine
 from penstock_server.errors import StartError
 from penstock_server.pb import engine_pb2 as pb
+from penstock_server.pending import PendingOutcome
 from penstock_server.plan import Plan
 from penstock_server.service import EngineService
 from penstock_server.step_loop import StepLoop
@@ -69,7 +70,9 @@ class FaultyEngine(Engine):
     """An engine that fails as it was told to."""
 
     def __init__(self, engine: Engine, faults: Faults) -> None:
-        super().__init__(engine.model, engine.cache, engine.slots, engine.group, engine.description)
+        super().__init__(
+            engine.model, engine.cache, engine.slots, engine.group, engine.description, engine.graphs
+        )
         self._faults = faults
 
     def launch(self, plan: Plan) -> PendingOutcome:

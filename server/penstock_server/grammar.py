@@ -19,7 +19,6 @@ from penstock_server.errors import SlotRefused
 from penstock_server.plan import Admit, ErrorCode, Grammar
 from penstock_server.step import SampledRow
 
-_TOKENIZER = "tokenizer.json"
 # Of 1 to 2 kB each; the router checks a grammar under the same limits (grammar/compiler.rs).
 _MAX_LEXER_STATES = 50_000
 # Schemas are compiled by recursion; the router bounds the levels for this (grammar/schema.rs).
@@ -40,9 +39,9 @@ class GrammarMasks:
 class Grammars:
     """The matchers of a shard. Used from the step loop's thread only."""
 
-    def __init__(self, model_path: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
-        self.available = (model_path / _TOKENIZER).is_file() and _is_installed()
-        self._tokenizer_path = model_path / _TOKENIZER
+    def __init__(self, tokenizer_path: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+        self.available = tokenizer_path.is_file() and _is_installed()
+        self._tokenizer_path = tokenizer_path
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._matchers: dict[int, Future[Any]] = {}
@@ -149,9 +148,3 @@ def _fill(building: "Future[Any]", bits: torch.Tensor) -> str:
 
 def _consume(building: "Future[Any]", token_id: int) -> None:
     building.result().consume_token(token_id)
-
-
-def unpack(bits: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """[num_rows, words] int32 to [num_rows, vocab_size] bool."""
-    shifts = torch.arange(32, dtype=torch.int32, device=bits.device)
-    return ((bits.unsqueeze(2) >> shifts) & 1).flatten(1)[:, :vocab_size].bool()

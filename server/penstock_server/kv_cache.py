@@ -4,13 +4,14 @@ import os
 from typing import NamedTuple
 
 import torch
+from penstock_kernels import copy_blocks
 
 from penstock_server.models.spec import CacheShape
+from penstock_server.upload import to_device
 
 # On the CPU the pool competes with the weights and the user's other programs for the same memory.
 CPU_BUDGET_BYTES = 4 * 1024**3
 CPU_BUDGET_SHARE = 4
-CUDA_BUDGET_SHARE = 0.8
 
 
 class LayerCache(NamedTuple):
@@ -40,8 +41,8 @@ class KVCache:
     def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
         """Copy whole blocks of all layers; sources are read before any target is written."""
         if sources:
-            index = torch.tensor([sources, targets], device=self.pool.device)
-            self.pool[:, :, index[1]] = self.pool[:, :, index[0]]
+            index = to_device([sources, targets], torch.int64, self.pool.device)
+            copy_blocks(self.pool, index[0], index[1])
 
     def poison(self, positions: torch.Tensor) -> None:
         """Make flat positions (block * block_size + offset) NaN in all layers."""
@@ -53,11 +54,8 @@ def block_bytes(shape: CacheShape, block_size: int, dtype: torch.dtype) -> int:
     return shape.num_layers * 2 * block_size * shape.num_kv_heads * shape.head_dim * dtype.itemsize
 
 
-def budget_bytes(device: torch.device, world_size: int) -> int:
-    """What the pool of this rank may take by default."""
-    if device.type == "cuda":
-        free, _total = torch.cuda.mem_get_info(device)
-        return int(free * CUDA_BUDGET_SHARE)
+def budget_bytes(world_size: int) -> int:
+    """What the pool of this rank may take on a CPU by default."""
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(max(available, _reclaimable_bytes()) // CPU_BUDGET_SHARE, CPU_BUDGET_BYTES) // world_size
 

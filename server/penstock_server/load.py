@@ -3,19 +3,23 @@
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 import torch
 
 from penstock_server.checks import Limits
-from penstock_server.config import CacheConfig, ServerConfig
+from penstock_server.config import ServerConfig
+from penstock_server.cuda_memory import cache_budget_bytes
+from penstock_server.decode_graphs import DecodeGraphs
 from penstock_server.distributed import Group
-from penstock_server.engine import Engine, Model, describe, is_out_of_memory
+from penstock_server.engine import Engine, describe, is_out_of_memory
 from penstock_server.errors import StartError
 from penstock_server.grammar import Grammars
 from penstock_server.kv_cache import KVCache, block_bytes, budget_bytes
 from penstock_server.layers.placement import Placement
 from penstock_server.log import stage
+from penstock_server.model import Model
 from penstock_server.model_folder import ModelFolder
 from penstock_server.models.decoder import Decoder
 from penstock_server.models.spec import ModelFacts
@@ -29,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _MAX_STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
+# A step of 17 rows costs no more than one of 24: between sizes only padding is lost.
+_LARGEST_GRAPH = 256
+_USUAL_GRAPH_SIZES = (1, 2, 4, *range(8, 64, 8), *range(64, _LARGEST_GRAPH, 32))
 
 
 def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
@@ -37,21 +44,38 @@ def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
     dtype = _dtype(config.dtype, folder.dtype, device)
     torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.world_size))
     with stage(logger, "group"):
-        group = Group(config.group)
+        group = Group(config.group, device)
     with stage(logger, "weights"):
         placement = Placement(group, dtype, config.batch_invariant)
         model = _allocating("the weights", _model, config, folder, placement, device)
-    facts, shape = model.facts, model.cache_shape
-    limits = _limits(config.cache, facts, group, block_bytes(shape, config.cache.block_size, dtype), device)
-    sizes = (limits.num_blocks, limits.block_size, dtype, device, config.cache.is_poisoned)
-    cache = _allocating("the KV cache (see --num-blocks)", KVCache, shape, *sizes)
-    grammars = Grammars(config.model_path, facts.vocab_size, facts.eos_token_ids)
+    grammars = Grammars(config.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
+    limits = _limits(config, model, group, grammars, device)
+    # One block more, for what the spare row writes.
+    sizes = (limits.num_blocks + 1, limits.block_size, dtype, device, config.cache.is_poisoned)
+    cache = _allocating("the KV cache (see --num-blocks)", KVCache, model.cache_shape, *sizes)
     slots = Slots(limits, grammars, device, config.batch_invariant)
-    engine = Engine(model, cache, slots, group, describe(slots, model, device, group))
+    graph_sizes = _graph_sizes(config, model, device)
+    graphs = DecodeGraphs(model, cache, slots, graph_sizes) if graph_sizes else None
+    engine = Engine(
+        model, cache, slots, group, describe(slots, model, folder.generation, device, group), graphs
+    )
+    if graphs is not None:
+        with stage(logger, "graphs"):
+            graphs.capture()
     group.begin_steps()
     with stage(logger, "warm-up"):
         engine.warm_up()
     return engine
+
+
+def _graph_sizes(config: ServerConfig, model: Model, device: torch.device) -> list[int]:
+    """Rows of the decode steps with a graph. Only on CUDA unless asked for: elsewhere they gain nothing."""
+    asked, num_slots = config.cuda.graph_sizes, config.cache.num_slots
+    if asked is not None:
+        return sorted({min(size, num_slots) for size in asked}) if model.capturable else []
+    if device.type != "cuda" or not model.capturable:
+        return []
+    return [size for size in _USUAL_GRAPH_SIZES if size < num_slots] + [min(num_slots, _LARGEST_GRAPH)]
 
 
 def _model(config: ServerConfig, folder: ModelFolder, placement: Placement, device: torch.device) -> Model:
@@ -89,9 +113,14 @@ def _device(config: ServerConfig) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise StartError("--device cuda: no CUDA device is usable here; check the driver or use --device cpu")
-    if config.group.world_size > 1:
-        raise StartError("--device cuda: several shards are not supported yet; use --num-shard 1")
-    return torch.device("cuda", config.group.rank)
+    rank, count = config.group.rank, torch.cuda.device_count()
+    if rank >= count:
+        raise StartError(
+            f"--device cuda: shard {rank} needs a GPU of its own and {count} are visible; lower --num-shard"
+        )
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    return device
 
 
 def _dtype(wanted: str, of_model: str, device: torch.device) -> torch.dtype:
@@ -105,42 +134,61 @@ def _dtype(wanted: str, of_model: str, device: torch.device) -> torch.dtype:
 
 
 def _limits(
-    cache: CacheConfig, facts: ModelFacts, group: Group, bytes_per_block: int, device: torch.device
+    config: ServerConfig, model: Model, group: Group, grammars: Grammars, device: torch.device
 ) -> Limits:
+    cache, facts = config.cache, model.facts
     max_sequence_len = cache.max_sequence_len or facts.max_sequence_len
     if max_sequence_len > facts.max_sequence_len:
         raise StartError(
             f"--max-sequence-len {max_sequence_len} is more than the {facts.max_sequence_len} the model was made for"
         )
-    num_blocks = cache.num_blocks or _affordable_blocks(
-        cache, max_sequence_len, group, bytes_per_block, device
-    )
-    # All ranks must agree, and each sees its own free memory.
-    num_blocks = min(numbers[0] for numbers in group.gather_numbers(num_blocks))
-    positions = num_blocks * cache.block_size
-    if positions < max_sequence_len:
-        if cache.max_sequence_len is not None or positions < cache.block_size:
-            raise StartError(
-                f"--max-sequence-len {max_sequence_len} does not fit into a cache of {positions} positions; "
-                "lower it, free memory or raise --num-blocks"
-            )
-        logger.warning(
-            "max sequence length lowered from %d to %d, what the cache holds", max_sequence_len, positions
-        )
-        max_sequence_len = positions
-    return Limits(
+    limits = Limits(
         num_slots=cache.num_slots,
-        num_blocks=num_blocks,
+        num_blocks=cache.num_blocks or 0,
         block_size=cache.block_size,
         vocab_size=facts.vocab_size,
         max_sequence_len=max_sequence_len,
         max_step_tokens=cache.max_step_tokens or _MAX_STEP_TOKENS[device.type],
     )
+    if cache.num_blocks is None:
+        budget = _budget_bytes(config, model, group, grammars, limits, device)
+        affordable = budget // block_bytes(model.cache_shape, cache.block_size, model.dtype)
+        # No more than all slots could ever fill.
+        limits = replace(limits, num_blocks=min(limits.num_slots * limits.max_blocks, affordable))
+    # All ranks must agree, and each sees its own free memory.
+    num_blocks = min(numbers[0] for numbers in group.gather_numbers(limits.num_blocks))
+    return _fitting(replace(limits, num_blocks=num_blocks), facts, cache.max_sequence_len is not None)
 
 
-def _affordable_blocks(
-    cache: CacheConfig, max_sequence_len: int, group: Group, bytes_per_block: int, device: torch.device
+def _positions_needed(facts: ModelFacts, limits: Limits) -> int:
+    """Of the cache, for one sequence. Blocks behind the window of a model are given back while it runs."""
+    if facts.attention_window is None:
+        return limits.max_sequence_len
+    num_seen = -(-(facts.attention_window - 1) // limits.block_size) + 1
+    return min(limits.max_sequence_len, num_seen * limits.block_size)
+
+
+def _budget_bytes(
+    config: ServerConfig, model: Model, group: Group, grammars: Grammars, limits: Limits, device: torch.device
 ) -> int:
-    """As many as the memory allows, and no more than all slots could ever fill."""
-    enough = cache.num_slots * -(-max_sequence_len // cache.block_size)
-    return min(enough, budget_bytes(device, group.size) // bytes_per_block)
+    if device.type != "cuda":
+        return budget_bytes(group.size)
+    sizes = _graph_sizes(config, model, device)
+    arguments = (model, group, grammars, limits, config.cuda.memory_fraction, sizes)
+    return _allocating("the largest step (see --max-step-tokens)", cache_budget_bytes, *arguments)
+
+
+def _fitting(limits: Limits, facts: ModelFacts, is_asked: bool) -> Limits:
+    """Sequences no longer than the cache holds; an error where the length was asked for."""
+    positions = limits.num_blocks * limits.block_size
+    if positions >= _positions_needed(facts, limits):
+        return limits
+    if is_asked or positions < limits.block_size:
+        raise StartError(
+            f"--max-sequence-len {limits.max_sequence_len} does not fit into a cache of {positions} positions; "
+            "lower it, free memory or raise --num-blocks"
+        )
+    logger.warning(
+        "max sequence length lowered from %d to %d, what the cache holds", limits.max_sequence_len, positions
+    )
+    return replace(limits, max_sequence_len=positions)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock_server.checkpoint import Checkpoint
-from penstock_server.config import LoadFormat, ModelImpl
+from penstock_server.config import GenerationConfig, LoadFormat, ModelImpl
+from penstock_server.generation_config import GenerationDefaults, read_generation_defaults
 from penstock_server.models.config import read_dtype
 from penstock_server.models.fields import Fields
 from penstock_server.models.registry import FAMILIES, load_spec, not_supported, read_config
@@ -29,10 +30,15 @@ class ModelFolder(NamedTuple):
     spec: ModelSpec | None
     # None where the weights are noise.
     checkpoint: Checkpoint | None
+    # How it samples where a request does not say; None where that is the server's own affair.
+    generation: GenerationDefaults | None
 
 
 def open_folder(
-    folder: Path, load_format: LoadFormat = "safetensors", model_impl: ModelImpl = "auto"
+    folder: Path,
+    load_format: LoadFormat = "safetensors",
+    model_impl: ModelImpl = "auto",
+    generation_config: GenerationConfig = "auto",
 ) -> ModelFolder:
     """Read config.json and the headers of the weights; raises StartError with file, what is wrong and what to do."""
     path, raw = read_config(folder)
@@ -41,10 +47,11 @@ def open_folder(
     if not is_native and not _is_borrowable(raw):
         raise not_supported(path, raw)
     spec = load_spec(folder) if is_native else None
+    generation = read_generation_defaults(folder) if generation_config == "auto" else None
     checkpoint = None if load_format == "dummy" else Checkpoint.open(folder)
     if spec is not None and checkpoint is not None:
         _check_counts(spec, checkpoint)
-    return ModelFolder(folder, model_type, read_dtype(Fields(raw, path)), spec, checkpoint)
+    return ModelFolder(folder, model_type, read_dtype(Fields(raw, path)), spec, checkpoint, generation)
 
 
 def _is_borrowable(raw: dict[str, Any]) -> bool:

@@ -1,13 +1,16 @@
 """From the name of a model to a local folder: `python -m penstock_server.resolve [MODEL] [--revision R]`.
 
-Prints the folder as the last line of stdout. A local folder costs milliseconds: the hub's client is imported only for
-a model that has to be looked up there. Whether a shard can serve what is in the folder is the shard's to say.
+Prints as the last line of stdout, in JSON, the folder and the tokenizer.json. A local folder costs milliseconds: the
+hub's client is imported only for a model that has to be looked up there. Whether a shard can serve what is in the
+folder is the shard's to say.
 """
 
 import argparse
+import json
 import re
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock_server import parent
 from penstock_server.errors import StartError
@@ -15,8 +18,6 @@ from penstock_server.weight_files import no_weights
 
 DEMO_MODEL = Path(__file__).parent / "demo_model"
 
-# No pickles and no code: nothing else of a repository is read, so nothing else is downloaded.
-_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
 
 
@@ -26,15 +27,24 @@ def main(argv: list[str]) -> int:
     if flags.parent_pipe_fd is not None:
         parent.watch(flags.parent_pipe_fd)
     try:
-        print(resolve(flags.model, flags.revision, with_weights=flags.load_format != "dummy"))
+        found = resolve(flags.model, flags.revision, with_weights=flags.load_format != "dummy")
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    print(json.dumps({"folder": str(found.folder), "tokenizer": str(found.tokenizer)}))
     return 0
 
 
-def resolve(model: str | None, revision: str | None = None, with_weights: bool = True) -> Path:
-    """The local folder of a model, downloaded if need be; the demo model if none is named."""
+class Resolved(NamedTuple):
+    """Where a model is."""
+
+    folder: Path
+    # Elsewhere than in the folder where it had to be converted.
+    tokenizer: Path
+
+
+def resolve(model: str | None, revision: str | None = None, with_weights: bool = True) -> Resolved:
+    """Where a model is, downloaded and converted if need be; the demo model if none is named."""
     if model is None:
         return _checked(DEMO_MODEL, with_weights)
     if not model:
@@ -46,47 +56,35 @@ def resolve(model: str | None, revision: str | None = None, with_weights: bool =
         raise StartError(f"{model} is a file; --model-id wants the folder with config.json and the weights")
     if not _HUB_ID.fullmatch(model):
         raise StartError(f"there is no folder {model}, and it is no id of a model on the Hugging Face Hub")
-    return _checked(_download(model, revision, _PATTERNS if with_weights else _PATTERNS[1:]), with_weights)
+    from penstock_server.hub import download
+
+    return _checked(download(model, revision, with_weights), with_weights)
 
 
-def _checked(folder: Path, with_weights: bool) -> Path:
-    for name in ("config.json", "tokenizer.json"):
-        if not (folder / name).is_file():
-            raise StartError(
-                f"{folder} has no {name}; a model folder has config.json, tokenizer.json and *.safetensors"
-            )
+def _checked(folder: Path, with_weights: bool) -> Resolved:
+    if not (folder / "config.json").is_file():
+        raise _missing(folder, "config.json")
     if with_weights and next(folder.glob("*.safetensors"), None) is None:
-        raise StartError(f"{folder} {no_weights(folder)}")
-    return folder
+        names = [file.name for file in folder.iterdir()]
+        raise StartError(f"{folder} {no_weights(names, str(folder), str(folder))}")
+    return Resolved(folder, _tokenizer(folder))
 
 
-def _download(model: str, revision: str | None, patterns: list[str]) -> Path:
-    from huggingface_hub import errors, snapshot_download
+def _tokenizer(folder: Path) -> Path:
+    own = folder / "tokenizer.json"
+    if own.is_file():
+        return own
+    if not (folder / "tokenizer.model").is_file():
+        raise _missing(folder, "tokenizer.json")
+    from penstock_server.convert_tokenizer import converted_tokenizer
 
-    try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
-    # Errors with a more special meaning come first: a gated repository is also one that is not found.
-    except errors.GatedRepoError as error:
-        raise StartError(
-            f"{model} is gated: ask for access on its page on the Hugging Face Hub and set HF_TOKEN"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise StartError(f"{model} has no revision {revision}") from error
-    except errors.RepositoryNotFoundError as error:
-        raise StartError(
-            f"{model} is neither a folder here nor a model on the Hugging Face Hub; a private one needs HF_TOKEN"
-        ) from error
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
-        raise StartError(
-            f"{model} is not in the cache, and the Hugging Face Hub cannot be reached; "
-            "check the network and HF_HUB_OFFLINE, or give a local folder"
-        ) from error
-    except (errors.HfHubHTTPError, errors.HFValidationError, OSError) as error:
-        raise StartError(f"{model} cannot be downloaded: {_first_line(error)}") from error
+    return converted_tokenizer(folder)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _missing(folder: Path, name: str) -> StartError:
+    return StartError(
+        f"{folder} has no {name}; a model folder has config.json, tokenizer.json and *.safetensors"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

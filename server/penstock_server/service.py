@@ -11,6 +11,7 @@ import grpc
 
 from penstock_server import __version__
 from penstock_server.errors import InvalidPlan
+from penstock_server.generation_config import GenerationDefaults
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.pb import engine_pb2_grpc
 from penstock_server.plan import (
@@ -70,6 +71,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             max_top_logprobs=known.max_top_logprobs,
             abilities=known.abilities,
             last_epoch=self.loop.last_epoch,
+            attention_window=spec.attention_window or 0,
+            generation_defaults=generation_to_pb(known.generation),
         )
 
     def Run(self, plans: Iterator[pb.Plan], context: grpc.ServicerContext) -> Iterator[pb.Outcome]:
@@ -113,6 +116,11 @@ class EngineService(engine_pb2_grpc.EngineServicer):
 
     def _submit(self, session: Session, plan: pb.Plan) -> None:
         self.loop.submit(session, plan_from_pb(plan))
+
+
+def generation_to_pb(known: GenerationDefaults | None) -> pb.GenerationDefaults | None:
+    """Absent where it is not to be used; what the model does not say is absent in it."""
+    return None if known is None else pb.GenerationDefaults(**known.given())
 
 
 def plan_from_pb(plan: pb.Plan) -> Plan:

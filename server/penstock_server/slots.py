@@ -1,4 +1,4 @@
-"""The persistent rows: what a shard remembers of each slot, on the host and on the device, and how a plan changes it.
+"""The slots: what the host knows of each, how a plan changes them, and the tensors of a step over them.
 
 The host mirror is deterministic: it follows from the plans alone, never from sampled ids, so that every rank refuses
 the same spans and a plan can be taken in before the one before it has finished on the device.
@@ -6,8 +6,8 @@ the same spans and a plan can be taken in before the one before it has finished 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import partial
+from itertools import accumulate
 
 import torch
 from penstock_kernels import AttentionSpans
@@ -16,22 +16,9 @@ from penstock_server.checks import Limits, check_admit, check_blocks, check_copi
 from penstock_server.errors import SlotRefused
 from penstock_server.grammar import GrammarMasks, Grammars
 from penstock_server.plan import Admit, Append, ErrorCode, Feature, Plan, SamplingParams, SlotError, Span
+from penstock_server.rows import Rows
 from penstock_server.step import ForwardInput, PromptRows, SampledRow, SamplingInput, Step
-
-
-class Column(IntEnum):
-    """Columns of `Slots.params`. A top_k that float32 cannot hold exactly is beyond any vocabulary."""
-
-    TEMPERATURE = 0
-    TOP_K = 1
-    TOP_P = 2
-    MIN_P = 3
-    TYPICAL_P = 4
-    REPETITION_PENALTY = 5
-    FREQUENCY_PENALTY = 6
-    PRESENCE_PENALTY = 7
-    WATERMARK_DELTA = 8
-    WATERMARK_GAMMA = 9
+from penstock_server.upload import Upload
 
 
 @dataclass(slots=True)
@@ -58,12 +45,7 @@ class Slots:
         self.device = device
         self.batch_invariant = batch_invariant
         self.states: dict[int, SlotState] = {}
-        self.tokens = torch.zeros(limits.num_slots, limits.max_sequence_len, dtype=torch.int32, device=device)
-        self.lengths = torch.zeros(limits.num_slots, dtype=torch.int64, device=device)
-        self.prompt_lens = torch.zeros(limits.num_slots, dtype=torch.int64, device=device)
-        self.block_table = torch.zeros(limits.num_slots, limits.max_blocks, dtype=torch.int32, device=device)
-        self.params = torch.zeros(limits.num_slots, len(Column), device=device)
-        self.seeds = torch.zeros(limits.num_slots, dtype=torch.int64, device=device)
+        self.rows = Rows(limits, device)
 
     def clear(self) -> None:
         """Forget every slot. The rows are overwritten when they are given out again."""
@@ -80,12 +62,9 @@ class Slots:
                 self._refuse(errors, slot, f"slot {slot} is not in use, it cannot be retired")
         for admit in plan.admitted:
             self._guard(errors, admit.slot, partial(self._admit, admit))
-        added = [
-            append
-            for append in plan.appended
-            if self._guard(errors, append.slot, partial(self._append, append))
-        ]
-        self._write_appended(added)
+        for append in plan.appended:
+            self._guard(errors, append.slot, partial(self._append, append))
+        self.rows.flush()
         return errors
 
     def select(self, plan: Plan, errors: dict[int, SlotError]) -> list[Span]:
@@ -101,30 +80,30 @@ class Slots:
                 budget -= span.length
         return list(accepted.values())
 
-    def stage(self, spans: list[Span]) -> Step:
-        """The tensors of a step over these spans, which `select` accepted."""
-        slots = torch.tensor([span.slot for span in spans], device=self.device)
-        block_tables = self.block_table.index_select(0, slots)
-        spans_seen = AttentionSpans(
-            query_lens=tuple(span.length for span in spans),
-            context_lens=tuple(span.end for span in spans),
-            block_tables=block_tables,
-            block_size=self.limits.block_size,
-            unbatched=self.batch_invariant,
-        )
+    def stage(self, spans: list[Span], num_rows: int | None = None) -> Step:
+        """The tensors of a step over these spans, which `select` accepted.
+
+        With `num_rows` all are decodes, for a step of so many rows whose other tensors are made on the device.
+        """
+        upload = Upload()
+        sampling = [span for span in spans if span.end == self.states[span.slot].length]
+        sent_spans = self._send_spans(upload, spans, num_rows or len(spans))
+        sent_sampling = self._send_sampling(upload, spans, sampling)
+        numbers = upload.send(self.device)
+        slots, starts, lens = (numbers[part] for part in sent_spans)
         return Step(
-            forward=self._forward_input(spans, slots, spans_seen),
-            sampled_rows=self._sampled_rows(spans),
-            sampling=self._sampling_input(
-                [span for span in spans if span.end == self.states[span.slot].length]
-            ),
+            forward=self._forward_input(spans, slots, starts, lens) if num_rows is None else None,
+            # They stand side by side in what was sent.
+            decode=None if num_rows is None else numbers[: 2 * num_rows].view(2, num_rows),
+            num_spans=len(spans),
+            sampled_rows=numbers[sent_sampling[0]],
+            sampling=self._sampling_input(sampling, [numbers[part] for part in sent_sampling[1:]]),
             prompt_rows=self._prompt_rows(spans),
         )
 
     def commit(self, sampling: SamplingInput, token_ids: torch.Tensor, masks: GrammarMasks | None) -> None:
         """Append sampled tokens on the device, where the next step finds them. token_ids: [num_rows] int64."""
-        self.tokens[sampling.slots, sampling.lengths] = token_ids.int()
-        self.lengths[sampling.slots] = sampling.lengths + 1
+        self.rows.tokens[sampling.slots, sampling.lengths] = token_ids.int()
         for row in sampling.rows:
             self.states[row.slot].length += 1
         if masks is not None:
@@ -170,37 +149,13 @@ class Slots:
         self.states[admit.slot] = state
         check_admit(admit, self.limits)
         self.grammars.admit(admit)
-        self._write_row(admit)
-
-    def _write_row(self, admit: Admit) -> None:
-        slot, length, params = admit.slot, len(admit.token_ids), admit.sampling
-        self.tokens[slot, :length] = torch.tensor(admit.token_ids, dtype=torch.int32)
-        self.block_table[slot, : len(admit.block_ids)] = torch.tensor(admit.block_ids, dtype=torch.int32)
-        self.lengths[slot] = length
-        self.prompt_lens[slot] = admit.prompt_len
-        self.seeds[slot] = params.seed - 2**64 if params.seed >= 2**63 else params.seed
-        columns = [float(getattr(params, column.name.lower())) for column in Column]
-        self.params[slot] = torch.tensor(columns)
+        self.rows.admit(admit)
 
     def _append(self, append: Append) -> None:
         state = self._held(append.slot)
         check_blocks(append.block_ids, state.num_blocks, self.limits)
+        self.rows.append(append.slot, state.num_blocks, append.block_ids)
         state.num_blocks += len(append.block_ids)
-
-    def _write_appended(self, appended: list[Append]) -> None:
-        blocks = [block for append in appended for block in append.block_ids]
-        if not blocks:
-            return
-        rows: list[int] = []
-        columns: list[int] = []
-        ends = {append.slot: self.states[append.slot].num_blocks for append in appended}
-        for append in reversed(appended):  # the last append of a slot ends where its blocks end
-            begin = ends[append.slot] - len(append.block_ids)
-            columns[:0] = range(begin, ends[append.slot])
-            rows[:0] = [append.slot] * len(append.block_ids)
-            ends[append.slot] = begin
-        index = torch.tensor([rows, columns, blocks], device=self.device)
-        self.block_table[index[0], index[1]] = index[2].int()
 
     def _check_span(self, span: Span, budget: int) -> None:
         state = self._held(span.slot)
@@ -213,15 +168,28 @@ class Slots:
         require(span.length <= budget,
             f"the step's spans are more than max_step_tokens {self.limits.max_step_tokens}")  # fmt: skip
 
+    def _send_spans(self, upload: Upload, spans: list[Span], num_rows: int) -> tuple[slice, slice, slice]:
+        """Slots, starts and lengths; rows beyond the spans are the spare one's."""
+        missing = num_rows - len(spans)
+        return (
+            upload.add([span.slot for span in spans] + [self.rows.spare] * missing),
+            upload.add([span.start for span in spans] + [0] * missing),
+            upload.add(span.length for span in spans),
+        )
+
     def _forward_input(
-        self, spans: list[Span], slots: torch.Tensor, spans_seen: AttentionSpans
+        self, spans: list[Span], slots: torch.Tensor, starts: torch.Tensor, lens: torch.Tensor
     ) -> ForwardInput:
-        block_size = self.limits.block_size
-        starts = torch.tensor([span.start for span in spans], device=self.device)
+        spans_seen = AttentionSpans(
+            query_lens=tuple(span.length for span in spans),
+            context_lens=tuple(span.end for span in spans),
+            block_tables=self.rows.block_table.index_select(0, slots),
+            block_size=self.limits.block_size,
+            unbatched=self.batch_invariant,
+        )
         if all(span.length == 1 for span in spans):
             rows, positions, tables = slots, starts, spans_seen.block_tables
         else:
-            lens = torch.tensor(spans_seen.query_lens, device=self.device)
             num_tokens = sum(spans_seen.query_lens)
             of_span = torch.repeat_interleave(
                 torch.arange(len(spans), device=self.device), lens, output_size=num_tokens
@@ -229,9 +197,12 @@ class Slots:
             first_rows = lens.cumsum(0) - lens
             positions = torch.arange(num_tokens, device=self.device) + (starts - first_rows)[of_span]
             rows, tables = slots[of_span], spans_seen.block_tables[of_span]
-        blocks = tables.gather(1, (positions // block_size).unsqueeze(1)).squeeze(1).long()
-        token_ids = self.tokens[rows, positions].long()
-        return ForwardInput(token_ids, positions, blocks * block_size + positions % block_size, spans_seen)
+        return ForwardInput(
+            self.rows.token_ids(rows, positions),
+            positions,
+            cache_positions(tables, positions, self.limits.block_size),
+            spans_seen,
+        )
 
     def unwritten(self, spans: list[Span]) -> torch.Tensor:
         """Flat cache positions in the slots' blocks from where each span begins: nothing there is theirs yet."""
@@ -239,27 +210,33 @@ class Slots:
         for span in spans:
             end = self.states[span.slot].num_blocks * size
             positions = torch.arange(span.start, end, device=self.device)
-            parts.append(self.block_table[span.slot, positions // size].long() * size + positions % size)
+            parts.append(self.rows.block_table[span.slot, positions // size].long() * size + positions % size)
         return torch.cat(parts)
 
-    def _sampled_rows(self, spans: list[Span]) -> torch.Tensor:
-        rows, row = [], -1
-        for span in spans:
-            row += span.length
-            if span.end == self.states[span.slot].length:
-                rows.append(row)
-        return torch.tensor(rows, dtype=torch.int64, device=self.device)
+    def _send_sampling(self, upload: Upload, spans: list[Span], sampling: list[Span]) -> list[slice]:
+        """Rows of the hidden states that predict a token, and of these slots, lengths and prompt lengths."""
+        ends = list(accumulate(span.length for span in spans))
+        states = [self.states[span.slot] for span in sampling]
+        return [
+            upload.add(
+                end - 1
+                for span, end in zip(spans, ends, strict=True)
+                if span.end == self.states[span.slot].length
+            ),
+            upload.add(span.slot for span in sampling),
+            upload.add(state.length for state in states),
+            upload.add(state.prompt_len for state in states),
+        ]
 
-    def _sampling_input(self, spans: list[Span]) -> SamplingInput:
-        slots = torch.tensor([span.slot for span in spans], dtype=torch.int64, device=self.device)
-        rows = [self._sampled_row(span) for span in spans]
+    def _sampling_input(self, spans: list[Span], sent: list[torch.Tensor]) -> SamplingInput:
+        slots, lengths, prompt_lens = sent
         return SamplingInput(
-            rows=rows,
+            rows=[self._sampled_row(span) for span in spans],
             slots=slots,
-            lengths=self.lengths[slots],
-            prompt_lens=self.prompt_lens[slots],
-            params=self.params[slots],
-            seeds=self.seeds[slots],
+            lengths=lengths,
+            prompt_lens=prompt_lens,
+            params=self.rows.params[slots],
+            seeds=self.rows.seeds[slots],
         )
 
     def _sampled_row(self, span: Span) -> SampledRow:
@@ -269,13 +246,24 @@ class Slots:
             features &= ~Feature.SUPPRESSED
         return SampledRow(span.slot, state.length, num_generated, features, state.sampling)
 
+    def reads_prompt(self, span: Span) -> bool:
+        """Whether log probabilities of prompt tokens are to be told of a span."""
+        state = self.states[span.slot]
+        return state.sampling.prompt_logprobs and span.start < state.prompt_len - 1
+
     def _prompt_rows(self, spans: list[Span]) -> list[PromptRows]:
         found, first_row = [], 0
         for span in spans:
             state = self.states[span.slot]
             # The row at position p predicts the token at p + 1; the last prompt token predicts what is sampled.
             count = min(span.end, state.prompt_len - 1) - span.start
-            if state.sampling.prompt_logprobs and count > 0:
+            if self.reads_prompt(span):
                 found.append(PromptRows(span.slot, span.start + 1, first_row, count))
             first_row += span.length
         return found
+
+
+def cache_positions(tables: torch.Tensor, positions: torch.Tensor, block_size: int) -> torch.Tensor:
+    """Where tokens' keys and values go, as flat cache positions. tables: [num_tokens, max_blocks]."""
+    blocks = tables.gather(1, (positions // block_size).unsqueeze(1)).squeeze(1).long()
+    return blocks * block_size + positions % block_size

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from penstock_kernels import AttentionSpans
+from penstock_kernels import AttentionSpans, DecodeSpans
 
 from penstock_server.plan import Feature, SamplingParams
 
@@ -15,7 +15,7 @@ class ForwardInput:
     token_ids: torch.Tensor  # [num_tokens] int64
     positions: torch.Tensor  # [num_tokens] int64
     slot_mapping: torch.Tensor  # [num_tokens] int64, where each token's key and value go
-    spans: AttentionSpans
+    spans: AttentionSpans | DecodeSpans
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,10 @@ class PromptRows:
 class Step:
     """One plan's work on the device."""
 
-    forward: ForwardInput
+    # Exactly one of the two: what the model takes, or slots and positions [2, num_rows] for a step of fixed size.
+    forward: ForwardInput | None
+    decode: torch.Tensor | None
+    num_spans: int
     sampled_rows: torch.Tensor  # [num_rows] int64, rows of the hidden states that predict a new token
     sampling: SamplingInput
     prompt_rows: list[PromptRows]

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from penstock_server.engine import Engine, PendingOutcome
+from penstock_server.engine import Engine
 from penstock_server.errors import InvalidPlan, PenstockError, ShardFailed, StaleEpoch
+from penstock_server.pending import PendingOutcome
 from penstock_server.plan import Outcome, Plan
 
 logger = logging.getLogger(__name__)
@@ -157,6 +158,7 @@ class StepLoop:
 
     def _run(self) -> None:
         try:
+            self.engine.use_on_this_thread()
             while True:
                 self._turn()
         except Exception as error:  # the last line of defence: a broken step ends the process, never goes on

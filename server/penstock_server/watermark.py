@@ -7,8 +7,7 @@ and others, 2023).
 import math
 
 import torch
-
-from penstock_server.generator import uniform
+from penstock_kernels import uniform
 
 # Any number does, but it must not change: texts are recognised by it.
 _KEY = 15485863

@@ -1,15 +1,16 @@
-"""What is said of a folder without safetensors."""
+"""What is said of a folder or a repository without safetensors."""
 
-from pathlib import Path
+from collections.abc import Iterable
+from fnmatch import fnmatch
 
 _PICKLES = ("*.bin", "*.pt", "*.pth")
 
 
-def no_weights(folder: Path) -> str:
-    """Why the weights of a folder are not read, and the one line that makes them readable."""
-    if not any(next(folder.glob(pattern), None) for pattern in _PICKLES):
+def no_weights(names: Iterable[str], source: str, target: str) -> str:
+    """Why the weights among these files are not read, and the one line that makes those of `source` readable."""
+    if not any(fnmatch(name, pattern) for name in names for pattern in _PICKLES):
         return "has no *.safetensors; download the model again"
     return (
         'holds pickled weights only, which can run code when loaded; convert them once: python -c "from transformers '
-        f"import AutoModelForCausalLM as M; M.from_pretrained('{folder}').save_pretrained('{folder}')\""
+        f"import AutoModelForCausalLM as M; M.from_pretrained('{source}').save_pretrained('{target}')\""
     )

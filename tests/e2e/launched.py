@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -76,7 +76,12 @@ class Launched:
 
     @contextmanager
     def request(
-        self, method: str, path: str, body: object = None, patience_s: float = 60.0
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        patience_s: float = 60.0,
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[http.client.HTTPResponse]:
         """One request on a connection of its own; leaving the context closes the connection.
 
@@ -86,13 +91,13 @@ class Launched:
         connection = http.client.HTTPConnection(*self.address, timeout=patience_s)
         data = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else None
         try:
-            connection.request(method, path, data, {"Content-Type": "application/json"})
+            connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
             yield connection.getresponse()
         finally:
             connection.close()
 
-    def post(self, path: str, body: object) -> tuple[int, Any]:
-        with self.request("POST", path, body) as response:
+    def post(self, path: str, body: object, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
+        with self.request("POST", path, body, headers=headers) as response:
             return response.status, json.loads(response.read())
 
     def get(self, path: str) -> tuple[int, bytes]:

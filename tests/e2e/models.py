@@ -16,10 +16,16 @@ _SPECIAL = ["<s>", "</s>"]
 _TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 
 
-def make_model(folder: Path, max_len: int = MAX_LEN) -> Path:
+def make_model(
+    folder: Path,
+    max_len: int = MAX_LEN,
+    config_class: Any = LlamaConfig,
+    model_class: Any = LlamaForCausalLM,
+    **options: Any,
+) -> Path:
     """Write the model and its tokenizer."""
     tokenizer = _tokenizer()
-    config = LlamaConfig(
+    config = config_class(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=64,
         intermediate_size=96,
@@ -31,9 +37,10 @@ def make_model(folder: Path, max_len: int = MAX_LEN) -> Path:
         initializer_range=0.3,
         bos_token_id=tokenizer.token_to_id("<s>"),
         eos_token_id=tokenizer.token_to_id("</s>"),
+        **options,
     )
     torch.manual_seed(20)
-    LlamaForCausalLM(config).save_pretrained(folder)
+    model_class(config).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": _TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -1,4 +1,4 @@
-"""The rows of the battery that have an end, in short: each reaches its floor, or nearly, on a busy machine."""
+"""Rows of the battery that have an end, in short form: each reaches its floor, or nearly so on a busy machine."""
 
 import sys
 

@@ -2,17 +2,25 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import anthropic
 import openai
 import pytest
 from e2e.launched import Launched
 from e2e.models import make_model
-from huggingface_hub import AsyncInferenceClient, InferenceClient
+from huggingface_hub import AsyncInferenceClient, ChatCompletionOutput, InferenceClient
 
 KEY = "key-of-a-test"
 MESSAGES = [{"role": "user", "content": "hello"}]
 NUM_TOKENS = 6
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
 # Anthropic's client has no argument for it any more.
 GREEDY = {"temperature": 0}
 
@@ -57,6 +65,38 @@ def test_hugging_face_without_waiting(url: str) -> None:
 
     whole, streamed = asyncio.run(both())
     assert whole == streamed != ""
+
+
+def test_hugging_face_calls_tools_with_and_without_waiting(demo: Launched) -> None:
+    assert demo.address
+    address = "http://{}:{}".format(*demo.address)
+    asked: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+        "tools": [WEATHER],
+        "tool_choice": "required",
+        "temperature": 0,
+        "max_tokens": 60,
+    }
+
+    async def without_waiting() -> str:
+        async with AsyncInferenceClient(address) as client:
+            return arguments_of(await client.chat_completion(**asked))
+
+    expected = '{"city": "Paris"}'
+    client = InferenceClient(address)
+    assert arguments_of(client.chat_completion(**asked)) == expected
+    assert asyncio.run(without_waiting()) == expected
+    chunks = client.chat_completion(**asked, stream=True)
+    pieces = [call.function.arguments for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+    assert "".join(piece or "" for piece in pieces) == expected
+
+
+def arguments_of(answer: ChatCompletionOutput) -> str:
+    calls = answer.choices[0].message.tool_calls
+    assert calls is not None
+    assert calls[0].function.name == "get_weather"
+    arguments: str = calls[0].function.arguments
+    return arguments
 
 
 def test_openai_chats_and_completes(url: str) -> None:

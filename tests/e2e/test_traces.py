@@ -49,11 +49,14 @@ class Setting(NamedTuple):
     num_batches: int
     # All KV cache that was not written for a sequence is NaN when that sequence computes.
     is_poisoned: bool = False
+    # Positions that every layer sees; None is all.
+    window: int | None = None
 
 
 SETTINGS = [
     Setting("1-shard-poisoned", "llama", 1, True, 15, is_poisoned=True),
     Setting("1-shard-no-cache", "qwen2", 1, False, 10),
+    Setting("1-shard-windowed-poisoned", "mistral", 1, True, 7, is_poisoned=True, window=24),
     Setting("2-shards-poisoned", "qwen3", 2, True, 7, is_poisoned=True),
 ]
 
@@ -81,7 +84,7 @@ def test_in_any_company_each_gets_what_it_would_get_alone(setting: Setting, tmp_
     num_batches = int(os.environ.get("PENSTOCK_TRACES_BATCHES", setting.num_batches))
     seeds = range(first, first + num_batches * BATCH_LEN, BATCH_LEN)
     _say(f"{setting.name}: seeds {seeds.start} to {seeds.stop - 1}")
-    flags = _flags(setting, make_model(tmp_path / "model", setting.family))
+    flags = _flags(setting, make_model(tmp_path / "model", setting))
     with Launched(tmp_path, *flags) as launched:
         run = Run(launched.wait_until_serving(), setting)
         for seed in seeds:
@@ -231,13 +234,14 @@ def _flags(setting: Setting, model: Path) -> list[str]:
     ]
 
 
-def make_model(folder: Path, family: str) -> Path:
+def make_model(folder: Path, setting: Setting) -> Path:
     """A tiny random model that speaks one character a token."""
     recipe = TinyModel(
-        family,
+        setting.family,
         {
             "vocab_size": len(VOCABULARY),
             "max_position_embeddings": MAX_LEN,
+            **({"sliding_window": setting.window} if setting.window else {}),
             "bos_token_id": VOCABULARY[EOS],
             "eos_token_id": VOCABULARY[EOS],
         },

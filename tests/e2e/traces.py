@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import torch
-from penstock_server.generator import gumbel
+from penstock_kernels import gumbel
 
 BATCH_LEN = 32
 BLOCK_SIZE = 16

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from penstock_kernels import AttentionSpans, linear, paged_attention, reference
+from penstock_kernels.attention_spans import Scoring
 from penstock_kernels.native import attention as native
 from penstock_kernels.native import linear as native_linear
 from penstock_kernels.native.library import library
@@ -65,8 +66,9 @@ def test_every_width_of_vectors_equals_the_twin(
     starts, contexts = (torch.tensor(x, dtype=torch.int32) for x in ([0, _LEN - 7], [_LEN]))
     work = native.work_of(starts, contexts, spans.block_tables, _BLOCK)
     arguments = (sequence.query[7:], sequence.key, sequence.value)
-    found = native.attend(*arguments, work, 0.2, *options, None, max_lanes=lanes)
-    expected = reference.paged_attention(*arguments, spans, 0.2, *options)
+    scoring = Scoring(0.2, *options)
+    found = native.attend(*arguments, work, scoring, max_lanes=lanes)
+    expected = reference.paged_attention(*arguments, spans, scoring)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 

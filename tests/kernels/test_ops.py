@@ -11,8 +11,10 @@ from penstock_kernels import (
     grouped_mlp,
     paged_attention,
     rms_norm,
+    route,
     silu_mul,
     store_kv,
+    write_runs,
 )
 
 NAN = float("nan")
@@ -84,6 +86,28 @@ def test_grouped_mlp_sums_a_token_s_experts(num_tokens: int, invariant: bool) ->
             hidden = silu_mul(gate_up[expert] @ x[token] + biases[0][expert])
             expected += weight * (down[expert] @ hidden + biases[1][expert])
         torch.testing.assert_close(got[token], expected)
+
+
+def test_route_takes_the_likeliest_and_of_equal_ones_the_first() -> None:
+    logits = torch.tensor([[0.0, 2.0, 2.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
+    weights, expert_ids = route(logits, 3)
+    assert expert_ids.tolist() == [[1, 2, 3], [0, 1, 2]]
+    torch.testing.assert_close(weights, logits.softmax(-1).gather(1, expert_ids))
+    normalized, _ = route(logits, 3, normalized=True)
+    torch.testing.assert_close(normalized, weights / weights.sum(1, keepdim=True))
+
+
+def test_route_and_grouped_mlp_refuse_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="top_k 5 of 4 experts"):
+        route(torch.zeros(2, 4), 5)
+    x, ids, weights = torch.zeros(2, 6), torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1)
+    experts = torch.zeros(5, 10, 6), torch.zeros(5, 6, 5)
+    with pytest.raises(ValueError, match=r"expert_ids are torch\.float32"):
+        grouped_mlp(x, weights, weights, *experts, silu_mul)
+    with pytest.raises(ValueError, match="down must be contiguous"):
+        grouped_mlp(x, ids, weights, experts[0], torch.zeros(5, 5, 6).transpose(1, 2), silu_mul)
+    with pytest.raises(ValueError, match=r"down_bias \(5, 7\)"):
+        grouped_mlp(x, ids, weights, *experts, silu_mul, None, torch.zeros(5, 7))
 
 
 def test_grouped_mlp_names_shapes_that_do_not_fit() -> None:
@@ -235,3 +259,28 @@ def test_other_ops_refuse_what_does_not_fit() -> None:
     cache = torch.zeros(2, 4, 1, 8)
     with pytest.raises(ValueError, match="slot_mapping"):
         store_kv(torch.zeros(1, 1, 8), torch.zeros(1, 1, 8), cache, cache, torch.zeros(1, dtype=torch.int32))
+
+
+def test_write_runs_takes_runs_in_any_order_of_values() -> None:
+    target, values = torch.zeros(8, dtype=torch.int32), torch.arange(10, 16, dtype=torch.int32)
+    write_runs(target, values, torch.tensor([[4, 0, 2], [1, 5, 3], [0, 7, 0]], dtype=torch.int32), 3)
+    assert target.tolist() == [14, 15, 0, 0, 0, 11, 12, 13]
+    write_runs(target, values, torch.zeros(0, 3, dtype=torch.int32), 0)
+    assert target.tolist() == [14, 15, 0, 0, 0, 11, 12, 13]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("target", {"target": torch.zeros(8, dtype=torch.int64)}),
+        ("values", {"values": torch.zeros(2, 3, dtype=torch.int32)}),
+        ("runs", {"runs": torch.zeros(2, 4, dtype=torch.int32)}),
+        ("runs", {"runs": torch.zeros(3, 2, dtype=torch.int32).T}),
+        ("max_len", {"max_len": -1}),
+    ],
+)
+def test_write_runs_names_what_does_not_fit(name: str, changes: dict[str, object]) -> None:
+    integers = {"target": torch.zeros(8), "values": torch.zeros(4), "runs": torch.zeros(1, 3)}
+    given = {key: tensor.int() for key, tensor in integers.items()} | {"max_len": 3} | changes
+    with pytest.raises(ValueError, match=f"write_runs: {name}"):
+        write_runs(**given)  # type: ignore[arg-type]

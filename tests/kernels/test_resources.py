@@ -29,9 +29,9 @@ def test_every_kernel_fits_into_shared_memory(table: dict[str, Any]) -> None:
         assert row["shared_bytes"] <= _SHARED_LIMIT[row["capability"]], row
 
 
-def test_attention_in_sixteen_bits_does_not_spill(table: dict[str, Any]) -> None:
-    rows = _rows(table, "_decode_attention_kernel") + _rows(table, "_prefill_attention_kernel")
-    assert [row for row in rows if row["spill_bytes"]] == []
+@pytest.mark.parametrize("name", ["decode_attention", "prefill_attention", "expert_linear", "sort_pairs"])
+def test_attention_and_experts_do_not_spill(name: str, table: dict[str, Any]) -> None:
+    assert [row for row in _rows(table, f"_{name}_kernel") if row["spill_bytes"]] == []
 
 
 def test_prefill_uses_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:
@@ -39,8 +39,16 @@ def test_prefill_uses_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:
     assert [row["case"] for row in rows if not row["hgmma"]] == ["prefill 128 fp32"]
 
 
+def test_experts_of_many_tokens_use_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:
+    rows = [row for row in _rows(table, "_expert_linear_kernel") if row["capability"] == "sm_90"]
+    few = {row["case"] for row in rows if not row["hgmma"]}
+    assert few == {f"experts of {case}" for case in ("Mixtral, decode", "Mixtral, fp32", "Qwen3, decode",
+                                                      "gpt-oss, decode")}  # fmt: skip
+
+
 def test_memory_bound_kernels_load_sixteen_bytes_at_a_time(table: dict[str, Any]) -> None:
-    for name in ("_norm_kernel", "_gated_activation_kernel", "_embedding_kernel", "_copy_blocks_kernel"):
+    for name in ("_norm_kernel", "_gated_activation_kernel", "_embedding_kernel", "_copy_blocks_kernel",
+                 "_expert_linear_kernel", "_weighted_sum_kernel"):  # fmt: skip
         assert all(row["wide_loads"] for row in _rows(table, name)), name
 
 
@@ -51,7 +59,8 @@ def test_the_table_is_what_the_compiler_says(table: dict[str, Any]) -> None:
     if triton.__version__ != table["triton"]:
         pytest.skip(f"the table is of Triton {table['triton']}, this is {triton.__version__}")
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    cases = [] if env.get("PENSTOCK_COMPILE_ALL") else ["decode 128", "prefill 128", "rms_norm 4096"]
+    some = ["decode 128", "prefill 128", "rms_norm 4096", "experts of Mixtral, decode"]
+    cases = [] if env.get("PENSTOCK_COMPILE_ALL") else some
     command = [sys.executable, str(_KERNELS / "resources.py"), "--check", *cases]
     run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr[-2000:]

@@ -38,6 +38,7 @@ def engine_config(folder: Path, **options: Any) -> ServerConfig:
     defaults = {
         "load_format": "safetensors",
         "model_impl": "auto",
+        "generation_config": "auto",
         "dtype": "auto",
         "device": "cpu",
         "threads": 1,
@@ -45,6 +46,7 @@ def engine_config(folder: Path, **options: Any) -> ServerConfig:
     }
     return ServerConfig(
         model_path=folder,
+        tokenizer_path=folder / "tokenizer.json",
         uds_path=folder / "unused.sock",
         json_output=False,
         parent_pipe_fd=None,

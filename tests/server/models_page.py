@@ -57,10 +57,23 @@ _TAIL = """
 - **Weights** are read from safetensors, fused or split, and converted to `--dtype` on the way, a slice at a time.
   Names without the first part (a folder saved without the head) are found, too. A tensor that holds NaN or infinity
   is refused.
+- **`generation_config.json`**: what ends a sequence is always read from it (else from `config.json`); how to sample is
+  the default of OpenAI's and Anthropic's routes (`--generation-config`, [parameters.md](parameters.md)).
 - **`--load-format dummy`** fills the model with noise and reads no weights: for measuring.
 - **Not supported**: quantized weights (gpt-oss as published has them), ALiBi (Falcon RW), models with images, and
   code from a model's folder, which is never run.
-- Blocks behind a sliding window are kept until their sequence ends.
+- **Sliding windows**: where every layer of our own decoder has one, blocks behind the widest come back while their
+  sequence runs, so that it needs about twice its window however long it becomes, and may be longer than the whole
+  cache. They stay cached while there is room; a prefix whose first blocks are gone is computed again. A model with a
+  layer that sees everything, and one that transformers computes, keeps all blocks until its sequence ends.
+- **Tokenizers**: `tokenizer.json`. A folder that has a sentencepiece `tokenizer.model` only is converted by
+  transformers when the server starts (`pip install 'penstock[transformers]'`), once: the result is kept in
+  `$HF_HOME/penstock/tokenizers`, by the content of the files that it was made of. Other files of that name (tiktoken)
+  are refused.
+- **Downloads**: `launcher download org/model` fetches ahead of time what a start would: safetensors, tokenizer and
+  configs of the repository's root, no pickles and no code. A connection that breaks is taken up where it broke, by the
+  hub's client; of a download that was killed, the files that were complete are kept. A repository with pickled weights
+  only is refused before anything is fetched.
 """
 
 

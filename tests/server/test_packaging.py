@@ -12,10 +12,11 @@ PACKAGE = REPOSITORY / "server" / "penstock_server"
 
 def test_committed_stubs_are_what_the_protocol_generates(tmp_path: Path) -> None:
     options = [f"--{kind}={tmp_path}" for kind in ("python_out", "pyi_out", "grpc_python_out")]
-    source = ["-Ipenstock_server/pb=proto", "proto/engine.proto"]
+    source = ["-Ipenstock_server/pb=proto", "proto/engine.proto", "proto/api.proto"]
     subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *source, *options], cwd=REPOSITORY, check=True)
     generated = {file.name: file.read_text() for file in (tmp_path / "penstock_server" / "pb").iterdir()}
-    assert sorted(generated) == ["engine_pb2.py", "engine_pb2.pyi", "engine_pb2_grpc.py"]
+    kinds = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
+    assert sorted(generated) == [schema + kind for schema in ("api", "engine") for kind in kinds]
     for name, text in generated.items():
         assert (PACKAGE / "pb" / name).read_text() == text, f"run `make proto`: {name} differs"
 

@@ -1,12 +1,13 @@
 """From the name of a model to a local folder."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 from huggingface_hub import errors
+from penstock_server import hub
 from penstock_server.errors import StartError
 from penstock_server.resolve import main, resolve
 
@@ -20,7 +21,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_local_folder_is_itself(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(folder)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == str(folder)
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last == {"folder": str(folder), "tokenizer": str(folder / "tokenizer.json")}
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
@@ -68,7 +70,8 @@ def test_errors_of_the_hub_are_one_line(error: Exception, says: str, monkeypatch
     def fail(*_args: object, **_kwargs: object) -> str:
         raise error
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    monkeypatch.setattr(hub, "_listed", lambda *_args: None)
+    monkeypatch.setattr(hub, "snapshot_download", fail)
     with pytest.raises(StartError, match=says) as raised:
         resolve("org/model", "v9")
     assert "\n" not in str(raised.value)
@@ -81,8 +84,9 @@ def test_a_download_fetches_no_pickles_and_no_code(folder: Path, monkeypatch: py
         asked.update(options, model=model)
         return str(folder)
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    assert resolve("org/model", "v1") == folder
+    monkeypatch.setattr(hub, "_listed", lambda *_args: None)
+    monkeypatch.setattr(hub, "snapshot_download", download)
+    assert resolve("org/model", "v1").folder == folder
     assert (asked["model"], asked["revision"]) == ("org/model", "v1")
     patterns = asked["allow_patterns"]
     assert isinstance(patterns, list)

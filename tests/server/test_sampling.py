@@ -2,84 +2,15 @@
 
 import math
 import random
-from dataclasses import dataclass
 
 import naive_sampler
 import pytest
 import torch
-from penstock_server.generator import gumbel
-from penstock_server.plan import Feature, SamplingParams
-from penstock_server.sampling import Sampled, sample
-from penstock_server.slots import Column
-from penstock_server.step import SampledRow, SamplingInput
+from penstock_kernels import gumbel
+from penstock_server.grammar import GrammarMasks
+from penstock_server.plan import SamplingParams
 from penstock_server.watermark import z_score
-
-VOCAB = 61
-
-
-@dataclass
-class Row:
-    params: SamplingParams
-    prompt: list[int]
-    output: list[int]
-
-
-def run(logits: torch.Tensor, rows: list[Row]) -> Sampled:
-    """The rows as slots 0, 2, 4 ...; what lies beyond a slot's length is somebody else's."""
-    tokens = torch.full((2 * len(rows), 50), VOCAB - 1, dtype=torch.int32)
-    for number, row in enumerate(rows):
-        history = row.prompt + row.output
-        tokens[2 * number, : len(history)] = torch.tensor(history, dtype=torch.int32)
-    lengths = [len(row.prompt) + len(row.output) for row in rows]
-    sampled_rows = [sampled_row(2 * number, row) for number, row in enumerate(rows)]
-    inputs = SamplingInput(
-        rows=sampled_rows,
-        slots=torch.arange(0, 2 * len(rows), 2),
-        lengths=torch.tensor(lengths),
-        prompt_lens=torch.tensor([len(row.prompt) for row in rows]),
-        params=torch.tensor([[float(getattr(row.params, c.name.lower())) for c in Column] for row in rows]),
-        seeds=torch.tensor([row.params.seed for row in rows]),
-    )
-    return sample(logits, inputs, tokens)
-
-
-def sampled_row(slot: int, row: Row) -> SampledRow:
-    features = row.params.features()
-    if len(row.output) >= row.params.min_new_tokens:
-        features &= ~Feature.SUPPRESSED
-    return SampledRow(slot, len(row.prompt) + len(row.output), len(row.output), features, row.params)
-
-
-def random_params(rng: random.Random) -> SamplingParams:
-    """Each feature is on in about half of the rows."""
-
-    def maybe(value: float, neutral: float) -> float:
-        return value if rng.random() < 0.5 else neutral
-
-    biased = rng.sample(range(VOCAB), rng.choice([0, 3]))
-    return SamplingParams(
-        temperature=maybe(rng.uniform(0.2, 3), 0),
-        top_k=int(maybe(rng.randint(1, 70), 0)),
-        top_p=maybe(rng.uniform(0.05, 0.99), 1),
-        min_p=maybe(rng.uniform(0.001, 0.3), 0),
-        typical_p=maybe(rng.uniform(0.1, 0.95), 1),
-        repetition_penalty=maybe(rng.uniform(0.5, 2), 1),
-        frequency_penalty=maybe(rng.uniform(-1, 1), 0),
-        presence_penalty=maybe(rng.uniform(-1, 1), 0),
-        seed=rng.getrandbits(63),
-        logit_bias_ids=tuple(biased),
-        logit_bias_values=tuple(rng.uniform(-5, 5) for _ in biased),
-        num_top_logprobs=rng.choice([0, 4]),
-        min_new_tokens=rng.choice([0, 5]),
-        suppressed_ids=tuple(rng.sample(range(VOCAB), 6)),
-    )
-
-
-def random_row(rng: random.Random) -> Row:
-    def tokens(low: int, high: int) -> list[int]:
-        return [rng.randrange(VOCAB) for _ in range(rng.randint(low, high))]
-
-    return Row(random_params(rng), tokens(1, 20), tokens(0, 20))
+from sampler_rows import VOCAB, Row, random_row, run
 
 
 def naive_choice(logits: list[float], row: Row) -> tuple[int, float]:
@@ -200,3 +131,22 @@ def test_a_watermark_moves_the_most_likely_token_and_no_logprob() -> None:
     assert int(sampled.token_ids[0]) == 0
     assert int(sampled.token_ids[1]) > 0
     assert sampled.logprobs.tolist() == pytest.approx([-math.log(VOCAB)] * 2)
+
+
+def test_a_grammar_s_mask_is_told_to_leave_no_token() -> None:
+    bits = torch.zeros(2, -(-VOCAB // 32), dtype=torch.int32)
+    bits[0, 1] = 1 << 3
+    rows = [Row(SamplingParams(temperature=1.0), [1], []) for _ in range(3)]
+    sampled = run(torch.randn(3, VOCAB), rows, GrammarMasks([0, 2], bits))
+    assert sampled.possible is not None
+    assert sampled.possible.tolist() == [True, True, False]
+    assert int(sampled.token_ids[0]) == 35
+
+
+def test_suppression_outweighs_a_bias_of_the_same_token() -> None:
+    params = SamplingParams(
+        logit_bias_ids=(4, 4, 9), logit_bias_values=(3.0, 3.0, 5.0), min_new_tokens=2, suppressed_ids=(4, 8)
+    )
+    logits = torch.zeros(1, VOCAB)
+    assert run(logits, [Row(params, [1], [])]).token_ids.tolist() == [9]
+    assert run(logits, [Row(params, [1], [2, 2])]).token_ids.tolist() == [4], "biases of one token add up"

@@ -156,7 +156,7 @@ def test_blocks_appended_in_pieces_keep_their_order(engine: Engine) -> None:
     engine.clear()
     run(engine, admitted=[replace(GOOD, block_ids=[])])
     outcome = run(engine, appended=[Append(0, [7]), Append(0, [3])], spans=[Span(0, 0, 6)])
-    assert engine.slots.block_table[0, :2].tolist() == [7, 3]
+    assert engine.slots.rows.block_table[0, :2].tolist() == [7, 3]
     assert outcome.sampled_ids == expected.sampled_ids
 
 

@@ -37,6 +37,9 @@ class FakeEngine:
         self.done.set()
         self.error: Exception | None = None
 
+    def use_on_this_thread(self) -> None:
+        self.thread = threading.current_thread().name
+
     def agree(self, epoch: int, step: int) -> bool:
         return True
 
@@ -46,6 +49,7 @@ class FakeEngine:
     def launch(self, plan: Plan) -> FakePending:
         if self.error is not None:
             raise self.error
+        assert self.thread == threading.current_thread().name, "it was made ready for another thread"
         self.calls.append((plan.epoch, plan.step))
         self.launched.release()
         return FakePending(plan, self.done)

@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 def rank_of(rank: int, size: int) -> Group:
     """A group for loading, which needs no connection."""
-    group = Group(GroupConfig(0, 1, None))
+    group = Group(GroupConfig(0, 1, None), CPU)
     group.rank, group.size = rank, size
     return group
 

@@ -67,7 +67,7 @@ def engines(
 ) -> Iterator[list[Engine]]:
     """The engines of all ranks."""
     meeting = _Meeting(size)
-    monkeypatch.setattr(distributed, "_join", lambda config: _Dist(config.rank, meeting))
+    monkeypatch.setattr(distributed, "_join", lambda config, _device: _Dist(config.rank, meeting))
 
     def load(rank: int) -> Engine:
         config = replace(engine_config(folder, **options), group=GroupConfig(rank, size, folder))

@@ -10,7 +10,7 @@ _BLOCK = 1024
 
 @triton.jit
 def _gated_activation_kernel(
-    x_ptr, out_ptr, num_rows, stride_row, DIM: tl.constexpr, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr
+    x_ptr, out_ptr, stride_row, alpha, limit, DIM: tl.constexpr, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -19,6 +19,11 @@ def _gated_activation_kernel(
     up = tl.load(x_ptr + row * stride_row + DIM + columns, mask=mask, other=0.0).to(tl.float32)
     if ACTIVATION == "silu":
         activated = gate * tl.sigmoid(gate)
+    elif ACTIVATION == "clamped_swiglu":
+        # A comparison with NaN is false: it stays.
+        gate = tl.where(gate > limit, limit, gate)
+        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up)) + 1.0
+        activated = gate * tl.sigmoid(alpha * gate)
     elif ACTIVATION == "gelu":
         activated = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
     else:  # 0.5 * (1 + tanh(z)) is sigmoid(2 * z)
@@ -26,8 +31,10 @@ def _gated_activation_kernel(
     tl.store(out_ptr + row * DIM + columns, (activated * up).to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def gated_activation(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
-    """`activation`: silu, gelu or gelu_tanh."""
+def gated_activation(
+    gate_up: torch.Tensor, activation: str, alpha: float = 0.0, limit: float = 0.0
+) -> torch.Tensor:
+    """`activation`: silu, gelu, gelu_tanh, or clamped_swiglu, which takes alpha and limit."""
     dim = gate_up.shape[-1] // 2
     out = torch.empty((*gate_up.shape[:-1], dim), dtype=gate_up.dtype, device=gate_up.device)
     if out.numel() == 0:
@@ -35,6 +42,6 @@ def gated_activation(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
     rows = gate_up.reshape(-1, 2 * dim)
     block = min(_BLOCK, triton.next_power_of_2(dim))
     _gated_activation_kernel[(rows.shape[0], triton.cdiv(dim, block))](
-        rows, out, rows.shape[0], rows.stride(0), DIM=dim, BLOCK=block, ACTIVATION=activation, num_warps=4
+        rows, out, rows.stride(0), alpha, limit, DIM=dim, BLOCK=block, ACTIVATION=activation, num_warps=4
     )
     return out

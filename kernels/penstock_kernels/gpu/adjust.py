@@ -45,6 +45,7 @@ def _penalize_kernel(
     times = (counted & (_SEEN - 1)).to(tl.float32)
     repetition = tl.load(repetition_ptr + row) + tl.zeros_like(scores)
     repeated = tl.where(scores > 0, tl.div_rn(scores, repetition), scores * repetition)
+    repeated = tl.minimum(tl.maximum(repeated, -_LARGEST), _LARGEST)  # no infinity for the others to undo
     scores = tl.where((counted >= _SEEN) & (repetition != 1.0), repeated, scores)
     scores -= times * tl.load(frequency_ptr + row)
     scores -= tl.where(times > 0, tl.load(presence_ptr + row), 0.0)

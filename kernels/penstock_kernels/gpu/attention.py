@@ -5,12 +5,12 @@ from typing import NamedTuple
 import torch
 import triton
 
+from penstock_kernels.attention_spans import MAX_DECODE_LEN, AttentionSpans, DecodeSpans, Scoring
 from penstock_kernels.gpu import decode_attention as decode
-from penstock_kernels.gpu.decode_attention import DecodeRows, Scoring
-from penstock_kernels.gpu.prefill_attention import prefill_attention, prefill_rows, prefill_tiles
+from penstock_kernels.gpu.attention_call import AttentionCall
+from penstock_kernels.gpu.prefill_attention import prefill_attention, prefill_tiles, tile_for
 from penstock_kernels.gpu.tiles import DECODE_KEYS, processor
 from penstock_kernels.gpu.work_map import WorkMap, work_map
-from penstock_kernels.paged_attention import MAX_DECODE_LEN, AttentionSpans, DecodeSpans
 
 # Decode programs that a multiprocessor holds at once: its registers allow 5 at 92 each. Unmeasured.
 _RESIDENT = 4
@@ -37,29 +37,18 @@ def paged_attention(
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel() == 0:
         return out
-    group = query.shape[1] // key_cache.shape[2]
-    rows = prefill_rows(query)
+    num_kv_heads = key_cache.shape[2]
+    group, rows = query.shape[1] // num_kv_heads, tile_for(query).rows
     layout = spans.shared(("layout", group, rows), lambda: _lay_out(spans, group, rows))
+    on_device = (layout.query_starts, layout.context_lens, spans.block_tables)
+    call = AttentionCall(query, key_cache, value_cache, *on_device, scoring, out)
     if layout.num_decodes:
-        key = ("work", scoring.window, key_cache.shape[2])
-        work = spans.shared(key, lambda: _eager_work(spans, layout, scoring.window, key_cache.shape[2]))
+        key = ("work", scoring.window, num_kv_heads)
+        work = spans.shared(key, lambda: _eager_work(spans, layout, scoring.window, num_kv_heads))
         longest = max(length for length in spans.query_lens if length <= MAX_DECODE_LEN)
-        decodes = DecodeRows(
-            layout.query_starts, layout.context_lens, spans.block_tables, longest, spans.tree
-        )
-        decode.decode_attention(query, key_cache, value_cache, decodes, work, scoring, out)
+        decode.decode_attention(call, work, longest, spans.tree)
     if layout.tiles.shape[0]:
-        prefill_attention(
-            query,
-            key_cache,
-            value_cache,
-            layout.query_starts,
-            layout.context_lens,
-            spans.block_tables,
-            layout.tiles,
-            scoring,
-            out,
-        )
+        prefill_attention(call, layout.tiles)
     return out
 
 
@@ -75,10 +64,9 @@ def decode_attention(
         return out
     key = ("work", scoring.window, key_cache.shape[2])
     work = spans.shared(key, lambda: _graph_work(spans, scoring.window, key_cache.shape[2]))
-    rows = DecodeRows(
-        spans.query_starts, spans.context_lens, spans.block_tables, spans.max_query_len, spans.tree
-    )
-    decode.decode_attention(query, key_cache, value_cache, rows, work, scoring, out)
+    on_device = (spans.query_starts, spans.context_lens, spans.block_tables)
+    call = AttentionCall(query, key_cache, value_cache, *on_device, scoring, out)
+    decode.decode_attention(call, work, spans.max_query_len, spans.tree)
     return out
 
 

@@ -71,3 +71,17 @@ def add_sink(largest, total, sink):
     new_largest = tl.maximum(largest, sink)
     decay = tl.exp2(largest - new_largest)
     return decay, total * decay + tl.exp2(sink - new_largest)
+
+
+@triton.jit
+def store_result(out_ptr, accumulated, largest, total, sink_ptr, query_start, tokens, heads, is_row, columns,
+                 num_heads, value_scale, DIM: tl.constexpr, HAS_SINK: tl.constexpr):  # fmt: skip
+    """Write the rows' results, when all keys have been folded. out: [num_tokens, num_heads, DIM]."""
+    if HAS_SINK:
+        sink = tl.load(sink_ptr + heads, mask=is_row, other=0.0).to(tl.float32) * LOG2_E
+        decay, total = add_sink(largest, total, sink)
+        accumulated = accumulated * decay[:, None]
+    result = accumulated * (value_scale / tl.maximum(total, 1e-37))[:, None]
+    out_rows = ((query_start + tokens).to(tl.int64) * num_heads + heads) * DIM
+    out_ptrs = out_ptr + out_rows[:, None] + columns[None, :]
+    tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=is_row[:, None] & (columns < DIM)[None, :])

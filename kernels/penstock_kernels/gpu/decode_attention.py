@@ -10,7 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from penstock_kernels.gpu.attention_math import LOG2_E, add_sink, fold, load_cached, score
+from penstock_kernels.gpu.attention_call import AttentionCall
+from penstock_kernels.gpu.attention_math import fold, load_cached, score, store_result
 from penstock_kernels.gpu.tiles import decode_tile
 from penstock_kernels.gpu.work_map import WorkMap
 
@@ -34,41 +35,13 @@ def _visible(positions, query_positions, tokens, first_new, tree_ptr, query_star
 
 @triton.jit
 def _decode_attention_kernel(
-    query_ptr,
-    key_ptr,
-    value_ptr,
-    table_ptr,
-    query_start_ptr,
-    context_ptr,
-    item_ptr,
-    split_ptr,
-    sink_ptr,
-    tree_ptr,
-    out_ptr,
-    partial_ptr,
-    stat_ptr,
-    stride_query_token,
-    stride_query_head,
-    stride_block,
-    stride_token,
-    stride_kv_head,
-    stride_table,
-    scale,
-    soft_cap,
-    window,
-    key_scale,
-    value_scale,
-    GROUP: tl.constexpr,
-    DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr,
-    BLOCK_DIM: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-    HAS_SOFT_CAP: tl.constexpr,
-    HAS_SINK: tl.constexpr,
-    HAS_TREE: tl.constexpr,
-):
+    query_ptr, key_ptr, value_ptr, table_ptr, query_start_ptr, context_ptr, sink_ptr, out_ptr,
+    stride_query_token, stride_query_head, stride_block, stride_token, stride_kv_head, stride_table,
+    scale, soft_cap, window, key_scale, value_scale, item_ptr, split_ptr, tree_ptr, partial_ptr, stat_ptr,
+    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFT_CAP: tl.constexpr,
+    HAS_SINK: tl.constexpr, HAS_TREE: tl.constexpr,
+):  # fmt: skip
     item, kv_head, row_tile = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.program_id(2)
     span = tl.load(item_ptr + 3 * item).to(tl.int64)
     if span < 0:
@@ -110,16 +83,8 @@ def _decode_attention_kernel(
 
     num_splits = tl.load(split_ptr + 2 * span + 1)
     if num_splits == 1:
-        if HAS_SINK:
-            sink = tl.load(sink_ptr + heads, mask=tokens < query_len, other=0.0).to(tl.float32) * LOG2_E
-            decay, total = add_sink(largest, total, sink)
-            accumulated = accumulated * decay[:, None]
-        result = accumulated * (value_scale / tl.maximum(total, 1e-37))[:, None]
-        num_heads = tl.num_programs(1) * GROUP
-        out_rows = ((query_start + tokens) * num_heads + heads) * DIM
-        tl.store(
-            out_ptr + out_rows[:, None] + columns[None, :], result.to(out_ptr.dtype.element_ty), mask=row_mask
-        )
+        store_result(out_ptr, accumulated, largest, total, sink_ptr, query_start, tokens, heads, tokens < query_len,
+                     columns, tl.num_programs(1) * GROUP, value_scale, DIM, HAS_SINK)  # fmt: skip
     else:
         num_rows = tl.num_programs(2) * BLOCK_ROWS
         partial_rows = (item * tl.num_programs(1) + kv_head) * num_rows + rows
@@ -171,131 +136,65 @@ def _combine_kernel(
         accumulated = accumulated * decay[:, None] + values * weight[:, None]
         total = total * decay + part_total * weight
         largest = new_largest
-    if HAS_SINK:
-        sink = tl.load(sink_ptr + heads, mask=is_row, other=0.0).to(tl.float32) * LOG2_E
-        decay, total = add_sink(largest, total, sink)
-        accumulated = accumulated * decay[:, None]
-    result = accumulated * (value_scale / tl.maximum(total, 1e-37))[:, None]
-    out_rows = ((query_start + tokens) * tl.num_programs(1) * GROUP + heads) * DIM
-    tl.store(
-        out_ptr + out_rows[:, None] + columns[None, :], result.to(out_ptr.dtype.element_ty), mask=row_mask
-    )
-
-
-class Scoring(NamedTuple):
-    """How scores are made, for both attention kernels. sinks: [num_heads] float32."""
-
-    scale: float
-    window: int | None = None
-    soft_cap: float | None = None
-    sinks: torch.Tensor | None = None
-    key_scale: float = 1.0
-    value_scale: float = 1.0
-
-
-class DecodeRows(NamedTuple):
-    """The spans of a decode call, on the device. query_starts: [num_spans + 1] int32, context_lens: [num_spans] int32,
-    block_tables: [num_spans, max_blocks] int32; tree: [num_tokens] int32, bit i of a token's number says that it sees
-    its span's token i."""
-
-    query_starts: torch.Tensor
-    context_lens: torch.Tensor
-    block_tables: torch.Tensor
-    max_query_len: int
-    tree: torch.Tensor | None = None
-
-
-def decode_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    rows: DecodeRows,
-    work: WorkMap,
-    scoring: Scoring,
-    out: torch.Tensor,
-) -> None:
-    """Fills the rows of `out`, contiguous and like query, that the spans own."""
-    dim, num_kv_heads, block_size = query.shape[2], key_cache.shape[2], key_cache.shape[1]
-    group, num_items = query.shape[1] // num_kv_heads, work.items.shape[0]
-    block_dim = max(triton.next_power_of_2(dim), 16)
-    tile = decode_tile(block_dim, triton.next_power_of_2(group * rows.max_query_len), query.element_size())
-    row_tiles = triton.cdiv(group * rows.max_query_len, tile.rows)
-    num_rows = row_tiles * tile.rows
-    parts = (num_items, num_kv_heads, num_rows) if work.may_split else (0, 0, 0)
-    partial = torch.empty((*parts, dim), dtype=torch.float32, device=query.device)
-    stats = torch.empty((*parts, 2), dtype=torch.float32, device=query.device)
-    sinks = query if scoring.sinks is None else scoring.sinks
-    _decode_attention_kernel[(num_items, num_kv_heads, row_tiles)](
-        query,
-        key_cache,
-        value_cache,
-        rows.block_tables,
-        rows.query_starts,
-        rows.context_lens,
-        work.items,
-        work.splits,
-        sinks,
-        query if rows.tree is None else rows.tree,
-        out,
-        partial,
-        stats,
-        query.stride(0),
-        query.stride(1),
-        key_cache.stride(0),
-        key_cache.stride(1),
-        key_cache.stride(2),
-        rows.block_tables.stride(0),
-        scoring.scale,
-        scoring.soft_cap or 1.0,
-        scoring.window or 0,
-        scoring.key_scale,
-        scoring.value_scale,
-        GROUP=group,
-        DIM=dim,
-        BLOCK_SIZE=block_size,
-        BLOCK_ROWS=tile.rows,
-        BLOCK_KEYS=tile.keys,
-        BLOCK_DIM=block_dim,
-        HAS_WINDOW=scoring.window is not None,
-        HAS_SOFT_CAP=scoring.soft_cap is not None,
-        HAS_SINK=scoring.sinks is not None,
-        HAS_TREE=rows.tree is not None,
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-    )
-    if work.may_split:
-        _combine(partial, stats, rows, work, scoring, sinks, out, group)
+    store_result(out_ptr, accumulated, largest, total, sink_ptr, query_start, tokens, heads, is_row,
+                 columns, tl.num_programs(1) * GROUP, value_scale, DIM, HAS_SINK)  # fmt: skip
 
 
 # Rows of a program of the combination. Unmeasured.
 COMBINE_ROWS = 4
 
 
-def _combine(
-    partial: torch.Tensor,
-    stats: torch.Tensor,
-    rows: DecodeRows,
-    work: WorkMap,
-    scoring: Scoring,
-    sinks: torch.Tensor,
-    out: torch.Tensor,
-    group: int,
+class _Parts(NamedTuple):
+    """Of sequences that several items read: sums of values, and each row's largest score and total weight."""
+
+    sums: torch.Tensor  # [num_items, num_kv_heads, num_rows, head_dim] float32
+    stats: torch.Tensor  # [num_items, num_kv_heads, num_rows, 2] float32
+
+
+def decode_attention(
+    call: AttentionCall, work: WorkMap, max_query_len: int, tree: torch.Tensor | None
 ) -> None:
-    _, num_kv_heads, num_rows, dim = partial.shape
-    grid = (work.splits.shape[0], num_kv_heads, triton.cdiv(group * rows.max_query_len, COMBINE_ROWS))
-    _combine_kernel[grid](
-        partial,
-        stats,
-        rows.query_starts,
+    """Fills the rows of `call.out` that spans of at most max_query_len tokens own.
+
+    tree: [num_tokens] int32, bit i of a token's number says that it sees its span's token i.
+    """
+    query, num_items, num_rows = call.query, work.items.shape[0], call.group * max_query_len
+    tile = decode_tile(call.block_dim, triton.next_power_of_2(num_rows), query.element_size())
+    row_tiles = triton.cdiv(num_rows, tile.rows)
+    shape = (num_items, call.num_kv_heads, row_tiles * tile.rows) if work.may_split else (0, 0, 0)
+    parts = _Parts(
+        *(
+            torch.empty((*shape, size), dtype=torch.float32, device=query.device)
+            for size in (query.shape[2], 2)
+        )
+    )
+    _decode_attention_kernel[(num_items, call.num_kv_heads, row_tiles)](
+        *call.arguments(),
+        work.items,
         work.splits,
-        sinks,
-        out,
-        num_rows,
-        scoring.value_scale,
-        GROUP=group,
+        query if tree is None else tree,
+        *parts,
+        HAS_TREE=tree is not None,
+        **call.constants(tile),
+    )
+    if work.may_split:
+        _combine(call, work, parts, num_rows)
+
+
+def _combine(call: AttentionCall, work: WorkMap, parts: _Parts, num_rows: int) -> None:
+    dim = call.query.shape[2]
+    _combine_kernel[(work.splits.shape[0], call.num_kv_heads, triton.cdiv(num_rows, COMBINE_ROWS))](
+        *parts,
+        call.query_starts,
+        work.splits,
+        call.sinks,
+        call.out,
+        parts.sums.shape[2],
+        call.scoring.value_scale,
+        GROUP=call.group,
         DIM=dim,
         BLOCK_ROWS=COMBINE_ROWS,
         BLOCK_DIM=triton.next_power_of_2(dim),
-        HAS_SINK=scoring.sinks is not None,
+        HAS_SINK=call.scoring.sinks is not None,
         num_warps=4,
     )

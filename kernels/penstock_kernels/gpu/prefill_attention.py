@@ -11,38 +11,18 @@ import torch
 import triton
 import triton.language as tl
 
-from penstock_kernels.gpu.attention_math import LOG2_E, add_sink, fold, load_cached, score
-from penstock_kernels.gpu.decode_attention import Scoring
+from penstock_kernels.gpu.attention_call import AttentionCall, padded_dim
+from penstock_kernels.gpu.attention_math import fold, load_cached, score, store_result
 from penstock_kernels.gpu.tiles import Tile, prefill_tile, processor
 
 
 @triton.jit
 def _attend(
-    query,
-    accumulated,
-    largest,
-    total,
-    key_ptr,
-    value_ptr,
-    table_ptr,
-    first_tile,
-    end_tile,
-    query_positions,
-    columns,
-    context_len,
-    stride_block,
-    stride_token,
-    scale,
-    soft_cap,
-    window,
-    DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr,
-    BLOCK_DIM: tl.constexpr,
-    MASKED: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-    HAS_SOFT_CAP: tl.constexpr,
-):
+    query, accumulated, largest, total, key_ptr, value_ptr, table_ptr, first_tile, end_tile, query_positions,
+    columns, context_len, stride_block, stride_token, scale, soft_cap, window, DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, MASKED: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SOFT_CAP: tl.constexpr,
+):  # fmt: skip
     """Fold the tiles of one phase."""
     for tile in range(first_tile, end_tile):
         positions = tile * BLOCK_KEYS + tl.arange(0, BLOCK_KEYS)
@@ -62,37 +42,13 @@ def _attend(
 
 @triton.jit
 def _prefill_attention_kernel(
-    query_ptr,
-    key_ptr,
-    value_ptr,
-    table_ptr,
-    query_start_ptr,
-    context_ptr,
-    tile_ptr,
-    sink_ptr,
-    out_ptr,
-    stride_query_token,
-    stride_query_head,
-    stride_block,
-    stride_token,
-    stride_kv_head,
-    stride_table,
-    num_kv_heads,
-    scale,
-    soft_cap,
-    window,
-    key_scale,
-    value_scale,
-    GROUP: tl.constexpr,
-    DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr,
-    BLOCK_DIM: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-    HAS_SOFT_CAP: tl.constexpr,
+    query_ptr, key_ptr, value_ptr, table_ptr, query_start_ptr, context_ptr, sink_ptr, out_ptr,
+    stride_query_token, stride_query_head, stride_block, stride_token, stride_kv_head, stride_table,
+    scale, soft_cap, window, key_scale, value_scale, tile_ptr, num_kv_heads,
+    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFT_CAP: tl.constexpr,
     HAS_SINK: tl.constexpr,
-):
+):  # fmt: skip
     # The key heads of a tile run side by side, and tiles with much work first.
     program = tl.program_id(0).to(tl.int64)
     tile, kv_head = program // num_kv_heads, program % num_kv_heads
@@ -139,15 +95,8 @@ def _prefill_attention_kernel(
         end_tile, query_positions, columns, context_len, stride_block, stride_token, scale * key_scale, soft_cap,
         window, DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, True, HAS_WINDOW, HAS_SOFT_CAP)  # fmt: skip
 
-    if HAS_SINK:
-        sink = tl.load(sink_ptr + heads, mask=tokens < query_len, other=0.0).to(tl.float32) * LOG2_E
-        decay, total = add_sink(largest, total, sink)
-        accumulated = accumulated * decay[:, None]
-    result = accumulated * (value_scale / tl.maximum(total, 1e-37))[:, None]
-    out_rows = ((query_start + tokens).to(tl.int64) * (num_kv_heads * GROUP) + heads) * DIM
-    tl.store(
-        out_ptr + out_rows[:, None] + columns[None, :], result.to(out_ptr.dtype.element_ty), mask=row_mask
-    )
+    store_result(out_ptr, accumulated, largest, total, sink_ptr, query_start, tokens, heads, tokens < query_len,
+                 columns, num_kv_heads * GROUP, value_scale, DIM, HAS_SINK)  # fmt: skip
 
 
 def prefill_tiles(
@@ -163,62 +112,14 @@ def prefill_tiles(
     return [number for _, span, first in tiles for number in (span, first)]
 
 
-def prefill_rows(query: torch.Tensor) -> int:
-    """Rows of a tile for these queries."""
-    return _tile(query)[0].rows
+def tile_for(query: torch.Tensor) -> Tile:
+    """How these queries are cut."""
+    return prefill_tile(padded_dim(query), query.element_size(), processor(query.device).shared_bytes)
 
 
-def _tile(query: torch.Tensor) -> tuple[Tile, int]:
-    block_dim = max(triton.next_power_of_2(query.shape[2]), 16)
-    shared_bytes = processor(query.device).shared_bytes
-    return prefill_tile(block_dim, query.element_size(), shared_bytes), block_dim
-
-
-def prefill_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    query_starts: torch.Tensor,
-    context_lens: torch.Tensor,
-    block_tables: torch.Tensor,
-    tiles: torch.Tensor,
-    scoring: Scoring,
-    out: torch.Tensor,
-) -> None:
-    """Fills the rows of `out` that the tiles cover. tiles: [num_tiles, 2] int32 on the device, from `prefill_tiles`."""
-    dim, num_kv_heads, block_size = query.shape[2], key_cache.shape[2], key_cache.shape[1]
-    tile, block_dim = _tile(query)
-    _prefill_attention_kernel[(tiles.shape[0] * num_kv_heads,)](
-        query,
-        key_cache,
-        value_cache,
-        block_tables,
-        query_starts,
-        context_lens,
-        tiles,
-        query if scoring.sinks is None else scoring.sinks,
-        out,
-        query.stride(0),
-        query.stride(1),
-        key_cache.stride(0),
-        key_cache.stride(1),
-        key_cache.stride(2),
-        block_tables.stride(0),
-        num_kv_heads,
-        scoring.scale,
-        scoring.soft_cap or 1.0,
-        scoring.window or 0,
-        scoring.key_scale,
-        scoring.value_scale,
-        GROUP=query.shape[1] // num_kv_heads,
-        DIM=dim,
-        BLOCK_SIZE=block_size,
-        BLOCK_ROWS=tile.rows,
-        BLOCK_KEYS=tile.keys,
-        BLOCK_DIM=block_dim,
-        HAS_WINDOW=scoring.window is not None,
-        HAS_SOFT_CAP=scoring.soft_cap is not None,
-        HAS_SINK=scoring.sinks is not None,
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
+def prefill_attention(call: AttentionCall, tiles: torch.Tensor) -> None:
+    """Fills the rows of `call.out` that the tiles cover. tiles: [num_tiles, 2] int32 on the device, from
+    `prefill_tiles`."""
+    _prefill_attention_kernel[(tiles.shape[0] * call.num_kv_heads,)](
+        *call.arguments(), tiles, call.num_kv_heads, **call.constants(tile_for(call.query))
     )

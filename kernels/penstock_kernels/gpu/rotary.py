@@ -1,11 +1,11 @@
 """Everything between the fused query-key-value projection and attention, in one pass over it: norm of query and key
 heads, rotation, and the write of keys and values into the paged cache."""
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
+
+from penstock_kernels.destination import Destination
 
 # Tokens of a program; a program does one head. Unmeasured.
 _BLOCK_TOKENS = 8
@@ -27,6 +27,15 @@ def _store_part(out_ptr, starts, tokens_mask, part, first, SIZE: tl.constexpr, B
 
 
 @triton.jit
+def _store_head(out_ptr, starts, tokens_mask, left, right, tail, scale, HALF: tl.constexpr, TAIL: tl.constexpr,
+                BLOCK_HALF: tl.constexpr, BLOCK_TAIL: tl.constexpr):  # fmt: skip
+    _store_part(out_ptr, starts, tokens_mask, left * scale, 0, HALF, BLOCK_HALF)
+    _store_part(out_ptr, starts, tokens_mask, right * scale, HALF, HALF, BLOCK_HALF)
+    if TAIL > 0:
+        _store_part(out_ptr, starts, tokens_mask, tail * scale, 2 * HALF, TAIL, BLOCK_TAIL)
+
+
+@triton.jit
 def _load_weight(weight_ptr, head, first, DIM: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     columns = tl.arange(0, BLOCK)
     return tl.load(weight_ptr + head * DIM + first + columns, mask=columns < SIZE, other=0.0).to(tl.float32)[
@@ -36,29 +45,11 @@ def _load_weight(weight_ptr, head, first, DIM: tl.constexpr, SIZE: tl.constexpr,
 
 @triton.jit
 def _rotary_kernel(
-    heads_ptr,
-    cos_ptr,
-    sin_ptr,
-    weight_ptr,
-    slot_ptr,
-    out_ptr,
-    key_cache_ptr,
-    value_cache_ptr,
-    num_tokens,
-    num_out_heads,
-    num_key_heads,
-    stride_token,
-    stride_head,
-    eps,
-    inverse_key_scale,
-    inverse_value_scale,
-    DIM: tl.constexpr,
-    ROTARY_DIM: tl.constexpr,
-    BLOCK_TOKENS: tl.constexpr,
-    BLOCK_HALF: tl.constexpr,
-    BLOCK_TAIL: tl.constexpr,
-    HAS_NORM: tl.constexpr,
-):
+    heads_ptr, cos_ptr, sin_ptr, weight_ptr, slot_ptr, out_ptr, key_cache_ptr, value_cache_ptr, num_tokens,
+    num_out_heads, num_key_heads, stride_token, stride_head, eps, inverse_key_scale, inverse_value_scale,
+    DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BLOCK_HALF: tl.constexpr,
+    BLOCK_TAIL: tl.constexpr, HAS_NORM: tl.constexpr,
+):  # fmt: skip
     """One head of BLOCK_TOKENS tokens. Heads: those of `out` first, then keys, then values."""
     HALF: tl.constexpr = ROTARY_DIM // 2
     TAIL: tl.constexpr = DIM - ROTARY_DIM
@@ -88,41 +79,21 @@ def _rotary_kernel(
         rotated_right += left * _load_part(sin_ptr, angles, in_range, HALF, HALF, BLOCK_HALF)
         left = rotated_left
         right = rotated_right
+    if TAIL == 0:
+        tail = left
     if head < num_out_heads:
-        targets = (tokens * num_out_heads + head) * DIM
-        _store_part(out_ptr, targets, in_range, left, 0, HALF, BLOCK_HALF)
-        _store_part(out_ptr, targets, in_range, right, HALF, HALF, BLOCK_HALF)
-        if TAIL > 0:
-            _store_part(out_ptr, targets, in_range, tail, ROTARY_DIM, TAIL, BLOCK_TAIL)
+        _store_head(out_ptr, (tokens * num_out_heads + head) * DIM, in_range, left, right, tail, 1.0,
+                    HALF, TAIL, BLOCK_HALF, BLOCK_TAIL)  # fmt: skip
     else:
         slots = tl.load(slot_ptr + tokens, mask=in_range, other=0)
         if is_rotated:
             targets = (slots * num_key_heads + head - num_out_heads) * DIM
-            _store_part(key_cache_ptr, targets, in_range, left * inverse_key_scale, 0, HALF, BLOCK_HALF)
-            _store_part(key_cache_ptr, targets, in_range, right * inverse_key_scale, HALF, HALF, BLOCK_HALF)
-            if TAIL > 0:
-                _store_part(
-                    key_cache_ptr, targets, in_range, tail * inverse_key_scale, ROTARY_DIM, TAIL, BLOCK_TAIL
-                )
+            _store_head(key_cache_ptr, targets, in_range, left, right, tail, inverse_key_scale,
+                        HALF, TAIL, BLOCK_HALF, BLOCK_TAIL)  # fmt: skip
         else:
             targets = (slots * num_key_heads + head - num_out_heads - num_key_heads) * DIM
-            _store_part(value_cache_ptr, targets, in_range, left * inverse_value_scale, 0, HALF, BLOCK_HALF)
-            _store_part(
-                value_cache_ptr, targets, in_range, right * inverse_value_scale, HALF, HALF, BLOCK_HALF
-            )
-            if TAIL > 0:
-                scaled = tail * inverse_value_scale
-                _store_part(value_cache_ptr, targets, in_range, scaled, ROTARY_DIM, TAIL, BLOCK_TAIL)
-
-
-class Destination(NamedTuple):
-    """Where keys and values go. slots: [num_tokens] int64; what is stored is divided by the scales."""
-
-    key_cache: torch.Tensor
-    value_cache: torch.Tensor
-    slots: torch.Tensor
-    key_scale: float = 1.0
-    value_scale: float = 1.0
+            _store_head(value_cache_ptr, targets, in_range, left, right, tail, inverse_value_scale,
+                        HALF, TAIL, BLOCK_HALF, BLOCK_TAIL)  # fmt: skip
 
 
 def rotate(

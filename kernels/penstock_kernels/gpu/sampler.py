@@ -9,6 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock_kernels.gpu.noise import gumbel_of, noise_key
+
 # Numbers that a program holds at once. Unmeasured.
 _BLOCK = 4096
 _WARPS = 8
@@ -17,30 +19,6 @@ _WARPS = 8
 _COUNT: tl.constexpr = tl.constexpr(0)
 _MASS: tl.constexpr = tl.constexpr(1)
 _TYPICAL: tl.constexpr = tl.constexpr(2)
-
-_GOLDEN: tl.constexpr = tl.constexpr(0x9E3779B97F4A7C15 - 2**64)
-_MULTIPLIER_1: tl.constexpr = tl.constexpr(0xBF58476D1CE4E5B9 - 2**64)
-_MULTIPLIER_2: tl.constexpr = tl.constexpr(0x94D049BB133111EB - 2**64)
-
-
-@triton.jit
-def _mix(x):
-    """SplitMix64's finaliser."""
-    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * _MULTIPLIER_1
-    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * _MULTIPLIER_2
-    return x ^ ((x >> 31) & 0x1FFFFFFFF)
-
-
-@triton.jit
-def _gumbel(key, ids):
-    """Standard Gumbel noise of token ids. The 40 random bits equal the twin's; the logarithms are within 1e-5."""
-    bits = _mix(key + (ids.to(tl.int64) + 1) * _GOLDEN)
-    small = ((bits >> 24) & 0xFFFFFFFFFF).to(tl.float32)
-    small = tl.minimum((small + 0.5) * 9.094947017729282e-13, 1.0 - 5.960464477539063e-08)
-    # -log(1 - small): the hardware's logarithm is only absolutely accurate near 1, where the series is exact.
-    series = 1.0 + small * (0.5 + small * (1 / 3 + small * (0.25 + small * (0.2 + small * (1 / 6)))))
-    exponential = tl.where(small < 0.0625, small * series, -tl.log(1.0 - small))
-    return -tl.log(exponential)
 
 
 @triton.jit
@@ -200,7 +178,7 @@ def _draw_kernel(
             log_total = tl.log(total)
             surprise_floor = _search(scores_ptr, vocab_size, largest, temperature, floor, log_total, entropy,
                                      typical_p * total, _TYPICAL, BLOCK)  # fmt: skip
-        key = _mix(_mix(tl.load(seed_ptr + row)) + tl.load(position_ptr + row) * _GOLDEN)
+        key = noise_key(tl.load(seed_ptr + row), tl.load(position_ptr + row))
         best = tl.full([BLOCK], float("-inf"), tl.float32)
         best_ids = tl.zeros([BLOCK], tl.int32)
         for start in range(0, vocab_size, BLOCK):
@@ -208,7 +186,7 @@ def _draw_kernel(
             scaled = _load_scaled(scores_ptr, ids, vocab_size, largest, temperature)
             value, _ = _compared(scaled, floor, log_total, entropy, _TYPICAL)
             is_kept = (scaled >= floor) & (value >= surprise_floor)
-            noisy = tl.where(is_kept, scaled + _gumbel(key, ids), float("-inf"))
+            noisy = tl.where(is_kept, scaled + gumbel_of(key, ids), float("-inf"))
             best, best_ids = _better(noisy, ids, best, best_ids)
         _, token = _first_largest(best, best_ids, vocab_size)
     tl.store(token_ptr + row, token.to(tl.int64))

@@ -1,4 +1,4 @@
-"""Shapes of the attention kernels' tiles, by head size and by what a multiprocessor holds.
+"""Shapes of the tiles of attention and of the experts' products, by sizes and by what a multiprocessor holds.
 
 Chosen from the compiler's report (registers, shared memory, no spill), not from timings: unmeasured.
 """
@@ -60,3 +60,23 @@ def prefill_tile(block_dim: int, element_bytes: int, shared_bytes: int) -> Tile:
     if block_dim > 128:  # more rows spill
         return Tile(64, 32, 8, 2)
     return Tile(128, 64, 8, 3) if shared_bytes >= SHARED_HOPPER else Tile(64, 32, 4, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTile:
+    """One configuration of a matrix product."""
+
+    rows: int
+    columns: int
+    length: int
+    num_warps: int
+    num_stages: int
+
+
+def expert_tile(rows_per_expert: int | None, element_bytes: int) -> ProductTile:
+    """By the tokens that an expert gets on average; None: one height for every batch. All take as long steps."""
+    if element_bytes == 4:
+        return ProductTile(32, 64, 32, 4, 2)
+    if rows_per_expert is None or 16 < rows_per_expert <= 64:
+        return ProductTile(64, 128, 64, 4, 3)
+    return ProductTile(16, 64, 64, 4, 4) if rows_per_expert <= 16 else ProductTile(128, 128, 64, 8, 3)

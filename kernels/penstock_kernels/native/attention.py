@@ -6,6 +6,7 @@ from functools import cache
 
 import torch
 
+from penstock_kernels.attention_spans import Scoring
 from penstock_kernels.native.library import DTYPES, library
 
 # Below this many numbers read, waking the other threads costs more than they save.
@@ -69,10 +70,7 @@ def attend(
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     work: Work,
-    scale: float,
-    window: int | None,
-    soft_cap: float | None,
-    sinks: torch.Tensor | None,
+    scoring: Scoring,
     max_lanes: int = 0,
 ) -> torch.Tensor:
     """As `paged_attention`; every row has the same bits whatever is computed beside it.
@@ -92,7 +90,7 @@ def attend(
         work.query_starts.data_ptr(),
         work.context_lens.data_ptr(),
         work.tables.data_ptr(),
-        None if sinks is None else sinks.data_ptr(),
+        None if scoring.sinks is None else scoring.sinks.data_ptr(),
         work.tables.stride(0),
         *query.stride()[:2],
         *key_cache.stride()[:3],
@@ -101,12 +99,12 @@ def attend(
         num_kv_heads,
         head_dim,
         work.block_size,
-        window or 0,
+        scoring.window or 0,
         DTYPES[query.dtype],
         torch.get_num_threads() if is_large else 1,
         max_lanes,
-        scale,
-        soft_cap or 0.0,
+        scoring.scale,
+        scoring.soft_cap or 0.0,
     )
     if compiled.penstock_attend(ctypes.byref(call)) != 0:
         raise MemoryError("no memory for the work of an attention call")

@@ -15,6 +15,7 @@ use clap::Parser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use penstock_router::Listeners;
 use penstock_router::config::RouterConfig;
 use penstock_router::shutdown::Shutdown;
 use penstock_router::supervised::Line;
@@ -56,28 +57,33 @@ async fn main() -> ExitCode {
     }
     start_logging(args.config.options.json_output);
     raise_file_limit();
-    let listener = match listen(&args).await {
-        Ok(listener) => listener,
+    let listeners = match listen(&args).await {
+        Ok(listeners) => listeners,
         Err(error) => return fail(&error, 2),
     };
-    match serve(args, listener).await {
+    match serve(args, listeners).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error, 1),
     }
 }
 
-async fn serve(args: Args, listener: TcpListener) -> anyhow::Result<()> {
+async fn serve(args: Args, listeners: Listeners) -> anyhow::Result<()> {
     let grace = Duration::from_secs(args.graceful_termination_timeout);
     let shutdown = Shutdown::on_signals(grace).context("cannot watch for signals")?;
-    penstock_router::serve(args.config, listener, shutdown).await?;
+    penstock_router::serve(args.config, listeners, shutdown).await?;
     Ok(())
 }
 
 /// The address goes to stdout, for the launcher: with port 0 nobody else knows it.
-async fn listen(args: &Args) -> anyhow::Result<TcpListener> {
-    let listener = if args.listen_stdin { inherited()? } else { bind(&args.config).await? };
-    Line::Listening(listener.local_addr()?).say();
-    Ok(listener)
+async fn listen(args: &Args) -> anyhow::Result<Listeners> {
+    let options = &args.config.options;
+    let http = if args.listen_stdin { inherited()? } else { bind(&options.hostname, options.port).await? };
+    let grpc = match options.grpc_port {
+        Some(port) => Some(bind(&options.hostname, port).await?),
+        None => None,
+    };
+    Line::Listening(http.local_addr()?).say();
+    Ok(Listeners { http, grpc })
 }
 
 /// A socket that outlives this router: the launcher holds it, too.
@@ -88,8 +94,7 @@ fn inherited() -> anyhow::Result<TcpListener> {
     TcpListener::from_std(listener).context("stdin is no listening socket")
 }
 
-async fn bind(config: &RouterConfig) -> anyhow::Result<TcpListener> {
-    let (hostname, port) = (config.options.hostname.as_str(), config.options.port);
+async fn bind(hostname: &str, port: u16) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind((hostname, port)).await;
     listener.with_context(|| format!("cannot listen on {hostname}:{port}"))
 }

@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{MessagesResponse, OutputBlock, Usage, stop_reason};
+use crate::answer_stream::Encoder;
 use crate::assistant::{AssistantWriter, Delta, ToolCallDelta};
 use crate::error::Error;
-use crate::sse::{Encoder, Frame};
+use crate::sse::Frame;
 use crate::text_stream::{End, TextEvent};
 
 /// What the open block holds.

@@ -87,7 +87,9 @@ mod tests {
             max_sequence_len: 200,
             max_step_tokens: 32,
             max_top_logprobs: 5,
+            attention_window: None,
             abilities: Vec::new(),
+            generation_defaults: None,
         }
     }
 

@@ -11,7 +11,7 @@ use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-use super::{EngineError, EngineFacts};
+use super::{EngineError, EngineFacts, GenerationDefaults};
 use crate::scheduler::{
     Admission, BlockId, GrammarKind, Outcome, Plan, PromptScores, Sampled, SamplingParams, SlotId,
     StepTimings, TopToken,
@@ -207,8 +207,24 @@ impl From<pb::DescribeResponse> for Description {
                 max_sequence_len: reply.max_sequence_len,
                 max_step_tokens: reply.max_step_tokens,
                 max_top_logprobs: reply.max_top_logprobs,
+                attention_window: (reply.attention_window > 0).then_some(reply.attention_window),
                 abilities: reply.abilities,
+                generation_defaults: reply.generation_defaults.map(Into::into),
             },
+        }
+    }
+}
+
+impl From<pb::GenerationDefaults> for GenerationDefaults {
+    fn from(said: pb::GenerationDefaults) -> Self {
+        Self {
+            do_sample: said.do_sample,
+            temperature: said.temperature,
+            top_k: said.top_k,
+            top_p: said.top_p,
+            min_p: said.min_p,
+            typical_p: said.typical_p,
+            repetition_penalty: said.repetition_penalty,
         }
     }
 }

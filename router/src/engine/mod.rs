@@ -6,7 +6,9 @@ mod client;
 mod sharded;
 
 use async_trait::async_trait;
+use serde::Serialize;
 use thiserror::Error;
+use utoipa::ToSchema;
 
 pub use client::{Patience, describe_shard, watch_shard};
 pub use sharded::{ConnectOptions, ShardedEngine};
@@ -42,8 +44,32 @@ pub struct EngineFacts {
     pub max_step_tokens: u32,
     /// Most top tokens a request may ask for.
     pub max_top_logprobs: u32,
+    /// Positions that the layer with the widest window sees; `None` if some layer sees all.
+    pub attention_window: Option<u32>,
     /// Optional things the shards can do.
     pub abilities: Vec<String>,
+    /// How the model's makers have it sample; `None` if that is not to be used.
+    pub generation_defaults: Option<GenerationDefaults>,
+}
+
+/// What the model's generation config says, in range; `None` where it does not say.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are those of requests")]
+pub struct GenerationDefaults {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub do_sample: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub typical_p: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repetition_penalty: Option<f64>,
 }
 
 /// Why the shards can no longer be used. All of them end the stream: recovery is a new one, but for `Changed`.

@@ -1,5 +1,6 @@
 //! One grammar through llguidance, as a shard will build it, to see whether it works.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
@@ -15,6 +16,15 @@ const MAX_BYTES: usize = 256 << 10;
 /// Of 1 to 2 kB each; as in the shard's `grammar.py`.
 const MAX_LEXER_STATES: usize = 50_000;
 const MAX_REASON_CHARS: usize = 300;
+/// Reasons of llguidance that do not name the keyword of the schema that is to blame.
+const UNNAMED: [(&str, &str); 4] = [
+    ("is not present in a registry", "$ref` or `$schema"),
+    ("regex parse error", "pattern"),
+    ("regex for float range", "minimum`, `exclusiveMinimum`, `maximum` or `exclusiveMaximum"),
+    ("patternProperty regexes", "patternProperties"),
+];
+/// What it advises, and clients cannot do.
+const ADVICE: &str = ". Enable 'coerce_one_of'";
 
 /// A vocabulary as llguidance knows it.
 pub(super) struct Compiler {
@@ -39,12 +49,25 @@ impl Compiler {
 
     /// Builds it and asks for the first mask.
     pub fn check(&self, grammar: &Grammar) -> Result<(), String> {
-        let mut matcher = Matcher::new(self.factory.create_parser(parse(grammar)?));
-        let mask = matcher.compute_mask().map_err(|error| in_short(&error.to_string()))?;
+        let explain = |error: &dyn Display| in_short(&with_keyword(grammar.kind, &error.to_string()));
+        let mask = self.matcher(grammar)?.compute_mask().map_err(|error| explain(&error))?;
         match mask.is_zero() {
             true => Err("it allows no output".to_owned()),
             false => Ok(()),
         }
+    }
+
+    /// Whether a whole output may be this text.
+    #[cfg(test)]
+    pub fn allows(&self, grammar: &Grammar, text: &str) -> bool {
+        let tokens = self.factory.tok_env().tok_trie().greedy_tokenize(text.as_bytes());
+        let mut matcher = self.matcher(grammar).expect("a grammar that was checked");
+        let taken = matcher.try_consume_tokens(&tokens).expect("a grammar that was checked");
+        taken == tokens.len() && matcher.is_accepting().expect("a grammar that was checked")
+    }
+
+    fn matcher(&self, grammar: &Grammar) -> Result<Matcher, String> {
+        Ok(Matcher::new(self.factory.create_parser(parse(grammar)?)))
     }
 }
 
@@ -77,6 +100,15 @@ fn trie(vocabulary: &Vocabulary, vocab_size: u32, eos_token_ids: &[u32]) -> TokT
     match eos_token_ids {
         [] => trie,
         ids => trie.with_eos_tokens(ids),
+    }
+}
+
+fn with_keyword(kind: GrammarKind, reason: &str) -> String {
+    let reason = reason.split_once(ADVICE).map_or(reason, |(reason, _)| reason);
+    let unnamed = UNNAMED.iter().find(|(known, _)| kind == GrammarKind::JsonSchema && reason.contains(known));
+    match unnamed {
+        Some((_, keyword)) => format!("`{keyword}`: {reason}"),
+        None => reason.to_owned(),
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cache::Cache;
 use compiler::Compiler;
-pub use parse::{from_native, from_response_format};
+pub use parse::{from_native, from_response_format, from_text};
 
 use crate::detokenizer::Vocabulary;
 use crate::error::Error;
@@ -94,5 +94,7 @@ impl LazyCompiler {
     }
 }
 
+#[cfg(test)]
+mod suite;
 #[cfg(test)]
 mod tests;

@@ -21,6 +21,16 @@ pub fn from_response_format(value: &Value) -> Result<Option<Grammar>, Error> {
     Reader { param: "response_format" }.read(value)
 }
 
+/// A grammar whose language the client has named otherwise: the message of the gRPC API.
+pub fn from_text(kind: GrammarKind, text: String) -> Result<Grammar, Error> {
+    let (reader, value) = (Reader { param: "grammar" }, Value::String(text));
+    match kind {
+        GrammarKind::JsonSchema => reader.schema("json_schema", &value),
+        GrammarKind::Regex => reader.text("regex", kind, &value),
+        GrammarKind::Lark => reader.text("lark", kind, &value),
+    }
+}
+
 struct Reader {
     param: &'static str,
 }
@@ -36,8 +46,8 @@ impl Reader {
             "json_object" | "json" if value.is_null() => Ok(Some(any_object())),
             "json_object" | "json" => self.schema("value", value).map(Some),
             "json_schema" => self.json_schema(given).map(Some),
-            "regex" => self.text(GrammarKind::Regex, value).map(Some),
-            "grammar" => self.text(GrammarKind::Lark, value).map(Some),
+            "regex" => self.text("value", GrammarKind::Regex, value).map(Some),
+            "grammar" => self.text("value", GrammarKind::Lark, value).map(Some),
             other => {
                 let other: String = other.chars().take(50).collect();
                 self.refuse(format!("`{}.type` must be one of {TYPES}. Given: {other:?}", self.param))
@@ -70,21 +80,19 @@ impl Reader {
         }
     }
 
-    fn text(&self, kind: GrammarKind, value: &Value) -> Result<Grammar, Error> {
+    fn text(&self, place: &str, kind: GrammarKind, value: &Value) -> Result<Grammar, Error> {
+        let place = format!("`{}.{place}`", self.param);
         match value.as_str() {
             Some(text) if text.len() > MAX_TEXT_BYTES => {
                 let given = text.len();
-                self.refuse(format!(
-                    "`{}.value` may have at most {MAX_TEXT_BYTES} bytes. Given: {given}",
-                    self.param
-                ))
+                self.refuse(format!("{place} may have at most {MAX_TEXT_BYTES} bytes. Given: {given}"))
             }
             // What is embedded would not be measured.
             Some(text) if kind == GrammarKind::Lark && text.contains('%') => {
-                self.refuse(format!("`{}.value` may hold no directives (`%json`, `%ignore` ..)", self.param))
+                self.refuse(format!("{place} may hold no directives (`%json`, `%ignore` ..)"))
             }
             Some(text) if !text.is_empty() => Ok(Grammar { kind, text: text.to_owned() }),
-            _ => self.refuse(format!("`{}.value` must be a string that is not empty", self.param)),
+            _ => self.refuse(format!("{place} must be a string that is not empty")),
         }
     }
 

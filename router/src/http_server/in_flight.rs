@@ -28,7 +28,8 @@ struct Shared {
 }
 
 /// One request, from its headers to the end of its answer.
-pub(super) struct Flight(Arc<Shared>);
+#[derive(Debug)]
+pub struct Flight(Arc<Shared>);
 
 impl InFlight {
     /// Whether nothing is under way; if so, `cx` is woken when that changes.
@@ -43,7 +44,7 @@ impl InFlight {
     }
 
     /// One more, until it is dropped.
-    pub(super) fn begin(&self) -> Flight {
+    pub fn begin(&self) -> Flight {
         self.0.count.fetch_add(1, Ordering::AcqRel);
         self.0.begun.fetch_add(1, Ordering::AcqRel);
         self.0.reader.wake();

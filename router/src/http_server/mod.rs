@@ -25,6 +25,7 @@ use crate::config::ConnectionLimits;
 use crate::shutdown::Shutdown;
 use connection::Connection;
 use in_flight::{Counted, InFlight};
+pub(crate) use timed_stream::TimedStream;
 
 /// Bytes that the system buffers for a client; its default grows to megabytes for one that does not read.
 const SEND_BUFFER_BYTES: u32 = 64 << 10;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use super::in_flight::InFlight;
+use super::in_flight::{Flight, InFlight};
 
 /// How long a client may take for what.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +26,8 @@ pub struct TimedStream<S> {
     stream: S,
     timeouts: Timeouts,
     in_flight: InFlight,
+    /// Of a stream that is never idle.
+    _always: Option<Flight>,
     /// Runs while a write waits for the client.
     stalled: Option<Pin<Box<Sleep>>>,
     /// Runs while nothing is under way.
@@ -39,7 +41,25 @@ pub struct TimedStream<S> {
 impl<S> TimedStream<S> {
     /// `in_flight` counts what is under way on it.
     pub fn new(stream: S, timeouts: Timeouts, in_flight: InFlight) -> Self {
-        Self { stream, timeouts, in_flight, stalled: None, waiting: None, has_begun: false, num_complete: 0 }
+        let (stalled, waiting) = (None, None);
+        Self {
+            stream,
+            timeouts,
+            in_flight,
+            _always: None,
+            stalled,
+            waiting,
+            has_begun: false,
+            num_complete: 0,
+        }
+    }
+
+    /// Only writes have to get on: someone else bounds what is read.
+    pub fn for_writes(stream: S, write: Duration) -> Self {
+        let in_flight = InFlight::default();
+        let always = Some(in_flight.begin());
+        let timeouts = Timeouts { idle: Duration::MAX, headers: Duration::MAX, write };
+        Self { _always: always, ..Self::new(stream, timeouts, in_flight) }
     }
 
     fn bound<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {

@@ -4,9 +4,10 @@
 use serde_json::{Value, json};
 
 use super::{OutputItem, OutputText, ResponseObject};
+use crate::answer_stream::Encoder;
 use crate::assistant::{AssistantWriter, Delta, ToolCallDelta};
 use crate::error::Error;
-use crate::sse::{Encoder, Frame};
+use crate::sse::Frame;
 use crate::text_stream::{End, TextEvent};
 
 /// Words the events of one reply.

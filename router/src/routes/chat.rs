@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::answer_stream::Encoder;
 use crate::app::AppState;
 use crate::assistant::{AssistantMessage, AssistantWriter, Delta};
 use crate::body::Body;
@@ -17,7 +18,7 @@ use crate::metrics::RequestGuard;
 use crate::openai::{Answer, ChatRequest, Head, StreamOptions, Usage};
 use crate::reply::ReplyFormat;
 use crate::response_headers::{Times, early};
-use crate::sse::{self, Encoder};
+use crate::sse;
 use crate::text_stream::{Generated, TextEvent, TextToken};
 use crate::tokenizer::Tokenizer;
 use crate::validation::Parameters;

@@ -8,6 +8,7 @@ use futures::future::try_join_all;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::answer_stream::Encoder;
 use crate::app::AppState;
 use crate::body::Body;
 use crate::caller::Caller;
@@ -18,7 +19,7 @@ use crate::metrics::RequestGuard;
 use crate::openai::{Answer, CompletionRequest, Head, StreamOptions, Usage, finish_reason};
 use crate::response_headers::{Times, early};
 use crate::routes::generate::best_first;
-use crate::sse::{self, Encoder};
+use crate::sse;
 use crate::text_stream::{Generated, TextEvent, TextToken};
 use crate::tokenizer::Tokenizer;
 use crate::validation::Parameters;

@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 
+use crate::answer_stream::Encoder;
 use crate::app::AppState;
 use crate::body::Body;
 use crate::caller::Caller;
@@ -12,7 +13,7 @@ use crate::error::Error;
 use crate::inference::{Prepared, Prompt};
 use crate::metrics::RequestGuard;
 use crate::response_headers::{Times, early};
-use crate::sse::{self, Encoder};
+use crate::sse;
 use crate::text_stream::{Generated, TextEvent};
 use crate::tgi::{GenerateRequest, GenerateResponse, Wishes, Wording};
 use crate::tokenizer::Tokenizer;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::app::AppState;
-use crate::engine::EngineFacts;
+use crate::engine::{EngineFacts, GenerationDefaults};
 
 /// TGI's fields, with those that it dropped in version 3 and scripts still read.
 #[derive(Serialize, ToSchema)]
@@ -17,6 +17,8 @@ pub(super) struct Info {
     model_device_type: String,
     model_type: String,
     model_impl: &'static str,
+    /// How the model samples where a request does not say; null with `--generation-config none`.
+    generation_defaults: Option<GenerationDefaults>,
     model_pipeline_tag: &'static str,
     num_shard: u32,
     max_concurrent_requests: u32,
@@ -46,6 +48,7 @@ pub(super) async fn info(State(app): State<AppState>) -> Json<Info> {
         model_device_type: facts.device.split(':').next().unwrap_or_default().to_owned(),
         model_type: facts.model_type.clone(),
         model_impl: model_impl(facts),
+        generation_defaults: facts.generation_defaults.clone(),
         model_pipeline_tag: "text-generation",
         num_shard: facts.world_size,
         max_concurrent_requests: app.model.max_concurrent_requests,

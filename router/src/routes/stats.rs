@@ -96,11 +96,11 @@ pub struct LastStep {
 
 /// `GET /stats`
 pub(super) async fn stats(State(app): State<AppState>) -> Json<Stats> {
-    Json(now(&app))
+    Json(snapshot(&app))
 }
 
-/// As it is now.
-pub(crate) fn now(app: &AppState) -> Stats {
+/// What the server does now.
+pub(crate) fn snapshot(app: &AppState) -> Stats {
     let facts = app.engine.facts();
     let (status, status_reason) = status(app.shutdown.is_draining(), &app.engine.status());
     Stats {

@@ -135,12 +135,26 @@ impl BlockPool {
                     State::Held(1)
                 }
                 State::Idle => {
-                    self.idle.remove(*block);
-                    self.retained.remove(&(self.retained_until[block.0 as usize], *block));
+                    self.leave_idle(*block);
                     State::Held(1)
                 }
                 State::Free => unreachable!("a free block is not published"),
             };
+        }
+    }
+
+    fn leave_idle(&mut self, block: BlockId) {
+        self.idle.remove(block);
+        self.retained.remove(&(self.retained_until[block.0 as usize], block));
+    }
+
+    /// Published blocks were of use without being shared: they are the last to be taken, the first of them at the end.
+    pub fn touch(&mut self, blocks: &[BlockId]) {
+        for block in blocks.iter().rev() {
+            if self.idle.contains(*block) {
+                self.idle.remove(*block);
+                self.idle.push(*block);
+            }
         }
     }
 
@@ -215,6 +229,11 @@ impl BlockPool {
     pub fn distrust(&mut self, blocks: &[BlockId]) {
         for block in blocks {
             self.index.withdraw(*block);
+            if self.states[block.0 as usize] == State::Idle {
+                self.leave_idle(*block);
+                self.states[block.0 as usize] = State::Free;
+                self.free.push(*block);
+            }
         }
     }
 

@@ -17,12 +17,15 @@ mod sequence;
 mod step;
 mod step_time;
 mod trial;
+mod window;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use plan::{Admission, BlockId, Outcome, Plan, PromptScores, Sampled, SlotId, Span, StepTimings};
+pub use window::Window;
+
 pub use request::{
     Failure, FinishReason, Grammar, GrammarKind, NewRequest, Refused, RequestId, SamplingParams, TopToken,
 };
@@ -31,6 +34,7 @@ use block_pool::BlockPool;
 use prefix_index::{BlockKey, KeyMaker};
 use queue::FairQueue;
 use sequence::Sequence;
+use step::MAX_PREEMPTIONS;
 use step_time::{StepCost, StepTimeModel};
 
 use crate::engine::EngineFacts;
@@ -74,6 +78,8 @@ pub struct SchedulerConfig {
     pub max_replays: u32,
     /// Ids that end a sequence.
     pub eos_token_ids: Arc<[u32]>,
+    /// Positions that the widest layer sees; `None` if some layer sees all.
+    pub attention_window: Option<u32>,
 }
 
 impl SchedulerConfig {
@@ -93,6 +99,7 @@ impl SchedulerConfig {
             tenant_weights: BTreeMap::new(),
             max_replays: u32::MAX,
             eos_token_ids: facts.eos_token_ids.as_slice().into(),
+            attention_window: facts.attention_window,
         }
     }
 }
@@ -195,6 +202,7 @@ struct PlannedSpan {
 #[derive(Debug)]
 pub struct Scheduler {
     config: SchedulerConfig,
+    window: Window,
     keys: KeyMaker,
     /// All requests, oldest first: ids count up.
     sequences: BTreeMap<RequestId, Sequence>,
@@ -229,6 +237,7 @@ impl Scheduler {
     /// A scheduler with nothing to do.
     pub fn new(config: SchedulerConfig) -> Self {
         Self {
+            window: Window::new(config.attention_window, config.block_size, config.num_blocks),
             keys: KeyMaker::new(config.cache_secret),
             blocks: BlockPool::new(config.num_blocks, config.block_size),
             free_slots: (0..config.num_slots).rev().map(SlotId).collect(),
@@ -278,7 +287,7 @@ impl Scheduler {
         }
         let needed = request.prompt.len() as u64 + u64::from(request.max_new_tokens);
         let available = u64::from(self.config.num_blocks) * u64::from(self.config.block_size);
-        if needed > available {
+        if self.window.num_needed(needed) > u64::from(self.config.num_blocks) {
             return Err(Refused::TooLarge { needed, available });
         }
         let (queued, given, limit) =
@@ -322,7 +331,6 @@ impl Scheduler {
     /// Takes in the answer to the oldest plan in flight.
     pub fn on_outcome(&mut self, outcome: Outcome) -> Result<Vec<Event>, Mismatch> {
         let planned = self.answered(&outcome)?;
-        self.blocks.on_answered(outcome.step);
         let micros = outcome.timings.total_us();
         if micros > 0 && !planned.spans.is_empty() {
             self.step_times.observe(planned.cost, f64::from(micros));
@@ -331,6 +339,7 @@ impl Scheduler {
         self.take_prompt_scores(&planned, outcome.prompt_scores);
         self.take_errors(&planned, outcome.errors, &mut events);
         self.confirm(&planned);
+        self.blocks.on_answered(planned.step);
         self.take_tokens(&planned, outcome.sampled, &mut events);
         Ok(events)
     }
@@ -383,7 +392,7 @@ impl Scheduler {
     pub fn check(&self) {
         self.blocks.check();
         let rows = || self.sequences.values().filter_map(|sequence| sequence.row.as_ref());
-        let held: BTreeSet<BlockId> = rows().flat_map(|row| row.blocks.iter().copied()).collect();
+        let held: BTreeSet<BlockId> = rows().flat_map(|row| row.held().iter().copied()).collect();
         let used = self.blocks.num_blocks() - self.blocks.num_available() - self.blocks.num_fenced();
         assert_eq!(held.len(), used, "blocks held by sequences and by the pool's account differ");
         assert_eq!(rows().map(|row| row.reserved).sum::<usize>(), self.reserved);
@@ -403,15 +412,14 @@ impl Scheduler {
     fn vacate(&mut self, id: RequestId) {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         let Some(row) = sequence.row.take() else { return };
-        let ttl = sequence.request.cache_ttl;
-        let retain_until = if ttl.is_zero() { Duration::ZERO } else { self.now + ttl };
+        let retain_until = sequence.retain_until(self.now);
         for key in &sequence.keys[row.num_published.min(sequence.keys.len())..] {
             remove_if_owned(&mut self.pending, key, id);
         }
         remove_if_owned(&mut self.donors, &sequence.prompt_key, id);
         self.running.retain(|other| *other != id);
         self.reserved -= row.reserved;
-        self.blocks.release(row.blocks, row.last_step, retain_until);
+        self.blocks.release(row.held().to_vec(), row.last_step, retain_until);
         if self.in_flight.is_empty() {
             self.blocks.on_answered(self.last_step);
         }
@@ -493,7 +501,28 @@ impl Scheduler {
                 remove_if_owned(&mut self.pending, &key, span.id);
             }
             row.num_published = row.num_published.max(num_full);
+            self.give_back_behind(span.id);
         }
+    }
+
+    /// Blocks behind the window of all that is still to be computed are no longer the sequence's, but may be cached.
+    fn give_back_behind(&mut self, id: RequestId) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        let (retain_until, longest) = (sequence.retain_until(self.now), sequence.max_len());
+        let is_guaranteed = sequence.num_preemptions >= MAX_PREEMPTIONS;
+        let Some(row) = sequence.row.as_mut() else { return };
+        let num_behind = self.window.num_behind(row.confirmed);
+        let Some(behind) = row.blocks.get(row.num_behind..num_behind).filter(|it| !it.is_empty()) else {
+            return;
+        };
+        self.blocks.release(behind.to_vec(), row.last_step, retain_until);
+        if is_guaranteed {
+            let still = longest.div_ceil(self.config.block_size) as usize - row.blocks.len();
+            let more = behind.len().min(still - row.reserved);
+            row.reserved += more;
+            self.reserved += more;
+        }
+        row.num_behind = num_behind;
     }
 
     fn take_tokens(&mut self, planned: &InFlight, sampled: Vec<Sampled>, events: &mut Vec<Event>) {

@@ -42,7 +42,10 @@ pub struct Sequence {
 #[derive(Debug)]
 pub struct Row {
     pub slot: SlotId,
+    /// In order of position, those given back among them.
     pub blocks: Vec<BlockId>,
+    /// Blocks from the start that were given back: they are behind the window.
+    pub num_behind: usize,
     /// Positions whose KV is computed by plans sent so far.
     pub planned: u32,
     /// Positions whose KV is computed by plans answered so far.
@@ -55,6 +58,18 @@ pub struct Row {
     pub last_step: u64,
     /// Blocks set aside for it, because it was preempted often enough.
     pub reserved: usize,
+}
+
+impl Row {
+    /// The blocks that are still its own.
+    pub fn held(&self) -> &[BlockId] {
+        &self.blocks[self.num_behind..]
+    }
+
+    /// Positions behind the planned ones that there are blocks for.
+    pub fn room(&self, block_size: u32) -> u32 {
+        self.blocks.len() as u32 * block_size - self.planned
+    }
 }
 
 impl Sequence {
@@ -99,6 +114,12 @@ impl Sequence {
 
     pub fn num_generated(&self) -> u32 {
         self.len() - self.prompt_len()
+    }
+
+    /// How long the cache is to keep what it wrote, if it is now.
+    pub fn retain_until(&self, now: Duration) -> Duration {
+        let ttl = self.request.cache_ttl;
+        if ttl.is_zero() { Duration::ZERO } else { now + ttl }
     }
 
     /// Longest it may become.

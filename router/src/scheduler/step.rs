@@ -15,7 +15,7 @@ const MAX_PASSED_BY: usize = 16;
 /// How long others may pass a request that does not fit for now.
 const MAX_BLOCKED: Duration = Duration::from_secs(1);
 /// After so many preemptions a request gets all the memory that it may need set aside.
-const MAX_PREEMPTIONS: u32 = 3;
+pub(super) const MAX_PREEMPTIONS: u32 = 3;
 /// Where no target is set, prefill may stretch a step with decodes by this factor.
 const MAX_STRETCH: f64 = 1.9;
 /// Tokens of prompt that every step computes whatever the decodes take, so that prompts get on.
@@ -97,27 +97,54 @@ impl Scheduler {
     /// it has to wait, or had to give way itself.
     pub(super) fn make_room(&mut self, id: RequestId, step: &mut StepBuilder) -> bool {
         loop {
-            let Some(row) = self.sequences.get_mut(&id).and_then(|s| s.row.as_mut()) else { return false };
-            if (row.planned as usize) < row.blocks.len() * self.config.block_size as usize {
-                return true;
-            }
-            let own = row.reserved.min(1);
-            if self.blocks.num_available() + own > self.reserved
-                && let Some(block) = self.blocks.take(1)
-            {
-                row.reserved -= own;
-                self.reserved -= own;
-                step.plan.appended.push((row.slot, block.clone()));
-                row.blocks.extend(block);
+            let Some(row) = self.sequences.get(&id).and_then(|s| s.row.as_ref()) else { return false };
+            if row.room(self.config.block_size) > 0 || self.append_block(id, step) {
                 return true;
             }
             // Blocks that come back with the steps in flight are worth waiting for.
-            if self.blocks.num_fenced() > 0 {
+            if self.blocks.num_fenced() > 0 || self.gives_back_soon() {
                 return false;
             }
             let Some(victim) = self.victim(step.plan.step) else { return false };
             self.preempt(victim);
         }
+    }
+
+    /// Whether a step in flight moves some sequence's window past a block.
+    fn gives_back_soon(&self) -> bool {
+        let mut rows = self.running.iter().filter_map(|id| self.sequences.get(id)?.row.as_ref());
+        rows.any(|row| self.window.num_behind(row.planned) > row.num_behind)
+    }
+
+    /// One more block for a running sequence, if there is one that is not set aside for another.
+    fn append_block(&mut self, id: RequestId, step: &mut StepBuilder) -> bool {
+        let Some(row) = self.sequences.get_mut(&id).and_then(|s| s.row.as_mut()) else { return false };
+        let own = row.reserved.min(1);
+        if self.blocks.num_available() + own <= self.reserved {
+            return false;
+        }
+        let Some(block) = self.blocks.take(1) else { return false };
+        row.reserved -= own;
+        self.reserved -= own;
+        step.plan.appended.push((row.slot, block.clone()));
+        row.blocks.extend(block);
+        true
+    }
+
+    /// Positions of a prompt that the next span may have. Where a window gave blocks back, it gets others for them.
+    pub(super) fn extend(&mut self, id: RequestId, step: &mut StepBuilder) -> u32 {
+        while self.lacks_blocks(id) && self.append_block(id, step) {}
+        if !self.make_room(id, step) {
+            return 0;
+        }
+        let Some(sequence) = self.sequences.get(&id) else { return 0 };
+        let room = sequence.row.as_ref().map_or(0, |row| row.room(self.config.block_size));
+        sequence.num_plannable().min(room)
+    }
+
+    fn lacks_blocks(&self, id: RequestId) -> bool {
+        let row = self.sequences.get(&id).and_then(|sequence| sequence.row.as_ref());
+        row.is_some_and(|row| row.blocks.len() < self.window.num_given(row.len, row.num_behind))
     }
 
     /// The youngest of the lowest priority that runs, has nothing in this step, and may still be preempted.
@@ -170,7 +197,7 @@ impl Scheduler {
         self.now.saturating_sub(since) >= MAX_BLOCKED
     }
 
-    /// Gives a sequence a slot and blocks for all its known tokens.
+    /// Gives a sequence a slot and blocks for all its known tokens, or for as many as are to be held at a time.
     pub(super) fn admit(&mut self, id: RequestId, step: &mut StepBuilder) -> Result<(), NotYet> {
         let Some(sequence) = self.sequences.get(&id) else { return Err(NotYet::Soon) };
         if self.free_slots.is_empty() {
@@ -181,17 +208,20 @@ impl Scheduler {
             return Err(NotYet::Soon);
         }
         let shared = self.shared(sequence)?;
-        let block_size = self.config.block_size;
-        let num_new = sequence.len().div_ceil(block_size) as usize - shared.blocks.len();
+        let num_behind = self.window.num_behind(shared.len);
+        let (behind, seen) = shared.blocks.split_at(num_behind);
+        let num_given = self.window.num_given(sequence.len(), num_behind);
+        let num_new = num_given - shared.blocks.len();
         let reserved = match sequence.num_preemptions >= MAX_PREEMPTIONS {
-            true => (sequence.max_len().div_ceil(block_size) - sequence.len().div_ceil(block_size)) as usize,
+            true => self.window.num_given(sequence.max_len(), num_behind) - num_given,
             false => 0,
         };
-        let claimed = self.blocks.num_available_of(&shared.blocks) + num_new + reserved;
+        let claimed = self.blocks.num_available_of(seen) + num_new + reserved;
         if self.blocks.num_available() < claimed + self.reserved + self.expected_growth(sequence) {
             return Err(NotYet::NoBlocks);
         }
-        self.blocks.share(&shared.blocks);
+        self.blocks.share(seen);
+        self.blocks.touch(behind);
         let Some(new) = self.blocks.take(num_new) else { return Err(NotYet::NoBlocks) };
         let Some(slot) = self.free_slots.pop() else { return Err(NotYet::Full) };
         let copied = shared.copied.zip(new.first().copied());
@@ -202,6 +232,7 @@ impl Scheduler {
         let row = Row {
             slot,
             blocks,
+            num_behind,
             planned: shared.len,
             confirmed: shared.len,
             num_published: num_shared,
@@ -282,6 +313,9 @@ impl Scheduler {
         if row.confirmed < wanted {
             return Err(NotYet::Soon);
         }
+        if row.num_behind > shared.blocks.len() {
+            return Ok(());
+        }
         shared.copied = Some((id, row.blocks[shared.blocks.len()]));
         shared.len = wanted;
         Ok(())
@@ -301,16 +335,18 @@ impl Scheduler {
         if sequence.row.as_ref().is_some_and(|row| row.reserved > 0) {
             return 0;
         }
-        let block_size = self.config.block_size;
-        let expected = (self.output_len as u32).saturating_sub(sequence.num_generated()).max(block_size);
-        let len = sequence.len();
-        let longest = len.saturating_add(expected).min(sequence.max_len());
-        (longest.div_ceil(block_size) - len.div_ceil(block_size)) as usize
+        let expected = (self.output_len as u32).saturating_sub(sequence.num_generated());
+        let expected = expected.max(self.config.block_size);
+        let longest = sequence.len().saturating_add(expected).min(sequence.max_len());
+        let prefilling = sequence.row.as_ref().filter(|_| sequence.num_plannable() > 1);
+        let held = prefilling.map_or_else(|| self.window.num_held(sequence.len()), |row| row.held().len());
+        self.window.num_held(longest).saturating_sub(held)
     }
 
     /// Chunks of prompts, the shortest rest first, as long as the step's budget and time allow. Age makes a rest
     /// count for less, so that long prompts get on beside a stream of short ones.
     fn plan_chunks(&mut self, step: &mut StepBuilder) {
+        self.extend_prompts(step);
         let micros = if step.planned.is_empty() { f64::INFINITY } else { self.allowed_micros(step.cost) };
         let mut is_first = true;
         for (_, id, start, rest) in self.prefilling(step.plan.step) {
@@ -328,14 +364,21 @@ impl Scheduler {
         }
     }
 
+    fn extend_prompts(&mut self, step: &mut StepBuilder) {
+        for id in self.running.clone() {
+            if self.lacks_blocks(id) && self.sequences.get(&id).is_some_and(|s| s.num_plannable() > 1) {
+                self.extend(id, step);
+            }
+        }
+    }
+
     /// Running sequences with positions to compute, none of them in this step yet, in the order of their chunks.
     fn prefilling(&self, step: u64) -> Vec<(u64, RequestId, u32, u32)> {
         let rows = self.running.iter().filter_map(|id| {
             let sequence = self.sequences.get(id)?;
             let row = sequence.row.as_ref().filter(|row| row.last_step < step)?;
             // A decode for which there was no room has no block for its next position.
-            let room = row.blocks.len() as u32 * self.config.block_size - row.planned;
-            let rest = sequence.num_plannable().min(room);
+            let rest = sequence.num_plannable().min(row.room(self.config.block_size));
             let age_ms = self.now.saturating_sub(sequence.ticket.arrived).as_millis() as u64;
             let urgency = u64::from(rest) * 1000 * 1000 / (1000 + age_ms);
             (rest > 0).then_some((urgency, *id, row.planned, rest))

@@ -88,8 +88,10 @@ impl Scheduler {
         match sequence.num_plannable() {
             0 => {}
             _ if is_sampled => {}
-            1 if !self.make_room(id, step) => {}
-            rest => self.plan_span(id, rest.min(step.budget), step),
+            _ => match self.extend(id, step).min(step.budget) {
+                0 => {}
+                len => self.plan_span(id, len, step),
+            },
         }
     }
 

@@ -17,6 +17,14 @@ fn chain(before: u64, token: u32) -> u64 {
     (before ^ u64::from(token)).wrapping_mul(0x0100_0000_01b3).rotate_left(23) ^ 0x9e37_79b9
 }
 
+/// The KV of each position of a sequence.
+fn chains(tokens: &[u32]) -> impl Iterator<Item = u64> {
+    tokens.iter().scan(0, |kv, token| {
+        *kv = chain(*kv, *token);
+        Some(*kv)
+    })
+}
+
 /// The token that follows a position with this KV under this seed.
 fn sample(kv: u64, seed: u64, vocab_size: u32) -> u32 {
     ((kv ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd) >> 33) as u32
@@ -54,7 +62,9 @@ pub fn small_facts() -> EngineFacts {
         max_sequence_len: 200,
         max_step_tokens: 32,
         max_top_logprobs: 5,
+        attention_window: None,
         abilities: vec!["prompt_logprobs".into(), "grammar".into()],
+        generation_defaults: None,
     }
 }
 
@@ -134,6 +144,13 @@ impl FakeShard {
         assert!(end <= slot.tokens.len(), "a span ends within its slot");
         assert!(end <= slot.blocks.len() * size, "a span has blocks");
         let at = |position: usize| slot.blocks[position / size].0 as usize * size + position % size;
+        if let Some(window) = self.facts.attention_window {
+            let first = (start + 1).saturating_sub(window as usize);
+            let written = chains(&slot.tokens[..start]).enumerate().skip(first);
+            written.for_each(|(position, kv)| {
+                assert_eq!(self.kv[at(position)], kv, "{position} is seen and kept")
+            });
+        }
         let mut kv = if start == 0 { 0 } else { self.kv[at(start - 1)] };
         for position in start..end {
             kv = chain(kv, slot.tokens[position]);

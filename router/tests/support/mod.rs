@@ -5,3 +5,4 @@ pub mod fake_engine;
 pub mod fake_shard;
 pub mod listening;
 pub mod server;
+pub mod world;

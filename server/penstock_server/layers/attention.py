@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 
 import torch
-from penstock_kernels import apply_rotary, paged_attention, store_kv
+from penstock_kernels import (
+    DecodeSpans,
+    apply_rotary,
+    decode_attention,
+    paged_attention,
+    rotate_and_store,
+    store_kv,
+)
 from torch import nn
 
 from penstock_server.kv_cache import LayerCache
@@ -44,28 +51,48 @@ class Attention(nn.Module):
     def forward(
         self, x: torch.Tensor, inputs: ForwardInput, rotary: RotaryTable | None, cache: LayerCache
     ) -> torch.Tensor:
+        # [num_tokens, query + key + value heads, head_dim]
+        heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
+        query = self._rotate_and_store(heads, inputs.slot_mapping, rotary, cache)
+        sinks = None if self.sinks is None else self.sinks.weight
+        attended = attend(query, cache, inputs, self.scale, self.window, self.soft_cap, sinks)
+        return self.output(attended.view(x.shape[0], -1))  # type: ignore[no-any-return]
+
+    def _rotate_and_store(
+        self, heads: torch.Tensor, slot_mapping: torch.Tensor, rotary: RotaryTable | None, cache: LayerCache
+    ) -> torch.Tensor:
+        """The queries, ready to attend; keys and values go to the cache. One op where it can do what the model does."""
+        norm = None if self.qk_norm is None else self.qk_norm.plain
+        if rotary is not None and (self.qk_norm is None or norm is not None):
+            options = () if norm is None else norm
+            return rotate_and_store(
+                heads, rotary.cos, rotary.sin, cache.key, cache.value, slot_mapping, *options
+            )
         num_heads = self.share.num_heads
         num_rotated = num_heads + self.share.num_kv_heads
-        heads = self.qkv(x).view(
-            x.shape[0], -1, self.head_dim
-        )  # [num_tokens, query + key + value heads, head_dim]
         query_key, value = heads[:, :num_rotated], heads[:, num_rotated:]
         if self.qk_norm is not None:
             query_key = self.qk_norm(query_key)
         if rotary is not None:
             query_key = apply_rotary(query_key, rotary.cos, rotary.sin)
-        store_kv(query_key[:, num_heads:], value, cache.key, cache.value, inputs.slot_mapping)
-        attended = paged_attention(
-            query_key[:, :num_heads],
-            cache.key,
-            cache.value,
-            inputs.spans,
-            self.scale,
-            self.window,
-            self.soft_cap,
-            None if self.sinks is None else self.sinks.weight,
-        )
-        return self.output(attended.view(x.shape[0], -1))  # type: ignore[no-any-return]
+        store_kv(query_key[:, num_heads:], value, cache.key, cache.value, slot_mapping)
+        return query_key[:, :num_heads]
+
+
+def attend(
+    query: torch.Tensor,
+    cache: LayerCache,
+    inputs: ForwardInput,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """`paged_attention`, or `decode_attention` in a step whose lengths only the device knows."""
+    options = (scale, window, soft_cap, sinks)
+    if isinstance(inputs.spans, DecodeSpans):
+        return decode_attention(query, cache.key, cache.value, inputs.spans, *options)
+    return paged_attention(query, cache.key, cache.value, inputs.spans, *options)
 
 
 class Sinks(nn.Module):

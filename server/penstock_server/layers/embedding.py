@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from penstock_kernels import linear
+from penstock_kernels import embedding, linear
 from torch import nn
 
 from penstock_server.layers.placement import Placement
@@ -29,12 +29,8 @@ class VocabEmbedding(nn.Module):
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[num_tokens] to [num_tokens, hidden_size]."""
-        if self.placement.group.size == 1:
-            return F.embedding(token_ids, self.weight)
-        foreign = (token_ids < self.first) | (token_ids >= self.stop)
-        local = (token_ids - self.first).masked_fill_(foreign, 0)
-        rows = F.embedding(local, self.weight).masked_fill_(foreign.unsqueeze(1), 0)
-        return self.placement.group.all_reduce(rows)
+        # Rows that pad the last rank's share are no token's.
+        return self.placement.group.all_reduce(embedding(token_ids, self.weight, self.first))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_rows, hidden_size] to [num_rows, vocab_size] in float32, on every rank: the head's use of the rows."""

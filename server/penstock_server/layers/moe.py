@@ -6,7 +6,7 @@ Every rank has all experts and a part of each: whichever are chosen, ranks work 
 from collections.abc import Iterator
 
 import torch
-from penstock_kernels import grouped_mlp
+from penstock_kernels import grouped_mlp, route
 from torch import nn
 
 from penstock_server.layers.feed_forward import activation, gate_up_rows
@@ -30,10 +30,7 @@ class SparseFeedForward(nn.Module):
         self.shared = SharedExpert(spec, spec.moe, prefix, placement) if spec.moe.shared_size else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores = self.router(x).float().softmax(-1)
-        weights, chosen = scores.topk(self.moe.top_k, dim=-1)
-        if self.moe.normalized:
-            weights = weights / weights.sum(-1, keepdim=True)
+        weights, chosen = route(self.router(x), self.moe.top_k, self.moe.normalized)
         output = self.group.all_reduce(self.experts(x, chosen, weights))
         return output if self.shared is None else output + self.shared(x)
 

@@ -50,6 +50,12 @@ class HeadNorm(nn.Module):
         self.names = (prefix + spec.names.query_norm, prefix + spec.names.key_norm)
         self.register_buffer("weight", placement.empty(share.num_heads + share.num_kv_heads, spec.head_dim))
 
+    @property
+    def plain(self) -> tuple[torch.Tensor, float] | None:
+        """Weight and eps where it is root-mean-square and nothing more: then another op can do it on the way."""
+        norm = self.spec.norm
+        return None if norm.centered or norm.weight_offset else (self.weight, norm.eps)
+
     def forward(self, heads: torch.Tensor) -> torch.Tensor:
         """[num_tokens, query and key heads, head_dim]."""
         norm = self.spec.norm
@@ -88,6 +94,8 @@ class AllHeadsNorm(nn.Module):
     """Root-mean-square norm over all query heads together, and over all key heads."""
 
     weight: torch.Tensor
+    # No other op has its sums over all heads and ranks.
+    plain = None
 
     def __init__(self, spec: ModelSpec, prefix: str, share: HeadShare, placement: Placement) -> None:
         super().__init__()
@@ -103,17 +111,17 @@ class AllHeadsNorm(nn.Module):
         num_tokens, num_heads, dim = heads.shape
         flat = heads.reshape(num_tokens, num_heads * dim)
         parts = [part.float() for part in torch.split(flat, self.sizes, dim=-1)]
-        sums = torch.stack([part.square().sum(-1) for part in parts], dim=-1)  # [num_tokens, 2]
-        sums = self.placement.group.all_reduce(sums) / self._totals(sums.device)
-        scales = (sums + self.spec.norm.eps).rsqrt()
+        shares = [part.square().sum(-1) / total for part, total in zip(parts, self._totals(), strict=True)]
+        means = self.placement.group.all_reduce(torch.stack(shares, dim=-1))  # [num_tokens, 2]
+        scales = (means + self.spec.norm.eps).rsqrt()
         scaled = torch.cat([part * scales[:, i, None] for i, part in enumerate(parts)], dim=-1)
         return (scaled.to(heads.dtype) * self.weight).view(num_tokens, num_heads, dim)
 
-    def _totals(self, device: torch.device) -> torch.Tensor:
+    def _totals(self) -> list[int]:
         """How many numbers all ranks add up: key heads that several ranks hold count as often."""
         spec = self.spec
         heads = (spec.num_heads, spec.num_kv_heads * self.share.copies)
-        return torch.tensor([count * spec.head_dim for count in heads], dtype=torch.float32, device=device)
+        return [count * spec.head_dim for count in heads]
 
     def pieces(self, has: Has) -> Iterator[Piece]:
         spec, share = self.spec, self.share

@@ -41,6 +41,8 @@ class BorrowedFacts:
     vocab_size: int
     max_sequence_len: int
     eos_token_ids: tuple[int, ...]
+    # Which layers see what is known to its own code only.
+    attention_window: int | None = None
 
 
 class GivenHidden(nn.Module):
@@ -71,6 +73,8 @@ class BorrowedModel(nn.Module):
     """The model of transformers behind the two calls that the engine makes."""
 
     abilities: tuple[str, ...] = ("transformers",)
+    # What other people's code asks of the host between two ops is not ours to say.
+    capturable = False
 
     def __init__(self, model: Any, facts: BorrowedFacts, dtype: torch.dtype) -> None:
         super().__init__()

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from penstock_kernels import paged_attention, store_kv
+from penstock_kernels import store_kv
 
 from penstock_server.kv_cache import KVCache
+from penstock_server.layers.attention import attend
 from penstock_server.models.spec import CacheShape
 from penstock_server.step import ForwardInput
 
@@ -64,9 +65,7 @@ def paged(
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     window = sliding_window or module.penstock_window
     sinks = None if s_aux is None else s_aux.float().contiguous()
-    attended = paged_attention(
-        heads[0], layer.key, layer.value, step.inputs.spans, scale, window, softcap, sinks
-    )
+    attended = attend(heads[0], layer, step.inputs, scale, window, softcap, sinks)
     return attended[None, :, :, : value.shape[3]], None
 
 

@@ -69,6 +69,7 @@ class Decoder(nn.Module):
     """A whole model, this rank's share of it. Built on the meta device; `weights.load_weights` gives it memory."""
 
     abilities: tuple[str, ...] = ()
+    capturable = True
 
     def __init__(
         self,

@@ -19,6 +19,8 @@ class ModelFacts(Protocol):
     def max_sequence_len(self) -> int: ...
     @property
     def eos_token_ids(self) -> tuple[int, ...]: ...
+    @property
+    def attention_window(self) -> int | None: ...
 
 
 class CacheShape(NamedTuple):
@@ -118,3 +120,9 @@ class ModelSpec:
     def num_layers(self) -> int:
         """Layers of the decoder."""
         return len(self.layers)
+
+    @property
+    def attention_window(self) -> int | None:
+        """Positions that the layer with the widest window sees; None if some layer sees all."""
+        windows = [layer.window for layer in self.layers]
+        return None if None in windows else max(window for window in windows if window)

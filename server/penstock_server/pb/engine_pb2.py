@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock_server/pb/engine.proto\x12\x12penstock.engine.v1\"\x11\n\x0f\x44\x65scribeRequest\"\xe7\x02\n\x10\x44\x65scribeResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x12\n\nmodel_type\x18\x03 \x01(\t\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x0c\n\x04rank\x18\x06 \x01(\r\x12\x12\n\nworld_size\x18\x07 \x01(\r\x12\x12\n\nblock_size\x18\x08 \x01(\r\x12\x12\n\nnum_blocks\x18\t \x01(\r\x12\x11\n\tnum_slots\x18\n \x01(\r\x12\x12\n\nvocab_size\x18\x0b \x01(\r\x12\x15\n\reos_token_ids\x18\x0c \x03(\r\x12\x18\n\x10max_sequence_len\x18\r \x01(\r\x12\x17\n\x0fmax_step_tokens\x18\x0e \x01(\r\x12\x18\n\x10max_top_logprobs\x18\x0f \x01(\r\x12\x11\n\tabilities\x18\x10 \x03(\t\x12\x12\n\nlast_epoch\x18\x11 \x01(\x04\"\x8c\x03\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x11\n\ttypical_p\x18\x05 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x06 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x08 \x01(\x02\x12\x0c\n\x04seed\x18\t \x01(\x06\x12\x16\n\x0elogit_bias_ids\x18\n \x03(\r\x12\x19\n\x11logit_bias_values\x18\x0b \x03(\x02\x12\x18\n\x10num_top_logprobs\x18\x0c \x01(\r\x12\x17\n\x0fprompt_logprobs\x18\r \x01(\x08\x12\x16\n\x0emin_new_tokens\x18\x0e \x01(\r\x12\x16\n\x0esuppressed_ids\x18\x0f \x03(\r\x12\x17\n\x0fwatermark_delta\x18\x10 \x01(\x02\x12\x17\n\x0fwatermark_gamma\x18\x11 \x01(\x02\"\x9a\x01\n\x07Grammar\x12.\n\x04kind\x18\x01 \x01(\x0e\x32 .penstock.engine.v1.Grammar.Kind\x12\x0c\n\x04text\x18\x02 \x01(\t\"Q\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10KIND_JSON_SCHEMA\x10\x01\x12\x0e\n\nKIND_REGEX\x10\x02\x12\r\n\tKIND_LARK\x10\x03\"\xc7\x01\n\x05\x41\x64mit\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x12\n\nprompt_len\x18\x03 \x01(\r\x12\x11\n\tblock_ids\x18\x04 \x03(\r\x12\x34\n\x08sampling\x18\x05 \x01(\x0b\x32\".penstock.engine.v1.SamplingParams\x12,\n\x07grammar\x18\x06 \x01(\x0b\x32\x1b.penstock.engine.v1.Grammar\x12\x12\n\nadapter_id\x18\x07 \x01(\t\"\x95\x02\n\x04Plan\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x15\n\rretired_slots\x18\x03 \x03(\r\x12+\n\x08\x61\x64mitted\x18\x04 \x03(\x0b\x32\x19.penstock.engine.v1.Admit\x12\x16\n\x0e\x61ppended_slots\x18\x05 \x03(\r\x12\x17\n\x0f\x61ppended_counts\x18\x06 \x03(\r\x12\x17\n\x0f\x61ppended_blocks\x18\x07 \x03(\r\x12\x13\n\x0b\x63opied_from\x18\x08 \x03(\r\x12\x11\n\tcopied_to\x18\t \x03(\r\x12\x12\n\nspan_slots\x18\n \x03(\r\x12\x13\n\x0bspan_starts\x18\x0b \x03(\r\x12\x11\n\tspan_lens\x18\x0c \x03(\r\"\xcb\x01\n\tSlotError\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x30\n\x04\x63ode\x18\x02 \x01(\x0e\x32\".penstock.engine.v1.SlotError.Code\x12\x0f\n\x07message\x18\x03 \x01(\t\"m\n\x04\x43ode\x12\x14\n\x10\x43ODE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x43ODE_INVALID\x10\x01\x12\x13\n\x0f\x43ODE_NOT_FINITE\x10\x02\x12\x10\n\x0c\x43ODE_GRAMMAR\x10\x03\x12\x16\n\x12\x43ODE_OUT_OF_MEMORY\x10\x04\">\n\tTopTokens\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x10\n\x08logprobs\x18\x03 \x03(\x02\"?\n\x0ePromptLogprobs\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\r\x12\x10\n\x08logprobs\x18\x03 \x03(\x02\"\\\n\x0bStepTimings\x12\x11\n\tupload_us\x18\x01 \x01(\r\x12\x12\n\nforward_us\x18\x02 \x01(\r\x12\x11\n\tsample_us\x18\x03 \x01(\r\x12\x13\n\x0b\x64ownload_us\x18\x04 \x01(\r\"\xdc\x02\n\x07Outcome\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x15\n\rsampled_slots\x18\x03 \x03(\r\x12\x13\n\x0bsampled_ids\x18\x04 \x03(\r\x12\x18\n\x10sampled_logprobs\x18\x05 \x03(\x02\x12\x31\n\ntop_tokens\x18\x06 \x03(\x0b\x32\x1d.penstock.engine.v1.TopTokens\x12;\n\x0fprompt_logprobs\x18\x07 \x03(\x0b\x32\".penstock.engine.v1.PromptLogprobs\x12\x32\n\x0bslot_errors\x18\x08 \x03(\x0b\x32\x1d.penstock.engine.v1.SlotError\x12\x18\n\x10sampled_checksum\x18\t \x01(\x07\x12\x30\n\x07timings\x18\n \x01(\x0b\x32\x1f.penstock.engine.v1.StepTimings\"#\n\x0cWatchRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\r\"E\n\tHeartbeat\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x15\n\rfinished_step\x18\x02 \x01(\x04\x12\x12\n\nrunning_ms\x18\x03 \x01(\x04\x32\xed\x01\n\x06\x45ngine\x12U\n\x08\x44\x65scribe\x12#.penstock.engine.v1.DescribeRequest\x1a$.penstock.engine.v1.DescribeResponse\x12@\n\x03Run\x12\x18.penstock.engine.v1.Plan\x1a\x1b.penstock.engine.v1.Outcome(\x01\x30\x01\x12J\n\x05Watch\x12 .penstock.engine.v1.WatchRequest\x1a\x1d.penstock.engine.v1.Heartbeat0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock_server/pb/engine.proto\x12\x12penstock.engine.v1\"\x11\n\x0f\x44\x65scribeRequest\"\xc6\x03\n\x10\x44\x65scribeResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x12\n\nmodel_type\x18\x03 \x01(\t\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x0c\n\x04rank\x18\x06 \x01(\r\x12\x12\n\nworld_size\x18\x07 \x01(\r\x12\x12\n\nblock_size\x18\x08 \x01(\r\x12\x12\n\nnum_blocks\x18\t \x01(\r\x12\x11\n\tnum_slots\x18\n \x01(\r\x12\x12\n\nvocab_size\x18\x0b \x01(\r\x12\x15\n\reos_token_ids\x18\x0c \x03(\r\x12\x18\n\x10max_sequence_len\x18\r \x01(\r\x12\x17\n\x0fmax_step_tokens\x18\x0e \x01(\r\x12\x18\n\x10max_top_logprobs\x18\x0f \x01(\r\x12\x11\n\tabilities\x18\x10 \x03(\t\x12\x12\n\nlast_epoch\x18\x11 \x01(\x04\x12\x18\n\x10\x61ttention_window\x18\x13 \x01(\r\x12\x43\n\x13generation_defaults\x18\x12 \x01(\x0b\x32&.penstock.engine.v1.GenerationDefaults\"\x9c\x02\n\x12GenerationDefaults\x12\x16\n\tdo_sample\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x12\n\x05min_p\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x16\n\ttypical_p\x18\x06 \x01(\x01H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x01H\x06\x88\x01\x01\x42\x0c\n\n_do_sampleB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x0c\n\n_typical_pB\x15\n\x13_repetition_penalty\"\x8c\x03\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x11\n\ttypical_p\x18\x05 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x06 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x08 \x01(\x02\x12\x0c\n\x04seed\x18\t \x01(\x06\x12\x16\n\x0elogit_bias_ids\x18\n \x03(\r\x12\x19\n\x11logit_bias_values\x18\x0b \x03(\x02\x12\x18\n\x10num_top_logprobs\x18\x0c \x01(\r\x12\x17\n\x0fprompt_logprobs\x18\r \x01(\x08\x12\x16\n\x0emin_new_tokens\x18\x0e \x01(\r\x12\x16\n\x0esuppressed_ids\x18\x0f \x03(\r\x12\x17\n\x0fwatermark_delta\x18\x10 \x01(\x02\x12\x17\n\x0fwatermark_gamma\x18\x11 \x01(\x02\"\x9a\x01\n\x07Grammar\x12.\n\x04kind\x18\x01 \x01(\x0e\x32 .penstock.engine.v1.Grammar.Kind\x12\x0c\n\x04text\x18\x02 \x01(\t\"Q\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10KIND_JSON_SCHEMA\x10\x01\x12\x0e\n\nKIND_REGEX\x10\x02\x12\r\n\tKIND_LARK\x10\x03\"\xc7\x01\n\x05\x41\x64mit\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x12\n\nprompt_len\x18\x03 \x01(\r\x12\x11\n\tblock_ids\x18\x04 \x03(\r\x12\x34\n\x08sampling\x18\x05 \x01(\x0b\x32\".penstock.engine.v1.SamplingParams\x12,\n\x07grammar\x18\x06 \x01(\x0b\x32\x1b.penstock.engine.v1.Grammar\x12\x12\n\nadapter_id\x18\x07 \x01(\t\"\x95\x02\n\x04Plan\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x15\n\rretired_slots\x18\x03 \x03(\r\x12+\n\x08\x61\x64mitted\x18\x04 \x03(\x0b\x32\x19.penstock.engine.v1.Admit\x12\x16\n\x0e\x61ppended_slots\x18\x05 \x03(\r\x12\x17\n\x0f\x61ppended_counts\x18\x06 \x03(\r\x12\x17\n\x0f\x61ppended_blocks\x18\x07 \x03(\r\x12\x13\n\x0b\x63opied_from\x18\x08 \x03(\r\x12\x11\n\tcopied_to\x18\t \x03(\r\x12\x12\n\nspan_slots\x18\n \x03(\r\x12\x13\n\x0bspan_starts\x18\x0b \x03(\r\x12\x11\n\tspan_lens\x18\x0c \x03(\r\"\xcb\x01\n\tSlotError\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x30\n\x04\x63ode\x18\x02 \x01(\x0e\x32\".penstock.engine.v1.SlotError.Code\x12\x0f\n\x07message\x18\x03 \x01(\t\"m\n\x04\x43ode\x12\x14\n\x10\x43ODE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x43ODE_INVALID\x10\x01\x12\x13\n\x0f\x43ODE_NOT_FINITE\x10\x02\x12\x10\n\x0c\x43ODE_GRAMMAR\x10\x03\x12\x16\n\x12\x43ODE_OUT_OF_MEMORY\x10\x04\">\n\tTopTokens\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x10\n\x08logprobs\x18\x03 \x03(\x02\"?\n\x0ePromptLogprobs\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\r\x12\x10\n\x08logprobs\x18\x03 \x03(\x02\"\\\n\x0bStepTimings\x12\x11\n\tupload_us\x18\x01 \x01(\r\x12\x12\n\nforward_us\x18\x02 \x01(\r\x12\x11\n\tsample_us\x18\x03 \x01(\r\x12\x13\n\x0b\x64ownload_us\x18\x04 \x01(\r\"\xdc\x02\n\x07Outcome\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x15\n\rsampled_slots\x18\x03 \x03(\r\x12\x13\n\x0bsampled_ids\x18\x04 \x03(\r\x12\x18\n\x10sampled_logprobs\x18\x05 \x03(\x02\x12\x31\n\ntop_tokens\x18\x06 \x03(\x0b\x32\x1d.penstock.engine.v1.TopTokens\x12;\n\x0fprompt_logprobs\x18\x07 \x03(\x0b\x32\".penstock.engine.v1.PromptLogprobs\x12\x32\n\x0bslot_errors\x18\x08 \x03(\x0b\x32\x1d.penstock.engine.v1.SlotError\x12\x18\n\x10sampled_checksum\x18\t \x01(\x07\x12\x30\n\x07timings\x18\n \x01(\x0b\x32\x1f.penstock.engine.v1.StepTimings\"#\n\x0cWatchRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\r\"E\n\tHeartbeat\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x15\n\rfinished_step\x18\x02 \x01(\x04\x12\x12\n\nrunning_ms\x18\x03 \x01(\x04\x32\xed\x01\n\x06\x45ngine\x12U\n\x08\x44\x65scribe\x12#.penstock.engine.v1.DescribeRequest\x1a$.penstock.engine.v1.DescribeResponse\x12@\n\x03Run\x12\x18.penstock.engine.v1.Plan\x1a\x1b.penstock.engine.v1.Outcome(\x01\x30\x01\x12J\n\x05Watch\x12 .penstock.engine.v1.WatchRequest\x1a\x1d.penstock.engine.v1.Heartbeat0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,33 +34,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEREQUEST']._serialized_start=55
   _globals['_DESCRIBEREQUEST']._serialized_end=72
   _globals['_DESCRIBERESPONSE']._serialized_start=75
-  _globals['_DESCRIBERESPONSE']._serialized_end=434
-  _globals['_SAMPLINGPARAMS']._serialized_start=437
-  _globals['_SAMPLINGPARAMS']._serialized_end=833
-  _globals['_GRAMMAR']._serialized_start=836
-  _globals['_GRAMMAR']._serialized_end=990
-  _globals['_GRAMMAR_KIND']._serialized_start=909
-  _globals['_GRAMMAR_KIND']._serialized_end=990
-  _globals['_ADMIT']._serialized_start=993
-  _globals['_ADMIT']._serialized_end=1192
-  _globals['_PLAN']._serialized_start=1195
-  _globals['_PLAN']._serialized_end=1472
-  _globals['_SLOTERROR']._serialized_start=1475
-  _globals['_SLOTERROR']._serialized_end=1678
-  _globals['_SLOTERROR_CODE']._serialized_start=1569
-  _globals['_SLOTERROR_CODE']._serialized_end=1678
-  _globals['_TOPTOKENS']._serialized_start=1680
-  _globals['_TOPTOKENS']._serialized_end=1742
-  _globals['_PROMPTLOGPROBS']._serialized_start=1744
-  _globals['_PROMPTLOGPROBS']._serialized_end=1807
-  _globals['_STEPTIMINGS']._serialized_start=1809
-  _globals['_STEPTIMINGS']._serialized_end=1901
-  _globals['_OUTCOME']._serialized_start=1904
-  _globals['_OUTCOME']._serialized_end=2252
-  _globals['_WATCHREQUEST']._serialized_start=2254
-  _globals['_WATCHREQUEST']._serialized_end=2289
-  _globals['_HEARTBEAT']._serialized_start=2291
-  _globals['_HEARTBEAT']._serialized_end=2360
-  _globals['_ENGINE']._serialized_start=2363
-  _globals['_ENGINE']._serialized_end=2600
+  _globals['_DESCRIBERESPONSE']._serialized_end=529
+  _globals['_GENERATIONDEFAULTS']._serialized_start=532
+  _globals['_GENERATIONDEFAULTS']._serialized_end=816
+  _globals['_SAMPLINGPARAMS']._serialized_start=819
+  _globals['_SAMPLINGPARAMS']._serialized_end=1215
+  _globals['_GRAMMAR']._serialized_start=1218
+  _globals['_GRAMMAR']._serialized_end=1372
+  _globals['_GRAMMAR_KIND']._serialized_start=1291
+  _globals['_GRAMMAR_KIND']._serialized_end=1372
+  _globals['_ADMIT']._serialized_start=1375
+  _globals['_ADMIT']._serialized_end=1574
+  _globals['_PLAN']._serialized_start=1577
+  _globals['_PLAN']._serialized_end=1854
+  _globals['_SLOTERROR']._serialized_start=1857
+  _globals['_SLOTERROR']._serialized_end=2060
+  _globals['_SLOTERROR_CODE']._serialized_start=1951
+  _globals['_SLOTERROR_CODE']._serialized_end=2060
+  _globals['_TOPTOKENS']._serialized_start=2062
+  _globals['_TOPTOKENS']._serialized_end=2124
+  _globals['_PROMPTLOGPROBS']._serialized_start=2126
+  _globals['_PROMPTLOGPROBS']._serialized_end=2189
+  _globals['_STEPTIMINGS']._serialized_start=2191
+  _globals['_STEPTIMINGS']._serialized_end=2283
+  _globals['_OUTCOME']._serialized_start=2286
+  _globals['_OUTCOME']._serialized_end=2634
+  _globals['_WATCHREQUEST']._serialized_start=2636
+  _globals['_WATCHREQUEST']._serialized_end=2671
+  _globals['_HEARTBEAT']._serialized_start=2673
+  _globals['_HEARTBEAT']._serialized_end=2742
+  _globals['_ENGINE']._serialized_start=2745
+  _globals['_ENGINE']._serialized_end=2982
 # @@protoc_insertion_point(module_scope)

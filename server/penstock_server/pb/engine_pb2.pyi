@@ -12,7 +12,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("version", "instance_id", "model_type", "dtype", "device", "rank", "world_size", "block_size", "num_blocks", "num_slots", "vocab_size", "eos_token_ids", "max_sequence_len", "max_step_tokens", "max_top_logprobs", "abilities", "last_epoch")
+    __slots__ = ("version", "instance_id", "model_type", "dtype", "device", "rank", "world_size", "block_size", "num_blocks", "num_slots", "vocab_size", "eos_token_ids", "max_sequence_len", "max_step_tokens", "max_top_logprobs", "abilities", "last_epoch", "attention_window", "generation_defaults")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,8 @@ class DescribeResponse(_message.Message):
     MAX_TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     ABILITIES_FIELD_NUMBER: _ClassVar[int]
     LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_WINDOW_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_DEFAULTS_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
     model_type: str
@@ -47,7 +49,27 @@ class DescribeResponse(_message.Message):
     max_top_logprobs: int
     abilities: _containers.RepeatedScalarFieldContainer[str]
     last_epoch: int
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., model_type: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_sequence_len: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ..., last_epoch: _Optional[int] = ...) -> None: ...
+    attention_window: int
+    generation_defaults: GenerationDefaults
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., model_type: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_sequence_len: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ..., last_epoch: _Optional[int] = ..., attention_window: _Optional[int] = ..., generation_defaults: _Optional[_Union[GenerationDefaults, _Mapping]] = ...) -> None: ...
+
+class GenerationDefaults(_message.Message):
+    __slots__ = ("do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
+    DO_SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    TYPICAL_P_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    do_sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    def __init__(self, do_sample: bool = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed", "logit_bias_ids", "logit_bias_values", "num_top_logprobs", "prompt_logprobs", "min_new_tokens", "suppressed_ids", "watermark_delta", "watermark_gamma")

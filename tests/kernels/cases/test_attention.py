@@ -6,6 +6,7 @@ import pytest
 import torch
 from closeness import DTYPES, assert_close
 from penstock_kernels import AttentionSpans, DecodeSpans, decode_attention, paged_attention, reference
+from penstock_kernels.attention_spans import Scoring
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ def _check(case: Case, slack: float = 1.0, tree: torch.Tensor | None = None, **o
     arguments = (case.query, case.key_cache, case.value_cache)
     spans = case.spans(tree=tree)
     assert_close(paged_attention(*arguments, spans, scale, **options), expected, slack)  # type: ignore[arg-type]
-    twin = reference.paged_attention(*arguments, case.spans(tree=tree), scale, **options)  # type: ignore[arg-type]
+    scoring = Scoring(scale, **options)  # type: ignore[arg-type]
+    twin = reference.paged_attention(*arguments, case.spans(tree=tree), scoring)
     assert_close(twin, expected, slack)
     if all(query_len <= 8 for query_len, _ in case.lens):
         decoded = decode_attention(*arguments, case.decode_spans(tree=tree), scale, **options)  # type: ignore[arg-type]
@@ -177,7 +179,8 @@ def test_cache_of_eight_bits(dtype: torch.dtype, device: torch.device) -> None:
     caches = (case.key_cache, case.value_cache)
     found = paged_attention(case.query, *caches, case.spans(), 0.25, key_scale=0.5, value_scale=2.0)
     assert_close(found, 2 * case.expected(0.125), slack=2)
-    twin = reference.paged_attention(case.query, *caches, case.spans(), 0.25, key_scale=0.5, value_scale=2.0)
+    scoring = Scoring(0.25, key_scale=0.5, value_scale=2.0)
+    twin = reference.paged_attention(case.query, *caches, case.spans(), scoring)
     assert_close(twin, 2 * case.expected(0.125), slack=2)
 
 

@@ -5,6 +5,7 @@ import torch
 from closeness import DTYPES, assert_close
 from penstock_kernels import (
     apply_rotary,
+    clamped_swiglu,
     copy_blocks,
     embedding,
     gelu_mul,
@@ -14,7 +15,9 @@ from penstock_kernels import (
     rotate_and_store,
     silu_mul,
     store_kv,
+    write_runs,
 )
+from penstock_kernels.destination import Destination
 
 
 def _double(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
@@ -79,6 +82,7 @@ def test_gated_activations(num_rows: int, dim: int, dtype: torch.dtype, device: 
     assert_close(silu_mul(gate_up), reference.silu_mul(exact))
     assert_close(gelu_mul(gate_up), reference.gelu_mul(exact))
     assert_close(gelu_mul(gate_up, tanh=False), reference.gelu_mul(exact, tanh=False))
+    assert_close(clamped_swiglu(gate_up), reference.clamped_swiglu(exact))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -116,16 +120,9 @@ def test_rotate_and_store(
     exact = [cache.double() for cache in caches]
     slots = torch.randperm(48, device=device)[:num_tokens]
     query = rotate_and_store(heads, cos, sin, caches[0], caches[1], slots, weight, 1e-6)
-    expected = reference.rotate_and_store(
-        heads.double(),
-        cos.double(),
-        sin.double(),
-        exact[0],
-        exact[1],
-        slots,
-        None if weight is None else weight.double(),
-        1e-6,
-    )
+    norm = None if weight is None else (weight.double(), 1e-6)
+    target = Destination(exact[0], exact[1], slots)
+    expected = reference.rotate_and_store(heads.double(), cos.double(), sin.double(), norm, target)
     assert_close(query, expected)
     assert_close(caches[0], exact[0])
     assert torch.equal(caches[1].double(), exact[1])
@@ -174,3 +171,30 @@ def test_copy_blocks(dim: int, device: torch.device) -> None:
     copy_blocks(pool, sources, targets)
     reference.copy_blocks(expected, sources, targets)
     assert torch.equal(pool, expected)
+
+
+RUNS: dict[str, list[tuple[int, int]]] = {
+    "none": [],
+    "one": [(7, 1)],
+    "empty ones between": [(5, 0), (40, 3), (0, 0), (41, 0)],
+    "side by side": [(10, 4), (14, 63), (0, 10), (77, 1)],
+    "long among short": [(3, 1100), (1200, 2), (0, 3), (1202, 513)],
+}
+
+
+@pytest.mark.parametrize("slack", [0, 600])
+@pytest.mark.parametrize("places", RUNS.values(), ids=RUNS)
+def test_write_runs_writes_its_places_only(
+    places: list[tuple[int, int]], slack: int, device: torch.device
+) -> None:
+    lengths = [length for _, length in places]
+    values = torch.randint(-(2**31), 2**31 - 1, (sum(lengths) + 2,), dtype=torch.int32)
+    expected = torch.full((1716,), -7, dtype=torch.int32)
+    target, runs = expected.to(device), []
+    for number, (place, length) in enumerate(places):
+        first = sum(lengths[:number])
+        expected[place : place + length] = values[first : first + length]
+        runs.append((first, place, length))
+    on_device = torch.tensor(runs, dtype=torch.int32, device=device).view(-1, 3)
+    write_runs(target, values.to(device), on_device, max(lengths, default=0) + slack)
+    assert target.tolist() == expected.tolist()

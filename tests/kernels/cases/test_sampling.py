@@ -1,4 +1,4 @@
-"""The sampler against its twin, and the twin's noise against the server's."""
+"""The sampler and its noise against their twins."""
 
 import pytest
 import torch
@@ -9,9 +9,11 @@ from penstock_kernels import (
     add_bias,
     apply_bitmask,
     draw,
+    gumbel,
     penalize,
     reference,
     token_logprobs,
+    uniform,
 )
 
 
@@ -79,11 +81,14 @@ def test_banned_rows_and_rows_of_nan_stay_within_the_vocabulary(device: torch.de
     assert found[2] == 17
 
 
-def test_noise_is_the_servers(device: torch.device) -> None:
-    generator = pytest.importorskip("penstock_server.generator")
-    params = _params(5, device)
-    found = reference.gumbel(params.seeds, params.positions, 1000)
-    assert torch.equal(found, generator.gumbel(params.seeds, params.positions, 1000))
+@pytest.mark.parametrize("vocab_size", [1, 63, 2500])
+def test_noise(vocab_size: int, device: torch.device) -> None:
+    seeds = torch.tensor([0, 1, -1, 2**62, -(2**63)], device=device)
+    positions = torch.tensor([0, 7, 2**31, 5, 1], device=device)
+    expected = reference.gumbel(seeds, positions, vocab_size)
+    torch.testing.assert_close(gumbel(seeds, positions, vocab_size), expected, atol=2e-5, rtol=1e-5)
+    assert torch.equal(uniform(seeds, vocab_size), reference.uniform(seeds, vocab_size))
+    assert gumbel(seeds[:0], positions[:0], vocab_size).shape == (0, vocab_size)
 
 
 @pytest.mark.parametrize("vocab_size", [63, 5000])
@@ -118,6 +123,30 @@ def test_bias_and_bitmask(device: torch.device) -> None:
     assert torch.equal(scores, expected)
     assert scores[0, 99] == -torch.inf
     assert (scores[[1, 3], 96:] == -torch.inf).all()
+
+
+def test_penalties_beyond_float32_leave_numbers(device: torch.device) -> None:
+    scores = torch.tensor([[1e30, -1e30, 1.0]], device=device)
+    numbers = {"repetition": 1e-38, "frequency": 3e38, "presence": -3e38}
+    params = PenaltyParams(
+        tokens=torch.tensor([[0, 0, 1, 1, 2]], dtype=torch.int32, device=device),
+        slots=torch.tensor([0], device=device),
+        lengths=torch.tensor([4], device=device),
+        prompt_lens=torch.tensor([0], device=device),
+        **{name: torch.tensor([value], device=device) for name, value in numbers.items()},
+    )
+    expected = scores.clone()
+    penalize(scores, params, max_len=5)
+    reference.penalize(expected, params, max_len=5)
+    assert scores.tolist() == expected.tolist() == torch.tensor([[-1e37, -1e37, 1.0]]).tolist()
+
+
+def test_equal_logits_are_told_in_the_order_of_their_ids(device: torch.device) -> None:
+    logits = torch.zeros(3, 90, device=device)
+    logits[1, 70:] = 1.0
+    logits[2, 40] = -1.0
+    found = token_logprobs(logits, torch.zeros(3, dtype=torch.int64, device=device), 3)
+    assert found.top_ids.tolist() == [[0, 1, 2], [70, 71, 72], [0, 1, 2]]
 
 
 @pytest.mark.parametrize(("vocab_size", "num_top"), [(1, 1), (63, 0), (63, 5), (2500, 20)])

@@ -1,10 +1,8 @@
-"""Counter-based randomness: a pure function of (seed, position, token id), the same in every batch and on every rank.
-
-SplitMix64 (Steele, Lea, Flood 2014): its finaliser over a counter passes BigCrush. Wrapping int64 arithmetic stands in
-for unsigned.
-"""
+"""The twins of the random numbers. Wrapping int64 stands in for unsigned."""
 
 import torch
+
+_BITS = 40
 
 
 def _signed(value: int) -> int:
@@ -14,26 +12,28 @@ def _signed(value: int) -> int:
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _MULTIPLIER_1 = _signed(0xBF58476D1CE4E5B9)
 _MULTIPLIER_2 = _signed(0x94D049BB133111EB)
-_BITS = 40
 
 
 def gumbel(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Standard Gumbel noise [num_rows, vocab_size] float32, always finite. seeds, positions: [num_rows] int64."""
-    bits = _bits(_mix(_mix(seeds) + positions * _GOLDEN), vocab_size)
+    return gumbel_of(seeds, positions, torch.arange(vocab_size, device=seeds.device))
+
+
+def gumbel_of(seeds: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Of some token ids: [num_ids], or [num_rows, num_ids] with others for every row."""
+    bits = _bits(_mix(_mix(seeds) + positions * _GOLDEN), ids)
     # The largest noises come from the smallest numbers here, where float32 is finest: no two tokens tie at the top.
     small = (_shift_right(bits, 64 - _BITS).float() + 0.5).mul_(2.0**-_BITS).clamp_(max=1 - 2.0**-24)
     return small.neg_().log1p_().neg_().log_().neg_()
 
 
 def uniform(seeds: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Numbers in [0, 1) of (seed, token id), [num_rows, vocab_size] float32. seeds: [num_rows] int64."""
-    return _shift_right(_bits(_mix(seeds), vocab_size), 40).float() * 2.0**-24
+    ids = torch.arange(vocab_size, device=seeds.device)
+    return _shift_right(_bits(_mix(seeds), ids), 40).float() * 2.0**-24
 
 
-def _bits(keys: torch.Tensor, vocab_size: int) -> torch.Tensor:
+def _bits(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """64 random bits for each key and token id. keys: [num_rows] int64."""
-    counters = torch.arange(1, vocab_size + 1, device=keys.device) * _GOLDEN
-    return _mix(keys.unsqueeze(1) + counters)
+    return _mix(keys.unsqueeze(1) + (ids + 1) * _GOLDEN)
 
 
 def _mix(x: torch.Tensor) -> torch.Tensor:

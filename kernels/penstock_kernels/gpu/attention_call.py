@@ -1,0 +1,80 @@
+"""What the attention kernels are given of one layer's tensors, in the order in which both take it."""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+
+from penstock_kernels.attention_spans import Scoring
+from penstock_kernels.gpu.tiles import Tile
+
+
+class AttentionCall(NamedTuple):
+    """Tensors as `paged_attention` says, with the spans on the device. query_starts: [num_spans + 1] int32,
+    context_lens: [num_spans] int32, block_tables: [num_spans, max_blocks] int32; out: like query, contiguous."""
+
+    query: torch.Tensor
+    key_cache: torch.Tensor
+    value_cache: torch.Tensor
+    query_starts: torch.Tensor
+    context_lens: torch.Tensor
+    block_tables: torch.Tensor
+    scoring: Scoring
+    out: torch.Tensor
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.key_cache.shape[2]
+
+    @property
+    def group(self) -> int:
+        """Query heads of a key head."""
+        return self.query.shape[1] // self.num_kv_heads
+
+    @property
+    def block_dim(self) -> int:
+        return padded_dim(self.query)
+
+    @property
+    def sinks(self) -> torch.Tensor:
+        """Any tensor where there are none: it is not read."""
+        return self.query if self.scoring.sinks is None else self.scoring.sinks
+
+    def arguments(self) -> tuple[Any, ...]:
+        """From `query_ptr` to `value_scale`."""
+        scoring, tables = self.scoring, self.block_tables
+        tensors = (self.query, self.key_cache, self.value_cache, tables, self.query_starts, self.context_lens)
+        strides = (*self.query.stride()[:2], *self.key_cache.stride()[:3], tables.stride(0))
+        options = (scoring.scale, scoring.soft_cap or 1.0, scoring.window or 0)
+        return (
+            *tensors,
+            self.sinks,
+            self.out,
+            *strides,
+            *options,
+            scoring.key_scale,
+            scoring.value_scale,
+        )
+
+    def constants(self, tile: Tile) -> dict[str, Any]:
+        """What shapes the kernels, and how they are launched."""
+        scoring = self.scoring
+        return {
+            "GROUP": self.group,
+            "DIM": self.query.shape[2],
+            "BLOCK_SIZE": self.key_cache.shape[1],
+            "BLOCK_ROWS": tile.rows,
+            "BLOCK_KEYS": tile.keys,
+            "BLOCK_DIM": self.block_dim,
+            "HAS_WINDOW": scoring.window is not None,
+            "HAS_SOFT_CAP": scoring.soft_cap is not None,
+            "HAS_SINK": scoring.sinks is not None,
+            "num_warps": tile.num_warps,
+            "num_stages": tile.num_stages,
+        }
+
+
+def padded_dim(query: torch.Tensor) -> int:
+    """Columns of a tile for heads of this size: a power of two that the matrix units take."""
+    padded: int = triton.next_power_of_2(query.shape[2])
+    return max(padded, 16)

@@ -1,0 +1,79 @@
+//! What clients send, in the words of the router: every number as it is, to be checked by name like those of HTTP.
+
+use super::pb;
+use crate::caller::Caller;
+use crate::error::Error;
+use crate::grammar;
+use crate::inference::Prompt;
+use crate::scheduler::{Grammar, GrammarKind};
+use crate::validation::{Dialect, Parameters, SchedulingHints};
+
+const MAX_ID_BYTES: usize = 128;
+
+/// The id that the client chose, if it did.
+pub fn checked_id(id: &str) -> Result<Option<&str>, Error> {
+    let given = id.len();
+    if given > MAX_ID_BYTES {
+        let message = format!("`request_id` may have at most {MAX_ID_BYTES} bytes. Given: {given}");
+        return Err(Error::invalid("request_id", message));
+    }
+    Ok(Some(id).filter(|id| !id.is_empty()))
+}
+
+/// The prompt.
+pub fn prompt(prompt: Option<pb::generate_request::Prompt>) -> Result<Prompt, Error> {
+    use pb::generate_request::Prompt as Given;
+    match prompt {
+        Some(Given::Text(text)) => Ok(Prompt::Text(text)),
+        Some(Given::TokenIds(tokens)) => Ok(Prompt::Tokens(tokens.ids)),
+        None => Err(Error::invalid("prompt", "`prompt` is required: set `text` or `token_ids`")),
+    }
+}
+
+/// All but the prompt.
+pub fn parameters(request: pb::GenerateRequest, caller: Caller) -> Result<Parameters, Error> {
+    let sampling = request.sampling.unwrap_or_default();
+    Ok(Parameters {
+        dialect: Dialect::Grpc,
+        is_stream: true,
+        best_of: request.n,
+        temperature: sampling.temperature,
+        repetition_penalty: sampling.repetition_penalty,
+        frequency_penalty: sampling.frequency_penalty,
+        presence_penalty: sampling.presence_penalty,
+        top_k: sampling.top_k,
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+        typical_p: sampling.typical_p,
+        max_new_tokens: request.max_tokens,
+        min_new_tokens: request.min_tokens,
+        ignore_eos: request.ignore_eos,
+        stop: request.stop,
+        seed: sampling.seed,
+        top_n_tokens: request.top_logprobs,
+        prompt_logprobs: request.prompt_logprobs,
+        logit_bias: sampling.logit_bias.into_iter().map(|(id, bias)| (id.into(), bias)).collect(),
+        adapter_id: request.model,
+        grammar: request.grammar.and_then(|grammar| grammar.kind).map(constraint).transpose()?,
+        hints: hints(request.scheduling.unwrap_or_default(), caller),
+        ..Parameters::default()
+    })
+}
+
+fn constraint(kind: pb::grammar::Kind) -> Result<Grammar, Error> {
+    match kind {
+        pb::grammar::Kind::JsonSchema(text) => grammar::from_text(GrammarKind::JsonSchema, text),
+        pb::grammar::Kind::Regex(text) => grammar::from_text(GrammarKind::Regex, text),
+        pb::grammar::Kind::Lark(text) => grammar::from_text(GrammarKind::Lark, text),
+    }
+}
+
+fn hints(scheduling: pb::Scheduling, caller: Caller) -> SchedulingHints {
+    SchedulingHints {
+        caller,
+        priority: scheduling.priority,
+        cache_salt: scheduling.cache_salt,
+        cache_ttl_ms: scheduling.cache_ttl_ms,
+        queue_timeout_ms: scheduling.queue_timeout_ms,
+    }
+}

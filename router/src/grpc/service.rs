@@ -1,0 +1,124 @@
+//! The methods of the service: read, call one thing, word the answer.
+
+use std::pin::Pin;
+
+use futures::stream::{self, Stream, StreamExt};
+use tonic::{Request, Response, Status};
+
+use super::answers::{GenerateEncoder, loads, model_info};
+use super::pb::inference_server::Inference;
+use super::running::{Running, RunningRequest};
+use super::{pb, requests};
+use crate::answer_stream::lines;
+use crate::app::AppState;
+use crate::caller::Caller;
+use crate::error::Error;
+use crate::inference::Prepared;
+use crate::metrics::RequestGuard;
+use crate::rate_limit::Counted;
+use crate::scheduler::Refused;
+use crate::text_stream::TextStream;
+
+/// The messages of one generation.
+type Messages = Pin<Box<dyn Stream<Item = Result<pb::GenerateResponse, Status>> + Send>>;
+
+/// The service.
+pub struct Service {
+    /// What all handlers share.
+    pub app: AppState,
+    /// The generations under way.
+    pub running: Running,
+}
+
+#[tonic::async_trait]
+impl Inference for Service {
+    type GenerateStream = Messages;
+
+    async fn generate(
+        &self,
+        request: Request<pb::GenerateRequest>,
+    ) -> Result<Response<Self::GenerateStream>, Status> {
+        let caller = self.caller(&request);
+        let request = request.into_inner();
+        let id = match requests::checked_id(&request.request_id)? {
+            Some(id) => id.to_owned(),
+            None => format!("{:032x}", rand::random::<u128>()),
+        };
+        let Some(running) = self.running.start(&caller, &id) else {
+            return Err(Status::already_exists(format!("`request_id` is under way. Given: {id:?}")));
+        };
+        Ok(Response::new(self.messages(request, caller, id, running).await?))
+    }
+
+    async fn abort(&self, request: Request<pb::AbortRequest>) -> Result<Response<pb::AbortResponse>, Status> {
+        let aborted = self.running.abort(&self.caller(&request), &request.get_ref().request_id);
+        Ok(Response::new(pb::AbortResponse { aborted }))
+    }
+
+    async fn get_model_info(
+        &self,
+        _request: Request<pb::GetModelInfoRequest>,
+    ) -> Result<Response<pb::GetModelInfoResponse>, Status> {
+        Ok(Response::new(model_info(&self.app)))
+    }
+
+    async fn get_loads(
+        &self,
+        _request: Request<pb::GetLoadsRequest>,
+    ) -> Result<Response<pb::GetLoadsResponse>, Status> {
+        Ok(Response::new(loads(&self.app)))
+    }
+}
+
+impl Service {
+    fn caller<T>(&self, request: &Request<T>) -> Caller {
+        Caller::of(&self.app, request.metadata().as_ref())
+    }
+
+    async fn messages(
+        &self,
+        request: pb::GenerateRequest,
+        caller: Caller,
+        request_id: String,
+        running: RunningRequest,
+    ) -> Result<Messages, Error> {
+        let mut guard = self.app.metrics.start_request();
+        let started = self.start(request, caller, &guard).await;
+        let (prepared, sequences) = started.inspect_err(|error| guard.fail(error))?;
+        let prompt_tokens = prepared.request.prompt.len() as u32;
+        let encoder = GenerateEncoder { accepted: pb::Accepted { request_id, prompt_tokens } };
+        let messages = lines(sequences, encoder, guard, self.app.shutdown.clone());
+        Ok(Box::pin(until_aborted(messages, running)))
+    }
+
+    async fn start(
+        &self,
+        mut request: pb::GenerateRequest,
+        caller: Caller,
+        guard: &RequestGuard,
+    ) -> Result<(Prepared, Vec<TextStream>), Error> {
+        if self.app.shutdown.is_draining() {
+            return Err(Error::Refused(Refused::ShuttingDown));
+        }
+        self.app.charge(caller.key, Counted::Requests, 1)?;
+        let prompt = requests::prompt(request.prompt.take())?;
+        let parameters = requests::parameters(request, caller)?;
+        self.app.begin(prompt, parameters, guard.started()).await
+    }
+}
+
+/// The messages, cut off with CANCELLED when their request is aborted.
+fn until_aborted<S>(messages: S, running: RunningRequest) -> impl Stream<Item = S::Item> + Send
+where
+    S: Stream<Item = Result<pb::GenerateResponse, Status>> + Send + 'static,
+{
+    let state = Some((Box::pin(messages), running));
+    stream::unfold(state, |state| async {
+        let (mut messages, running) = state?;
+        tokio::select! {
+            biased;
+            () = running.aborted() => Some((Err(Status::cancelled("aborted by its client")), None)),
+            message = messages.next() => Some((message?, Some((messages, running)))),
+        }
+    })
+}

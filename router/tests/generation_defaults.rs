@@ -1,0 +1,97 @@
+//! What a request means that does not say how to sample: what the model's generation config says, but not in TGI's words.
+
+mod support;
+
+use penstock_router::engine::{EngineFacts, GenerationDefaults};
+use penstock_router::scheduler::SamplingParams;
+use serde_json::{Value, json};
+use support::fake_engine::FakeEngine;
+use support::server::{Server, facts, limits};
+
+fn serving(generation_defaults: Option<GenerationDefaults>) -> Server {
+    Server::with(FakeEngine::new(EngineFacts { generation_defaults, ..facts() }), limits())
+}
+
+fn defaults() -> GenerationDefaults {
+    GenerationDefaults {
+        do_sample: Some(true),
+        temperature: Some(0.5),
+        top_k: Some(40),
+        top_p: Some(0.25),
+        min_p: Some(0.125),
+        typical_p: Some(0.75),
+        repetition_penalty: Some(1.5),
+    }
+}
+
+/// What the shards are told for this request.
+async fn sampling(server: &Server, path: &str, body: Value) -> SamplingParams {
+    let answer = server.post(path, body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let plans = server.control.plans.lock().expect("not poisoned");
+    let admitted = plans.iter().flat_map(|plan| &plan.admitted);
+    SamplingParams { seed: 0, ..admitted.last().expect("something was admitted").sampling.clone() }
+}
+
+fn bodies() -> [(&'static str, Value); 4] {
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    [
+        ("/v1/chat/completions", json!({"messages": messages, "max_tokens": 2})),
+        ("/v1/completions", json!({"prompt": "hi", "max_tokens": 2})),
+        ("/v1/messages", json!({"messages": messages, "max_tokens": 2, "model": "tgi"})),
+        ("/v1/responses", json!({"input": "hi", "max_output_tokens": 2})),
+    ]
+}
+
+#[tokio::test]
+async fn silent_requests_sample_as_the_model_has_it() {
+    let server = serving(Some(defaults()));
+    for (path, body) in bodies() {
+        let expected = SamplingParams {
+            temperature: 0.5,
+            top_k: 40,
+            top_p: 0.25,
+            min_p: 0.125,
+            typical_p: 0.75,
+            repetition_penalty: 1.5,
+            ..SamplingParams::greedy()
+        };
+        assert_eq!(sampling(&server, path, body).await, expected, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_request_says_counts() {
+    let server = serving(Some(defaults()));
+    for (path, mut body) in bodies() {
+        body["temperature"] = json!(0.75);
+        body["top_p"] = json!(1.0);
+        let sent = sampling(&server, path, body).await;
+        assert_eq!((sent.temperature, sent.top_p, sent.top_k), (0.75, 1.0, 40), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_is_not_to_sample_is_greedy() {
+    let server = serving(Some(GenerationDefaults { do_sample: Some(false), ..Default::default() }));
+    for (path, body) in bodies() {
+        assert_eq!(sampling(&server, path, body).await.temperature, 0.0, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn tgis_routes_keep_their_documented_defaults() {
+    let server = serving(Some(defaults()));
+    let greedy = json!({"inputs": "hi", "parameters": {"max_new_tokens": 2}});
+    assert_eq!(sampling(&server, "/generate", greedy).await, SamplingParams::greedy());
+    let sampled = sampling(&server, "/generate", json!({"inputs": "hi"})).await;
+    assert_eq!(sampled, SamplingParams { temperature: 1.0, ..SamplingParams::greedy() });
+}
+
+#[tokio::test]
+async fn info_tells_them() {
+    let told =
+        serving(Some(GenerationDefaults { top_k: Some(7), ..Default::default() })).get("/info").await.json();
+    assert_eq!(told["generation_defaults"], json!({"top_k": 7}));
+    assert_eq!(serving(None).get("/info").await.json()["generation_defaults"], Value::Null);
+}

@@ -1,0 +1,313 @@
+//! The gRPC API over a real connection: what it answers, refuses, aborts and tells, and how it ends.
+
+mod support;
+
+use std::collections::HashMap;
+
+use futures::StreamExt;
+use penstock_router::auth::ApiKeys;
+use penstock_router::config::{ConnectionLimits, Limits};
+use penstock_router::grpc;
+use penstock_router::grpc::pb::generate_request::Prompt;
+use penstock_router::grpc::pb::generate_response::Event;
+use penstock_router::grpc::pb::inference_client::InferenceClient;
+use penstock_router::grpc::pb::{
+    AbortRequest, FinishReason, GenerateRequest, GetLoadsRequest, GetModelInfoRequest, Grammar, Sampling,
+    Token, TokenIds, grammar,
+};
+use support::fake_engine::FakeEngine;
+use support::server::{Server, facts, limits};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status, Streaming};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+type Served = JoinHandle<Result<(), tonic::transport::Error>>;
+type Responses = Streaming<grpc::pb::GenerateResponse>;
+
+async fn serve(server: &Server) -> (Channel, Served) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let served = tokio::spawn(grpc::serve(server.state.clone(), ConnectionLimits::default(), listener));
+    (Channel::from_shared(url).expect("a URL").connect().await.expect("it listens"), served)
+}
+
+async fn client(server: &Server) -> InferenceClient<Channel> {
+    InferenceClient::new(serve(server).await.0)
+}
+
+/// The most likely tokens after a text.
+fn greedy(text: &str, max_tokens: u64) -> GenerateRequest {
+    GenerateRequest {
+        prompt: Some(Prompt::Text(text.into())),
+        max_tokens: Some(max_tokens),
+        sampling: Some(Sampling { temperature: Some(0.0), ..Sampling::default() }),
+        ..GenerateRequest::default()
+    }
+}
+
+async fn events(mut responses: Responses) -> Result<Vec<(u32, Event)>, Status> {
+    let mut events = Vec::new();
+    while let Some(response) = responses.message().await? {
+        events.push((response.index, response.event.expect("every message has an event")));
+    }
+    Ok(events)
+}
+
+fn tokens(events: &[(u32, Event)], index: u32) -> Vec<Token> {
+    let of_index = events.iter().filter(|(number, _)| *number == index);
+    let token = |(_, event): &(u32, Event)| match event {
+        Event::Token(token) => Some(token.clone()),
+        Event::Accepted(_) | Event::PromptLogprobs(_) => None,
+    };
+    of_index.filter_map(token).collect()
+}
+
+async fn generate(client: &mut InferenceClient<Channel>, request: GenerateRequest) -> Vec<(u32, Event)> {
+    events(client.generate(request).await.expect("accepted").into_inner()).await.expect("a whole stream")
+}
+
+#[tokio::test]
+async fn a_text_and_its_tokens_generate_the_same() {
+    let server = Server::start();
+    let mut client = client(&server).await;
+    let by_text = generate(&mut client, greedy("abc", 6)).await;
+    let ids = server.encode("abc");
+    let given = Prompt::TokenIds(TokenIds { ids: ids.clone() });
+    let by_ids = generate(&mut client, GenerateRequest { prompt: Some(given), ..greedy("", 6) }).await;
+    let found = tokens(&by_text, 0);
+    assert_eq!(found, tokens(&by_ids, 0));
+    assert_eq!(found.iter().map(|token| token.id).collect::<Vec<_>>(), server.expected("abc", 6));
+    let text: String = found.iter().map(|token| token.text.as_str()).collect();
+    assert_eq!(text, server.expected_text("abc", 6));
+    let finish = found.last().and_then(|token| token.finish.clone()).expect("an end");
+    assert_eq!((finish.reason(), finish.completion_tokens, finish.seed), (FinishReason::Length, 6, None));
+    let (0, Event::Accepted(accepted)) = &by_text[0] else { panic!("{by_text:?}") };
+    assert_eq!((accepted.prompt_tokens as usize, accepted.request_id.len()), (ids.len(), 32));
+}
+
+#[tokio::test]
+async fn sequences_logprobs_and_top_tokens_come_as_asked_for() {
+    let server = Server::start();
+    let request = GenerateRequest {
+        n: Some(2),
+        top_logprobs: Some(3),
+        prompt_logprobs: true,
+        sampling: Some(Sampling {
+            seed: Some(7),
+            logit_bias: HashMap::from([(1, 0.5)]),
+            ..Sampling::default()
+        }),
+        ..greedy("abc", 4)
+    };
+    let events = generate(&mut client(&server).await, request).await;
+    for index in 0..2 {
+        let found = tokens(&events, index);
+        assert_eq!((found.len(), found[0].top.len(), found[0].top[0].logprob), (4, 3, -0.5));
+        let finish = found[3].finish.clone().expect("an end");
+        assert_eq!(finish.seed, Some(7 + u64::from(index)));
+    }
+    let scores = events.iter().find_map(|(_, event)| match event {
+        Event::PromptLogprobs(scores) => Some(scores.logprobs.clone()),
+        Event::Accepted(_) | Event::Token(_) => None,
+    });
+    assert_eq!(scores, Some(vec![-1.5; 2]));
+}
+
+#[tokio::test]
+async fn refusals_name_the_field_the_value_and_the_limit() {
+    let server = Server::start();
+    let mut client = client(&server).await;
+    let sampling = |sampling: Sampling| GenerateRequest { sampling: Some(sampling), ..greedy("abc", 4) };
+    let grammar = |kind| GenerateRequest { grammar: Some(Grammar { kind: Some(kind) }), ..greedy("abc", 4) };
+    let ids = Prompt::TokenIds(TokenIds { ids: vec![100_000] });
+    for (request, code, message) in [
+        (
+            GenerateRequest::default(),
+            Code::InvalidArgument,
+            "`prompt` is required: set `text` or `token_ids`",
+        ),
+        (greedy("", 4), Code::InvalidArgument, "`prompt` cannot be empty"),
+        (
+            GenerateRequest { prompt: Some(ids), ..greedy("", 4) },
+            Code::InvalidArgument,
+            "`prompt` must hold token ids below 258. Given: 100000",
+        ),
+        (greedy("abc", 0), Code::InvalidArgument, "`max_tokens` must be strictly positive. Given: 0"),
+        (greedy("abc", u64::MAX), Code::InvalidArgument, "(--max-total-tokens)"),
+        (
+            GenerateRequest { n: Some(3), ..greedy("abc", 4) },
+            Code::InvalidArgument,
+            "`n` must be > 0 and <= 2 (--max-best-of). Given: 3",
+        ),
+        (
+            GenerateRequest { top_logprobs: Some(6), ..greedy("abc", 4) },
+            Code::InvalidArgument,
+            "`top_logprobs` must be >= 0 and <= 5 (--max-top-n-tokens). Given: 6",
+        ),
+        (
+            GenerateRequest { request_id: "x".repeat(129), ..greedy("abc", 4) },
+            Code::InvalidArgument,
+            "`request_id` may have at most 128 bytes. Given: 129",
+        ),
+        (
+            sampling(Sampling { temperature: Some(f64::NAN), ..Sampling::default() }),
+            Code::InvalidArgument,
+            "`temperature` must be strictly positive and <= 100. Given: NaN",
+        ),
+        (
+            sampling(Sampling { logit_bias: HashMap::from([(9999, 1.0)]), ..Sampling::default() }),
+            Code::InvalidArgument,
+            "`logit_bias` token ids must be < 258. Given: 9999",
+        ),
+        (
+            grammar(grammar::Kind::JsonSchema("{".into())),
+            Code::InvalidArgument,
+            "`grammar.json_schema` must be",
+        ),
+        (grammar(grammar::Kind::Regex("(".into())), Code::InvalidArgument, "`grammar` cannot be used"),
+        (
+            grammar(grammar::Kind::Lark(String::new())),
+            Code::InvalidArgument,
+            "`grammar.lark` must be a string",
+        ),
+        (
+            GenerateRequest { model: Some("other".into()), ..greedy("abc", 4) },
+            Code::NotFound,
+            "the model `other` does not exist",
+        ),
+    ] {
+        let refused = client.generate(request).await.expect_err(message);
+        assert_eq!(refused.code(), code, "{refused:?}");
+        assert!(refused.message().contains(message), "{refused:?}");
+    }
+    assert_eq!(server.metric("tgi_request_count").await, 13.0);
+}
+
+#[tokio::test]
+async fn a_message_beyond_the_payload_limit_is_refused() {
+    let server = Server::start();
+    let refused = client(&server).await.generate(greedy(&"a".repeat(5000), 4)).await.expect_err("too large");
+    assert_eq!(refused.code(), Code::OutOfRange);
+    assert!(refused.message().contains("4096"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn too_many_requests_are_told_to_come_back() {
+    let server = Server::with(FakeEngine::gated(facts()), Limits { max_concurrent_requests: 1, ..limits() });
+    let mut client = client(&server).await;
+    let _first = client.generate(greedy("abc", 4)).await.expect("accepted");
+    let refused = client.generate(greedy("abc", 4)).await.expect_err("no room");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert_eq!(refused.metadata().get("error-type").expect("a kind"), "overloaded");
+    assert_eq!(client.get_loads(GetLoadsRequest {}).await.expect("loads").into_inner().kv_blocks_total, 64);
+}
+
+#[tokio::test]
+async fn a_key_is_asked_for_by_all_but_health() {
+    let mut server = Server::start();
+    server.state.api_keys = ApiKeys::load(&["a-key".parse().expect("a key")], None).expect("keys");
+    let (channel, _served) = serve(&server).await;
+    let mut client = InferenceClient::new(channel.clone());
+    let missing = client.get_model_info(GetModelInfoRequest {}).await.expect_err("no key");
+    assert_eq!(missing.code(), Code::Unauthenticated);
+    assert!(missing.message().contains("`Authorization: Bearer KEY`"), "{missing:?}");
+    let mut request = Request::new(GetModelInfoRequest {});
+    request.metadata_mut().insert("authorization", "Bearer a-key".parse().expect("metadata"));
+    let info = client.get_model_info(request).await.expect("the key is right").into_inner();
+    assert_eq!((info.model_id.as_str(), info.vocab_size, info.max_n), ("org/tiny", 258, 2));
+    let mut reflection = ServerReflectionClient::new(channel.clone());
+    let asked = reflection.server_reflection_info(futures::stream::empty()).await.expect_err("no key");
+    assert_eq!(asked.code(), Code::Unauthenticated);
+    assert_eq!(health(&channel).await, ServingStatus::Serving);
+}
+
+async fn health(channel: &Channel) -> ServingStatus {
+    let request = HealthCheckRequest { service: "penstock.api.v1.Inference".into() };
+    HealthClient::new(channel.clone()).check(request).await.expect("known").into_inner().status()
+}
+
+#[tokio::test]
+async fn reflection_tells_the_service() {
+    let server = Server::start();
+    let mut reflection = ServerReflectionClient::new(serve(&server).await.0);
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let answers = reflection.server_reflection_info(futures::stream::iter([request])).await.expect("served");
+    let answer = answers.into_inner().next().await.expect("one answer").expect("no error");
+    let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else { panic!("a list") };
+    assert!(list.service.iter().any(|service| service.name == "penstock.api.v1.Inference"), "{list:?}");
+}
+
+#[tokio::test]
+async fn health_follows_the_shards() {
+    let server = Server::start();
+    let channel = serve(&server).await.0;
+    let mut watch = HealthClient::new(channel).watch(HealthCheckRequest::default()).await.expect("watched");
+    let changes: &mut Streaming<HealthCheckResponse> = watch.get_mut();
+    assert_eq!(changes.message().await.expect("open").expect("first").status(), ServingStatus::Serving);
+    server.control.break_with("gone");
+    let mut client = client(&server).await;
+    let _stream = client.generate(greedy("abc", 4)).await.expect("kept");
+    assert_eq!(changes.message().await.expect("open").expect("a change").status(), ServingStatus::NotServing);
+    server.control.come_back();
+    assert_eq!(changes.message().await.expect("open").expect("a change").status(), ServingStatus::Serving);
+}
+
+#[tokio::test]
+async fn an_aborted_generation_ends_as_cancelled_and_gives_its_slot_back() {
+    let server = Server::gated();
+    let mut client = client(&server).await;
+    let request = GenerateRequest { request_id: "mine".into(), ..greedy("abc", 100) };
+    let stream = client.generate(request.clone()).await.expect("accepted").into_inner();
+    let taken = client.generate(request.clone()).await.expect_err("the id is under way");
+    assert_eq!(
+        (taken.code(), taken.message()),
+        (Code::AlreadyExists, "`request_id` is under way. Given: \"mine\"")
+    );
+    let abort = AbortRequest { request_id: "mine".into() };
+    assert!(client.abort(abort.clone()).await.expect("answered").into_inner().aborted);
+    assert_eq!(events(stream).await.expect_err("aborted").code(), Code::Cancelled);
+    assert!(!client.abort(abort).await.expect("answered").into_inner().aborted);
+    server.allow_steps(100);
+    let again = GenerateRequest { max_tokens: Some(3), ..request };
+    assert_eq!(tokens(&generate(&mut client, again).await, 0).len(), 3);
+}
+
+#[tokio::test]
+async fn what_runs_is_finished_while_it_drains_and_nothing_new_begins() {
+    let server = Server::gated();
+    let (channel, served) = serve(&server).await;
+    let mut watch =
+        HealthClient::new(channel.clone()).watch(HealthCheckRequest::default()).await.expect("watched");
+    let mut client = InferenceClient::new(channel);
+    let stream = client.generate(greedy("abc", 5)).await.expect("accepted").into_inner();
+    server.state.shutdown.trigger();
+    let refused = client.generate(greedy("abc", 5)).await.expect_err("draining");
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+    server.allow_steps(100);
+    assert_eq!(tokens(&events(stream).await.expect("whole"), 0).len(), 5);
+    served.await.expect("no panic").expect("a clean end, though health is being watched");
+    assert!(watch.get_mut().message().await.is_ok());
+}
+
+#[tokio::test]
+async fn what_takes_too_long_ends_as_unavailable() {
+    let server = Server::gated();
+    let mut client = client(&server).await;
+    let stream = client.generate(greedy("abc", 5)).await.expect("accepted").into_inner();
+    server.state.shutdown.trigger();
+    server.state.shutdown.trigger();
+    let ended = events(stream).await.expect_err("cut off");
+    assert_eq!(ended.code(), Code::Unavailable);
+    assert!(ended.message().contains("the server is shutting down"), "{ended:?}");
+}

@@ -1,0 +1,145 @@
+//! Models whose layers all have a sliding window: blocks behind it come back while a sequence runs, and nothing that is
+//! still seen, shared, copied or cached is touched by that.
+
+mod support;
+
+use penstock_router::engine::EngineFacts;
+use penstock_router::scheduler::{NewRequest, Refused, SamplingParams};
+use support::fake_shard::expected_tokens;
+use support::world::{World, facts, prompt, request};
+
+const WINDOW: u32 = 10;
+
+fn windowed(num_blocks: u32) -> EngineFacts {
+    let eos_token_ids = Vec::new();
+    EngineFacts { attention_window: Some(WINDOW), eos_token_ids, ..facts(num_blocks) }
+}
+
+fn world(num_blocks: u32) -> World {
+    World::with(windowed(num_blocks), |_| {})
+}
+
+fn alone(prompt: &[u32], count: usize) -> Vec<u32> {
+    expected_tokens(prompt, 0, count, &windowed(64))
+}
+
+/// Runs to the end, and the most blocks in use on the way.
+fn most_used(world: &mut World) -> usize {
+    let mut most = 0;
+    while world.plan() || !world.outcomes.is_empty() {
+        most = most.max(world.scheduler.load().used_blocks);
+        while world.plan() {}
+        world.answer();
+    }
+    most
+}
+
+#[test]
+fn a_sequence_longer_than_the_pool_runs_in_what_its_window_needs() {
+    // Four blocks of four positions: the three that a query sees, and one to write.
+    let mut world = world(4);
+    let prompt = prompt(1, 60);
+    let id = world.submit(&prompt, 50);
+    world.run();
+    assert_eq!(world.output[&id], alone(&prompt, 50));
+    assert_eq!(world.scheduler.totals().preemptions, 0);
+}
+
+#[test]
+fn a_sequence_holds_no_more_than_twice_its_window() {
+    let mut world = world(64);
+    world.submit(&prompt(1, 100), 80);
+    // Twice ten positions in blocks of four, two that are cut, and what a chunk in flight may still read.
+    let most = most_used(&mut world);
+    assert!((6..=5 + 2 + 4).contains(&most), "{most}");
+}
+
+#[test]
+fn what_could_not_run_even_so_is_refused() {
+    let mut world = world(3);
+    let refused = world.scheduler.on_request(request(&[1; 9], 4), world.now);
+    assert_eq!(refused, Err(Refused::TooLarge { needed: 13, available: 12 }));
+    world.submit(&[1; 8], 4);
+}
+
+#[test]
+fn a_prefix_given_back_is_found_while_it_is_cached() {
+    let mut world = world(64);
+    let first = prompt(1, 60);
+    world.submit(&first, 2);
+    world.run();
+    let longer: Vec<u32> = first.iter().copied().chain(prompt(2, 9)).collect();
+    let second = world.submit(&longer, 8);
+    world.run();
+    assert_eq!(world.cached[&second], 60);
+    assert_eq!(world.output[&second], alone(&longer, 8));
+}
+
+#[test]
+fn of_a_cached_prefix_only_what_is_seen_is_held() {
+    let mut world = world(64);
+    let first = prompt(1, 60);
+    world.submit(&first, 1);
+    world.run();
+    world.submit(&first, 1);
+    world.plan();
+    assert!(world.scheduler.load().used_blocks <= 4, "{:?}", world.scheduler.load());
+    world.run();
+}
+
+#[test]
+fn a_prefix_whose_beginning_is_gone_is_computed_again() {
+    let mut world = world(8);
+    let (first, other) = (prompt(1, 30), prompt(2, 30));
+    world.submit(&first, 1);
+    world.run();
+    let thief = world.submit(&other, 30);
+    world.run();
+    let again = world.submit(&first, 6);
+    world.run();
+    assert_eq!(world.cached[&again], 0);
+    assert_eq!(world.output[&again], alone(&first, 6));
+    assert_eq!(world.output[&thief], alone(&other, 30));
+}
+
+#[test]
+fn a_choice_that_comes_late_does_not_copy_what_was_given_back() {
+    let mut world = world(64);
+    let prompt = prompt(1, 30);
+    let first = world.submit(&prompt, 40);
+    for _ in 0..30 {
+        world.plan();
+        world.answer();
+    }
+    let sampling = SamplingParams { seed: 7, ..SamplingParams::greedy() };
+    let second = world.submit_with(NewRequest::new(prompt.as_slice().into(), 12, sampling));
+    world.run();
+    assert_eq!(world.output[&first], alone(&prompt, 40));
+    assert_eq!(world.output[&second], expected_tokens(&prompt, 7, 12, &windowed(64)));
+}
+
+#[test]
+fn many_in_a_small_pool_give_way_and_get_their_tokens() {
+    let mut world = world(9);
+    let prompts: Vec<Vec<u32>> = (0..6).map(|number| prompt(number, 20 + 7 * number)).collect();
+    let ids: Vec<_> = prompts.iter().map(|prompt| world.submit(prompt, 40)).collect();
+    world.run();
+    for (id, prompt) in ids.iter().zip(&prompts) {
+        assert_eq!(world.output[id], alone(prompt, 40));
+    }
+}
+
+#[test]
+fn what_is_lost_with_the_shards_is_computed_again() {
+    let mut world = world(5);
+    let prompt = prompt(3, 50);
+    let id = world.submit(&prompt, 40);
+    for _ in 0..25 {
+        world.plan();
+        world.answer();
+    }
+    world.plan();
+    assert_eq!(world.lose_shards(), []);
+    world.run();
+    assert_eq!(world.output[&id], alone(&prompt, 40));
+}

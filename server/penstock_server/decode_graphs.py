@@ -1,0 +1,101 @@
+"""Decode steps of fixed sizes: on CUDA captured once and replayed, so that the host gives one order for a whole step.
+
+A step of fewer rows is padded by the spare row, whose context is empty: its result is garbage that nobody reads, and
+what it writes goes to the spare block. Everything that a step needs beyond slots and positions is made on the device,
+from rows that plans have changed. Elsewhere than on CUDA the same steps run one op at a time, which is how they are
+tested without a GPU.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from penstock_kernels import DecodeSpans
+
+from penstock_server.kv_cache import KVCache
+from penstock_server.model import Model
+from penstock_server.plan import Span
+from penstock_server.slots import Slots, cache_positions
+from penstock_server.step import ForwardInput
+
+Replay = Callable[[], None]
+
+
+class DecodeGraphs:
+    """One graph per size, all in one memory pool."""
+
+    def __init__(self, model: Model, cache: KVCache, slots: Slots, sizes: Sequence[int]) -> None:
+        self.model = model
+        self.cache = cache
+        self.slots = slots
+        self.sizes = sorted(set(sizes))
+        # Slots and positions; int64 as they are sent.
+        self._inputs = torch.zeros(2, self.sizes[-1], dtype=torch.int64, device=slots.device)
+        self._inputs[0].fill_(slots.rows.spare)
+        self._query_starts = torch.arange(self.sizes[-1] + 1, dtype=torch.int32, device=slots.device)
+        # One for all sizes, so that a graph keeps nothing and the next may use its memory.
+        self._logits = torch.zeros(self.sizes[-1], model.facts.vocab_size, device=slots.device)
+        self._replays: dict[int, Replay] = {}
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Once, before the first step. Largest first: smaller ones fit into memory that the pool has then."""
+        pool: Any = None
+        for size in reversed(self.sizes):
+            if self.slots.device.type == "cuda":
+                graph = self._capture(size, pool)
+                pool = pool or graph.pool()
+                self._replays[size] = graph.replay
+            else:
+                self._replays[size] = partial(self._compute, size)
+
+    def size_for(self, spans: list[Span]) -> int | None:
+        """The size of the graph for a step over these spans, if there is one."""
+        if len(spans) > self.sizes[-1] or any(
+            span.length != 1 or self.slots.reads_prompt(span) for span in spans
+        ):
+            return None
+        return self.sizes[bisect_left(self.sizes, len(spans))]
+
+    def run(self, decode: torch.Tensor) -> torch.Tensor:
+        """Logits [num_rows, vocab_size] float32, valid until the next run. decode: [2, num_rows] of `Step`."""
+        size = decode.shape[1]
+        self._inputs[:, :size].copy_(decode)
+        self._replays[size]()
+        return self._logits[:size]
+
+    def _compute(self, size: int) -> None:
+        hidden = self.model(self._forward_input(size), self.cache)
+        self._logits[:size].copy_(self.model.logits(hidden))
+
+    def _forward_input(self, size: int) -> ForwardInput:
+        """All of it on the device: `decode_attention` reads lengths there."""
+        limits, rows = self.slots.limits, self.slots.rows
+        slots, positions = self._inputs[0, :size], self._inputs[1, :size]
+        block_tables = rows.block_table.index_select(0, slots)
+        spans = DecodeSpans(
+            query_starts=self._query_starts[: size + 1],
+            context_lens=torch.where(slots == rows.spare, 0, positions + 1).int(),
+            block_tables=block_tables,
+            block_size=limits.block_size,
+            max_query_len=1,
+            max_context_len=limits.max_sequence_len,
+            unbatched=self.slots.batch_invariant,
+        )
+        return ForwardInput(
+            rows.token_ids(slots, positions),
+            positions,
+            cache_positions(block_tables, positions, limits.block_size),
+            spans,
+        )
+
+    def _capture(self, size: int, pool: Any) -> torch.cuda.CUDAGraph:
+        # Once outside: what is compiled or allocated at the first call must not be part of a graph.
+        self._compute(size)
+        torch.cuda.synchronize(self.slots.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            self._compute(size)
+        return graph

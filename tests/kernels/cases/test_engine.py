@@ -1,0 +1,98 @@
+"""A whole shard on the kernels: the tokens are those of the twins, in free steps and in steps of fixed sizes."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from driver import Driver, Sequence, execute_on, make_engine
+from penstock_server.config import CudaConfig
+from penstock_server.plan import Admit, Plan, SamplingParams, Span
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# Norms of queries and keys on the way into the cache are the second's, windows the third's.
+CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
+    ("llama", {}, (1, 4)),
+    ("qwen3", {}, ()),
+    ("mistral", {"sliding_window": 6}, (2,)),
+]
+
+
+def sequences() -> list[Sequence]:
+    kinds = [
+        SamplingParams(),
+        SamplingParams(temperature=0.8, top_k=9, seed=3),
+        SamplingParams(presence_penalty=0.7),
+    ]
+    return [Sequence([3 + number, 5, 9][: 1 + number], 5, kinds[number]) for number in range(3)]
+
+
+def outputs(folder: Path, **options: Any) -> list[Sequence]:
+    engine = make_engine(folder, dtype="float32", is_poisoned=True, **options)
+    return Driver(execute_on(engine)).run(sequences(), seed=2)
+
+
+@pytest.fixture
+def of_twins(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], list[Sequence]]:
+    """What the plain twins give on the CPU."""
+
+    def run(folder: Path) -> list[Sequence]:
+        chosen = os.environ.get("TRITON_INTERPRET")
+        monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+        try:
+            return outputs(folder, device="cpu")
+        finally:
+            if chosen is not None:
+                monkeypatch.setenv("TRITON_INTERPRET", chosen)
+
+    return run
+
+
+@pytest.mark.parametrize(("family", "options", "sizes"), CASES)
+def test_tokens_are_those_of_the_twins(
+    saved_model: Callable[..., Any],
+    of_twins: Callable[[Path], list[Sequence]],
+    family: str,
+    options: dict[str, Any],
+    sizes: tuple[int, ...],
+) -> None:
+    folder = saved_model(family, **options).folder
+    found = outputs(folder, device=DEVICE, cuda=CudaConfig(sizes))
+    for one, other in zip(of_twins(folder), found, strict=True):
+        assert other.output == one.output
+        assert other.logprobs == pytest.approx(one.logprobs, abs=1e-3)
+
+
+def test_a_token_does_not_depend_on_its_company(saved_model: Callable[..., Any]) -> None:
+    folder = saved_model("llama").folder
+    engine = make_engine(folder, dtype="float32", device=DEVICE, batch_invariant=True)
+    together = Driver(execute_on(engine)).run(sequences())
+    engine.clear()
+    [alone] = Driver(execute_on(engine)).run(sequences()[1:2])
+    assert alone.output == together[1].output
+    assert alone.logprobs == together[1].logprobs
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="only there a host can wait for a device")
+@pytest.mark.parametrize(
+    "params", [SamplingParams(), SamplingParams(temperature=0.7, top_p=0.8, num_top_logprobs=2)]
+)
+def test_the_host_waits_for_nothing_but_results(
+    saved_model: Callable[..., Any], params: SamplingParams
+) -> None:
+    engine = make_engine(saved_model("llama").folder, device=DEVICE)
+    pending = []
+    admitted = [Admit(slot, [5, 6, 7], 3, [4 * slot, 4 * slot + 1], params) for slot in range(3)]
+    pending.append(
+        engine.launch(Plan(1, 1, admitted=admitted, spans=[Span(slot, 0, 3) for slot in range(3)]))
+    )
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for step in range(2, 6):
+            spans = [Span(slot, step + 1, 1) for slot in range(3)]
+            pending.append(engine.launch(Plan(1, step, spans=spans)))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(len(step.resolve().sampled_ids) == 3 for step in pending)

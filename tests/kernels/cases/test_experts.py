@@ -1,0 +1,186 @@
+"""Experts: the choice of them, the tiles of the sorted pairs, and the grouped products, against plain arithmetic."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from closeness import DTYPES, assert_close
+from penstock_kernels import clamped_swiglu, gelu_mul, grouped_mlp, reference, route, silu_mul
+from penstock_kernels.dispatch import runs_kernel
+
+Activate = Callable[[torch.Tensor], torch.Tensor]
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize(
+    ("num_tokens", "num_experts", "top_k"), [(0, 4, 2), (1, 1, 1), (9, 63, 8), (5, 128, 5)]
+)
+def test_route(num_tokens: int, num_experts: int, top_k: int, normalized: bool, device: torch.device) -> None:
+    logits = 3 * torch.randn(num_tokens, num_experts + 2, device=device)[:, :num_experts]
+    logits[:, 1::5] = logits[:, :1].clone()  # ties
+    weights, expert_ids = route(logits, top_k, normalized)
+    expected, expected_ids = reference.route(logits.double(), top_k, normalized)
+    assert torch.equal(expert_ids, expected_ids)
+    assert_close(weights, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_route_of_rounded_logits(dtype: torch.dtype, device: torch.device) -> None:
+    logits = torch.randn(7, 40, device=device).to(dtype)
+    weights, expert_ids = route(logits, 4)
+    expected, expected_ids = reference.route(logits.double(), 4, False)
+    assert torch.equal(expert_ids, expected_ids)
+    assert_close(weights, expected)
+
+
+def test_a_row_of_nan_gets_experts_and_weights_of_nan(device: torch.device) -> None:
+    logits = torch.randn(3, 6, device=device)
+    logits[1, 4] = torch.nan
+    weights, expert_ids = route(logits, 3, normalized=True)
+    assert weights.isnan().all(1).tolist() == [False, True, False]
+    assert ((expert_ids >= 0) & (expert_ids < 6)).all()
+
+
+CHOICES = {
+    "none": [],
+    "one token": [[3, 0]],
+    "experts without tokens": [[1, 3]] * 5 + [[3, 1]] * 40,
+    "one expert gets all": [[2]] * 77,
+    "every expert twice": [[0, 1, 2, 3, 4]] * 2,
+    "one tile exactly": [[4, 1]] * 16,
+}
+
+
+@pytest.mark.parametrize("rows", [16, 64])
+@pytest.mark.parametrize("choices", list(CHOICES.values())[1:], ids=list(CHOICES)[1:])
+def test_tiles_hold_every_pair_once(choices: list[list[int]], rows: int, device: torch.device) -> None:
+    if not runs_kernel(torch.empty(0, device=device)):
+        pytest.skip("nothing is sorted")
+    from penstock_kernels.gpu.routing import expert_tiles
+
+    flat = [expert for token in choices for expert in token]
+    found = expert_tiles(torch.tensor(choices, device=device), 5, rows)
+    order, tiles = found.order.tolist(), found.tiles.tolist()
+    used = [tile for tile in tiles if tile[0] >= 0]
+    assert len(tiles) == min(len(flat), -(-len(flat) // rows) + 5)
+    assert tiles[len(used) :] == [tile for tile in tiles if tile[0] < 0], "the idle ones are last"
+    assert order == sorted(range(len(flat)), key=lambda pair: flat[pair])
+    assert [place for _, first, end in used for place in range(first, end)] == list(range(len(flat)))
+    for expert, first, end in used:
+        assert 0 < end - first <= rows
+        assert {flat[pair] for pair in order[first:end]} == {expert}
+
+
+class Layer:
+    """Experts of random weights: 5 of them, with odd sizes that leave parts of tiles unused."""
+
+    def __init__(self, dim: int, size: int, dtype: torch.dtype, device: torch.device, bias: bool) -> None:
+        def random(*shape: int) -> torch.Tensor:
+            made: torch.Tensor = torch.randn(shape, device=device) / math.sqrt(shape[-1])
+            return made.to(dtype)
+
+        self.gate_up, self.down = random(5, 2 * size, dim), random(5, dim, size)
+        self.gate_up_bias = random(5, 2 * size) if bias else None
+        self.down_bias = random(5, dim) if bias else None
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        weights: torch.Tensor,
+        activate: Activate = silu_mul,
+        invariant: bool = False,
+    ) -> torch.Tensor:
+        layers = (self.gate_up, self.down, activate, self.gate_up_bias, self.down_bias)
+        return grouped_mlp(x, ids, weights, *layers, invariant)
+
+    def exact(
+        self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, activate: Activate
+    ) -> torch.Tensor:
+        """Token by token, in float64."""
+        gate_up, down = self.gate_up.double(), self.down.double()
+        biases = (self.gate_up_bias, self.down_bias)
+        first, second = (None if bias is None else bias.double() for bias in biases)
+        result = torch.zeros(len(x), down.shape[1], dtype=torch.float64, device=x.device)
+        for token, choices in enumerate(ids.tolist()):
+            for expert, weight in zip(choices, weights[token].double(), strict=True):
+                hidden = gate_up[expert] @ x[token].double() + (0 if first is None else first[expert])
+                output = down[expert] @ activate(hidden[None])[0]
+                result[token] += weight * (output if second is None else output + second[expert])
+        return result
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("choices", CHOICES.values(), ids=CHOICES)
+def test_grouped_mlp(choices: list[list[int]], dtype: torch.dtype, device: torch.device) -> None:
+    layer = Layer(70, 40, dtype, device, True)
+    ids = torch.tensor(choices, dtype=torch.int64, device=device).view(len(choices), -1 if choices else 2)
+    x = torch.randn(len(ids), 90, device=device).to(dtype)[:, :70]
+    weights = torch.rand(ids.shape, device=device)
+    found = layer(x, ids, weights)
+    assert_close(found, layer.exact(x, ids, weights, reference.silu_mul), slack=2)
+
+
+@pytest.mark.parametrize(
+    ("activate", "exact"),
+    [
+        (gelu_mul, reference.gelu_mul),
+        (partial(gelu_mul, tanh=False), partial(reference.gelu_mul, tanh=False)),
+        (clamped_swiglu, reference.clamped_swiglu),
+    ],
+    ids=["gelu_tanh", "gelu", "clamped_swiglu"],
+)
+def test_grouped_mlp_with_other_activations(
+    activate: Activate, exact: Activate, device: torch.device
+) -> None:
+    layer = Layer(33, 17, torch.float32, device, True)
+    x, ids = torch.randn(6, 33, device=device), torch.rand(6, 5, device=device).topk(3).indices
+    weights = torch.rand(6, 3, device=device)
+    assert_close(layer(x, ids, weights, activate), layer.exact(x, ids, weights, exact), slack=2)
+
+
+@pytest.mark.parametrize("top_k", range(1, 9))
+def test_grouped_mlp_sums_any_number_of_experts(top_k: int, device: torch.device) -> None:
+    """A choice may repeat an expert: pairs are what is summed."""
+    layer = Layer(20, 10, torch.float16, device, False)
+    x = torch.randn(7, 20, device=device).half()
+    ids = torch.randint(0, 5, (7, top_k), dtype=torch.int32, device=device)
+    weights = torch.rand(7, top_k, device=device).half()
+    assert_close(layer(x, ids, weights), layer.exact(x, ids, weights, reference.silu_mul), slack=2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_token_has_the_same_bits_in_any_company(dtype: torch.dtype, device: torch.device) -> None:
+    layer = Layer(70, 35, dtype, device, True)
+    x = torch.randn(90, 70, device=device).to(dtype)
+    ids = torch.rand(90, 5, device=device).topk(2).indices
+    ids[:70] = ids[:1].clone()  # so that two experts take several tiles, and the others few rows of one
+    weights = torch.rand(90, 2, device=device)
+    whole = layer(x, ids, weights, invariant=True)
+    for rows in (slice(0, 1), slice(40, 47), [89, 3, 71, 0]):
+        assert torch.equal(layer(x[rows], ids[rows], weights[rows], invariant=True), whole[rows])
+
+
+def test_a_token_that_is_not_finite_stays_alone(device: torch.device) -> None:
+    layer = Layer(64, 32, torch.float32, device, True)
+    x, ids = torch.randn(9, 64, device=device), torch.tensor([[1, 2]], device=device).repeat(9, 1)
+    x[4, 7] = torch.nan
+    found = layer(x, ids, torch.rand(9, 2, device=device))
+    assert found.isnan().all(1).tolist() == [row == 4 for row in range(9)]
+
+
+def test_a_captured_graph_holds_for_any_choice(device: torch.device) -> None:
+    if device.type != "cuda":
+        pytest.skip("graphs are CUDA's")
+    layer, x = Layer(64, 32, torch.bfloat16, device, True), torch.randn(9, 64, device=device).bfloat16()
+    ids, weights = torch.zeros(9, 2, dtype=torch.int64, device=device), torch.rand(9, 2, device=device)
+    layer(x, ids, weights)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = layer(x, ids, weights)
+    for choices in ([[4, 1]] * 9, [[token % 5, 2] for token in range(9)]):
+        ids.copy_(torch.tensor(choices))
+        graph.replay()
+        assert torch.equal(found, layer(x, ids, weights))

@@ -1,0 +1,102 @@
+"""Decode steps of fixed sizes, as a GPU replays them: the same tokens, whatever pads a step."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from driver import Driver, Sequence, execute_on, make_engine
+from penstock_server.config import CudaConfig
+from penstock_server.cuda_memory import largest_plan
+from penstock_server.engine import Engine
+from penstock_server.plan import Admit, Plan, SamplingParams, Span
+
+FAMILIES: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {}),
+    ("qwen3", {}),
+    ("mistral", {"sliding_window": 6}),
+]
+DRAWN = SamplingParams(temperature=0.9, top_k=20, seed=7, num_top_logprobs=3)
+
+
+def fixed(folder: Any, sizes: tuple[int, ...], **options: Any) -> Engine:
+    return make_engine(folder, cuda=CudaConfig(sizes), is_poisoned=True, **options)
+
+
+def sequences() -> list[Sequence]:
+    """Of other lengths and ends, so that every number of rows occurs."""
+    kinds = [
+        SamplingParams(),
+        DRAWN,
+        SamplingParams(repetition_penalty=1.3),
+        SamplingParams(prompt_logprobs=True),
+    ]
+    return [
+        Sequence([3 + number, 5, 9, 2][: 1 + number % 4], 4 + 2 * number, kinds[number % 4])
+        for number in range(6)
+    ]
+
+
+@pytest.mark.parametrize(("family", "options"), FAMILIES)
+@pytest.mark.parametrize("sizes", [(1, 2, 4, 8), (3,), (8,)])
+def test_tokens_are_those_of_free_steps(
+    saved_model: Callable[..., Any], family: str, options: dict[str, Any], sizes: tuple[int, ...]
+) -> None:
+    folder = saved_model(family, **options).folder
+    free = Driver(execute_on(make_engine(folder))).run(sequences(), seed=5)
+    padded = Driver(execute_on(fixed(folder, sizes))).run(sequences(), seed=5)
+    for one, other in zip(free, padded, strict=True):
+        assert other.output == one.output
+        assert other.logprobs == pytest.approx(one.logprobs, abs=1e-4)
+        assert other.prompt_logprobs == pytest.approx(one.prompt_logprobs, abs=1e-4)
+        assert [ids for ids, _ in other.tops] == [ids for ids, _ in one.tops]
+
+
+def test_the_smallest_size_that_fits_is_taken(saved_model: Callable[..., Any]) -> None:
+    engine = fixed(saved_model().folder, (1, 4, 8))
+    assert engine.graphs is not None
+    for slot in range(8):
+        engine.slots.apply(Plan(1, 1, admitted=[Admit(slot, [1, 2], 2, [slot], SamplingParams())]))
+    spans = [Span(slot, 1, 1) for slot in range(8)]
+    assert [engine.graphs.size_for(spans[:count]) for count in (1, 2, 4, 5, 8)] == [1, 4, 4, 8, 8]
+    assert engine.graphs.size_for([Span(0, 0, 2)]) is None
+
+
+def test_more_rows_than_the_largest_size_and_prompts_run_free(saved_model: Callable[..., Any]) -> None:
+    engine = fixed(saved_model().folder, (2,))
+    assert engine.graphs is not None
+    reading = SamplingParams(prompt_logprobs=True)
+    plan = Plan(1, 1, admitted=[Admit(slot, [1, 2], 2, [slot], reading) for slot in range(3)])
+    engine.slots.apply(plan)
+    assert engine.graphs.size_for([Span(slot, 1, 1) for slot in range(3)]) is None
+    assert engine.graphs.size_for([Span(0, 0, 1)]) is None, "its prompt is to be told"
+    assert engine.graphs.size_for([Span(0, 1, 1)]) == 2
+
+
+def test_a_step_of_which_no_row_gets_a_token_gives_none(saved_model: Callable[..., Any]) -> None:
+    execute = execute_on(fixed(saved_model().folder, (2,)))
+    admitted = [Admit(0, [1, 2, 3], 3, [1], SamplingParams())]
+    assert execute(Plan(1, 1, admitted=admitted, spans=[Span(0, 0, 1)])).sampled_slots == []
+    assert execute(Plan(1, 2, spans=[Span(0, 1, 1)])).sampled_slots == []
+    assert execute(Plan(1, 3, spans=[Span(0, 2, 1)])).sampled_slots == [0]
+
+
+def test_what_pads_a_step_writes_into_no_block_of_the_pool(saved_model: Callable[..., Any]) -> None:
+    engine = fixed(saved_model().folder, (8,), num_blocks=4)
+    execute = execute_on(engine)
+    execute(Plan(1, 1, admitted=[Admit(0, [1, 2, 3], 3, [2], SamplingParams())], spans=[Span(0, 0, 3)]))
+    execute(Plan(1, 2, spans=[Span(0, 3, 1)]))
+    written = engine.cache.pool.isfinite().flatten(4).all(-1)[0, 0]
+    assert written[1:].tolist() == [  # the warm-up has used the first
+        [False] * 4,
+        [True] * 4,
+        [False] * 4,
+        [True, False, False, False],  # the spare block
+    ]
+
+
+def test_the_largest_plan_is_legal_and_as_large_as_a_step_may_be(saved_model: Callable[..., Any]) -> None:
+    engine = make_engine(saved_model().folder, max_step_tokens=30, num_slots=8, num_blocks=64)
+    outcome = engine.launch(largest_plan(engine.slots.limits)).resolve()
+    assert outcome.errors == []
+    assert outcome.sampled_slots == list(range(8))
+    assert sum(span.length for span in largest_plan(engine.slots.limits).spans) == 30
