@@ -87,6 +87,8 @@ audit: ## known vulnerabilities, licences and sources of all dependencies
 	else echo 'cargo-deny is not installed: crates were not checked (cargo install cargo-deny).'; fi
 	@if $(BIN)/python -m pip_audit --version > /dev/null 2>&1; then mkdir -p target; \
 		$(BIN)/python -m pip_audit --timeout 10 2>&1 | tee target/pip-audit.log || true; \
+		skipped=$$(grep -c 'could not be audited' target/pip-audit.log || true); \
+		[ "$$skipped" = 0 ] || echo "No advisory for $$skipped Python packages could be asked for: they were not checked."; \
 		! grep -q 'known vulnerabilit' target/pip-audit.log || grep -q 'No known' target/pip-audit.log; \
 	else echo 'pip-audit is not installed: Python packages were not checked (pip install pip-audit).'; fi
 

@@ -282,7 +282,7 @@ impl Observer for Metrics {
 
 fn failure_index(error: &Error) -> usize {
     match error.kind() {
-        "overloaded" => 0,
+        "overloaded" | "rate_limit_exceeded" => 0,
         "template_error" => 2,
         "generation" | "healthcheck" | "slow_reader" => 3,
         "incomplete_generation" | "internal" => 4,

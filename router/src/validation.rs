@@ -82,6 +82,11 @@ pub struct ValidRequest {
 }
 
 impl ValidRequest {
+    /// The most tokens that it may take, as rate limits count them.
+    pub fn num_tokens(&self) -> u64 {
+        self.prompt.len() as u64 + u64::from(self.best_of) * u64::from(self.max_new_tokens)
+    }
+
     /// The same with its output constrained. A grammar ends with the model's end of sequence, so it must be possible.
     pub fn constrained(self, grammar: Grammar, dialect: Dialect) -> Result<Self, Error> {
         let refuse = |name: &'static str| {

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 _COMMAND = Path(sys.executable).parent / "launcher"
-_SERVING = re.compile(r"Serving .* on http://([\d.]+):(\d+)")
+_SERVING = re.compile(r"Serving .* on https?://([\d.]+):(\d+)")
 _START_TIMEOUT_S = 90.0
 
 

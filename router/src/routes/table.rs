@@ -17,6 +17,7 @@ use crate::app::{AppState, refuse_while_draining};
 use crate::auth;
 use crate::openai::{ChatRequest, CompletionRequest};
 use crate::openapi::Doc;
+use crate::rate_limit::count_request;
 use crate::responses::{ResponseObject, ResponsesRequest};
 use crate::tgi::{GenerateRequest, GenerateResponse};
 
@@ -74,6 +75,7 @@ impl Route {
     fn guarded(self, state: &AppState) -> MethodRouter<AppState> {
         let mut handler = self.handler;
         if self.is_work {
+            handler = handler.route_layer(from_fn_with_state(state.clone(), count_request));
             handler = handler.route_layer(from_fn_with_state(state.clone(), refuse_while_draining));
         }
         match self.access {
