@@ -18,6 +18,7 @@ CHAOS_SEEDS ?= 50
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 CLIENTS := .venv-clients/.installed
+RIVALS := .venv-rivals/.installed
 SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(shell find router launcher proto server kernels -type f -not -path '*/__pycache__/*' -not -name '*.pyc' 2>/dev/null)
 
@@ -61,6 +62,19 @@ clients:
 $(CLIENTS): tests/clients/requirements.txt
 	@test -x .venv-clients/bin/python || $(PY) -m venv .venv-clients
 	.venv-clients/bin/python -m pip install --quiet --no-compile -r tests/clients/requirements.txt
+	@touch $@
+
+# What `make bench` compares ours with; what cannot be had is named in the results with the reason.
+.PHONY: rivals
+rivals: setup
+	@$(MAKE) --no-print-directory $(RIVALS) || echo "transformers' server cannot be installed: it will not be compared."
+
+# Our environment is on its path, so that both use the same torch and transformers.
+$(RIVALS): benchmarks/compare/requirements.txt
+	@test -x .venv-rivals/bin/python || $(PY) -m venv .venv-rivals
+	@purelib='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	$(BIN)/python -c "$$purelib" > "$$(.venv-rivals/bin/python -c "$$purelib")/shared.pth"
+	.venv-rivals/bin/python -m pip install --quiet --no-compile -r benchmarks/compare/requirements.txt
 	@touch $@
 
 .PHONY: test
@@ -124,7 +138,7 @@ docs: setup ## docs/flags.md and docs/openapi.json from the launcher, docs/model
 	PYTHONPATH=server:kernels:tests/server $(BIN)/python tests/server/models_page.py
 
 .PHONY: bench
-bench: setup ## measure everything that needs no GPU and renew benchmarks/RESULTS.md; WHAT="startup …" for some of it
+bench: setup rivals ## measure everything that needs no GPU and renew benchmarks/RESULTS.md; WHAT="startup …" for some of it
 	$(BIN)/python -m benchmarks $(WHAT)
 
 .PHONY: bench-gpu
@@ -157,4 +171,4 @@ ci: test ## what .ci/run runs
 
 .PHONY: clean
 clean: ## remove everything that was built
-	rm -rf .venv .venv-clients target build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-rivals target build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -5,6 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks import rust
+from benchmarks.compare import question as compare
 from benchmarks.figure import Figure
 from benchmarks.reliability import availability, battery, soak
 from benchmarks.serving import decoding, interference, loading, masks, prefix_cache, startup, throughput
@@ -25,6 +26,7 @@ def questions(minutes: float = 3.0) -> list[Question]:
         Question("throughput", throughput.TITLE, throughput.measure),
         Question("decoding", decoding.TITLE, decoding.measure),
         Question("loading", loading.TITLE, loading.measure),
+        Question("compare", compare.TITLE, compare.measure),
         Question("prefix_cache", prefix_cache.TITLE, prefix_cache.measure),
         Question("interference", interference.TITLE, interference.measure),
         Question("masks", masks.TITLE, masks.measure),

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Builds llama.cpp's server, for this processor alone, from the sources that the PyPI package llama-cpp-python carries,
+# and prints the binary's path. Takes a quarter of an hour on two cores; needs cmake, a C++ compiler and pip.
+#
+#   export LLAMA_SERVER=$(benchmarks/compare/build_llama_cpp.sh [FOLDER])
+set -euo pipefail
+
+folder=${1:-target/llama.cpp}
+package=llama_cpp_python-0.3.36
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
+{
+    python3 -m pip download --no-deps --no-binary llama-cpp-python --dest "$folder" "${package/_python-/_python==}"
+    tar -xzf "$folder/$package.tar.gz" -C "$folder"
+    cmake -S "$folder/$package/vendor/llama.cpp" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
+        -DBUILD_SHARED_LIBS=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+        -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF
+    cmake --build "$folder/build" --target llama-server -j "$(nproc)"
+} >&2
+echo "$folder/build/bin/llama-server"

@@ -1,0 +1,76 @@
+"""One load on one server, by `penstock-bench`, and the figures of its report that are compared."""
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.server import BIN
+
+INPUT_LEN = 128
+OUTPUT_LEN = 64
+
+
+class Load(NamedTuple):
+    """`concurrency` requests at a time; texts and lengths follow from the seed."""
+
+    concurrency: int
+    num_requests: int
+    seed: int
+
+
+class Measured(NamedTuple):
+    """What a user of the server would see."""
+
+    tokens_per_s: float
+    ttft_p50_ms: float
+    itl_p50_ms: float
+    itl_p99_ms: float
+
+
+def run(url: str, model: Path, load: Load, *flags: str) -> Measured:
+    """Every prompt has `INPUT_LEN` tokens of `model`, every answer `OUTPUT_LEN`."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as output:
+        subprocess.run(_command(url, model, load, output.name, flags), check=True, stdout=subprocess.DEVNULL)
+        return parse(json.load(output))
+
+
+def _command(url: str, model: Path, load: Load, output: str, flags: tuple[str, ...]) -> list[str]:
+    return [
+        *(
+            str(BIN / "penstock-bench"),
+            "run",
+            "--quiet",
+            "--api=completions",
+            f"--url={url}",
+            f"--model={model}",
+        ),
+        *(f"--tokenizer={model}", f"--input-len={INPUT_LEN}", f"--output-len={OUTPUT_LEN}"),
+        *(f"--concurrency={load.concurrency}", f"--num-requests={load.num_requests}", f"--seed={load.seed}"),
+        *("--temperature=0", f"--output={output}", *flags),
+    ]
+
+
+def parse(report: dict[str, Any]) -> Measured:
+    """Refuses a report of other work than was asked for: no server shall look fast by doing less."""
+    summary = report["runs"][0]["summary"]
+    if summary["requests"]["completed"] != summary["requests"]["total"]:
+        raise ValueError(f"requests failed: {summary['errors']}")
+    _check_lengths(summary["tokens"])
+    latency = summary["latency_ms"]
+    return Measured(
+        tokens_per_s=summary["throughput"]["output_tokens_per_s"],
+        ttft_p50_ms=latency["ttft"]["p50"],
+        itl_p50_ms=latency["itl"]["p50"],
+        itl_p99_ms=latency["itl"]["p99"],
+    )
+
+
+def _check_lengths(tokens: dict[str, Any]) -> None:
+    for kind, length in (("input", INPUT_LEN), ("output", OUTPUT_LEN)):
+        seen = tokens[f"{kind}_per_request"]
+        if (seen["min"], seen["max"]) != (length, length):
+            raise ValueError(
+                f"{kind} of {seen['min']:g} to {seen['max']:g} tokens, where {length} were asked for"
+            )

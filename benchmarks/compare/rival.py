@@ -1,0 +1,80 @@
+"""A server of others as a process on a free port, with as many threads as there are cores."""
+
+import os
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from types import TracebackType
+from typing import Protocol, Self
+
+THREADS = len(os.sched_getaffinity(0))
+_START_TIMEOUT_S = 180.0
+
+
+class Running(Protocol):
+    """A server that listens."""
+
+    address: tuple[str, int]
+
+
+class Rival:
+    """Ready when `/health` says so. Leaving the context ends it."""
+
+    def __init__(self, *command: str) -> None:
+        self.address = ("127.0.0.1", _free_port())
+        host, port = self.address
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUMTHREADS": str(THREADS)}
+        self._process = subprocess.Popen(
+            [*command, f"--host={host}", f"--port={port}"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+
+    def __enter__(self) -> Self:
+        begun = time.monotonic()
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > begun + _START_TIMEOUT_S:
+                self._process.kill()
+                raise RuntimeError(f"a server did not start:\n{self._said()}")
+            time.sleep(0.1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def _is_ready(self) -> bool:
+        host, port = self.address
+        try:
+            with urllib.request.urlopen(f"http://{host}:{port}/health", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def _said(self) -> str:
+        self._log.seek(0)
+        return self._log.read()[-4000:]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def url(running: Running) -> str:
+    host, port = running.address
+    return f"http://{host}:{port}"

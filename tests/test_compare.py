@@ -1,0 +1,191 @@
+"""The comparison with other servers: what they are given, and what is made of the reports."""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_model
+
+from benchmarks.compare import load, models, question, servers, summary
+from benchmarks.compare.load import Measured
+from benchmarks.compare.servers import Absent, Contender
+from benchmarks.figure import Figure
+
+_HEAD_DIM = 18
+_REPORT: dict[str, Any] = {
+    "requests": {"total": 8, "completed": 8},
+    "errors": {},
+    "throughput": {"output_tokens_per_s": 100.5},
+    "tokens": {
+        "input_per_request": {"min": 128.0, "max": 128.0},
+        "output_per_request": {"min": 64.0, "max": 64.0},
+    },
+    "latency_ms": {"ttft": {"p50": 30.0, "p99": 60.0}, "itl": {"p50": 5.0, "p99": 9.0}},
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A Llama whose eight query heads share four of keys, and the file that llama.cpp would read."""
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    from gguf import GGUFReader
+
+    from benchmarks.compare import gguf_file
+
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny_model.save(folder, tiny_model.TinyModel())
+    gguf_file.write(folder, folder / "model.gguf")
+    return folder, GGUFReader(folder / "model.gguf")
+
+
+def test_a_gguf_file_has_every_tensor_in_its_shape(tiny: tuple[Path, Any]) -> None:
+    layer = {
+        "attn_norm": (72,),
+        "attn_q": (144, 72),
+        "attn_k": (72, 72),
+        "attn_v": (72, 72),
+        "attn_output": (72, 144),
+        "ffn_norm": (72,),
+        "ffn_gate": (132, 72),
+        "ffn_up": (132, 72),
+        "ffn_down": (72, 132),
+    }
+    expected = {f"blk.{index}.{name}.weight": shape for index in range(3) for name, shape in layer.items()}
+    expected |= {"token_embd.weight": (301, 72), "output_norm.weight": (72,), "output.weight": (301, 72)}
+    assert {tensor.name: tensor.data.shape for tensor in tiny[1].tensors} == expected
+    assert {tensor.tensor_type.name for tensor in tiny[1].tensors} == {"F32"}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("q_proj", "attn_q"), ("k_proj", "attn_k")])
+def test_rows_that_rotate_together_are_neighbours(tiny: tuple[Path, Any], ours: str, theirs: str) -> None:
+    from safetensors.torch import load_file
+
+    source = load_file(tiny[0] / "model.safetensors")[f"model.layers.1.self_attn.{ours}.weight"].numpy()
+    written = _tensor(tiny[1], f"blk.1.{theirs}.weight")
+    for start in range(0, len(source), _HEAD_DIM):
+        head, middle = source[start : start + _HEAD_DIM], _HEAD_DIM // 2
+        np.testing.assert_array_equal(written[start : start + _HEAD_DIM : 2], head[:middle])
+        np.testing.assert_array_equal(written[start + 1 : start + _HEAD_DIM : 2], head[middle:])
+
+
+def test_other_weights_are_as_they_were(tiny: tuple[Path, Any]) -> None:
+    from safetensors.torch import load_file
+
+    source = load_file(tiny[0] / "model.safetensors")["model.layers.2.mlp.down_proj.weight"].numpy()
+    np.testing.assert_array_equal(_tensor(tiny[1], "blk.2.ffn_down.weight"), source)
+
+
+def test_a_gguf_file_tells_the_facts_and_the_tokens(tiny: tuple[Path, Any]) -> None:
+    facts = {name: field.contents() for name, field in tiny[1].fields.items()}
+    assert facts["general.architecture"] == "llama"
+    assert facts["llama.attention.head_count"] == 8
+    assert facts["llama.attention.head_count_kv"] == 4
+    assert facts["llama.attention.key_length"] == facts["llama.rope.dimension_count"] == _HEAD_DIM
+    assert facts["llama.rope.freq_base"] == 10_000
+    tokenizer = json.loads((tiny[0] / "tokenizer.json").read_text())
+    tokens = facts["tokenizer.ggml.tokens"]
+    assert tokens[:3] == ["<pad>", "<s>", "</s>"]
+    assert facts["tokenizer.ggml.token_type"][:4] == [3, 3, 3, 1]
+    assert {token: index for index, token in enumerate(tokens)} == tokenizer["model"]["vocab"]
+    assert facts["tokenizer.ggml.merges"] == [" ".join(pair) for pair in tokenizer["model"]["merges"]]
+
+
+def _tensor(reader: Any, name: str) -> Any:
+    return next(tensor.data for tensor in reader.tensors if tensor.name == name)
+
+
+def test_the_demo_model_is_served_without_an_end(tmp_path: Path) -> None:
+    models.demo(tmp_path)
+    for name in ("config.json", "generation_config.json"):
+        assert "eos_token_id" in json.loads((models.DEMO_MODEL / name).read_text())
+        assert "eos_token_id" not in json.loads((tmp_path / name).read_text())
+    assert (tmp_path / "model.safetensors").stat().st_size > 1_000_000
+
+
+def test_a_report_gives_the_figures_that_are_compared() -> None:
+    assert load.parse({"runs": [{"summary": _REPORT}]}) == Measured(100.5, 30.0, 5.0, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("requests", "completed"), 7, "requests failed: {}"),
+        (("tokens", "output_per_request", "min"), 12.0, "output of 12 to 64 tokens, where 64 were asked for"),
+        (
+            ("tokens", "input_per_request", "max"),
+            130.0,
+            "input of 128 to 130 tokens, where 128 were asked for",
+        ),
+    ],
+)
+def test_a_report_of_other_work_is_refused(path: tuple[str, ...], value: float, message: str) -> None:
+    report = deepcopy(_REPORT)
+    place = report
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    with pytest.raises(ValueError, match=message):
+        load.parse({"runs": [{"summary": report}]})
+
+
+def test_the_median_of_ratios_is_told_and_where_ours_is_behind() -> None:
+    present = [
+        _contender("Penstock float32"),
+        _contender("Penstock bfloat16", "bfloat16"),
+        _contender("rival"),
+    ]
+    runs = {
+        (8, "Penstock float32"): [Measured(rate, 50, 5, 9) for rate in (100, 300, 90)],
+        (8, "Penstock bfloat16"): [Measured(rate, 60, 4, 8) for rate in (110, 120, 130)],
+        (8, "rival"): [Measured(rate, 40, 6, 9) for rate in (50, 100, 100)],
+    }
+    figures = summary.summarise("demo", present, runs)
+    note = "median of 3, 0.90 to 3.00; **behind in TTFT p50**"
+    assert figures == [
+        Figure("demo, 8 at once: times the tokens/s of rival", 2.0, at_least=1, note=note),
+        _own("Penstock float32", 100, "TTFT p50 50 ms, ITL p50 5.0 ms, p99 9.0 ms"),
+        _own("Penstock bfloat16", 120, "TTFT p50 60 ms, ITL p50 4.0 ms, p99 8.0 ms"),
+        _own("rival", 100, "TTFT p50 40 ms, ITL p50 6.0 ms, p99 9.0 ms"),
+    ]
+
+
+def test_slower_than_a_rival_is_a_missed_floor() -> None:
+    ours, rival = Measured(80, 50, 5, 9), Measured(100, 40, 4, 8)
+    runs = {(1, "Penstock float32"): [ours], (1, "rival"): [rival]}
+    ratio = summary.summarise("demo", [_contender("Penstock float32"), _contender("rival")], runs)[0]
+    assert (ratio.value, ratio.verdict) == (0.8, "**missed**")
+    assert ratio.note.endswith("**behind in tokens/s, TTFT p50, ITL p50, ITL p99**")
+
+
+def _contender(name: str, dtype: str = "float32") -> Contender:
+    return Contender(name, "1.0", lambda model: pytest.fail(f"{model} was served"), dtype)
+
+
+def _own(name: str, tokens_per_s: float, note: str) -> Figure:
+    return Figure(f"demo, 8 at once: {name}", tokens_per_s, "tokens/s", note=note)
+
+
+def test_servers_that_answer_differently_are_not_compared() -> None:
+    question.check_agreement({"Penstock float32": "42", "rival": "42"})
+    with pytest.raises(ValueError, match=r"differ: .*'rival': '43'"):
+        question.check_agreement({"Penstock float32": "42", "rival": "43"})
+
+
+def test_what_is_not_installed_is_named_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("LLAMA_SERVER", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(servers, "RIVALS_PYTHON", tmp_path / "python")
+    everyone = servers.contenders()
+    assert [it.name for it in everyone if isinstance(it, Absent)] == ["transformers", "llama.cpp"]
+    assert [it.name for it in everyone if isinstance(it, Contender)] == [
+        "Penstock float32",
+        "Penstock bfloat16",
+    ]
+    note = question.setting(everyone).note
+    assert "no transformers: its server needs packages of its own: `make rivals`" in note
+    assert "no llama.cpp: LLAMA_SERVER must name `llama-server`" in note
