@@ -101,12 +101,15 @@ audit: ## known vulnerabilities, licences and sources of all dependencies
 	else echo 'cargo-deny is not installed: crates were not checked (cargo install cargo-deny).'; fi
 	@if $(BIN)/python -m pip_audit --version > /dev/null 2>&1; then mkdir -p target; \
 		$(BIN)/python -m pip_audit --timeout 10 2>&1 | tee target/pip-audit.log || true; \
+		skipped=$$(grep -c 'could not be audited' target/pip-audit.log || true); \
+		[ "$$skipped" = 0 ] || echo "No advisory for $$skipped Python packages could be asked for: they were not checked."; \
 		! grep -q 'known vulnerabilit' target/pip-audit.log || grep -q 'No known' target/pip-audit.log; \
 	else echo 'pip-audit is not installed: Python packages were not checked (pip install pip-audit).'; fi
 
 .PHONY: test-gpu
-test-gpu: setup ## the tests that need a GPU
+test-gpu: setup ## the tests that need a GPU, and those of the whole server on it
 	$(BIN)/python -m pytest -m gpu
+	PENSTOCK_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/e2e
 
 .PHONY: check
 check: setup ## formatting, lints and types
@@ -140,9 +143,9 @@ bench: setup rivals ## measure everything that needs no GPU and renew benchmarks
 	$(BIN)/python -m benchmarks $(WHAT)
 
 .PHONY: bench-gpu
-bench-gpu: setup ## measure kernels, engine and server on a GPU; JSON in benchmarks/results
+bench-gpu: setup ## measure kernels, engine and server on a GPU; into benchmarks/results
 	$(BIN)/python -m benchmarks.kernels --out benchmarks/results/gpu_kernels.json
-	$(BIN)/python -m benchmarks.gpu_engine --out benchmarks/results/gpu_engine.json
+	$(BIN)/python -m benchmarks.gpu_engine --out benchmarks/results
 
 .PHONY: reliability
 reliability: setup ## the battery, then random faults and a soak, MINUTES each; into benchmarks/RESULTS.md

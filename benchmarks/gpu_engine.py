@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +25,7 @@ from penstock_server.pending import PendingOutcome
 from penstock_server.plan import Admit, Outcome, Plan, SamplingParams, Span
 
 from benchmarks.gpu_models import MODELS, write_folder
+from benchmarks.gpu_report import served_table, table, write
 from benchmarks.server import BIN, Server
 
 _IN_FLIGHT = 2
@@ -251,29 +252,6 @@ def serve(name: str, device: str, is_short: bool) -> Served:
     )
 
 
-def table(rows: list[Row]) -> str:
-    """As Markdown."""
-    lines = ["| model | what | time | floor | share | tokens/s | idle |", "| --- " * 7 + "|"]
-    for row in rows:
-        idle = "" if row.idle is None else f"{row.idle:.1%}"
-        lines.append(
-            f"| {row.model} | {row.what} | {row.microseconds:,.0f} us | {row.floor_microseconds:,.0f} us "
-            f"| {row.share:.0%} | {row.tokens_per_second:,.0f} | {idle} |"
-        )
-    return "\n".join(lines)
-
-
-def served_table(rows: list[Served]) -> str:
-    """As Markdown."""
-    lines = ["| model | load | tokens/s | first token | between tokens |", "| --- " * 5 + "|"]
-    lines += [
-        f"| {row.model} | {row.load} | {row.tokens_per_second:,.0f} | {row.first_token_ms:,.1f} ms "
-        f"| {row.between_tokens_ms:,.2f} ms |"
-        for row in rows
-    ]
-    return "\n".join(lines)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_engine", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -281,7 +259,7 @@ def main() -> int:
         "--models", nargs="*", choices=sorted(MODELS), default=["llama-3.1-8b", "qwen3-0.6b", "mixtral-like"]
     )
     parser.add_argument("--no-server", action="store_true", help="only the engine")
-    parser.add_argument("--out", type=Path, help="JSON file")
+    parser.add_argument("--out", type=Path, help="folder for JSON, Markdown and a picture")
     chosen = parser.parse_args()
     is_short, best = chosen.device == "cpu", rates(chosen.device)
     rows = [row for name in chosen.models for row in engine_rows(name, chosen.device, best, is_short)]
@@ -289,12 +267,8 @@ def main() -> int:
     served = [] if chosen.no_server else [serve(name, chosen.device, is_short) for name in chosen.models]
     print(f"\n{served_table(served)}" if served else "")
     if chosen.out:
-        results = {
-            "rates": asdict(best),
-            "rows": [asdict(row) for row in rows],
-            "served": [asdict(row) for row in served],
-        }
-        chosen.out.write_text(json.dumps(results, indent=1) + "\n")
+        name = torch.cuda.get_device_name() if chosen.device == "cuda" else "a CPU"
+        write(chosen.out, name, best, rows, served)
     return 0
 
 

@@ -8,7 +8,7 @@ from benchmarks import rust
 from benchmarks.compare import question as compare
 from benchmarks.figure import Figure
 from benchmarks.reliability import availability, battery, soak
-from benchmarks.serving import interference, prefix_cache, startup, throughput
+from benchmarks.serving import decoding, interference, loading, masks, prefix_cache, startup, throughput
 
 
 class Question(NamedTuple):
@@ -24,9 +24,12 @@ def questions(minutes: float = 3.0) -> list[Question]:
     return [
         Question("startup", startup.TITLE, startup.measure),
         Question("throughput", throughput.TITLE, throughput.measure),
+        Question("decoding", decoding.TITLE, decoding.measure),
+        Question("loading", loading.TITLE, loading.measure),
         Question("compare", compare.TITLE, compare.measure),
         Question("prefix_cache", prefix_cache.TITLE, prefix_cache.measure),
         Question("interference", interference.TITLE, interference.measure),
+        Question("masks", masks.TITLE, masks.measure),
         Question(
             "router",
             "What the router adds: request to first event, over a shard that answers at once",

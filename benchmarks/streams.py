@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,9 +26,16 @@ class Stream:
 
 
 async def complete(
-    address: tuple[str, int], prompt: str, num_tokens: int, stream: Stream | None = None
+    address: tuple[str, int],
+    prompt: str,
+    num_tokens: int,
+    stream: Stream | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> Stream:
-    """Exactly `num_tokens` tokens, greedily. A `stream` that is given can be watched while it fills."""
+    """Exactly `num_tokens` tokens, greedily, unless `options`, further fields of the request, say otherwise.
+
+    A `stream` that is given can be watched while it fills.
+    """
     body = {
         "prompt": prompt,
         "max_tokens": num_tokens,
@@ -35,6 +43,7 @@ async def complete(
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **(options or {}),
     }
     reader, writer = await asyncio.open_connection(*address)
     stream = stream or Stream()

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -12,11 +13,19 @@ _ROOT = Path(__file__).parents[1]
 
 @pytest.mark.timeout(300)
 def test_the_script_measures_every_step_and_the_server(tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    command = [sys.executable, "-m", "benchmarks.gpu_engine", "--device=cpu", "--models=tiny", f"--out={out}"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu_engine",
+        "--device=cpu",
+        "--models=tiny",
+        f"--out={tmp_path}",
+    ]
     run = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
-    measured = json.loads(out.read_text())
+    measured = json.loads((tmp_path / "gpu_engine.json").read_text())
     assert [row["what"] for row in measured["rows"]] == ["decode, 1 x 64", "decode, 4 x 64", "prompt, 64"]
     assert all(row["microseconds"] > 0 and row["floor_microseconds"] > 0 for row in measured["rows"])
     assert measured["served"][0]["tokens_per_second"] > 0
+    assert "| tiny | decode, 4 x 64 |" in (tmp_path / "gpu_engine.md").read_text()
+    assert ElementTree.parse(tmp_path / "gpu_engine.svg").getroot().tag.endswith("svg")

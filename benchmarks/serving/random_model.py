@@ -1,4 +1,4 @@
-"""A random Llama with a long context, for timing: 8 layers, 256 wide, and one token for each ASCII character."""
+"""A random Llama with a long context, for timing: 8 layers, 256 wide, a token for each ASCII character."""
 
 import json
 from pathlib import Path
@@ -12,10 +12,11 @@ _PRINTABLE = [chr(code) for code in range(33, 127)]
 _SPACE = "Ġ"
 
 
-def make(folder: Path) -> Path:
+def make(folder: Path, tokenizer: Tokenizer | None = None) -> Path:
     """Write the model; it has no end of sequence, so it generates as much as it is asked for."""
+    tokenizer = tokenizer or _tokenizer()
     config = LlamaConfig(
-        vocab_size=len(_PRINTABLE) + 1,
+        vocab_size=tokenizer.get_vocab_size(),
         hidden_size=256,
         intermediate_size=768,
         num_hidden_layers=8,
@@ -27,9 +28,15 @@ def make(folder: Path) -> Path:
     )
     torch.manual_seed(7)
     LlamaForCausalLM(config).save_pretrained(folder)
-    _tokenizer().save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": CONTEXT_LEN}))
+    save_tokenizer(folder, tokenizer)
     return folder
+
+
+def save_tokenizer(folder: Path, tokenizer: Tokenizer | None = None) -> None:
+    """Tokens that the vocabulary of a larger model has beyond these are no text."""
+    tokenizer = tokenizer or _tokenizer()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": CONTEXT_LEN}))
 
 
 def _tokenizer() -> Tokenizer:

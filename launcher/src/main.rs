@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use penstock_router::auth::{ApiKeyError, ApiKeys};
+use penstock_router::http_server::tls::TlsError;
 
 use crate::args::{Args, DownloadArgs, LoadFormat, Task};
 use crate::console::Console;
@@ -34,7 +35,7 @@ use crate::plan::{DEMO_MODEL, Places, Plan, PlanError};
 use crate::port::{Port, PortTaken, reserve_grpc};
 use crate::report::Reporter;
 use crate::resolve::{AlreadyTold, Wanted, resolve};
-use crate::runner::{Runner, StopSignals};
+use crate::runner::{Runner, Signals, StopSignals};
 use crate::supervisor::{Ending, Supervisor, Timeouts};
 use crate::tgi_flags::NotSupported;
 
@@ -81,7 +82,7 @@ async fn download(wanted: &DownloadArgs, console: &Console) -> anyhow::Result<En
 
 async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let launched = Instant::now();
-    let mut signals = StopSignals::new().context("cannot watch for signals")?;
+    let mut signals = Signals::new().context("cannot watch for signals")?;
     let (python, router) = (find_python()?, find_beside("penstock-router")?);
     let hardware = Hardware::detect();
     if args.process.print_environment {
@@ -94,8 +95,10 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let port = Port::reserve(&args.router)?;
     let _grpc_port = reserve_grpc(&args.router)?;
     let keys = ApiKeys::load(&args.router.api_key, args.router.api_key_file.as_deref())?;
+    // Rather now than when the model is loaded.
+    args.router.tls_files().map(|files| files.acceptor()).transpose()?;
     let name = args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned());
-    let mut reporter = Reporter::new(console.clone(), name, launched);
+    let mut reporter = Reporter::new(console.clone(), name, args.router.scheme(), launched);
 
     let parent_pipe = ParentPipe::new().context("cannot make a pipe")?;
     let wanted = Wanted {
@@ -105,7 +108,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     };
     let model = tokio::select! {
         found = resolve(&python, &wanted, &parent_pipe, console) => found?,
-        () = signals.recv() => return Ok(Ending::Stopped),
+        () = signals.stop.recv() => return Ok(Ending::Stopped),
     };
     reporter.stage(&format!(
         "Penstock {}: model is in {}",
@@ -145,6 +148,7 @@ fn is_wrong_usage(error: &anyhow::Error) -> bool {
     error.is::<PlanError>()
         || error.is::<PortTaken>()
         || error.is::<ApiKeyError>()
+        || error.is::<TlsError>()
         || error.is::<NotSupported>()
 }
 

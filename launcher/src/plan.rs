@@ -99,8 +99,8 @@ pub struct ProcessSpec {
 pub enum Readiness {
     /// The gRPC health service on this Unix socket says SERVING.
     GrpcHealth(PathBuf),
-    /// It prints the address it listens on, and `/health` there answers 200.
-    HttpHealth,
+    /// It prints the address it listens on, and that it is alive.
+    SaysAlive,
 }
 
 impl Plan {
@@ -207,7 +207,7 @@ fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessS
     flags.push(format!("--parent-pipe-fd={}", places.parent_pipe_fd));
     flags.push("--listen-stdin".to_owned());
     flags.push(format!("--run-dir={}", places.run_dir.display()));
-    let readiness = Readiness::HttpHealth;
+    let readiness = Readiness::SaysAlive;
     ProcessSpec { name: "router".to_owned(), program: places.router.clone(), args: flags, readiness }
 }
 

@@ -92,6 +92,11 @@ impl Process {
         let _ = nix::sys::signal::kill(self.group, Signal::SIGQUIT);
     }
 
+    /// Asks a router to log what it does right now.
+    pub fn tell_state(&self) {
+        let _ = nix::sys::signal::kill(self.group, Signal::SIGUSR1);
+    }
+
     /// Kills it and all it started. Harmless when they are gone.
     pub fn kill(&self) {
         let _ = killpg(self.group, Signal::SIGKILL);

@@ -11,14 +11,15 @@ use crate::watch::reachable;
 pub struct Reporter {
     console: Console,
     model: String,
+    scheme: &'static str,
     launched: Instant,
     stage: Instant,
 }
 
 impl Reporter {
-    /// Begins with the time at which the launcher began.
-    pub fn new(console: Console, model: String, launched: Instant) -> Self {
-        Self { console, model, launched, stage: launched }
+    /// Begins with the time at which the launcher began. `scheme` is http or https.
+    pub fn new(console: Console, model: String, scheme: &'static str, launched: Instant) -> Self {
+        Self { console, model, scheme, launched, stage: launched }
     }
 
     /// A stage that took until now, and what comes next.
@@ -57,7 +58,7 @@ impl Reporter {
     fn serving(&mut self, address: Option<SocketAddr>) {
         let Some(address) = address else { return };
         self.stage("Router is ready");
-        let url = format!("http://{}", reachable(address));
+        let url = format!("{}://{}", self.scheme, reachable(address));
         let everywhere = if reachable(address) == address { "" } else { ", on every interface" };
         self.console.say(&serving(&self.model, &url, everywhere, self.launched.elapsed().as_secs_f32()));
     }

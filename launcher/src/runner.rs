@@ -15,6 +15,21 @@ use crate::process::{self, Process, Starting};
 use crate::report::Reporter;
 use crate::supervisor::{Action, Ending, Event, Exit, ProcessId, Supervisor, Timer};
 
+/// What the launcher is told from outside.
+pub struct Signals {
+    /// To stop.
+    pub stop: StopSignals,
+    /// To say what is going on: SIGUSR1.
+    pub state: Signal,
+}
+
+impl Signals {
+    /// From here on they no longer end the process by themselves.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { stop: StopSignals::new()?, state: signal(SignalKind::user_defined1())? })
+    }
+}
+
 /// The signals that ask to stop.
 pub struct StopSignals {
     terminate: Signal,
@@ -82,7 +97,7 @@ impl Runner {
         mut self,
         mut supervisor: Supervisor,
         first: Vec<Action>,
-        signals: &mut StopSignals,
+        signals: &mut Signals,
     ) -> Ending {
         let mut ending = self.apply_all(first);
         loop {
@@ -95,14 +110,17 @@ impl Runner {
         }
     }
 
-    async fn next_event(&mut self, signals: &mut StopSignals) -> Event {
+    async fn next_event(&mut self, signals: &mut Signals) -> Event {
         let next_timer = self.timers.iter().map(|(timer, at)| (*at, *timer)).min();
-        tokio::select! {
-            Some(event) = self.happened.recv() => event,
-            () = signals.recv() => Event::StopRequested,
-            timer = elapse(next_timer) => {
-                self.timers.remove(&timer);
-                Event::TimeUp(timer)
+        loop {
+            tokio::select! {
+                Some(event) = self.happened.recv() => return event,
+                () = signals.stop.recv() => return Event::StopRequested,
+                _ = signals.state.recv() => self.with(ProcessId::Router, Process::tell_state),
+                timer = elapse(next_timer) => {
+                    self.timers.remove(&timer);
+                    return Event::TimeUp(timer);
+                }
             }
         }
     }

@@ -6,8 +6,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use penstock_router::engine::{Patience, describe_shard, watch_shard};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tonic::transport::Endpoint;
@@ -46,7 +44,7 @@ pub async fn watch_process(
 ) {
     let hung = match readiness {
         Readiness::GrpcHealth(socket) => watch_shard_process(id, &socket, signs, &events).await,
-        Readiness::HttpHealth => watch_router_process(id, signs, &events).await,
+        Readiness::SaysAlive => watch_router_process(id, signs, &events).await,
     };
     tokio::time::sleep(EXIT_DELAY).await;
     let _ = events.send(Event::Hung(id, hung));
@@ -72,10 +70,10 @@ async fn watch_router_process(
     mut signs: Signs,
     events: &mpsc::UnboundedSender<Event>,
 ) -> String {
-    let Ok(Some(at)) = signs.address.wait_for(Option::is_some).await.map(|at| *at) else {
+    // Its loop turns, and what connects from now on is accepted: it listens since before it was started.
+    if signs.address.wait_for(Option::is_some).await.is_err() || signs.alive.changed().await.is_err() {
         return "it closed its stdout".to_owned();
-    };
-    poll_until(|| is_healthy(at)).await;
+    }
     let _ = events.send(Event::Ready(id));
     while matches!(timeout(ROUTER_SILENCE, signs.alive.changed()).await, Ok(Ok(()))) {}
     format!("its loop has not turned for {} s", ROUTER_SILENCE.as_secs())
@@ -93,14 +91,6 @@ async fn is_serving(socket: &Path) -> Option<()> {
     let reply = HealthClient::new(channel).check(HealthCheckRequest::default()).await.ok()?;
     let HealthCheckResponse { status } = reply.into_inner();
     (status == ServingStatus::Serving as i32).then_some(())
-}
-
-async fn is_healthy(address: SocketAddr) -> Option<()> {
-    let mut stream = TcpStream::connect(reachable(address)).await.ok()?;
-    stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.ok()?;
-    let mut reply = String::new();
-    stream.take(64).read_to_string(&mut reply).await.ok()?;
-    reply.split(' ').nth(1).filter(|status| *status == "200").map(drop)
 }
 
 /// An address that can be connected to: what listens everywhere listens on loopback, too.

@@ -101,6 +101,30 @@ pub enum Block {
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Thinking {
     pub r#type: String,
+    /// Checked, and not enforced: what bounds thinking is `max_tokens`.
+    pub budget_tokens: Option<u64>,
+}
+
+impl Thinking {
+    /// Whether it is wanted.
+    fn is_on(&self) -> bool {
+        self.r#type != "disabled"
+    }
+
+    fn check(&self, max_tokens: u64) -> Result<(), Error> {
+        let refuse = |message: String| Err(Error::invalid("thinking", message));
+        match (self.r#type.as_str(), self.budget_tokens) {
+            ("disabled" | "adaptive", _) => Ok(()),
+            ("enabled", Some(budget)) if budget == 0 || budget >= max_tokens => refuse(format!(
+                "`thinking.budget_tokens` must be > 0 and < `max_tokens` ({max_tokens}). Given: {budget}"
+            )),
+            ("enabled", _) => Ok(()),
+            (other, _) => {
+                let other: String = other.chars().take(100).collect();
+                refuse(format!("`thinking.type` must be enabled, adaptive or disabled. Given: {other:?}"))
+            }
+        }
+    }
 }
 
 /// A function that the model may call. Tools of another `type` than `custom` are Anthropic's own, and refused.
@@ -150,9 +174,15 @@ impl ToolChoice {
 }
 
 impl MessagesRequest {
+    /// Whether the model is asked to think.
+    pub fn asks_to_think(&self) -> bool {
+        self.thinking.as_ref().is_some_and(Thinking::is_on)
+    }
+
     /// The same request in OpenAI's words.
     pub fn into_chat(self) -> Result<ChatRequest, Error> {
         self.refuse_what_is_not_built()?;
+        self.thinking.as_ref().map_or(Ok(()), |thinking| thinking.check(self.max_tokens))?;
         let mut messages = Vec::new();
         if let Some(system) = self.system {
             messages.push(json!({ "role": "system", "content": text_of("system", system)? }));
@@ -166,8 +196,8 @@ impl MessagesRequest {
             "tools": tools,
             "tool_choice": self.tool_choice.map(ToolChoice::into_chat).transpose()?,
             "parallel_tool_calls": parallel.map(|is_disabled| !is_disabled),
-            // Templates of models that think by default ask for this.
-            "chat_template_kwargs": self.thinking.map(|_| json!({ "enable_thinking": false })),
+            // Templates of models that may think ask for this.
+            "chat_template_kwargs": self.thinking.map(|thinking| json!({ "enable_thinking": thinking.is_on() })),
             "messages": messages,
             "max_tokens": self.max_tokens,
             "stop": self.stop_sequences,
@@ -182,9 +212,7 @@ impl MessagesRequest {
     fn refuse_what_is_not_built(&self) -> Result<(), Error> {
         let is_given = |value: &Option<Value>| value.is_some();
         let has_any = |values: &Option<Vec<Value>>| values.as_ref().is_some_and(|values| !values.is_empty());
-        let thinks = self.thinking.as_ref().is_some_and(|thinking| thinking.r#type != "disabled");
         let refused = [
-            ("thinking", thinks),
             ("tools", self.tools.iter().flatten().any(is_of_anthropic)),
             ("container", is_given(&self.container)),
             ("mcp_servers", has_any(&self.mcp_servers)),

@@ -10,11 +10,14 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use subtle::{Choice, ConstantTimeEq};
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use thiserror::Error as ThisError;
 
 use crate::app::AppState;
 use crate::error::Error;
+use crate::rate_limit::{RateLimit, Rates};
+
+const MAX_TENANT_BYTES: usize = 64;
 
 /// A secret that a client sends with every request. Not shown by `{:?}`.
 #[derive(Clone, PartialEq, Eq)]
@@ -47,6 +50,12 @@ pub enum ApiKeyError {
         /// What is wrong with it.
         reason: Box<ApiKeyError>,
     },
+    /// Something beside a key that is not known.
+    #[error(
+        "`{0}` is none of tenant=NAME (at most {MAX_TENANT_BYTES} bytes), requests-per-minute=N, tokens-per-minute=N \
+         (N at least 1)"
+    )]
+    Option(String),
     /// It has no line at all.
     #[error("--api-key-file {} has no key", .0.display())]
     NoLine(PathBuf),
@@ -70,18 +79,38 @@ impl fmt::Debug for ApiKey {
     }
 }
 
+/// One of the server's keys, by its place among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyId(usize);
+
+/// A key, whose it is, and how much it may use.
+#[derive(Debug)]
+struct Entry {
+    key: ApiKey,
+    tenant: Option<Arc<str>>,
+    rates: Rates,
+    limit: RateLimit,
+}
+
+impl Entry {
+    fn new(key: ApiKey, tenant: Option<Arc<str>>, rates: Rates) -> Self {
+        Self { key, tenant, rates, limit: RateLimit::new(rates) }
+    }
+}
+
 /// The keys of a server; without any it is open to everyone who reaches it. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct ApiKeys(Arc<[ApiKey]>);
+pub struct ApiKeys(Arc<[Entry]>);
 
 impl ApiKeys {
     /// Those given and those of a file, one a line; blank lines and lines that start with `#` are none.
     pub fn load(given: &[ApiKey], file: Option<&Path>) -> Result<Self, ApiKeyError> {
-        let mut keys = given.to_vec();
+        let given = given.iter().map(|key| Entry::new(key.clone(), None, Rates::default()));
+        let mut entries: Vec<_> = given.collect();
         if let Some(path) = file {
-            keys.extend(read(path)?);
+            entries.extend(read(path)?);
         }
-        Ok(Self(keys.into()))
+        Ok(Self(entries.into()))
     }
 
     /// Whether the server is open to everyone.
@@ -91,40 +120,78 @@ impl ApiKeys {
 
     /// One a line, as [`ApiKeys::load`] reads them.
     pub fn to_lines(&self) -> String {
-        self.0.iter().map(|ApiKey(key)| format!("{key}\n")).collect()
+        self.0.iter().map(to_line).collect()
     }
 
-    /// Whether who sent these headers may use the server: with a key, or where there are none.
-    pub fn admit(&self, headers: &HeaderMap) -> Result<(), Error> {
+    /// The tenant of a key, if it was given one.
+    pub fn tenant(&self, KeyId(place): KeyId) -> Option<&Arc<str>> {
+        self.0.get(place)?.tenant.as_ref()
+    }
+
+    /// How much a key may use.
+    pub fn limit(&self, KeyId(place): KeyId) -> Option<&RateLimit> {
+        self.0.get(place).map(|entry| &entry.limit)
+    }
+
+    /// Whether who sent these headers may use the server: with a key, which is told, or where there are none.
+    pub fn admit(&self, headers: &HeaderMap) -> Result<Option<KeyId>, Error> {
         let presented = presented_key(headers);
-        if self.is_empty() || presented.is_some_and(|key| self.hold(key)) {
-            return Ok(());
+        match presented.and_then(|key| self.find(key)) {
+            None if !self.is_empty() => Err(Error::Unauthorized { has_key: presented.is_some() }),
+            key => Ok(key),
         }
-        Err(Error::Unauthorized { has_key: presented.is_some() })
     }
 
     /// Compares with every key, and takes the same time whichever it is and however much of it is right.
-    fn hold(&self, given: &[u8]) -> bool {
-        self.0.iter().fold(Choice::from(0), |found, ApiKey(key)| found | key.as_bytes().ct_eq(given)).into()
+    fn find(&self, given: &[u8]) -> Option<KeyId> {
+        let (found, place) =
+            self.0.iter().zip(0_u64..).fold((Choice::from(0), 0), |(found, place), (entry, here)| {
+                let is_it = entry.key.0.as_bytes().ct_eq(given);
+                (found | is_it, u64::conditional_select(&place, &here, is_it))
+            });
+        bool::from(found).then_some(KeyId(place as usize))
     }
 }
 
-fn read(path: &Path) -> Result<Vec<ApiKey>, ApiKeyError> {
+fn to_line(entry: &Entry) -> String {
+    let ApiKey(key) = &entry.key;
+    let tenant = entry.tenant.iter().map(|tenant| format!(" tenant={tenant}"));
+    let requests = entry.rates.requests.iter().map(|rate| format!(" requests-per-minute={rate}"));
+    let tokens = entry.rates.tokens.iter().map(|rate| format!(" tokens-per-minute={rate}"));
+    let options: String = tenant.chain(requests).chain(tokens).collect();
+    format!("{key}{options}\n")
+}
+
+fn read(path: &Path) -> Result<Vec<Entry>, ApiKeyError> {
     let text = std::fs::read_to_string(path)
         .map_err(|reason| ApiKeyError::Unreadable { path: path.to_owned(), reason })?;
     let lines = text.lines().map(str::trim).zip(1..);
-    let keys = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
-    let keys: Vec<ApiKey> =
-        keys.map(|(line, number)| key_of_line(line, number, path)).collect::<Result<_, _>>()?;
-    if keys.is_empty() { Err(ApiKeyError::NoLine(path.to_owned())) } else { Ok(keys) }
+    let lines = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
+    let explained =
+        |number| move |reason| ApiKeyError::Line { path: path.to_owned(), number, reason: Box::new(reason) };
+    let entries: Vec<Entry> =
+        lines.map(|(line, number)| entry(line).map_err(explained(number))).collect::<Result<_, _>>()?;
+    if entries.is_empty() { Err(ApiKeyError::NoLine(path.to_owned())) } else { Ok(entries) }
 }
 
-fn key_of_line(line: &str, number: usize, path: &Path) -> Result<ApiKey, ApiKeyError> {
-    line.parse().map_err(|reason| ApiKeyError::Line {
-        path: path.to_owned(),
-        number,
-        reason: Box::new(reason),
-    })
+/// A key, and after it what is said of it: `tenant=NAME`, `requests-per-minute=N`, `tokens-per-minute=N`.
+fn entry(line: &str) -> Result<Entry, ApiKeyError> {
+    let mut words = line.split_ascii_whitespace();
+    let key = words.next().unwrap_or_default().parse()?;
+    let (mut tenant, mut rates) = (None, Rates::default());
+    for word in words {
+        let unknown = || ApiKeyError::Option(word.chars().take(60).collect());
+        let rate = |value: &str| value.parse().ok().filter(|&rate| rate > 0).map(Some).ok_or_else(unknown);
+        match word.split_once('=').ok_or_else(unknown)? {
+            ("tenant", name) if !name.is_empty() && name.len() <= MAX_TENANT_BYTES => {
+                tenant = Some(name.into())
+            }
+            ("requests-per-minute", value) => rates.requests = rate(value)?,
+            ("tokens-per-minute", value) => rates.tokens = rate(value)?,
+            _ => return Err(unknown()),
+        }
+    }
+    Ok(Entry::new(key, tenant, rates))
 }
 
 /// The key that a request carries: `Authorization: Bearer KEY`, or `x-api-key: KEY`, as Anthropic's clients send it.
@@ -138,7 +205,7 @@ pub fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
 /// Lets requests with a key pass, and all of them where there are no keys.
 pub async fn require_key(State(app): State<AppState>, request: Request, next: Next) -> Response {
     match app.api_keys.admit(request.headers()) {
-        Ok(()) => next.run(request).await,
+        Ok(_) => next.run(request).await,
         Err(error) => error.into_response(),
     }
 }
@@ -150,6 +217,7 @@ mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
+    use crate::rate_limit::Counted;
 
     fn file(text: &str) -> tempfile::NamedTempFile {
         let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -162,10 +230,10 @@ mod tests {
         let file = file("# of the web shop\nsecond\n\n  third  \n");
         let keys = ApiKeys::load(&["first".parse().unwrap()], Some(file.path())).unwrap();
         for key in ["first", "second", "third"] {
-            assert!(keys.hold(key.as_bytes()), "{key}");
+            assert!(keys.find(key.as_bytes()).is_some(), "{key}");
         }
         for other in ["", "First", "firs", "first ", "# of the web shop"] {
-            assert!(!keys.hold(other.as_bytes()), "{other}");
+            assert!(keys.find(other.as_bytes()).is_none(), "{other}");
         }
         assert_eq!(keys.to_lines(), "first\nsecond\nthird\n");
     }
@@ -176,9 +244,29 @@ mod tests {
         assert!(matches!("a b".parse::<ApiKey>(), Err(ApiKeyError::Unprintable)));
         let message = |text: &str| ApiKeys::load(&[], Some(file(text).path())).unwrap_err().to_string();
         assert!(message("\n# nothing\n").ends_with("has no key"));
-        assert!(message("a\nb c\n").contains("line 2: an API key must be printable"));
+        assert!(message("a\nb\u{e4}\n").contains("line 2: an API key must be printable"));
+        for wrong in
+            ["c", "tenant=", "requests-per-minute=0", "tokens-per-minute=-1", "tokens-per-minute=4294967296"]
+        {
+            let message = message(&format!("a\nb {wrong}\n"));
+            assert!(message.contains(&format!("line 2: `{wrong}` is none of tenant=NAME")), "{message}");
+        }
         let missing = ApiKeys::load(&[], Some(Path::new("/nowhere"))).unwrap_err();
         assert!(missing.to_string().starts_with("cannot read --api-key-file /nowhere: "), "{missing}");
+    }
+
+    #[test]
+    fn a_line_says_whose_a_key_is_and_what_it_may_use() {
+        let lines =
+            "a\nb tenant=shop requests-per-minute=60 tokens-per-minute=1\nc tokens-per-minute=4294967295\n";
+        let keys = ApiKeys::load(&[], Some(file(lines).path())).unwrap();
+        assert_eq!(keys.to_lines(), lines);
+        let id = |key: &str| keys.find(key.as_bytes()).unwrap();
+        assert_eq!((id("a"), id("c")), (KeyId(0), KeyId(2)));
+        assert_eq!(keys.tenant(id("a")), None);
+        assert_eq!(keys.tenant(id("b")).map(AsRef::as_ref), Some("shop"));
+        assert!(keys.limit(id("b")).unwrap().take(Counted::Tokens, 1).is_ok());
+        assert!(keys.limit(id("b")).unwrap().take(Counted::Tokens, 1).is_err());
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! A conversation to tokens: what a client sent, worded for the chat template, rendered, and encoded so that nothing
 //! that a user typed becomes a control token.
 
+mod message;
+
 use std::path::Path;
 
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
-use utoipa::ToSchema;
+use serde_json::{Map, Value};
 
+pub use self::message::Message;
+use self::message::worded;
 use crate::chat_template::{ChatTemplateError, ChatTemplates, TemplateInput};
 use crate::control_tokens::{ControlTokenError, ControlTokens};
 use crate::error::Error;
@@ -17,47 +19,6 @@ use crate::tools::Tools;
 
 /// Roles that every template expects; others pass only if no template could turn them into a control token.
 const KNOWN_ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
-
-/// A message as a client sends it. Unknown fields are ignored.
-#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
-#[schema(as = ChatMessage)]
-pub struct Message {
-    role: String,
-    content: Option<Content>,
-    name: Option<String>,
-    tool_calls: Option<Vec<Value>>,
-    tool_call_id: Option<String>,
-    #[serde(alias = "reasoning")]
-    reasoning_content: Option<String>,
-}
-
-#[derive(Debug, Clone, Deserialize, ToSchema)]
-#[schema(as = ChatContent)]
-#[serde(untagged, expecting = "expected a string or a list of parts with a `type`")]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-#[derive(Debug, Clone, Deserialize, ToSchema)]
-#[schema(as = ChatPart)]
-struct Part {
-    r#type: String,
-    text: Option<String>,
-}
-
-impl Message {
-    /// Characters of its text.
-    pub fn num_chars(&self) -> usize {
-        match &self.content {
-            None => 0,
-            Some(Content::Text(text)) => text.chars().count(),
-            Some(Content::Parts(parts)) => {
-                parts.iter().filter_map(|part| part.text.as_ref()).map(|text| text.chars().count()).sum()
-            }
-        }
-    }
-}
 
 /// Messages and what the template is to do with them.
 #[derive(Debug, Clone, Default)]
@@ -122,6 +83,11 @@ impl ChatFormat {
     ) -> Result<Self, ChatFormatError> {
         let style = ReplyStyle::of(&templates.source(), tokenizer);
         Ok(Self { templates, control_tokens: ControlTokens::new(tokenizer, eos_ids)?, style })
+    }
+
+    /// Whether replies may hold reasoning.
+    pub fn reasons(&self) -> bool {
+        self.style.reasons()
     }
 
     /// The tokens that a model is to continue, and what its reply will look like; `asked` constrains it.
@@ -206,62 +172,6 @@ fn is_from_assistant(message: &Value) -> bool {
     message["role"] == "assistant" && message["content"].is_string() && message["tool_calls"].is_null()
 }
 
-/// A message as templates know it.
-fn worded(number: usize, message: Message) -> Result<Value, Error> {
-    let content = message.content.map(|content| text(number, content)).transpose()?;
-    let has_calls = message.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty());
-    let mut worded = json!({ "role": message.role });
-    worded["content"] = match content {
-        Some(text) => text.into(),
-        None if has_calls => Value::Null,
-        None => "".into(),
-    };
-    if let Some(calls) = message.tool_calls.filter(|_| has_calls) {
-        worded["tool_calls"] = calls.into_iter().map(with_parsed_arguments).collect();
-    }
-    let optional = [
-        ("name", message.name),
-        ("tool_call_id", message.tool_call_id),
-        ("reasoning_content", message.reasoning_content),
-    ];
-    for (field, value) in optional {
-        if let Some(value) = value {
-            worded[field] = value.into();
-        }
-    }
-    Ok(worded)
-}
-
-fn text(number: usize, content: Content) -> Result<String, Error> {
-    match content {
-        Content::Text(text) => Ok(text),
-        Content::Parts(parts) => parts.into_iter().map(|part| part_text(number, part)).collect(),
-    }
-}
-
-fn part_text(number: usize, part: Part) -> Result<String, Error> {
-    match (part.r#type.as_str(), part.text) {
-        ("text", Some(text)) => Ok(text),
-        (kind, _) => {
-            let message = format!(
-                "`messages[{number}].content` may hold parts {{\"type\": \"text\", \"text\": ..}}: \
-                 this model reads text only. Given: a part of type {kind:?}"
-            );
-            Err(Error::invalid("messages", message))
-        }
-    }
-}
-
-/// OpenAI sends the arguments of a call as text, templates expect them as an object.
-fn with_parsed_arguments(mut call: Value) -> Value {
-    let parsed =
-        call["function"]["arguments"].as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
-    if let Some(arguments @ Value::Object(_)) = parsed {
-        call["function"]["arguments"] = arguments;
-    }
-    call
-}
-
 /// Ends the text right after the last message's, so that the model goes on with it.
 fn cut_after(mut rendered: String, last_text: &str) -> Result<String, Error> {
     let text = last_text.trim();
@@ -275,6 +185,8 @@ fn cut_after(mut rendered: String, last_text: &str) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::tokenizer::fixtures::byte_level;
 

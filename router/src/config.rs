@@ -7,6 +7,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use crate::auth::ApiKey;
+use crate::http_server::tls::TlsFiles;
 
 /// All the router needs to start.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -76,10 +77,21 @@ pub struct RouterOptions {
     #[serde(skip)]
     pub api_key: Vec<ApiKey>,
 
-    /// File of such keys, one a line; lines that start with # are comments
+    /// File of such keys, one a line; after a key may come tenant=NAME, requests-per-minute=N and tokens-per-minute=N;
+    /// lines that start with # are comments
     #[arg(long, env)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key_file: Option<PathBuf>,
+
+    /// Certificate in PEM format, with those that signed it: the server then speaks HTTPS only
+    #[arg(long, env, requires = "tls_key")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key of --tls-cert, in PEM format
+    #[arg(long, env, requires = "tls_cert")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<PathBuf>,
 
     /// Origin whose pages may call the API from a browser, or * for all; give it again for several [default: none]
     #[arg(long, env, value_delimiter = ',', action = clap::ArgAction::Append)]
@@ -117,6 +129,18 @@ pub struct RouterOptions {
     /// Write logs as one JSON object a line
     #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
     pub json_output: bool,
+}
+
+impl RouterOptions {
+    /// What addresses of the server begin with.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls_cert.is_some() { "https" } else { "http" }
+    }
+
+    /// Of a server that speaks HTTPS.
+    pub fn tls_files(&self) -> Option<TlsFiles<'_>> {
+        Some(TlsFiles { cert: self.tls_cert.as_deref()?, key: self.tls_key.as_deref()? })
+    }
 }
 
 /// Bounds on requests. Every refusal names the field, the value given and the limit.
@@ -207,9 +231,13 @@ pub struct ConnectionLimits {
     #[arg(long, env, default_value_t = 32_768)]
     pub max_header_bytes: usize,
 
-    /// Seconds in which a connection has to send the headers of its next request, or is closed
+    /// Seconds for which a connection without a request is kept
     // Longer than the 60 seconds for which common load balancers keep an idle connection.
     #[arg(long, env, default_value_t = 75, value_parser = clap::value_parser!(u64).range(1..))]
+    pub idle_timeout: u64,
+
+    /// Seconds in which the headers of a request have to arrive once they began, and in which TLS is agreed on
+    #[arg(long, env, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub header_timeout: u64,
 
     /// Seconds in which the body of a request has to arrive; later ones are refused with 408
@@ -227,7 +255,8 @@ impl Default for ConnectionLimits {
         Self {
             max_connections: 16_384,
             max_header_bytes: 32_768,
-            header_timeout: 75,
+            idle_timeout: 75,
+            header_timeout: 20,
             body_timeout: 60,
             write_timeout: 30,
         }

@@ -28,8 +28,8 @@ pub trait Observer: Send + 'static {
     /// A step was answered.
     fn on_step(&mut self, step: &StepSummary);
 
-    /// The shards are lost; they are waited for.
-    fn on_lost(&mut self) {}
+    /// The shards are lost, with the step that they were to answer next if there was one; they are waited for.
+    fn on_lost(&mut self, _unanswered: Option<StepSize>) {}
 
     /// They are back.
     fn on_reconnected(&mut self) {}
@@ -250,7 +250,8 @@ impl EngineLoop {
     fn lose_shards(&mut self, error: &EngineError) {
         warn!(reason = %error, "the shards are lost; waiting for them");
         self.status.send_replace(EngineStatus::Restarting(error.to_string()));
-        self.observer.on_lost();
+        let unanswered = (self.in_flight > 0).then(|| self.scheduler.next_answered());
+        self.observer.on_lost(unanswered);
         self.link.go_down();
         self.in_flight = 0;
         let given_up = self.scheduler.on_engine_lost();

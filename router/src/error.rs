@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use crate::rate_limit::Counted;
 use crate::scheduler::{Failure, Refused};
 
 /// Why a request was not answered as asked. Messages name the parameter, the value and the limit; none carries a path,
@@ -52,6 +53,19 @@ pub enum Error {
     /// The scheduler has no room.
     #[error("{}", describe_refusal(.0))]
     Refused(#[from] Refused),
+    /// An API key has used what it may use.
+    #[error(
+        "Rate limit reached: {limit} {} per minute for this API key. Try again in {retry_after_s} s",
+        counted.name()
+    )]
+    RateLimited {
+        /// Of what there was too much.
+        counted: Counted,
+        /// How much there may be in a minute.
+        limit: u32,
+        /// When there will be enough, in seconds.
+        retry_after_s: u64,
+    },
     /// Too many prompts wait for a tokenizer thread.
     #[error("Model is overloaded: {limit} prompts already wait to be tokenized (--validation-workers)")]
     TokenizerBusy {
@@ -167,6 +181,7 @@ impl Error {
             )
             | Self::Failed(Failure::QueueDeadline { .. })
             | Self::GrammarsBusy { .. }
+            | Self::RateLimited { .. }
             | Self::TokenizerBusy { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Refused(Refused::ShuttingDown)
             | Self::Failed(Failure::ShuttingDown)
@@ -214,6 +229,7 @@ impl Error {
             | Self::Failed(Failure::QueueDeadline { .. })
             | Self::GrammarsBusy { .. }
             | Self::TokenizerBusy { .. } => "overloaded",
+            Self::RateLimited { .. } => "rate_limit_exceeded",
             Self::Refused(Refused::ShuttingDown) | Self::Failed(Failure::ShuttingDown) => "shutting_down",
             Self::Failed(
                 Failure::Request(_)
@@ -313,6 +329,13 @@ impl Error {
         }
     }
 
+    fn retry_after_s(&self) -> u64 {
+        match self {
+            Self::RateLimited { retry_after_s, .. } => *retry_after_s,
+            _ => 1,
+        }
+    }
+
     fn is_worth_retrying(&self) -> bool {
         matches!(self.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
     }
@@ -327,7 +350,7 @@ impl IntoResponse for Error {
         }
         let mut response = (self.status(), Json(self.native_body())).into_response();
         if self.is_worth_retrying() {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(self.retry_after_s()));
         }
         if let Self::Unauthorized { has_key } = self {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge(has_key));

@@ -8,6 +8,7 @@ use crate::app::AppState;
 use crate::chat::{Conversation, EncodedChat, Message};
 use crate::error::Error;
 use crate::generation::EngineStatus;
+use crate::rate_limit::Counted;
 use crate::reply::{Constraint, ReplyFormat};
 use crate::scheduler::{Failure, Grammar, Refused};
 use crate::text_stream::{Generated, TextStream, TextStreamContext};
@@ -53,6 +54,7 @@ impl AppState {
         let dialect = parameters.dialect;
         let grammar = parameters.grammar.take();
         // Adapters are models by another name, and there are none beside the served one.
+        let key = parameters.hints.caller.key;
         self.check_model(parameters.adapter_id.take().as_deref())?;
         if let Some(defaults) = &self.engine.facts().generation_defaults {
             parameters = parameters.with_defaults(defaults);
@@ -63,6 +65,7 @@ impl AppState {
         if let Some(grammar) = self.checked_grammar(encoded.constraint).await? {
             request = request.constrained(grammar, dialect)?;
         }
+        self.charge(key, Counted::Tokens, request.num_tokens())?;
         let validation = started.elapsed();
         self.metrics.record_valid(validation, request.prompt.len(), request.max_new_tokens);
         Ok(Prepared { request, dialect, reply: encoded.reply, validation })

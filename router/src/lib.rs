@@ -5,7 +5,7 @@
 //!
 //! - [`config`]: everything that can be set, parsed once and passed down
 //! - [`http_server`]: connections and their limits
-//! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`cors`] for origins, [`body`] reads what comes in, [`caller`] whose it is, [`answer_stream`] and [`sse`] stream what goes out
+//! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`rate_limit`] counts what they use, [`cors`] for origins, [`body`] reads what comes in, [`caller`] whose it is, [`answer_stream`] and [`sse`] stream what goes out
 //! - [`grpc`]: the same service for internal clients
 //! - [`tgi`], [`openai`], [`anthropic`], [`responses`], [`logprobs`], [`response_headers`]: the words of the families of clients
 //! - [`assistant`]: what the assistant says, in OpenAI's words
@@ -22,7 +22,7 @@
 //! - [`scheduler`]: the pure state machine that owns requests, slots and KV blocks
 //! - [`engine_loop`]: the thin task around the scheduler
 //! - [`engine`]: the seam to the shards, and the gRPC client behind it
-//! - [`metrics`], [`shutdown`], [`supervised`]: what an operator sees, how serving ends, what the launcher is told
+//! - [`metrics`], [`shutdown`], [`supervised`], `live_state`: what an operator sees, how serving ends, what the launcher is told
 
 pub mod answer_stream;
 pub mod anthropic;
@@ -46,11 +46,13 @@ pub mod grpc;
 pub mod http_server;
 pub mod inference;
 pub mod limits;
+mod live_state;
 pub mod logprobs;
 pub mod metrics;
 pub mod openai;
 pub mod openapi;
 pub mod python_json;
+pub mod rate_limit;
 pub mod reply;
 pub mod response_headers;
 pub mod responses;
@@ -100,6 +102,8 @@ pub enum ServeError {
     #[error(transparent)]
     Cors(#[from] cors::CorsError),
     #[error(transparent)]
+    Tls(#[from] http_server::tls::TlsError),
+    #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     #[error(transparent)]
     ChatFormat(#[from] ChatFormatError),
@@ -127,6 +131,7 @@ pub struct Listeners {
 
 /// Serves until the shutdown is complete. The shards must be up.
 pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdown) -> Result<(), ServeError> {
+    let tls = config.options.tls_files().map(|files| files.acceptor()).transpose()?;
     let state = build(&config, &shutdown).await?;
     if config.supervised {
         tokio::spawn(supervised::report(state.engine.clone()));
@@ -139,9 +144,11 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
         reason
     };
     let (metrics, limits) = (state.metrics.clone(), config.options.limits.connections.clone());
+    let server = HttpServer::new(app::app(state.clone()), limits.clone(), shutdown.clone()).with_tls(tls);
+    tokio::spawn(live_state::tell_on_signal(state.clone(), server.connections()));
     let serving = async {
         tokio::select! {
-            served = serve_all(state, limits, listeners) => served,
+            served = serve_all(state, server, limits, listeners) => served,
             () = keep_up(metrics) => Ok(()),
         }
     };
@@ -158,13 +165,12 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
 /// HTTP, and gRPC beside it if there is a listener.
 async fn serve_all(
     state: AppState,
+    server: HttpServer,
     limits: ConnectionLimits,
     listeners: Listeners,
 ) -> Result<(), ServeError> {
-    let shutdown = state.shutdown.clone();
-    let grpc = listeners.grpc.map(|listener| Box::pin(grpc::serve(state.clone(), limits.clone(), listener)));
-    let http = HttpServer::new(app::app(state), limits, shutdown).serve(listeners.http);
-    let http = async { http.await.map_err(ServeError::from) };
+    let grpc = listeners.grpc.map(|listener| Box::pin(grpc::serve(state, limits, listener)));
+    let http = async { server.serve(listeners.http).await.map_err(ServeError::from) };
     match grpc {
         Some(grpc) => try_join(http, async { grpc.await.map_err(ServeError::from) }).await.map(drop),
         None => http.await,

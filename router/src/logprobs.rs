@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::assistant::{AssistantWriter, Delta};
 use crate::detokenizer::Vocabulary;
 use crate::text_stream::TextToken;
+use crate::tokenizer::Tokenizer;
 
 /// `logprobs` of a chat choice.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
@@ -15,8 +17,9 @@ pub struct ChatLogprobs {
     content: Vec<ChatTokenLogprob>,
 }
 
+/// Of one token, with the most likely ones in its place.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-struct ChatTokenLogprob {
+pub struct ChatTokenLogprob {
     #[serde(flatten)]
     token: TokenLogprob,
     top_logprobs: Vec<TokenLogprob>,
@@ -38,6 +41,35 @@ impl ChatLogprobs {
         let top_logprobs = token.top.iter().map(|top| word(vocabulary, top.id, top.logprob)).collect();
         self.content
             .push(ChatTokenLogprob { token: word(vocabulary, token.id, token.logprob), top_logprobs });
+    }
+}
+
+/// Log probabilities of the tokens that are the text of an answer, as it grows: not of its reasoning, not of its calls.
+pub struct TextLogprobs {
+    tokenizer: Tokenizer,
+    /// Of tokens that have said nothing yet.
+    pending: ChatLogprobs,
+}
+
+impl TextLogprobs {
+    /// At the start of an answer.
+    pub fn new(tokenizer: Tokenizer) -> Self {
+        Self { tokenizer, pending: ChatLogprobs::default() }
+    }
+
+    /// Of the text that the answer says with this token.
+    pub fn next(&mut self, token: &TextToken, delta: &Delta) -> Vec<ChatTokenLogprob> {
+        self.pending.push(self.tokenizer.vocabulary(), token);
+        let says_text = delta.content.as_ref().is_some_and(|text| !text.is_empty());
+        match says_text || !delta.is_empty() {
+            true => std::mem::take(&mut self.pending.content).into_iter().filter(|_| says_text).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Of the text of a whole answer.
+    pub fn of_whole(mut self, mut writer: AssistantWriter, tokens: &[TextToken]) -> Vec<ChatTokenLogprob> {
+        tokens.iter().flat_map(|token| self.next(token, &writer.delta(&token.delta, false))).collect()
     }
 }
 

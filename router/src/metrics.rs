@@ -17,6 +17,7 @@ use batch::BatchMetrics;
 
 use crate::engine_loop::{Observer, StepSummary};
 use crate::error::Error;
+use crate::scheduler::StepSize;
 
 const METADATA: Metadata<'static> = Metadata::new("penstock", Level::INFO, None);
 
@@ -265,8 +266,11 @@ impl Observer for Metrics {
         metrics.download_duration.record(micros(step.timings.download_us));
     }
 
-    fn on_lost(&mut self) {
+    fn on_lost(&mut self, unanswered: Option<StepSize>) {
         self.0.engine_ready.set(0.0);
+        if let Some(size) = unanswered {
+            self.0.batch.on_failed_step(size);
+        }
     }
 
     fn on_reconnected(&mut self) {
@@ -278,7 +282,7 @@ impl Observer for Metrics {
 
 fn failure_index(error: &Error) -> usize {
     match error.kind() {
-        "overloaded" => 0,
+        "overloaded" | "rate_limit_exceeded" => 0,
         "template_error" => 2,
         "generation" | "healthcheck" | "slow_reader" => 3,
         "incomplete_generation" | "internal" => 4,

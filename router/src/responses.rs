@@ -13,6 +13,9 @@ pub use self::stream::ResponsesEncoder;
 use crate::error::Error;
 use crate::openai::ChatRequest;
 
+/// What `include` may hold.
+const LOGPROBS: &str = "message.output_text.logprobs";
+
 /// The body of `/v1/responses`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[expect(missing_docs, reason = "the names are the documentation of the API")]
@@ -109,6 +112,7 @@ impl ResponsesRequest {
             max_output_tokens: self.max_output_tokens,
             temperature: self.temperature.unwrap_or(1.0),
             top_p: self.top_p.unwrap_or(1.0),
+            top_logprobs: self.top_logprobs.unwrap_or(0),
             text: json!({ "format": format.unwrap_or_else(|| json!({ "type": "text" })) }),
             metadata: self.metadata.clone().unwrap_or_default(),
             tools: self.tools.clone().unwrap_or_default(),
@@ -117,9 +121,16 @@ impl ResponsesRequest {
         }
     }
 
+    /// Whether log probabilities are wanted.
+    pub fn wants_logprobs(&self) -> bool {
+        self.top_logprobs.is_some_and(|count| count > 0)
+            || self.include.iter().flatten().any(|name| name == LOGPROBS)
+    }
+
     /// The same request in the words of chat completions.
     pub fn into_chat(self) -> Result<ChatRequest, Error> {
         self.refuse_what_is_not_built()?;
+        let logprobs = self.wants_logprobs();
         let mut messages: Vec<Value> =
             self.instructions.iter().map(|text| json!({ "role": "system", "content": text })).collect();
         match self.input {
@@ -141,6 +152,8 @@ impl ResponsesRequest {
             "max_tokens": self.max_output_tokens,
             "temperature": self.temperature,
             "top_p": self.top_p,
+            "logprobs": logprobs,
+            "top_logprobs": self.top_logprobs,
             "stream": self.stream,
             "response_format": self.text.and_then(|text| text.format).map(response_format),
         });
@@ -161,8 +174,7 @@ impl ResponsesRequest {
                     .any(|tool| tool.get("type").is_none_or(|kind| kind != "function")),
             ),
             ("max_tool_calls", self.max_tool_calls.is_some()),
-            ("top_logprobs", self.top_logprobs.is_some_and(|count| count > 0)),
-            ("include", self.include.as_ref().is_some_and(|names| !names.is_empty())),
+            ("include", self.include.iter().flatten().any(|name| name != LOGPROBS)),
             ("truncation", self.truncation.as_ref().is_some_and(|how| how != "disabled")),
         ];
         match refused.into_iter().find(|(_, is_asked_for)| *is_asked_for) {

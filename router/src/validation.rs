@@ -2,11 +2,13 @@
 //! first [`check`], then, when the prompt is tokens, [`Checked::fit`].
 
 mod defaults;
+mod dialect;
 mod sampling;
 mod scheduling;
 
 use std::sync::Arc;
 
+pub use dialect::Dialect;
 use scheduling::Scheduling;
 pub use scheduling::SchedulingHints;
 
@@ -15,46 +17,6 @@ use crate::limits::RequestLimits;
 use crate::scheduler::{Grammar, NewRequest, SamplingParams};
 
 const MAX_STOP_BYTES: usize = 4096;
-
-/// Whose words the client speaks; messages name parameters as it wrote them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Dialect {
-    /// `/generate` and its kin.
-    #[default]
-    Native,
-    /// `/v1/completions`.
-    Completions,
-    /// `/v1/chat/completions`.
-    Chat,
-    /// `/v1/messages`.
-    Messages,
-    /// `/v1/responses`.
-    Responses,
-    /// The gRPC API.
-    Grpc,
-}
-
-impl Dialect {
-    /// A parameter's name in this dialect, from its native one.
-    pub fn name(self, native: &'static str) -> &'static str {
-        match (self, native) {
-            (Self::Native, name) => name,
-            (Self::Completions | Self::Chat, "grammar") => "response_format",
-            (Self::Responses, "grammar") => "text.format",
-            (Self::Completions | Self::Grpc, "inputs") => "prompt",
-            (Self::Chat | Self::Messages, "inputs") => "messages",
-            (Self::Responses, "inputs") => "input",
-            (Self::Responses, "max_new_tokens") => "max_output_tokens",
-            (Self::Messages, "stop") => "stop_sequences",
-            (_, "max_new_tokens") => "max_tokens",
-            (_, "min_new_tokens") => "min_tokens",
-            (Self::Chat | Self::Grpc, "best_of") => "n",
-            (Self::Chat | Self::Grpc, "top_n_tokens") => "top_logprobs",
-            (Self::Completions, "top_n_tokens") => "logprobs",
-            (_, name) => name,
-        }
-    }
-}
 
 /// What a request may ask for, unchecked, under TGI's names.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -120,6 +82,11 @@ pub struct ValidRequest {
 }
 
 impl ValidRequest {
+    /// The most tokens that it may take, as rate limits count them.
+    pub fn num_tokens(&self) -> u64 {
+        self.prompt.len() as u64 + u64::from(self.best_of) * u64::from(self.max_new_tokens)
+    }
+
     /// The same with its output constrained. A grammar ends with the model's end of sequence, so it must be possible.
     pub fn constrained(self, grammar: Grammar, dialect: Dialect) -> Result<Self, Error> {
         let refuse = |name: &'static str| {

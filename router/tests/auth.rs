@@ -123,3 +123,56 @@ async fn a_key_is_taken_from_either_header_and_names_the_tenant() {
         assert_eq!(answer.status, StatusCode::OK);
     }
 }
+
+fn limited(line: &str) -> Server {
+    let mut server = Server::start();
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), format!("{line}\nfree\n")).expect("written");
+    server.state.api_keys = ApiKeys::load(&[], Some(file.path())).expect("keys");
+    server
+}
+
+#[tokio::test]
+async fn a_key_may_send_so_many_requests_and_no_more() {
+    let server = limited("limited requests-per-minute=2");
+    let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 1}});
+    let send = |key: &str| server.send(with(post("/v1/completions", &body), header::AUTHORIZATION, key));
+    for remaining in ["1", "0"] {
+        let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 1}});
+        let answer =
+            server.send(with(post("/generate", &body), header::AUTHORIZATION, "Bearer limited")).await;
+        assert_eq!(answer.status, StatusCode::OK);
+        assert_eq!(answer.headers["x-ratelimit-limit-requests"], "2");
+        assert_eq!(answer.headers["x-ratelimit-remaining-requests"], remaining);
+    }
+    let refused = send("Bearer limited").await;
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.headers["x-ratelimit-remaining-requests"], "0");
+    let wait: u64 = refused.headers["retry-after"].to_str().expect("text").parse().expect("seconds");
+    assert!((29..=30).contains(&wait), "{wait}");
+    assert_eq!(refused.json()["error"]["type"], "rate_limit_error");
+    assert_eq!(refused.json()["error"]["code"], "rate_limit_exceeded");
+    // Others, and routes that do no work, are not counted.
+    let free = server.send(with(post("/generate", &body), header::AUTHORIZATION, "Bearer free")).await;
+    assert_eq!(free.status, StatusCode::OK);
+    assert!(free.headers.get("x-ratelimit-limit-requests").is_none());
+    let info = with(ask(Method::GET, "/info"), header::AUTHORIZATION, "Bearer limited");
+    assert_eq!(server.send(info).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_key_may_use_so_many_tokens_and_no_more() {
+    // One of the prompt and three of the output.
+    let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 3}});
+    for (tokens, num_accepted) in [(7, 1), (8, 2), (9, 2)] {
+        let server = limited(&format!("limited tokens-per-minute={tokens}"));
+        for number in 0..3 {
+            let answer =
+                server.send(with(post("/generate", &body), header::AUTHORIZATION, "Bearer limited")).await;
+            let expected = if number < num_accepted { 200 } else { 429 };
+            assert_eq!(answer.status, expected, "{number} of {tokens}");
+            assert_eq!(answer.headers["x-ratelimit-limit-tokens"], tokens.to_string());
+            assert_eq!(answer.headers.contains_key("retry-after"), expected == 429);
+        }
+    }
+}

@@ -7,24 +7,13 @@ mod support;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use penstock_router::app::app;
 use penstock_router::config::ConnectionLimits;
-use penstock_router::http_server::{HttpServer, bind};
 use serde_json::json;
 use support::fake_engine::FakeEngine;
+use support::listening::serve;
 use support::server::{Server, facts, limits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-
-/// A router on a port of its own.
-fn serve(server: &Server, limits: ConnectionLimits) -> SocketAddr {
-    let socket = bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let listener = socket.listen(64).unwrap();
-    let address = listener.local_addr().unwrap();
-    let http = HttpServer::new(app(server.state.clone()), limits, server.state.shutdown.clone());
-    tokio::spawn(http.serve(listener));
-    address
-}
 
 async fn status_of(stream: &mut TcpStream) -> u16 {
     let mut start = [0; 12];
@@ -91,7 +80,7 @@ async fn so_many_bytes_of_headers_and_no_more() {
 }
 
 #[tokio::test]
-async fn headers_that_do_not_come_in_time_are_not_waited_for() {
+async fn headers_that_began_but_do_not_end_in_time_are_not_waited_for() {
     let server = Server::start();
     let address = serve(&server, ConnectionLimits { header_timeout: 1, ..ConnectionLimits::default() });
     let started = Instant::now();
@@ -105,6 +94,34 @@ async fn headers_that_do_not_come_in_time_are_not_waited_for() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(status_of(&mut stream).await, 200);
+}
+
+#[tokio::test]
+async fn a_connection_without_a_request_is_kept_for_the_idle_timeout() {
+    let server = Server::start();
+    let limits = ConnectionLimits { idle_timeout: 2, header_timeout: 1, ..ConnectionLimits::default() };
+    let address = serve(&server, limits);
+    for bytes in [&b""[..], b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n"] {
+        let started = Instant::now();
+        let reply = talk(address, bytes).await;
+        assert_eq!(reply.is_empty(), bytes.is_empty());
+        assert!((1900..4000).contains(&started.elapsed().as_millis()), "{:?}", started.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_its_answer_is_not_idle() {
+    let server = Server::with(FakeEngine::gated(facts()), limits());
+    let limits = ConnectionLimits { idle_timeout: 1, header_timeout: 1, ..ConnectionLimits::default() };
+    let address = serve(&server, limits);
+    let body = json!({"inputs": "abc", "parameters": {"max_new_tokens": 4}}).to_string();
+    let head = "POST /generate HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json";
+    let request = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let answer = tokio::spawn(async move { talk(address, request.as_bytes()).await });
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    server.allow_steps(100);
+    let answer = answer.await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
 #[tokio::test]

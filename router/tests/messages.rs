@@ -70,6 +70,49 @@ async fn a_stream_has_the_events_of_anthropic_in_order() {
     assert_eq!(last["usage"]["output_tokens"], 5);
 }
 
+/// Of a model that may think, and is told by the template whether to.
+const THINKING: &str = "{% for m in messages %}{{ m.content }}{% endfor %}<think>{% if not enable_thinking %}</think>{% endif %}";
+
+#[tokio::test]
+async fn what_a_model_thinks_is_a_block_of_its_own_whole_and_streamed() {
+    let server = Server::start().with_template(THINKING);
+    let thinking = json!({"type": "enabled", "budget_tokens": 4});
+    let text = server.expected_text("hi<think>", 5);
+    let whole = server.post("/v1/messages", ask(json!({"thinking": thinking}))).await.json();
+    assert_eq!(prompt_sent(&server), "hi<think>");
+    assert_eq!(whole["content"][0]["type"], "thinking", "{whole}");
+    let thought = whole["content"][0]["thinking"].as_str().unwrap();
+    assert_eq!(thought.trim(), text.trim());
+    let streamed = ask(json!({"thinking": {"type": "adaptive"}, "stream": true}));
+    let events = server.post("/v1/messages", streamed).await.named_events();
+    let (_, start) = events.iter().find(|(name, _)| name == "content_block_start").expect("a block");
+    assert_eq!(start["content_block"], json!({"type": "thinking", "thinking": "", "signature": ""}));
+    let deltas = events.iter().filter(|(name, _)| name == "content_block_delta");
+    let pieces: String = deltas.map(|(_, data)| data["delta"]["thinking"].as_str().unwrap()).collect();
+    assert_eq!(pieces, thought);
+    let silent = server.post("/v1/messages", ask(json!({"thinking": {"type": "disabled"}}))).await.json();
+    assert_eq!(prompt_sent(&server), "hi<think></think>");
+    assert_eq!(silent["content"][0]["type"], "text", "{silent}");
+}
+
+#[tokio::test]
+async fn a_wrong_wish_to_think_is_refused_with_its_limit() {
+    let server = Server::start().with_template(THINKING);
+    for (thinking, message) in [
+        (json!({"type": "enabled", "budget_tokens": 5}), "must be > 0 and < `max_tokens` (5). Given: 5"),
+        (json!({"type": "enabled", "budget_tokens": 0}), "Given: 0"),
+        (
+            json!({"type": "always"}),
+            "`thinking.type` must be enabled, adaptive or disabled. Given: \"always\"",
+        ),
+    ] {
+        let refused = server.post("/v1/messages", ask(json!({"thinking": thinking}))).await;
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
+        let text = refused.json()["error"]["message"].to_string().replace("\\\"", "\"");
+        assert!(text.contains(message), "{text}");
+    }
+}
+
 #[tokio::test]
 async fn the_stop_sequence_that_matched_is_named() {
     let server = Server::start();
@@ -122,7 +165,7 @@ async fn errors_have_the_shape_of_anthropic() {
     assert!(
         refused(json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}))
             .await
-            .contains("`thinking` is not supported")
+            .contains("`thinking` needs a model whose chat template knows reasoning")
     );
     assert!(refused(json!({"mcp_servers": [{}]})).await.contains("`mcp_servers` is not supported"));
     let image = json!([{"role": "user", "content": [{"type": "image", "source": {}}]}]);

@@ -99,7 +99,6 @@ async fn what_needs_a_memory_or_is_not_built_is_refused_by_name() {
         ("conversation", json!("conv_1")),
         ("background", json!(true)),
         ("prompt", json!({"id": "p"})),
-        ("top_logprobs", json!(3)),
         ("include", json!(["file_search_call.results"])),
         ("truncation", json!("auto")),
         ("max_tool_calls", json!(1)),
@@ -114,6 +113,39 @@ async fn what_needs_a_memory_or_is_not_built_is_refused_by_name() {
         "reasoning": {"effort": null}, "tools": [], "tool_choice": "auto", "include": [], "store": true,
         "previous_response_id": null});
     assert_eq!(server.post("/v1/responses", harmless).await.status, StatusCode::OK);
+}
+
+/// The texts of tokens and how many others are told in the place of each.
+fn tokens_of(logprobs: &Value) -> (String, Vec<usize>) {
+    let list = logprobs.as_array().expect("a list");
+    assert!(list.iter().all(|token| token["logprob"] == -0.5 && token["bytes"].is_array()), "{list:?}");
+    let top = list.iter().map(|token| token["top_logprobs"].as_array().expect("a list").len());
+    (list.iter().map(|token| token["token"].as_str().expect("a text")).collect(), top.collect())
+}
+
+#[tokio::test]
+async fn logprobs_come_with_the_text_whole_and_streamed() {
+    let server = Server::start();
+    let include = json!(["message.output_text.logprobs"]);
+    let mut body = json!({"input": "hi", "max_output_tokens": 5, "temperature": 0, "include": include});
+    let text = |answer: &Value| answer["output"][0]["content"][0].clone();
+    let plain = server.post("/v1/responses", body.clone()).await.json();
+    let (_, top) = tokens_of(&text(&plain)["logprobs"]);
+    assert_eq!(top, [0; 5]);
+    body["top_logprobs"] = 2.into();
+    let whole = server.post("/v1/responses", body.clone()).await.json();
+    assert_eq!(tokens_of(&text(&whole)["logprobs"]).1, [2; 5]);
+    assert_eq!(whole["top_logprobs"], 2);
+    body["stream"] = true.into();
+    let events = server.post("/v1/responses", body.clone()).await.named_events();
+    let deltas = events.iter().filter(|(name, _)| name == "response.output_text.delta");
+    let pieces: Vec<Value> =
+        deltas.flat_map(|(_, data)| data["logprobs"].as_array().expect("a list").clone()).collect();
+    assert_eq!(Value::from(pieces), text(&whole)["logprobs"]);
+    assert_eq!(text(&events.last().unwrap().1["response"])["logprobs"], text(&whole)["logprobs"]);
+    body["top_logprobs"] = 6.into();
+    let refused = server.post("/v1/responses", body).await.json();
+    assert_eq!(refused["error"]["param"], "top_logprobs");
 }
 
 #[tokio::test]

@@ -16,8 +16,10 @@ from types import TracebackType
 from typing import Any, Self
 
 _COMMAND = Path(sys.executable).parent / "launcher"
-_SERVING = re.compile(r"Serving .* on http://([\d.]+):(\d+)")
+_SERVING = re.compile(r"Serving .* on https?://([\d.]+):(\d+)")
 _START_TIMEOUT_S = 90.0
+# `make test-gpu` runs the same tests there.
+_DEVICE = os.environ.get("PENSTOCK_TEST_DEVICE", "cpu")
 
 
 class Launched:
@@ -28,7 +30,7 @@ class Launched:
         self.tmp = tmp
         self.stderr = ""
         self.address: tuple[str, int] | None = None
-        command = [*under, str(_COMMAND), "--port=0", "--device=cpu", *flags]
+        command = [*under, str(_COMMAND), "--port=0", f"--device={_DEVICE}", *flags]
         environment = {**os.environ, "TMPDIR": str(tmp), "HF_HUB_OFFLINE": "1", "HOSTNAME": "some-machine"}
         self.process = subprocess.Popen(
             command, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -66,7 +66,7 @@ impl Accepting {
     fn connection(&self, stream: TcpStream, place: OwnedSemaphorePermit) -> Connection {
         // Tokens are small and must not wait for each other. A socket that cannot be told so still works.
         let _ = stream.set_nodelay(true);
-        Connection { stream: TimedStream::new(stream, self.write_timeout), _place: place }
+        Connection { stream: TimedStream::for_writes(stream, self.write_timeout), _place: place }
     }
 }
 

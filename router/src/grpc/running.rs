@@ -31,7 +31,7 @@ pub struct RunningRequest {
 impl Running {
     /// `None` if the caller has one of this id already.
     pub fn start(&self, caller: &Caller, id: &str) -> Option<RunningRequest> {
-        let id = (Arc::clone(&caller.0), id.to_owned());
+        let id = (Arc::clone(&caller.tenant), id.to_owned());
         let aborted = CancellationToken::new();
         match self.ids().entry(id.clone()) {
             Entry::Occupied(_) => return None,
@@ -42,7 +42,7 @@ impl Running {
 
     /// Whether there was one to abort.
     pub fn abort(&self, caller: &Caller, id: &str) -> bool {
-        let id = (Arc::clone(&caller.0), id.to_owned());
+        let id = (Arc::clone(&caller.tenant), id.to_owned());
         self.ids().get(&id).map(CancellationToken::cancel).is_some()
     }
 
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     fn caller(name: &str) -> Caller {
-        Caller(name.into())
+        Caller { tenant: name.into(), key: None }
     }
 
     #[test]

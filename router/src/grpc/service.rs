@@ -15,6 +15,7 @@ use crate::caller::Caller;
 use crate::error::Error;
 use crate::inference::Prepared;
 use crate::metrics::RequestGuard;
+use crate::rate_limit::Counted;
 use crate::scheduler::Refused;
 use crate::text_stream::TextStream;
 
@@ -71,7 +72,7 @@ impl Inference for Service {
 
 impl Service {
     fn caller<T>(&self, request: &Request<T>) -> Caller {
-        self.app.callers.of(request.metadata().as_ref())
+        Caller::of(&self.app, request.metadata().as_ref())
     }
 
     async fn messages(
@@ -99,6 +100,7 @@ impl Service {
         if self.app.shutdown.is_draining() {
             return Err(Error::Refused(Refused::ShuttingDown));
         }
+        self.app.charge(caller.key, Counted::Requests, 1)?;
         let prompt = requests::prompt(request.prompt.take())?;
         let parameters = requests::parameters(request, caller)?;
         self.app.begin(prompt, parameters, guard.started()).await

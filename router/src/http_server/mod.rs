@@ -4,7 +4,10 @@
 //! While it drains, connections that are there finish their request and close; new ones get one answer, which tells
 //! them that the server is going (or how it is), until the last old one is done.
 
+mod connection;
+mod in_flight;
 mod timed_stream;
+pub mod tls;
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,22 +15,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::config::ConnectionLimits;
 use crate::shutdown::Shutdown;
+use connection::Connection;
+use in_flight::{Counted, InFlight};
 pub(crate) use timed_stream::TimedStream;
 
 /// Bytes that the system buffers for a client; its default grows to megabytes for one that does not read.
 const SEND_BUFFER_BYTES: u32 = 64 << 10;
-/// Bytes of answers that are put together before the system takes them; the smallest that hyper allows is 8 KiB.
-const WRITE_BUFFER_BYTES: usize = 32 << 10;
 /// After an error like "too many open files" the next attempt would fail, too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
@@ -44,11 +45,31 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
+/// How many connections are open. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct OpenConnections {
+    places: Arc<Semaphore>,
+    max: usize,
+}
+
+impl OpenConnections {
+    /// Now.
+    pub fn count(&self) -> usize {
+        self.max.saturating_sub(self.places.available_permits())
+    }
+
+    /// At most.
+    pub fn max(&self) -> usize {
+        self.max
+    }
+}
+
 /// A service on its connections.
 pub struct HttpServer {
     service: Router,
     limits: ConnectionLimits,
     shutdown: Shutdown,
+    tls: Option<TlsAcceptor>,
     places: Arc<Semaphore>,
 }
 
@@ -56,7 +77,17 @@ impl HttpServer {
     /// Nothing happens before [`HttpServer::serve`].
     pub fn new(service: Router, limits: ConnectionLimits, shutdown: Shutdown) -> Self {
         let places = Arc::new(Semaphore::new(limits.max_connections as usize));
-        Self { service, limits, shutdown, places }
+        Self { service, limits, shutdown, tls: None, places }
+    }
+
+    /// To be looked at while it serves.
+    pub fn connections(&self) -> OpenConnections {
+        OpenConnections { places: Arc::clone(&self.places), max: self.limits.max_connections as usize }
+    }
+
+    /// With an acceptor, all connections are encrypted.
+    pub fn with_tls(self, tls: Option<TlsAcceptor>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Serves until the shutdown is complete.
@@ -94,7 +125,7 @@ impl HttpServer {
         let _ = stream.set_nodelay(true);
         // One that comes now is told how it is, and is not waited for.
         let is_late = self.shutdown.is_draining();
-        let connection = self.connection(stream, place, !is_late);
+        let connection = self.connection(!is_late).run(stream, self.tls.clone(), place);
         if is_late {
             tokio::spawn(connection);
         } else {
@@ -102,44 +133,16 @@ impl HttpServer {
         }
     }
 
-    fn connection(
-        &self,
-        stream: TcpStream,
-        place: OwnedSemaphorePermit,
-        keep_alive: bool,
-    ) -> impl Future<Output = ()> + Send + use<> {
-        let write_timeout = Duration::from_secs(self.limits.write_timeout);
-        let io = TokioIo::new(TimedStream::new(stream, write_timeout));
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .keep_alive(keep_alive)
-            .header_read_timeout(Duration::from_secs(self.limits.header_timeout))
-            .max_header_size(self.limits.max_header_bytes)
-            .max_buf_size(self.limits.max_header_bytes.max(WRITE_BUFFER_BYTES))
-            .serve_connection(io, TowerToHyperService::new(self.service.clone()));
-        let shutdown = self.shutdown.clone();
-        async move {
-            let _place = place;
-            tokio::pin!(connection);
-            let ended = tokio::select! {
-                ended = &mut connection => ended,
-                () = draining(&shutdown, keep_alive) => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            };
-            if let Err(error) = ended {
-                debug!(%error, "a connection ended early");
-            }
+    fn connection(&self, keep_alive: bool) -> Connection {
+        let in_flight = InFlight::default();
+        let service = Counted { service: self.service.clone(), in_flight: in_flight.clone() };
+        Connection {
+            service,
+            in_flight,
+            limits: self.limits.clone(),
+            shutdown: self.shutdown.clone(),
+            keep_alive,
         }
-    }
-}
-
-/// Waits until those who keep their connection have to give it up.
-async fn draining(shutdown: &Shutdown, keep_alive: bool) {
-    match keep_alive {
-        true => shutdown.draining().await,
-        false => std::future::pending().await,
     }
 }
 

@@ -7,7 +7,7 @@ use metrics::{Counter, Gauge, Histogram};
 
 use super::Names;
 use crate::engine_loop::StepSummary;
-use crate::scheduler::StepTimings;
+use crate::scheduler::{StepSize, StepTimings};
 
 const METHODS: [&str; 2] = ["prefill", "decode"];
 /// In TGI, why a batch was joined by new requests. Here they may join at any step, in chunks.
@@ -26,8 +26,8 @@ pub(super) struct BatchMetrics {
 struct MethodMetrics {
     count: Counter,
     success: Counter,
-    /// Registered, so that dashboards find it: a step that fails ends the shards, and is not answered.
-    _failure: Counter,
+    /// A step that fails ends the shards, and is not answered.
+    failure: Counter,
     inference: Histogram,
     forward: Histogram,
     decode: Histogram,
@@ -61,6 +61,16 @@ impl BatchMetrics {
         }
     }
 
+    /// A step will not be answered.
+    pub(super) fn on_failed_step(&self, size: StepSize) {
+        self.method(size).count.increment(1);
+        self.method(size).failure.increment(1);
+    }
+
+    fn method(&self, size: StepSize) -> &MethodMetrics {
+        &self.methods[usize::from(!is_prefill(size))]
+    }
+
     /// A step was answered.
     pub(super) fn on_step(&self, step: &StepSummary) {
         let (size, load) = (step.size, &step.load);
@@ -71,13 +81,17 @@ impl BatchMetrics {
             return;
         }
         self.next_size.record(size.sequences as f64);
-        let is_prefill = size.positions > size.sequences as u64;
-        self.methods[usize::from(!is_prefill)].record(step.timings);
+        let is_prefill = is_prefill(size);
+        self.method(size).record(step.timings);
         if is_prefill && size.sequences > 1 {
             self.joins[0].increment(1);
             self.join_duration.record(micros(step.timings.upload_us));
         }
     }
+}
+
+fn is_prefill(size: StepSize) -> bool {
+    size.positions > size.sequences as u64
 }
 
 impl MethodMetrics {
@@ -91,7 +105,7 @@ impl MethodMetrics {
                 "Steps answered by the shards",
                 label,
             ),
-            _failure: names.labelled_counter("tgi_batch_inference_failure", "Steps that failed", label),
+            failure: names.labelled_counter("tgi_batch_inference_failure", "Steps that failed", label),
             inference: histogram("tgi_batch_inference_duration", "A step, seconds"),
             forward: histogram("tgi_batch_forward_duration", "The model in a step, seconds"),
             decode: histogram("tgi_batch_decode_duration", "Choosing and reading tokens in a step, seconds"),
@@ -142,11 +156,15 @@ mod tests {
         for (sequences, positions) in [(1, 50), (3, 52), (3, 3), (3, 3), (0, 0)] {
             metrics.on_step(&step(sequences, positions));
         }
+        metrics.on_lost(Some(StepSize { sequences: 2, positions: 2 }));
+        metrics.on_lost(None);
         let text = metrics.render();
         for line in [
             "tgi_batch_inference_count{method=\"prefill\"} 2",
+            "tgi_batch_inference_count{method=\"decode\"} 3",
             "tgi_batch_inference_success{method=\"decode\"} 2",
-            "tgi_batch_inference_failure{method=\"decode\"} 0",
+            "tgi_batch_inference_failure{method=\"decode\"} 1",
+            "tgi_batch_inference_failure{method=\"prefill\"} 0",
             "tgi_batch_forward_duration_sum{method=\"prefill\"} 0.04",
             "tgi_batch_inference_duration_count{method=\"decode\"} 2",
             "tgi_batch_decode_duration_sum{method=\"decode\"} 0.001",

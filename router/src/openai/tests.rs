@@ -3,6 +3,9 @@
 use serde_json::json;
 
 use super::*;
+use crate::caller::Caller;
+use crate::inference::Prompt;
+use crate::validation::{Dialect, Parameters};
 
 fn chat(mut fields: Value) -> Result<(Prompt, Parameters), Error> {
     fields["messages"] = json!([{"role": "user", "content": "hi"}]);

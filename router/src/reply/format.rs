@@ -116,6 +116,11 @@ impl ReplyStyle {
         }
     }
 
+    /// Whether the template knows reasoning.
+    pub fn reasons(&self) -> bool {
+        self.thinks || self.tools == ToolFormat::Harmony
+    }
+
     /// Id of a marker that is a token of its own.
     pub(super) fn marker_id(&self, marker: &str) -> Option<u32> {
         self.marker_ids.iter().find(|(known, _)| *known == marker).map(|(_, id)| *id)

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::assistant::AssistantMessage;
+use crate::logprobs::ChatTokenLogprob;
 use crate::metrics::SequenceTimes;
 use crate::text_stream::Finish;
 
@@ -16,6 +17,7 @@ pub struct Settings {
     pub max_output_tokens: Option<u64>,
     pub temperature: f64,
     pub top_p: f64,
+    pub top_logprobs: u64,
     pub text: Value,
     pub metadata: Map<String, Value>,
     pub tools: Vec<Map<String, Value>>,
@@ -74,7 +76,7 @@ pub struct ReasoningText {
 pub struct OutputText {
     pub text: String,
     pub annotations: Vec<Value>,
-    pub logprobs: Vec<Value>,
+    pub logprobs: Vec<ChatTokenLogprob>,
 }
 
 /// Tokens counted.
@@ -123,11 +125,16 @@ impl OutputItem {
     }
 
     /// The parts of a whole message, in the order in which models write them.
-    pub fn of_message(message: AssistantMessage, status: &'static str) -> Vec<Self> {
+    pub fn of_message(
+        message: AssistantMessage,
+        logprobs: Vec<ChatTokenLogprob>,
+        status: &'static str,
+    ) -> Vec<Self> {
         let has_calls = !message.tool_calls.is_empty();
         let reasoning = message.reasoning_content.map(Self::reasoning);
         let text = message.content.filter(|text| !text.is_empty() || !has_calls);
-        let text = text.map(|text| Self::message(status, vec![OutputText::new(text)]));
+        let text =
+            text.map(|text| Self::message(status, vec![OutputText { logprobs, ..OutputText::new(text) }]));
         let calls = message.tool_calls.into_iter();
         let calls = calls
             .map(|call| Self::function_call(call.id, call.function.name, call.function.arguments, status));

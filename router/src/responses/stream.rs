@@ -7,6 +7,7 @@ use super::{OutputItem, OutputText, ResponseObject};
 use crate::answer_stream::Encoder;
 use crate::assistant::{AssistantWriter, Delta, ToolCallDelta};
 use crate::error::Error;
+use crate::logprobs::{ChatTokenLogprob, TextLogprobs};
 use crate::sse::Frame;
 use crate::text_stream::{End, TextEvent};
 
@@ -18,12 +19,19 @@ pub struct ResponsesEncoder {
     /// The item that grows; those before it are in the answer.
     open: Option<OutputItem>,
     num_events: u64,
+    /// If they were asked for.
+    logprobs: Option<TextLogprobs>,
 }
 
 impl ResponsesEncoder {
     /// From an answer that has nothing in it yet.
-    pub fn new(answer: ResponseObject, prompt_len: usize, writer: AssistantWriter) -> Self {
-        Self { answer, prompt_len, writer, open: None, num_events: 0 }
+    pub fn new(
+        answer: ResponseObject,
+        prompt_len: usize,
+        writer: AssistantWriter,
+        logprobs: Option<TextLogprobs>,
+    ) -> Self {
+        Self { answer, prompt_len, writer, open: None, num_events: 0, logprobs }
     }
 
     fn frame(&mut self, event: &'static str, mut data: Value) -> Frame {
@@ -54,19 +62,19 @@ impl ResponsesEncoder {
         self.about_item(event, data)
     }
 
-    fn delta(&mut self, delta: Delta) -> Vec<Frame> {
+    fn delta(&mut self, delta: Delta, logprobs: Vec<ChatTokenLogprob>) -> Vec<Frame> {
         let mut frames = Vec::new();
         if let Some(text) = delta.reasoning_content {
             if !matches!(self.open, Some(OutputItem::Reasoning { .. })) {
                 self.open(OutputItem::reasoning(""), &mut frames);
             }
-            frames.push(self.grow("response.reasoning_text.delta", text));
+            frames.push(self.grow("response.reasoning_text.delta", text, Vec::new()));
         }
         if let Some(text) = delta.content.filter(|text| !text.is_empty()) {
             if !matches!(self.open, Some(OutputItem::Message { .. })) {
                 self.open(OutputItem::message("in_progress", Vec::new()), &mut frames);
             }
-            frames.push(self.grow("response.output_text.delta", text));
+            frames.push(self.grow("response.output_text.delta", text, logprobs));
         }
         for call in delta.tool_calls {
             self.call(call, &mut frames);
@@ -80,7 +88,8 @@ impl ResponsesEncoder {
             self.open(OutputItem::function_call(id, name, String::new(), "in_progress"), frames);
         }
         if !call.function.arguments.is_empty() {
-            frames.push(self.grow("response.function_call_arguments.delta", call.function.arguments));
+            let piece = call.function.arguments;
+            frames.push(self.grow("response.function_call_arguments.delta", piece, Vec::new()));
         }
     }
 
@@ -100,7 +109,7 @@ impl ResponsesEncoder {
     }
 
     /// Adds to the open item.
-    fn grow(&mut self, event: &'static str, piece: String) -> Frame {
+    fn grow(&mut self, event: &'static str, piece: String, logprobs: Vec<ChatTokenLogprob>) -> Frame {
         let mut data = json!({ "delta": piece });
         match &mut self.open {
             Some(OutputItem::FunctionCall { arguments, .. }) => {
@@ -108,10 +117,13 @@ impl ResponsesEncoder {
                 return self.about_item(event, data);
             }
             Some(OutputItem::Message { content, .. }) => {
-                data["logprobs"] = json!([]);
-                match content.last_mut() {
-                    Some(text) => text.text.push_str(&piece),
-                    None => content.push(OutputText::new(piece)),
+                data["logprobs"] = json!(logprobs);
+                if content.is_empty() {
+                    content.push(OutputText::new(""));
+                }
+                if let Some(text) = content.last_mut() {
+                    text.text.push_str(&piece);
+                    text.logprobs.extend(logprobs);
                 }
             }
             Some(OutputItem::Reasoning { content, .. }) => {
@@ -137,7 +149,7 @@ impl ResponsesEncoder {
             }
             Some(OutputItem::Message { content, .. }) => {
                 let text = content.into_iter().next().unwrap_or_else(|| OutputText::new(""));
-                let done = json!({ "text": text.text, "logprobs": [] });
+                let done = json!({ "text": text.text, "logprobs": text.logprobs });
                 frames.push(self.about_part("response.output_text.done", done));
                 frames.push(self.about_part("response.content_part.done", json!({ "part": text })));
             }
@@ -170,7 +182,8 @@ impl Encoder for ResponsesEncoder {
     fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<Frame> {
         let TextEvent::Token(token) = event else { return Vec::new() };
         let delta = self.writer.delta(&token.delta, token.end.is_some());
-        let mut frames = self.delta(delta);
+        let logprobs = self.logprobs.as_mut().map(|logprobs| logprobs.next(&token, &delta));
+        let mut frames = self.delta(delta, logprobs.unwrap_or_default());
         frames.extend(token.end.iter().flat_map(|end| self.end(end)));
         frames
     }
@@ -192,7 +205,7 @@ mod tests {
         let request: ResponsesRequest = serde_json::from_value(json!({ "input": "hi" })).unwrap();
         let format = ReplyFormat { tools: Some(ToolFormat::Hermes), ..ReplyFormat::default() };
         let answer = ResponseObject::opening("resp".into(), 1, "m".into(), request.settings());
-        ResponsesEncoder::new(answer, 1, AssistantWriter::new(&format))
+        ResponsesEncoder::new(answer, 1, AssistantWriter::new(&format), None)
     }
 
     #[test]
@@ -204,10 +217,10 @@ mod tests {
             let mut frames = Vec::new();
             for piece in chars.chunks(size) {
                 let delta = encoder.writer.delta(&piece.iter().collect::<String>(), false);
-                frames.extend(encoder.delta(delta));
+                frames.extend(encoder.delta(delta, Vec::new()));
             }
             let delta = encoder.writer.delta("", true);
-            frames.extend(encoder.delta(delta));
+            frames.extend(encoder.delta(delta, Vec::new()));
             encoder.close("completed", &mut frames);
             let events: Vec<Value> =
                 frames.iter().map(|frame| serde_json::from_str(frame.data()).unwrap()).collect();

@@ -24,7 +24,9 @@ pub(super) async fn messages(
 ) -> Result<Response, Error> {
     app.check_model(request.model.as_deref())?;
     let mut guard = app.metrics.start_request();
-    let parts = request.into_chat().and_then(|chat| chat.into_parts(caller));
+    let parts = check_thinking(&app, &request)
+        .and_then(|()| request.into_chat())
+        .and_then(|chat| chat.into_parts(caller));
     let (prompt, parameters) = parts.inspect_err(|error| guard.fail(error))?;
     let parameters = Parameters { dialect: Dialect::Messages, ..parameters };
     if parameters.is_stream {
@@ -33,6 +35,16 @@ pub(super) async fn messages(
     let answer = whole(&app, prompt, parameters, &guard).await;
     guard.finish(&answer);
     answer
+}
+
+/// A model that cannot think must not look as if it had.
+fn check_thinking(app: &AppState, request: &MessagesRequest) -> Result<(), Error> {
+    let reasons = app.chat.as_ref().is_some_and(|chat| chat.reasons());
+    if request.asks_to_think() && !reasons {
+        let message = "`thinking` needs a model whose chat template knows reasoning: this one has none";
+        return Err(Error::invalid("thinking", message));
+    }
+    Ok(())
 }
 
 async fn whole(

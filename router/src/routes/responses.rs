@@ -10,11 +10,12 @@ use crate::body::Body;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::inference::Prompt;
+use crate::logprobs::TextLogprobs;
 use crate::metrics::RequestGuard;
 use crate::response_headers::early;
 use crate::responses::{OutputItem, ResponseObject, ResponsesEncoder, ResponsesRequest, Settings, new_id};
 use crate::sse;
-use crate::text_stream::End;
+use crate::text_stream::{End, Generated};
 use crate::validation::{Dialect, Parameters};
 
 /// `POST /v1/responses`
@@ -26,15 +27,23 @@ pub(super) async fn responses(
     app.check_model(request.model.as_deref())?;
     let mut guard = app.metrics.start_request();
     let answer = opening(&app, request.settings());
+    let logprobs = request.wants_logprobs().then(|| TextLogprobs::new(app.tokenizer.clone()));
     let parts = request.into_chat().and_then(|chat| chat.into_parts(caller));
     let (prompt, parameters) = parts.inspect_err(|error| guard.fail(error))?;
     let parameters = Parameters { dialect: Dialect::Responses, ..parameters };
     if parameters.is_stream {
-        return stream(&app, prompt, parameters, answer, guard).await;
+        return stream(&app, prompt, parameters, Opened { answer, logprobs }, guard).await;
     }
-    let answer = whole(&app, prompt, parameters, answer, &guard).await;
+    let answer = whole(&app, prompt, parameters, Opened { answer, logprobs }, &guard).await;
     guard.finish(&answer);
     answer
+}
+
+/// An answer that has nothing in it yet.
+struct Opened {
+    answer: ResponseObject,
+    /// If they were asked for.
+    logprobs: Option<TextLogprobs>,
 }
 
 fn opening(app: &AppState, settings: Settings) -> ResponseObject {
@@ -45,15 +54,18 @@ async fn whole(
     app: &AppState,
     prompt: Prompt,
     parameters: Parameters,
-    mut answer: ResponseObject,
+    Opened { mut answer, logprobs }: Opened,
     guard: &RequestGuard,
 ) -> Result<Response, Error> {
     let headers = early(&app.compute_type(), prompt.num_chars());
     let prepared = app.prepare(prompt, parameters).await?;
-    let End { finish, text, times, .. } =
-        app.complete(&prepared, guard.started()).await?.pop().ok_or(Error::Incomplete)?.end;
-    let message = AssistantWriter::new(&prepared.reply).message(&text);
-    answer.output = OutputItem::of_message(message, ResponseObject::status_of(finish));
+    let Generated { end, tokens, .. } =
+        app.complete(&prepared, guard.started()).await?.pop().ok_or(Error::Incomplete)?;
+    let End { finish, text, times, .. } = end;
+    let writer = || AssistantWriter::new(&prepared.reply);
+    let logprobs = logprobs.map(|logprobs| logprobs.of_whole(writer(), &tokens)).unwrap_or_default();
+    let status = ResponseObject::status_of(finish);
+    answer.output = OutputItem::of_message(writer().message(&text), logprobs, status);
     answer.finish(finish, prepared.request.prompt.len(), &times);
     Ok((headers, Json(answer)).into_response())
 }
@@ -62,13 +74,13 @@ async fn stream(
     app: &AppState,
     prompt: Prompt,
     parameters: Parameters,
-    answer: ResponseObject,
+    Opened { answer, logprobs }: Opened,
     mut guard: RequestGuard,
 ) -> Result<Response, Error> {
     let headers = early(&app.compute_type(), prompt.num_chars());
     let begun = app.begin(prompt, parameters, guard.started()).await;
     let (prepared, sequences) = begun.inspect_err(|error| guard.fail(error))?;
     let writer = AssistantWriter::new(&prepared.reply);
-    let encoder = ResponsesEncoder::new(answer, prepared.request.prompt.len(), writer);
+    let encoder = ResponsesEncoder::new(answer, prepared.request.prompt.len(), writer, logprobs);
     Ok(sse::respond(sequences, encoder, guard, app.shutdown.clone(), headers))
 }

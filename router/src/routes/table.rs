@@ -17,6 +17,7 @@ use crate::app::{AppState, refuse_while_draining};
 use crate::auth;
 use crate::openai::{ChatRequest, CompletionRequest};
 use crate::openapi::Doc;
+use crate::rate_limit::count_request;
 use crate::responses::{ResponseObject, ResponsesRequest};
 use crate::tgi::{GenerateRequest, GenerateResponse};
 
@@ -74,6 +75,7 @@ impl Route {
     fn guarded(self, state: &AppState) -> MethodRouter<AppState> {
         let mut handler = self.handler;
         if self.is_work {
+            handler = handler.route_layer(from_fn_with_state(state.clone(), count_request));
             handler = handler.route_layer(from_fn_with_state(state.clone(), refuse_while_draining));
         }
         match self.access {
@@ -85,6 +87,11 @@ impl Route {
 
 /// All of them.
 pub fn routes() -> Vec<Route> {
+    [generating(), assistants(), tokens(), about(), pages()].into_iter().flatten().collect()
+}
+
+/// Those of TGI and of the clouds that generate.
+fn generating() -> Vec<Route> {
     vec![
         Route::post("/generate", generate::generate)
             .doc(Doc::new("Generate a text").takes::<GenerateRequest>().gives::<GenerateResponse>())
@@ -119,6 +126,12 @@ pub fn routes() -> Vec<Route> {
                     .gives::<vertex::VertexResponse>(),
             )
             .work(),
+    ]
+}
+
+/// Those of OpenAI and Anthropic.
+fn assistants() -> Vec<Route> {
+    vec![
         Route::post("/v1/chat/completions", chat::chat)
             .doc(
                 Doc::new("Answer a conversation")
@@ -151,6 +164,12 @@ pub fn routes() -> Vec<Route> {
                     .streams(),
             )
             .work(),
+    ]
+}
+
+/// Texts to tokens and back.
+fn tokens() -> Vec<Route> {
+    vec![
         Route::post("/tokenize", tokenize::tokenize)
             .doc(
                 Doc::new("Tokens of a text").takes::<GenerateRequest>().gives_list::<tokenize::SimpleToken>(),
@@ -166,6 +185,12 @@ pub fn routes() -> Vec<Route> {
                     .gives::<tokenize::DetokenizeResponse>(),
             )
             .work(),
+    ]
+}
+
+/// What the server tells of itself.
+fn about() -> Vec<Route> {
+    vec![
         Route::get("/info", info::info).doc(Doc::new("What is served, and its limits").gives::<info::Info>()),
         Route::get("/v1/models", models::list).doc(Doc::new("All models: one").gives::<models::Models>()),
         Route::get("/v1/models/{*id}", models::one).doc(Doc::new("One model").gives::<models::Model>()),
@@ -177,6 +202,12 @@ pub fn routes() -> Vec<Route> {
         Route::get("/health/ready", health::ready).doc(Doc::new("The same")).open(),
         Route::get("/health/live", health::live).doc(Doc::new("Whether the router is there")).open(),
         Route::get("/ping", health::ready).doc(Doc::new("As `/health`")).open(),
+    ]
+}
+
+/// For people with a browser.
+fn pages() -> Vec<Route> {
+    vec![
         Route::get("/", ui::page_or_health)
             .doc(Doc::new("The page for browsers, as `/health` for others").as_media_type("text/html"))
             .open(),

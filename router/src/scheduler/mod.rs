@@ -5,10 +5,12 @@
 //! made before the last is answered, on the assumption that no sequence ends; what a sequence that did end computed
 //! beyond its end is thrown away. docs/scheduling.md has a worked example.
 //!
-//! This file takes events in; `step` makes plans.
+//! This file takes requests in and lets them go; `step` makes plans, `outcome` takes their answers in.
 
 mod block_pool;
+mod config;
 mod lru;
+mod outcome;
 mod plan;
 mod prefix_index;
 mod queue;
@@ -20,9 +22,9 @@ mod trial;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
+pub use config::SchedulerConfig;
 pub use plan::{Admission, BlockId, Outcome, Plan, PromptScores, Sampled, SlotId, Span, StepTimings};
 pub use window::Window;
 
@@ -34,75 +36,11 @@ use block_pool::BlockPool;
 use prefix_index::{BlockKey, KeyMaker};
 use queue::FairQueue;
 use sequence::Sequence;
-use step::MAX_PREEMPTIONS;
 use step_time::{StepCost, StepTimeModel};
-
-use crate::engine::EngineFacts;
 
 /// Plans sent before the oldest must be answered. Two keep the device busy during the round trip; a third would only
 /// make new requests wait longer.
 pub const MAX_PLANS_IN_FLIGHT: usize = 2;
-/// Output tokens after which a tenant's account is brought up to date.
-const CHARGE_EVERY: u64 = 32;
-/// What an output token costs a tenant, in prompt tokens: it takes a step of its own.
-const OUTPUT_COST: u64 = 2;
-/// Weight of the newest output length in the running mean.
-const OUTPUT_LEN_GAIN: f64 = 0.05;
-
-/// What the scheduler may use: the facts of the shards and the limits of the operator, the smaller of each.
-#[derive(Debug, Clone)]
-pub struct SchedulerConfig {
-    /// Rows for running sequences.
-    pub num_slots: u32,
-    /// KV blocks.
-    pub num_blocks: u32,
-    /// Token positions per block.
-    pub block_size: u32,
-    /// Tokens computed per step.
-    pub max_step_tokens: u32,
-    /// Requests waiting and running.
-    pub max_requests: u32,
-    /// Prompt tokens waiting.
-    pub max_queued_tokens: u64,
-    /// Bytes of requests waiting.
-    pub max_queued_bytes: usize,
-    /// How long a step with decodes may take; `None` lets prefill at most double it.
-    pub target_itl: Option<Duration>,
-    /// Whether prefixes are kept and shared.
-    pub prefix_caching: bool,
-    /// Secret of the cache's keys.
-    pub cache_secret: u64,
-    /// Shares of tenants that have not the usual weight of 1.
-    pub tenant_weights: BTreeMap<Arc<str>, u32>,
-    /// Times that a request is computed again because the shards were lost, before it is given up.
-    pub max_replays: u32,
-    /// Ids that end a sequence.
-    pub eos_token_ids: Arc<[u32]>,
-    /// Positions that the widest layer sees; `None` if some layer sees all.
-    pub attention_window: Option<u32>,
-}
-
-impl SchedulerConfig {
-    /// All that the shards offer, and no limits but the number of requests.
-    pub fn new(facts: &EngineFacts, max_requests: u32) -> Self {
-        Self {
-            num_slots: facts.num_slots,
-            num_blocks: facts.num_blocks,
-            block_size: facts.block_size,
-            max_step_tokens: facts.max_step_tokens,
-            max_requests,
-            max_queued_tokens: u64::MAX,
-            max_queued_bytes: usize::MAX,
-            target_itl: None,
-            prefix_caching: true,
-            cache_secret: 0,
-            tenant_weights: BTreeMap::new(),
-            max_replays: u32::MAX,
-            eos_token_ids: facts.eos_token_ids.as_slice().into(),
-            attention_window: facts.attention_window,
-        }
-    }
-}
 
 /// Something a client is told.
 #[derive(Debug, Clone, PartialEq)]
@@ -328,22 +266,6 @@ impl Scheduler {
         events
     }
 
-    /// Takes in the answer to the oldest plan in flight.
-    pub fn on_outcome(&mut self, outcome: Outcome) -> Result<Vec<Event>, Mismatch> {
-        let planned = self.answered(&outcome)?;
-        let micros = outcome.timings.total_us();
-        if micros > 0 && !planned.spans.is_empty() {
-            self.step_times.observe(planned.cost, f64::from(micros));
-        }
-        let mut events = Vec::with_capacity(planned.spans.len());
-        self.take_prompt_scores(&planned, outcome.prompt_scores);
-        self.take_errors(&planned, outcome.errors, &mut events);
-        self.confirm(&planned);
-        self.blocks.on_answered(planned.step);
-        self.take_tokens(&planned, outcome.sampled, &mut events);
-        Ok(events)
-    }
-
     /// How many tokens of a prompt need not be computed if it came now.
     pub fn num_cached_tokens(&self, request: &NewRequest) -> u32 {
         let maker = &self.keys;
@@ -440,121 +362,6 @@ impl Scheduler {
         self.queued_bytes -= request.num_bytes();
         if let Some(timeout) = request.queue_timeout {
             self.deadlines.remove(&(arrived + timeout, id));
-        }
-    }
-
-    /// The plan that `outcome` answers.
-    fn answered(&mut self, outcome: &Outcome) -> Result<InFlight, Mismatch> {
-        let expected = self.in_flight.front().map(|plan| plan.step);
-        let mismatch = |reason| Mismatch { got: outcome.step, expected, reason };
-        if expected != Some(outcome.step) {
-            return Err(mismatch("it is out of order"));
-        }
-        let planned = self.in_flight.pop_front().ok_or(mismatch("nothing is in flight"))?;
-        let failed = |slot: SlotId| outcome.errors.iter().any(|(other, _)| *other == slot);
-        let expected_slots =
-            planned.spans.iter().filter(|span| span.samples && !failed(span.slot)).map(|span| span.slot);
-        if !expected_slots.eq(outcome.sampled.iter().map(|sampled| sampled.slot)) {
-            return Err(mismatch("it does not sample the slots that were planned"));
-        }
-        Ok(planned)
-    }
-
-    fn take_prompt_scores(&mut self, planned: &InFlight, scores: Vec<PromptScores>) {
-        for part in scores {
-            let Some(span) = planned.spans.iter().find(|span| span.slot == part.slot) else { continue };
-            if let Some(sequence) = self.sequences.get_mut(&span.id) {
-                sequence.keep_prompt_scores(part.start, &part.logprobs);
-            }
-        }
-    }
-
-    fn take_errors(&mut self, planned: &InFlight, errors: Vec<(SlotId, String)>, events: &mut Vec<Event>) {
-        for (slot, message) in errors {
-            let Some(span) = planned.spans.iter().find(|span| span.slot == slot) else { continue };
-            let Some(sequence) = self.sequences.get(&span.id) else { continue };
-            // What it computed may be what made it fail: nobody else shall build on it.
-            if let Some(row) = &sequence.row {
-                self.blocks.distrust(&row.blocks);
-            }
-            events.push(Event { id: span.id, kind: EventKind::Failed(Failure::Request(message)) });
-            self.on_cancel(span.id);
-        }
-    }
-
-    /// The spans are computed: blocks that they completed are published.
-    fn confirm(&mut self, planned: &InFlight) {
-        let block_size = self.config.block_size as usize;
-        for span in &planned.spans {
-            let Some(sequence) = self.sequences.get_mut(&span.id) else { continue };
-            sequence.num_in_flight -= 1;
-            let Some(row) = sequence.row.as_mut() else { continue };
-            row.confirmed = span.end;
-            let num_full = span.end as usize / block_size;
-            for at in row.num_published..num_full {
-                let key = sequence.keys[at];
-                let parent = if at == 0 { sequence.root } else { sequence.keys[at - 1] };
-                if self.config.prefix_caching {
-                    let tokens = &sequence.tokens[at * block_size..(at + 1) * block_size];
-                    self.blocks.publish(row.blocks[at], key, parent, tokens);
-                }
-                remove_if_owned(&mut self.pending, &key, span.id);
-            }
-            row.num_published = row.num_published.max(num_full);
-            self.give_back_behind(span.id);
-        }
-    }
-
-    /// Blocks behind the window of all that is still to be computed are no longer the sequence's, but may be cached.
-    fn give_back_behind(&mut self, id: RequestId) {
-        let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        let (retain_until, longest) = (sequence.retain_until(self.now), sequence.max_len());
-        let is_guaranteed = sequence.num_preemptions >= MAX_PREEMPTIONS;
-        let Some(row) = sequence.row.as_mut() else { return };
-        let num_behind = self.window.num_behind(row.confirmed);
-        let Some(behind) = row.blocks.get(row.num_behind..num_behind).filter(|it| !it.is_empty()) else {
-            return;
-        };
-        self.blocks.release(behind.to_vec(), row.last_step, retain_until);
-        if is_guaranteed {
-            let still = longest.div_ceil(self.config.block_size) as usize - row.blocks.len();
-            let more = behind.len().min(still - row.reserved);
-            row.reserved += more;
-            self.reserved += more;
-        }
-        row.num_behind = num_behind;
-    }
-
-    fn take_tokens(&mut self, planned: &InFlight, sampled: Vec<Sampled>, events: &mut Vec<Event>) {
-        let mut sampled = sampled.into_iter().peekable();
-        for span in planned.spans.iter().filter(|span| span.samples) {
-            // A slot that failed has no token.
-            let Some(token) = sampled.next_if(|token| token.slot == span.slot) else { continue };
-            self.take_token(span.id, token, events);
-        }
-    }
-
-    fn take_token(&mut self, id: RequestId, token: Sampled, events: &mut Vec<Event>) {
-        // A request that ended while this was in flight: the token is beyond its end.
-        let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        if sequence.num_generated() == 0 && sequence.request.sampling.prompt_logprobs {
-            let scores = std::mem::take(&mut sequence.prompt_scores);
-            events.push(Event { id, kind: EventKind::PromptLogprobs(scores) });
-        }
-        let finish = sequence.push(token.id, &self.config.eos_token_ids);
-        sequence.extend_keys(&self.keys, self.config.block_size);
-        sequence.uncharged += OUTPUT_COST;
-        if sequence.uncharged >= CHARGE_EVERY {
-            self.queue.charge(&sequence.ticket.tenant, std::mem::take(&mut sequence.uncharged));
-        }
-        if finish.is_some() {
-            let len = f64::from(sequence.num_generated());
-            self.output_len += OUTPUT_LEN_GAIN * (len - self.output_len);
-        }
-        events.push(Event { id, kind: EventKind::Token(token, finish) });
-        match finish {
-            Some(_) => self.on_cancel(id),
-            None => self.acquit_if_passed(id),
         }
     }
 }

@@ -54,7 +54,7 @@ pub(crate) fn check(hints: SchedulingHints) -> Result<Scheduling, Error> {
             format!("`priority` must be >= -{MAX_PRIORITY} and <= {MAX_PRIORITY}. Given: {priority}");
         return Err(Error::invalid("priority", message));
     }
-    let Caller(tenant) = hints.caller;
+    let Caller { tenant, .. } = hints.caller;
     Ok(Scheduling {
         cache_salt: salt(&tenant, hints.cache_salt.as_deref())?,
         tenant,
@@ -95,7 +95,7 @@ mod tests {
     }
 
     fn caller(name: &str) -> Caller {
-        Caller(name.into())
+        Caller { tenant: name.into(), key: None }
     }
 
     #[test]

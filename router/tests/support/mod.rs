@@ -3,5 +3,6 @@
 
 pub mod fake_engine;
 pub mod fake_shard;
+pub mod listening;
 pub mod server;
 pub mod world;

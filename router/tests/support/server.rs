@@ -173,6 +173,14 @@ impl Server {
         Self { state, control, tokenizer }
     }
 
+    /// The same with another chat template.
+    pub fn with_template(mut self, template: &str) -> Self {
+        let templates = ChatTemplates::from_source(template, Map::new()).unwrap();
+        let eos = &self.state.engine.facts().eos_token_ids;
+        self.state.chat = Some(Arc::new(ChatFormat::new(templates, &self.tokenizer, eos).unwrap()));
+        self
+    }
+
     /// Until the router has noticed that its shards are broken.
     pub async fn wait_for_loss(&self) {
         while self.state.engine.status() == EngineStatus::Ready {

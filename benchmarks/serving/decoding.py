@@ -1,0 +1,110 @@
+"""Tokens a second of a 110M-parameter Llama over HTTP, one request and eight at once, beside transformers `generate`.
+
+Beside both, what the memory allows: every weight is read once for each step.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from benchmarks.figure import Figure
+from benchmarks.server import Server
+from benchmarks.serving import random_model
+from benchmarks.streams import complete
+
+TITLE = "A 110M-parameter Llama over HTTP: 128 tokens in, 64 out (CPU, float32)"
+_REPEATS = 3
+_PROMPT_LEN = 128
+_NUM_NEW = 64
+# Concurrent requests, and the times of transformers' tokens/s in one batch of as many.
+_FLOORS = {1: 1.7, 8: 2.2}
+_CONFIG = LlamaConfig(
+    vocab_size=32_000,
+    hidden_size=768,
+    intermediate_size=2048,
+    num_hidden_layers=12,
+    num_attention_heads=12,
+    max_position_embeddings=1024,
+    tie_word_embeddings=True,
+    bos_token_id=None,
+    eos_token_id=None,
+)
+
+
+def measure() -> list[Figure]:
+    """One after the other, several times over: what else the machine does then meets both."""
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        torch.manual_seed(7)
+        LlamaForCausalLM(_CONFIG).save_pretrained(folder)
+        random_model.save_tokenizer(folder)
+        reference: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        figures = [_memory(reference)]
+        with Server(f"--model-id={folder}", "--dtype=float32") as server:
+            for count, floor in _FLOORS.items():
+                figures += _compare(server, reference, count, floor)
+    return figures
+
+
+def _compare(server: Server, reference: Any, count: int, floor: float) -> list[Figure]:
+    asyncio.run(_ours(server.address, count, -1))
+    _theirs(reference, 1, 8)
+    pairs = [
+        (asyncio.run(_ours(server.address, count, number)), _theirs(reference, count, _NUM_NEW))
+        for number in range(_REPEATS)
+    ]
+    ratios = [ours / theirs for ours, theirs in pairs]
+    note = f"median of {_REPEATS}, {min(ratios):.2f} to {max(ratios):.2f}; {torch.get_num_threads()} threads"
+    return [
+        Figure(f"{count} at once: times transformers' tokens/s", median(ratios), at_least=floor, note=note),
+        Figure(f"{count} at once: Penstock", median(ours for ours, _ in pairs), "tokens/s"),
+        Figure(
+            f"{count} at once: transformers, a batch of {count}",
+            median(theirs for _, theirs in pairs),
+            "tokens/s",
+        ),
+    ]
+
+
+def _memory(reference: Any) -> Figure:
+    """Tokens a second of one request if weights were read as fast as a sum reads them, and nothing else took time."""
+    weights = torch.cat([parameter.detach().flatten() for parameter in reference.parameters()])
+    times = []
+    for _ in range(_REPEATS):
+        begun = time.perf_counter()
+        weights.sum()
+        times.append(time.perf_counter() - begun)
+    note = f"{weights.nbytes / 1e9:.2f} GB at {weights.nbytes / 1e9 / min(times):.1f} GB/s"
+    return Figure("what the memory allows one request", 1 / min(times), "tokens/s", note=note)
+
+
+async def _ours(address: tuple[str, int], count: int, number: int) -> float:
+    """One character is one token; prompts differ from the first on, so that nothing is found in the cache."""
+    prompts = [chr(65 + number + 8 * index) * _PROMPT_LEN for index in range(count)]
+    begun = time.perf_counter()
+    done = await asyncio.gather(*(complete(address, prompt, _NUM_NEW) for prompt in prompts))
+    seconds = time.perf_counter() - begun
+    assert all(stream.usage["prompt_tokens"] == _PROMPT_LEN for stream in done)
+    assert all(stream.usage["completion_tokens"] == _NUM_NEW for stream in done)
+    return count * _NUM_NEW / seconds
+
+
+def _theirs(reference: Any, count: int, num_new: int) -> float:
+    ids = torch.randint(0, 95, (count, _PROMPT_LEN))
+    begun = time.perf_counter()
+    output = reference.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=num_new,
+        min_new_tokens=num_new,
+        do_sample=False,
+        pad_token_id=0,
+    )
+    assert output.shape[1] == _PROMPT_LEN + num_new
+    return count * num_new / (time.perf_counter() - begun)

@@ -1,0 +1,129 @@
+"""What a constrained sequence costs, under a vocabulary of 128,000 tokens: its masks, and what others feel of it."""
+
+import asyncio
+import json
+import time
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from penstock_server.grammar import Grammars
+from penstock_server.plan import Admit, Feature, Grammar, SamplingParams
+from penstock_server.step import SampledRow
+from tokenizers import Tokenizer
+
+from benchmarks.figure import Figure, percentile
+from benchmarks.server import Server
+from benchmarks.serving import large_vocabulary, random_model
+from benchmarks.streams import Stream, complete
+
+TITLE = f"Masks of constrained sequences, {large_vocabulary.NUM_TOKENS:,} tokens in the vocabulary"
+_PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 40},
+        "age": {"type": "integer", "minimum": 0, "maximum": 130},
+        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}},
+        "address": {
+            "type": "object",
+            "properties": {"street": {"type": "string"}, "zip": {"type": "string"}},
+        },
+    },
+    "required": ["name", "age", "tags", "address"],
+}
+_TEXT = json.dumps(
+    {
+        "name": "Ada Lovelace of London",
+        "age": 36,
+        "tags": ["red", "blue"],
+        "address": {"street": "12 St James's Square, not far from the park", "zip": "SW1Y"},
+    }
+)
+_REPEATS = 20
+_NUM_STREAMS = 4
+_NUM_TOKENS = 150
+_ENDLESS = {"type": "array", "items": _PERSON, "minItems": 400}
+
+
+def measure() -> list[Figure]:
+    tokenizer = large_vocabulary.tokenizer()
+    with TemporaryDirectory() as folder:
+        masks = _masks(Path(folder), tokenizer)
+        plain, constrained = _gaps(Path(folder), tokenizer)
+    ratio = percentile(constrained, 50) / percentile(plain, 50)
+    return [
+        Figure("mask of one sequence: p50", 1e6 * percentile(masks, 50), "µs", at_most=100),
+        Figure("mask of one sequence: p99", 1e6 * percentile(masks, 99), "µs"),
+        Figure(
+            f"p50 gap of {_NUM_STREAMS} streams, a fifth one constrained over plain",
+            ratio,
+            at_most=1.05,
+            note=f"{len(plain)} and {len(constrained)} gaps",
+        ),
+        Figure("p50 gap beside a plain stream", 1e3 * percentile(plain, 50), "ms"),
+        Figure("p50 gap beside a constrained one", 1e3 * percentile(constrained, 50), "ms"),
+    ]
+
+
+def _masks(folder: Path, tokenizer: Tokenizer) -> list[float]:
+    """Seconds from asking for a mask to having it, for each token of a text, as a step does."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    grammars = Grammars(folder, large_vocabulary.NUM_TOKENS, ())
+    row = SampledRow(0, 0, 0, Feature(0), SamplingParams())
+    tokens = longest_tokens(tokenizer, _TEXT)
+    times = []
+    for _ in range(_REPEATS):
+        grammars.admit(Admit(0, [1], 1, [], SamplingParams(), Grammar("json_schema", json.dumps(_PERSON))))
+        # Building the grammar is not what is asked for: it happens beside the prompt.
+        first = grammars.start_masks([row])
+        assert first is not None
+        first.result()
+        for token in tokens:
+            asked = time.perf_counter()
+            masks = grammars.start_masks([row])
+            assert masks is not None
+            found = masks.result()
+            times.append(time.perf_counter() - asked)
+            assert not found.errors, found.errors
+            grammars.advance([row], [token], found)
+        grammars.retire(0)
+    return times
+
+
+def longest_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The text in the longest tokens that there are, from its start; it is ASCII, and spells itself but for spaces."""
+    vocabulary, spelled, tokens = tokenizer.get_vocab(), text.replace(" ", "Ġ"), []
+    while spelled:
+        piece = next(spelled[:size] for size in range(len(spelled), 0, -1) if spelled[:size] in vocabulary)
+        tokens.append(vocabulary[piece])
+        spelled = spelled[len(piece) :]
+    return tokens
+
+
+def _gaps(folder: Path, tokenizer: Tokenizer) -> tuple[list[float], list[float]]:
+    """Seconds between tokens of some streams beside a plain one and beside one that is constrained."""
+    with Server(f"--model-id={random_model.make(folder, tokenizer)}") as server:
+        rounds = [asyncio.run(_run(server.address, number)) for number in range(3)]
+    return [gap for plain, _ in rounds for gap in plain], [
+        gap for _, constrained in rounds for gap in constrained
+    ]
+
+
+async def _run(address: tuple[str, int], number: int) -> tuple[list[float], list[float]]:
+    schema = {"type": "json_schema", "json_schema": {"name": "people", "schema": _ENDLESS}}
+    plain = await _beside(address, f"{number} plain", {"ignore_eos": True})
+    constrained = await _beside(address, f"{number} held", {"ignore_eos": False, "response_format": schema})
+    return plain, constrained
+
+
+async def _beside(address: tuple[str, int], name: str, options: dict[str, object]) -> list[float]:
+    streams = [Stream() for _ in range(_NUM_STREAMS)]
+    fifth = asyncio.create_task(complete(address, f"{name} fifth", _NUM_TOKENS + 100, options=options))
+    await asyncio.gather(
+        *(complete(address, f"{name} {index}", _NUM_TOKENS, stream) for index, stream in enumerate(streams))
+    )
+    last = await fifth
+    # Only while the fifth was there.
+    return [
+        after - before for stream in streams for before, after in pairwise(stream.at) if after <= last.at[-1]
+    ]

@@ -1,0 +1,62 @@
+//! What a scheduler is given to start with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::EngineFacts;
+
+/// What the scheduler may use: the facts of the shards and the limits of the operator, the smaller of each.
+#[derive(Debug, Clone)]
+pub struct SchedulerConfig {
+    /// Rows for running sequences.
+    pub num_slots: u32,
+    /// KV blocks.
+    pub num_blocks: u32,
+    /// Token positions per block.
+    pub block_size: u32,
+    /// Tokens computed per step.
+    pub max_step_tokens: u32,
+    /// Requests waiting and running.
+    pub max_requests: u32,
+    /// Prompt tokens waiting.
+    pub max_queued_tokens: u64,
+    /// Bytes of requests waiting.
+    pub max_queued_bytes: usize,
+    /// How long a step with decodes may take; `None` lets prefill at most double it.
+    pub target_itl: Option<Duration>,
+    /// Whether prefixes are kept and shared.
+    pub prefix_caching: bool,
+    /// Secret of the cache's keys.
+    pub cache_secret: u64,
+    /// Shares of tenants that have not the usual weight of 1.
+    pub tenant_weights: BTreeMap<Arc<str>, u32>,
+    /// Times that a request is computed again because the shards were lost, before it is given up.
+    pub max_replays: u32,
+    /// Ids that end a sequence.
+    pub eos_token_ids: Arc<[u32]>,
+    /// Positions that the widest layer sees; `None` if some layer sees all.
+    pub attention_window: Option<u32>,
+}
+
+impl SchedulerConfig {
+    /// All that the shards offer, and no limits but the number of requests.
+    pub fn new(facts: &EngineFacts, max_requests: u32) -> Self {
+        Self {
+            num_slots: facts.num_slots,
+            num_blocks: facts.num_blocks,
+            block_size: facts.block_size,
+            max_step_tokens: facts.max_step_tokens,
+            max_requests,
+            max_queued_tokens: u64::MAX,
+            max_queued_bytes: usize::MAX,
+            target_itl: None,
+            prefix_caching: true,
+            cache_secret: 0,
+            tenant_weights: BTreeMap::new(),
+            max_replays: u32::MAX,
+            eos_token_ids: facts.eos_token_ids.as_slice().into(),
+            attention_window: facts.attention_window,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What is refused, and in whose words.
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode, header};
+use serde_json::{Value, json};
+
+use crate::support::fake_engine::FakeEngine;
+use crate::support::server::{Answer, Server, facts, limits};
+
+fn error(answer: &Answer) -> (u16, Value) {
+    (answer.status.as_u16(), answer.json())
+}
+
+#[tokio::test]
+async fn every_path_answers_errors_in_json() {
+    let server = Server::start();
+    let unknown = server.get("/nothing").await;
+    assert_eq!(
+        error(&unknown),
+        (404, json!({"error": "there is no route `/nothing`", "error_type": "not_found"}))
+    );
+    let method = server.get("/generate").await;
+    let message = "the method GET is not allowed on `/generate`";
+    assert_eq!(error(&method), (405, json!({"error": message, "error_type": "method_not_allowed"})));
+    let no_type = Request::post("/generate").body(Body::from("{}")).unwrap();
+    assert_eq!(server.send(no_type).await.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    let too_large = server.post("/generate", json!({"inputs": "x".repeat(5000)})).await;
+    let message = "the body is larger than 4096 bytes (--payload-limit)";
+    assert_eq!(error(&too_large), (413, json!({"error": message, "error_type": "payload_too_large"})));
+    let missing = server.post("/generate", json!({})).await;
+    assert_eq!(missing.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(missing.json()["error"].as_str().unwrap().contains("missing field `inputs`"));
+    let wrong = server.post("/generate", json!({"inputs": "a", "parameters": {"top_k": "x"}})).await;
+    assert!(
+        wrong.json()["error"].as_str().unwrap().contains("`parameters.top_k`: invalid type: string \"x\"")
+    );
+}
+
+#[tokio::test]
+async fn malformed_json_is_a_400_in_both_shapes() {
+    let server = Server::start();
+    let broken = |path: &str| {
+        Request::post(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from("{\"a\": "))
+            .unwrap()
+    };
+    let native = server.send(broken("/generate")).await;
+    assert_eq!(native.status, StatusCode::BAD_REQUEST);
+    assert_eq!(native.json()["error_type"], "malformed_json");
+    let openai = server.send(broken("/v1/chat/completions")).await;
+    assert_eq!(openai.status, StatusCode::BAD_REQUEST);
+    assert_eq!(openai.json()["error"]["code"], "malformed_json");
+    assert_eq!(openai.json()["error"]["type"], "invalid_request_error");
+}
+
+#[tokio::test]
+async fn errors_under_v1_are_openais() {
+    let server = Server::start();
+    let body = json!({"prompt": "a", "temperature": -1});
+    assert_eq!(
+        error(&server.post("/v1/completions", body).await),
+        (
+            422,
+            json!({"error": {
+                "message": "Input validation error: `temperature` must be strictly positive and <= 100. Given: -1",
+                "type": "invalid_request_error",
+                "param": "temperature",
+                "code": "validation",
+            }})
+        )
+    );
+    let unknown = server.get("/v1/nothing").await;
+    assert_eq!(unknown.json()["error"]["code"], "not_found");
+    let escape = server.get("/v1/models/%ff").await;
+    assert_eq!(escape.json()["error"]["code"], "not_found");
+    let method = server.get("/v1/completions").await;
+    assert_eq!(method.json()["error"]["code"], "method_not_allowed");
+}
+
+#[tokio::test]
+async fn too_long_a_prompt_names_the_limit_and_the_flag() {
+    let server = Server::start();
+    let body = json!({"inputs": "a".repeat(200), "parameters": {}});
+    let message =
+        "Input validation error: `inputs` must have at most 199 tokens (--max-input-tokens). Given: 200";
+    assert_eq!(
+        error(&server.post("/generate", body).await),
+        (422, json!({"error": message, "error_type": "validation"}))
+    );
+}
+
+#[tokio::test]
+async fn what_cannot_fit_is_refused_before_it_is_tokenized() {
+    let mut limits = limits();
+    limits.max_input_tokens = Some(1);
+    let server = Server::with(FakeEngine::new(facts()), limits);
+    let answer = server.post("/generate", json!({"inputs": "a".repeat(100), "parameters": {}})).await;
+    let message = answer.json()["error"].as_str().unwrap().to_owned();
+    assert!(message.contains("100 bytes, which cannot be fewer"), "{message}");
+}
+
+#[tokio::test]
+async fn what_is_not_built_is_refused_by_name() {
+    let server = Server::start();
+    let suffix = server.post("/v1/completions", json!({"prompt": "a", "suffix": "b"})).await;
+    assert_eq!(suffix.json()["error"]["param"], "suffix");
+}
+
+#[tokio::test]
+async fn an_adapter_that_there_is_not_is_not_found() {
+    let server = Server::start();
+    let ask = |id: &str| json!({"inputs": "a", "parameters": {"adapter_id": id, "max_new_tokens": 2}});
+    let (status, body) = error(&server.post("/generate", ask("lora")).await);
+    assert_eq!((status, &body["error_type"]), (404, &json!("model_not_found")));
+    assert_eq!(server.post("/generate", ask("org/tiny")).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_grammar_that_cannot_be_used_is_refused_in_the_words_of_each_family() {
+    let server = Server::start();
+    let schema = json!({"type": "array", "uniqueItems": true});
+    let parameters = json!({"grammar": {"type": "json", "value": schema}});
+    let native = server.post("/generate", json!({"inputs": "a", "parameters": parameters})).await;
+    let (status, body) = error(&native);
+    assert_eq!((status, &body["error_type"]), (422, &json!("grammar")));
+    assert!(body["error"].as_str().unwrap().contains("uniqueItems"), "{body}");
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    let messages = json!([{"role": "user", "content": "a"}]);
+    let request = json!({"messages": messages, "response_format": format, "stream": true});
+    let chat = server.post("/v1/chat/completions", request).await;
+    let (status, body) = error(&chat);
+    assert_eq!((status, &body["error"]["param"]), (400, &json!("response_format")));
+    assert!(body["error"]["message"].as_str().unwrap().contains("uniqueItems"), "{body}");
+}
+
+#[tokio::test]
+async fn grammars_can_be_turned_off() {
+    let mut limits = limits();
+    limits.disable_grammar_support = true;
+    let server = Server::with(FakeEngine::new(facts()), limits);
+    let parameters = json!({"grammar": {"type": "regex", "value": "a"}});
+    let (status, body) =
+        error(&server.post("/generate", json!({"inputs": "a", "parameters": parameters})).await);
+    assert_eq!((status, &body["error_type"]), (422, &json!("grammar")));
+    assert!(body["error"].as_str().unwrap().contains("--disable-grammar-support"), "{body}");
+}
+
+#[tokio::test]
+async fn a_constrained_output_ends_when_it_is_complete() {
+    let server = Server::start();
+    let grammar = json!({"type": "regex", "value": "a+"});
+    for (name, value) in [("ignore_eos", json!(true)), ("min_new_tokens", json!(1))] {
+        let parameters = json!({"grammar": grammar, name: value});
+        let answer = server.post("/generate", json!({"inputs": "a", "parameters": parameters})).await;
+        let message =
+            format!("Input validation error: `{name}` cannot go together with a constrained output");
+        assert_eq!(error(&answer), (422, json!({"error": message, "error_type": "validation"})));
+    }
+    let parameters = json!({"grammar": grammar, "max_new_tokens": 3});
+    let answer = server.post("/generate", json!({"inputs": "a", "parameters": parameters})).await;
+    assert_eq!(answer.status, StatusCode::OK);
+}

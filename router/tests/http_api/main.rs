@@ -1,0 +1,8 @@
+//! The routes as clients see them, over fake shards: bodies, headers, statuses.
+
+mod errors;
+mod native;
+mod openai;
+mod server;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,25 @@
+//! A router on a port of its own, for tests of connections.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+use std::net::SocketAddr;
+
+use penstock_router::app::app;
+use penstock_router::config::ConnectionLimits;
+use penstock_router::http_server::{HttpServer, bind};
+use tokio_rustls::TlsAcceptor;
+
+use super::server::Server;
+
+pub fn serve(server: &Server, limits: ConnectionLimits) -> SocketAddr {
+    serve_with(server, limits, None)
+}
+
+pub fn serve_with(server: &Server, limits: ConnectionLimits, tls: Option<TlsAcceptor>) -> SocketAddr {
+    let socket = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(64).unwrap();
+    let address = listener.local_addr().unwrap();
+    let http = HttpServer::new(app(server.state.clone()), limits, server.state.shutdown.clone());
+    tokio::spawn(http.with_tls(tls).serve(listener));
+    address
+}

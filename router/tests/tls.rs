@@ -1,0 +1,188 @@
+//! HTTPS: certificates made on the spot, HTTP/1.1 and HTTP/2, files that are wrong, and clients that do not shake hands.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+mod support;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode, Version};
+use http_body_util::BodyExt;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use penstock_router::config::ConnectionLimits;
+use penstock_router::http_server::tls::TlsFiles;
+use rcgen::CertifiedKey;
+use rustls_pki_types::ServerName;
+use serde_json::json;
+use support::fake_engine::FakeEngine;
+use support::listening::serve_with;
+use support::server::{Server, facts, limits};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
+
+/// A certificate for localhost and its key, in files.
+struct Identity {
+    folder: TempDir,
+    trusted: RootCertStore,
+}
+
+impl Identity {
+    fn new() -> Self {
+        let CertifiedKey { cert, signing_key } =
+            rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("cert.pem"), cert.pem()).unwrap();
+        fs::write(folder.path().join("key.pem"), signing_key.serialize_pem()).unwrap();
+        let mut trusted = RootCertStore::empty();
+        trusted.add(cert.der().clone()).unwrap();
+        Self { folder, trusted }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn serve(&self, server: &Server, limits: ConnectionLimits) -> SocketAddr {
+        let files = TlsFiles { cert: &self.path("cert.pem"), key: &self.path("key.pem") };
+        serve_with(server, limits, Some(files.acceptor().unwrap()))
+    }
+
+    async fn connect(&self, address: SocketAddr, protocol: &[u8]) -> TlsStream<TcpStream> {
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        let mut config = builder.with_root_certificates(self.trusted.clone()).with_no_client_auth();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        let stream = TcpStream::connect(address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+    }
+
+    async fn http2(&self, address: SocketAddr) -> http2::SendRequest<Body> {
+        let stream = self.connect(address, b"h2").await;
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+        let (sender, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        sender
+    }
+}
+
+fn ask(path: &str) -> Request<Body> {
+    Request::get(format!("https://localhost{path}")).body(Body::empty()).unwrap()
+}
+
+#[tokio::test]
+async fn both_versions_of_http_are_encrypted() {
+    let (server, identity) = (Server::start(), Identity::new());
+    let address = identity.serve(&server, ConnectionLimits::default());
+    let mut stream = identity.connect(address, b"http/1.1").await;
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+    let answer = identity.http2(address).await.send_request(ask("/health/live")).await.unwrap();
+    assert_eq!((answer.status(), answer.version()), (StatusCode::OK, Version::HTTP_2));
+}
+
+#[tokio::test]
+async fn a_stream_over_http2_is_longer_than_idleness_and_ends_whole() {
+    let (server, identity) = (Server::with(FakeEngine::gated(facts()), limits()), Identity::new());
+    let limits = ConnectionLimits { idle_timeout: 1, header_timeout: 1, ..ConnectionLimits::default() };
+    let address = identity.serve(&server, limits);
+    let mut sender = identity.http2(address).await;
+    let body = json!({"inputs": "abc", "parameters": {"max_new_tokens": 3}}).to_string();
+    let request =
+        Request::post("https://localhost/generate_stream").header("content-type", "application/json");
+    let answer = sender.send_request(request.body(Body::from(body)).unwrap()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    server.allow_steps(10);
+    let text = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(String::from_utf8_lossy(&text).matches("data:").count(), 3);
+    // Nothing is under way any more: it is closed in time.
+    let started = Instant::now();
+    while !sender.is_closed() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(started.elapsed() < Duration::from_secs(5), "an idle connection is kept");
+    }
+}
+
+#[tokio::test]
+async fn streams_that_are_reset_at_once_cost_their_client_its_connection_and_nobody_else() {
+    let (server, identity) = (Server::start(), Identity::new());
+    let address = identity.serve(&server, ConnectionLimits::default());
+    let mut sender = identity.http2(address).await;
+    let body = json!({"inputs": "abc", "parameters": {"max_new_tokens": 50}}).to_string();
+    for _ in 0..2_000 {
+        if sender.ready().await.is_err() {
+            break;
+        }
+        let request = Request::post("https://localhost/generate").header("content-type", "application/json");
+        // Dropped before it is answered, which resets its stream.
+        drop(sender.send_request(request.body(Body::from(body.clone())).unwrap()));
+        tokio::task::yield_now().await;
+    }
+    let answer = identity.http2(address).await.send_request(ask("/health")).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    while server.metric("tgi_requests_running").await + server.metric("tgi_requests_waiting").await > 0.0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(server.metric("tgi_kv_cache_blocks_used").await, 0.0);
+}
+
+#[tokio::test]
+async fn who_does_not_shake_hands_takes_a_place_until_the_timeout() {
+    let (server, identity) = (Server::start(), Identity::new());
+    let limits = ConnectionLimits { max_connections: 1, header_timeout: 1, ..ConnectionLimits::default() };
+    let address = identity.serve(&server, limits);
+    let started = Instant::now();
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut refused = String::new();
+    TcpStream::connect(address).await.unwrap().read_to_string(&mut refused).await.unwrap();
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    assert_eq!(silent.read(&mut [0; 8]).await.unwrap(), 0);
+    assert!((900..3000).contains(&started.elapsed().as_millis()), "{:?}", started.elapsed());
+    let answer = identity.http2(address).await.send_request(ask("/health/live")).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn what_is_not_encrypted_is_not_answered() {
+    let (server, identity) = (Server::start(), Identity::new());
+    let address = identity.serve(&server, ConnectionLimits::default());
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut reply = Vec::new();
+    let _ = stream.read_to_end(&mut reply).await;
+    assert!(!reply.starts_with(b"HTTP"), "{reply:?}");
+}
+
+#[test]
+fn files_that_are_wrong_are_named() {
+    let (one, other) = (Identity::new(), Identity::new());
+    let empty = one.path("empty.pem");
+    fs::write(&empty, "nothing\n").unwrap();
+    let (cert, key) = (one.path("cert.pem"), one.path("key.pem"));
+    let message = |cert: &PathBuf, key: &PathBuf| match (TlsFiles { cert, key }).acceptor() {
+        Ok(_) => "fine".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    assert_eq!(message(&cert, &key), "fine");
+    assert!(message(&one.path("none"), &key).starts_with("cannot read --tls-cert "));
+    assert!(message(&cert, &one.path("none")).starts_with("cannot read --tls-key "));
+    assert!(message(&empty, &key).ends_with("empty.pem holds no certificate in PEM format"));
+    assert!(message(&cert, &empty).ends_with("empty.pem holds no private key in PEM format"));
+    let mixed = message(&cert, &other.path("key.pem"));
+    assert!(mixed.contains("cannot be used") && !mixed.contains('\n'), "{mixed}");
+}

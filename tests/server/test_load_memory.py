@@ -1,0 +1,81 @@
+"""Loading takes a rank's share of the model and one tensor more, by the count of the operating system."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_model import TinyModel, save
+
+# Large enough that a share is far more than what an interpreter takes by the way.
+_SIZES = {
+    "vocab_size": 8192,
+    "hidden_size": 512,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 8,
+    "head_dim": 64,
+}
+_BESIDE = 12 << 20
+
+# Pages of the files do not count: they are the page cache's, and given back when somebody needs them.
+_LOAD = """
+import sys, threading
+from pathlib import Path
+import torch
+from penstock_server.checkpoint import Checkpoint
+from penstock_server.config import GroupConfig
+from penstock_server.distributed import Group
+from penstock_server.layers.placement import Placement
+from penstock_server.models.decoder import Decoder
+from penstock_server.models.registry import load_spec
+from penstock_server.weights import load_weights
+
+def anonymous():
+    line = next(line for line in open("/proc/self/status") if line.startswith("RssAnon:"))
+    return int(line.split()[1]) * 1024
+
+def watch(stop, seen):
+    while not stop.wait(0.001):
+        seen.append(anonymous())
+
+folder, num_ranks = Path(sys.argv[1]), int(sys.argv[2])
+cpu = torch.device("cpu")
+group = Group(GroupConfig(0, 1, None), cpu)
+group.size = num_ranks
+model = Decoder(load_spec(folder), Placement(group, torch.float32), cpu)
+torch.empty(1).normal_().sum()
+checkpoint = Checkpoint.open(folder)
+stop, seen = threading.Event(), [anonymous()]
+watching = threading.Thread(target=watch, args=(stop, seen))
+watching.start()
+load_weights(model, checkpoint, cpu)
+stop.set()
+watching.join()
+print(len(seen), max(seen) - seen[0])
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("large")
+    save(folder, TinyModel(options=_SIZES))
+    return folder
+
+
+def peak(folder: Path, num_ranks: int) -> int:
+    """The most bytes of its own that a process holds beyond what it had before it loads."""
+    command = [sys.executable, "-c", _LOAD, str(folder), str(num_ranks)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    num_samples, most = map(int, done.stdout.split())
+    assert num_samples > 20
+    return most
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_rank_needs_its_share_and_one_tensor(folder: Path, num_ranks: int) -> None:
+    share = (folder / "model.safetensors").stat().st_size // num_ranks
+    # The part of the largest tensor that a rank reads: of the embedding.
+    largest = 4 * _SIZES["vocab_size"] * _SIZES["hidden_size"] // num_ranks
+    most = peak(folder, num_ranks)
+    assert share - _BESIDE < most < share + largest + _BESIDE
