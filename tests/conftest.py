@@ -1,5 +1,6 @@
 """Shared by all tests: tiny models, made once per session."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,6 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 import tiny_model
 import torch
+
+# It has a protobuf of its own inside, and beside those of the other libraries the process may crash when it ends. What
+# needs it, as gguf says it does and a conversion really does, gets it in processes of their own.
+sys.modules["sentencepiece"] = None  # type: ignore[assignment]
 
 # Steps are tiny: threads would only wait for each other, and one thread makes sums the same in every batch.
 torch.set_num_threads(1)

@@ -21,6 +21,7 @@ from penstock_server.step import SampledRow
 
 # Of 1 to 2 kB each; the router checks a grammar under the same limits (grammar/compiler.rs).
 _MAX_LEXER_STATES = 50_000
+_MAX_ITEMS_IN_ROW = 4_000
 # Schemas are compiled by recursion; the router bounds the levels for this (grammar/schema.rs).
 _STACK_BYTES = 64 << 20
 
@@ -92,7 +93,9 @@ class Grammars:
             raise ValueError("unknown kind of grammar")
         if self._tokenizer is None:
             self._tokenizer = self._load_tokenizer()
-        limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+        limits = LLParserLimits(
+            max_lexer_states=_MAX_LEXER_STATES, max_items_in_row=_MAX_ITEMS_IN_ROW, verbose_errors=False
+        )
         text = builders[grammar.kind](grammar.text)
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
         if generated:

@@ -15,6 +15,8 @@ use crate::scheduler::{Grammar, GrammarKind};
 const MAX_BYTES: usize = 256 << 10;
 /// Of 1 to 2 kB each; as in the shard's `grammar.py`.
 const MAX_LEXER_STATES: usize = 50_000;
+/// Entries of a schema that may be open at once; as in the shard's `grammar.py`. An optional property takes four.
+const MAX_ITEMS_IN_ROW: usize = 4_000;
 const MAX_REASON_CHARS: usize = 300;
 /// Reasons of llguidance that do not name the keyword of the schema that is to blame.
 const UNNAMED: [(&str, &str); 4] = [
@@ -41,6 +43,7 @@ impl Compiler {
         factory.quiet();
         *factory.limits_mut() = ParserLimits {
             max_lexer_states: MAX_LEXER_STATES,
+            max_items_in_row: MAX_ITEMS_IN_ROW,
             verbose_errors: false,
             ..ParserLimits::default()
         };

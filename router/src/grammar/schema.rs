@@ -11,6 +11,9 @@ const MAX_LEVELS: usize = 1000;
 const MAX_SUBSCHEMAS: usize = 10_000;
 /// Entries of one keyword whose alternatives are open at once.
 const MAX_ALTERNATIVES: usize = 500;
+/// Patterns that one string may have to match at once. Whether any string does costs twice as much with every one more:
+/// a tenth of a second for 16, a minute and gigabytes for 40.
+const MAX_JOINED_PATTERNS: usize = 8;
 const ALTERNATIVES: [&str; 6] = ["properties", "patternProperties", "anyOf", "oneOf", "allOf", "prefixItems"];
 /// Keywords that constrain nothing: beside these a reference is only followed, not copied.
 const ANNOTATIONS: [&str; 12] = [
@@ -41,6 +44,8 @@ struct Size {
     height: usize,
     /// With copies.
     subschemas: usize,
+    /// Most patterns that one string within it may have to match at once.
+    patterns: usize,
 }
 
 struct Measure<'a> {
@@ -72,14 +77,20 @@ impl<'a> Measure<'a> {
 
     fn visit_object(&mut self, fields: &'a Map<String, Value>, depth: usize) -> Result<Size, String> {
         check_alternatives(fields)?;
-        let mut size = self.visit_all(fields.values(), depth + 1)?;
+        let others = fields.iter().filter(|(keyword, _)| *keyword != "allOf").map(|(_, value)| value);
+        let mut size = self.visit_all(others, depth + 1)?;
+        size.patterns += own_patterns(fields);
         if let Some(Value::String(reference)) = fields.get("$ref") {
             let target = self.follow(reference, depth + 1)?;
+            size.patterns += target.patterns;
             // In an applicator or beside other keywords it is copied.
             size.subschemas += if is_alone(fields) { 0 } else { target.subschemas };
         }
         if let Some(Value::Array(items)) = fields.get("allOf") {
-            size.subschemas += self.copied(items, depth + 1)?;
+            let all = self.visit_joined(items, depth + 1)?;
+            size.height = size.height.max(all.height);
+            size.patterns += all.patterns;
+            size.subschemas += all.subschemas + self.copied(items, depth + 1)?;
         }
         for keyword in ["anyOf", "oneOf"] {
             if let (Some(Value::Array(items)), false) = (fields.get(keyword), is_alone(fields)) {
@@ -87,7 +98,8 @@ impl<'a> Measure<'a> {
             }
         }
         check_subschemas(size.subschemas + 1)?;
-        Ok(Size { height: size.height + 1, subschemas: size.subschemas + 1 })
+        check_patterns(size.patterns)?;
+        Ok(Size { height: size.height + 1, subschemas: size.subschemas + 1, ..size })
     }
 
     fn visit_all(&mut self, values: impl Iterator<Item = &'a Value>, depth: usize) -> Result<Size, String> {
@@ -95,6 +107,7 @@ impl<'a> Measure<'a> {
         for value in values {
             let size = self.visit(value, depth)?;
             all.height = all.height.max(size.height);
+            all.patterns = all.patterns.max(size.patterns);
             all.subschemas += size.subschemas;
         }
         check_subschemas(all.subschemas)?;
@@ -110,6 +123,20 @@ impl<'a> Measure<'a> {
         Ok(subschemas)
     }
 
+    /// Of `allOf`: a string may have to match the patterns of every one.
+    fn visit_joined(&mut self, items: &'a [Value], depth: usize) -> Result<Size, String> {
+        check_levels(depth)?;
+        let mut all = Size::default();
+        for item in items {
+            let size = self.visit(item, depth + 1)?;
+            all.height = all.height.max(size.height);
+            all.subschemas += size.subschemas;
+            all.patterns += size.patterns;
+        }
+        check_subschemas(all.subschemas)?;
+        Ok(all)
+    }
+
     /// Measures a target once. One that is being measured contains itself, and is not copied into itself.
     fn follow(&mut self, reference: &'a str, depth: usize) -> Result<Size, String> {
         if let Some(known) = self.targets.get(reference) {
@@ -123,6 +150,12 @@ impl<'a> Measure<'a> {
         self.add(&size)?;
         Ok(size)
     }
+}
+
+/// What a string must match by itself: names of properties match no pattern that they are not given for.
+fn own_patterns(fields: &Map<String, Value>) -> usize {
+    let named = fields.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
+    named + ["pattern", "format"].iter().filter(|keyword| fields.contains_key(**keyword)).count()
 }
 
 fn is_alone(fields: &Map<String, Value>) -> bool {
@@ -159,6 +192,16 @@ fn check_levels(levels: usize) -> Result<(), String> {
 fn check_subschemas(count: usize) -> Result<(), String> {
     match count > MAX_SUBSCHEMAS {
         true => Err(format!("it has more than {MAX_SUBSCHEMAS} subschemas, with copies for `$ref`")),
+        false => Ok(()),
+    }
+}
+
+fn check_patterns(count: usize) -> Result<(), String> {
+    match count > MAX_JOINED_PATTERNS {
+        true => Err(format!(
+            "a string may have to match at most {MAX_JOINED_PATTERNS} patterns at once, by `allOf`, `$ref` and \
+             `patternProperties`. Given: {count}"
+        )),
         false => Ok(()),
     }
 }

@@ -134,3 +134,23 @@ async fn hostile_ones_cost_little_and_do_not_stop_the_event_loop() {
         assert!(longest_gap < DEADLINE / 10, "{shown} held the event loop up for {longest_gap:?}");
     }
 }
+
+#[tokio::test]
+async fn patterns_that_a_string_must_match_at_once_are_bounded() {
+    let pattern = |number: usize| json!({"type": "string", "pattern": format!("a.{{{number}}}b")});
+    let all = |count: usize| json!({"allOf": (0..count).map(pattern).collect::<Vec<_>>()});
+    let refused = |schema| async { check_schema(schema).await.unwrap_err() };
+    assert!(!check_schema(all(8)).await.is_err_and(|reason| reason.contains("at most 8 patterns")));
+    assert!(refused(all(9)).await.contains("at most 8 patterns at once"));
+    assert!(refused(all(60)).await.ends_with("Given: 60"));
+    let nested = (0..60).fold(pattern(0), |inner, number| json!({"allOf": [inner, pattern(number)]}));
+    assert!(refused(nested).await.contains("at most 8 patterns"));
+    let of_property: Vec<_> = (0..60).map(|number| json!({"properties": {"x": pattern(number)}})).collect();
+    assert!(refused(json!({ "allOf": of_property })).await.contains("at most 8 patterns"));
+    let by_reference = json!({"$defs": {"p": all(5)}, "allOf": [{"$ref": "#/$defs/p"}, all(5)]});
+    assert!(refused(by_reference).await.contains("at most 8 patterns"));
+    // Side by side they never meet.
+    let fields = (0..60).map(|number| (format!("p{number}"), pattern(number)));
+    let side_by_side = json!({"type": "object", "properties": fields.collect::<serde_json::Map<_, _>>()});
+    assert_eq!(check_schema(side_by_side).await, Ok(()));
+}

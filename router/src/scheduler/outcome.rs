@@ -125,7 +125,7 @@ impl Scheduler {
         // A request that ended while this was in flight: the token is beyond its end.
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         if sequence.num_generated() == 0 && sequence.request.sampling.prompt_logprobs {
-            let scores = std::mem::take(&mut sequence.prompt_scores);
+            let scores = sequence.take_prompt_scores();
             events.push(Event { id, kind: EventKind::PromptLogprobs(scores) });
         }
         let finish = sequence.push(token.id, &self.config.eos_token_ids);

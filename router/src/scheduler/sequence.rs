@@ -164,6 +164,13 @@ impl Sequence {
         self.keys.last().copied().unwrap_or(self.root)
     }
 
+    /// All log probabilities of the prompt; the first token has none.
+    pub fn take_prompt_scores(&mut self) -> Vec<Option<f32>> {
+        // A prompt of one token never got any.
+        self.prompt_scores.resize(self.request.prompt.len(), None);
+        std::mem::take(&mut self.prompt_scores)
+    }
+
     /// Keeps the log probabilities of prompt positions `start ..`.
     pub fn keep_prompt_scores(&mut self, start: u32, logprobs: &[f32]) {
         self.prompt_scores.resize(self.request.prompt.len(), None);
