@@ -55,7 +55,8 @@ class Setting(NamedTuple):
 SETTINGS = [
     Setting("1-shard-poisoned", "llama", 1, True, 15, is_poisoned=True),
     Setting("1-shard-no-cache", "qwen2", 1, False, 10),
-    Setting("1-shard-windowed-poisoned", "mistral", 1, True, 7, is_poisoned=True, window=24, pool_share=0.15),
+    # Wide enough that sequences run out of blocks although they give some back; narrow ones hardly ever do.
+    Setting("1-shard-windowed-poisoned", "mistral", 1, True, 7, is_poisoned=True, window=96, pool_share=0.12),
     Setting("2-shards-poisoned", "qwen3", 2, True, 7, is_poisoned=True),
 ]
 
@@ -199,9 +200,7 @@ class Run:
 
     def check_coverage(self) -> None:
         """What was to happen did."""
-        # Sequences that give blocks back while they run seldom run out of them, however few there are: whether one does
-        # is a matter of arrival. Preemption under windows is the simulation's to cover (router/tests/simulation.rs).
-        assert self._metrics()["preemptions"] > 0 or self.setting.window is not None
+        assert self._metrics()["preemptions"] > 0
         assert self.ledger["left"] > 0
         assert self.ledger["stops"] > 0
         assert (self.ledger["cached_tokens"] > 0) == self.setting.prefix_caching
