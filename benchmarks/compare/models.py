@@ -12,10 +12,11 @@ from typing import Any
 
 import penstock_server
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
+
+from benchmarks.serving.random_model import config_110m
 
 DEMO_MODEL = Path(penstock_server.__file__).parent / "demo_model"
-_VOCABULARY = 32_000
 
 
 def demo(folder: Path) -> None:
@@ -29,30 +30,16 @@ def demo(folder: Path) -> None:
 def llama_110m(folder: Path) -> None:
     """The demo model's tokenizer, and words that only come out: every token has a text, so every token is streamed."""
     torch.manual_seed(7)
-    LlamaForCausalLM(_config()).save_pretrained(folder)
+    config = config_110m()
+    LlamaForCausalLM(config).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(DEMO_MODEL / name, folder)
-    _edit(folder / "tokenizer.json", lambda content: _widen(content["model"]["vocab"]))
+    _edit(folder / "tokenizer.json", lambda content: _widen(content["model"]["vocab"], config.vocab_size))
 
 
-def _config() -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=_VOCABULARY,
-        hidden_size=768,
-        intermediate_size=2048,
-        num_hidden_layers=12,
-        num_attention_heads=12,
-        num_key_value_heads=12,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-
-
-def _widen(vocabulary: dict[str, int]) -> None:
+def _widen(vocabulary: dict[str, int], num_tokens: int) -> None:
     num_demo_tokens = json.loads((DEMO_MODEL / "config.json").read_text())["vocab_size"]
-    vocabulary.update({f"Ġw{index}": index for index in range(num_demo_tokens, _VOCABULARY)})
+    vocabulary.update({f"Ġw{index}": index for index in range(num_demo_tokens, num_tokens)})
 
 
 def _edit(file: Path, change: Callable[[Any], object]) -> None:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from benchmarks.figure import Figure
 from benchmarks.server import Server
@@ -24,17 +24,6 @@ _PROMPT_LEN = 128
 _NUM_NEW = 64
 # Concurrent requests, and the times of transformers' tokens/s in one batch of as many.
 _FLOORS = {1: 1.7, 8: 2.2}
-_CONFIG = LlamaConfig(
-    vocab_size=32_000,
-    hidden_size=768,
-    intermediate_size=2048,
-    num_hidden_layers=12,
-    num_attention_heads=12,
-    max_position_embeddings=1024,
-    tie_word_embeddings=True,
-    bos_token_id=None,
-    eos_token_id=None,
-)
 
 
 def measure() -> list[Figure]:
@@ -42,7 +31,7 @@ def measure() -> list[Figure]:
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         torch.manual_seed(7)
-        LlamaForCausalLM(_CONFIG).save_pretrained(folder)
+        LlamaForCausalLM(random_model.config_110m()).save_pretrained(folder)
         random_model.save_tokenizer(folder)
         reference: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         figures = [_memory(reference)]

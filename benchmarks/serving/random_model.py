@@ -1,4 +1,7 @@
-"""A random Llama with a long context, for timing: 8 layers, 256 wide, a token for each ASCII character."""
+"""Llamas of random weights, for timing. None has an end of sequence: each generates as much as it is asked for.
+
+`make` writes one with a long context, 8 layers, 256 wide, and a token for each ASCII character.
+"""
 
 import json
 from pathlib import Path
@@ -13,7 +16,7 @@ _SPACE = "Ġ"
 
 
 def make(folder: Path, tokenizer: Tokenizer | None = None) -> Path:
-    """Write the model; it has no end of sequence, so it generates as much as it is asked for."""
+    """Write the model with the long context."""
     tokenizer = tokenizer or _tokenizer()
     config = LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(),
@@ -30,6 +33,22 @@ def make(folder: Path, tokenizer: Tokenizer | None = None) -> Path:
     LlamaForCausalLM(config).save_pretrained(folder)
     save_tokenizer(folder, tokenizer)
     return folder
+
+
+def config_110m() -> LlamaConfig:
+    """The shape of a 110M-parameter model."""
+    return LlamaConfig(
+        vocab_size=32_000,
+        hidden_size=768,
+        intermediate_size=2048,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        num_key_value_heads=12,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
 
 
 def save_tokenizer(folder: Path, tokenizer: Tokenizer | None = None) -> None:
