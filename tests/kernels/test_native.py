@@ -108,9 +108,25 @@ def test_a_product_has_the_same_bits_in_any_company(shape: tuple[int, int], dtyp
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 def test_every_width_of_vectors_multiplies(lanes: int) -> None:
     x, weight = torch.randn(9, 48), torch.randn(70, 80)[:, :48]
-    torch.testing.assert_close(
-        native_linear.multiply(x, weight, None, lanes), x @ weight.T, atol=1e-5, rtol=1e-4
-    )
+    found = native_linear.multiply(x, (weight,), None, lanes)
+    torch.testing.assert_close(found, x @ weight.T, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_weights_that_lie_apart_multiply_like_one(dtype: torch.dtype, threads: int) -> None:
+    x, weight, bias = (torch.randn(size).to(dtype) for size in ((5, 64), (2401, 64), (2401,)))
+    parts = tuple(part.clone() for part in torch.split(weight, [1, 31, 33, 2336]))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        joined = native_linear.multiply(x, (weight,), bias)
+        assert torch.equal(native_linear.multiply(x, parts, bias), joined)
+        invariant = linear(x, parts, bias, invariant=True)
+        assert torch.equal(invariant, linear(x, weight, bias, invariant=True))
+        torch.testing.assert_close(linear(x, parts, bias), linear(x, weight, bias), atol=1e-5, rtol=1e-2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_product_with_what_is_not_finite_shows_it() -> None:
