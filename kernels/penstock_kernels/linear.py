@@ -30,7 +30,7 @@ def linear(
     weights = weight if isinstance(weight, tuple) else (weight,)
     _check(x, weights, bias)
     pays = not runs_kernel(x) if invariant else native.pays(x.dtype)
-    if pays and native.supports(x, weights):
+    if pays and native.supports(x):
         return native.multiply(x, weights, bias)
     if len(weights) == 1:
         return _product(x, weights[0], bias, invariant)
@@ -41,20 +41,32 @@ def linear(
 
 
 def _check(x: torch.Tensor, weights: tuple[torch.Tensor, ...], bias: torch.Tensor | None) -> None:
+    """A small product takes little longer than its checks: words are looked for only where something is wrong."""
+    num_columns = 0
+    is_right = x.dim() == 2 and x.stride(1) == 1
+    for weight in weights:
+        num_columns += weight.shape[0]
+        is_right = (
+            is_right and weight.shape[1:] == x.shape[1:] and weight.stride(1) == 1 and weight.dtype == x.dtype
+        )
+    if bias is not None:
+        is_right = is_right and bias.shape == (num_columns,) and bias.dtype == x.dtype
+    if not is_right:
+        _refuse(x, weights, bias, num_columns)
+
+
+def _refuse(
+    x: torch.Tensor, weights: tuple[torch.Tensor, ...], bias: torch.Tensor | None, num_columns: int
+) -> None:
     shapes = [tuple(weight.shape) for weight in weights]
     require(
         x.dim() == 2 and all(len(shape) == 2 and x.shape[1] == shape[1] for shape in shapes),
         f"linear: x {tuple(x.shape)} against weight {', '.join(map(str, shapes))}",
     )
-    num_columns = sum(columns for columns, _ in shapes)
     require(bias is None or bias.shape == (num_columns,), "linear: one bias per row of the weight")
-    require(
-        x.stride(1) == 1 and all(weight.stride(1) == 1 for weight in weights),
-        "linear: the numbers of a row must be contiguous",
-    )
-    first = weights[0]
     for weight in weights:
-        require_same_dtype("linear", x=x, weight=weight, bias=first if bias is None else bias)
+        require_same_dtype("linear", x=x, weight=weight, bias=weight if bias is None else bias)
+    raise ValueError("linear: the numbers of a row must be contiguous")
 
 
 def _product(
