@@ -6,10 +6,7 @@ from functools import cache
 
 import torch
 
-from penstock_kernels.native.library import DTYPES, library
-
-# Numbers of weights below which waking the other threads costs more than they save.
-_WORTH_THREADS = 1 << 16
+from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library
 
 
 class _Part(ctypes.Structure):
@@ -77,7 +74,7 @@ def multiply(
         num_columns,
         x.shape[0],
         DTYPES[x.dtype],
-        torch.get_num_threads() if num_columns * x.shape[1] >= _WORTH_THREADS else 1,
+        torch.get_num_threads() if num_columns * x.shape[1] >= WORTH_THREADS else 1,
         max_lanes,
     )
     compiled.penstock_multiply(ctypes.byref(call))
