@@ -15,7 +15,6 @@ from torch import nn
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface
 from transformers.utils import logging as transformers_logging
 
-from penstock_server.engine import is_out_of_memory
 from penstock_server.errors import PenstockError, StartError
 from penstock_server.kv_cache import KVCache
 from penstock_server.layers.placement import Placement
@@ -26,6 +25,7 @@ from penstock_server.models.config import read_eos_token_ids
 from penstock_server.models.registry import read_config
 from penstock_server.models.self_test import compare
 from penstock_server.models.spec import ModelFacts
+from penstock_server.out_of_memory import is_out_of_memory
 from penstock_server.step import ForwardInput
 
 # While it builds a model, transformers swaps out functions of its classes and puts back what it found: two at once
@@ -81,7 +81,7 @@ class BorrowedModel(nn.Module):
         self.facts: ModelFacts = facts
         self.dtype = dtype
         self.model = model
-        self.step = CurrentStep()
+        self.step = CurrentStep(dtype)
         self.cache_shape = prepare(model, self.step)
         self.given = GivenHidden()
         # The same model without its layers: what it does behind them is its own affair.
