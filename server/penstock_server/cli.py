@@ -7,9 +7,17 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 from penstock_server import __version__, log, parent, unix_socket
-from penstock_server.config import CacheConfig, CudaConfig, GroupConfig, ServerConfig
+from penstock_server.config import (
+    AttentionBackend,
+    CacheConfig,
+    CudaConfig,
+    GroupConfig,
+    KvCacheDtype,
+    ServerConfig,
+)
 from penstock_server.errors import PenstockError, StartError
 
 logger = logging.getLogger(__name__)
@@ -123,8 +131,10 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             num_blocks=flags.num_blocks,
             block_size=flags.block_size,
             is_poisoned=flags.poison_cache,
+            dtype=flags.kv_cache_dtype,
         ),
         cuda=CudaConfig(flags.cuda_graphs, flags.cuda_memory_fraction),
+        attention_backend=flags.attention_backend,
         faults=tuple(flags.fault),
     )
 
@@ -171,6 +181,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--rendezvous-dir", type=Path, help="fresh private folder in which the ranks of one group meet")
     add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto",
         help="of weights, activations and cache; auto: float32 on cpu, else the model's own")  # fmt: skip
+    add("--kv-cache-dtype", choices=get_args(KvCacheDtype), default="auto",
+        help="type of the KV cache; auto: that of the weights; the others are float8_e4m3fn")  # fmt: skip
+    add("--attention-backend", choices=get_args(AttentionBackend), default="auto",
+        help="who computes attention; auto: our own kernels for the device")  # fmt: skip
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda where there is one")
     add(
         "--max-sequence-len",

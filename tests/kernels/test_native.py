@@ -2,8 +2,15 @@
 
 import pytest
 import torch
-from penstock_kernels import AttentionSpans, linear, paged_attention, reference, rms_norm
-from penstock_kernels.attention_spans import Scoring
+from penstock_kernels import (
+    AttentionArguments,
+    AttentionSpans,
+    Scoring,
+    linear,
+    paged_attention,
+    reference,
+    rms_norm,
+)
 from penstock_kernels.destination import Destination
 from penstock_kernels.native import attention as native
 from penstock_kernels.native import linear as native_linear
@@ -35,7 +42,7 @@ class Sequence:
         lens = tuple(end - start for start, end in rows)
         spans = AttentionSpans(lens, tuple(end for _, end in rows), self.table.repeat(len(rows), 1), _BLOCK)
         query = torch.cat([self.query[start:end] for start, end in rows])
-        found = paged_attention(query, self.key, self.value, spans, 0.2, window)
+        found = paged_attention(query, self.key, self.value, spans, Scoring(0.2, window))
         return list(torch.split(found, list(lens)))
 
 
@@ -66,12 +73,10 @@ def test_every_width_of_vectors_equals_the_twin(
 ) -> None:
     sequence = Sequence(6, 3, dim)
     spans = AttentionSpans((_LEN - 7,), (_LEN,), sequence.table[None], _BLOCK)
-    starts, contexts = (torch.tensor(x, dtype=torch.int32) for x in ([0, _LEN - 7], [_LEN]))
-    work = native.work_of(starts, contexts, spans.block_tables, _BLOCK)
-    arguments = (sequence.query[7:], sequence.key, sequence.value)
     scoring = Scoring(0.2, *options)
-    found = native.attend(*arguments, work, scoring, max_lanes=lanes)
-    expected = reference.paged_attention(*arguments, spans, scoring)
+    arguments = AttentionArguments(sequence.query[7:], sequence.key, sequence.value, spans, scoring)
+    found = native.attend(arguments, max_lanes=lanes)
+    expected = reference.paged_attention(arguments)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 
@@ -179,7 +184,7 @@ def test_rotated_and_stored_heads_equal_their_twins(lanes: int, is_normed: bool,
     norm = (torch.randn(num_heads + num_kv_heads, dim), 1e-5) if is_normed else None
     slots = torch.randperm(5 * 8)[:num_tokens]
     caches = torch.full((4, 5, 8, num_kv_heads, dim), torch.nan)
-    ours, theirs = (Destination(*caches[first : first + 2], slots) for first in (0, 2))
+    ours, theirs = (Destination(caches[first], caches[first + 1], slots) for first in (0, 2))
     found = native_rotary.rotate_and_store(heads, cos, sin, norm, ours, lanes)
     torch.testing.assert_close(found, reference.rotate_and_store(heads, cos, sin, norm, theirs))
     torch.testing.assert_close(caches[:2], caches[2:], equal_nan=True)
