@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::engine::EngineFacts;
-use crate::scheduler::{Failure, FinishReason, NewRequest, Refused, RequestId, TopToken};
+use crate::scheduler::{Failure, FinishReason, NewRequest, PromptScore, Refused, RequestId, TopToken};
 
 /// The engine loop turns twenty times a second at least; this long without a turn it hangs.
 const MAX_SILENCE: Duration = Duration::from_secs(3);
@@ -28,7 +28,7 @@ pub enum GenerationEvent {
         cached_tokens: u32,
     },
     /// Log probability of each prompt token given those before it; the first has none.
-    PromptLogprobs(Vec<Option<f32>>),
+    PromptLogprobs(Vec<Option<PromptScore>>),
     /// One more token.
     Token(GeneratedToken),
     /// The generation ended without completing.

@@ -9,7 +9,7 @@ use crate::chat::{Conversation, EncodedChat, Message};
 use crate::error::Error;
 use crate::generation::EngineStatus;
 use crate::rate_limit::Counted;
-use crate::reply::{Constraint, ReplyFormat};
+use crate::reply::{Constraint, Part, ReplyFormat};
 use crate::scheduler::{Failure, Grammar, Refused};
 use crate::text_stream::{Generated, TextStream, TextStreamContext};
 use crate::validation::{Checked, Dialect, Parameters, ValidRequest, check};
@@ -118,27 +118,46 @@ impl AppState {
             }
         };
         let param = dialect.name("grammar");
-        let constraint = grammar.map(|grammar| Constraint { grammar, param, is_optional: false });
+        let alone = |grammar| Constraint { grammar, param, parts: Vec::new(), is_optional: false };
+        let constraint = grammar.map(alone);
         Ok(EncodedChat { tokens, reply: ReplyFormat::default(), constraint })
     }
 
     /// The grammar, if it works.
     async fn checked_grammar(&self, constraint: Option<Constraint>) -> Result<Option<Grammar>, Error> {
-        let Some(Constraint { grammar, param, is_optional }) = constraint else { return Ok(None) };
-        let can_constrain = self.engine.facts().abilities.iter().any(|ability| ability == "grammar");
-        let refuse = |reason: &str| Err(Error::Grammar { param, reason: reason.to_owned() });
-        let checked = match () {
-            () if !self.limits.allows_grammars => {
-                refuse("grammars are turned off (--disable-grammar-support)")
-            }
-            () if !can_constrain => refuse("this model's tokenizer cannot be constrained"),
-            () => self.grammars.check(&grammar, param).await,
-        };
-        match checked {
+        let Some(Constraint { grammar, param, parts, is_optional }) = constraint else { return Ok(None) };
+        let refuse = |reason: &str| Err(Error::Grammar { param: param.into(), reason: reason.to_owned() });
+        match self.grammars_are_possible() {
+            Ok(()) => {}
+            Err(_) if is_optional => return Ok(None),
+            Err(reason) => return refuse(reason),
+        }
+        match self.grammars.check(&grammar, param).await {
             Ok(()) => Ok(Some(grammar)),
             Err(Error::Grammar { .. }) if is_optional => Ok(None),
+            Err(whole @ Error::Grammar { .. }) => Err(self.blamed(parts, whole).await),
             Err(error) => Err(error),
         }
+    }
+
+    /// Why not, if not.
+    fn grammars_are_possible(&self) -> Result<(), &'static str> {
+        let can_constrain = self.engine.facts().abilities.iter().any(|ability| ability == "grammar");
+        match () {
+            () if !self.limits.allows_grammars => Err("grammars are turned off (--disable-grammar-support)"),
+            () if !can_constrain => Err("this model's tokenizer cannot be constrained"),
+            () => Ok(()),
+        }
+    }
+
+    /// What is wrong with the first part that does not work by itself, or with the whole.
+    async fn blamed(&self, parts: Vec<Part>, whole: Error) -> Error {
+        for Part { place, grammar } in parts {
+            if let Err(Error::Grammar { reason, .. }) = self.grammars.check(&grammar, "grammar").await {
+                return Error::Grammar { param: place, reason };
+            }
+        }
+        whole
     }
 
     /// Refuses what is empty, or so long that it cannot fit even if it were made of the longest tokens.

@@ -8,9 +8,11 @@
 //! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`rate_limit`] counts what they use, [`cors`] for origins, [`body`] reads what comes in, [`caller`] whose it is, [`answer_stream`] and [`sse`] stream what goes out
 //! - [`grpc`]: the same service for internal clients
 //! - [`tgi`], [`openai`], [`anthropic`], [`responses`], [`logprobs`], [`response_headers`]: the words of the families of clients
+//! - `shared_fields`: what requests of TGI's and OpenAI's clients have in common
 //! - [`assistant`]: what the assistant says, in OpenAI's words
 //! - [`openapi`]: the document that describes all of it, from the table of routes and the types
 //! - [`error`]: everything that can go wrong for a client
+//! - [`json_depth`]: how deep JSON may be nested
 //! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
 //! - [`inference`], [`text_stream`]: from a prompt to running sequences and their text
 //! - [`tools`]: the functions that a chat request offers
@@ -45,6 +47,7 @@ pub mod grammar;
 pub mod grpc;
 pub mod http_server;
 pub mod inference;
+pub mod json_depth;
 pub mod limits;
 mod live_state;
 pub mod logprobs;
@@ -58,6 +61,7 @@ pub mod response_headers;
 pub mod responses;
 pub mod routes;
 pub mod scheduler;
+mod shared_fields;
 pub mod shutdown;
 pub mod sse;
 pub mod stop;

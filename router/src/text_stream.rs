@@ -9,7 +9,7 @@ use crate::detokenizer::Detokenizer;
 use crate::error::Error;
 use crate::generation::{GeneratedToken, Generation, GenerationEvent};
 use crate::metrics::{Metrics, SequenceTimes};
-use crate::scheduler::{FinishReason, TopToken};
+use crate::scheduler::{FinishReason, PromptScore, TopToken};
 use crate::stop::{StopMatcher, StopStep};
 use crate::tokenizer::Tokenizer;
 use crate::validation::{Dialect, ValidRequest};
@@ -31,7 +31,7 @@ pub enum TextEvent {
     /// It left the queue.
     Admitted,
     /// Log probabilities of the prompt's tokens; the first has none.
-    PromptLogprobs(Vec<Option<f32>>),
+    PromptLogprobs(Vec<Option<PromptScore>>),
     /// One more token.
     Token(TextToken),
 }
@@ -78,7 +78,7 @@ pub struct Generated {
     /// Its tokens.
     pub tokens: Vec<TextToken>,
     /// Log probabilities of the prompt, if asked for.
-    pub prompt_logprobs: Vec<Option<f32>>,
+    pub prompt_logprobs: Vec<Option<PromptScore>>,
 }
 
 impl Generated {

@@ -45,7 +45,7 @@ impl Inference for Service {
             None => format!("{:032x}", rand::random::<u128>()),
         };
         let Some(running) = self.running.start(&caller, &id) else {
-            return Err(Status::already_exists(format!("`request_id` is under way. Given: {id:?}")));
+            return Err(Error::IdInUse(id).into());
         };
         Ok(Response::new(self.messages(request, caller, id, running).await?))
     }

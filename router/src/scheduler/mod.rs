@@ -29,7 +29,8 @@ pub use plan::{Admission, BlockId, Outcome, Plan, PromptScores, Sampled, SlotId,
 pub use window::Window;
 
 pub use request::{
-    Failure, FinishReason, Grammar, GrammarKind, NewRequest, Refused, RequestId, SamplingParams, TopToken,
+    Failure, FinishReason, Grammar, GrammarKind, NewRequest, PromptScore, Refused, RequestId, SamplingParams,
+    TopToken,
 };
 
 use block_pool::BlockPool;
@@ -62,7 +63,7 @@ pub enum EventKind {
         cached_tokens: u32,
     },
     /// All log probabilities of its prompt.
-    PromptLogprobs(Vec<Option<f32>>),
+    PromptLogprobs(Vec<Option<PromptScore>>),
     /// One more token.
     Token(Sampled, Option<FinishReason>),
     /// It failed alone.
