@@ -83,7 +83,7 @@ pub struct RouterOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key_file: Option<PathBuf>,
 
-    /// Certificate in PEM format, with those that signed it: the server then speaks HTTPS only
+    /// Certificate in PEM format, with those that signed it: the server then speaks HTTPS only, and gRPC over TLS
     #[arg(long, env, requires = "tls_key")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_cert: Option<PathBuf>,

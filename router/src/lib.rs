@@ -144,11 +144,12 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
         reason
     };
     let (metrics, limits) = (state.metrics.clone(), config.options.limits.connections.clone());
+    let grpc = listeners.grpc.map(|listener| grpc::Entrance { listener, tls: tls.clone() });
     let server = HttpServer::new(app::app(state.clone()), limits.clone(), shutdown.clone()).with_tls(tls);
     tokio::spawn(live_state::tell_on_signal(state.clone(), server.connections()));
     let serving = async {
         tokio::select! {
-            served = serve_all(state, server, limits, listeners) => served,
+            served = serve_all(state, limits, (server, listeners.http), grpc) => served,
             () = keep_up(metrics) => Ok(()),
         }
     };
@@ -162,15 +163,15 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
     }
 }
 
-/// HTTP, and gRPC beside it if there is a listener.
+/// HTTP, and gRPC beside it if there is an entrance.
 async fn serve_all(
     state: AppState,
-    server: HttpServer,
     limits: ConnectionLimits,
-    listeners: Listeners,
+    (server, listener): (HttpServer, TcpListener),
+    grpc: Option<grpc::Entrance>,
 ) -> Result<(), ServeError> {
-    let grpc = listeners.grpc.map(|listener| Box::pin(grpc::serve(state, limits, listener)));
-    let http = async { server.serve(listeners.http).await.map_err(ServeError::from) };
+    let grpc = grpc.map(|entrance| Box::pin(grpc::serve(state, limits, entrance)));
+    let http = async { server.serve(listener).await.map_err(ServeError::from) };
     match grpc {
         Some(grpc) => try_join(http, async { grpc.await.map_err(ServeError::from) }).await.map(drop),
         None => http.await,
