@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::auth::ApiKey;
 use crate::http_server::tls::TlsFiles;
+use crate::telemetry::TelemetryOptions;
 
 /// All the router needs to start.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -125,6 +126,11 @@ pub struct RouterOptions {
     // Tokenizing 4k tokens takes about 2 ms: two threads keep up with a thousand requests a second.
     #[arg(long, env, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub validation_workers: u32,
+
+    /// Where traces go
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub telemetry: TelemetryOptions,
 
     /// Write logs as one JSON object a line
     #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
