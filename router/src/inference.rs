@@ -11,6 +11,7 @@ use crate::generation::EngineStatus;
 use crate::rate_limit::Counted;
 use crate::reply::{Constraint, Part, ReplyFormat};
 use crate::scheduler::{Failure, Grammar, Refused};
+use crate::telemetry::{Child, RequestTrace};
 use crate::text_stream::{Generated, TextStream, TextStreamContext};
 use crate::validation::{Checked, Dialect, Parameters, ValidRequest, check};
 
@@ -25,6 +26,14 @@ pub enum Prompt {
 }
 
 impl Prompt {
+    /// In the words of OpenTelemetry.
+    fn operation(&self) -> &'static str {
+        match self {
+            Self::Text(_) | Self::Tokens(_) => "text_completion",
+            Self::Chat(_) => "chat",
+        }
+    }
+
     /// Characters of text, for `x-compute-characters`.
     pub fn num_chars(&self) -> usize {
         match self {
@@ -51,6 +60,7 @@ impl AppState {
     /// Validates and tokenizes.
     pub async fn prepare(&self, prompt: Prompt, mut parameters: Parameters) -> Result<Prepared, Error> {
         let started = Instant::now();
+        let (validating, operation) = (Child::begin("validate"), prompt.operation());
         let dialect = parameters.dialect;
         let grammar = parameters.grammar.take();
         // Adapters are models by another name, and there are none beside the served one.
@@ -60,7 +70,9 @@ impl AppState {
             parameters = parameters.with_defaults(defaults);
         }
         let checked = check(parameters, &self.limits)?;
+        let tokenizing = validating.child("tokenize");
         let encoded = self.encode(prompt, grammar, &checked, dialect).await?;
+        drop(tokenizing);
         let mut request = checked.fit(encoded.tokens, &self.limits)?;
         if let Some(grammar) = self.checked_grammar(encoded.constraint).await? {
             request = request.constrained(grammar, dialect)?;
@@ -68,6 +80,9 @@ impl AppState {
         self.charge(key, Counted::Tokens, request.num_tokens())?;
         let validation = started.elapsed();
         self.metrics.record_valid(validation, request.prompt.len(), request.max_new_tokens);
+        if let Some(trace) = RequestTrace::current() {
+            trace.on_prepared(operation, &self.model.id, request.prompt.len());
+        }
         Ok(Prepared { request, dialect, reply: encoded.reply, validation })
     }
 
@@ -195,6 +210,7 @@ impl AppState {
             seed,
             tokenizer: &self.tokenizer,
             metrics: &self.metrics,
+            trace: RequestTrace::current(),
             arrived,
         };
         Ok(TextStream::new(generation, &context))

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use futures::StreamExt;
 use penstock_router::auth::ApiKeys;
 use penstock_router::config::{ConnectionLimits, Limits};
-use penstock_router::grpc;
 use penstock_router::grpc::pb::generate_request::Prompt;
 use penstock_router::grpc::pb::generate_response::Event;
 use penstock_router::grpc::pb::inference_client::InferenceClient;
@@ -15,6 +14,7 @@ use penstock_router::grpc::pb::{
     AbortRequest, FinishReason, GenerateRequest, GetLoadsRequest, GetModelInfoRequest, Grammar, Sampling,
     Token, TokenIds, grammar,
 };
+use penstock_router::grpc::{self, Entrance};
 use support::fake_engine::FakeEngine;
 use support::server::{Server, facts, limits};
 use tokio::net::TcpListener;
@@ -35,7 +35,8 @@ type Responses = Streaming<grpc::pb::GenerateResponse>;
 async fn serve(server: &Server) -> (Channel, Served) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
-    let served = tokio::spawn(grpc::serve(server.state.clone(), ConnectionLimits::default(), listener));
+    let entrance = Entrance { listener, tls: None };
+    let served = tokio::spawn(grpc::serve(server.state.clone(), ConnectionLimits::default(), entrance));
     (Channel::from_shared(url).expect("a URL").connect().await.expect("it listens"), served)
 }
 

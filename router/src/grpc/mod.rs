@@ -11,7 +11,6 @@ mod status;
 
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
@@ -22,6 +21,7 @@ use tower::util::MapResponseLayer;
 
 use crate::app::AppState;
 use crate::config::ConnectionLimits;
+pub use connections::Entrance;
 use connections::connections;
 use pb::inference_server::InferenceServer;
 use running::Running;
@@ -47,13 +47,13 @@ const FLUSH: Duration = Duration::from_secs(1);
 pub async fn serve(
     app: AppState,
     limits: ConnectionLimits,
-    listener: TcpListener,
+    entrance: Entrance,
 ) -> Result<(), tonic::transport::Error> {
     let (running, shutdown) = (Running::default(), app.shutdown.clone());
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(health::report(app.clone(), reporter));
     let server = services(app, &limits, running.clone()).add_service(health);
-    let serving = server.serve_with_incoming_shutdown(connections(listener, &limits), shutdown.draining());
+    let serving = server.serve_with_incoming_shutdown(connections(entrance, &limits), shutdown.draining());
     // A watch of health never ends by itself: what is waited for are generations.
     let ended = async {
         shutdown.draining().await;

@@ -66,6 +66,10 @@ pub enum EventKind {
     PromptLogprobs(Vec<Option<PromptScore>>),
     /// One more token.
     Token(Sampled, Option<FinishReason>),
+    /// It gave its memory back and waits for it again; its tokens stay. Of no concern to its client.
+    Preempted,
+    /// The shards were lost, and what it had there is computed again. Of no concern to its client.
+    Replayed,
     /// It failed alone.
     Failed(Failure),
 }
@@ -133,6 +137,7 @@ struct InFlight {
 struct PlannedSpan {
     id: RequestId,
     slot: SlotId,
+    start: u32,
     end: u32,
     samples: bool,
 }
@@ -294,6 +299,12 @@ impl Scheduler {
             sequences: step.spans.len(),
             positions: step.cost.tokens as u64,
         })
+    }
+
+    /// Whose positions that step computes, and how many.
+    pub fn parts_answered_next(&self) -> impl Iterator<Item = (RequestId, u32)> {
+        let spans = self.in_flight.front().into_iter().flat_map(|step| &step.spans);
+        spans.map(|span| (span.id, span.end - span.start))
     }
 
     /// Counts since the start.
