@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderName, HeaderValue, Uri, header};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, http};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -20,6 +20,7 @@ use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::generation::{EngineHandle, EngineStatus};
 use crate::grammar::Grammars;
+use crate::http_server::unread::{Drain, drain};
 use crate::limits::RequestLimits;
 use crate::metrics::Metrics;
 use crate::openai::Head;
@@ -114,6 +115,7 @@ impl AppState {
 pub fn app(state: AppState) -> Router {
     let cors = state.cors.clone();
     let limit = DefaultBodyLimit::max(state.limits.payload_bytes);
+    let unread = Drain::new(&state.limits);
     let service = routes::table::router(&state)
         .fallback(unknown_route)
         .method_not_allowed_fallback(method_not_allowed)
@@ -122,7 +124,8 @@ pub fn app(state: AppState) -> Router {
         .layer(CatchPanicLayer::custom(internal_error))
         .layer(from_fn(word_errors))
         .layer(from_fn(harden))
-        .layer(from_fn(trace));
+        .layer(from_fn(trace))
+        .layer(from_fn_with_state(unread, drain));
     match cors {
         Some(cors) => service.layer(cors),
         None => service,

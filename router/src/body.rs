@@ -1,6 +1,6 @@
 //! Reads a JSON body and, when it cannot, says exactly what is wrong with it.
 
-use axum::body::Bytes;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
@@ -39,6 +39,9 @@ impl FromRequest<AppState> for JsonBytes {
             return Err(Error::UnsupportedMediaType);
         }
         let limit = state.limits.payload_bytes;
+        if request.body().size_hint().lower() > limit as u64 {
+            return Err(Error::BodyTooLarge { limit });
+        }
         let timeout = state.limits.body_timeout;
         let read = tokio::time::timeout(timeout, Bytes::from_request(request, state)).await;
         let read = read.map_err(|_| Error::BodyTimeout { limit_s: timeout.as_secs() })?;
