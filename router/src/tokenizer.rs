@@ -61,9 +61,10 @@ impl Tokenizer {
         tokenizer.with_padding(None);
         // Without parameters there is nothing to be wrong with.
         let _ = tokenizer.with_truncation(None);
-        let workers = Workers::start(&WorkersConfig {
+        let workers = Workers::start(WorkersConfig {
             name: "tokenizer",
             threads: num_workers,
+            max_held: 0,
             max_waiting: MAX_WAITING,
             stack_bytes: STACK_BYTES,
         })?;
@@ -103,7 +104,7 @@ impl Tokenizer {
         match self.workers.run(move || work(&vocabulary)).await {
             Ok(result) => result,
             Err(NoResult::Busy) => Err(Error::TokenizerBusy { limit: MAX_WAITING }),
-            Err(NoResult::Panicked) => Err(Error::Internal),
+            Err(NoResult::Panicked | NoResult::TooLong) => Err(Error::Internal),
         }
     }
 }
