@@ -20,6 +20,7 @@ use crate::chat::ChatFormat;
 use crate::error::Error;
 use crate::generation::{EngineHandle, EngineStatus};
 use crate::grammar::Grammars;
+use crate::http_server::unread::{Drain, drain};
 use crate::limits::RequestLimits;
 use crate::metrics::Metrics;
 use crate::openai::Head;
@@ -118,6 +119,7 @@ pub fn app(state: AppState) -> Router {
     let cors = state.cors.clone();
     let telemetry = state.telemetry.clone();
     let limit = DefaultBodyLimit::max(state.limits.payload_bytes);
+    let unread = Drain::new(&state.limits);
     let service = routes::table::router(&state)
         .fallback(unknown_route)
         .method_not_allowed_fallback(method_not_allowed)
@@ -126,7 +128,8 @@ pub fn app(state: AppState) -> Router {
         .layer(CatchPanicLayer::custom(internal_error))
         .layer(from_fn(word_errors))
         .layer(from_fn(harden))
-        .layer(from_fn_with_state(telemetry, trace));
+        .layer(from_fn_with_state(telemetry, trace))
+        .layer(from_fn_with_state(unread, drain));
     match cors {
         Some(cors) => service.layer(cors),
         None => service,

@@ -3,7 +3,7 @@
 mod objects;
 mod text_or_list;
 
-use axum::body::Bytes;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
@@ -45,6 +45,9 @@ impl FromRequest<AppState> for JsonBytes {
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
         check_headers(request.headers())?;
         let limit = state.limits.payload_bytes;
+        if request.body().size_hint().lower() > limit as u64 {
+            return Err(Error::BodyTooLarge { limit });
+        }
         let timeout = state.limits.body_timeout;
         let read = tokio::time::timeout(timeout, Bytes::from_request(request, state)).await;
         let read = read.map_err(|_| Error::BodyTimeout { limit_s: timeout.as_secs() })?;

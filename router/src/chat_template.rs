@@ -1,21 +1,18 @@
 //! Renders a conversation as the model was trained to read it: the Jinja templates of a model folder, with what
 //! transformers' `apply_chat_template` offers them. Templates come from the folder only, never from a request.
 
-use std::io;
+mod environment;
+mod files;
+
 use std::path::{Path, PathBuf};
 
-use minijinja::value::Kwargs;
-use minijinja::{Environment, ErrorKind, Value as Jinja};
+use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
 use crate::error::Error;
-use crate::python_json;
-
-/// Instructions a template may execute: about a hundred for each of ten thousand messages.
-const MAX_FUEL: u64 = 1_000_000;
-/// Bytes a template may write; far above what any prompt limit lets through.
-const MAX_OUTPUT: usize = 16 << 20;
+use environment::{BoundedOutput, environment, without_generation_tags};
+use files::{read_json, read_sources, special_tokens};
 
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
@@ -110,46 +107,6 @@ impl ChatTemplates {
     }
 }
 
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
-    environment.set_fuel(Some(MAX_FUEL));
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.add_filter("tojson", tojson);
-    environment.add_function("raise_exception", raise_exception);
-    environment.add_function("strftime_now", strftime_now);
-    environment
-}
-
-fn raise_exception(message: String) -> Result<Jinja, minijinja::Error> {
-    Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-}
-
-fn strftime_now(format: &str) -> Result<String, minijinja::Error> {
-    jiff::fmt::strtime::format(format, &jiff::Zoned::now())
-        .map_err(|error| minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string()))
-}
-
-/// As transformers defines it, which is not Jinja's: no HTML escapes, Python's separators.
-fn tojson(value: &Jinja, kwargs: Kwargs) -> Result<String, minijinja::Error> {
-    let invalid =
-        |error: serde_json::Error| minijinja::Error::new(ErrorKind::BadSerialization, error.to_string());
-    let separators: Option<(String, String)> =
-        match kwargs.get::<Option<Vec<String>>>("separators")?.as_deref() {
-            Some([item, key]) => Some((item.clone(), key.clone())),
-            _ => None,
-        };
-    let style = python_json::Style {
-        indent: kwargs.get("indent")?,
-        ensure_ascii: kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
-        sort_keys: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
-        separators,
-    };
-    kwargs.assert_all_used()?;
-    Ok(style.write(&serde_json::to_value(value).map_err(invalid)?))
-}
-
 /// What the template said, without the place in the template, which is of no use to a client.
 fn template_error(error: minijinja::Error) -> Error {
     match error.kind() {
@@ -164,86 +121,6 @@ fn template_error(error: minijinja::Error) -> Error {
 fn describe(error: &minijinja::Error) -> String {
     let place = error.line().map(|line| format!(" (line {line})")).unwrap_or_default();
     format!("{error}{place}")
-}
-
-#[derive(Default)]
-struct BoundedOutput {
-    bytes: Vec<u8>,
-}
-
-impl io::Write for BoundedOutput {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > MAX_OUTPUT {
-            return Err(io::Error::other("too much output"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// `{% generation %}` marks what training computes a loss on; for rendering it is a block that is always shown.
-fn without_generation_tags(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let Some(len) = rest[start..].find("%}") else { break };
-        let tag = &rest[start..start + len];
-        out.push_str(&rest[..start]);
-        match tag[2..].trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace()) {
-            "generation" => out.push_str(&tag.replace("generation", "if true")),
-            "endgeneration" => out.push_str(&tag.replace("endgeneration", "endif")),
-            _ => out.push_str(tag),
-        }
-        rest = &rest[start + len..];
-    }
-    out + rest
-}
-
-/// The named templates in a file, if it is there and has any.
-fn read_sources(path: &Path) -> Result<Option<Vec<(String, String)>>, ChatTemplateError> {
-    if path.extension().is_some_and(|extension| extension == "jinja") {
-        let source = read(path)?;
-        return Ok(source.map(|source| vec![(DEFAULT.to_owned(), source)]));
-    }
-    let field = read_json(path)?.and_then(|mut json| json.remove("chat_template"));
-    match field {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(source)) => Ok(Some(vec![(DEFAULT.to_owned(), source)])),
-        Some(Value::Array(named)) => Ok(Some(named.iter().filter_map(named_source).collect())),
-        Some(_) => {
-            let reason = "`chat_template` is neither a string nor a list of named templates".to_owned();
-            Err(ChatTemplateError { path: path.to_owned(), reason })
-        }
-    }
-}
-
-fn named_source(entry: &Value) -> Option<(String, String)> {
-    Some((entry["name"].as_str()?.to_owned(), entry["template"].as_str()?.to_owned()))
-}
-
-fn read_json(path: &Path) -> Result<Option<Map<String, Value>>, ChatTemplateError> {
-    let Some(text) = read(path)? else { return Ok(None) };
-    let json = serde_json::from_str(&text);
-    json.map_err(|error| ChatTemplateError { path: path.to_owned(), reason: error.to_string() })
-}
-
-fn read(path: &Path) -> Result<Option<String>, ChatTemplateError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(ChatTemplateError { path: path.to_owned(), reason: error.to_string() }),
-    }
-}
-
-/// `bos_token`, `eos_token` and so on; each is a string or an object with `content`.
-fn special_tokens(config: &Map<String, Value>) -> Map<String, Value> {
-    let text = |value: &Value| value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned);
-    let tokens = config.iter().filter(|(name, _)| name.ends_with("_token"));
-    tokens.filter_map(|(name, value)| Some((name.clone(), Value::String(text(value)?)))).collect()
 }
 
 #[cfg(test)]

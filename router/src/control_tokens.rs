@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 use tokenizers::{AddedToken, Tokenizer};
 
-use crate::tokenizer::TextSpan;
+use crate::tokenizer::{RememberedWords, TextSpan};
 
 /// Splits the spelling of a control token.
 pub const BREAK: char = '\u{FDD0}';
@@ -34,6 +34,7 @@ pub struct ControlTokens {
     leftmost: AhoCorasick,
     spellings: Vec<String>,
     tokenizer: Tokenizer,
+    words: RememberedWords,
     first_marker: u32,
 }
 
@@ -58,6 +59,7 @@ impl ControlTokens {
             leftmost: automaton(MatchKind::LeftmostLongest, &spellings)?,
             spellings,
             tokenizer,
+            words: RememberedWords::default(),
             first_marker,
         })
     }
@@ -100,11 +102,9 @@ impl ControlTokens {
 
     /// Encodes a rendered template whose request strings were defused.
     pub fn encode(&self, rendered: &str) -> Result<Vec<u32>, ControlTokenError> {
-        let encoding = self
-            .tokenizer
-            .encode_fast(self.mark(rendered), false)
-            .map_err(|error| ControlTokenError(error.to_string()))?;
-        encoding.get_ids().iter().map(|&id| self.resolve(id)).collect()
+        let encoded = self.words.encode(&self.tokenizer, &self.mark(rendered), false);
+        let encoded = encoded.map_err(|error| ControlTokenError(error.to_string()))?;
+        encoded.into_iter().map(|id| self.resolve(id)).collect()
     }
 
     /// The same with the bytes that each token covers of the [revealed](Self::reveal) text.

@@ -8,6 +8,9 @@ use crate::config::Limits;
 use crate::engine::EngineFacts;
 use crate::scheduler::Window;
 
+/// A body may be so many times as large as allowed, and its sender still reads that it is too large.
+const DRAINED_PAYLOADS: u64 = 8;
+
 /// The limits of the operator and the facts of the shards, the smaller of each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestLimits {
@@ -31,6 +34,8 @@ pub struct RequestLimits {
     pub payload_bytes: usize,
     /// How long a body may take.
     pub body_timeout: Duration,
+    /// Of a body that nobody wants, what is taken all the same, so that its sender reads the answer.
+    pub drain_bytes: u64,
     /// Token ids are below this.
     pub vocab_size: u32,
 }
@@ -98,6 +103,7 @@ impl RequestLimits {
             watermark: Watermark { gamma: limits.watermark_gamma, delta: limits.watermark_delta },
             payload_bytes: limits.payload_limit,
             body_timeout: Duration::from_secs(limits.connections.body_timeout),
+            drain_bytes: DRAINED_PAYLOADS * limits.payload_limit as u64,
             vocab_size: facts.vocab_size,
         })
     }

@@ -1,5 +1,7 @@
 //! Text to tokens, on a few threads off the event loop with a bounded queue. Tokens to text is `detokenizer`.
 
+mod words;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,6 +10,7 @@ use thiserror::Error;
 use crate::detokenizer::Vocabulary;
 use crate::error::Error;
 use crate::workers::{NoResult, Workers, WorkersConfig};
+pub(crate) use words::RememberedWords;
 
 /// Prompts that may wait for a thread. At a millisecond each this is a second of work for two threads.
 const MAX_WAITING: usize = 1024;
@@ -34,6 +37,7 @@ pub enum TokenizerError {
 #[derive(Clone)]
 pub struct Tokenizer {
     vocabulary: Arc<Vocabulary>,
+    words: Arc<RememberedWords>,
     workers: Workers,
 }
 
@@ -61,13 +65,14 @@ impl Tokenizer {
         tokenizer.with_padding(None);
         // Without parameters there is nothing to be wrong with.
         let _ = tokenizer.with_truncation(None);
-        let workers = Workers::start(&WorkersConfig {
+        let workers = Workers::start(WorkersConfig {
             name: "tokenizer",
             threads: num_workers,
+            max_held: 0,
             max_waiting: MAX_WAITING,
             stack_bytes: STACK_BYTES,
         })?;
-        Ok(Self { vocabulary: Arc::new(Vocabulary::new(tokenizer)), workers })
+        Ok(Self { vocabulary: Arc::new(Vocabulary::new(tokenizer)), words: Arc::default(), workers })
     }
 
     /// The vocabulary.
@@ -77,11 +82,9 @@ impl Tokenizer {
 
     /// Tokens of a text as it is; control tokens in it are recognised, as TGI does for `inputs`.
     pub async fn encode(&self, text: String) -> Result<Vec<u32>, Error> {
-        self.run(move |vocabulary| {
-            let encoding = vocabulary.tokenizer().encode_fast(text, true).map_err(unencodable)?;
-            Ok(encoding.get_ids().to_vec())
-        })
-        .await
+        let words = Arc::clone(&self.words);
+        self.run(move |vocabulary| words.encode(vocabulary.tokenizer(), &text, true).map_err(unencodable))
+            .await
     }
 
     /// The same with positions.
@@ -103,7 +106,7 @@ impl Tokenizer {
         match self.workers.run(move || work(&vocabulary)).await {
             Ok(result) => result,
             Err(NoResult::Busy) => Err(Error::TokenizerBusy { limit: MAX_WAITING }),
-            Err(NoResult::Panicked) => Err(Error::Internal),
+            Err(NoResult::Panicked | NoResult::TooLong) => Err(Error::Internal),
         }
     }
 }

@@ -1,13 +1,20 @@
 //! A few threads for work that would hold up the event loop, behind a bounded queue. A job whose client has left is
-//! skipped, and one that panics fails alone.
+//! skipped, one that panics fails alone, and one that takes too long is given up: nothing can stop its thread, so another
+//! thread takes its place.
+
+mod attempt;
+mod crew;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+
+use attempt::Attempt;
+use crew::Crew;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -18,6 +25,8 @@ pub struct WorkersConfig {
     pub name: &'static str,
     /// Threads; at least one.
     pub threads: u32,
+    /// Further threads, in the place of those held by jobs that were given up.
+    pub max_held: u32,
     /// Jobs that may wait.
     pub max_waiting: usize,
     /// Stack of a thread.
@@ -27,29 +36,26 @@ pub struct WorkersConfig {
 /// Why there is no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoResult {
-    /// Too many jobs wait.
+    /// Too many jobs wait, or this one has waited for too long.
     Busy,
     /// The job panicked: a bug, and this job's alone.
     Panicked,
+    /// The job took too long and was given up.
+    TooLong,
 }
 
 /// A cheap handle on the threads; they end with the last handle.
 #[derive(Clone)]
 pub struct Workers {
     jobs: SyncSender<Job>,
+    crew: Arc<Crew>,
 }
 
 impl Workers {
     /// Starts the threads.
-    pub fn start(config: &WorkersConfig) -> io::Result<Self> {
+    pub fn start(config: WorkersConfig) -> io::Result<Self> {
         let (jobs, queue) = sync_channel(config.max_waiting);
-        let queue = Arc::new(Mutex::new(queue));
-        for number in 0..config.threads.max(1) {
-            let (queue, name) = (Arc::clone(&queue), config.name);
-            let thread = thread::Builder::new().name(format!("{name}-{number}"));
-            thread.stack_size(config.stack_bytes).spawn(move || work_on(&queue, name))?;
-        }
-        Ok(Self { jobs })
+        Ok(Self { jobs, crew: Crew::start(config, queue)? })
     }
 
     /// Runs work on one of the threads.
@@ -58,37 +64,103 @@ impl Workers {
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<R, NoResult> {
         let (reply, result) = oneshot::channel();
-        let job: Job = Box::new(move || {
+        let name = self.crew.config.name;
+        let job = move || {
             if !reply.is_closed() {
                 // The client may leave while it runs.
-                let _ = reply.send(work());
+                let _ = reply.send(caught(name, work));
             }
-        });
-        self.jobs.try_send(job).map_err(|_| NoResult::Busy)?;
-        result.await.map_err(|_| NoResult::Panicked)
+        };
+        self.jobs.try_send(Box::new(job)).map_err(|_| NoResult::Busy)?;
+        result.await.unwrap_or(Err(NoResult::Panicked))
+    }
+
+    /// The same for work that may never end: what has not begun within the limit, or has not ended within it then, is
+    /// given up.
+    pub async fn run_within<R: Send + 'static>(
+        &self,
+        limit: Duration,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, NoResult> {
+        let (reply, result) = oneshot::channel();
+        let (attempt, crew) = (Arc::new(Attempt::new(reply)), Arc::clone(&self.crew));
+        let watched = Arc::clone(&attempt);
+        let job = move || {
+            if attempt.begin() && !attempt.end(caught(crew.config.name, work)) {
+                crew.release();
+            }
+        };
+        self.jobs.try_send(Box::new(job)).map_err(|_| NoResult::Busy)?;
+        tokio::spawn(watched.watch(limit, Arc::clone(&self.crew)));
+        result.await.unwrap_or(Err(NoResult::Panicked))
     }
 }
 
-fn work_on(queue: &Mutex<Receiver<Job>>, name: &str) {
-    loop {
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(job) = job else { return };
-        if catch_unwind(AssertUnwindSafe(job)).is_err() {
-            tracing::error!(workers = name, "a job panicked; its request fails");
-        }
-    }
+fn caught<R>(name: &str, work: impl FnOnce() -> R) -> Result<R, NoResult> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
+        tracing::error!(workers = name, "a job panicked; its request fails");
+        NoResult::Panicked
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Instant;
+
     use super::*;
 
     const MAX_WAITING: usize = 8;
 
     fn one() -> Workers {
+        let name = "test";
         let config =
-            WorkersConfig { name: "test", threads: 1, max_waiting: MAX_WAITING, stack_bytes: 1 << 20 };
-        Workers::start(&config).unwrap()
+            WorkersConfig { name, threads: 1, max_held: 1, max_waiting: MAX_WAITING, stack_bytes: 1 << 20 };
+        Workers::start(config).unwrap()
+    }
+
+    const LIMIT: Duration = Duration::from_millis(50);
+
+    /// A job that ends when it is told to, and the way to tell it.
+    fn endless() -> (impl FnOnce() -> bool + Send, Sender<()>) {
+        let (release, blocked) = channel();
+        (move || blocked.recv().is_ok(), release)
+    }
+
+    #[tokio::test]
+    async fn a_job_that_takes_too_long_is_given_up_and_others_go_on() {
+        let workers = one();
+        let (work, release) = endless();
+        let started = Instant::now();
+        assert_eq!(workers.run_within(LIMIT, work).await, Err(NoResult::TooLong));
+        assert!(started.elapsed() >= LIMIT, "{:?}", started.elapsed());
+        assert_eq!(workers.run(|| 7).await, Ok(7));
+        // Its thread is free again, and there is one thread too many, which ends.
+        release.send(()).unwrap();
+        while Arc::strong_count(&workers.crew) > 2 {
+            assert_eq!(workers.run(|| 8).await, Ok(8));
+        }
+        assert_eq!(workers.run(|| 9).await, Ok(9));
+    }
+
+    #[tokio::test]
+    async fn only_so_many_threads_are_held_and_then_jobs_wait_no_longer_than_the_limit() {
+        let workers = one();
+        let (first, second) = (endless(), endless());
+        assert_eq!(workers.run_within(LIMIT, first.0).await, Err(NoResult::TooLong));
+        assert_eq!(workers.run_within(LIMIT, second.0).await, Err(NoResult::TooLong));
+        assert_eq!(workers.run_within(LIMIT, || 7).await, Err(NoResult::Busy));
+        drop(second.1);
+        assert_eq!(workers.run_within(10 * LIMIT, || 8).await, Ok(8));
+    }
+
+    #[tokio::test]
+    async fn a_panic_within_the_limit_is_told_at_once() {
+        let workers = one();
+        let never = Duration::from_secs(60);
+        assert_eq!(workers.run_within::<()>(never, || panic!("a bug")).await, Err(NoResult::Panicked));
+        assert_eq!(workers.run_within(never, || 7).await, Ok(7));
     }
 
     #[tokio::test]
@@ -101,7 +173,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_queue_refuses_at_once_and_the_abandoned_are_skipped() {
         let workers = one();
-        let (release, blocked) = std::sync::mpsc::channel::<()>();
+        let (release, blocked) = channel::<()>();
         let (started, is_running) = oneshot::channel();
         let first = workers.clone();
         let running = tokio::spawn(async move {

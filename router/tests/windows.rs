@@ -4,7 +4,7 @@
 mod support;
 
 use penstock_router::engine::EngineFacts;
-use penstock_router::scheduler::{Event, EventKind, NewRequest, Refused, SamplingParams};
+use penstock_router::scheduler::{Event, EventKind, NewRequest, Refused, RequestId, SamplingParams};
 use support::fake_shard::expected_tokens;
 use support::world::{World, facts, prompt, request};
 
@@ -21,6 +21,18 @@ fn world(num_blocks: u32) -> World {
 
 fn alone(prompt: &[u32], count: usize) -> Vec<u32> {
     expected_tokens(prompt, 0, count, &windowed(64))
+}
+
+/// Whatever happens beside it, a sequence gets the tokens that it gets alone.
+fn assert_undisturbed(world: &World, id: RequestId, prompt: &[u32], count: usize) {
+    assert_eq!(world.output[&id], alone(prompt, count));
+}
+
+fn run_steps(world: &mut World, count: usize) {
+    for _ in 0..count {
+        world.plan();
+        world.answer();
+    }
 }
 
 /// Runs to the end, and the most blocks in use on the way.
@@ -41,7 +53,7 @@ fn a_sequence_longer_than_the_pool_runs_in_what_its_window_needs() {
     let prompt = prompt(1, 60);
     let id = world.submit(&prompt, 50);
     world.run();
-    assert_eq!(world.output[&id], alone(&prompt, 50));
+    assert_undisturbed(&world, id, &prompt, 50);
     assert_eq!(world.scheduler.totals().preemptions, 0);
 }
 
@@ -72,7 +84,7 @@ fn a_prefix_given_back_is_found_while_it_is_cached() {
     let second = world.submit(&longer, 8);
     world.run();
     assert_eq!(world.cached[&second], 60);
-    assert_eq!(world.output[&second], alone(&longer, 8));
+    assert_undisturbed(&world, second, &longer, 8);
 }
 
 #[test]
@@ -98,8 +110,8 @@ fn a_prefix_whose_beginning_is_gone_is_computed_again() {
     let again = world.submit(&first, 6);
     world.run();
     assert_eq!(world.cached[&again], 0);
-    assert_eq!(world.output[&again], alone(&first, 6));
-    assert_eq!(world.output[&thief], alone(&other, 30));
+    assert_undisturbed(&world, again, &first, 6);
+    assert_undisturbed(&world, thief, &other, 30);
 }
 
 #[test]
@@ -107,14 +119,11 @@ fn a_choice_that_comes_late_does_not_copy_what_was_given_back() {
     let mut world = world(64);
     let prompt = prompt(1, 30);
     let first = world.submit(&prompt, 40);
-    for _ in 0..30 {
-        world.plan();
-        world.answer();
-    }
+    run_steps(&mut world, 30);
     let sampling = SamplingParams { seed: 7, ..SamplingParams::greedy() };
     let second = world.submit_with(NewRequest::new(prompt.as_slice().into(), 12, sampling));
     world.run();
-    assert_eq!(world.output[&first], alone(&prompt, 40));
+    assert_undisturbed(&world, first, &prompt, 40);
     assert_eq!(world.output[&second], expected_tokens(&prompt, 7, 12, &windowed(64)));
 }
 
@@ -125,7 +134,7 @@ fn many_in_a_small_pool_give_way_and_get_their_tokens() {
     let ids: Vec<_> = prompts.iter().map(|prompt| world.submit(prompt, 40)).collect();
     world.run();
     for (id, prompt) in ids.iter().zip(&prompts) {
-        assert_eq!(world.output[id], alone(prompt, 40));
+        assert_undisturbed(&world, *id, prompt, 40);
     }
 }
 
@@ -134,12 +143,9 @@ fn what_is_lost_with_the_shards_is_computed_again() {
     let mut world = world(5);
     let prompt = prompt(3, 50);
     let id = world.submit(&prompt, 40);
-    for _ in 0..25 {
-        world.plan();
-        world.answer();
-    }
+    run_steps(&mut world, 25);
     world.plan();
     assert_eq!(world.lose_shards(), [Event { id, kind: EventKind::Replayed }]);
     world.run();
-    assert_eq!(world.output[&id], alone(&prompt, 40));
+    assert_undisturbed(&world, id, &prompt, 40);
 }

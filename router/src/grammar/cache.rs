@@ -9,7 +9,7 @@ const MAX_ENTRIES: usize = 256;
 const MAX_BYTES: usize = 8 << 20;
 
 /// Whether it works, or why not.
-type Checked = Result<(), String>;
+pub(super) type Checked = Result<(), String>;
 
 /// Forgets what was not asked for the longest.
 #[derive(Debug, Default)]

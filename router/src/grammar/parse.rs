@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use super::lark;
 use crate::error::Error;
 use crate::json_depth::{MAX_DEPTH, depth};
 use crate::scheduler::{Grammar, GrammarKind};
@@ -112,6 +113,12 @@ impl Reader {
             // What is embedded would not be measured.
             Some(text) if kind == GrammarKind::Lark && text.contains('%') => {
                 self.refuse(format!("{place} may hold no directives (`%json`, `%ignore` ..)"))
+            }
+            Some(text) if kind == GrammarKind::Lark && !text.is_empty() => {
+                match lark::check_operators(text) {
+                    Ok(()) => Ok(Grammar { kind, text: text.to_owned() }),
+                    Err(reason) => self.refuse(format!("{place} cannot be used: {reason}")),
+                }
             }
             Some(text) if !text.is_empty() => Ok(Grammar { kind, text: text.to_owned() }),
             _ => self.refuse(format!("{place} must be a string that is not empty")),

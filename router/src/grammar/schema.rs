@@ -5,15 +5,15 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+use super::MAX_JOINED;
+use super::multiples::{self, Multiple};
+
 /// Subschemas within each other, references followed.
 const MAX_LEVELS: usize = 1000;
 /// Subschemas, those copied for references included.
 const MAX_SUBSCHEMAS: usize = 10_000;
 /// Entries of one keyword whose alternatives are open at once.
 const MAX_ALTERNATIVES: usize = 500;
-/// Patterns that one string may have to match at once. Whether any string does costs twice as much with every one more:
-/// a tenth of a second for 16, a minute and gigabytes for 40.
-const MAX_JOINED_PATTERNS: usize = 8;
 const ALTERNATIVES: [&str; 6] = ["properties", "patternProperties", "anyOf", "oneOf", "allOf", "prefixItems"];
 /// Keywords that constrain nothing: beside these a reference is only followed, not copied.
 const ANNOTATIONS: [&str; 12] = [
@@ -33,7 +33,8 @@ const ANNOTATIONS: [&str; 12] = [
 
 /// Refuses what is too deep or too large, with the keyword to blame.
 pub(super) fn check_size(schema: &Value) -> Result<(), String> {
-    let mut measure = Measure { root: schema, targets: HashMap::new(), levels: 0, subschemas: 0 };
+    let mut measure =
+        Measure { root: schema, targets: HashMap::new(), levels: 0, subschemas: 0, multiples: 0 };
     let root = measure.visit(schema, 0)?;
     measure.add(&root)
 }
@@ -46,6 +47,10 @@ struct Size {
     subschemas: usize,
     /// Most patterns that one string within it may have to match at once.
     patterns: usize,
+    /// The costliest that one number within it may have to be a multiple of.
+    multiple: Multiple,
+    /// What those of all numbers cost together, with copies.
+    multiples: u64,
 }
 
 struct Measure<'a> {
@@ -54,6 +59,7 @@ struct Measure<'a> {
     targets: HashMap<&'a str, Option<Size>>,
     levels: usize,
     subschemas: usize,
+    multiples: u64,
 }
 
 impl<'a> Measure<'a> {
@@ -62,7 +68,9 @@ impl<'a> Measure<'a> {
     fn add(&mut self, size: &Size) -> Result<(), String> {
         self.levels += size.height;
         self.subschemas += size.subschemas;
+        self.multiples = self.multiples.saturating_add(size.multiples);
         check_levels(self.levels)?;
+        multiples::check(self.multiples)?;
         check_subschemas(self.subschemas)
     }
 
@@ -80,9 +88,11 @@ impl<'a> Measure<'a> {
         let others = fields.iter().filter(|(keyword, _)| *keyword != "allOf").map(|(_, value)| value);
         let mut size = self.visit_all(others, depth + 1)?;
         size.patterns += own_patterns(fields);
+        let mut multiple = Multiple::own(fields)?;
         if let Some(Value::String(reference)) = fields.get("$ref") {
             let target = self.follow(reference, depth + 1)?;
             size.patterns += target.patterns;
+            multiple = multiple.joined(target.multiple)?;
             // In an applicator or beside other keywords it is copied.
             size.subschemas += if is_alone(fields) { 0 } else { target.subschemas };
         }
@@ -90,6 +100,8 @@ impl<'a> Measure<'a> {
             let all = self.visit_joined(items, depth + 1)?;
             size.height = size.height.max(all.height);
             size.patterns += all.patterns;
+            multiple = multiple.joined(all.multiple)?;
+            size.multiples = size.multiples.saturating_add(all.multiples);
             size.subschemas += all.subschemas + self.copied(items, depth + 1)?;
         }
         for keyword in ["anyOf", "oneOf"] {
@@ -97,7 +109,12 @@ impl<'a> Measure<'a> {
                 size.subschemas += self.copied(items, depth + 1)?;
             }
         }
+        size.multiple = multiple.joined(size.multiple)?;
+        if multiple.cost() > 1 {
+            size.multiples = size.multiples.saturating_add(size.multiple.cost());
+        }
         check_subschemas(size.subschemas + 1)?;
+        multiples::check(size.multiples)?;
         check_patterns(size.patterns)?;
         Ok(Size { height: size.height + 1, subschemas: size.subschemas + 1, ..size })
     }
@@ -108,6 +125,8 @@ impl<'a> Measure<'a> {
             let size = self.visit(value, depth)?;
             all.height = all.height.max(size.height);
             all.patterns = all.patterns.max(size.patterns);
+            all.multiple = all.multiple.or(size.multiple);
+            all.multiples = all.multiples.saturating_add(size.multiples);
             all.subschemas += size.subschemas;
         }
         check_subschemas(all.subschemas)?;
@@ -132,6 +151,8 @@ impl<'a> Measure<'a> {
             all.height = all.height.max(size.height);
             all.subschemas += size.subschemas;
             all.patterns += size.patterns;
+            all.multiple = all.multiple.joined(size.multiple)?;
+            all.multiples = all.multiples.saturating_add(size.multiples);
         }
         check_subschemas(all.subschemas)?;
         Ok(all)
@@ -197,9 +218,9 @@ fn check_subschemas(count: usize) -> Result<(), String> {
 }
 
 fn check_patterns(count: usize) -> Result<(), String> {
-    match count > MAX_JOINED_PATTERNS {
+    match count > MAX_JOINED {
         true => Err(format!(
-            "a string may have to match at most {MAX_JOINED_PATTERNS} patterns at once, by `allOf`, `$ref` and \
+            "a string may have to match at most {MAX_JOINED} patterns at once, by `allOf`, `$ref` and \
              `patternProperties`. Given: {count}"
         )),
         false => Ok(()),

@@ -170,3 +170,119 @@ async fn patterns_that_a_string_must_match_at_once_are_bounded() {
     let side_by_side = json!({"type": "object", "properties": fields.collect::<serde_json::Map<_, _>>()});
     assert_eq!(check_schema(side_by_side).await, Ok(()));
 }
+
+#[tokio::test]
+async fn what_numbers_must_be_multiples_of_is_bounded() {
+    let multiple = |divisor: f64| json!({"type": "number", "multipleOf": divisor});
+    let all = |divisors: &[f64]| json!({"allOf": divisors.iter().copied().map(multiple).collect::<Vec<_>>()});
+    for allowed in
+        [multiple(0.01), multiple(1e8), multiple(3600.0), multiple(0.9973), all(&[2.0, 3.0, 7.0, 100.0])]
+    {
+        assert_eq!(check_schema(allowed.clone()).await, Ok(()), "{allowed}");
+    }
+    let refused = |schema| async { check_schema(schema).await.unwrap_err() };
+    assert!(refused(multiple(20_001.0)).await.ends_with("Given: 20001"));
+    assert!(refused(multiple(99_999_989.0)).await.contains("`multipleOf` may be at most 20000"));
+    assert!(refused(multiple(0.099_999_989)).await.ends_with("Given: 99999989"));
+    assert!(refused(all(&[211.0, 223.0])).await.ends_with("Given: 47053"));
+    // Beyond these llguidance's numbers would not fit.
+    assert!(refused(multiple(1e9)).await.ends_with("from 1e-8 to 1e8. Given: 1e9"));
+    assert!(refused(multiple(1e-9)).await.contains("from 1e-8"));
+    assert!(refused(all(&[1e6, 1e-3])).await.ends_with("Given: 1000000000"));
+    let by_reference = json!({"$defs": {"p": multiple(211.0)}, "$ref": "#/$defs/p", "multipleOf": 223});
+    assert!(refused(by_reference).await.ends_with("Given: 47053"));
+    let fields = (0..60).map(|number| (format!("p{number}"), multiple(f64::from(number) + 997.0)));
+    let many = json!({"type": "object", "properties": fields.collect::<serde_json::Map<_, _>>()});
+    assert!(refused(many).await.contains("`multipleOf` may be at most 20000"));
+    assert!(
+        refused(json!({"anyOf": (0..60).map(|_| multiple(4999.0)).collect::<Vec<_>>()}))
+            .await
+            .contains("multipleOf")
+    );
+}
+
+#[tokio::test]
+async fn references_that_lead_nowhere_are_refused_and_recursion_works() {
+    for schema in [
+        json!({"$ref": "#"}),
+        json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}),
+        json!({"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}, {"type": "string"}]}}, "$ref": "#/$defs/a"}),
+        json!({"$defs": {"a": {"type": "object", "$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a", "type": "object"}},
+            "$ref": "#/$defs/a"}),
+    ] {
+        assert!(check_schema(schema.clone()).await.is_err(), "{schema}");
+    }
+    let itself = json!({"$ref": "#/$defs/a"});
+    let any = json!({"anyOf": [itself, itself, {"type": "array", "items": itself}]});
+    assert_eq!(check_schema(json!({"$defs": {"a": any}, "$ref": "#/$defs/a"})).await, Ok(()));
+}
+
+#[tokio::test]
+async fn ambiguous_grammars_cost_little() {
+    for text in [
+        "start: start start | \"a\"".to_owned(),
+        "start: start start start | start start | \"a\" | \"\"".to_owned(),
+        format!("start: {}\na: \"a\" | \"a\" \"a\" | b\nb: a | a a", "a* ".repeat(200)),
+        format!("start: {}\na: \"\" | a a | a a a", "a ".repeat(300)),
+    ] {
+        let started = Instant::now();
+        assert_eq!(check(GrammarKind::Lark, &text).await, Ok(()), "{text}");
+        assert!(started.elapsed() < DEADLINE / 2, "{text}: {:?}", started.elapsed());
+    }
+}
+
+fn schema(text: String) -> Grammar {
+    Grammar { kind: GrammarKind::JsonSchema, text }
+}
+
+/// One of many that take a moment each.
+fn slow(number: usize) -> Grammar {
+    let names = (0..5_000).map(|name| format!("value number {name} of {number}"));
+    schema(json!({ "enum": names.collect::<Vec<_>>() }).to_string())
+}
+
+#[tokio::test]
+async fn what_takes_too_long_is_refused_as_such_and_at_once_the_second_time() {
+    let limit = Duration::from_millis(1);
+    let grammars = Grammars { limit, ..grammars_of(byte_level()) };
+    let refused = grammars.check(&slow(0), "response_format").await.unwrap_err();
+    let reason = "it takes longer than 1ms to compile".to_owned();
+    assert_eq!(refused, Error::Grammar { param: "response_format".into(), reason });
+    // The limit is not waited for again.
+    let patient = Grammars { limit: Duration::from_secs(60), ..grammars };
+    assert_eq!(patient.check(&slow(0), "response_format").await, Err(refused));
+}
+
+#[tokio::test]
+async fn a_flood_of_slow_ones_does_not_stop_a_neighbour() {
+    let grammars = grammars_of(byte_level());
+    let flood: Vec<_> = (0..20)
+        .map(|number| {
+            let grammars = grammars.clone();
+            tokio::spawn(async move { grammars.check(&slow(number), "grammar").await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    let neighbour = schema(json!({"type": "object", "properties": {"a": {"type": "integer"}}}).to_string());
+    assert_eq!(grammars.check(&neighbour, "grammar").await, Ok(()));
+    for checked in flood {
+        checked.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn threads_that_are_held_do_not_stop_a_neighbour() {
+    let grammars = grammars_of(byte_level());
+    let neighbour = schema(json!({"type": "object"}).to_string());
+    // As many as compile are given up, and are still at it.
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Arc::new(Mutex::new(blocked));
+    for _ in 0..THREADS {
+        let blocked = Arc::clone(&blocked);
+        let work = move || blocked.lock().map(|blocked| blocked.recv().is_ok()).is_ok();
+        let given_up = grammars.workers.run_within(Duration::from_millis(20), work).await;
+        assert_eq!(given_up, Err(NoResult::TooLong));
+    }
+    assert_eq!(grammars.check(&neighbour, "grammar").await, Ok(()));
+    drop(release);
+}

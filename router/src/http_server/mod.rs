@@ -8,6 +8,7 @@ mod connection;
 mod in_flight;
 mod timed_stream;
 pub mod tls;
+pub mod unread;
 
 use std::io;
 use std::net::SocketAddr;

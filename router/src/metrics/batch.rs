@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram};
 
-use super::Names;
+use super::names::Names;
 use crate::engine_loop::StepSummary;
 use crate::scheduler::{StepSize, StepTimings};
 

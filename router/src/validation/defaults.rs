@@ -50,19 +50,19 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_what_the_model_says() {
+        let model = llama();
         let completions = Dialect::Completions { best_of: "best_of" };
         for dialect in [Dialect::CHAT, completions, Dialect::Messages, Dialect::Responses] {
-            let filled = silent(dialect).with_defaults(&llama());
             let expected = Parameters {
-                temperature: Some(0.6),
-                top_k: Some(40),
-                top_p: Some(0.9),
-                min_p: Some(0.1),
-                typical_p: Some(0.8),
-                repetition_penalty: Some(1.1),
+                temperature: model.temperature,
+                top_k: model.top_k.map(i64::from),
+                top_p: model.top_p,
+                min_p: model.min_p,
+                typical_p: model.typical_p,
+                repetition_penalty: model.repetition_penalty,
                 ..silent(dialect)
             };
-            assert_eq!(filled, expected);
+            assert_eq!(silent(dialect).with_defaults(&model), expected);
         }
     }
 

@@ -15,6 +15,7 @@ fn limits() -> RequestLimits {
         watermark: Watermark { gamma: 0.5, delta: 2.0 },
         payload_bytes: 1000,
         body_timeout: std::time::Duration::from_secs(60),
+        drain_bytes: 8000,
         vocab_size: 100,
     }
 }

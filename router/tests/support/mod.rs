@@ -3,6 +3,7 @@
 
 pub mod fake_engine;
 pub mod fake_shard;
+pub mod identity;
 pub mod listening;
 pub mod server;
 pub mod world;
