@@ -73,6 +73,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             last_epoch=self.loop.last_epoch,
             attention_window=spec.attention_window or 0,
             generation_defaults=generation_to_pb(known.generation),
+            kv_cache_dtype=known.kv_cache_dtype,
+            attention_backend=known.attention_backend,
         )
 
     def Run(self, plans: Iterator[pb.Plan], context: grpc.ServicerContext) -> Iterator[pb.Outcome]:

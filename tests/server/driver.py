@@ -43,7 +43,8 @@ def engine_config(folder: Path, **options: Any) -> ServerConfig:
         "block_size": 4,
         "is_poisoned": False,
     }
-    cache = CacheConfig(**{name: options.pop(name, value) for name, value in sizes.items()})
+    kept = options.pop("kv_cache_dtype", "auto")
+    cache = CacheConfig(**{name: options.pop(name, value) for name, value in sizes.items()}, dtype=kept)
     defaults = {
         "load_format": "safetensors",
         "model_impl": "auto",
