@@ -16,7 +16,7 @@ use self::objects::Objects;
 pub use self::text_or_list::text_or_list;
 use crate::app::AppState;
 use crate::error::{Error, MISSING};
-use crate::json_depth::{MAX_DEPTH, depth};
+use crate::json_depth::{MAX_DEPTH, too_deep};
 
 /// A JSON body of type `T`.
 pub struct Body<T>(pub T);
@@ -81,8 +81,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    let depth = depth(bytes);
-    if depth > MAX_DEPTH {
+    if let Some(depth) = too_deep(bytes) {
         return Err(Error::TooDeep { depth, limit: MAX_DEPTH });
     }
     let mut json = serde_json::Deserializer::from_slice(bytes);

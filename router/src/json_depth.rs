@@ -3,9 +3,18 @@
 /// Objects and lists within each other that a body may have: as many as serde_json reads.
 pub const MAX_DEPTH: usize = 127;
 
+/// How deep it is, if that is too deep. What has few brackets, as most requests do, is not looked at any closer.
+pub fn too_deep(json: &[u8]) -> Option<usize> {
+    let brackets = json.iter().filter(|byte| matches!(byte, b'{' | b'[')).count();
+    if brackets <= MAX_DEPTH {
+        return None;
+    }
+    Some(depth(json)).filter(|&depth| depth > MAX_DEPTH)
+}
+
 /// The most objects and lists that are open at once; what is in strings does not count. Of text that is no JSON, some
 /// number.
-pub fn depth(json: &[u8]) -> usize {
+fn depth(json: &[u8]) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
     for byte in json {
         match byte {
@@ -40,6 +49,14 @@ mod tests {
         ] {
             assert_eq!(depth(json.as_bytes()), deepest, "{json}");
         }
+    }
+
+    #[test]
+    fn many_brackets_are_fine_side_by_side_and_in_texts() {
+        assert_eq!(too_deep(format!("[{}0]", "[],".repeat(1000)).as_bytes()), None);
+        assert_eq!(too_deep(format!("\"{}\"", "[".repeat(1000)).as_bytes()), None);
+        assert_eq!(too_deep("[".repeat(MAX_DEPTH).as_bytes()), None);
+        assert_eq!(too_deep("[".repeat(1000).as_bytes()), Some(1000));
     }
 
     #[test]

@@ -148,6 +148,27 @@ def test_anthropic_answers(url: str) -> None:
             text = "".join(stream.text_stream)
         assert whole.content[0].type == "text"
         assert text == whole.content[0].text
+        counted = client.messages.count_tokens(model="tgi", messages=[{"role": "user", "content": "hello"}])
+        assert counted.input_tokens == whole.usage.input_tokens
+
+
+def test_an_echoed_prompt_is_scored_with_what_was_likelier(url: str) -> None:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY) as client:
+        scored = client.completions.create(
+            model="tgi", prompt="hello", echo=True, logprobs=2, max_tokens=0, temperature=0
+        )
+    logprobs = scored.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens is not None
+    assert logprobs.token_logprobs is not None
+    assert logprobs.top_logprobs is not None
+    assert "".join(logprobs.tokens) == "hello"
+    first, *others = logprobs.top_logprobs
+    assert first is None
+    for token, logprob, top in zip(logprobs.tokens[1:], logprobs.token_logprobs[1:], others, strict=True):
+        assert 1 <= len(top) <= 2, "parts of characters share their text, and so their key"
+        assert logprob <= max(top.values()), "none is likelier than the likeliest"
+        assert top.get(token, logprob) == logprob
 
 
 def test_a_wrong_key_is_each_clients_own_error(url: str) -> None:

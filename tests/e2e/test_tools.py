@@ -90,6 +90,21 @@ def test_a_stream_tells_the_call_piece_by_piece(demo: Launched) -> None:
     assert len(pieces) > 2, "the arguments come in more than one piece"
 
 
+def test_a_call_that_a_stop_string_cuts_is_not_one_to_be_made(demo: Launched) -> None:
+    whole = choice(demo, body(stop="ris"))
+    assert whole["finish_reason"] == "stop"
+    streamed, reason = collected(demo.stream("/v1/chat/completions", body(stop="ris", stream=True))[:-1])
+    assert reason == "stop"
+    for message in (whole["message"], streamed):
+        [call] = message["tool_calls"]
+        assert call["function"]["name"] == "get_weather"
+        assert re.fullmatch(r'\{\s*"city":\s*"Pa', call["function"]["arguments"]), (
+            "what was written, as it is"
+        )
+    beyond = choice(demo, body(stop="</tool_call>"))
+    check_weather_call(beyond["message"], beyond["finish_reason"])
+
+
 def test_the_result_of_a_call_leads_to_an_answer(demo: Launched) -> None:
     call = choice(demo, body())["message"]
     result = {"temperature": 21, "condition": "sunny"}

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::lark;
 use crate::error::Error;
-use crate::json_depth::{MAX_DEPTH, depth};
+use crate::json_depth::{MAX_DEPTH, too_deep};
 use crate::scheduler::{Grammar, GrammarKind};
 
 /// Of regular expressions and Lark.
@@ -87,8 +87,7 @@ impl Reader {
 
     /// A schema, or the text of one.
     fn schema(&self, place: &str, schema: &Value) -> Result<Grammar, Error> {
-        let depth = schema.as_str().map_or(0, |text| depth(text.as_bytes()));
-        if depth > MAX_DEPTH {
+        if let Some(depth) = schema.as_str().and_then(|text| too_deep(text.as_bytes())) {
             let place = format!("`{}.{place}`", self.param);
             return self
                 .refuse(format!("{place} may be nested at most {MAX_DEPTH} levels deep. Given: {depth}"));
