@@ -1,5 +1,7 @@
 """Servers for the end-to-end tests. Those that only ask share one; those that start, stop or break have their own."""
 
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +23,19 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     """Start a launcher with these flags; whatever is left of it is killed after the test."""
     with ExitStack() as stack:
         yield lambda *flags, **options: stack.enter_context(Launched(tmp_path, *flags, **options))
+
+
+@pytest.fixture
+def identity(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for localhost, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl, which makes the certificate, is not installed")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days=2", "-subj=/CN=localhost"]
+    # What is no authority: rustls takes the certificate of one for no server's.
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"]
+    subprocess.run([*command, *names, "-out", cert, "-keyout", key], check=True, capture_output=True)
+    return cert, key
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1-shard", "2-shards"])

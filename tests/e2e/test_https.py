@@ -1,25 +1,10 @@
 """HTTPS from end to end: the launcher's flags, its address, and files that are wrong."""
 
-import shutil
 import ssl
-import subprocess
 from pathlib import Path
 from urllib.request import urlopen
 
-import pytest
 from e2e.conftest import Launch
-
-
-@pytest.fixture
-def identity(tmp_path: Path) -> tuple[Path, Path]:
-    """A certificate for localhost, and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl, which makes the certificate, is not installed")
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days=2", "-subj=/CN=localhost"]
-    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run([*command, *names, "-out", cert, "-keyout", key], check=True, capture_output=True)
-    return cert, key
 
 
 def test_a_server_with_a_certificate_speaks_https(

@@ -23,7 +23,7 @@ BODY = {"inputs": f"{CANARY} once upon a time", "parameters": {"max_new_tokens":
 class Collector:
     """Takes OTLP over gRPC and keeps the bytes, whose strings are readable as they are; never answers if it hangs."""
 
-    def __init__(self, *, hangs: bool = False) -> None:
+    def __init__(self, *, hangs: bool = False, identity: tuple[Path, Path] | None = None) -> None:
         self.received: list[bytes] = []
         self._answering = threading.Event()
         if not hangs:
@@ -32,8 +32,14 @@ class Collector:
         service = "opentelemetry.proto.collector.trace.v1.TraceService"
         self._server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.address = f"127.0.0.1:{self._open(identity)}"
         self._server.start()
+
+    def _open(self, identity: tuple[Path, Path] | None) -> int:
+        if identity is None:
+            return int(self._server.add_insecure_port("127.0.0.1:0"))
+        cert, key = (path.read_bytes() for path in identity)
+        return int(self._server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, cert)])))
 
     def _export(self, request: bytes, _context: grpc.ServicerContext) -> bytes:
         self.received.append(request)
@@ -78,6 +84,20 @@ def test_what_a_request_did_is_there_when_the_server_has_ended(
     assert b"name-of-a-test" in sent
     assert b"penstock.shard.rank" in sent
     assert CANARY.encode() not in sent
+
+
+def test_a_collector_with_a_certificate_is_spoken_to_by_tls(
+    launch: Launch, model: Path, identity: tuple[Path, Path]
+) -> None:
+    collector = Collector(identity=identity)
+    flags = (f"--model-id={model}", f"--otlp-endpoint=https://{collector.address}")
+    # What the machine trusts, as OpenSSL and rustls read it.
+    launched = launch(*flags, under=("env", f"SSL_CERT_FILE={identity[0]}")).wait_until_serving()
+    assert launched.post("/generate", BODY)[0] == 200
+    launched.signal(signal.SIGTERM)
+    assert launched.end()[0] == 0
+    assert b"POST /generate" in b"".join(collector.received)
+    collector.stop()
 
 
 def test_a_collector_that_hangs_costs_traces_and_no_time(
