@@ -37,8 +37,6 @@ const FLAGS: &[Flag] = flags! {
     None "master-addr" "MASTER_ADDR" "shards of one machine meet in a private folder"
     None "master-port" "MASTER_PORT" "shards of one machine meet in a private folder"
     None "disable-custom-kernels" "DISABLE_CUSTOM_KERNELS" "kernels are chosen by --device"
-    None "otlp-endpoint" "OTLP_ENDPOINT" "traces are not exported yet"
-    None "otlp-service-name" "OTLP_SERVICE_NAME" "traces are not exported yet"
     None "ngrok" "NGROK" "no tunnel is opened"
     None "ngrok-authtoken" "NGROK_AUTHTOKEN" "no tunnel is opened"
     None "ngrok-edge" "NGROK_EDGE" "no tunnel is opened"

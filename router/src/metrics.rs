@@ -18,6 +18,7 @@ use batch::BatchMetrics;
 use crate::engine_loop::{Observer, StepSummary};
 use crate::error::Error;
 use crate::scheduler::StepSize;
+use crate::telemetry::RequestTrace;
 
 const METADATA: Metadata<'static> = Metadata::new("penstock", Level::INFO, None);
 
@@ -67,6 +68,7 @@ struct Registered {
     cache_hit_tokens: Counter,
     step_count: Counter,
     batch: BatchMetrics,
+    spans: SpanCounters,
     upload_duration: Histogram,
     forward_duration: Histogram,
     sample_duration: Histogram,
@@ -116,10 +118,16 @@ impl Metrics {
         update(&mut self.0.newest.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// What becomes of the spans of traces.
+    pub fn span_counters(&self) -> SpanCounters {
+        self.0.spans.clone()
+    }
+
     /// Counts a request that has arrived; how it ends is told to the guard.
     pub fn start_request(&self) -> RequestGuard {
         self.0.request_count.increment(1);
-        RequestGuard { metrics: self.clone(), started: Instant::now(), ended: false }
+        let trace = RequestTrace::current();
+        RequestGuard { metrics: self.clone(), trace, started: Instant::now(), ended: false }
     }
 
     /// A request waited this long for its first token.
@@ -147,6 +155,17 @@ impl Metrics {
         self.0.generated_tokens.record(f64::from(sequence.generated_tokens));
         self.0.cached_tokens.record(f64::from(sequence.cached_tokens));
     }
+}
+
+/// What becomes of the spans of traces.
+#[derive(Clone)]
+pub struct SpanCounters {
+    /// The collector took them.
+    pub exported: Counter,
+    /// They did not fit into the queue.
+    pub queue_full: Counter,
+    /// The collector did not take them.
+    pub failed: Counter,
 }
 
 /// What `GET /stats` reads: the handles of Prometheus can be written and not read, so these few are kept beside them.
@@ -189,6 +208,7 @@ pub struct SequenceTimes {
 /// client has left.
 pub struct RequestGuard {
     metrics: Metrics,
+    trace: Option<RequestTrace>,
     started: Instant,
     ended: bool,
 }
@@ -210,7 +230,7 @@ impl RequestGuard {
 
     /// It was not.
     pub fn fail(&mut self, error: &Error) {
-        self.end_as(failure_index(error));
+        self.end_as(failure_index(error), error.kind(), error.status().is_server_error());
     }
 
     /// It ended, one way or the other.
@@ -221,8 +241,11 @@ impl RequestGuard {
         }
     }
 
-    fn end_as(&mut self, failure: usize) {
+    fn end_as(&mut self, failure: usize, kind: &'static str, is_ours: bool) {
         if !std::mem::replace(&mut self.ended, true) {
+            if let Some(trace) = &self.trace {
+                trace.fail(kind, is_ours);
+            }
             self.metrics.0.request_failures[failure].increment(1);
             self.metrics.update(|newest| newest.failures[failure] += 1);
         }
@@ -231,7 +254,7 @@ impl RequestGuard {
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.end_as(DROPPED);
+        self.end_as(DROPPED, FAILURES[DROPPED], false);
     }
 }
 
@@ -345,6 +368,19 @@ fn register(recorder: &PrometheusRecorder) -> Registered {
         forward_duration: names.histogram("tgi_step_forward_duration", "The model in a step, seconds"),
         sample_duration: names.histogram("tgi_step_sample_duration", "Choosing tokens, seconds"),
         download_duration: names.histogram("tgi_step_download_duration", "Reading tokens, seconds"),
+        spans: register_spans(&names),
+    }
+}
+
+fn register_spans(names: &Names<'_>) -> SpanCounters {
+    let dropped = |reason| {
+        let help = "Spans of traces that were not sent, by reason";
+        names.labelled_counter("tgi_trace_spans_dropped", help, ("reason", reason))
+    };
+    SpanCounters {
+        exported: names.counter("tgi_trace_spans_exported", "Spans of traces that the collector took"),
+        queue_full: dropped("queue_full"),
+        failed: dropped("export_failed"),
     }
 }
 

@@ -4,7 +4,7 @@
 mod support;
 
 use penstock_router::engine::EngineFacts;
-use penstock_router::scheduler::{NewRequest, Refused, SamplingParams};
+use penstock_router::scheduler::{Event, EventKind, NewRequest, Refused, SamplingParams};
 use support::fake_shard::expected_tokens;
 use support::world::{World, facts, prompt, request};
 
@@ -139,7 +139,7 @@ fn what_is_lost_with_the_shards_is_computed_again() {
         world.answer();
     }
     world.plan();
-    assert_eq!(world.lose_shards(), []);
+    assert_eq!(world.lose_shards(), [Event { id, kind: EventKind::Replayed }]);
     world.run();
     assert_eq!(world.output[&id], alone(&prompt, 40));
 }

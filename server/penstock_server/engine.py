@@ -19,7 +19,7 @@ from penstock_server.models.spec import ModelFacts
 from penstock_server.out_of_memory import MemoryPact, is_out_of_memory
 from penstock_server.pending import PendingOutcome, StepClock
 from penstock_server.plan import Admit, ErrorCode, Plan, SamplingParams, SlotError, Span
-from penstock_server.sampling import sample, token_logprobs
+from penstock_server.sampling import Scored, sample, score
 from penstock_server.slots import Slots
 from penstock_server.step import ForwardInput, PromptRows, Step
 
@@ -134,7 +134,7 @@ class Engine:
         pending.clock.mark()
         pending.fetch()
 
-    def _forward(self, step: Step) -> tuple[torch.Tensor | None, list[tuple[PromptRows, torch.Tensor]]]:
+    def _forward(self, step: Step) -> tuple[torch.Tensor | None, list[tuple[PromptRows, Scored]]]:
         """Logits of the rows that get a token, if any does, and log probabilities of prompts."""
         if step.decode is not None:
             assert self.graphs is not None, "they chose the size of the step"
@@ -145,7 +145,7 @@ class Engine:
             return logits[step.sampled_rows] if num_rows else None, []
         assert step.forward is not None, "a step has one or the other"
         hidden = self._hidden(step.forward)
-        prompts = [(rows, self._prompt_logprobs(hidden, rows)) for rows in step.prompt_rows]
+        prompts = [(rows, self._score_prompt(hidden, rows)) for rows in step.prompt_rows]
         return self.model.logits(hidden[step.sampled_rows]) if step.sampling.rows else None, prompts
 
     def _hidden(self, inputs: ForwardInput) -> torch.Tensor:
@@ -154,13 +154,14 @@ class Engine:
             return self.model(inputs, self.cache)
         return self._pact.run(lambda: self.model(inputs, self.cache), num_tokens)
 
-    def _prompt_logprobs(self, hidden: torch.Tensor, rows: PromptRows) -> torch.Tensor:
+    def _score_prompt(self, hidden: torch.Tensor, rows: PromptRows) -> Scored:
         targets = self.slots.rows.tokens[rows.slot, rows.start : rows.start + rows.count].long()
         states = hidden[rows.first_row : rows.first_row + rows.count]
         parts = [
             slice(row, row + _PROMPT_ROWS_AT_A_TIME) for row in range(0, rows.count, _PROMPT_ROWS_AT_A_TIME)
         ]
-        return torch.cat([token_logprobs(self.model.logits(states[part]), targets[part]) for part in parts])
+        scored = [score(self.model.logits(states[part]), targets[part], rows.num_top) for part in parts]
+        return Scored(*(torch.cat(column) for column in zip(*scored, strict=True)))
 
     def warm_up(self) -> None:
         """Run a prompt and a decode through the real path, so that the first request pays for no initialisation."""

@@ -1,4 +1,6 @@
-"""Loading takes a rank's share of the model and one tensor more, by the count of the operating system."""
+"""What loading takes, by the count of the operating system: nothing where weights stay in the files, else a rank's
+share of the model and one tensor more.
+"""
 
 import subprocess
 import sys
@@ -37,11 +39,11 @@ def watch(stop, seen):
     while not stop.wait(0.001):
         seen.append(anonymous())
 
-folder, num_ranks = Path(sys.argv[1]), int(sys.argv[2])
+folder, num_ranks, dtype = Path(sys.argv[1]), int(sys.argv[2]), getattr(torch, sys.argv[3])
 cpu = torch.device("cpu")
 group = Group(GroupConfig(0, 1, None), cpu)
 group.size = num_ranks
-placement, checkpoint = Placement(group, torch.float32), Checkpoint.open(folder)
+placement, checkpoint = Placement(group, dtype), Checkpoint.open(folder)
 torch.empty(1).normal_().sum()
 {prepare}
 stop, seen = threading.Event(), [anonymous()]
@@ -50,7 +52,7 @@ watching.start()
 {load}
 stop.set()
 watching.join()
-print(len(seen), max(seen) - seen[0])
+print(len(seen), max(*seen, anonymous()) - seen[0])
 """
 _OWN = {
     "prepare": """
@@ -67,8 +69,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from penstock_server.models.borrowed_loading import load_model
 config = LlamaConfig.from_pretrained(folder)
 """,
-    # What is not converted would stay in the pages of the files, and not be seen.
-    "load": "load_model(LlamaForCausalLM, config, checkpoint, group, dtype=torch.bfloat16)",
+    "load": "load_model(LlamaForCausalLM, config, checkpoint, group, dtype=dtype)",
 }
 
 
@@ -79,23 +80,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def peak(folder: Path, num_ranks: int, loader: dict[str, str]) -> int:
-    """The most bytes of its own that a process holds beyond what it had before it loads."""
-    command = [sys.executable, "-c", _LOAD.format(**loader), str(folder), str(num_ranks)]
+def peak(folder: Path, num_ranks: int, dtype: str, loader: dict[str, str]) -> tuple[int, int]:
+    """The most bytes of its own that a process holds beyond what it had before it loads; how often that was asked."""
+    command = [sys.executable, "-c", _LOAD.format(**loader), str(folder), str(num_ranks), dtype]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     num_samples, most = map(int, done.stdout.split())
-    assert num_samples > 20
-    return most
+    return most, num_samples
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_a_rank_needs_its_share_and_one_tensor(folder: Path, num_ranks: int) -> None:
-    share = (folder / "model.safetensors").stat().st_size // num_ranks
+def test_a_rank_that_converts_needs_its_share_and_one_tensor(folder: Path, num_ranks: int) -> None:
+    share = (folder / "model.safetensors").stat().st_size // num_ranks // 2
     # The part of the largest tensor that a rank reads: of the embedding.
-    largest = 4 * _SIZES["vocab_size"] * _SIZES["hidden_size"] // num_ranks
-    most = peak(folder, num_ranks, _OWN)
+    largest = 2 * _SIZES["vocab_size"] * _SIZES["hidden_size"] // num_ranks
+    most, num_samples = peak(folder, num_ranks, "bfloat16", _OWN)
+    assert num_samples > 20
     assert share - _BESIDE < most < share + largest + _BESIDE
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_weights_that_stay_in_the_files_need_no_memory(folder: Path, num_ranks: int) -> None:
+    most, _ = peak(folder, num_ranks, "float32", _OWN)
+    assert most < _BESIDE
 
 
 def test_a_rank_of_a_borrowed_model_needs_its_share_and_one_tensor(folder: Path) -> None:
@@ -103,4 +110,7 @@ def test_a_rank_of_a_borrowed_model_needs_its_share_and_one_tensor(folder: Path)
     # Embedding and head are no linear layers of the plan. Two bytes a number, of four in the file.
     share = ((folder / "model.safetensors").stat().st_size - layers // 2) // 2
     largest = 4 * _SIZES["vocab_size"] * _SIZES["hidden_size"]
-    assert share - _BESIDE < peak(folder, 2, _BORROWED) < share + largest + _BESIDE
+    # What is not converted would stay in the pages of the files, and not be seen.
+    most, num_samples = peak(folder, 2, "bfloat16", _BORROWED)
+    assert num_samples > 20
+    assert share - _BESIDE < most < share + largest + _BESIDE

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cache::Cache;
 use compiler::Compiler;
-pub use parse::{from_native, from_response_format, from_text};
+pub use parse::{from_native, from_response_format, from_text, from_text_format};
 
 use crate::detokenizer::Vocabulary;
 use crate::error::Error;
@@ -60,7 +60,7 @@ impl Grammars {
 
     /// Whether the grammar works; `param` is what the client called it.
     pub async fn check(&self, grammar: &Grammar, param: &'static str) -> Result<(), Error> {
-        let refuse = |reason| Error::Grammar { param, reason };
+        let refuse = |reason| Error::Grammar { param: param.into(), reason };
         if let Some(known) = self.lock_cache().get(grammar) {
             return known.map_err(refuse);
         }
