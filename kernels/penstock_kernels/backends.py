@@ -1,6 +1,7 @@
 """Who computes attention: chosen by name, once, and refused with a reason where it cannot do what a model needs."""
 
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -16,6 +17,7 @@ from penstock_kernels.paged_attention import own_attention
 
 BackendName = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen"]
 NAMES: tuple[str, ...] = get_args(BackendName)
+_VARLEN = "torch.nn.attention.varlen"
 
 
 class Unsupported(ValueError):
@@ -98,7 +100,13 @@ def _refuse_varlen(demand: Demand) -> str | None:
         return "it has no soft cap of scores, which this model needs"
     if demand.cache_dtype != demand.dtype:
         return f"it reads no cache of {_name(demand.cache_dtype)}"
-    return _refuse_foreign(demand) or _not_importable("torch.nn.attention.varlen")
+    return _refuse_foreign(demand) or _not_importable(_VARLEN) or _refuse_old_varlen()
+
+
+def _refuse_old_varlen() -> str | None:
+    library: Any = importlib.import_module(_VARLEN)
+    missing = {"scale", "window_size", "enable_gqa"} - set(inspect.signature(library.varlen_attn).parameters)
+    return f"that of this PyTorch has no {min(missing)}; use a newer one" if missing else None
 
 
 def _refuse_foreign(demand: Demand) -> str | None:
@@ -148,7 +156,7 @@ def _make_flashinfer(demand: Demand) -> Backend:
 def _make_varlen(demand: Demand) -> Backend:
     from penstock_kernels.adapters.varlen import VarlenAttention
 
-    library: Any = importlib.import_module("torch.nn.attention.varlen")
+    library: Any = importlib.import_module(_VARLEN)
     return Backend("varlen", VarlenAttention(library.varlen_attn))
 
 

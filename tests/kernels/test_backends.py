@@ -144,6 +144,13 @@ def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
         choose("flashinfer", ON_GPU)
 
 
+def test_an_older_varlen_is_refused_and_this_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose("varlen", ON_GPU).name == "varlen"
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", lambda query, scale, enable_gqa: query)
+    with pytest.raises(Unsupported, match="that of this PyTorch has no window_size"):
+        choose("varlen", ON_GPU)
+
+
 def test_what_is_our_own_is_taken_unless_asked() -> None:
     assert choose("auto", MODEL).name == ("native" if library() else "reference")
     assert choose("auto", replace(MODEL, dtype=torch.float16, cache_dtype=torch.float16)).name == "reference"

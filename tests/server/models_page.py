@@ -38,8 +38,9 @@ and in `/info` (`model_impl`).
 
 Continuous batching, chunked prefill and the prefix cache work as above. With `--num-shard`, linear layers are divided
 by the model's tensor-parallel plan, or by the usual names; what a plan says in other words (experts, fused
-projections) is whole on every rank, and every rank reads the whole model first. Norms and linear layers are those of
-transformers.
+projections, the vocabulary) is whole on every rank. A rank reads its own slices of what is divided; only where the
+checkpoint has other names for it than the model, each rank reads all of it first. Norms and linear layers are those of
+transformers: their sums depend on the number of rows, so `--batch-invariant` is refused.
 
 Before it serves, such a model is tried: two prompts, each in two steps through the paged cache, must give the log
 probabilities that transformers gives alone, else it is refused. So are models whose layers keep something other than

@@ -1,6 +1,10 @@
 """A step that one rank has no memory for fails its requests on all ranks, and nobody else notices."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +72,20 @@ def test_both_ranks_report_it_and_go_on(
     assert found.sampled_logprobs == unharmed[2].sampled_logprobs
 
 
+def test_a_model_of_transformers_can_run_out_too(
+    saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with thread_ranks.engines(
+        saved_model("llama").folder, 2, monkeypatch, model_impl="transformers"
+    ) as ranks:
+        execute = thread_ranks.execute_on_all(ranks)
+        fault = break_in(ranks[0], "model.model.layers.1.mlp")
+        execute(FIRST)
+        fault.is_due = True
+        assert failed(execute(PROMPT)) == [(1, ErrorCode.OUT_OF_MEMORY)]
+        assert execute(LATER).sampled_slots == [0, 2]
+
+
 def test_every_rank_may_be_the_one(saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     with thread_ranks.engines(saved_model("llama").folder, 2, monkeypatch) as ranks:
         execute = thread_ranks.execute_on_all(ranks)
@@ -104,3 +122,47 @@ def test_one_rank_alone_goes_on(saved_model: Callable[..., Any]) -> None:
     fault.is_due = True
     assert failed(engine.launch(PROMPT).resolve()) == [(1, ErrorCode.OUT_OF_MEMORY)]
     assert engine.launch(LATER).resolve().sampled_slots == [0, 2]
+
+
+_RANK = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from driver import engine_config
+from penstock_server.config import GroupConfig
+from penstock_server.load import load_engine
+from penstock_server.model_folder import open_folder
+from test_out_of_memory import FIRST, LATER, PROMPT, break_in, failed
+
+folder, meeting, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+engine = load_engine(replace(engine_config(folder), group=GroupConfig(rank, 2, meeting)), open_folder(folder))
+outcomes = []
+for with_fault in (True, False):
+    fault = break_in(engine, "layers.1.attention")
+    for plan in (FIRST, PROMPT, LATER):
+        fault.is_due = with_fault and rank == 1 and plan is PROMPT
+        outcomes.append(engine.launch(plan).resolve())
+    engine.clear()
+assert [code.value for _slot, code in failed(outcomes[1])] == ["out_of_memory"], outcomes[1]
+assert (outcomes[2].sampled_ids, outcomes[2].sampled_logprobs) == (
+    outcomes[5].sampled_ids, outcomes[5].sampled_logprobs
+)
+print(outcomes[2].sampled_slots, outcomes[2].sampled_ids)
+engine.group.leave()
+"""
+
+
+def test_processes_over_gloo_go_on_together(saved_model: Callable[..., Any], tmp_path: Path) -> None:
+    folder = saved_model("llama").folder
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", _RANK, str(folder), str(tmp_path), str(rank)],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    told = [rank.communicate(timeout=100) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], told
+    assert told[0][0] == told[1][0]
+    assert told[0][0].startswith("[0, 2] ")

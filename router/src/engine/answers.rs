@@ -88,6 +88,8 @@ mod tests {
             max_step_tokens: 32,
             max_top_logprobs: 5,
             attention_window: None,
+            kv_cache_dtype: "float32".into(),
+            attention_backend: "reference".into(),
             abilities: Vec::new(),
             generation_defaults: None,
         }

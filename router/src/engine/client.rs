@@ -208,6 +208,8 @@ impl From<pb::DescribeResponse> for Description {
                 max_step_tokens: reply.max_step_tokens,
                 max_top_logprobs: reply.max_top_logprobs,
                 attention_window: (reply.attention_window > 0).then_some(reply.attention_window),
+                kv_cache_dtype: reply.kv_cache_dtype,
+                attention_backend: reply.attention_backend,
                 abilities: reply.abilities,
                 generation_defaults: reply.generation_defaults.map(Into::into),
             },

@@ -46,6 +46,10 @@ pub struct EngineFacts {
     pub max_top_logprobs: u32,
     /// Positions that the layer with the widest window sees; `None` if some layer sees all.
     pub attention_window: Option<u32>,
+    /// Type of the KV cache.
+    pub kv_cache_dtype: String,
+    /// Who computes attention.
+    pub attention_backend: String,
     /// Optional things the shards can do.
     pub abilities: Vec<String>,
     /// How the model's makers have it sample; `None` if that is not to be used.

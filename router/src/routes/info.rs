@@ -17,6 +17,10 @@ pub(super) struct Info {
     model_device_type: String,
     model_type: String,
     model_impl: &'static str,
+    /// Type of the KV cache.
+    kv_cache_dtype: String,
+    /// Who computes attention.
+    attention_backend: String,
     /// How the model samples where a request does not say; null with `--generation-config none`.
     generation_defaults: Option<GenerationDefaults>,
     model_pipeline_tag: &'static str,
@@ -48,6 +52,8 @@ pub(super) async fn info(State(app): State<AppState>) -> Json<Info> {
         model_device_type: facts.device.split(':').next().unwrap_or_default().to_owned(),
         model_type: facts.model_type.clone(),
         model_impl: model_impl(facts),
+        kv_cache_dtype: facts.kv_cache_dtype.clone(),
+        attention_backend: facts.attention_backend.clone(),
         generation_defaults: facts.generation_defaults.clone(),
         model_pipeline_tag: "text-generation",
         num_shard: facts.world_size,

@@ -27,6 +27,8 @@ async fn info_tells_model_and_limits() {
     assert_eq!(info["max_input_tokens"], 199);
     assert_eq!(info["model_dtype"], "float32");
     assert_eq!(info["model_impl"], "native");
+    assert_eq!(info["kv_cache_dtype"], "float8_e4m3fn");
+    assert_eq!(info["attention_backend"], "triton");
     assert_eq!(info["max_concurrent_requests"], 8);
 }
 

@@ -69,6 +69,8 @@ pub fn small_facts() -> EngineFacts {
         max_step_tokens: 32,
         max_top_logprobs: 5,
         attention_window: None,
+        kv_cache_dtype: "float8_e4m3fn".into(),
+        attention_backend: "triton".into(),
         abilities: vec!["prompt_logprobs".into(), "grammar".into()],
         generation_defaults: None,
     }
