@@ -29,6 +29,9 @@ pub trait Observer: Send + 'static {
     /// A step was answered.
     fn on_step(&mut self, step: &StepSummary);
 
+    /// After every step, and some times a second: requests come and end without steps, too.
+    fn on_levels(&mut self, _levels: &Levels) {}
+
     /// The shards are lost, with the step that they were to answer next if there was one; they are waited for.
     fn on_lost(&mut self, _unanswered: Option<StepSize>) {}
 
@@ -39,16 +42,21 @@ pub trait Observer: Send + 'static {
 /// One answered step in numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct StepSummary {
-    /// How full everything is after it.
-    pub load: Load,
     /// What it computed.
     pub size: StepSize,
     /// Tokens that it sampled.
     pub num_sampled: usize,
-    /// Counts since the start.
-    pub totals: Totals,
     /// Where the shards spent it.
     pub timings: StepTimings,
+}
+
+/// What the scheduler counts.
+#[derive(Debug, Clone, Copy)]
+pub struct Levels {
+    /// How full everything is.
+    pub load: Load,
+    /// Counts since the start.
+    pub totals: Totals,
 }
 
 /// Starts the loop and returns the handle to it. The loop ends when every handle and generation is dropped, or when
@@ -157,7 +165,7 @@ impl EngineLoop {
                     None => return Ok(()),
                 },
                 arrival = self.link.next() => self.on_arrival(arrival),
-                _ = ticks.tick() => { self.check_if_idle(); Ok(()) }
+                _ = ticks.tick() => { self.on_tick(); Ok(()) }
             };
             // Commands that are already here go into the same plan.
             while let Ok(command) = commands.try_recv() {
@@ -174,6 +182,11 @@ impl EngineLoop {
                 Err(error) => self.lose_shards(&error),
             }
         }
+    }
+
+    fn on_tick(&mut self) {
+        self.check_if_idle();
+        self.tell_levels();
     }
 
     /// Once after every busy spell: no block may have leaked, none may have two owners.
@@ -231,14 +244,14 @@ impl EngineLoop {
         let events = self.scheduler.on_outcome(outcome).map_err(mismatch)?;
         self.in_flight -= 1;
         self.publish(events);
-        self.observer.on_step(&StepSummary {
-            load: self.scheduler.load(),
-            size,
-            num_sampled,
-            totals: self.scheduler.totals(),
-            timings,
-        });
+        self.observer.on_step(&StepSummary { size, num_sampled, timings });
+        self.tell_levels();
         Ok(())
+    }
+
+    fn tell_levels(&mut self) {
+        let levels = Levels { load: self.scheduler.load(), totals: self.scheduler.totals() };
+        self.observer.on_levels(&levels);
     }
 
     /// Keeps the shards supplied: plan N+1 goes out before outcome N is back.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::BuildError;
 
-use crate::engine_loop::{Observer, StepSummary};
+use crate::engine_loop::{Levels, Observer, StepSummary};
 use crate::scheduler::StepSize;
 use registered::Registered;
 use requests::FAILURES;
@@ -112,8 +112,10 @@ pub struct Newest {
     pub steps: u64,
     /// Times that the shards came back after they were lost.
     pub restarts: u64,
-    /// The last of them, with what the scheduler counted until then.
+    /// The last of them.
     pub last_step: Option<StepSummary>,
+    /// What the scheduler counts.
+    pub levels: Option<Levels>,
     failures: [u64; FAILURES.len()],
 }
 
@@ -144,7 +146,20 @@ impl Observer for Metrics {
             newest.sampled_tokens += step.num_sampled as u64;
             newest.last_step = Some(*step);
         });
-        let (metrics, load) = (&self.0, &step.load);
+        let metrics = &self.0;
+        metrics.tokens_sampled.increment(step.num_sampled as u64);
+        metrics.step_count.increment(1);
+        metrics.batch.on_step(step);
+        let micros = |us: u32| Duration::from_micros(u64::from(us));
+        metrics.upload_duration.record(micros(step.timings.upload_us));
+        metrics.forward_duration.record(micros(step.timings.forward_us));
+        metrics.sample_duration.record(micros(step.timings.sample_us));
+        metrics.download_duration.record(micros(step.timings.download_us));
+    }
+
+    fn on_levels(&mut self, levels: &Levels) {
+        self.update(|newest| newest.levels = Some(*levels));
+        let (metrics, Levels { load, totals }) = (&self.0, levels);
         metrics.queue_size.set(load.waiting as f64);
         metrics.batch_current_size.set(load.running as f64);
         metrics.requests_waiting.set(load.waiting as f64);
@@ -153,19 +168,12 @@ impl Observer for Metrics {
         metrics.kv_blocks_cached.set(load.cached_blocks as f64);
         metrics.kv_blocks.set(load.num_blocks as f64);
         metrics.kv_usage.set(load.used_blocks as f64 / load.num_blocks.max(1) as f64);
-        metrics.tokens_sampled.increment(step.num_sampled as u64);
-        metrics.preemptions.absolute(step.totals.preemptions);
-        metrics.replays.absolute(step.totals.replays);
-        metrics.computed_tokens.absolute(step.totals.computed_tokens);
-        metrics.cache_query_tokens.absolute(step.totals.admitted_tokens);
-        metrics.cache_hit_tokens.absolute(step.totals.cached_tokens);
-        metrics.step_count.increment(1);
-        metrics.batch.on_step(step);
-        let micros = |us: u32| Duration::from_micros(u64::from(us));
-        metrics.upload_duration.record(micros(step.timings.upload_us));
-        metrics.forward_duration.record(micros(step.timings.forward_us));
-        metrics.sample_duration.record(micros(step.timings.sample_us));
-        metrics.download_duration.record(micros(step.timings.download_us));
+        metrics.preemptions.absolute(totals.preemptions);
+        metrics.replays.absolute(totals.replays);
+        metrics.computed_tokens.absolute(totals.computed_tokens);
+        metrics.cache_query_tokens.absolute(totals.admitted_tokens);
+        metrics.cache_hit_tokens.absolute(totals.cached_tokens);
+        metrics.batch.on_load(load);
     }
 
     fn on_lost(&mut self, unanswered: Option<StepSize>) {

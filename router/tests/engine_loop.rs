@@ -2,16 +2,35 @@
 
 mod support;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use penstock_router::engine::EngineFacts;
-use penstock_router::engine_loop::{self, Observer, StepSummary};
+use penstock_router::engine_loop::{self, Levels, Observer, StepSummary};
 use penstock_router::generation::{EngineHandle, EngineStatus, Generation, GenerationEvent};
 use penstock_router::scheduler::{
-    Failure, FinishReason, NewRequest, Refused, SamplingParams, SchedulerConfig,
+    Failure, FinishReason, Load, NewRequest, Refused, SamplingParams, SchedulerConfig,
 };
 use support::fake_engine::{FakeControl, FakeEngine};
 use support::fake_shard::{expected_tokens, small_facts};
+
+/// Keeps what it is told last.
+#[derive(Clone, Default)]
+struct Watcher(Arc<Mutex<Option<Levels>>>);
+
+impl Observer for Watcher {
+    fn on_step(&mut self, _: &StepSummary) {}
+
+    fn on_levels(&mut self, levels: &Levels) {
+        *self.0.lock().unwrap() = Some(*levels);
+    }
+}
+
+impl Watcher {
+    fn load(&self) -> Load {
+        self.0.lock().unwrap().expect("told some times a second").load
+    }
+}
 
 struct Ignore;
 
@@ -89,6 +108,22 @@ async fn a_request_that_waits_too_long_hears_so_though_no_step_ends() {
     else {
         panic!("it does not fail by its deadline");
     };
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_and_ends_without_a_step_is_counted() {
+    let facts = EngineFacts { num_slots: 1, ..small_facts() };
+    let (engine, _) = FakeEngine::gated(facts.clone());
+    let watcher = Watcher::default();
+    let engine = engine_loop::spawn(Box::new(engine), SchedulerConfig::new(&facts, 128), watcher.clone());
+    let _first = engine.submit(request(&[1, 2, 3], 100)).await.unwrap();
+    let queue_timeout = Some(Duration::from_secs(2));
+    let late = NewRequest { queue_timeout, ..request(&[4, 5], 1) };
+    let _late = engine.submit(late).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((watcher.load().running, watcher.load().waiting), (1, 1));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!((watcher.load().running, watcher.load().waiting), (1, 0));
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use metrics::{Counter, Gauge, Histogram};
 
 use super::names::Names;
 use crate::engine_loop::StepSummary;
-use crate::scheduler::{StepSize, StepTimings};
+use crate::scheduler::{Load, StepSize, StepTimings};
 
 const METHODS: [&str; 2] = ["prefill", "decode"];
 /// In TGI, why a batch was joined by new requests. Here they may join at any step, in chunks.
@@ -73,10 +73,7 @@ impl BatchMetrics {
 
     /// A step was answered.
     pub(super) fn on_step(&self, step: &StepSummary) {
-        let (size, load) = (step.size, &step.load);
-        let block_tokens = f64::from(load.block_tokens);
-        self.current_max_tokens.set(load.used_blocks as f64 * block_tokens);
-        self.max_total_tokens.set(load.num_blocks as f64 * block_tokens);
+        let size = step.size;
         if size.sequences == 0 {
             return;
         }
@@ -87,6 +84,13 @@ impl BatchMetrics {
             self.joins[0].increment(1);
             self.join_duration.record(micros(step.timings.upload_us));
         }
+    }
+
+    /// How full the KV cache is.
+    pub(super) fn on_load(&self, load: &Load) {
+        let block_tokens = f64::from(load.block_tokens);
+        self.current_max_tokens.set(load.used_blocks as f64 * block_tokens);
+        self.max_total_tokens.set(load.num_blocks as f64 * block_tokens);
     }
 }
 
@@ -129,23 +133,14 @@ fn micros(us: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use crate::engine_loop::{Observer, StepSummary};
+    use crate::engine_loop::{Levels, Observer, StepSummary};
     use crate::metrics::Metrics;
     use crate::scheduler::{Load, StepSize, StepTimings, Totals};
 
     fn step(sequences: usize, positions: u64) -> StepSummary {
         StepSummary {
-            load: Load {
-                waiting: 0,
-                running: 1,
-                used_blocks: 3,
-                cached_blocks: 0,
-                num_blocks: 10,
-                block_tokens: 16,
-            },
             size: StepSize { sequences, positions },
             num_sampled: sequences,
-            totals: Totals::default(),
             timings: StepTimings { upload_us: 1_000, forward_us: 20_000, sample_us: 300, download_us: 200 },
         }
     }
@@ -158,6 +153,8 @@ mod tests {
         }
         metrics.on_lost(Some(StepSize { sequences: 2, positions: 2 }));
         metrics.on_lost(None);
+        let load = Load { used_blocks: 3, num_blocks: 10, block_tokens: 16, ..Load::default() };
+        metrics.on_levels(&Levels { load, totals: Totals::default() });
         let text = metrics.render();
         for line in [
             "tgi_batch_inference_count{method=\"prefill\"} 2",

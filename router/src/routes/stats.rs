@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::app::AppState;
-use crate::engine_loop::StepSummary;
+use crate::engine_loop::{Levels, StepSummary};
 use crate::generation::EngineStatus;
 use crate::metrics::Newest;
 use crate::scheduler::{Load, StepTimings, Totals};
@@ -126,7 +126,7 @@ fn status(is_draining: bool, engine: &EngineStatus) -> (Status, Option<&'static 
 
 fn counts(newest: &Newest, num_blocks: usize, block_size: u32) -> Counts {
     let idle = Load { num_blocks, ..Load::default() };
-    let (load, totals) = newest.last_step.map_or((idle, Totals::default()), |step| (step.load, step.totals));
+    let Levels { load, totals } = newest.levels.unwrap_or(Levels { load: idle, totals: Totals::default() });
     Counts {
         waiting: load.waiting,
         running: load.running,
@@ -180,7 +180,7 @@ mod tests {
     fn names_and_units_are_what_the_page_reads() {
         let mut metrics = Metrics::new(100, 200).unwrap();
         metrics.start_request().succeed();
-        metrics.on_step(&StepSummary {
+        metrics.on_levels(&Levels {
             load: Load {
                 waiting: 2,
                 running: 3,
@@ -189,9 +189,11 @@ mod tests {
                 num_blocks: 100,
                 block_tokens: 16,
             },
+            totals: Totals { preemptions: 1, admitted_tokens: 40, cached_tokens: 32, ..Totals::default() },
+        });
+        metrics.on_step(&StepSummary {
             size: StepSize { sequences: 3, positions: 3 },
             num_sampled: 3,
-            totals: Totals { preemptions: 1, admitted_tokens: 40, cached_tokens: 32, ..Totals::default() },
             timings: StepTimings { upload_us: 250, forward_us: 12_500, sample_us: 1_000, download_us: 5 },
         });
         let value = serde_json::to_value(counts(&metrics.newest(), 100, 16)).unwrap();
