@@ -74,9 +74,8 @@ def _attend(
     caches = [_tensor(64, block_size, heads[1], dim, dtype=cache_dtype or dtype) for _ in range(2)]
     if sinks:
         options["sinks"] = _tensor(heads[0], dtype=torch.float32)
-    ops.paged_attention(
-        _tensor(sum(queries), heads[0], dim, dtype=dtype), *caches, spans, dim**-0.5, **options
-    )
+    scoring = ops.Scoring(dim**-0.5, **options)
+    ops.paged_attention(_tensor(sum(queries), heads[0], dim, dtype=dtype), *caches, spans, scoring)
 
 
 def _rotate(dim: int, rotary_dim: int, norm: bool, cache_dtype: torch.dtype = BF16) -> None:
@@ -166,6 +165,11 @@ CASES: dict[str, Callable[[], Any]] = {
 }
 # Conversions from eight bits came with sm_89.
 HOPPER_CASES: dict[str, Callable[[], Any]] = {
+    "store_kv fp8": lambda: ops.store_kv(
+        *[_tensor(64, 48, 128)[:, :8]] * 2,
+        *[_tensor(64, 16, 8, 128, dtype=torch.float8_e4m3fn)] * 2,
+        _tensor(64, dtype=torch.int64),
+    ),
     "rotate_and_store 128 fp8": lambda: _rotate(128, 128, False, torch.float8_e4m3fn),
     "decode 128 fp8": lambda: _attend(ONE, cache_dtype=torch.float8_e4m3fn),
     "prefill 128 fp8": lambda: _attend(PROMPT, cache_dtype=torch.float8_e4m3fn),

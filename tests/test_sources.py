@@ -1,4 +1,4 @@
-"""No source of the project, tests and tools included, uses what turns data into running code."""
+"""What no source of the project may use: what turns data into running code, and the time of day for a deadline."""
 
 import re
 from pathlib import Path
@@ -43,3 +43,32 @@ def test_no_source_runs_data_as_code() -> None:
     assert {file.relative_to(REPOSITORY).parts[0] for file in SOURCES} == {r.split("/")[0] for r in ROOTS}
     found = {str(file) for file in SOURCES if FORBIDDEN.search(file.read_text(encoding="utf-8"))}
     assert not found
+
+
+# A clock that an administrator sets must not end a request, or keep one that has to end.
+TIME_OF_DAY = re.compile(
+    r"\bSystemTime\b|\bZoned::now\b|\bTimestamp::now\b"
+    r"|\btime\.(?:time|time_ns|localtime|gmtime)\(|\bdatetime\.(?:now|utcnow|today)\("
+)
+# Where it is only told: in answers, templates, logs and traces.
+TELLS_THE_TIME = {
+    "router/src/app.rs",
+    "router/src/chat_template.rs",
+    "router/src/telemetry/sequence.rs",
+    "router/src/telemetry/steps.rs",
+    "launcher/src/console.rs",
+}
+
+
+def test_the_time_of_day_is_told_and_decides_nothing() -> None:
+    roots = ("router/src", "launcher/src", "server", "kernels")
+    files = [
+        file for root in roots for file in (REPOSITORY / root).rglob("*") if file.suffix in (".rs", ".py")
+    ]
+    assert len(files) > 100
+    found = {
+        str(file.relative_to(REPOSITORY))
+        for file in files
+        if TIME_OF_DAY.search(file.read_text(encoding="utf-8"))
+    }
+    assert found == TELLS_THE_TIME

@@ -59,7 +59,7 @@ def rotate_and_store() -> Work:
 
 
 def _attention(lens: list[tuple[int, int]], heads: int = 32, kv_heads: int = 8, dim: int = 128) -> Work:
-    from penstock_kernels import AttentionSpans, paged_attention
+    from penstock_kernels import AttentionSpans, Scoring, paged_attention
 
     num_blocks = [-(-context // 16) for _, context in lens]
     order = torch.randperm(sum(num_blocks), dtype=torch.int32)
@@ -73,7 +73,7 @@ def _attention(lens: list[tuple[int, int]], heads: int = 32, kv_heads: int = 8, 
     pairs = sum(q * c - q * (q - 1) // 2 for q, c in lens)
     num_bytes = 2 * sum(contexts) * kv_heads * dim * 2 + 2 * query.nbytes
     return Work(
-        lambda: paged_attention(query, key_cache, value_cache, spans, dim**-0.5),
+        lambda: paged_attention(query, key_cache, value_cache, spans, Scoring(dim**-0.5)),
         num_bytes,
         4 * pairs * heads * dim,
     )

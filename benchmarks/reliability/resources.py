@@ -1,4 +1,4 @@
-"""What the machine runs out of: file descriptors, disk, memory."""
+"""What the machine runs out of: file descriptors, disk, memory. And what it does to its clock."""
 
 import resource
 import socket
@@ -6,8 +6,9 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from subprocess import run
+from tempfile import TemporaryDirectory
 
-from e2e import faults
+from e2e import faults, machine
 from e2e.clients import COMPLETE, Load, Record, make_body
 from e2e.faults import MAX_CONCURRENT
 from e2e.launched import Launched
@@ -21,6 +22,7 @@ _NUM_STREAMS = 8
 _BODIES = [make_body(5000 + number, 150, number or None) for number in range(_NUM_STREAMS)]
 _SPARE_FILES = 4
 _PATIENCE_S = 60.0
+_HOUR_S = 3600
 _DISK = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=1m tmpfs RUN && exec "$@"', "sh")
 
 
@@ -31,7 +33,7 @@ def measure() -> list[Figure]:
         oracle = Oracle(server, MAX_CONCURRENT)
         oracle.learn(_BODIES)
         figures += [_out_of_files(server, oracle), _out_of_memory(server, oracle)]
-    return [*figures, *_out_of_disk()]
+    return [*figures, *_out_of_disk(), *_clock_jumps()]
 
 
 def _out_of_files(server: Launched, oracle: Oracle) -> Figure:
@@ -54,20 +56,50 @@ def _out_of_files(server: Launched, oracle: Oracle) -> Figure:
 
 
 def _out_of_memory(server: Launched, oracle: Oracle) -> Figure:
-    """A shard may not take a page more than it has, then is killed as the kernel would."""
+    """A shard may not take a page more than it has."""
     oracle.begin()
     pid, restarts = faults.shard(server, 1), faults.restarts(server)
     load = _load(server)
-    resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
-    time.sleep(1)
-    # That the system kills is what ends it where there is an OOM killer; here it may have ended of itself.
-    with suppress(ProcessLookupError):
-        faults.kill(pid)
-    back_s = faults.time_until(lambda: faults.restarts(server) > restarts, _PATIENCE_S)
+    with machine.without_memory(pid) as how:
+        # What those that run need may all be there: more of them take more.
+        more = Load(server, _BODIES)
+        back_s = faults.time_until(lambda: faults.restarts(server) > restarts, _PATIENCE_S)
     back_s += faults.wait_until_ready(server)
-    records = load.finish()
+    records = [*load.finish(), *more.finish()]
     oracle.check(records)
-    return _went_on("a shard out of memory", records, f"ready again {back_s:.1f} s later")
+    return _went_on("a shard out of memory", records, f"{how}; ready again {back_s:.1f} s later")
+
+
+def _clock_jumps() -> list[Figure]:
+    """The time of day of every process is set two hours back, then an hour ahead, while streams run."""
+    if not machine.WallClock.can_be_made():
+        print("clock jumps: not measured, there is no C compiler", flush=True)
+        return []
+    with TemporaryDirectory() as folder:
+        clock = machine.WallClock(Path(folder))
+        with served.tiny(under=clock.under) as server:
+            oracle = Oracle(server, MAX_CONCURRENT)
+            oracle.learn(_BODIES)
+            processes = [faults.router(server), faults.shard(server, 0), faults.shard(server, 1)]
+            assert all(map(clock.is_of, processes))
+            before = _told_time(server)
+            clock.set(_HOUR_S)
+            assert _told_time(server) - before >= _HOUR_S
+            oracle.begin()
+            restarts, load = faults.restarts(server), _load(server)
+            for seconds in (-_HOUR_S, 0):
+                clock.set(seconds)
+                load.wait_for_tokens(load.num_tokens + _NUM_STREAMS * 5)
+            records = _finish(load, oracle)
+            assert faults.restarts(server) == restarts
+    return [_went_on("clock jumps", records, "two hours back, then one ahead; nothing is restarted")]
+
+
+def _told_time(server: Launched) -> float:
+    """The time of day as the router has it."""
+    status, answer = server.post("/v1/completions", {"prompt": "a", "max_tokens": 1})
+    assert status == 200
+    return float(answer["created"])
 
 
 def _out_of_disk() -> list[Figure]:
@@ -111,4 +143,4 @@ def _finish(load: Load, oracle: Oracle) -> list[Record]:
 
 def _went_on(name: str, records: list[Record], note: str) -> Figure:
     complete = sum(record.end == COMPLETE for record in records)
-    return Figure(f"{name}: streams that complete", complete, at_least=_NUM_STREAMS, note=note)
+    return Figure(f"{name}: streams that complete", complete, at_least=len(records), note=note)

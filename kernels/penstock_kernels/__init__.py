@@ -4,13 +4,13 @@ Nothing here knows the server. Importing has no effects: no device is touched an
 """
 
 from penstock_kernels.activation import clamped_swiglu, gelu_mul, silu_mul
-from penstock_kernels.attention_spans import AttentionSpans, DecodeSpans
+from penstock_kernels.attention_spans import Attend, AttentionArguments, AttentionSpans, DecodeSpans, Scoring
 from penstock_kernels.embedding import embedding
 from penstock_kernels.grouped_mlp import grouped_mlp
 from penstock_kernels.linear import linear
 from penstock_kernels.noise import gumbel, uniform
 from penstock_kernels.norm import layer_norm, rms_norm
-from penstock_kernels.paged_attention import decode_attention, paged_attention
+from penstock_kernels.paged_attention import paged_attention
 from penstock_kernels.rotary import apply_rotary, rotate_and_store
 from penstock_kernels.route import Routes, route
 from penstock_kernels.sampling import (
@@ -27,18 +27,20 @@ from penstock_kernels.store_kv import copy_blocks, store_kv
 from penstock_kernels.write_runs import write_runs
 
 __all__ = [
+    "Attend",
+    "AttentionArguments",
     "AttentionSpans",
     "DecodeSpans",
     "DrawParams",
     "Logprobs",
     "PenaltyParams",
     "Routes",
+    "Scoring",
     "add_bias",
     "apply_bitmask",
     "apply_rotary",
     "clamped_swiglu",
     "copy_blocks",
-    "decode_attention",
     "draw",
     "embedding",
     "gelu_mul",

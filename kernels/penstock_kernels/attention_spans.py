@@ -1,10 +1,13 @@
 """What attention is told beside its tensors: which queries see which positions, and how scores are made."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+
+from penstock_kernels.upload import upload
 
 Shared = TypeVar("Shared")
 
@@ -15,7 +18,12 @@ MAX_TREE_LEN = 31
 
 
 class Scoring(NamedTuple):
-    """How scores are made, as `paged_attention` says. sinks: [num_heads] float32."""
+    """How scores are made of queries and keys.
+
+    `window`: a query sees itself and the window - 1 positions before. `soft_cap`: scores become
+    `soft_cap * tanh(score / soft_cap)`. `sinks`: [num_heads] float32, one more score per head that takes weight and has
+    no value. A cache of float8_e4m3fn holds numbers divided by `key_scale` and `value_scale`.
+    """
 
     scale: float
     window: int | None = None
@@ -43,6 +51,29 @@ class AttentionSpans:
     unbatched: bool = False
     tree: torch.Tensor | None = None
     _shared: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def query_starts(self) -> list[int]:
+        """The first row of every span, and the end of the last."""
+        return [0, *accumulate(self.query_lens)]
+
+    def rows_of(self, members: Sequence[int]) -> list[int]:
+        """The rows that these spans own, span after span."""
+        starts = self.query_starts
+        return [row for span in members for row in range(starts[span], starts[span + 1])]
+
+    def among(self, members: Sequence[int]) -> "AttentionSpans":
+        """These spans alone, in this order; for queries of `rows_of`."""
+        tree, device = self.tree, self.block_tables.device
+        chosen = upload(torch.tensor(members, dtype=torch.int64), device)
+        return replace(
+            self,
+            query_lens=tuple(self.query_lens[span] for span in members),
+            context_lens=tuple(self.context_lens[span] for span in members),
+            block_tables=self.block_tables.index_select(0, chosen),
+            tree=None if tree is None else tree[self.rows_of(members)],
+            _shared={},
+        )
 
     def shared(self: "AttentionSpans | DecodeSpans", key: Any, build: Callable[[], Shared]) -> Shared:
         """What `build` makes, built once per step: layers of the same window share their work map."""
@@ -73,3 +104,44 @@ class DecodeSpans:
     _shared: dict[Any, Any] = field(default_factory=dict)
 
     shared = AttentionSpans.shared
+
+    def on_host(self) -> AttentionSpans:
+        """The same spans with their lengths on the host, which waits for them."""
+        starts = self.query_starts.tolist()
+        return AttentionSpans(
+            tuple(end - start for start, end in pairwise(starts)),
+            tuple(self.context_lens.tolist()),
+            self.block_tables,
+            self.block_size,
+            self.unbatched,
+            self.tree,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionArguments:
+    """What attention of one layer is given, checked: tensors as `paged_attention` says."""
+
+    query: torch.Tensor
+    key_cache: torch.Tensor
+    value_cache: torch.Tensor
+    spans: AttentionSpans | DecodeSpans
+    scoring: Scoring
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of the cache."""
+        return self.key_cache.shape[2]
+
+    @property
+    def group(self) -> int:
+        """Query heads of a key head."""
+        return self.query.shape[1] // self.num_kv_heads
+
+    def among(self, rows: torch.Tensor, spans: AttentionSpans) -> "AttentionArguments":
+        """The same for some spans, which own these rows of the queries."""
+        return replace(self, query=self.query[rows], spans=spans)
+
+
+# Computes attention of one layer: [num_tokens, num_heads, head_dim], contiguous.
+Attend = Callable[[AttentionArguments], torch.Tensor]

@@ -10,4 +10,9 @@ def runs_kernel(tensor: torch.Tensor) -> bool:
 
     The kernels' modules import Triton and are imported only where this holds: a machine without Triton serves too.
     """
-    return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+    return runs_kernels(tensor.device)
+
+
+def runs_kernels(device: torch.device) -> bool:
+    """The same of whatever is on a device."""
+    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"

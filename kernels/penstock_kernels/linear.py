@@ -17,25 +17,66 @@ INVARIANT_ROWS = 8
 
 
 def linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, invariant: bool = False
+    x: torch.Tensor,
+    weight: torch.Tensor | tuple[torch.Tensor, ...],
+    bias: torch.Tensor | None = None,
+    invariant: bool = False,
 ) -> torch.Tensor:
     """`x @ weight.T + bias`: [num_rows, len] and [num_columns, len] to [num_rows, num_columns].
 
+    A tuple of weights stands for one of all their rows: where they lie apart, nothing has to be copied to join them.
     With `invariant`, a row's result has the same bits however many rows there are.
     """
+    weights = weight if isinstance(weight, tuple) else (weight,)
+    _check(x, weights, bias)
+    pays = not runs_kernel(x) if invariant else native.pays(x.dtype)
+    if pays and native.supports(x):
+        return native.multiply(x, weights, bias)
+    if len(weights) == 1:
+        return _product(x, weights[0], bias, invariant)
+    counts = [part.shape[0] for part in weights]
+    biases = [None] * len(weights) if bias is None else torch.split(bias, counts)
+    parts = zip(weights, biases, strict=True)
+    return torch.cat([_product(x, part, its_bias, invariant) for part, its_bias in parts], dim=1)
+
+
+def _check(x: torch.Tensor, weights: tuple[torch.Tensor, ...], bias: torch.Tensor | None) -> None:
+    """A small product takes little longer than its checks: words are looked for only where something is wrong."""
+    num_columns = 0
+    is_right = x.dim() == 2 and x.stride(1) == 1
+    for weight in weights:
+        num_columns += weight.shape[0]
+        is_right = (
+            is_right and weight.shape[1:] == x.shape[1:] and weight.stride(1) == 1 and weight.dtype == x.dtype
+        )
+    if bias is not None:
+        is_right = is_right and bias.shape == (num_columns,) and bias.dtype == x.dtype
+    if not is_right:
+        _refuse(x, weights, bias, num_columns)
+
+
+def _refuse(
+    x: torch.Tensor, weights: tuple[torch.Tensor, ...], bias: torch.Tensor | None, num_columns: int
+) -> None:
+    shapes = [tuple(weight.shape) for weight in weights]
     require(
-        x.dim() == 2 and weight.dim() == 2 and x.shape[1] == weight.shape[1],
-        f"linear: x {tuple(x.shape)} against weight {tuple(weight.shape)}",
+        x.dim() == 2 and all(len(shape) == 2 and x.shape[1] == shape[1] for shape in shapes),
+        f"linear: x {tuple(x.shape)} against weight {', '.join(map(str, shapes))}",
     )
-    require(bias is None or bias.shape == weight.shape[:1], "linear: one bias per row of the weight")
-    require(x.stride(1) == 1 and weight.is_contiguous(), "linear: the numbers of a row must be contiguous")
-    require_same_dtype("linear", x=x, weight=weight, bias=weight if bias is None else bias)
+    require(bias is None or bias.shape == (num_columns,), "linear: one bias per row of the weight")
+    for weight in weights:
+        require_same_dtype("linear", x=x, weight=weight, bias=weight if bias is None else bias)
+    raise ValueError("linear: the numbers of a row must be contiguous")
+
+
+def _product(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, invariant: bool
+) -> torch.Tensor:
+    """By one weight, not in C."""
     if invariant and x.numel() and runs_kernel(x):
         from penstock_kernels.gpu.linear import invariant_linear
 
         return invariant_linear(x, weight, bias)
-    if native.supports(x, weight) and (invariant or native.pays(x.dtype)):
-        return native.multiply(x, weight, bias)
     missing = -x.shape[0] % INVARIANT_ROWS if invariant else 0
     if missing == 0:
         return F.linear(x, weight, bias)

@@ -5,6 +5,7 @@ import torch
 from penstock_kernels import reference
 from penstock_kernels.checks import require, require_same_dtype
 from penstock_kernels.dispatch import runs_kernel
+from penstock_kernels.native import norm as native
 
 
 def rms_norm(
@@ -26,6 +27,8 @@ def rms_norm(
         from penstock_kernels.gpu.norm import norm
 
         return norm(x, weight, None, eps, residual, weight_offset)
+    if native.supports(x, weight):
+        return native.rms_norm(x, weight, eps, residual, weight_offset)
     return reference.rms_norm(x, weight, eps, residual, weight_offset)
 
 

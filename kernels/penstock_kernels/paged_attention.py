@@ -5,14 +5,14 @@ side, so that storing a token is one contiguous copy on the CPU, a gather by pos
 that walks one head reads rows of head_dim numbers (256 bytes in bf16 at 128), full memory transactions on a GPU.
 """
 
-from itertools import accumulate
-
 import torch
 
 from penstock_kernels import reference
 from penstock_kernels.attention_spans import (
     MAX_DECODE_LEN,
     MAX_TREE_LEN,
+    Attend,
+    AttentionArguments,
     AttentionSpans,
     DecodeSpans,
     Scoring,
@@ -27,23 +27,44 @@ def paged_attention(
     query: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
-    spans: AttentionSpans,
-    scale: float,
-    window: int | None = None,
-    soft_cap: float | None = None,
-    sinks: torch.Tensor | None = None,
-    key_scale: float = 1.0,
-    value_scale: float = 1.0,
+    spans: AttentionSpans | DecodeSpans,
+    scoring: Scoring,
+    attend: Attend | None = None,
 ) -> torch.Tensor:
     """Causal attention; keys and values of the spans themselves must be stored already.
 
     query: [num_tokens, num_heads, head_dim], num_tokens = sum(query_lens); caches: [num_blocks, block_size,
-    num_kv_heads, head_dim], num_heads a multiple of num_kv_heads. `window`: a query sees itself and the window - 1
-    positions before. `soft_cap`: scores become `soft_cap * tanh(score / soft_cap)`. `sinks`: [num_heads] float32, one
-    more score per head that takes weight and has no value. A cache of float8_e4m3fn holds numbers divided by its
-    scale. Result like query, contiguous. Cache positions outside a span's context are never read into its result,
-    whatever they hold.
+    num_kv_heads, head_dim], num_heads a multiple of num_kv_heads. With `DecodeSpans` no lengths reach the host and the
+    grid does not change. `attend`: who computes it (see `backends`), else what this device has. Result like query,
+    contiguous. Cache positions outside a span's context are never read into its result, whatever they hold.
     """
+    arguments = AttentionArguments(query, key_cache, value_cache, spans, scoring)
+    _check_spans(spans, query)
+    _check_cache(arguments)
+    _check_scoring(arguments)
+    return (attend or own_attention)(arguments)
+
+
+def own_attention(arguments: AttentionArguments) -> torch.Tensor:
+    """What this device has: the kernels, C, or the plain twin."""
+    if runs_kernel(arguments.query):
+        from penstock_kernels.gpu import attention
+
+        return attention.paged_attention(arguments)
+    if native.supports(arguments):
+        return native.attend(arguments)
+    return reference.paged_attention(arguments)
+
+
+def _check_spans(spans: AttentionSpans | DecodeSpans, query: torch.Tensor) -> None:
+    require(query.dim() == 3, f"paged_attention: query {tuple(query.shape)}")
+    longest = _check_decodes(spans) if isinstance(spans, DecodeSpans) else _check_lens(spans, query)
+    if spans.tree is not None:
+        _check_tree(spans.tree, query, longest)
+
+
+def _check_lens(spans: AttentionSpans, query: torch.Tensor) -> int:
+    """The most tokens of a span."""
     num_tokens = sum(spans.query_lens)
     lens = list(zip(spans.query_lens, spans.context_lens, strict=True))
     require(
@@ -52,113 +73,68 @@ def paged_attention(
     )
     require(spans.block_tables.shape[0] == len(lens), "paged_attention: one row of block_tables per span")
     require(
-        query.dim() == 3 and query.shape[0] == num_tokens,
-        f"paged_attention: query {tuple(query.shape)} for {num_tokens} tokens",
+        query.shape[0] == num_tokens, f"paged_attention: query {tuple(query.shape)} for {num_tokens} tokens"
     )
-    longest = max(spans.query_lens, default=0)
-    scoring = Scoring(scale, window, soft_cap, sinks, key_scale, value_scale)
-    _check("paged_attention", query, key_cache, value_cache, spans, scoring, longest)
-    if runs_kernel(query):
-        from penstock_kernels.gpu import attention
-
-        return attention.paged_attention(query, key_cache, value_cache, spans, scoring)
-    if spans.tree is None and native.supports(query, key_cache):
-        work = spans.shared("native", lambda: _native_work(spans))
-        return native.attend(query, key_cache, value_cache, work, scoring)
-    return reference.paged_attention(query, key_cache, value_cache, spans, scoring)
+    return max(spans.query_lens, default=0)
 
 
-def decode_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    spans: DecodeSpans,
-    scale: float,
-    window: int | None = None,
-    soft_cap: float | None = None,
-    sinks: torch.Tensor | None = None,
-    key_scale: float = 1.0,
-    value_scale: float = 1.0,
-) -> torch.Tensor:
-    """`paged_attention` over spans that only the device knows: no lengths reach the host, the grid does not change."""
-    require(query.dim() == 3, f"decode_attention: query {tuple(query.shape)}")
+def _check_decodes(spans: DecodeSpans) -> int:
+    """The most tokens of a span."""
     require(
         0 < spans.max_query_len <= MAX_DECODE_LEN,
-        f"decode_attention: max_query_len {spans.max_query_len} above {MAX_DECODE_LEN}",
+        f"paged_attention: max_query_len {spans.max_query_len} above {MAX_DECODE_LEN}",
     )
     require(
         spans.query_starts.dtype == spans.context_lens.dtype == spans.block_tables.dtype == torch.int32
         and len(spans.query_starts) - 1 == len(spans.context_lens) == len(spans.block_tables),
-        "decode_attention: query_starts, context_lens and block_tables must be int32 and of as many spans",
+        "paged_attention: query_starts, context_lens and block_tables must be int32 and of as many spans",
     )
-    scoring = Scoring(scale, window, soft_cap, sinks, key_scale, value_scale)
-    _check("decode_attention", query, key_cache, value_cache, spans, scoring, spans.max_query_len)
-    if runs_kernel(query):
-        from penstock_kernels.gpu import attention
-
-        return attention.decode_attention(query, key_cache, value_cache, spans, scoring)
-    if spans.tree is None and native.supports(query, key_cache):
-        arguments = (spans.query_starts, spans.context_lens, spans.block_tables, spans.block_size)
-        work = spans.shared("native", lambda: native.work_of(*arguments))
-        return native.attend(query, key_cache, value_cache, work, scoring)
-    return reference.decode_attention(query, key_cache, value_cache, spans, scoring)
+    return spans.max_query_len
 
 
-def _native_work(spans: AttentionSpans) -> native.Work:
-    starts = torch.tensor([0, *accumulate(spans.query_lens)], dtype=torch.int32)
-    contexts = torch.tensor(spans.context_lens, dtype=torch.int32)
-    return native.work_of(starts, contexts, spans.block_tables, spans.block_size)
+def _check_tree(tree: torch.Tensor, query: torch.Tensor, longest: int) -> None:
+    max_len = MAX_DECODE_LEN if runs_kernel(query) else MAX_TREE_LEN
+    require(longest <= max_len, f"paged_attention: a tree of {longest} tokens, {max_len} is the most")
+    require(
+        tree.shape == query.shape[:1] and tree.dtype == torch.int32 and tree.is_contiguous(),
+        "paged_attention: tree must be int32, one number per token",
+    )
 
 
-def _check(
-    op: str,
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    spans: AttentionSpans | DecodeSpans,
-    scoring: Scoring,
-    longest: int,
-) -> None:
-    """What both ops ask of their arguments. longest: the most tokens of a span."""
-    _check_cache(op, query, key_cache, value_cache, spans.block_size)
-    require(scoring.window is None or scoring.window > 0, f"{op}: window {scoring.window}")
-    require(scoring.soft_cap is None or scoring.soft_cap > 0, f"{op}: soft_cap {scoring.soft_cap}")
-    if (sinks := scoring.sinks) is not None:
-        require(
-            sinks.shape == query.shape[1:2] and sinks.dtype == torch.float32 and sinks.is_contiguous(),
-            f"{op}: sinks must be float32, one per head",
-        )
-    if spans.tree is not None:
-        require(scoring.window is None, f"{op}: a tree and a window do not go together")
-        _check_tree(op, spans.tree, query, longest)
-
-
-def _check_cache(
-    op: str, query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, block_size: int
-) -> None:
+def _check_cache(given: AttentionArguments) -> None:
+    query, key_cache, value_cache = given.query, given.key_cache, given.value_cache
     require(
         key_cache.dim() == 4
         and key_cache.shape == value_cache.shape
-        and key_cache.shape[1] == block_size
+        and key_cache.shape[1] == given.spans.block_size
         and key_cache.shape[3] == query.shape[2]
         and query.shape[1] % key_cache.shape[2] == 0,
-        f"{op}: query {tuple(query.shape)} against cache {tuple(key_cache.shape)}",
+        f"paged_attention: query {tuple(query.shape)} against cache {tuple(key_cache.shape)}",
     )
     require(
-        query.stride(2) == 1 and key_cache.stride(3) == 1, f"{op}: the numbers of a head must be contiguous"
+        query.stride(2) == 1 and key_cache.stride(3) == 1,
+        "paged_attention: the numbers of a head must be contiguous",
     )
-    require(key_cache.stride() == value_cache.stride(), f"{op}: the strides of the two caches differ")
-    require_same_dtype(op, key_cache=key_cache, value_cache=value_cache)
+    require(
+        key_cache.stride() == value_cache.stride(), "paged_attention: the strides of the two caches differ"
+    )
+    require_same_dtype("paged_attention", key_cache=key_cache, value_cache=value_cache)
     require(
         key_cache.dtype in (query.dtype, FP8),
-        f"{op}: query {query.dtype} against a cache of {key_cache.dtype}",
+        f"paged_attention: query {query.dtype} against a cache of {key_cache.dtype}",
     )
 
 
-def _check_tree(op: str, tree: torch.Tensor, query: torch.Tensor, longest: int) -> None:
-    max_len = MAX_DECODE_LEN if runs_kernel(query) else MAX_TREE_LEN
-    require(longest <= max_len, f"{op}: a tree of {longest} tokens, {max_len} is the most")
+def _check_scoring(given: AttentionArguments) -> None:
+    window, soft_cap, sinks = given.scoring.window, given.scoring.soft_cap, given.scoring.sinks
+    require(window is None or window > 0, f"paged_attention: window {window}")
+    require(soft_cap is None or soft_cap > 0, f"paged_attention: soft_cap {soft_cap}")
     require(
-        tree.shape == query.shape[:1] and tree.dtype == torch.int32 and tree.is_contiguous(),
-        f"{op}: tree must be int32, one number per token",
+        sinks is None
+        or (sinks.shape == given.query.shape[1:2] and sinks.dtype == torch.float32 and sinks.is_contiguous()),
+        "paged_attention: sinks must be float32, one per head",
+    )
+    require(
+        window is None or given.spans.tree is None,
+        "paged_attention: a tree and a window do not go together",
     )

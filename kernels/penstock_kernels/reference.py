@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from penstock_kernels.destination import Destination
 from penstock_kernels.linear import linear
-from penstock_kernels.reference_attention import decode_attention, paged_attention
+from penstock_kernels.reference_attention import paged_attention
 from penstock_kernels.reference_noise import gumbel, uniform
 from penstock_kernels.reference_sampling import (
     add_bias,
@@ -22,7 +22,6 @@ from penstock_kernels.reference_sampling import (
 __all__ = [
     "add_bias",
     "apply_bitmask",
-    "decode_attention",
     "draw",
     "gumbel",
     "paged_attention",
@@ -151,28 +150,31 @@ def rotate_and_store(
         query_key = rms_norm(query_key, *norm)
     query_key = apply_rotary(query_key, cos, sin)
     query, key = query_key[:, :-num_kv_heads], query_key[:, -num_kv_heads:]
-    key_cache, value_cache = target.key_cache, target.value_cache
-    if key_cache.dtype != heads.dtype:
-        key = (key / target.key_scale).to(key_cache.dtype).view(torch.uint8)
-        value = (value / target.value_scale).to(key_cache.dtype).view(torch.uint8)
-        key_cache, value_cache = key_cache.view(torch.uint8), value_cache.view(torch.uint8)
-    store_kv(key, value, key_cache, value_cache, target.slots)
+    store_kv(key, value, target)
     return query
 
 
-def store_kv(
-    key: torch.Tensor,
-    value: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
-) -> None:
-    key_cache.flatten(0, 1).index_copy_(0, slot_mapping, key)
-    value_cache.flatten(0, 1).index_copy_(0, slot_mapping, value)
+def store_kv(key: torch.Tensor, value: torch.Tensor, target: Destination) -> None:
+    for rows, cache, scale in (
+        (key, target.key_cache, target.key_scale),
+        (value, target.value_cache, target.value_scale),
+    ):
+        flat = cache.flatten(0, 1)
+        if cache.dtype == rows.dtype:
+            flat.index_copy_(0, target.slots, rows)
+        else:
+            flat.view(torch.uint8).index_copy_(0, target.slots, _narrow(rows, scale, cache.dtype))
+
+
+def _narrow(rows: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
+    """The bits of numbers in 8 bits. What is beyond the largest becomes that: plain conversion makes it NaN."""
+    largest, wide = torch.finfo(dtype).max, torch.promote_types(rows.dtype, torch.float32)
+    return (rows.to(wide) / scale).clamp(-largest, largest).to(dtype).view(torch.uint8)
 
 
 def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
-    pool[:, :, targets.long()] = pool[:, :, sources.long()]
+    bits = pool.view(torch.uint8) if pool.dtype.itemsize == 1 else pool
+    bits[:, :, targets.long()] = bits[:, :, sources.long()]
 
 
 def write_runs(target: torch.Tensor, values: torch.Tensor, runs: torch.Tensor) -> None:

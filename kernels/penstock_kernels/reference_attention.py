@@ -1,12 +1,11 @@
 """The twins of attention: decodes of similar length attend together, and what layers share is computed once."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 
-from penstock_kernels.attention_spans import AttentionSpans, DecodeSpans, Scoring
+from penstock_kernels.attention_spans import AttentionArguments, AttentionSpans, DecodeSpans, Scoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,48 +23,30 @@ class _Group:
     mask: torch.Tensor | None
 
 
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    spans: AttentionSpans,
-    scoring: Scoring,
-) -> torch.Tensor:
-    key = (scoring.window, query.dtype)
+def paged_attention(arguments: AttentionArguments) -> torch.Tensor:
+    spans = arguments.spans
+    if isinstance(spans, DecodeSpans):
+        return _decode_attention(arguments, spans)
+    key = (arguments.scoring.window, arguments.query.dtype)
     groups = spans.shared(key, lambda: _work_map(spans, *key))
+    query = arguments.query
     if len(groups) == 1 and groups[0].rows is None:
-        return _attend_group(query, key_cache, value_cache, groups[0], scoring)
+        return _attend_group(query, arguments, groups[0])
     output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     for group in groups:
-        attended = _attend_group(query[group.rows], key_cache, value_cache, group, scoring)
-        output.index_copy_(0, _rows(group), attended)
+        output.index_copy_(0, _rows(group), _attend_group(query[group.rows], arguments, group))
     return output
 
 
-def decode_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    spans: DecodeSpans,
-    scoring: Scoring,
-) -> torch.Tensor:
-    starts, context_lens = spans.query_starts.tolist(), spans.context_lens.tolist()
-    lens = [end - start for start, end in pairwise(starts)]
-    used = [span for span, length in enumerate(lens) if length and context_lens[span]]
-    rows = torch.tensor(
-        [row for span in used for row in range(starts[span], starts[span + 1])], dtype=torch.int64
-    )
+def _decode_attention(arguments: AttentionArguments, spans: DecodeSpans) -> torch.Tensor:
+    """By way of the host, which then knows the lengths; spans without tokens or context are left out."""
+    on_host = spans.on_host()
+    used = [span for span, length in enumerate(on_host.query_lens) if length and on_host.context_lens[span]]
+    query = arguments.query
+    rows = torch.tensor(on_host.rows_of(used), dtype=torch.int64, device=query.device)
     output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if used:
-        on_host = AttentionSpans(
-            tuple(lens[span] for span in used),
-            tuple(context_lens[span] for span in used),
-            spans.block_tables[used],
-            spans.block_size,
-            spans.unbatched,
-            None if spans.tree is None else spans.tree[rows],
-        )
-        output[rows] = paged_attention(query[rows], key_cache, value_cache, on_host, scoring)
+        output[rows] = paged_attention(arguments.among(rows, on_host.among(used)))
     return output
 
 
@@ -74,14 +55,14 @@ def _rows(group: _Group) -> torch.Tensor:
     return group.rows
 
 
-def _attend_group(
-    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, group: _Group, scoring: Scoring
-) -> torch.Tensor:
-    num_kv_heads, head_dim = key_cache.shape[2:]
-    gathered = (group.num_spans, -1, num_kv_heads, head_dim)
-    key = _gather(key_cache, group.positions, query.dtype, scoring.key_scale).view(gathered).transpose(1, 2)
-    value = (
-        _gather(value_cache, group.positions, query.dtype, scoring.value_scale).view(gathered).transpose(1, 2)
+def _attend_group(query: torch.Tensor, arguments: AttentionArguments, group: _Group) -> torch.Tensor:
+    scoring, (num_kv_heads, head_dim) = arguments.scoring, arguments.key_cache.shape[2:]
+    caches = ((arguments.key_cache, scoring.key_scale), (arguments.value_cache, scoring.value_scale))
+    key, value = (
+        _gather(cache, group.positions, query.dtype, scale)
+        .view(group.num_spans, -1, num_kv_heads, head_dim)
+        .transpose(1, 2)
+        for cache, scale in caches
     )
     if group.query_len == 1 and scoring.sinks is None:
         # The query heads of one kv head stand where query positions do: no copy of keys.
@@ -130,9 +111,7 @@ def _attend(
 
 
 def _work_map(spans: AttentionSpans, window: int | None, dtype: torch.dtype) -> list[_Group]:
-    starts = [0]
-    for query_len in spans.query_lens:
-        starts.append(starts[-1] + query_len)
+    starts = spans.query_starts
     return [_group(spans, members, starts, window, dtype) for members in _members(spans, window)]
 
 

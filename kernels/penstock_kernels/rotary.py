@@ -6,6 +6,7 @@ from penstock_kernels import reference
 from penstock_kernels.checks import require, require_same_dtype
 from penstock_kernels.destination import Destination
 from penstock_kernels.dispatch import runs_kernel
+from penstock_kernels.native import rotary as native
 from penstock_kernels.store_kv import check_destination
 
 
@@ -60,6 +61,8 @@ def rotate_and_store(
         from penstock_kernels.gpu.rotary import rotate
 
         return rotate(heads, cos, sin, norm, destination)
+    if native.supports(heads, cos, destination):
+        return native.rotate_and_store(heads, cos, sin, norm, destination)
     return reference.rotate_and_store(heads, cos, sin, norm, destination)
 
 

@@ -16,24 +16,27 @@ def store_kv(
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
 ) -> None:
     """Scatter `key` and `value` into the cache, in place.
 
     key, value: [num_tokens, num_kv_heads, head_dim]; caches: [num_blocks, block_size, num_kv_heads, head_dim],
     contiguous; slot_mapping: [num_tokens] int64, `block * block_size + offset`, in range and free of repeats: the
-    caller checked that, the op does not.
+    caller checked that, the op does not. The cache may be float8_e4m3fn: then what is stored is the number divided by
+    its scale, and what does not fit becomes the largest that does.
     """
     require(key.shape == value.shape, "store_kv: key and value differ in shape")
     require(key.stride(2) == 1 and value.stride(2) == 1, "store_kv: the numbers of a head must be contiguous")
-    destination = Destination(key_cache, value_cache, slot_mapping)
+    destination = Destination(key_cache, value_cache, slot_mapping, key_scale, value_scale)
     check_destination("store_kv", destination, tuple(key.shape), key.dtype)
-    require_same_dtype("store_kv", key=key, value=value, key_cache=key_cache)
+    require_same_dtype("store_kv", key=key, value=value)
     if runs_kernel(key):
         from penstock_kernels.gpu.store_kv import store_kv as kernel
 
-        kernel(key, value, key_cache, value_cache, slot_mapping)
+        kernel(key, value, destination)
     else:
-        reference.store_kv(key, value, key_cache, value_cache, slot_mapping)
+        reference.store_kv(key, value, destination)
 
 
 def check_destination(op: str, target: Destination, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -66,6 +66,10 @@ pub struct ModelArgs {
     #[arg(long, env)]
     pub dtype: Option<Dtype>,
 
+    /// Type of the KV cache; `auto` is that of the weights, the others are 8-bit floats: half the memory, less precision
+    #[arg(long, env, default_value = "auto")]
+    pub kv_cache_dtype: KvCacheDtype,
+
     /// Where the weights come from; `dummy` fills the model with noise and reads none, for measuring
     #[arg(long, env, default_value = "safetensors")]
     pub load_format: LoadFormat,
@@ -134,6 +138,10 @@ pub struct ShardArgs {
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub max_batch_size: Option<u32>,
 
+    /// Who computes attention; `auto` takes Penstock's own for the device
+    #[arg(long, env, default_value = "auto")]
+    pub attention_backend: AttentionBackend,
+
     /// A request's tokens do not depend on what shares its batch, to the last bit; slower
     #[arg(long, env)]
     pub batch_invariant: bool,
@@ -199,6 +207,38 @@ pub enum Dtype {
     Float16,
     /// 16 bits, more range, less precision
     Bfloat16,
+}
+
+/// Type of the KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KvCacheDtype {
+    /// That of the weights
+    Auto,
+    /// 8 bits, 4 of exponent and 3 of mantissa
+    Fp8,
+    /// The same
+    #[value(name = "fp8_e4m3")]
+    Fp8E4m3,
+    /// The same, under TGI's name
+    #[value(name = "fp8_e4m3fn")]
+    Fp8E4m3fn,
+}
+
+/// Who computes attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AttentionBackend {
+    /// Penstock's own for the device
+    Auto,
+    /// Penstock's kernels for a GPU
+    Triton,
+    /// Penstock's C for the CPU
+    Native,
+    /// Plain PyTorch, slow
+    Reference,
+    /// FlashInfer, which must be installed
+    Flashinfer,
+    /// Prompts by FlashAttention, as PyTorch has it; all else by Penstock's kernels
+    Varlen,
 }
 
 /// Where the weights come from.

@@ -248,6 +248,8 @@ impl Group<'_> {
             ("rank", Some(rank.to_string())),
             ("world-size", Some(self.num_shards.to_string())),
             ("dtype", model.dtype.as_ref().map(name_of)),
+            ("kv-cache-dtype", Some(name_of(&model.kv_cache_dtype))),
+            ("attention-backend", Some(name_of(&shards.attention_backend))),
             ("device", Some(device.to_owned())),
             ("max-sequence-len", limits.max_total_tokens.map(|tokens| tokens.to_string())),
             ("max-step-tokens", limits.max_batch_prefill_tokens.map(|tokens| tokens.to_string())),
@@ -348,6 +350,17 @@ mod tests {
         for wrong in ["--cuda-memory-fraction 0", "--cuda-memory-fraction 1.5", "--cuda-graphs x"] {
             assert!(Args::try_parse_from(["launcher"].into_iter().chain(wrong.split_whitespace())).is_err());
         }
+    }
+
+    #[test]
+    fn shards_are_told_the_type_of_their_cache_and_who_attends() {
+        let shard = |flags: &str| plan(0, flags).expect("plan").shards[0].args.join(" ");
+        assert!(shard("").contains("--kv-cache-dtype=auto --attention-backend=auto"));
+        let chosen = "--kv-cache-dtype=fp8_e4m3fn --attention-backend=flashinfer";
+        assert!(shard("--kv-cache-dtype fp8_e4m3fn --attention-backend flashinfer").contains(chosen));
+        let refused =
+            Args::try_parse_from(["launcher", "--kv-cache-dtype", "fp8_e5m2"]).expect_err("refused");
+        assert!(refused.to_string().contains("fp8_e5m2"));
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub fn start(starting: Starting<'_>) -> std::io::Result<Process> {
     let heard = Heard { address: address_sender, alive: alive_sender, events: events.clone() };
     let pumps = output.pump(&mut child, heard);
     let waiting = tokio::spawn(wait(id, child, pumps, output.tail, events.clone()));
-    let signs = Signs { address: address.clone(), alive, cache: cache_sender, step_timeout };
+    let signs = Signs { pid: group, address: address.clone(), alive, cache: cache_sender, step_timeout };
     let watching = tokio::spawn(watch_process(id, spec.readiness.clone(), signs, events.clone()));
     Ok(Process { group, tasks: vec![waiting, watching], address, cache })
 }

@@ -40,7 +40,9 @@ impl Reporter {
             )),
             Report::Back(part) => self.stage(&format!("{} answers again", part_name(part))),
             Report::Died(id, exit, consequence) => self.fail(&died(id, &exit, consequence)),
-            Report::Hung(id, reason) => self.fail(&format!("{} hangs ({reason}); restarting", name(id))),
+            Report::Hung(id, reason, consequence) => {
+                self.fail(&format!("{} hangs ({reason}), {}", name(id), follows(consequence)))
+            }
             Report::ShardsFailed(reason) => self.fail(&format!("{reason}; restarting the shards")),
             Report::NotReady(ids, consequence) => self.fail(&not_ready(&ids, consequence)),
             Report::TooManyRestarts(part, count, window) => self.fail(&too_many(part, count, window)),

@@ -29,7 +29,6 @@ macro_rules! flags {
 
 const FLAGS: &[Flag] = flags! {
     None "speculate" "SPECULATE" "no tokens are guessed ahead yet; the output would be the same"
-    None "kv-cache-dtype" "KV_CACHE_DTYPE" "the KV cache has the type of the model"
     None "trust-remote-code" "TRUST_REMOTE_CODE" "code of a model folder is never run"
     None "waiting-served-ratio" "WAITING_SERVED_RATIO" "requests join the batch at any step; see --target-itl-ms"
     None "max-waiting-tokens" "MAX_WAITING_TOKENS" "requests join the batch at any step; see --target-itl-ms"
@@ -38,8 +37,6 @@ const FLAGS: &[Flag] = flags! {
     None "master-addr" "MASTER_ADDR" "shards of one machine meet in a private folder"
     None "master-port" "MASTER_PORT" "shards of one machine meet in a private folder"
     None "disable-custom-kernels" "DISABLE_CUSTOM_KERNELS" "kernels are chosen by --device"
-    None "otlp-endpoint" "OTLP_ENDPOINT" "traces are not exported yet"
-    None "otlp-service-name" "OTLP_SERVICE_NAME" "traces are not exported yet"
     None "ngrok" "NGROK" "no tunnel is opened"
     None "ngrok-authtoken" "NGROK_AUTHTOKEN" "no tunnel is opened"
     None "ngrok-edge" "NGROK_EDGE" "no tunnel is opened"
@@ -157,7 +154,7 @@ mod tests {
             --watermark-delta 2.0 --ngrok --ngrok-authtoken x --ngrok-edge x --tokenizer-config-path x \
             --env --max-client-batch-size 4 --lora-adapters a --usage-stats on --payload-limit 1 \
             --enable-prefill-logprobs --graceful-termination-timeout 9 --quantize awq --speculate 2 \
-            --kv-cache-dtype fp8_e5m2 --trust-remote-code --rope-scaling linear --rope-factor 2 \
+            --kv-cache-dtype fp8_e4m3fn --trust-remote-code --rope-scaling linear --rope-factor 2 \
             --weights-cache-override /w --disable-grammar-support --max-image-fetch-size 1";
         let args = Args::try_parse_from(std::iter::once("launcher").chain(flags.split_whitespace()));
         assert_eq!(args.map(|args| args.tgi.0.len()).map_err(|error| error.to_string()), Ok(FLAGS.len()));

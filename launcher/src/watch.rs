@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use nix::unistd::Pid;
 use penstock_router::engine::{Patience, describe_shard, watch_shard};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -20,11 +21,16 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A router says twice a second that it is alive; on a machine that is busy with something else it may be late.
 const ROUTER_SILENCE: Duration = Duration::from_secs(5);
+/// Who is still getting ready is looked at so often, and is stopped if it was so many times in a row.
+const STOPPED_INTERVAL: Duration = Duration::from_millis(500);
+const STOPPED_LOOKS: u32 = 4;
 /// A process that ended falls silent, too: its exit is told first.
 const EXIT_DELAY: Duration = Duration::from_millis(200);
 
 /// Where signs of life are seen, and what is found out on the way.
 pub struct Signs {
+    /// The process.
+    pub pid: Pid,
     /// Where the router listens.
     pub address: watch::Receiver<Option<SocketAddr>>,
     /// Changes whenever the router says that it is alive.
@@ -56,7 +62,10 @@ async fn watch_shard_process(
     signs: Signs,
     events: &mpsc::UnboundedSender<Event>,
 ) -> String {
-    poll_until(|| is_serving(socket)).await;
+    tokio::select! {
+        () = poll_until(|| is_serving(socket)) => {}
+        hung = until_stopped(signs.pid) => return hung,
+    }
     if let Ok(Ok(facts)) = timeout(PROBE_TIMEOUT, describe_shard(socket)).await {
         let cache = CacheSize { num_blocks: facts.num_blocks, block_size: facts.block_size };
         signs.cache.send_replace(Some(cache));
@@ -70,13 +79,36 @@ async fn watch_router_process(
     mut signs: Signs,
     events: &mpsc::UnboundedSender<Event>,
 ) -> String {
-    // Its loop turns, and what connects from now on is accepted: it listens since before it was started.
-    if signs.address.wait_for(Option::is_some).await.is_err() || signs.alive.changed().await.is_err() {
-        return "it closed its stdout".to_owned();
+    let pid = signs.pid;
+    tokio::select! {
+        speaks = first_words(&mut signs) => if !speaks { return "it closed its stdout".to_owned() },
+        hung = until_stopped(pid) => return hung,
     }
     let _ = events.send(Event::Ready(id));
     while matches!(timeout(ROUTER_SILENCE, signs.alive.changed()).await, Ok(Ok(()))) {}
     format!("its loop has not turned for {} s", ROUTER_SILENCE.as_secs())
+}
+
+/// Whether it said that its loop turns. What connects from then on is accepted: it listens since before it was started.
+async fn first_words(signs: &mut Signs) -> bool {
+    signs.address.wait_for(Option::is_some).await.is_ok() && signs.alive.changed().await.is_ok()
+}
+
+/// Returns when the process has been stopped for a while: it would get ready only after the longest time that a start
+/// may take. What hangs in another way while it starts cannot be told from what takes long.
+async fn until_stopped(pid: Pid) -> String {
+    let mut looks = 0;
+    while looks < STOPPED_LOOKS {
+        tokio::time::sleep(STOPPED_INTERVAL).await;
+        looks = if is_stopped(pid) { looks + 1 } else { 0 };
+    }
+    "it is stopped".to_owned()
+}
+
+/// As the kernel says; the state follows the name, which is in parentheses and may hold any.
+fn is_stopped(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 async fn poll_until<F: Future<Output = Option<()>>>(mut probe: impl FnMut() -> F) {
@@ -105,6 +137,19 @@ pub fn reachable(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_stopped_process_is_told_from_one_that_waits() {
+        use nix::sys::signal::{Signal, kill};
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let pid = Pid::from_raw(child.id().cast_signed());
+        assert!(timeout(4 * STOPPED_INTERVAL * STOPPED_LOOKS, until_stopped(pid)).await.is_err());
+        kill(pid, Signal::SIGSTOP).expect("a child");
+        let told = timeout(10 * STOPPED_INTERVAL * STOPPED_LOOKS, until_stopped(pid)).await;
+        assert_eq!(told.as_deref(), Ok("it is stopped"));
+        child.kill().expect("a child");
+        child.wait().expect("a child");
+    }
 
     #[test]
     fn a_server_that_listens_everywhere_is_reached_on_loopback() {

@@ -6,13 +6,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderName, HeaderValue, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, http};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::CorsLayer;
-use tracing::Instrument;
+use tracing::{Instrument, Span, field};
 
 use crate::auth::ApiKeys;
 use crate::caller::CallerNames;
@@ -27,6 +27,7 @@ use crate::openai::Head;
 use crate::routes;
 use crate::scheduler::Refused;
 use crate::shutdown::Shutdown;
+use crate::telemetry::{RequestTrace, Telemetry, in_scope, remote_parent};
 use crate::tokenizer::Tokenizer;
 
 /// What handlers work with. Cheap to clone.
@@ -52,6 +53,8 @@ pub struct AppState {
     pub engine: EngineHandle,
     /// What is counted.
     pub metrics: Metrics,
+    /// What begins traces.
+    pub telemetry: Telemetry,
     /// Whether the server is about to end.
     pub shutdown: Shutdown,
 }
@@ -114,6 +117,7 @@ impl AppState {
 /// The whole service.
 pub fn app(state: AppState) -> Router {
     let cors = state.cors.clone();
+    let telemetry = state.telemetry.clone();
     let limit = DefaultBodyLimit::max(state.limits.payload_bytes);
     let unread = Drain::new(&state.limits);
     let service = routes::table::router(&state)
@@ -124,7 +128,7 @@ pub fn app(state: AppState) -> Router {
         .layer(CatchPanicLayer::custom(internal_error))
         .layer(from_fn(word_errors))
         .layer(from_fn(harden))
-        .layer(from_fn(trace))
+        .layer(from_fn_with_state(telemetry, trace))
         .layer(from_fn_with_state(unread, drain));
     match cors {
         Some(cors) => service.layer(cors),
@@ -186,7 +190,7 @@ async fn harden(request: Request, next: Next) -> Response {
 }
 
 /// One span per request, by its id, which the client may choose and gets back. Prompts are never logged.
-async fn trace(request: Request, next: Next) -> Response {
+async fn trace(State(telemetry): State<Telemetry>, request: Request, next: Next) -> Response {
     let name = HeaderName::from_static("x-request-id");
     let id =
         request.headers().get(&name).filter(|id| id.len() <= 128).cloned().unwrap_or_else(new_request_id);
@@ -195,11 +199,25 @@ async fn trace(request: Request, next: Next) -> Response {
         id = id.to_str().unwrap_or_default(),
         method = %request.method(),
         path = request.uri().path(),
+        trace_id = field::Empty,
     );
-    let mut response = next.run(request).instrument(span.clone()).await;
+    let traced = telemetry.begin_http(&request, id.to_str().unwrap_or_default());
+    tell_trace_id(&span, traced.as_ref(), request.headers());
+    let mut response = in_scope(traced.as_ref(), next.run(request).instrument(span.clone())).await;
     span.in_scope(|| tracing::debug!(status = response.status().as_u16(), "answered"));
     response.headers_mut().insert(name, id);
-    response
+    match traced {
+        Some(traced) => traced.end_with(response),
+        None => response,
+    }
+}
+
+/// Puts the id of a trace into log lines, also of one that the client does not want sampled.
+pub(crate) fn tell_trace_id(span: &Span, traced: Option<&RequestTrace>, headers: &HeaderMap) {
+    let of_client = || remote_parent(headers).map(|parent| parent.trace_id());
+    if let Some(id) = traced.map(RequestTrace::trace_id).or_else(of_client) {
+        span.record("trace_id", field::display(id));
+    }
 }
 
 fn new_request_id() -> HeaderValue {

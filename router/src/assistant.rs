@@ -1,6 +1,7 @@
 //! What the assistant says in OpenAI's words: whole messages and pieces of them, with reasoning and calls of tools.
 
 use serde::Serialize;
+use serde::de::IgnoredAny;
 use utoipa::ToSchema;
 
 use crate::reply::{ReplyEvent, ReplyFormat, ReplyParser, ToolFormat};
@@ -75,6 +76,10 @@ pub struct FunctionDelta {
 pub struct AssistantWriter {
     parser: ReplyParser,
     num_calls: usize,
+    /// Of the last call, so far.
+    arguments: String,
+    /// Whether a call before the last one has arguments that are not all there.
+    has_cut: bool,
     /// Mistral's templates accept ids of nine characters only.
     short_ids: bool,
 }
@@ -83,7 +88,13 @@ impl AssistantWriter {
     /// At the start of a reply.
     pub fn new(format: &ReplyFormat) -> Self {
         let short_ids = matches!(format.tools, Some(ToolFormat::Mistral | ToolFormat::MistralNamed));
-        Self { parser: ReplyParser::new(format), num_calls: 0, short_ids }
+        Self {
+            parser: ReplyParser::new(format),
+            num_calls: 0,
+            arguments: String::new(),
+            has_cut: false,
+            short_ids,
+        }
     }
 
     /// What more text says; `is_last` if there is no more. A piece may say nothing yet.
@@ -119,13 +130,18 @@ impl AssistantWriter {
         }
     }
 
-    /// OpenAI's word for the end of a reply.
+    /// OpenAI's word for the end of a reply. A call that a stop string cut is not one to be made.
     pub fn finish_reason(&self, finish: Finish) -> &'static str {
         match finish {
             Finish::Length => "length",
-            Finish::EndOfSequence | Finish::Stop if self.num_calls > 0 => "tool_calls",
+            Finish::EndOfSequence | Finish::Stop if self.num_calls > 0 && !self.is_cut() => "tool_calls",
             Finish::EndOfSequence | Finish::Stop => "stop",
         }
+    }
+
+    /// Whether there is a call whose arguments are not all there.
+    fn is_cut(&self) -> bool {
+        self.has_cut || (self.num_calls > 0 && !is_whole(&self.arguments))
     }
 
     fn add(&mut self, event: ReplyEvent, delta: &mut Delta) {
@@ -133,12 +149,15 @@ impl AssistantWriter {
             ReplyEvent::Text(text) => delta.content.get_or_insert_default().push_str(&text),
             ReplyEvent::Reasoning(text) => delta.reasoning_content.get_or_insert_default().push_str(&text),
             ReplyEvent::Call { name } => {
+                self.has_cut = self.is_cut();
                 let function = FunctionDelta { name: Some(name), arguments: String::new() };
                 let (id, index) = (Some(self.new_id()), self.num_calls);
                 delta.tool_calls.push(ToolCallDelta { index, id, r#type: Some("function"), function });
                 self.num_calls += 1;
+                self.arguments.clear();
             }
             ReplyEvent::Arguments(text) => {
+                self.arguments.push_str(&text);
                 let index = self.num_calls.saturating_sub(1);
                 if delta.tool_calls.is_empty() {
                     delta.tool_calls.push(ToolCallDelta { index, ..ToolCallDelta::default() });
@@ -157,6 +176,11 @@ impl AssistantWriter {
             false => format!("call_{:024x}", random >> 32),
         }
     }
+}
+
+/// Whether the arguments of a call are all there.
+pub(crate) fn is_whole(arguments: &str) -> bool {
+    serde_json::from_str::<IgnoredAny>(arguments).is_ok()
 }
 
 impl Delta {
@@ -210,5 +234,48 @@ mod tests {
         assert_eq!(second, json!({"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]}));
         let third = writer.delta("[TOOL_CALLS]g[ARGS]{}", true);
         assert_eq!((third.tool_calls[0].index, third.tool_calls.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_call_that_a_stop_string_cut_is_not_told_as_one_to_be_made() {
+        let call = r#"<tool_call>{"name": "f", "arguments": {"x": [1, "a"]}}</tool_call>"#;
+        let two = call.to_owned() + &call[..call.find("\"a\"").unwrap()];
+        let broken = r#"<tool_call>{"name": "f"]</tool_call>"#.to_owned() + call;
+        for (written, reason) in [
+            (call, "tool_calls"),
+            // What is left out is not part of the arguments.
+            (&call[..call.find("}</").unwrap()], "tool_calls"),
+            (&call[..call.find("}}").unwrap()], "stop"),
+            (&call[..call.find(", \"arg").unwrap()], "stop"),
+            (two.as_str(), "stop"),
+            (broken.as_str(), "stop"),
+        ] {
+            let mut whole = writer(ToolFormat::Hermes);
+            let calls = whole.message(written).tool_calls;
+            let mut streamed = writer(ToolFormat::Hermes);
+            let mut arguments = String::new();
+            for (at, c) in written.char_indices() {
+                let delta = streamed.delta(&c.to_string(), at + c.len_utf8() == written.len());
+                arguments.extend(delta.tool_calls.into_iter().map(|call| call.function.arguments));
+            }
+            for finish in [Finish::Stop, Finish::EndOfSequence] {
+                assert_eq!(whole.finish_reason(finish), reason, "{written}");
+                assert_eq!(streamed.finish_reason(finish), reason, "{written}");
+            }
+            assert_eq!(whole.finish_reason(Finish::Length), "length");
+            let told: String = calls.iter().map(|call| call.function.arguments.as_str()).collect();
+            assert_eq!(told, arguments, "what was written is told as it is, whole and streamed");
+        }
+    }
+
+    #[test]
+    fn a_harmony_call_without_arguments_is_whole_only_at_its_end() {
+        let header = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>";
+        let mut ended = writer(ToolFormat::Harmony);
+        assert_eq!(ended.message(&format!("{header}<|call|>")).tool_calls[0].function.arguments, "{}");
+        assert_eq!(ended.finish_reason(Finish::EndOfSequence), "tool_calls");
+        let mut cut = writer(ToolFormat::Harmony);
+        assert_eq!(cut.message(header).tool_calls[0].function.arguments, "");
+        assert_eq!(cut.finish_reason(Finish::Stop), "stop");
     }
 }

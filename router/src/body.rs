@@ -1,14 +1,22 @@
-//! Reads a JSON body and, when it cannot, says exactly what is wrong with it.
+//! Reads a JSON body and, when it cannot, says exactly what is wrong with it, and where.
+
+mod objects;
+mod text_or_list;
 
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
+use serde::Deserializer;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use serde_json::error::Category;
 
+use self::objects::Objects;
+pub use self::text_or_list::text_or_list;
 use crate::app::AppState;
-use crate::error::Error;
+use crate::error::{Error, MISSING};
+use crate::json_depth::{MAX_DEPTH, depth};
 
 /// A JSON body of type `T`.
 pub struct Body<T>(pub T);
@@ -35,9 +43,7 @@ impl FromRequest<AppState> for JsonBytes {
     type Rejection = Error;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
-        if !is_json(request.headers()) {
-            return Err(Error::UnsupportedMediaType);
-        }
+        check_headers(request.headers())?;
         let limit = state.limits.payload_bytes;
         if request.body().size_hint().lower() > limit as u64 {
             return Err(Error::BodyTooLarge { limit });
@@ -53,6 +59,19 @@ impl FromRequest<AppState> for JsonBytes {
     }
 }
 
+/// A body is read as it is, so it must be JSON as it is.
+fn check_headers(headers: &HeaderMap) -> Result<(), Error> {
+    if !is_json(headers) {
+        return Err(Error::UnsupportedMediaType);
+    }
+    let encoding =
+        headers.get(header::CONTENT_ENCODING).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    match encoding.filter(|encoding| !encoding.trim().eq_ignore_ascii_case("identity")) {
+        Some(encoding) => Err(Error::UnsupportedEncoding(encoding.chars().take(60).collect())),
+        None => Ok(()),
+    }
+}
+
 fn is_json(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()) else {
         return false;
@@ -62,18 +81,59 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    let depth = depth(bytes);
+    if depth > MAX_DEPTH {
+        return Err(Error::TooDeep { depth, limit: MAX_DEPTH });
+    }
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        let reason = shorten(error.inner().to_string());
-        match error.inner().classify() {
-            Category::Data if path == "." => Error::WrongType(reason),
-            Category::Data => Error::WrongType(format!("`{path}`: {reason}")),
-            Category::Syntax | Category::Eof | Category::Io => Error::MalformedJson(reason),
-        }
-    })?;
+    let value = read(&mut json, "")?;
     json.end().map_err(|error| Error::MalformedJson(shorten(error.to_string())))?;
     Ok(value)
+}
+
+/// A part of a body that was read already; `place` is its path.
+pub fn parse_part<T: DeserializeOwned>(part: Value, place: &str) -> Result<T, Error> {
+    read(part, place)
+}
+
+fn read<'de, T, D>(json: D, place: &str) -> Result<T, Error>
+where
+    T: DeserializeOwned,
+    D: Deserializer<'de, Error = serde_json::Error>,
+{
+    serde_path_to_error::deserialize(Objects(json)).map_err(|error| {
+        let path = joined(place, &error.path().to_string());
+        let reason = error.into_inner();
+        match reason.classify() {
+            Category::Data => does_not_fit(path, shorten(reason.to_string())),
+            Category::Syntax | Category::Eof | Category::Io => {
+                Error::MalformedJson(shorten(reason.to_string()))
+            }
+        }
+    })
+}
+
+/// Of a field that is missing, its own path is told, not that of the object that lacks it.
+fn does_not_fit(path: String, reason: String) -> Error {
+    let missing = reason.strip_prefix(MISSING).and_then(|rest| rest.strip_prefix(" `")?.split_once('`'));
+    let (param, reason) = match missing {
+        Some((field, rest)) => {
+            let field = joined(&path, field);
+            (field.clone(), format!("{MISSING} `{field}`{rest}"))
+        }
+        None => (path, reason),
+    };
+    Error::WrongType { param: Some(param).filter(|param| !param.is_empty()), reason }
+}
+
+/// Two paths as one; serde_path_to_error writes `.` for none.
+fn joined(outer: &str, inner: &str) -> String {
+    match (outer, inner) {
+        (outer, "." | "") => outer.to_owned(),
+        ("", inner) => inner.to_owned(),
+        (outer, inner) if inner.starts_with('[') => format!("{outer}{inner}"),
+        (outer, inner) => format!("{outer}.{inner}"),
+    }
 }
 
 /// serde repeats the value it did not like, which may be a megabyte.
@@ -88,39 +148,4 @@ fn shorten(message: String) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde::Deserialize;
-
-    use super::*;
-
-    #[derive(Debug, Deserialize, PartialEq)]
-    struct Outer {
-        inner: Inner,
-    }
-
-    #[derive(Debug, Deserialize, PartialEq)]
-    struct Inner {
-        top_k: Option<i64>,
-    }
-
-    #[test]
-    fn a_wrong_type_is_named_by_its_path() {
-        let error = parse::<Outer>(br#"{"inner":{"top_k":"five"}}"#).unwrap_err();
-        assert_eq!(error.status(), 422);
-        let message = error.to_string();
-        assert!(message.contains("`inner.top_k`: invalid type: string \"five\""), "{message}");
-    }
-
-    #[test]
-    fn cut_off_or_trailing_json_is_malformed() {
-        for body in [&b"{\"inner\":"[..], b"{\"inner\":{}} x", b"", b"\xff"] {
-            assert_eq!(parse::<Outer>(body).unwrap_err().status(), 400, "{body:?}");
-        }
-    }
-
-    #[test]
-    fn a_megabyte_of_wrong_value_is_not_sent_back() {
-        let body = format!(r#"{{"inner":{{"top_k":"{}"}}}}"#, "x".repeat(1_000_000));
-        assert!(parse::<Outer>(body.as_bytes()).unwrap_err().to_string().len() < 500);
-    }
-}
+mod tests;

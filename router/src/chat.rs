@@ -16,6 +16,7 @@ use crate::reply::{Constraint, ReplyFormat, ReplyStyle};
 use crate::scheduler::Grammar;
 use crate::tokenizer::TextSpan;
 use crate::tools::Tools;
+use crate::validation::Dialect;
 
 /// Roles that every template expects; others pass only if no template could turn them into a control token.
 const KNOWN_ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
@@ -33,6 +34,8 @@ pub struct Conversation {
     pub add_generation_prompt: Option<bool>,
     /// Go on with the last message; unless told, if it is the assistant's.
     pub continue_final_message: Option<bool>,
+    /// In whose words the client has sent it.
+    pub dialect: Dialect,
 }
 
 /// The chat format of a model.
@@ -92,12 +95,12 @@ impl ChatFormat {
 
     /// The tokens that a model is to continue, and what its reply will look like; `asked` constrains it.
     pub fn encode(&self, conversation: Conversation, asked: Option<Grammar>) -> Result<EncodedChat, Error> {
-        let tools = conversation.tools.clone();
+        let (tools, dialect) = (conversation.tools.clone(), conversation.dialect);
         let rendered = self.render(conversation)?;
         let functions = tools.iter().flat_map(|tools| tools.functions());
         let mut reply =
             self.style.format(&rendered, functions.map(|function| function.name.clone()).collect());
-        let constraint = self.style.constrain(&mut reply, tools.as_ref(), asked)?;
+        let constraint = self.style.constrain(&mut reply, tools.as_ref(), asked, dialect)?;
         let tokens = self.control_tokens.encode(&rendered);
         let tokens = tokens.map_err(|error| Error::Template(error.to_string()))?;
         Ok(EncodedChat { tokens, reply, constraint })
@@ -114,7 +117,8 @@ impl ChatFormat {
     /// The text that a model is to continue; control tokens spelt in messages are still split by BREAKs.
     fn render(&self, conversation: Conversation) -> Result<String, Error> {
         if conversation.messages.is_empty() {
-            return Err(Error::invalid("messages", "`messages` cannot be empty"));
+            let messages = conversation.dialect.name("inputs");
+            return Err(Error::invalid(messages, format!("`{messages}` cannot be empty")));
         }
         let mut messages = self.messages(conversation.messages)?;
         let mut tools = conversation.tools;
@@ -152,9 +156,10 @@ impl ChatFormat {
     fn message(&self, number: usize, message: Message) -> Result<Value, Error> {
         let role = message.role.as_str();
         if role.is_empty() || (!KNOWN_ROLES.contains(&role) && self.control_tokens.could_forge(role)) {
-            let message =
-                format!("`messages[{number}].role` must be one of {KNOWN_ROLES:?}. Given: {role:?}");
-            return Err(Error::invalid("messages", message));
+            let place = format!("{}.role", message.place(number));
+            let given: String = role.chars().take(100).collect();
+            let message = format!("`{place}` must be one of {KNOWN_ROLES:?}. Given: {given:?}");
+            return Err(Error::invalid(place, message));
         }
         Ok(self.control_tokens.defuse_json(worded(number, message)?))
     }
@@ -200,7 +205,8 @@ mod tests {
     }
 
     fn conversation(messages: Value) -> Conversation {
-        Conversation { messages: serde_json::from_value(messages).unwrap(), ..Default::default() }
+        let messages = serde_json::from_value(messages).unwrap();
+        Conversation { messages, dialect: Dialect::CHAT, ..Default::default() }
     }
 
     fn render(messages: Value) -> Result<String, Error> {
@@ -251,16 +257,24 @@ mod tests {
     }
 
     #[test]
-    fn images_are_refused_by_place_and_type() {
-        let error =
-            render(json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]));
-        let message = error.unwrap_err().to_string();
-        assert!(message.contains("messages[0].content") && message.contains("image_url"), "{message}");
+    fn parts_that_are_no_text_are_refused_by_place_and_type() {
+        let text = json!({"type": "text", "text": "a"});
+        for (part, place, message) in [
+            (json!({"type": "image_url", "image_url": {"url": "x"}}), "type", "Given: \"image_url\""),
+            (json!({"type": "text"}), "text", "is required in a part of type \"text\""),
+        ] {
+            let messages =
+                json!([{"role": "user", "content": "b"}, {"role": "user", "content": [text, part]}]);
+            let error = render(messages).unwrap_err();
+            assert_eq!(error.param(), Some(format!("messages[1].content[1].{place}").as_str()));
+            assert!(error.to_string().contains(message), "{error}");
+        }
     }
 
     #[test]
     fn a_role_cannot_forge_a_control_token() {
-        assert!(render(json!([{"role": "im_end", "content": "x"}])).is_err());
+        let refused = render(json!([{"role": "im_end", "content": "x"}])).unwrap_err();
+        assert_eq!(refused.param(), Some("messages[0].role"));
         assert!(render(json!([{"role": "critic", "content": "x"}])).is_ok());
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::auth::ApiKey;
 use crate::http_server::tls::TlsFiles;
+use crate::telemetry::TelemetryOptions;
 
 /// All the router needs to start.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -83,7 +84,7 @@ pub struct RouterOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key_file: Option<PathBuf>,
 
-    /// Certificate in PEM format, with those that signed it: the server then speaks HTTPS only
+    /// Certificate in PEM format, with those that signed it: the server then speaks HTTPS only, and gRPC over TLS
     #[arg(long, env, requires = "tls_key")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_cert: Option<PathBuf>,
@@ -125,6 +126,11 @@ pub struct RouterOptions {
     // Tokenizing 4k tokens takes about 2 ms: two threads keep up with a thousand requests a second.
     #[arg(long, env, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub validation_workers: u32,
+
+    /// Where traces go
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub telemetry: TelemetryOptions,
 
     /// Write logs as one JSON object a line
     #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]

@@ -16,6 +16,7 @@ use crate::scheduler::{
     Event, EventKind, Failure, Load, MAX_PLANS_IN_FLIGHT, Mismatch, Outcome, RequestId, Scheduler,
     SchedulerConfig, StepSize, StepTimings, Totals,
 };
+use crate::telemetry::{AnsweredStep, SequenceTraces};
 
 /// How often deadlines in the queue are looked at when nothing else happens.
 const TICK: Duration = Duration::from_millis(50);
@@ -64,6 +65,7 @@ pub fn spawn(engine: Box<dyn Engine>, config: SchedulerConfig, observer: impl Ob
         status: status_tx.clone(),
         pulse: Arc::clone(&pulse),
         listeners: HashMap::new(),
+        traces: SequenceTraces::default(),
         started: Instant::now(),
         in_flight: 0,
         is_checked: true,
@@ -137,6 +139,7 @@ struct EngineLoop {
     scheduler: Scheduler,
     observer: Box<dyn Observer>,
     listeners: HashMap<RequestId, mpsc::Sender<GenerationEvent>>,
+    traces: SequenceTraces,
     started: Instant,
     in_flight: usize,
     /// Whether the scheduler's accounts were checked since the last command.
@@ -184,11 +187,14 @@ impl EngineLoop {
     fn on_command(&mut self, command: Command) {
         self.is_checked = false;
         match command {
-            Command::Submit { request, events, reply } => {
+            Command::Submit { request, events, trace, reply } => {
                 let accepted = self.scheduler.on_request(*request, self.started.elapsed());
                 let id = accepted.as_ref().ok().copied();
                 match (id, reply.send(accepted)) {
-                    (Some(id), Ok(())) => drop(self.listeners.insert(id, events)),
+                    (Some(id), Ok(())) => {
+                        self.listeners.insert(id, events);
+                        self.traces.begin(id, trace);
+                    }
                     // The client left while it was being accepted.
                     (Some(id), Err(_)) => self.scheduler.on_cancel(id),
                     (None, _) => {}
@@ -196,6 +202,7 @@ impl EngineLoop {
             }
             Command::Cancel(id) => {
                 self.listeners.remove(&id);
+                self.traces.end(id);
                 self.scheduler.on_cancel(id);
             }
         }
@@ -218,6 +225,8 @@ impl EngineLoop {
     fn on_outcome(&mut self, outcome: Outcome) -> Result<(), EngineError> {
         let (timings, num_sampled) = (outcome.timings, outcome.sampled.len());
         let size = self.scheduler.next_answered();
+        let answered = AnsweredStep { step: outcome.step, size, timings };
+        self.traces.on_step(&answered, self.scheduler.parts_answered_next());
         let mismatch = |error: Mismatch| EngineError::Protocol { rank: 0, reason: error.to_string() };
         let events = self.scheduler.on_outcome(outcome).map_err(mismatch)?;
         self.in_flight -= 1;
@@ -254,13 +263,14 @@ impl EngineLoop {
         self.observer.on_lost(unanswered);
         self.link.go_down();
         self.in_flight = 0;
-        let given_up = self.scheduler.on_engine_lost();
-        self.publish(given_up);
+        let events = self.scheduler.on_engine_lost();
+        self.publish(events);
     }
 
     fn publish(&mut self, events: Vec<Event>) {
         for event in events {
-            let (mut message, mut last) = message(event.kind);
+            self.traces.on_event(&event);
+            let Some((mut message, mut last)) = message(event.kind) else { continue };
             let Some(listener) = self.listeners.get(&event.id) else { continue };
             // The last place is for the last word.
             if listener.capacity() <= 1 && !last {
@@ -272,6 +282,7 @@ impl EngineLoop {
             let _ = listener.try_send(message);
             if last {
                 self.listeners.remove(&event.id);
+                self.traces.end(event.id);
             }
         }
     }
@@ -291,9 +302,9 @@ impl EngineLoop {
     }
 }
 
-/// What a listener is told, and whether it is the last thing.
-fn message(kind: EventKind) -> (GenerationEvent, bool) {
-    match kind {
+/// What a listener is told, if anything, and whether it is the last thing.
+fn message(kind: EventKind) -> Option<(GenerationEvent, bool)> {
+    Some(match kind {
         EventKind::Admitted { queued, cached_tokens } => {
             (GenerationEvent::Admitted { queued, cached_tokens }, false)
         }
@@ -303,5 +314,6 @@ fn message(kind: EventKind) -> (GenerationEvent, bool) {
             (GenerationEvent::Token(GeneratedToken { id, logprob, top, finish }), finish.is_some())
         }
         EventKind::Failed(failure) => (GenerationEvent::Failed(failure), true),
-    }
+        EventKind::Preempted | EventKind::Replayed => return None,
+    })
 }

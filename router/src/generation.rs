@@ -9,7 +9,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::engine::EngineFacts;
-use crate::scheduler::{Failure, FinishReason, NewRequest, Refused, RequestId, TopToken};
+use crate::scheduler::{Failure, FinishReason, NewRequest, PromptScore, Refused, RequestId, TopToken};
+use crate::telemetry::{RequestTrace, SequenceTrace};
 
 /// The engine loop turns twenty times a second at least; this long without a turn it hangs.
 const MAX_SILENCE: Duration = Duration::from_secs(3);
@@ -28,7 +29,7 @@ pub enum GenerationEvent {
         cached_tokens: u32,
     },
     /// Log probability of each prompt token given those before it; the first has none.
-    PromptLogprobs(Vec<Option<f32>>),
+    PromptLogprobs(Vec<Option<PromptScore>>),
     /// One more token.
     Token(GeneratedToken),
     /// The generation ended without completing.
@@ -53,6 +54,7 @@ pub(crate) enum Command {
     Submit {
         request: Box<NewRequest>,
         events: mpsc::Sender<GenerationEvent>,
+        trace: Option<Box<SequenceTrace>>,
         reply: oneshot::Sender<Result<RequestId, Refused>>,
     },
     Cancel(RequestId),
@@ -129,11 +131,13 @@ impl EngineHandle {
         }
     }
 
-    /// Queues a request. Refused at once, with the limit that was hit, when there is no room for it.
+    /// Queues a request. Refused at once, with the limit that was hit, when there is no room for it. Called from the task
+    /// of a traced request, it is a part of its trace.
     pub async fn submit(&self, request: NewRequest) -> Result<Generation, Refused> {
         let (events_tx, events) = mpsc::channel(max_unread(&request));
         let (reply, accepted) = oneshot::channel();
-        let submit = Command::Submit { request: Box::new(request), events: events_tx, reply };
+        let trace = RequestTrace::current().map(|request| Box::new(SequenceTrace::begin(&request)));
+        let submit = Command::Submit { request: Box::new(request), events: events_tx, trace, reply };
         self.commands.send(submit).map_err(|_| Refused::ShuttingDown)?;
         let id = accepted.await.map_err(|_| Refused::ShuttingDown)??;
         Ok(Generation { id, events, commands: self.commands.clone() })

@@ -9,8 +9,9 @@ use crate::chat::{Conversation, EncodedChat, Message};
 use crate::error::Error;
 use crate::generation::EngineStatus;
 use crate::rate_limit::Counted;
-use crate::reply::{Constraint, ReplyFormat};
+use crate::reply::{Constraint, Part, ReplyFormat};
 use crate::scheduler::{Failure, Grammar, Refused};
+use crate::telemetry::{Child, RequestTrace};
 use crate::text_stream::{Generated, TextStream, TextStreamContext};
 use crate::validation::{Checked, Dialect, Parameters, ValidRequest, check};
 
@@ -25,6 +26,14 @@ pub enum Prompt {
 }
 
 impl Prompt {
+    /// In the words of OpenTelemetry.
+    fn operation(&self) -> &'static str {
+        match self {
+            Self::Text(_) | Self::Tokens(_) => "text_completion",
+            Self::Chat(_) => "chat",
+        }
+    }
+
     /// Characters of text, for `x-compute-characters`.
     pub fn num_chars(&self) -> usize {
         match self {
@@ -51,6 +60,7 @@ impl AppState {
     /// Validates and tokenizes.
     pub async fn prepare(&self, prompt: Prompt, mut parameters: Parameters) -> Result<Prepared, Error> {
         let started = Instant::now();
+        let (validating, operation) = (Child::begin("validate"), prompt.operation());
         let dialect = parameters.dialect;
         let grammar = parameters.grammar.take();
         // Adapters are models by another name, and there are none beside the served one.
@@ -60,7 +70,9 @@ impl AppState {
             parameters = parameters.with_defaults(defaults);
         }
         let checked = check(parameters, &self.limits)?;
+        let tokenizing = validating.child("tokenize");
         let encoded = self.encode(prompt, grammar, &checked, dialect).await?;
+        drop(tokenizing);
         let mut request = checked.fit(encoded.tokens, &self.limits)?;
         if let Some(grammar) = self.checked_grammar(encoded.constraint).await? {
             request = request.constrained(grammar, dialect)?;
@@ -68,6 +80,9 @@ impl AppState {
         self.charge(key, Counted::Tokens, request.num_tokens())?;
         let validation = started.elapsed();
         self.metrics.record_valid(validation, request.prompt.len(), request.max_new_tokens);
+        if let Some(trace) = RequestTrace::current() {
+            trace.on_prepared(operation, &self.model.id, request.prompt.len());
+        }
         Ok(Prepared { request, dialect, reply: encoded.reply, validation })
     }
 
@@ -118,27 +133,46 @@ impl AppState {
             }
         };
         let param = dialect.name("grammar");
-        let constraint = grammar.map(|grammar| Constraint { grammar, param, is_optional: false });
+        let alone = |grammar| Constraint { grammar, param, parts: Vec::new(), is_optional: false };
+        let constraint = grammar.map(alone);
         Ok(EncodedChat { tokens, reply: ReplyFormat::default(), constraint })
     }
 
     /// The grammar, if it works.
     async fn checked_grammar(&self, constraint: Option<Constraint>) -> Result<Option<Grammar>, Error> {
-        let Some(Constraint { grammar, param, is_optional }) = constraint else { return Ok(None) };
-        let can_constrain = self.engine.facts().abilities.iter().any(|ability| ability == "grammar");
-        let refuse = |reason: &str| Err(Error::Grammar { param, reason: reason.to_owned() });
-        let checked = match () {
-            () if !self.limits.allows_grammars => {
-                refuse("grammars are turned off (--disable-grammar-support)")
-            }
-            () if !can_constrain => refuse("this model's tokenizer cannot be constrained"),
-            () => self.grammars.check(&grammar, param).await,
-        };
-        match checked {
+        let Some(Constraint { grammar, param, parts, is_optional }) = constraint else { return Ok(None) };
+        let refuse = |reason: &str| Err(Error::Grammar { param: param.into(), reason: reason.to_owned() });
+        match self.grammars_are_possible() {
+            Ok(()) => {}
+            Err(_) if is_optional => return Ok(None),
+            Err(reason) => return refuse(reason),
+        }
+        match self.grammars.check(&grammar, param).await {
             Ok(()) => Ok(Some(grammar)),
             Err(Error::Grammar { .. }) if is_optional => Ok(None),
+            Err(whole @ Error::Grammar { .. }) => Err(self.blamed(parts, whole).await),
             Err(error) => Err(error),
         }
+    }
+
+    /// Why not, if not.
+    fn grammars_are_possible(&self) -> Result<(), &'static str> {
+        let can_constrain = self.engine.facts().abilities.iter().any(|ability| ability == "grammar");
+        match () {
+            () if !self.limits.allows_grammars => Err("grammars are turned off (--disable-grammar-support)"),
+            () if !can_constrain => Err("this model's tokenizer cannot be constrained"),
+            () => Ok(()),
+        }
+    }
+
+    /// What is wrong with the first part that does not work by itself, or with the whole.
+    async fn blamed(&self, parts: Vec<Part>, whole: Error) -> Error {
+        for Part { place, grammar } in parts {
+            if let Err(Error::Grammar { reason, .. }) = self.grammars.check(&grammar, "grammar").await {
+                return Error::Grammar { param: place, reason };
+            }
+        }
+        whole
     }
 
     /// Refuses what is empty, or so long that it cannot fit even if it were made of the longest tokens.
@@ -176,6 +210,7 @@ impl AppState {
             seed,
             tokenizer: &self.tokenizer,
             metrics: &self.metrics,
+            trace: RequestTrace::current(),
             arrived,
         };
         Ok(TextStream::new(generation, &context))

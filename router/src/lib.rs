@@ -8,9 +8,11 @@
 //! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`rate_limit`] counts what they use, [`cors`] for origins, [`body`] reads what comes in, [`caller`] whose it is, [`answer_stream`] and [`sse`] stream what goes out
 //! - [`grpc`]: the same service for internal clients
 //! - [`tgi`], [`openai`], [`anthropic`], [`responses`], [`logprobs`], [`response_headers`]: the words of the families of clients
+//! - `shared_fields`: what requests of TGI's and OpenAI's clients have in common
 //! - [`assistant`]: what the assistant says, in OpenAI's words
 //! - [`openapi`]: the document that describes all of it, from the table of routes and the types
 //! - [`error`]: everything that can go wrong for a client
+//! - [`json_depth`]: how deep JSON may be nested
 //! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
 //! - [`inference`], [`text_stream`]: from a prompt to running sequences and their text
 //! - [`tools`]: the functions that a chat request offers
@@ -22,6 +24,7 @@
 //! - [`scheduler`]: the pure state machine that owns requests, slots and KV blocks
 //! - [`engine_loop`]: the thin task around the scheduler
 //! - [`engine`]: the seam to the shards, and the gRPC client behind it
+//! - [`telemetry`]: traces for OpenTelemetry
 //! - [`metrics`], [`shutdown`], [`supervised`], `live_state`: what an operator sees, how serving ends, what the launcher is told
 
 pub mod answer_stream;
@@ -45,6 +48,7 @@ pub mod grammar;
 pub mod grpc;
 pub mod http_server;
 pub mod inference;
+pub mod json_depth;
 pub mod limits;
 mod live_state;
 pub mod logprobs;
@@ -58,10 +62,12 @@ pub mod response_headers;
 pub mod responses;
 pub mod routes;
 pub mod scheduler;
+mod shared_fields;
 pub mod shutdown;
 pub mod sse;
 pub mod stop;
 pub mod supervised;
+pub mod telemetry;
 pub mod text_stream;
 pub mod tgi;
 pub mod tokenizer;
@@ -88,6 +94,7 @@ use limits::{LimitsError, RequestLimits};
 use metrics::Metrics;
 use scheduler::SchedulerConfig;
 use shutdown::Shutdown;
+use telemetry::{Telemetry, TelemetryError};
 use tokenizer::{Tokenizer, TokenizerError};
 
 /// How often histograms are folded when nobody reads the metrics.
@@ -111,6 +118,8 @@ pub enum ServeError {
     Engine(#[from] EngineError),
     #[error(transparent)]
     Limits(#[from] LimitsError),
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
     #[error("cannot set up the metrics: {0}")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
     #[error("cannot serve: {0}")]
@@ -143,34 +152,35 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
         shutdown.trigger();
         reason
     };
+    let telemetry = state.telemetry.clone();
     let (metrics, limits) = (state.metrics.clone(), config.options.limits.connections.clone());
+    let grpc = listeners.grpc.map(|listener| grpc::Entrance { listener, tls: tls.clone() });
     let server = HttpServer::new(app::app(state.clone()), limits.clone(), shutdown.clone()).with_tls(tls);
     tokio::spawn(live_state::tell_on_signal(state.clone(), server.connections()));
     let serving = async {
         tokio::select! {
-            served = serve_all(state, server, limits, listeners) => served,
+            served = serve_all(state, limits, (server, listeners.http), grpc) => served,
             () = keep_up(metrics) => Ok(()),
         }
     };
     tokio::pin!(serving);
-    tokio::select! {
+    let served = tokio::select! {
         served = &mut serving => served,
-        reason = lost => {
-            serving.await?;
-            Err(ServeError::Lost(reason))
-        }
-    }
+        reason = lost => serving.await.and(Err(ServeError::Lost(reason))),
+    };
+    telemetry.flush().await;
+    served
 }
 
-/// HTTP, and gRPC beside it if there is a listener.
+/// HTTP, and gRPC beside it if there is an entrance.
 async fn serve_all(
     state: AppState,
-    server: HttpServer,
     limits: ConnectionLimits,
-    listeners: Listeners,
+    (server, listener): (HttpServer, TcpListener),
+    grpc: Option<grpc::Entrance>,
 ) -> Result<(), ServeError> {
-    let grpc = listeners.grpc.map(|listener| Box::pin(grpc::serve(state, limits, listener)));
-    let http = async { server.serve(listeners.http).await.map_err(ServeError::from) };
+    let grpc = grpc.map(|entrance| Box::pin(grpc::serve(state, limits, entrance)));
+    let http = async { server.serve(listener).await.map_err(ServeError::from) };
     match grpc {
         Some(grpc) => try_join(http, async { grpc.await.map_err(ServeError::from) }).await.map(drop),
         None => http.await,
@@ -205,6 +215,7 @@ async fn build(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppState, S
         cors,
         callers: CallerNames::default(),
         engine: engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
+        telemetry: Telemetry::start(&options.telemetry, &metrics)?,
         metrics,
         shutdown: shutdown.clone(),
     })

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::assistant::{AssistantWriter, Delta};
 use crate::detokenizer::Vocabulary;
+use crate::scheduler::{PromptScore, TopToken};
 use crate::text_stream::TextToken;
 use crate::tokenizer::Tokenizer;
 
@@ -82,7 +83,7 @@ fn word(vocabulary: &Vocabulary, id: u32, logprob: f32) -> TokenLogprob {
 pub struct CompletionLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f32>>,
-    /// The most likely tokens; of a prompt's tokens they are not known.
+    /// The most likely tokens; in place of a prompt's first token nothing was.
     top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
     text_offset: Vec<usize>,
     #[serde(skip)]
@@ -91,8 +92,9 @@ pub struct CompletionLogprobs {
 
 impl CompletionLogprobs {
     /// Adds a token of the prompt.
-    pub fn push_prompt(&mut self, vocabulary: &Vocabulary, id: u32, logprob: Option<f32>) {
-        self.push_entry(vocabulary.token_text(id), logprob, None);
+    pub fn push_prompt(&mut self, vocabulary: &Vocabulary, id: u32, score: Option<&PromptScore>) {
+        let top = score.map(|score| by_text(vocabulary, &score.top));
+        self.push_entry(vocabulary.token_text(id), score.map(|score| score.logprob), top);
     }
 
     /// Adds a token of the output.
@@ -100,7 +102,7 @@ impl CompletionLogprobs {
         if token.is_special {
             return;
         }
-        let top = token.top.iter().map(|top| (vocabulary.token_text(top.id), top.logprob)).collect();
+        let top = by_text(vocabulary, &token.top);
         self.push_entry(vocabulary.token_text(token.id), Some(token.logprob), Some(top));
     }
 
@@ -117,4 +119,8 @@ impl CompletionLogprobs {
         self.token_logprobs.push(logprob);
         self.top_logprobs.push(top);
     }
+}
+
+fn by_text(vocabulary: &Vocabulary, top: &[TopToken]) -> BTreeMap<String, f32> {
+    top.iter().map(|top| (vocabulary.token_text(top.id), top.logprob)).collect()
 }

@@ -16,6 +16,7 @@ use metrics_exporter_prometheus::BuildError;
 use crate::engine_loop::{Observer, StepSummary};
 use crate::scheduler::StepSize;
 use registered::Registered;
+pub use registered::SpanCounters;
 use requests::FAILURES;
 pub use requests::RequestGuard;
 
@@ -59,6 +60,11 @@ impl Metrics {
 
     fn update(&self, update: impl FnOnce(&mut Newest)) {
         update(&mut self.0.newest.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// What becomes of the spans of traces.
+    pub fn span_counters(&self) -> SpanCounters {
+        self.0.spans.clone()
     }
 
     /// Counts a request that has arrived; how it ends is told to the guard.

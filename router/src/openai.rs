@@ -12,15 +12,22 @@ use utoipa::ToSchema;
 pub use self::answer::{Answer, Head, PromptTokensDetails, Usage, finish_reason};
 pub use self::chat::ChatRequest;
 pub use self::completions::{CompletionRequest, Prompts};
+use crate::body::text_or_list;
 use crate::error::Error;
 
 /// One stop string or several.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected a string or a list of strings")]
+#[derive(Debug, Clone, ToSchema)]
+#[serde(untagged)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Stop {
     One(String),
     Many(Vec<String>),
+}
+
+impl<'de> Deserialize<'de> for Stop {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text_or_list(deserializer, "a string or a list of strings", Self::One, Self::Many)
+    }
 }
 
 /// OpenAI's map from token id to bias; TGI's list of numbers is accepted and, as by TGI, ignored.

@@ -8,6 +8,7 @@ use axum::http::Method;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use crate::error::Family;
 use crate::routes::table::{Access, Route, routes};
 
 const JSON: &str = "application/json";
@@ -179,15 +180,15 @@ fn refusal(path: &str, description: &str) -> Value {
         let required: Vec<&String> = properties.as_object().into_iter().flat_map(Map::keys).collect();
         json!({ "type": "object", "required": required, "properties": properties })
     };
-    let schema = match path {
-        "/v1/messages" => object(json!({
+    let schema = match Family::of(path) {
+        Family::Anthropic => object(json!({
             "type": { "const": "error" },
             "error": object(json!({ "type": text, "message": text })),
         })),
-        path if path.starts_with("/v1/") => object(json!({ "error": object(json!({
+        Family::OpenAi => object(json!({ "error": object(json!({
             "message": text, "type": text, "param": { "type": ["string", "null"] }, "code": text,
         })) })),
-        _ => object(json!({ "error": text, "error_type": text })),
+        Family::Native => object(json!({ "error": text, "error_type": text })),
     };
     json!({ "description": description, "content": { JSON: { "schema": schema } } })
 }

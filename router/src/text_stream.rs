@@ -9,8 +9,10 @@ use crate::detokenizer::Detokenizer;
 use crate::error::Error;
 use crate::generation::{GeneratedToken, Generation, GenerationEvent};
 use crate::metrics::{Metrics, SequenceTimes};
-use crate::scheduler::{FinishReason, TopToken};
+use crate::openai::finish_reason;
+use crate::scheduler::{FinishReason, PromptScore, TopToken};
 use crate::stop::{StopMatcher, StopStep};
+use crate::telemetry::RequestTrace;
 use crate::tokenizer::Tokenizer;
 use crate::validation::{Dialect, ValidRequest};
 
@@ -31,7 +33,7 @@ pub enum TextEvent {
     /// It left the queue.
     Admitted,
     /// Log probabilities of the prompt's tokens; the first has none.
-    PromptLogprobs(Vec<Option<f32>>),
+    PromptLogprobs(Vec<Option<PromptScore>>),
     /// One more token.
     Token(TextToken),
 }
@@ -78,7 +80,7 @@ pub struct Generated {
     /// Its tokens.
     pub tokens: Vec<TextToken>,
     /// Log probabilities of the prompt, if asked for.
-    pub prompt_logprobs: Vec<Option<f32>>,
+    pub prompt_logprobs: Vec<Option<PromptScore>>,
 }
 
 impl Generated {
@@ -99,6 +101,7 @@ pub struct TextStream {
     dialect: Dialect,
     shown: Arc<HashSet<u32>>,
     metrics: Metrics,
+    trace: Option<RequestTrace>,
     arrived: Instant,
     admitted: Instant,
     last_token: Option<Instant>,
@@ -122,6 +125,8 @@ pub struct TextStreamContext<'a> {
     pub tokenizer: &'a Tokenizer,
     /// Told of every token.
     pub metrics: &'a Metrics,
+    /// Told of the end.
+    pub trace: Option<RequestTrace>,
     /// When the request arrived.
     pub arrived: Instant,
 }
@@ -137,6 +142,7 @@ impl TextStream {
             dialect: context.dialect,
             shown: context.shown.clone(),
             metrics: context.metrics.clone(),
+            trace: context.trace.clone(),
             arrived: context.arrived,
             admitted: Instant::now(),
             last_token: None,
@@ -247,6 +253,9 @@ impl TextStream {
         self.generation = None;
         self.times.inference = self.admitted.elapsed();
         self.metrics.record_sequence(&self.times);
+        if let Some(trace) = &self.trace {
+            trace.on_completed(self.times.generated_tokens, self.times.cached_tokens, finish_reason(finish));
+        }
         let stop_string = self.stop_string.take();
         End { finish, stop_string, text: std::mem::take(&mut self.text), seed: self.seed, times: self.times }
     }

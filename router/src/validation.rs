@@ -219,9 +219,7 @@ fn samples(p: &Parameters) -> bool {
     let wishes = p.temperature.is_some() || p.top_k.is_some() || p.top_p.is_some() || p.typical_p.is_some();
     match p.dialect {
         Dialect::Native => p.do_sample || wishes,
-        Dialect::Completions | Dialect::Chat | Dialect::Messages | Dialect::Responses | Dialect::Grpc => {
-            p.temperature != Some(0.0)
-        }
+        _ => p.temperature != Some(0.0),
     }
 }
 

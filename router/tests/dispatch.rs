@@ -74,6 +74,19 @@ async fn vertex_gives_the_status_of_the_instance_that_failed() {
     assert!(empty.json()["error"].as_str().unwrap().contains("`instances` must be 1 to 8"), "{empty:?}");
     let invalid = json!({"instances": [{"inputs": "a", "parameters": {"top_p": 2}}]});
     assert_eq!(server.post("/vertex", invalid).await.json()["error_type"], "validation");
+    for (instance, place) in [
+        (
+            json!({"inputs": "a", "parameters": {"top_k": "x"}}),
+            "`instances[1].parameters.top_k`: invalid type",
+        ),
+        (json!({"messages": [{"role": 1}]}), "`instances[1].messages[0].role`: invalid type"),
+        (json!({}), "missing field `instances[1].inputs`"),
+        (json!(["a", null]), "`instances[1]`: invalid type: sequence, expected an object"),
+    ] {
+        let body = json!({"instances": [{"inputs": "a"}, instance]});
+        let error = server.post("/vertex", body).await.json()["error"].as_str().unwrap().to_owned();
+        assert!(error.contains(place), "{error}");
+    }
 }
 
 #[tokio::test]

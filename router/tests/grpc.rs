@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use futures::StreamExt;
 use penstock_router::auth::ApiKeys;
 use penstock_router::config::{ConnectionLimits, Limits};
-use penstock_router::grpc;
 use penstock_router::grpc::pb::generate_request::Prompt;
 use penstock_router::grpc::pb::generate_response::Event;
 use penstock_router::grpc::pb::inference_client::InferenceClient;
@@ -15,6 +14,7 @@ use penstock_router::grpc::pb::{
     AbortRequest, FinishReason, GenerateRequest, GetLoadsRequest, GetModelInfoRequest, Grammar, Sampling,
     Token, TokenIds, grammar,
 };
+use penstock_router::grpc::{self, Entrance};
 use support::fake_engine::FakeEngine;
 use support::server::{Server, facts, limits};
 use tokio::net::TcpListener;
@@ -35,7 +35,8 @@ type Responses = Streaming<grpc::pb::GenerateResponse>;
 async fn serve(server: &Server) -> (Channel, Served) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
-    let served = tokio::spawn(grpc::serve(server.state.clone(), ConnectionLimits::default(), listener));
+    let entrance = Entrance { listener, tls: None };
+    let served = tokio::spawn(grpc::serve(server.state.clone(), ConnectionLimits::default(), entrance));
     (Channel::from_shared(url).expect("a URL").connect().await.expect("it listens"), served)
 }
 
@@ -121,74 +122,78 @@ async fn sequences_logprobs_and_top_tokens_come_as_asked_for() {
     assert_eq!(scores, Some(vec![-1.5; 2]));
 }
 
-#[tokio::test]
-async fn refusals_name_the_field_the_value_and_the_limit() {
-    let server = Server::start();
-    let mut client = client(&server).await;
-    let sampling = |sampling: Sampling| GenerateRequest { sampling: Some(sampling), ..greedy("abc", 4) };
-    let grammar = |kind| GenerateRequest { grammar: Some(Grammar { kind: Some(kind) }), ..greedy("abc", 4) };
+/// Requests that are refused: as what, and in which words.
+fn refusals() -> Vec<(GenerateRequest, Code, &'static str)> {
     let ids = Prompt::TokenIds(TokenIds { ids: vec![100_000] });
-    for (request, code, message) in [
-        (
-            GenerateRequest::default(),
-            Code::InvalidArgument,
-            "`prompt` is required: set `text` or `token_ids`",
-        ),
-        (greedy("", 4), Code::InvalidArgument, "`prompt` cannot be empty"),
+    let mut refusals = vec![
+        (GenerateRequest::default(), "`prompt` is required: set `text` or `token_ids`"),
+        (greedy("", 4), "`prompt` cannot be empty"),
         (
             GenerateRequest { prompt: Some(ids), ..greedy("", 4) },
-            Code::InvalidArgument,
             "`prompt` must hold token ids below 258. Given: 100000",
         ),
-        (greedy("abc", 0), Code::InvalidArgument, "`max_tokens` must be strictly positive. Given: 0"),
-        (greedy("abc", u64::MAX), Code::InvalidArgument, "(--max-total-tokens)"),
+        (greedy("abc", 0), "`max_tokens` must be strictly positive. Given: 0"),
+        (greedy("abc", u64::MAX), "(--max-total-tokens)"),
         (
             GenerateRequest { n: Some(3), ..greedy("abc", 4) },
-            Code::InvalidArgument,
             "`n` must be > 0 and <= 2 (--max-best-of). Given: 3",
         ),
         (
             GenerateRequest { top_logprobs: Some(6), ..greedy("abc", 4) },
-            Code::InvalidArgument,
             "`top_logprobs` must be >= 0 and <= 5 (--max-top-n-tokens). Given: 6",
         ),
         (
             GenerateRequest { request_id: "x".repeat(129), ..greedy("abc", 4) },
-            Code::InvalidArgument,
             "`request_id` may have at most 128 bytes. Given: 129",
         ),
+    ];
+    refusals.extend(refused_sampling());
+    refusals.extend(refused_grammars());
+    let mut refusals: Vec<_> =
+        refusals.into_iter().map(|(request, words)| (request, Code::InvalidArgument, words)).collect();
+    let other = GenerateRequest { model: Some("other".into()), ..greedy("abc", 4) };
+    refusals.push((other, Code::NotFound, "the model `other` does not exist"));
+    refusals
+}
+
+fn refused_sampling() -> Vec<(GenerateRequest, &'static str)> {
+    let sampling = |sampling: Sampling| GenerateRequest { sampling: Some(sampling), ..greedy("abc", 4) };
+    vec![
         (
             sampling(Sampling { temperature: Some(f64::NAN), ..Sampling::default() }),
-            Code::InvalidArgument,
-            "`temperature` must be strictly positive and <= 100. Given: NaN",
+            "`temperature` must be >= 0 and <= 100. Given: NaN",
         ),
         (
             sampling(Sampling { logit_bias: HashMap::from([(9999, 1.0)]), ..Sampling::default() }),
-            Code::InvalidArgument,
             "`logit_bias` token ids must be < 258. Given: 9999",
         ),
-        (
-            grammar(grammar::Kind::JsonSchema("{".into())),
-            Code::InvalidArgument,
-            "`grammar.json_schema` must be",
-        ),
-        (grammar(grammar::Kind::Regex("(".into())), Code::InvalidArgument, "`grammar` cannot be used"),
-        (
-            grammar(grammar::Kind::Lark(String::new())),
-            Code::InvalidArgument,
-            "`grammar.lark` must be a string",
-        ),
-        (
-            GenerateRequest { model: Some("other".into()), ..greedy("abc", 4) },
-            Code::NotFound,
-            "the model `other` does not exist",
-        ),
-    ] {
+    ]
+}
+
+fn refused_grammars() -> Vec<(GenerateRequest, &'static str)> {
+    let grammar = |kind| GenerateRequest { grammar: Some(Grammar { kind }), ..greedy("abc", 4) };
+    vec![
+        (grammar(None), "`grammar` needs one of `json_schema`, `regex` and `lark`"),
+        (grammar(Some(grammar::Kind::JsonSchema("{".into()))), "`grammar.json_schema` must be"),
+        (grammar(Some(grammar::Kind::Regex("(".into()))), "`grammar` cannot be used"),
+        (grammar(Some(grammar::Kind::Lark(String::new()))), "`grammar.lark` must be a string"),
+    ]
+}
+
+#[tokio::test]
+async fn refusals_name_the_field_the_value_and_the_limit() {
+    let server = Server::start();
+    let mut client = client(&server).await;
+    let refusals = refusals();
+    // What has no valid id is not counted.
+    let counted = refusals.len() as f64 - 1.0;
+    for (request, code, message) in refusals {
         let refused = client.generate(request).await.expect_err(message);
         assert_eq!(refused.code(), code, "{refused:?}");
         assert!(refused.message().contains(message), "{refused:?}");
+        assert!(refused.metadata().get("error-type").is_some(), "{refused:?}");
     }
-    assert_eq!(server.metric("tgi_request_count").await, 13.0);
+    assert_eq!(server.metric("tgi_request_count").await, counted);
 }
 
 #[tokio::test]
@@ -197,6 +202,7 @@ async fn a_message_beyond_the_payload_limit_is_refused() {
     let refused = client(&server).await.generate(greedy(&"a".repeat(5000), 4)).await.expect_err("too large");
     assert_eq!(refused.code(), Code::OutOfRange);
     assert!(refused.message().contains("4096"), "{refused:?}");
+    assert_eq!(refused.metadata().get("error-type").expect("a kind"), "payload_too_large");
 }
 
 #[tokio::test]
@@ -207,6 +213,7 @@ async fn too_many_requests_are_told_to_come_back() {
     let refused = client.generate(greedy("abc", 4)).await.expect_err("no room");
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert_eq!(refused.metadata().get("error-type").expect("a kind"), "overloaded");
+    assert_eq!(refused.metadata().get("retry-after").expect("a time"), "1");
     assert_eq!(client.get_loads(GetLoadsRequest {}).await.expect("loads").into_inner().kv_blocks_total, 64);
 }
 
@@ -274,6 +281,7 @@ async fn an_aborted_generation_ends_as_cancelled_and_gives_its_slot_back() {
         (taken.code(), taken.message()),
         (Code::AlreadyExists, "`request_id` is under way. Given: \"mine\"")
     );
+    assert_eq!(taken.metadata().get("error-type").expect("a kind"), "request_id_in_use");
     let abort = AbortRequest { request_id: "mine".into() };
     assert!(client.abort(abort.clone()).await.expect("answered").into_inner().aborted);
     assert_eq!(events(stream).await.expect_err("aborted").code(), Code::Cancelled);

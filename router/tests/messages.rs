@@ -2,7 +2,9 @@
 
 mod support;
 
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use penstock_router::auth::ApiKeys;
 use serde_json::{Value, json};
 use support::server::Server;
 
@@ -168,9 +170,6 @@ async fn errors_have_the_shape_of_anthropic() {
             .contains("`thinking` needs a model whose chat template knows reasoning")
     );
     assert!(refused(json!({"mcp_servers": [{}]})).await.contains("`mcp_servers` is not supported"));
-    let image = json!([{"role": "user", "content": [{"type": "image", "source": {}}]}]);
-    let message = refused(json!({"messages": image})).await;
-    assert!(message.contains("`messages[0].content`") && message.contains("reads text only"), "{message}");
     let unknown = server.post("/v1/messages", ask(json!({"model": "claude"}))).await;
     assert_eq!((unknown.status.as_u16(), &unknown.json()["error"]["type"]), (404, &json!("not_found_error")));
 }
@@ -188,5 +187,104 @@ async fn tools_of_anthropic_and_wrong_choices_are_refused() {
     assert!(
         refused["error"]["message"].as_str().unwrap().contains("`tool_choice.type` must be"),
         "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn blocks_that_do_not_fit_are_named_by_message_block_and_field() {
+    let server = Server::start();
+    let text = json!({"type": "text", "text": "a"});
+    let user = |blocks: Value| json!({"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": blocks}]});
+    for (fields, message) in [
+        (
+            user(json!([text, {"type": "text", "text": 1}])),
+            "`messages[1].content[1].text`: invalid type: integer",
+        ),
+        (
+            user(json!([text, {"type": "text"}])),
+            "`messages[1].content[1].text` is required in a block of type \"text\"",
+        ),
+        (user(json!([{"text": "a"}])), "missing field `messages[1].content[0].type`"),
+        (
+            user(json!([["text", "a"]])),
+            "`messages[1].content[0]`: invalid type: sequence, expected an object",
+        ),
+        (
+            user(json!([{"type": "image", "source": {}}])),
+            "`messages[1].content[0].type` cannot be \"image\" here: this model reads text only",
+        ),
+        (
+            user(json!([{"type": "tool_use", "id": "1", "name": "f", "input": {}}])),
+            "cannot be \"tool_use\" here: only messages of the assistant use tools",
+        ),
+        (user(json!([{"type": "tool_result"}])), "`messages[1].content[0].tool_use_id` is required"),
+        (
+            user(json!([{"type": "tool_result", "tool_use_id": "1", "content": [text, {"type": "image"}]}])),
+            "`messages[1].content[0].content[1].type` cannot be \"image\"",
+        ),
+        (user(json!(7)), "`messages[1].content`: invalid type: integer `7`, expected a string or a list"),
+        (json!({"system": [text, {"type": "thinking"}]}), "`system[1].type` cannot be \"thinking\""),
+        (
+            json!({"tools": [{"name": "f", "input_schema": {"type": "string"}}]}),
+            "`tools[0].input_schema` must be",
+        ),
+        (json!({"tools": [{"name": "f g"}]}), "`tools[0].name` must have"),
+        (json!({"max_tokens": null}), "missing field `max_tokens`"),
+    ] {
+        let refused = server.post("/v1/messages", ask(fields)).await;
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{refused:?}");
+        let told = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(told.contains(message), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn tokens_are_counted_as_they_would_be_generated_from() {
+    let server = Server::start();
+    let said =
+        json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]);
+    for mut fields in [json!({}), json!({"system": "be brief"}), json!({"messages": said})] {
+        let counted = server.post("/v1/messages/count_tokens", ask(fields.clone())).await.json();
+        let answer = server.post("/v1/messages", ask(fields.clone())).await.json();
+        let usage = &answer["usage"];
+        let total =
+            usage["input_tokens"].as_u64().unwrap() + usage["cache_read_input_tokens"].as_u64().unwrap();
+        assert_eq!(counted, json!({"input_tokens": total}));
+        fields["max_tokens"] = Value::Null;
+        assert_eq!(
+            server.post("/v1/messages/count_tokens", ask(fields)).await.json(),
+            counted,
+            "none is needed"
+        );
+    }
+    let refused = server
+        .post("/v1/messages/count_tokens", ask(json!({"messages": [{"role": "user", "content": 1}]})))
+        .await;
+    assert!(
+        refused.json()["error"]["message"].as_str().unwrap().contains("`messages[0].content`"),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn errors_below_messages_have_the_shape_of_anthropic() {
+    let mut server = Server::start();
+    let no_type = Request::post("/v1/messages/count_tokens").body(Body::from("{}")).unwrap();
+    for (answer, status, kind) in [
+        (server.get("/v1/messages/nothing").await, 404, "not_found_error"),
+        (server.get("/v1/messages/count_tokens").await, 405, "invalid_request_error"),
+        (server.send(no_type).await, 415, "invalid_request_error"),
+    ] {
+        assert_eq!(answer.status, status);
+        assert_eq!(
+            (&answer.json()["type"], &answer.json()["error"]["type"]),
+            (&json!("error"), &json!(kind))
+        );
+    }
+    server.state.api_keys = ApiKeys::load(&["a-key".parse().unwrap()], None).unwrap();
+    let unknown = server.post("/v1/messages/count_tokens", ask(json!({}))).await;
+    assert_eq!(
+        (unknown.status.as_u16(), &unknown.json()["error"]["type"]),
+        (401, &json!("authentication_error"))
     );
 }

@@ -161,8 +161,14 @@ async fn errors_name_the_field_as_the_client_wrote_it() {
     };
     assert_eq!(param(json!({"input": "hi", "max_output_tokens": 0})).await, "max_output_tokens");
     assert_eq!(param(json!({"input": "a".repeat(250)})).await, "input");
-    assert_eq!(param(json!({"input": [{"role": "user"}]})).await, "input");
-    assert_eq!(param(json!({"input": [{"type": "item_reference", "id": "x"}]})).await, "input");
+    assert_eq!(param(json!({"input": [{"role": "user"}]})).await, "input[0].content");
+    assert_eq!(param(json!({"input": [{"type": "item_reference", "id": "x"}]})).await, "input[0].type");
     let image = json!([{"role": "user", "content": [{"type": "input_image"}]}]);
-    assert_eq!(param(json!({"input": image})).await, "input");
+    assert_eq!(param(json!({"input": image})).await, "input[0].content[0].type");
+    let cut =
+        json!([{"role": "user", "content": "a"}, {"type": "function_call", "call_id": "1", "name": "f"}]);
+    assert_eq!(param(json!({"input": cut})).await, "input[1].arguments");
+    let tool = json!({"type": "function", "name": "f", "parameters": {"type": "string"}});
+    assert_eq!(param(json!({"input": "hi", "tools": [tool]})).await, "tools[0].parameters");
+    assert_eq!(param(json!({"input": "hi", "text": {"verbosity": "low"}})).await, "text.verbosity");
 }

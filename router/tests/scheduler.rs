@@ -126,7 +126,7 @@ fn requests_survive_the_loss_of_the_shards() {
         world.plan();
         world.answer();
     }
-    assert_eq!(world.lose_shards(), []);
+    assert_eq!(world.lose_shards(), [Event { id, kind: EventKind::Replayed }]);
     world.run();
     assert_eq!(world.output[&id], solo(&[1, 2, 3], 10));
 }
@@ -140,7 +140,8 @@ fn who_makes_the_shards_crash_twice_fails_alone() {
     world.answer();
     world.plan();
     let first = world.lose_shards();
-    assert_eq!(first, [], "one crash convicts nobody");
+    let convicts_nobody = first.iter().all(|event| event.kind == EventKind::Replayed);
+    assert!(convicts_nobody && !first.is_empty(), "one crash: {first:?}");
     let mut spans = Vec::new();
     loop {
         assert!(world.plan(), "somebody is on trial");
@@ -168,7 +169,7 @@ fn a_request_is_not_computed_again_for_ever() {
     // Nothing is in flight when the shards are lost, so nobody is suspected.
     world.plan();
     world.answer();
-    assert_eq!(world.lose_shards(), []);
+    assert_eq!(world.lose_shards(), [Event { id, kind: EventKind::Replayed }]);
     world.plan();
     world.answer();
     let given_up = EventKind::Failed(Failure::TooManyReplays { limit: 1 });

@@ -320,7 +320,7 @@ impl<'a> World<'a> {
                 EventKind::Failed(Failure::QueueDeadline { .. }) => self.end(id, End::Expired),
                 EventKind::Failed(Failure::Poison) => self.end(id, End::Poison),
                 EventKind::Failed(failure) => panic!("{id:?} failed: {failure}"),
-                EventKind::Admitted { .. } => {}
+                EventKind::Admitted { .. } | EventKind::Preempted | EventKind::Replayed => {}
             }
         }
     }

@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -12,13 +13,17 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode, Version};
 use http_body_util::BodyExt;
 use penstock_router::config::ConnectionLimits;
+use penstock_router::grpc::pb::GetModelInfoRequest;
+use penstock_router::grpc::pb::inference_client::InferenceClient;
+use penstock_router::grpc::{self, Entrance};
 use penstock_router::http_server::tls::TlsFiles;
 use serde_json::json;
 use support::fake_engine::FakeEngine;
 use support::identity::Identity;
 use support::server::{Server, facts, limits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
 fn ask(path: &str) -> Request<Body> {
     Request::get(format!("https://localhost{path}")).body(Body::empty()).unwrap()
@@ -109,6 +114,48 @@ async fn what_is_not_encrypted_is_not_answered() {
     let mut reply = Vec::new();
     let _ = stream.read_to_end(&mut reply).await;
     assert!(!reply.starts_with(b"HTTP"), "{reply:?}");
+}
+
+/// Where gRPC is served with the certificate.
+async fn serve_grpc(server: &Server, identity: &Identity, limits: ConnectionLimits) -> SocketAddr {
+    let files = TlsFiles { cert: &identity.path("cert.pem"), key: &identity.path("key.pem") };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let entrance = Entrance { listener, tls: Some(files.acceptor().unwrap()) };
+    tokio::spawn(grpc::serve(server.state.clone(), limits, entrance));
+    address
+}
+
+#[tokio::test]
+async fn grpc_is_encrypted_with_the_same_files() {
+    let (server, identity) = (Server::start(), Identity::new());
+    let address = serve_grpc(&server, &identity, ConnectionLimits::default()).await;
+    let pem = fs::read_to_string(identity.path("cert.pem")).unwrap();
+    let trusted = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)).domain_name("localhost");
+    let endpoint = Endpoint::from_shared(format!("https://{address}")).unwrap().tls_config(trusted).unwrap();
+    let mut client = InferenceClient::new(endpoint.connect().await.unwrap());
+    let info = client.get_model_info(GetModelInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(info.model_id, "org/tiny");
+    let plain = InferenceClient::connect(format!("http://{address}")).await;
+    let answered = match plain {
+        Ok(mut client) => client.get_model_info(GetModelInfoRequest {}).await.is_ok(),
+        Err(_) => false,
+    };
+    assert!(!answered, "what is not encrypted is not answered");
+}
+
+#[tokio::test]
+async fn who_does_not_shake_hands_with_grpc_keeps_nobody_out() {
+    let (server, identity) = (Server::start(), Identity::new());
+    let limits = ConnectionLimits { max_connections: 2, header_timeout: 1, ..ConnectionLimits::default() };
+    let address = serve_grpc(&server, &identity, limits).await;
+    let started = Instant::now();
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    let stream = identity.connect(address, b"h2").await;
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    assert!(started.elapsed() < Duration::from_millis(900), "{:?}", started.elapsed());
+    assert_eq!(silent.read(&mut [0; 8]).await.unwrap(), 0);
+    assert!((900..3000).contains(&started.elapsed().as_millis()), "{:?}", started.elapsed());
 }
 
 #[test]

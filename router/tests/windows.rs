@@ -4,7 +4,7 @@
 mod support;
 
 use penstock_router::engine::EngineFacts;
-use penstock_router::scheduler::{NewRequest, Refused, RequestId, SamplingParams};
+use penstock_router::scheduler::{Event, EventKind, NewRequest, Refused, RequestId, SamplingParams};
 use support::fake_shard::expected_tokens;
 use support::world::{World, facts, prompt, request};
 
@@ -145,7 +145,7 @@ fn what_is_lost_with_the_shards_is_computed_again() {
     let id = world.submit(&prompt, 40);
     run_steps(&mut world, 25);
     world.plan();
-    assert_eq!(world.lose_shards(), []);
+    assert_eq!(world.lose_shards(), [Event { id, kind: EventKind::Replayed }]);
     world.run();
     assert_undisturbed(&world, id, &prompt, 40);
 }

@@ -17,6 +17,14 @@ LoadFormat = Literal["safetensors", "dummy"]
 ModelImpl = Literal["auto", "native", "transformers"]
 
 
+# Type of the KV cache; auto: that of the weights. The others are one type, under the names that other servers have.
+KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3", "fp8_e4m3fn"]
+
+
+# Who computes attention, as `penstock_kernels.backends` has them, which would import torch.
+AttentionBackend = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen"]
+
+
 # Whether requests sample as the model's makers have it where they do not say how.
 GenerationConfig = Literal["auto", "none"]
 
@@ -44,6 +52,7 @@ class CacheConfig:
     block_size: int
     # Whatever was not written is NaN, so that a test sees it where it is read.
     is_poisoned: bool = False
+    dtype: KvCacheDtype = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,5 +84,6 @@ class ServerConfig:
     group: GroupConfig
     cache: CacheConfig
     cuda: CudaConfig = CudaConfig()
+    attention_backend: AttentionBackend = "auto"
     # Fault hooks, for tests only.
     faults: tuple[str, ...] = ()

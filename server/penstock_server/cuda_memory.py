@@ -1,21 +1,16 @@
 """How much of a GPU's memory the KV cache may take: what is left when the largest legal step has been tried."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 
 from penstock_server.checks import Limits
 from penstock_server.config import MAX_TOP_LOGPROBS
-from penstock_server.distributed import Group
-from penstock_server.engine import Engine, describe
-from penstock_server.grammar import Grammars
-from penstock_server.kv_cache import KVCache
-from penstock_server.model import Model
+from penstock_server.engine import Engine
 from penstock_server.plan import Admit, Plan, SamplingParams, Span
 from penstock_server.rows import buffer_bytes
-from penstock_server.slots import Slots
 
 logger = logging.getLogger(__name__)
 
@@ -24,16 +19,11 @@ _MARGIN_BYTES = 256 * 1024**2
 
 
 def cache_budget_bytes(
-    model: Model,
-    group: Group,
-    grammars: Grammars,
-    limits: Limits,
-    fraction: float,
-    graph_sizes: Sequence[int],
+    build: Callable[[Limits], Engine], limits: Limits, fraction: float, graph_sizes: Sequence[int]
 ) -> int:
     """Bytes for the cache of this rank. `limits` without its blocks: how many there are is what is asked."""
     device = torch.device("cuda", torch.cuda.current_device())
-    step_bytes = _peak_bytes(model, group, grammars, limits, device)
+    step_bytes = _peak_bytes(build, limits, device)
     graph_bytes = _graph_bytes(step_bytes, limits, graph_sizes)
     other_bytes = graph_bytes + buffer_bytes(limits) + _MARGIN_BYTES
     free, total = torch.cuda.mem_get_info(device)
@@ -46,9 +36,10 @@ def cache_budget_bytes(
     return max(budget, 0)
 
 
-def _peak_bytes(model: Model, group: Group, grammars: Grammars, limits: Limits, device: torch.device) -> int:
+def _peak_bytes(build: Callable[[Limits], Engine], limits: Limits, device: torch.device) -> int:
     """What the largest step takes beyond weights and cache."""
-    engine = _trial_engine(model, group, grammars, limits, device)
+    num_blocks = sum(-(-length // limits.block_size) for length in _largest_lens(limits))
+    engine = build(replace(limits, num_blocks=num_blocks))
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     engine.launch(largest_plan(engine.slots.limits)).resolve()
@@ -56,16 +47,6 @@ def _peak_bytes(model: Model, group: Group, grammars: Grammars, limits: Limits, 
     del engine
     torch.cuda.empty_cache()
     return peak
-
-
-def _trial_engine(
-    model: Model, group: Group, grammars: Grammars, limits: Limits, device: torch.device
-) -> Engine:
-    lens = _largest_lens(limits)
-    enough = replace(limits, num_blocks=sum(-(-length // limits.block_size) for length in lens))
-    cache = KVCache(model.cache_shape, enough.num_blocks + 1, enough.block_size, model.dtype, device)
-    slots = Slots(enough, grammars, device)
-    return Engine(model, cache, slots, group, describe(slots, model, None, device, group))
 
 
 def largest_plan(limits: Limits) -> Plan:

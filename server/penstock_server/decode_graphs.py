@@ -71,7 +71,7 @@ class DecodeGraphs:
         self._logits[:size].copy_(self.model.logits(hidden))
 
     def _forward_input(self, size: int) -> ForwardInput:
-        """All of it on the device: `decode_attention` reads lengths there."""
+        """All of it on the device: `paged_attention` reads lengths there."""
         limits, rows = self.slots.limits, self.slots.rows
         slots, positions = self._inputs[0, :size], self._inputs[1, :size]
         block_tables = rows.block_table.index_select(0, slots)

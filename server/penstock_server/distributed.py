@@ -27,6 +27,8 @@ class Group:
         self._dist: Any = _join(config, device) if config.world_size > 1 else None
         # None is torch's default group, which is patient: ranks load at different speeds.
         self._members: Any = None
+        # Shape and type of every sum, while somebody counts them.
+        self.summed: list[tuple[torch.Size, torch.dtype]] | None = None
 
     def begin_steps(self) -> None:
         """All ranks are loaded: from here a rank that does not answer in time is taken for lost."""
@@ -46,6 +48,8 @@ class Group:
         """The sum over all ranks, in place."""
         if self._dist is not None:
             self._call(self._dist.all_reduce, x)
+            if self.summed is not None:
+                self.summed.append((x.shape, x.dtype))
         return x
 
     def all_gather_columns(self, x: torch.Tensor) -> torch.Tensor:

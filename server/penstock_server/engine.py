@@ -9,18 +9,19 @@ from dataclasses import dataclass
 import torch
 
 from penstock_server.checks import Limits
-from penstock_server.config import MAX_TOP_LOGPROBS
 from penstock_server.decode_graphs import DecodeGraphs
 from penstock_server.distributed import Group
+from penstock_server.errors import StepOutOfMemory
 from penstock_server.generation_config import GenerationDefaults
 from penstock_server.kv_cache import KVCache
 from penstock_server.model import Model
 from penstock_server.models.spec import ModelFacts
+from penstock_server.out_of_memory import MemoryPact, is_out_of_memory
 from penstock_server.pending import PendingOutcome, StepClock
 from penstock_server.plan import Admit, ErrorCode, Plan, SamplingParams, SlotError, Span
-from penstock_server.sampling import sample, token_logprobs
+from penstock_server.sampling import Scored, sample, score
 from penstock_server.slots import Slots
-from penstock_server.step import PromptRows, Step
+from penstock_server.step import ForwardInput, PromptRows, Step
 
 # Prompt log probabilities need logits of every prompt token: so many rows of the vocabulary at a time.
 _PROMPT_ROWS_AT_A_TIME = 128
@@ -33,6 +34,8 @@ class Description:
     spec: ModelFacts
     limits: Limits
     dtype: str
+    kv_cache_dtype: str
+    attention_backend: str
     device: str
     rank: int
     world_size: int
@@ -59,6 +62,7 @@ class Engine:
         self.group = group
         self.description = description
         self.graphs = graphs
+        self._pact = MemoryPact(group, slots.device)
 
     def use_on_this_thread(self) -> None:
         """To be called on the thread that will step: CUDA keeps a current device for every thread."""
@@ -98,14 +102,18 @@ class Engine:
             return pending
         try:
             self._compute(spans, pending)
-        except (MemoryError, RuntimeError) as error:
-            if self.group.size > 1 or not is_out_of_memory(error):
+        except (StepOutOfMemory, MemoryError, RuntimeError) as error:
+            if not self._fails_requests_only(error):
                 raise
             failed = [
                 SlotError(span.slot, ErrorCode.OUT_OF_MEMORY, "no memory for this step") for span in spans
             ]
             return PendingOutcome(plan, list(errors.values()) + failed, clock)
         return pending
+
+    def _fails_requests_only(self, error: Exception) -> bool:
+        """Alone a rank can go on after any lack of memory, several only after one that all know of."""
+        return isinstance(error, StepOutOfMemory) or (self.group.size == 1 and is_out_of_memory(error))
 
     def _compute(self, spans: list[Span], pending: PendingOutcome) -> None:
         """Everything that a step launches; what it leaves in `pending` stays unread until the device is done."""
@@ -126,7 +134,7 @@ class Engine:
         pending.clock.mark()
         pending.fetch()
 
-    def _forward(self, step: Step) -> tuple[torch.Tensor | None, list[tuple[PromptRows, torch.Tensor]]]:
+    def _forward(self, step: Step) -> tuple[torch.Tensor | None, list[tuple[PromptRows, Scored]]]:
         """Logits of the rows that get a token, if any does, and log probabilities of prompts."""
         if step.decode is not None:
             assert self.graphs is not None, "they chose the size of the step"
@@ -136,17 +144,24 @@ class Engine:
                 return logits[:num_rows], []
             return logits[step.sampled_rows] if num_rows else None, []
         assert step.forward is not None, "a step has one or the other"
-        hidden = self.model(step.forward, self.cache)
-        prompts = [(rows, self._prompt_logprobs(hidden, rows)) for rows in step.prompt_rows]
+        hidden = self._hidden(step.forward)
+        prompts = [(rows, self._score_prompt(hidden, rows)) for rows in step.prompt_rows]
         return self.model.logits(hidden[step.sampled_rows]) if step.sampling.rows else None, prompts
 
-    def _prompt_logprobs(self, hidden: torch.Tensor, rows: PromptRows) -> torch.Tensor:
+    def _hidden(self, inputs: ForwardInput) -> torch.Tensor:
+        num_tokens = len(inputs.token_ids)
+        if self.group.size == 1 or num_tokens == len(inputs.spans.context_lens):
+            return self.model(inputs, self.cache)
+        return self._pact.run(lambda: self.model(inputs, self.cache), num_tokens)
+
+    def _score_prompt(self, hidden: torch.Tensor, rows: PromptRows) -> Scored:
         targets = self.slots.rows.tokens[rows.slot, rows.start : rows.start + rows.count].long()
         states = hidden[rows.first_row : rows.first_row + rows.count]
         parts = [
             slice(row, row + _PROMPT_ROWS_AT_A_TIME) for row in range(0, rows.count, _PROMPT_ROWS_AT_A_TIME)
         ]
-        return torch.cat([token_logprobs(self.model.logits(states[part]), targets[part]) for part in parts])
+        scored = [score(self.model.logits(states[part]), targets[part], rows.num_top) for part in parts]
+        return Scored(*(torch.cat(column) for column in zip(*scored, strict=True)))
 
     def warm_up(self) -> None:
         """Run a prompt and a decode through the real path, so that the first request pays for no initialisation."""
@@ -157,29 +172,3 @@ class Engine:
             self.launch(Plan(0, 1, admitted=[admit], spans=[Span(0, 0, length)])).resolve()
             self.launch(Plan(0, 2, spans=[Span(0, length, 1)])).resolve()
         self.clear()
-
-
-def describe(
-    slots: Slots, model: Model, generation: GenerationDefaults | None, device: torch.device, group: Group
-) -> Description:
-    """The facts of a built engine."""
-    return Description(
-        spec=model.facts,
-        limits=slots.limits,
-        dtype=str(model.dtype).removeprefix("torch."),
-        device=str(device),
-        rank=group.rank,
-        world_size=group.size,
-        max_top_logprobs=min(MAX_TOP_LOGPROBS, model.facts.vocab_size),
-        abilities=(
-            "prompt_logprobs",
-            *(["grammar"] if slots.grammars.available else []),
-            *model.abilities,
-        ),
-        generation=generation,
-    )
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """torch's CPU allocator raises a bare RuntimeError."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)

@@ -27,5 +27,9 @@ class SlotRefused(PenstockError):
         self.code = code
 
 
+class StepOutOfMemory(PenstockError):
+    """A step had no memory on some rank, and all ranks know: its requests fail, the group goes on."""
+
+
 class ShardFailed(PenstockError):
     """The shard cannot go on: a step broke half-way, or another rank is gone. The process ends."""

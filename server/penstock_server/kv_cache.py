@@ -1,10 +1,12 @@
 """The paged pool of keys and values: one tensor for all layers, so that copying a block is one call."""
 
 import os
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import copy_blocks
+from penstock_kernels import Attend, copy_blocks
+from penstock_kernels.paged_attention import own_attention
 
 from penstock_server.models.spec import CacheShape
 from penstock_server.upload import to_device
@@ -12,6 +14,25 @@ from penstock_server.upload import to_device
 # On the CPU the pool competes with the weights and the user's other programs for the same memory.
 CPU_BUDGET_BYTES = 4 * 1024**3
 CPU_BUDGET_SHARE = 4
+# NaN in every type that a cache may have, byte after byte.
+_NAN_BYTE = 0xFF
+
+
+class KvScale(NamedTuple):
+    """What the numbers of one layer were divided by before they were stored in 8 bits."""
+
+    key: float = 1.0
+    value: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFormat:
+    """How keys and values are kept, and who attends to them."""
+
+    dtype: torch.dtype
+    # By layer; none where nothing is divided.
+    scales: tuple[KvScale, ...] = ()
+    attend: Attend = own_attention
 
 
 class LayerCache(NamedTuple):
@@ -19,6 +40,8 @@ class LayerCache(NamedTuple):
 
     key: torch.Tensor
     value: torch.Tensor
+    scale: KvScale
+    attend: Attend
 
 
 class KVCache:
@@ -28,15 +51,19 @@ class KVCache:
     """
 
     def __init__(
-        self, shape: CacheShape, num_blocks: int, block_size: int, dtype: torch.dtype,
+        self, shape: CacheShape, num_blocks: int, block_size: int, form: CacheFormat,
         device: torch.device, is_poisoned: bool = False,
     ) -> None:  # fmt: skip
         sizes = (shape.num_layers, 2, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
-        self.pool = torch.empty(sizes, dtype=dtype, device=device)
+        self.pool = torch.empty(sizes, dtype=form.dtype, device=device)
         self.is_poisoned = is_poisoned
         if is_poisoned:
-            self.pool.fill_(torch.nan)
-        self.layers = [LayerCache(layer[0], layer[1]) for layer in self.pool]
+            self.spoil()
+        scales = form.scales or (KvScale(),) * shape.num_layers
+        self.layers = [
+            LayerCache(layer[0], layer[1], scale, form.attend)
+            for layer, scale in zip(self.pool, scales, strict=True)
+        ]
 
     def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
         """Copy whole blocks of all layers; sources are read before any target is written."""
@@ -44,9 +71,13 @@ class KVCache:
             index = to_device([sources, targets], torch.int64, self.pool.device)
             copy_blocks(self.pool, index[0], index[1])
 
+    def spoil(self) -> None:
+        """Make all of it NaN."""
+        self.pool.view(torch.uint8).fill_(_NAN_BYTE)
+
     def poison(self, positions: torch.Tensor) -> None:
         """Make flat positions (block * block_size + offset) NaN in all layers."""
-        self.pool.flatten(2, 3).index_fill_(2, positions, torch.nan)
+        self.pool.view(torch.uint8).flatten(2, 3).index_fill_(2, positions, _NAN_BYTE)
 
 
 def block_bytes(shape: CacheShape, block_size: int, dtype: torch.dtype) -> int:

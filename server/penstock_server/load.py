@@ -2,27 +2,31 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch
+from penstock_kernels.backends import Backend
 
+from penstock_server.attention_backend import choose_backend, choose_cache_dtype
 from penstock_server.checks import Limits
-from penstock_server.config import ServerConfig
+from penstock_server.config import MAX_TOP_LOGPROBS, ServerConfig
 from penstock_server.cuda_memory import cache_budget_bytes
 from penstock_server.decode_graphs import DecodeGraphs
 from penstock_server.distributed import Group
-from penstock_server.engine import Engine, describe, is_out_of_memory
+from penstock_server.engine import Description, Engine
 from penstock_server.errors import StartError
 from penstock_server.grammar import Grammars
-from penstock_server.kv_cache import KVCache, block_bytes, budget_bytes
+from penstock_server.kv_cache import CacheFormat, KVCache, KvScale, block_bytes, budget_bytes
+from penstock_server.kv_scales import read_scales
 from penstock_server.layers.placement import Placement
 from penstock_server.log import stage
 from penstock_server.model import Model
 from penstock_server.model_folder import ModelFolder
 from penstock_server.models.decoder import Decoder
 from penstock_server.models.spec import ModelFacts
+from penstock_server.out_of_memory import is_out_of_memory
 from penstock_server.slots import Slots
 from penstock_server.weights import fill_with_noise, load_weights
 
@@ -38,42 +42,99 @@ _LARGEST_GRAPH = 256
 _USUAL_GRAPH_SIZES = (1, 2, 4, *range(8, 64, 8), *range(64, _LARGEST_GRAPH, 32))
 
 
+class _Loaded(NamedTuple):
+    """What every engine of this process is made of."""
+
+    config: ServerConfig
+    folder: ModelFolder
+    device: torch.device
+    group: Group
+    model: Model
+    grammars: Grammars
+    form: CacheFormat
+    attention: Backend
+
+    def engine(self, limits: Limits, graph_sizes: Sequence[int] = (), is_poisoned: bool = False) -> Engine:
+        """With a cache and rows of its own."""
+        # One block more, for what the spare row writes.
+        sizes = (limits.num_blocks + 1, limits.block_size, self.form, self.device, is_poisoned)
+        cache = _allocating("the KV cache (see --num-blocks)", KVCache, self.model.cache_shape, *sizes)
+        slots = Slots(limits, self.grammars, self.device, self.config.batch_invariant)
+        graphs = DecodeGraphs(self.model, cache, slots, graph_sizes) if graph_sizes else None
+        return Engine(self.model, cache, slots, self.group, self.describe(limits), graphs)
+
+    def describe(self, limits: Limits) -> Description:
+        """What Describe reports."""
+        return Description(
+            spec=self.model.facts,
+            limits=limits,
+            dtype=name_of(self.model.dtype),
+            kv_cache_dtype=name_of(self.form.dtype),
+            attention_backend=self.attention.name,
+            device=str(self.device),
+            rank=self.group.rank,
+            world_size=self.group.size,
+            max_top_logprobs=min(MAX_TOP_LOGPROBS, self.model.facts.vocab_size),
+            abilities=(
+                "prompt_logprobs",
+                *(["grammar"] if self.grammars.available else []),
+                *self.model.abilities,
+            ),
+            generation=self.folder.generation,
+        )
+
+
 def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
     """Build, fill and warm up the engine of this rank; raises StartError or, when the group breaks, ShardFailed."""
-    device = _device(config)
-    dtype = _dtype(config.dtype, folder.dtype, device)
-    torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.world_size))
-    with stage(logger, "group"):
-        group = Group(config.group, device)
-    with stage(logger, "weights"):
-        placement = Placement(group, dtype, config.batch_invariant)
-        model = _allocating("the weights", _model, config, folder, placement, device)
-    grammars = Grammars(config.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
-    limits = _limits(config, model, group, grammars, device)
-    # One block more, for what the spare row writes.
-    sizes = (limits.num_blocks + 1, limits.block_size, dtype, device, config.cache.is_poisoned)
-    cache = _allocating("the KV cache (see --num-blocks)", KVCache, model.cache_shape, *sizes)
-    slots = Slots(limits, grammars, device, config.batch_invariant)
-    graph_sizes = _graph_sizes(config, model, device)
-    graphs = DecodeGraphs(model, cache, slots, graph_sizes) if graph_sizes else None
-    engine = Engine(
-        model, cache, slots, group, describe(slots, model, folder.generation, device, group), graphs
-    )
-    if graphs is not None:
+    loaded = _load(config, folder)
+    graph_sizes = _graph_sizes(loaded)
+    engine = loaded.engine(_limits(loaded, graph_sizes), graph_sizes, config.cache.is_poisoned)
+    if engine.graphs is not None:
         with stage(logger, "graphs"):
-            graphs.capture()
-    group.begin_steps()
+            engine.graphs.capture()
+    loaded.group.begin_steps()
     with stage(logger, "warm-up"):
         engine.warm_up()
     return engine
 
 
-def _graph_sizes(config: ServerConfig, model: Model, device: torch.device) -> list[int]:
+def _load(config: ServerConfig, folder: ModelFolder) -> _Loaded:
+    device = _device(config)
+    dtype = _dtype(config.dtype, folder.dtype, device)
+    kept = choose_cache_dtype(config, dtype, device)
+    torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.world_size))
+    with stage(logger, "group"):
+        group = Group(config.group, device)
+    attention = choose_backend(config, folder.spec, group, dtype, kept, device)
+    with stage(logger, "weights"):
+        placement = Placement(group, dtype, config.batch_invariant)
+        model = _allocating("the weights", _model, config, folder, placement, device)
+    logger.info("attention by %s, KV cache of %s", attention.name, name_of(kept))
+    grammars = Grammars(config.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
+    form = CacheFormat(kept, _scales(folder, dtype, kept), attention.attend)
+    return _Loaded(config, folder, device, group, model, grammars, form, attention)
+
+
+def _scales(folder: ModelFolder, dtype: torch.dtype, kept: torch.dtype) -> tuple[KvScale, ...]:
+    """Those of the checkpoint, where the cache is of a smaller type than the model."""
+    if kept == dtype or folder.spec is None or folder.checkpoint is None:
+        return ()
+    return read_scales(folder.checkpoint, folder.spec)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """As people write it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _graph_sizes(loaded: _Loaded) -> list[int]:
     """Rows of the decode steps with a graph. Only on CUDA unless asked for: elsewhere they gain nothing."""
-    asked, num_slots = config.cuda.graph_sizes, config.cache.num_slots
+    asked, num_slots = loaded.config.cuda.graph_sizes, loaded.config.cache.num_slots
+    if not (loaded.model.capturable and loaded.attention.capturable):
+        return []
     if asked is not None:
-        return sorted({min(size, num_slots) for size in asked}) if model.capturable else []
-    if device.type != "cuda" or not model.capturable:
+        return sorted({min(size, num_slots) for size in asked})
+    if loaded.device.type != "cuda":
         return []
     return [size for size in _USUAL_GRAPH_SIZES if size < num_slots] + [min(num_slots, _LARGEST_GRAPH)]
 
@@ -133,10 +194,8 @@ def _dtype(wanted: str, of_model: str, device: torch.device) -> torch.dtype:
     return _DTYPES[wanted]
 
 
-def _limits(
-    config: ServerConfig, model: Model, group: Group, grammars: Grammars, device: torch.device
-) -> Limits:
-    cache, facts = config.cache, model.facts
+def _limits(loaded: _Loaded, graph_sizes: Sequence[int]) -> Limits:
+    cache, facts = loaded.config.cache, loaded.model.facts
     max_sequence_len = cache.max_sequence_len or facts.max_sequence_len
     if max_sequence_len > facts.max_sequence_len:
         raise StartError(
@@ -148,15 +207,15 @@ def _limits(
         block_size=cache.block_size,
         vocab_size=facts.vocab_size,
         max_sequence_len=max_sequence_len,
-        max_step_tokens=cache.max_step_tokens or _MAX_STEP_TOKENS[device.type],
+        max_step_tokens=cache.max_step_tokens or _MAX_STEP_TOKENS[loaded.device.type],
     )
     if cache.num_blocks is None:
-        budget = _budget_bytes(config, model, group, grammars, limits, device)
-        affordable = budget // block_bytes(model.cache_shape, cache.block_size, model.dtype)
+        budget = _budget_bytes(loaded, limits, graph_sizes)
+        affordable = budget // block_bytes(loaded.model.cache_shape, cache.block_size, loaded.form.dtype)
         # No more than all slots could ever fill.
         limits = replace(limits, num_blocks=min(limits.num_slots * limits.max_blocks, affordable))
     # All ranks must agree, and each sees its own free memory.
-    num_blocks = min(numbers[0] for numbers in group.gather_numbers(limits.num_blocks))
+    num_blocks = min(numbers[0] for numbers in loaded.group.gather_numbers(limits.num_blocks))
     return _fitting(replace(limits, num_blocks=num_blocks), facts, cache.max_sequence_len is not None)
 
 
@@ -168,13 +227,10 @@ def _positions_needed(facts: ModelFacts, limits: Limits) -> int:
     return min(limits.max_sequence_len, num_seen * limits.block_size)
 
 
-def _budget_bytes(
-    config: ServerConfig, model: Model, group: Group, grammars: Grammars, limits: Limits, device: torch.device
-) -> int:
-    if device.type != "cuda":
-        return budget_bytes(group.size)
-    sizes = _graph_sizes(config, model, device)
-    arguments = (model, group, grammars, limits, config.cuda.memory_fraction, sizes)
+def _budget_bytes(loaded: _Loaded, limits: Limits, graph_sizes: Sequence[int]) -> int:
+    if loaded.device.type != "cuda":
+        return budget_bytes(loaded.group.size)
+    arguments = (loaded.engine, limits, loaded.config.cuda.memory_fraction, graph_sizes)
     return _allocating("the largest step (see --max-step-tokens)", cache_budget_bytes, *arguments)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from penstock_server.plan import ErrorCode, Outcome, Plan, PromptLogprobs, SlotError, Timings, TopTokens
-from penstock_server.sampling import Sampled
+from penstock_server.sampling import Sampled, Scored
 from penstock_server.step import PromptRows, SampledRow
 
 
@@ -54,13 +54,13 @@ class PendingOutcome:
     rows: list[SampledRow] = field(default_factory=list)
     sampled: Sampled | None = None
     grammar_errors: dict[int, str] = field(default_factory=dict)
-    prompts: list[tuple[PromptRows, torch.Tensor]] = field(default_factory=list)
+    prompts: list[tuple[PromptRows, Scored]] = field(default_factory=list)
 
     def fetch(self) -> None:
         """Start to bring the results to the host; the clock's last mark follows."""
         if self.sampled is not None:
             self.sampled = _fetch_all(self.sampled)
-        self.prompts = [(rows, _fetch(logprobs)) for rows, logprobs in self.prompts]
+        self.prompts = [(rows, Scored(*map(_fetch, scored))) for rows, scored in self.prompts]
         self.clock.mark()
 
     def ready(self) -> bool:
@@ -71,8 +71,9 @@ class PendingOutcome:
         """The outcome on the host."""
         self.clock.wait()
         outcome = Outcome(self.plan.epoch, self.plan.step, errors=list(self.errors))
-        for rows, logprobs in self.prompts:
-            outcome.prompt_logprobs.append(PromptLogprobs(rows.slot, rows.start, logprobs.tolist()))
+        for rows, scored in self.prompts:
+            told = (column.tolist() for column in scored)
+            outcome.prompt_logprobs.append(PromptLogprobs(rows.slot, rows.start, *told))
         if self.sampled is not None:
             self._report(self.sampled, outcome)
         return replace(outcome, timings=Timings(*self.clock.laps_us()))

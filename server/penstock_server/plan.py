@@ -149,11 +149,14 @@ class TopTokens:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """Log probabilities of the prompt tokens from `start` on."""
+    """Log probabilities of the prompt tokens from `start` on, and the most likely tokens in the place of each."""
 
     slot: int
     start: int
     logprobs: list[float]
+    # By position, most likely first; as many as the slot asked for.
+    top_ids: list[list[int]]
+    top_logprobs: list[list[float]]
 
 
 @dataclass(frozen=True, slots=True)

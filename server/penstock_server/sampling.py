@@ -6,6 +6,7 @@ known on the host, so a GPU is never waited for, and a batch that only wants the
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import penstock_kernels as ops
 import torch
@@ -37,6 +38,14 @@ class Sampled:
     top_logprobs: torch.Tensor | None
 
 
+class Scored(NamedTuple):
+    """Log probabilities of given tokens, [num_rows], and the most likely ones in their places, [num_rows, num_top]."""
+
+    logprobs: torch.Tensor
+    top_ids: torch.Tensor
+    top_logprobs: torch.Tensor
+
+
 def sample(
     logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor, masks: GrammarMasks | None = None
 ) -> Sampled:
@@ -58,9 +67,10 @@ def sample(
     )
 
 
-def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
-    """Log probabilities of given tokens: [num_rows, vocab_size], [num_rows] to [num_rows]."""
-    return ops.token_logprobs(logits, token_ids).chosen
+def score(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> Scored:
+    """What given tokens score: [num_rows, vocab_size] and [num_rows]."""
+    found = ops.token_logprobs(logits, token_ids, num_top)
+    return Scored(found.chosen, found.top_ids, found.top_logprobs)
 
 
 def _choose(scores: torch.Tensor, inputs: SamplingInput) -> torch.Tensor:

@@ -5,7 +5,7 @@ import threading
 import uuid
 import zlib
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import grpc
 
@@ -73,6 +73,8 @@ class EngineService(engine_pb2_grpc.EngineServicer):
             last_epoch=self.loop.last_epoch,
             attention_window=spec.attention_window or 0,
             generation_defaults=generation_to_pb(known.generation),
+            kv_cache_dtype=known.kv_cache_dtype,
+            attention_backend=known.attention_backend,
         )
 
     def Run(self, plans: Iterator[pb.Plan], context: grpc.ServicerContext) -> Iterator[pb.Outcome]:
@@ -218,7 +220,13 @@ def _add_tokens(message: pb.Outcome, outcome: Outcome) -> None:
     for top in outcome.top_tokens:
         message.top_tokens.add(slot=top.slot, token_ids=top.token_ids, logprobs=top.logprobs)
     for prompt in outcome.prompt_logprobs:
-        message.prompt_logprobs.add(slot=prompt.slot, start=prompt.start, logprobs=prompt.logprobs)
+        message.prompt_logprobs.add(
+            slot=prompt.slot,
+            start=prompt.start,
+            logprobs=prompt.logprobs,
+            top_ids=chain.from_iterable(prompt.top_ids),
+            top_logprobs=chain.from_iterable(prompt.top_logprobs),
+        )
 
 
 def checksum(slots: list[int], token_ids: list[int]) -> int:

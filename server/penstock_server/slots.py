@@ -258,7 +258,8 @@ class Slots:
             # The row at position p predicts the token at p + 1; the last prompt token predicts what is sampled.
             count = min(span.end, state.prompt_len - 1) - span.start
             if self.reads_prompt(span):
-                found.append(PromptRows(span.slot, span.start + 1, first_row, count))
+                num_top = state.sampling.num_top_logprobs
+                found.append(PromptRows(span.slot, span.start + 1, first_row, count, num_top))
             first_row += span.length
         return found
 

@@ -56,6 +56,8 @@ class PromptRows:
     # Rows of the hidden states: `first_row .. first_row + count`.
     first_row: int
     count: int
+    # How many of the most likely tokens to tell beside each.
+    num_top: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,13 @@
-"""Streams a rank's slices of a checkpoint into its parameters: one tensor at a time, nothing read that is not kept."""
+"""A rank's slices of a checkpoint become its parameters.
+
+On a CPU, what needs no change stays where it is: in the files, as pages that all ranks and the page cache share. The
+rest is copied one tensor at a time, and nothing is read that is not kept.
+"""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +27,11 @@ Arrange = Callable[[torch.Tensor], torch.Tensor]
 Has = Callable[[str], bool]
 # Where in a parameter a slice goes.
 Index = int | slice | tuple[int | slice, ...]
+# A layer and the name of the attribute.
+Parameter = tuple[nn.Module, str]
+
+# Names of the files' types.
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 # Of dummy weights: small enough for many layers, large enough to be no rounding error.
 _DUMMY_SCALE = 0.02
@@ -41,11 +51,27 @@ class Piece:
     # A vector fills several rows by repetition.
     index: Index
     arrange: Arrange | None = None
+    # Whether the module also takes a tuple of its slices of rows instead of the parameter that they fill.
+    may_stay_apart: bool = False
+
+    @property
+    def parameter(self) -> Parameter:
+        """What it is a part of."""
+        return self.module, self.attribute
+
+    @property
+    def start(self) -> int:
+        """The first row that it fills."""
+        return self.index.start or 0 if isinstance(self.index, slice) else 0
+
+    def whole(self) -> torch.Tensor:
+        """The parameter."""
+        parameter: torch.Tensor = getattr(self.module, self.attribute)
+        return parameter
 
     def target(self) -> torch.Tensor:
         """The part of the parameter to fill."""
-        parameter: torch.Tensor = getattr(self.module, self.attribute)
-        return parameter[self.index]
+        return self.whole()[self.index]
 
 
 class Loadable(Protocol):
@@ -71,14 +97,44 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, device: torch.device)
     wanted = [
         (checkpoint.require(piece.name, piece.shape), piece) for piece in pieces_of(model, checkpoint.has)
     ]
-    allocate(model, device)
     wanted.sort(key=lambda pair: (pair[0].file, pair[0].begin))
-    by_file: dict[Path, list[tuple[Entry, Piece]]] = {}
-    for entry, piece in wanted:
-        by_file.setdefault(entry.file, []).append((entry, piece))
+    staying = _staying(wanted) if device.type == "cpu" else {}
+    allocate(model, device, staying)
     progress = Progress(logger, "weights", sum(piece.target().nbytes for _entry, piece in wanted))
-    for file, pairs in by_file.items():
-        _fill_from(file, pairs, progress)
+    for file, pairs in groupby(wanted, lambda pair: pair[0].file):
+        for piece, part in _read(file, pairs):
+            if piece.parameter in staying:
+                staying[piece.parameter].append((piece, part))
+            else:
+                piece.target().copy_(part if piece.arrange is None else piece.arrange(part))
+            progress.add(part.nbytes)
+    for (module, attribute), slices in staying.items():
+        _keep(module, attribute, slices)
+
+
+def _staying(wanted: list[tuple[Entry, Piece]]) -> dict[Parameter, list[tuple[Piece, torch.Tensor]]]:
+    """The parameters that need no memory of their own, with room for their slices."""
+    moving = {piece.parameter for entry, piece in wanted if not _can_stay(entry, piece)}
+    return {piece.parameter: [] for _entry, piece in wanted if piece.parameter not in moving}
+
+
+def _can_stay(entry: Entry, piece: Piece) -> bool:
+    """Whether the numbers of the slice are the target as they are."""
+    target, slice_shape = piece.target(), tuple(part.stop - part.start for part in piece.window)
+    fits = piece.may_stay_apart or target.shape == piece.whole().shape
+    return (
+        fits and piece.arrange is None and (DTYPES[entry.dtype], slice_shape) == (target.dtype, target.shape)
+    )
+
+
+def _keep(module: nn.Module, attribute: str, slices: list[tuple[Piece, torch.Tensor]]) -> None:
+    """What stays in the files becomes the parameter, or a tuple in its place."""
+    parts = [part for _piece, part in sorted(slices, key=lambda pair: pair[0].start)]
+    delattr(module, attribute)
+    if len(parts) == 1:
+        module.register_buffer(attribute, parts[0])
+    else:
+        setattr(module, attribute, tuple(parts))
 
 
 def fill_with_noise(model: nn.Module, device: torch.device) -> None:
@@ -89,22 +145,22 @@ def fill_with_noise(model: nn.Module, device: torch.device) -> None:
         buffer.normal_(0.0, _DUMMY_SCALE, generator=generator)
 
 
-def allocate(model: nn.Module, device: torch.device) -> None:
-    """Memory for every buffer. `Module.to_empty` does the same after importing half of sympy."""
+def allocate(model: nn.Module, device: torch.device, without: Container[Parameter] = ()) -> None:
+    """Memory for every other buffer. `Module.to_empty` does the same after importing half of sympy."""
     for module in model.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
-            setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype, device=device))
+            if (module, name) not in without:
+                setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype, device=device))
 
 
-def _fill_from(file: Path, pairs: list[tuple[Entry, Piece]], progress: Progress) -> None:
+def _read(file: Path, pairs: Iterable[tuple[Entry, Piece]]) -> Iterator[tuple[Piece, torch.Tensor]]:
+    """This rank's slices of tensors of one file, looked at."""
     try:
         with safe_open(file, framework="pt") as opened:
             for entry, piece in pairs:
                 part = read_slice(opened, entry.name, piece)
                 _check_finite(part, entry)
-                target = piece.target()
-                target.copy_(part if piece.arrange is None else piece.arrange(part))
-                progress.add(target.nbytes)
+                yield piece, part
     except (SafetensorError, OSError) as error:
         raise StartError(f"{file}: {error}; download it again") from None
 

@@ -87,15 +87,20 @@ class Oracle:
         assert time.monotonic() - begun < READY_ANSWER_S * SLACK, "I7: too late"
 
     def _wait_until_at_rest(self) -> None:
+        stats: dict[str, Any] = {}
+
         def is_at_rest() -> bool:
             status, data = self.server.get("/stats")
-            stats = json.loads(data)
-            load = stats["waiting"] + stats["running"]
+            stats.update(json.loads(data))
+            load = int(stats["waiting"] + stats["running"])
             assert load <= self._max_concurrent, f"I8: {stats}"
             # I3: what is not in use is free or cached, and may be given up.
             return status == 200 and stats["status"] == "ready" and load + stats["kv_blocks_used"] == 0
 
-        wait_until(is_at_rest, DRAIN_S)
+        try:
+            wait_until(is_at_rest, DRAIN_S)
+        except AssertionError as error:
+            raise AssertionError(f"I3: not at rest: {error}: {stats}") from None
 
     def _counts(self) -> Counter[str]:
         lines = self.server.get("/metrics")[1].decode().splitlines()

@@ -77,6 +77,20 @@ def test_a_stopped_rank_is_noticed_and_replaced(server: Launched, oracle: Oracle
     _say(f"SIGSTOP: unready {unready_s:.2f} s")
 
 
+def test_a_rank_that_is_stopped_while_it_starts_again_is_replaced(server: Launched, oracle: Oracle) -> None:
+    first = faults.shard(server, 0)
+    load = Load(server, BODIES)
+    load.wait_for_tokens(NUM_STREAMS * 5)
+    faults.kill(first)
+    faults.time_until(lambda: faults.is_gone(first), 1.0 * SLACK)
+    stopped = faults.shard(server, 0)
+    faults.stop(stopped)
+    noticed_s = faults.time_until(lambda: faults.is_gone(stopped), 3.0 * SLACK)
+    faults.wait_until_ready(server)
+    oracle.check(load.finish())
+    _say(f"SIGSTOP while it starts: gone {noticed_s:.2f} s")
+
+
 def test_a_killed_router_is_back_without_loading_the_model(server: Launched, oracle: Oracle) -> None:
     ranks, address = [faults.shard(server, 0), faults.shard(server, 1)], server.address
     load = Load(server, BODIES)
@@ -90,6 +104,20 @@ def test_a_killed_router_is_back_without_loading_the_model(server: Launched, ora
     assert [faults.shard(server, 0), faults.shard(server, 1)] == ranks
     assert server.address == address
     _say(f"router killed: back {back_s:.2f} s")
+
+
+def test_a_router_that_starts_while_a_rank_hangs_is_not_ready_before_a_step_is_answered(
+    server: Launched, oracle: Oracle
+) -> None:
+    load = Load(server, BODIES)
+    load.wait_for_tokens(NUM_STREAMS * 5)
+    ranks = [faults.shard(server, 0), faults.shard(server, 1)]
+    faults.order(server, "hang", 0)
+    faults.time_until(lambda: not list(server.tmp.glob("order-*")), 3.0 * SLACK)
+    faults.kill(faults.router(server))
+    oracle.check(load.finish(), may_break=True)
+    faults.wait_until_ready(server)
+    assert all(map(faults.is_gone, ranks))
 
 
 def test_a_request_that_crashes_the_shards_fails_alone(server: Launched, oracle: Oracle) -> None:

@@ -133,7 +133,7 @@ def test_tools_that_cannot_be_enforced_are_refused_only_where_they_must_be(demo:
     function: dict[str, Any] = {"name": "f", "parameters": parameters}
     tool = {"type": "function", "function": function}
     status, reply = demo.post("/v1/chat/completions", body(tools=[tool], tool_choice="required"))
-    assert (status, reply["error"]["param"]) == (400, "tools")
+    assert (status, reply["error"]["param"]) == (400, "tools[0].function.parameters")
     assert "uniqueItems" in reply["error"]["message"]
     assert choice(demo, body(tools=[tool]))["finish_reason"] in ("stop", "tool_calls", "length")
     strict = {"type": "function", "function": {**function, "strict": True}}

@@ -2,10 +2,20 @@
 
 import pytest
 import torch
-from penstock_kernels import AttentionSpans, linear, paged_attention, reference
-from penstock_kernels.attention_spans import Scoring
+from penstock_kernels import (
+    AttentionArguments,
+    AttentionSpans,
+    Scoring,
+    linear,
+    paged_attention,
+    reference,
+    rms_norm,
+)
+from penstock_kernels.destination import Destination
 from penstock_kernels.native import attention as native
 from penstock_kernels.native import linear as native_linear
+from penstock_kernels.native import norm as native_norm
+from penstock_kernels.native import rotary as native_rotary
 from penstock_kernels.native.library import library
 
 _LEN, _BLOCK = 300, 16
@@ -32,7 +42,7 @@ class Sequence:
         lens = tuple(end - start for start, end in rows)
         spans = AttentionSpans(lens, tuple(end for _, end in rows), self.table.repeat(len(rows), 1), _BLOCK)
         query = torch.cat([self.query[start:end] for start, end in rows])
-        found = paged_attention(query, self.key, self.value, spans, 0.2, window)
+        found = paged_attention(query, self.key, self.value, spans, Scoring(0.2, window))
         return list(torch.split(found, list(lens)))
 
 
@@ -63,12 +73,10 @@ def test_every_width_of_vectors_equals_the_twin(
 ) -> None:
     sequence = Sequence(6, 3, dim)
     spans = AttentionSpans((_LEN - 7,), (_LEN,), sequence.table[None], _BLOCK)
-    starts, contexts = (torch.tensor(x, dtype=torch.int32) for x in ([0, _LEN - 7], [_LEN]))
-    work = native.work_of(starts, contexts, spans.block_tables, _BLOCK)
-    arguments = (sequence.query[7:], sequence.key, sequence.value)
     scoring = Scoring(0.2, *options)
-    found = native.attend(*arguments, work, scoring, max_lanes=lanes)
-    expected = reference.paged_attention(*arguments, spans, scoring)
+    arguments = AttentionArguments(sequence.query[7:], sequence.key, sequence.value, spans, scoring)
+    found = native.attend(arguments, max_lanes=lanes)
+    expected = reference.paged_attention(arguments)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 
@@ -108,9 +116,25 @@ def test_a_product_has_the_same_bits_in_any_company(shape: tuple[int, int], dtyp
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 def test_every_width_of_vectors_multiplies(lanes: int) -> None:
     x, weight = torch.randn(9, 48), torch.randn(70, 80)[:, :48]
-    torch.testing.assert_close(
-        native_linear.multiply(x, weight, None, lanes), x @ weight.T, atol=1e-5, rtol=1e-4
-    )
+    found = native_linear.multiply(x, (weight,), None, lanes)
+    torch.testing.assert_close(found, x @ weight.T, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_weights_that_lie_apart_multiply_like_one(dtype: torch.dtype, threads: int) -> None:
+    x, weight, bias = (torch.randn(size).to(dtype) for size in ((5, 64), (2401, 64), (2401,)))
+    parts = tuple(part.clone() for part in torch.split(weight, [1, 31, 33, 2336]))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        joined = native_linear.multiply(x, (weight,), bias)
+        assert torch.equal(native_linear.multiply(x, parts, bias), joined)
+        invariant = linear(x, parts, bias, invariant=True)
+        assert torch.equal(invariant, linear(x, weight, bias, invariant=True))
+        torch.testing.assert_close(linear(x, parts, bias), linear(x, weight, bias), atol=1e-5, rtol=1e-2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_product_with_what_is_not_finite_shows_it() -> None:
@@ -124,3 +148,54 @@ def test_a_product_with_what_is_not_finite_shows_it() -> None:
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="against weight"):
         linear(torch.zeros(2, 3), torch.zeros(4, 5))
+
+
+@pytest.mark.parametrize("lanes", [0, 4, 8, 16])
+@pytest.mark.parametrize("rows", [1, 5, 700])
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_a_norm_equals_its_twin(lanes: int, rows: int, offset: float) -> None:
+    x, weight = torch.randn(rows, 3 * 96)[:, 96:192], torch.randn(96)
+    residual = torch.randn(rows, 96)
+    expected_residual = residual.clone()
+    expected = reference.rms_norm(x, weight, 1e-5, expected_residual, offset)
+    found = native_norm.rms_norm(x, weight, 1e-5, residual, offset, lanes)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(residual, expected_residual)
+    torch.testing.assert_close(
+        native_norm.rms_norm(x, weight, 1e-5, None, offset, lanes),
+        reference.rms_norm(x, weight, 1e-5, None, offset),
+    )
+
+
+def test_a_norm_has_the_same_bits_in_any_company() -> None:
+    x, weight = torch.randn(900, 96), torch.randn(96)
+    whole = rms_norm(x, weight, 1e-6)
+    for rows in (slice(0, 1), slice(7, 10), slice(3, 700)):
+        assert torch.equal(rms_norm(x[rows], weight, 1e-6), whole[rows])
+
+
+@pytest.mark.parametrize("lanes", [0, 4, 8, 16])
+@pytest.mark.parametrize("is_normed", [False, True])
+@pytest.mark.parametrize("rotary_dim", [32, 64, 96])
+def test_rotated_and_stored_heads_equal_their_twins(lanes: int, is_normed: bool, rotary_dim: int) -> None:
+    num_heads, num_kv_heads, dim, num_tokens = 6, 2, 96, 33
+    heads = torch.randn(num_tokens, num_heads + 2 * num_kv_heads, dim + 16)[..., :dim]
+    cos, sin = torch.randn(num_tokens, rotary_dim), torch.randn(num_tokens, rotary_dim)
+    norm = (torch.randn(num_heads + num_kv_heads, dim), 1e-5) if is_normed else None
+    slots = torch.randperm(5 * 8)[:num_tokens]
+    caches = torch.full((4, 5, 8, num_kv_heads, dim), torch.nan)
+    ours, theirs = (Destination(caches[first], caches[first + 1], slots) for first in (0, 2))
+    found = native_rotary.rotate_and_store(heads, cos, sin, norm, ours, lanes)
+    torch.testing.assert_close(found, reference.rotate_and_store(heads, cos, sin, norm, theirs))
+    torch.testing.assert_close(caches[:2], caches[2:], equal_nan=True)
+    assert found.is_contiguous()
+
+
+@pytest.mark.parametrize("slot", [-1, 40])
+def test_a_slot_outside_the_cache_is_refused_before_anything_is_written(slot: int) -> None:
+    caches = torch.zeros(2, 5, 8, 2, 32)
+    target = Destination(caches[0], caches[1], torch.tensor([3, slot]))
+    angles = torch.randn(2, 32)
+    with pytest.raises(IndexError, match=f"slot {slot} of token 1"):
+        native_rotary.rotate_and_store(torch.randn(2, 8, 32), angles, angles, None, target)
+    assert not caches.any()

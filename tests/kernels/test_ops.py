@@ -6,6 +6,7 @@ import pytest
 import torch
 from penstock_kernels import (
     AttentionSpans,
+    Scoring,
     apply_rotary,
     clamped_swiglu,
     grouped_mlp,
@@ -208,9 +209,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_paged_attention(case: str, window: int | None, soft_cap: float | None, unbatched: bool) -> None:
     paged = PagedCase(CASES[case])
-    got = paged_attention(
-        paged.query, paged.key_cache, paged.value_cache, paged.spans(unbatched), 0.3, window, soft_cap
-    )
+    scoring = Scoring(0.3, window, soft_cap)
+    got = paged_attention(paged.query, paged.key_cache, paged.value_cache, paged.spans(unbatched), scoring)
     torch.testing.assert_close(got, paged.expected(0.3, window, soft_cap), atol=1e-5, rtol=1e-4)
     assert got.is_contiguous()
 
@@ -220,7 +220,7 @@ def test_a_broken_neighbour_harms_nobody() -> None:
     expected = paged.expected(0.3, None, None)
     broken = paged.tables[1, :3].long()
     paged.key_cache[broken] = NAN
-    got = paged_attention(paged.query, paged.key_cache, paged.value_cache, paged.spans(), 0.3)
+    got = paged_attention(paged.query, paged.key_cache, paged.value_cache, paged.spans(), Scoring(0.3))
     torch.testing.assert_close(got[[0, 2, 3, 4, 5]], expected[[0, 2, 3, 4, 5]], atol=1e-5, rtol=1e-4)
     assert got[1].isnan().all()
 
@@ -228,7 +228,7 @@ def test_a_broken_neighbour_harms_nobody() -> None:
 def test_layers_share_the_work_map() -> None:
     paged = PagedCase([(1, 8), (4, 9)])
     spans = paged.spans()
-    paged_attention(paged.query, paged.key_cache, paged.value_cache, spans, 1 / math.sqrt(10))
+    paged_attention(paged.query, paged.key_cache, paged.value_cache, spans, Scoring(1 / math.sqrt(10)))
     assert spans.shared((None, torch.float32), lambda: pytest.fail("built twice"))
 
 
@@ -238,15 +238,15 @@ def test_layers_share_the_work_map() -> None:
         ("query", {"query": torch.zeros(3, 6, 10)}),
         ("cache", {"key_cache": torch.zeros(4, 4, 4, 10), "value_cache": torch.zeros(4, 4, 4, 10)}),
         ("against a cache of", {"query": torch.zeros(1, 6, 10, dtype=torch.bfloat16)}),
-        ("window", {"window": 0}),
-        ("soft_cap", {"soft_cap": -1.0}),
+        ("window", {"scoring": Scoring(1.0, window=0)}),
+        ("soft_cap", {"scoring": Scoring(1.0, soft_cap=-1.0)}),
     ],
 )
 def test_paged_attention_refuses_what_does_not_fit(message: str, arguments: dict[str, object]) -> None:
     paged = PagedCase([(1, 8)])
     given = {"query": paged.query, "key_cache": paged.key_cache, "value_cache": paged.value_cache}
     with pytest.raises(ValueError, match=message):
-        paged_attention(**{**given, "spans": paged.spans(), "scale": 1.0, **arguments})  # type: ignore[arg-type]
+        paged_attention(**{**given, "spans": paged.spans(), "scoring": Scoring(1.0), **arguments})  # type: ignore[arg-type]
 
 
 def test_other_ops_refuse_what_does_not_fit() -> None:

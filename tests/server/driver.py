@@ -13,9 +13,18 @@ from penstock_server.config import CacheConfig, GroupConfig, ServerConfig
 from penstock_server.engine import Engine
 from penstock_server.load import load_engine
 from penstock_server.model_folder import open_folder
-from penstock_server.plan import Admit, Append, Grammar, Outcome, Plan, SamplingParams, Span
+from penstock_server.plan import Admit, Append, Grammar, Outcome, Plan, PromptLogprobs, SamplingParams, Span
 
 Execute = Callable[[Plan], Any]
+
+
+def _by_row(found: Any, name: str) -> list[list[Any]]:
+    """What was told for each prompt token: on the wire all rows follow each other."""
+    rows = list(getattr(found, name))
+    if isinstance(found, PromptLogprobs):
+        return rows
+    width = len(rows) // len(found.logprobs)
+    return [rows[number * width : (number + 1) * width] for number in range(len(found.logprobs))]
 
 
 def make_engine(folder: Path, **options: Any) -> Engine:
@@ -34,7 +43,8 @@ def engine_config(folder: Path, **options: Any) -> ServerConfig:
         "block_size": 4,
         "is_poisoned": False,
     }
-    cache = CacheConfig(**{name: options.pop(name, value) for name, value in sizes.items()})
+    kept = options.pop("kv_cache_dtype", "auto")
+    cache = CacheConfig(**{name: options.pop(name, value) for name, value in sizes.items()}, dtype=kept)
     defaults = {
         "load_format": "safetensors",
         "model_impl": "auto",
@@ -73,6 +83,7 @@ class Sequence:
     logprobs: list[float] = field(default_factory=list)
     tops: list[tuple[list[int], list[float]]] = field(default_factory=list)
     prompt_logprobs: dict[int, float] = field(default_factory=dict)
+    prompt_tops: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
     errors: list[Any] = field(default_factory=list)
     slot: int | None = None
     blocks: list[int] = field(default_factory=list)
@@ -202,6 +213,8 @@ class Driver:
             by_slot[top.slot].tops.append((list(top.token_ids), list(top.logprobs)))
         for found in outcome.prompt_logprobs:
             by_slot[found.slot].prompt_logprobs.update(enumerate(found.logprobs, start=found.start))
+            tops = zip(_by_row(found, "top_ids"), _by_row(found, "top_logprobs"), strict=True)
+            by_slot[found.slot].prompt_tops.update(enumerate(tops, start=found.start))
         for error in outcome.errors if isinstance(outcome, Outcome) else outcome.slot_errors:
             by_slot[error.slot].errors.append(error)
         return [self.release(sequence) for sequence in live if sequence.done and sequence.slot is not None]

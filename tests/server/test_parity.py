@@ -89,6 +89,23 @@ def test_prompt_logprobs_equal_transformers_in_chunks(saved_model: Callable[...,
             assert len(sequence.prompt_logprobs) == len(expected)
 
 
+def test_prompt_tokens_come_with_the_most_likely_ones_in_their_place(saved_model: Callable[..., Any]) -> None:
+    model = saved_model()
+    counts = (0, 1, 4)
+    for chunk in (3, 64):
+        found = [
+            Sequence(prompt, 2, SamplingParams(prompt_logprobs=True, num_top_logprobs=count))
+            for prompt, count in zip(prompts(3, seed=7), counts, strict=True)
+        ]
+        Driver(execute_on(make_engine(model.folder))).run(found, max_chunk=chunk)
+        for sequence, count in zip(found, counts, strict=True):
+            assert list(sequence.prompt_tops) == list(range(1, len(sequence.prompt)))
+            for position, (ids, logprobs) in sequence.prompt_tops.items():
+                expected = oracle.next_logprobs(model.oracle, sequence.prompt[:position]).topk(count)
+                assert ids == expected.indices.tolist()
+                assert logprobs == pytest.approx(expected.values.tolist(), abs=1e-3)
+
+
 def test_top_tokens_are_the_most_likely_ones(saved_model: Callable[..., Any]) -> None:
     model = saved_model()
     counts = (0, 3, 20)

@@ -63,6 +63,20 @@ def test_plans_in_flight_feed_each_other_on_the_device(shard: Shard, model: Any)
     stream.close()
 
 
+def test_prompt_scores_travel_with_the_most_likely_tokens_row_by_row(shard: Shard, model: Any) -> None:
+    sampling = greedy(prompt_logprobs=True, num_top_logprobs=2)
+    admit = pb.Admit(slot=3, token_ids=PROMPT, prompt_len=7, block_ids=[5], sampling=sampling)
+    stream = shard.open(shard.describe().last_epoch + 1)
+    (found,) = stream.ask(admitted=[admit], span_slots=[3], span_starts=[0], span_lens=[7]).prompt_logprobs
+    assert (found.start, len(found.logprobs), len(found.top_ids)) == (1, 6, 12)
+    expected = [oracle.next_logprobs(model.oracle, PROMPT[:position]).topk(2) for position in range(1, 7)]
+    assert list(found.top_ids) == [int(token) for top in expected for token in top.indices]
+    assert list(found.top_logprobs) == pytest.approx(
+        [float(logprob) for top in expected for logprob in top.values], abs=1e-3
+    )
+    stream.close()
+
+
 def test_a_newer_epoch_takes_over_and_finds_no_slots(shard: Shard) -> None:
     old = shard.open()
     assert old.ask(admitted=[ADMIT], span_slots=[3], span_starts=[0], span_lens=[7]).sampled_ids

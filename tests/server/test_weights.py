@@ -71,7 +71,7 @@ def test_slices_of_all_ranks_make_up_the_whole(
     embedding = torch.cat([rank.embedding.weight for rank in ranks])[:301]
     assert torch.equal(embedding, state["model.embed_tokens.weight"])
     fused = [layer[0].attention.qkv for layer in layers]
-    query = torch.cat([part.weight[:72] for part in fused])
+    query = torch.cat([part.weight[0] for part in fused])
     assert torch.equal(query, state["model.layers.0.self_attn.q_proj.weight"])
     key_bias = torch.cat([part.bias[72:108] for part in fused])
     assert torch.equal(key_bias, state["model.layers.0.self_attn.k_proj.bias"])
@@ -87,6 +87,51 @@ def test_shapes_are_compared_before_anything_is_allocated(
     model = Decoder(load_spec(saved.folder), Placement(rank_of(0, 1), torch.float32), CPU)
     with pytest.raises(StartError, match=r"model\.norm\.weight is in no safetensors file"):
         weights.load_weights(model, checkpoint, CPU)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_needs_no_change_stays_in_the_file(
+    saved_model: Callable[..., Any], rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = saved_model("llama", attention_bias=True)
+    model, _ = load(saved.folder, rank, 2, monkeypatch)
+    layers: list[Any] = list(model.layers)
+    attention, feed_forward = layers[0].attention, layers[0].feed_forward
+    weights_of = [
+        *attention.qkv.weight,
+        attention.output.weight,
+        *feed_forward.up.weight,
+        feed_forward.down.weight,
+    ]
+    assert all(is_in_file(weight, saved.folder) for weight in weights_of)
+    # Of three tensors, and not asked to stay apart.
+    assert not is_in_file(attention.qkv.bias, saved.folder)
+
+
+def is_in_file(tensor: torch.Tensor, folder: Path) -> bool:
+    """Whether the numbers are pages of the folder's weights."""
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    ranges = [line[0].split("-") for line in maps if line[-1] == str(folder / "model.safetensors")]
+    return any(int(first, 16) <= tensor.data_ptr() < int(last, 16) for first, last in ranges)
+
+
+def test_a_parameter_is_copied_whole_if_any_slice_must_be(
+    saved_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    def halve_keys(tensors: dict[str, torch.Tensor]) -> None:
+        for name in tensors:
+            if "k_proj" in name:
+                tensors[name] = tensors[name].half()
+
+    saved = saved_model()
+    folder = rewrite(saved.folder, tmp_path / "mixed", halve_keys)
+    model = Decoder(load_spec(folder), Placement(rank_of(0, 1), torch.float32), CPU)
+    weights.load_weights(model, Checkpoint.open(folder), CPU)
+    layers: list[Any] = list(model.layers)
+    fused = layers[0].attention.qkv.weight
+    state = load_file(folder / "model.safetensors")
+    names = [f"model.layers.0.self_attn.{kind}_proj.weight" for kind in "qkv"]
+    assert torch.equal(fused, torch.cat([state[name].float() for name in names]))
 
 
 def test_weights_are_converted_while_they_are_read(saved_model: Callable[..., Any]) -> None:

@@ -5,12 +5,13 @@ from typing import NamedTuple
 import torch
 import triton
 
-from penstock_kernels.attention_spans import MAX_DECODE_LEN, AttentionSpans, DecodeSpans, Scoring
+from penstock_kernels.attention_spans import MAX_DECODE_LEN, AttentionArguments, AttentionSpans, DecodeSpans
 from penstock_kernels.gpu import decode_attention as decode
 from penstock_kernels.gpu.attention_call import AttentionCall
 from penstock_kernels.gpu.prefill_attention import prefill_attention, prefill_tiles, tile_for
 from penstock_kernels.gpu.tiles import DECODE_KEYS, processor
 from penstock_kernels.gpu.work_map import WorkMap, work_map
+from penstock_kernels.upload import upload
 
 # Decode programs that a multiprocessor holds at once: its registers allow 5 at 92 each. Unmeasured.
 _RESIDENT = 4
@@ -27,54 +28,45 @@ class _Layout(NamedTuple):
     num_decodes: int
 
 
-def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    spans: AttentionSpans,
-    scoring: Scoring,
-) -> torch.Tensor:
+def paged_attention(arguments: AttentionArguments) -> torch.Tensor:
+    query, spans = arguments.query, arguments.spans
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel() == 0:
         return out
-    num_kv_heads = key_cache.shape[2]
-    group, rows = query.shape[1] // num_kv_heads, tile_for(query).rows
-    layout = spans.shared(("layout", group, rows), lambda: _lay_out(spans, group, rows))
-    on_device = (layout.query_starts, layout.context_lens, spans.block_tables)
-    call = AttentionCall(query, key_cache, value_cache, *on_device, scoring, out)
+    if isinstance(spans, DecodeSpans):
+        _attend_in_graph(arguments, spans, out)
+    else:
+        _attend_eagerly(arguments, spans, out)
+    return out
+
+
+def _attend_eagerly(arguments: AttentionArguments, spans: AttentionSpans, out: torch.Tensor) -> None:
+    window, num_kv_heads, rows = (
+        arguments.scoring.window,
+        arguments.num_kv_heads,
+        tile_for(arguments.query).rows,
+    )
+    layout = spans.shared(("layout", arguments.group, rows), lambda: _lay_out(spans, arguments.group, rows))
+    call = AttentionCall(arguments, layout.query_starts, layout.context_lens, out)
     if layout.num_decodes:
-        key = ("work", scoring.window, num_kv_heads)
-        work = spans.shared(key, lambda: _eager_work(spans, layout, scoring.window, num_kv_heads))
+        key = ("work", window, num_kv_heads)
+        work = spans.shared(key, lambda: _eager_work(spans, layout, window, num_kv_heads))
         longest = max(length for length in spans.query_lens if length <= MAX_DECODE_LEN)
-        decode.decode_attention(call, work, longest, spans.tree)
+        decode.decode_attention(call, work, longest)
     if layout.tiles.shape[0]:
         prefill_attention(call, layout.tiles)
-    return out
 
 
-def decode_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    spans: DecodeSpans,
-    scoring: Scoring,
-) -> torch.Tensor:
-    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    if out.numel() == 0:
-        return out
-    key = ("work", scoring.window, key_cache.shape[2])
-    work = spans.shared(key, lambda: _graph_work(spans, scoring.window, key_cache.shape[2]))
-    on_device = (spans.query_starts, spans.context_lens, spans.block_tables)
-    call = AttentionCall(query, key_cache, value_cache, *on_device, scoring, out)
-    decode.decode_attention(call, work, spans.max_query_len, spans.tree)
-    return out
+def _attend_in_graph(arguments: AttentionArguments, spans: DecodeSpans, out: torch.Tensor) -> None:
+    window, num_kv_heads = arguments.scoring.window, arguments.num_kv_heads
+    work = spans.shared(("work", window, num_kv_heads), lambda: _graph_work(spans, window, num_kv_heads))
+    call = AttentionCall(arguments, spans.query_starts, spans.context_lens, out)
+    decode.decode_attention(call, work, spans.max_query_len)
 
 
 def _lay_out(spans: AttentionSpans, group: int, rows: int) -> _Layout:
     """One upload for all of it."""
-    starts = [0]
-    for query_len in spans.query_lens:
-        starts.append(starts[-1] + query_len)
+    starts = spans.query_starts
     prefills = [span for span, query_len in enumerate(spans.query_lens) if query_len > MAX_DECODE_LEN]
     tiles = prefill_tiles(
         prefills,
@@ -83,7 +75,8 @@ def _lay_out(spans: AttentionSpans, group: int, rows: int) -> _Layout:
         group,
         rows,
     )
-    numbers = _upload([*starts, *spans.context_lens, *tiles], spans.block_tables.device)
+    laid_out = torch.tensor([*starts, *spans.context_lens, *tiles], dtype=torch.int32)
+    numbers = upload(laid_out, spans.block_tables.device)
     first_tile = len(starts) + len(spans.context_lens)
     num_decodes = sum(0 < query_len <= MAX_DECODE_LEN for query_len in spans.query_lens)
     return _Layout(
@@ -92,13 +85,6 @@ def _lay_out(spans: AttentionSpans, group: int, rows: int) -> _Layout:
         numbers[first_tile:].view(-1, 2),
         num_decodes,
     )
-
-
-def _upload(numbers: list[int], device: torch.device) -> torch.Tensor:
-    """int32 on the device, without waiting for it."""
-    if device.type != "cuda":
-        return torch.tensor(numbers, dtype=torch.int32)
-    return torch.tensor(numbers, dtype=torch.int32, pin_memory=True).to(device, non_blocking=True)
 
 
 def _eager_work(spans: AttentionSpans, layout: _Layout, window: int | None, num_kv_heads: int) -> WorkMap:

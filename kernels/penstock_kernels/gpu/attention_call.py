@@ -5,31 +5,34 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from penstock_kernels.attention_spans import Scoring
+from penstock_kernels.attention_spans import AttentionArguments, Scoring
 from penstock_kernels.gpu.tiles import Tile
 
 
 class AttentionCall(NamedTuple):
-    """Tensors as `paged_attention` says, with the spans on the device. query_starts: [num_spans + 1] int32,
-    context_lens: [num_spans] int32, block_tables: [num_spans, max_blocks] int32; out: like query, contiguous."""
+    """The arguments, and the lengths of their spans on the device. query_starts: [num_spans + 1] int32, context_lens:
+    [num_spans] int32; out: like query, contiguous."""
 
-    query: torch.Tensor
-    key_cache: torch.Tensor
-    value_cache: torch.Tensor
+    given: AttentionArguments
     query_starts: torch.Tensor
     context_lens: torch.Tensor
-    block_tables: torch.Tensor
-    scoring: Scoring
     out: torch.Tensor
 
     @property
+    def query(self) -> torch.Tensor:
+        return self.given.query
+
+    @property
+    def scoring(self) -> Scoring:
+        return self.given.scoring
+
+    @property
     def num_kv_heads(self) -> int:
-        return self.key_cache.shape[2]
+        return self.given.num_kv_heads
 
     @property
     def group(self) -> int:
-        """Query heads of a key head."""
-        return self.query.shape[1] // self.num_kv_heads
+        return self.given.group
 
     @property
     def block_dim(self) -> int:
@@ -42,9 +45,10 @@ class AttentionCall(NamedTuple):
 
     def arguments(self) -> tuple[Any, ...]:
         """From `query_ptr` to `value_scale`."""
-        scoring, tables = self.scoring, self.block_tables
-        tensors = (self.query, self.key_cache, self.value_cache, tables, self.query_starts, self.context_lens)
-        strides = (*self.query.stride()[:2], *self.key_cache.stride()[:3], tables.stride(0))
+        scoring, tables, key_cache = self.scoring, self.given.spans.block_tables, self.given.key_cache
+        caches = (key_cache, self.given.value_cache)
+        tensors = (self.query, *caches, tables, self.query_starts, self.context_lens)
+        strides = (*self.query.stride()[:2], *key_cache.stride()[:3], tables.stride(0))
         options = (scoring.scale, scoring.soft_cap or 1.0, scoring.window or 0)
         return (
             *tensors,
@@ -62,7 +66,7 @@ class AttentionCall(NamedTuple):
         return {
             "GROUP": self.group,
             "DIM": self.query.shape[2],
-            "BLOCK_SIZE": self.key_cache.shape[1],
+            "BLOCK_SIZE": self.given.key_cache.shape[1],
             "BLOCK_ROWS": tile.rows,
             "BLOCK_KEYS": tile.keys,
             "BLOCK_DIM": self.block_dim,

@@ -151,13 +151,9 @@ class _Parts(NamedTuple):
     stats: torch.Tensor  # [num_items, num_kv_heads, num_rows, 2] float32
 
 
-def decode_attention(
-    call: AttentionCall, work: WorkMap, max_query_len: int, tree: torch.Tensor | None
-) -> None:
-    """Fills the rows of `call.out` that spans of at most max_query_len tokens own.
-
-    tree: [num_tokens] int32, bit i of a token's number says that it sees its span's token i.
-    """
+def decode_attention(call: AttentionCall, work: WorkMap, max_query_len: int) -> None:
+    """Fills the rows of `call.out` that spans of at most max_query_len tokens own."""
+    tree = call.given.spans.tree
     query, num_items, num_rows = call.query, work.items.shape[0], call.group * max_query_len
     tile = decode_tile(call.block_dim, triton.next_power_of_2(num_rows), query.element_size())
     row_tiles = triton.cdiv(num_rows, tile.rows)

@@ -4,8 +4,20 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock_kernels.destination import Destination
+
 # 16-byte words of a program of the block copy. Unmeasured.
 _COPY_WORDS = 512
+
+
+@triton.jit
+def _store_scaled(cache_ptrs, numbers, inverse_scale, mask):
+    """As they are into a cache of their own type, else scaled and narrowed."""
+    if cache_ptrs.dtype.element_ty == numbers.dtype:
+        tl.store(cache_ptrs, numbers, mask=mask)
+    else:
+        scaled = numbers.to(tl.float32) * inverse_scale
+        tl.store(cache_ptrs, scaled.to(cache_ptrs.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -19,6 +31,8 @@ def _store_kv_kernel(
     stride_key_head,
     stride_value_token,
     stride_value_head,
+    inverse_key_scale,
+    inverse_value_scale,
     NUM_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
@@ -31,30 +45,27 @@ def _store_kv_kernel(
     key_offsets = token * stride_key_token + heads[:, None] * stride_key_head + columns[None, :]
     value_offsets = token * stride_value_token + heads[:, None] * stride_value_head + columns[None, :]
     target = tl.load(slot_ptr + token) * (NUM_HEADS * DIM) + heads[:, None] * DIM + columns[None, :]
-    tl.store(key_cache_ptr + target, tl.load(key_ptr + key_offsets, mask=mask, other=0.0), mask=mask)
-    tl.store(value_cache_ptr + target, tl.load(value_ptr + value_offsets, mask=mask, other=0.0), mask=mask)
+    _store_scaled(
+        key_cache_ptr + target, tl.load(key_ptr + key_offsets, mask=mask, other=0.0), inverse_key_scale, mask
+    )
+    value = tl.load(value_ptr + value_offsets, mask=mask, other=0.0)
+    _store_scaled(value_cache_ptr + target, value, inverse_value_scale, mask)
 
 
-def store_kv(
-    key: torch.Tensor,
-    value: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
-) -> None:
+def store_kv(key: torch.Tensor, value: torch.Tensor, target: Destination) -> None:
     num_tokens, num_heads, dim = key.shape
     if num_tokens == 0:
         return
     _store_kv_kernel[(num_tokens,)](
         key,
         value,
-        key_cache,
-        value_cache,
-        slot_mapping,
-        key.stride(0),
-        key.stride(1),
-        value.stride(0),
-        value.stride(1),
+        target.key_cache,
+        target.value_cache,
+        target.slots,
+        *key.stride()[:2],
+        *value.stride()[:2],
+        1 / target.key_scale,
+        1 / target.value_scale,
         NUM_HEADS=num_heads,
         DIM=dim,
         BLOCK_HEADS=triton.next_power_of_2(num_heads),

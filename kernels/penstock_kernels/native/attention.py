@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from penstock_kernels.attention_spans import Scoring
+from penstock_kernels.attention_spans import AttentionArguments, AttentionSpans, DecodeSpans
 from penstock_kernels.native.library import DTYPES, library
 
 # Below this many numbers read, waking the other threads costs more than they save.
@@ -40,13 +40,17 @@ class Work:
     num_positions: int
 
 
-def work_of(
-    query_starts: torch.Tensor, context_lens: torch.Tensor, tables: torch.Tensor, block_size: int
-) -> Work:
-    """From int32 tensors on the CPU."""
+def _work_of(spans: AttentionSpans | DecodeSpans) -> Work:
+    return spans.shared("native", lambda: _work(spans))
+
+
+def _work(spans: AttentionSpans | DecodeSpans) -> Work:
+    starts, contexts, tables = spans.query_starts, spans.context_lens, spans.block_tables
+    query_starts = torch.as_tensor(starts, dtype=torch.int32).contiguous()
+    context_lens = torch.as_tensor(contexts, dtype=torch.int32).contiguous()
     tables = tables if tables.stride(1) == 1 else tables.contiguous()
     num_positions = int(context_lens.sum()) if len(context_lens) else 0
-    return Work(query_starts.contiguous(), context_lens.contiguous(), tables, block_size, num_positions)
+    return Work(query_starts, context_lens, tables, spans.block_size, num_positions)
 
 
 @cache
@@ -55,28 +59,28 @@ def _can_attend(head_dim: int, group: int) -> bool:
     return compiled is not None and bool(compiled.penstock_can_attend(head_dim, group))
 
 
-def supports(query: torch.Tensor, cache: torch.Tensor) -> bool:
-    """Whether `attend` can take these; the cache as `paged_attention` has checked it."""
+def supports(arguments: AttentionArguments) -> bool:
+    """Whether `attend` can take these."""
+    query, cache = arguments.query, arguments.key_cache
     return (
         query.device.type == "cpu"
-        and query.dtype == cache.dtype
-        and query.dtype in DTYPES
-        and _can_attend(query.shape[2], query.shape[1] // cache.shape[2])
+        and arguments.spans.tree is None
+        and can_attend(query.dtype, cache.dtype, query.shape[2], arguments.group)
     )
 
 
-def attend(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    work: Work,
-    scoring: Scoring,
-    max_lanes: int = 0,
-) -> torch.Tensor:
+def can_attend(dtype: torch.dtype, cache_dtype: torch.dtype, head_dim: int, group: int) -> bool:
+    """Whether it is compiled, and for such heads."""
+    return dtype == cache_dtype and dtype in DTYPES and _can_attend(head_dim, group)
+
+
+def attend(arguments: AttentionArguments, max_lanes: int = 0) -> torch.Tensor:
     """As `paged_attention`; every row has the same bits whatever is computed beside it.
 
     `max_lanes` is for tests: 4 or 8 choose what a lesser processor would run.
     """
+    query, key_cache, scoring = arguments.query, arguments.key_cache, arguments.scoring
+    work = _work_of(arguments.spans)
     compiled = library()
     assert compiled is not None, "asked only where `supports` says so"
     output = torch.empty(query.shape, dtype=query.dtype)
@@ -86,7 +90,7 @@ def attend(
         query.data_ptr(),
         output.data_ptr(),
         key_cache.data_ptr(),
-        value_cache.data_ptr(),
+        arguments.value_cache.data_ptr(),
         work.query_starts.data_ptr(),
         work.context_lens.data_ptr(),
         work.tables.data_ptr(),

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+# Of work bound by memory: below this many numbers, waking the other threads costs more than they save.
+WORTH_THREADS = 1 << 16
 # As in src/processor.h.
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _PATH = Path(__file__).parents[1] / "_native.so"
@@ -20,6 +22,8 @@ def library() -> ctypes.CDLL | None:
     """
     assert torch.__version__, "imported first, for its OpenMP runtime"
     try:
-        return ctypes.CDLL(str(_PATH))
+        compiled = ctypes.CDLL(str(_PATH))
     except OSError:
         return None
+    compiled.penstock_rotate.restype = ctypes.c_int64
+    return compiled

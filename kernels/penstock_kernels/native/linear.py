@@ -1,22 +1,29 @@
 """Rows times a matrix in C: a few rows cost one read of the weights, where BLAS takes several times that."""
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
 
 import torch
 
-from penstock_kernels.native.library import DTYPES, library
+from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library
 
-# Numbers of weights below which waking the other threads costs more than they save.
-_WORTH_THREADS = 1 << 16
+
+class _Part(ctypes.Structure):
+    """`Part` of src/linear.c, field by field."""
+
+    _fields_ = (
+        ("weight", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("stride", "num_columns", "first")),
+    )
 
 
 class _Call(ctypes.Structure):
     """`Linear` of src/linear.c, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "weight", "bias", "output")),
-        *((name, ctypes.c_int64) for name in ("weight_stride", "len", "num_columns")),
+        *((name, ctypes.c_void_p) for name in ("x", "parts", "bias", "output")),
+        *((name, ctypes.c_int64) for name in ("num_parts", "len", "num_columns")),
         *((name, ctypes.c_int32) for name in ("num_rows", "dtype", "num_threads", "max_lanes")),
     )
 
@@ -27,15 +34,9 @@ def _can_multiply(length: int) -> bool:
     return compiled is not None and bool(compiled.penstock_can_multiply(ctypes.c_int64(length)))
 
 
-def supports(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether `multiply` can take these."""
-    return (
-        x.device.type == "cpu"
-        and x.dtype == weight.dtype
-        and x.dtype in DTYPES
-        and weight.stride(1) == 1
-        and _can_multiply(weight.shape[1])
-    )
+def supports(x: torch.Tensor) -> bool:
+    """Whether `multiply` can take these rows, with weights of their type."""
+    return x.device.type == "cpu" and x.dtype in DTYPES and _can_multiply(x.shape[1])
 
 
 @cache
@@ -52,25 +53,40 @@ def pays(dtype: torch.dtype) -> bool:
 
 
 def multiply(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, max_lanes: int = 0
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, max_lanes: int = 0
 ) -> torch.Tensor:
-    """`x @ weight.T + bias`; a row has the same bits however many there are. `max_lanes` as in `attend`."""
+    """`x @ weight.T` for each, side by side, `+ bias`; a row has the same bits however many there are.
+
+    `max_lanes` as in `attend`.
+    """
     compiled = library()
     assert compiled is not None, "asked only where `supports` says so"
     rows = x.float().contiguous()
-    output = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype)
+    parts, num_columns = _parts(weights)
+    output = torch.empty(x.shape[0], num_columns, dtype=x.dtype)
     call = _Call(
         rows.data_ptr(),
-        weight.data_ptr(),
+        ctypes.addressof(parts),
         None if bias is None else bias.data_ptr(),
         output.data_ptr(),
-        weight.stride(0),
-        weight.shape[1],
-        weight.shape[0],
+        len(parts),
+        x.shape[1],
+        num_columns,
         x.shape[0],
         DTYPES[x.dtype],
-        torch.get_num_threads() if weight.numel() >= _WORTH_THREADS else 1,
+        torch.get_num_threads() if num_columns * x.shape[1] >= WORTH_THREADS else 1,
         max_lanes,
     )
     compiled.penstock_multiply(ctypes.byref(call))
     return output
+
+
+def _parts(weights: Sequence[torch.Tensor]) -> tuple[ctypes.Array[_Part], int]:
+    """As the library wants them, and how many columns they have together."""
+    parts = (_Part * len(weights))()
+    first = 0
+    for part, weight in zip(parts, weights, strict=True):
+        part.weight, part.stride, part.first = weight.data_ptr(), weight.stride(0), first
+        part.num_columns = weight.shape[0]
+        first += weight.shape[0]
+    return parts, first

@@ -102,14 +102,12 @@ impl Supervisor {
         match event {
             Event::Ready(id) => self.on_ready(id),
             Event::Exited(id, exit) => self.on_exited(id, exit),
-            Event::Hung(id, reason) if self.can_fall(id.part()) => {
-                self.fell(id.part(), Report::Hung(id, reason))
-            }
-            Event::ShardsFailed(reason) if self.can_fall(Part::Group) => {
+            Event::Hung(id, reason) => self.on_hung(id, reason),
+            Event::ShardsFailed(reason) if self.group.state == State::Up && self.phase != Phase::Stopping => {
                 self.fell(Part::Group, Report::ShardsFailed(reason))
             }
             // Of what is being restarted already.
-            Event::Hung(..) | Event::ShardsFailed(_) => Vec::new(),
+            Event::ShardsFailed(_) => Vec::new(),
             Event::StopRequested => self.on_stop_requested(),
             Event::TimeUp(Timer::Group) => self.on_part_time_up(Part::Group),
             Event::TimeUp(Timer::Router) => self.on_part_time_up(Part::Router),
@@ -133,10 +131,6 @@ impl Supervisor {
 
     fn alive_members(&self, part: Part) -> Vec<ProcessId> {
         self.members(part).into_iter().filter(|id| self.alive.contains(id)).collect()
-    }
-
-    fn can_fall(&mut self, part: Part) -> bool {
-        self.phase != Phase::Stopping && self.part(part).state == State::Up
     }
 
     fn start_part(&mut self, part: Part) -> Vec<Action> {
@@ -186,6 +180,15 @@ impl Supervisor {
             (Phase::Draining, ProcessId::Router) if exit.success || self.is_cut_short() => self.stop_all(),
             (Phase::Draining, ProcessId::Router) => self.fail(Report::Died(id, exit, Consequence::End)),
             (Phase::Serving | Phase::Draining, _) => self.on_lost(id, exit),
+        }
+    }
+
+    fn on_hung(&mut self, id: ProcessId, reason: String) -> Vec<Action> {
+        let part = id.part();
+        match (self.phase, self.part(part).state) {
+            (Phase::Stopping, _) | (_, State::Down | State::Falling | State::BackingOff) => Vec::new(),
+            (Phase::Starting, _) => self.fail(Report::Hung(id, reason, Consequence::End)),
+            _ => self.fell(part, Report::Hung(id, reason, Consequence::Restart)),
         }
     }
 

@@ -154,6 +154,25 @@ fn a_restart_that_hangs_is_killed_and_tried_again() {
 }
 
 #[test]
+fn a_process_that_hangs_while_it_is_started_again_is_killed_with_its_part() {
+    let mut supervisor = serving();
+    supervisor.on(Event::Exited(Shard(0), exit(false)), at(60));
+    supervisor.on(Event::Exited(Shard(1), exit(false)), at(60));
+    let actions = supervisor.on(Event::Hung(Shard(1), "stopped".to_owned()), at(62));
+    assert_eq!(actions[1..3], [Action::Kill(Shard(0)), Action::Kill(Shard(1))]);
+    assert_eq!(supervisor.on(Event::Hung(Shard(1), "stopped".to_owned()), at(62)), [], "once");
+}
+
+#[test]
+fn a_process_that_hangs_before_anything_is_served_ends_everything() {
+    let (mut supervisor, _) = started(2);
+    let actions = supervisor.on(Event::Hung(Shard(1), "stopped".to_owned()), at(1));
+    let report = Report::Hung(Shard(1), "stopped".to_owned(), Consequence::End);
+    assert_eq!(actions[0], Action::Report(report));
+    assert!(actions.contains(&Action::Terminate(Shard(0))));
+}
+
+#[test]
 fn streams_that_drain_get_their_shards_back() {
     let mut supervisor = serving();
     assert!(supervisor.on(Event::StopRequested, at(10)).contains(&Action::ClosePort));

@@ -105,8 +105,8 @@ pub enum Report {
     Draining(Duration),
     /// A process ended, and how; what was started with it is restarted, or everything ends.
     Died(ProcessId, Exit, Consequence),
-    /// A process hangs, and how.
-    Hung(ProcessId, String),
+    /// A process hangs, and how; then as for one that died.
+    Hung(ProcessId, String, Consequence),
     /// What the router says of the shards.
     ShardsFailed(String),
     /// The time of starting is over; these were not ready.

@@ -124,7 +124,9 @@ impl Encoder for MessagesEncoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::SequenceTimes;
     use crate::reply::{ReplyFormat, ToolFormat};
+    use crate::text_stream::Finish;
 
     /// The data of all events but the first and the last two, for a reply that comes in pieces of `size` characters.
     fn blocks(reply: &str, size: usize) -> Vec<Value> {
@@ -183,5 +185,25 @@ mod tests {
         let blocks = OutputBlock::of_message(AssistantWriter::new(&format).message(reply));
         let [OutputBlock::ToolUse { name, input, .. }] = &blocks[..] else { panic!("{blocks:?}") };
         assert_eq!((name.as_str(), input), ("f", &json!({"x": 1})));
+    }
+
+    #[test]
+    fn a_call_that_is_cut_is_told_piece_by_piece_but_not_as_a_whole() {
+        let reply = "Sure. <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1";
+        assert_eq!(joined(&blocks(reply, 3), "partial_json"), "{\"x\": 1");
+        let format = ReplyFormat { tools: Some(ToolFormat::Hermes), ..ReplyFormat::default() };
+        let mut writer = AssistantWriter::new(&format);
+        let whole = OutputBlock::of_message(writer.message(reply));
+        assert_eq!(whole, [OutputBlock::Text { text: "Sure.".into() }]);
+        let end = |finish| End {
+            finish,
+            stop_string: None,
+            text: String::new(),
+            seed: None,
+            times: SequenceTimes::default(),
+        };
+        assert_eq!(stop_reason(&writer, &end(Finish::Stop)), "stop_sequence");
+        assert_eq!(stop_reason(&writer, &end(Finish::EndOfSequence)), "end_turn");
+        assert_eq!(stop_reason(&writer, &end(Finish::Length)), "max_tokens");
     }
 }

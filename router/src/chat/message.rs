@@ -1,9 +1,10 @@
 //! A message of a conversation: as a client sends it, and worded for the chat template.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use crate::body::text_or_list;
 use crate::error::Error;
 
 /// A message as a client sends it. Unknown fields are ignored.
@@ -17,14 +18,23 @@ pub struct Message {
     tool_call_id: Option<String>,
     #[serde(alias = "reasoning")]
     reasoning_content: Option<String>,
+    /// Where the client has it, in words that have no `messages` of this kind.
+    #[serde(skip)]
+    place: Option<String>,
 }
 
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, ToSchema)]
 #[schema(as = ChatContent)]
-#[serde(untagged, expecting = "expected a string or a list of parts with a `type`")]
+#[serde(untagged)]
 enum Content {
     Text(String),
     Parts(Vec<Part>),
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text_or_list(deserializer, "a string or a list of parts with a `type`", Self::Text, Self::Parts)
+    }
 }
 
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -35,6 +45,38 @@ struct Part {
 }
 
 impl Message {
+    /// Of someone who says this; `place` is where the client has it.
+    pub fn new(role: impl Into<String>, text: impl Into<String>, place: impl Into<String>) -> Self {
+        Self { content: Some(Content::Text(text.into())), ..Self::silent(role, place) }
+    }
+
+    /// Of someone who says nothing.
+    pub fn silent(role: impl Into<String>, place: impl Into<String>) -> Self {
+        Self { role: role.into(), place: Some(place.into()), ..Self::default() }
+    }
+
+    /// What came of a call.
+    pub fn of_tool(call_id: String, text: String, place: impl Into<String>) -> Self {
+        Self { tool_call_id: Some(call_id), ..Self::new("tool", text, place) }
+    }
+
+    /// Adds a call of a function, its arguments as text.
+    pub fn add_call(&mut self, id: &str, name: &str, arguments: &str) {
+        let function = json!({ "name": name, "arguments": arguments });
+        let call = json!({ "id": id, "type": "function", "function": function });
+        self.tool_calls.get_or_insert_default().push(call);
+    }
+
+    /// Whether it is of this role.
+    pub fn is_from(&self, role: &str) -> bool {
+        self.role == role
+    }
+
+    /// Where the client has it, if it is the one of this number.
+    pub(super) fn place(&self, number: usize) -> String {
+        self.place.clone().unwrap_or_else(|| format!("messages[{number}]"))
+    }
+
     /// Characters of its text.
     pub fn num_chars(&self) -> usize {
         match &self.content {
@@ -49,7 +91,8 @@ impl Message {
 
 /// A message as templates know it.
 pub(super) fn worded(number: usize, message: Message) -> Result<Value, Error> {
-    let content = message.content.map(|content| text(number, content)).transpose()?;
+    let place = message.place(number);
+    let content = message.content.map(|content| text(&place, content)).transpose()?;
     let has_calls = message.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty());
     let mut worded = json!({ "role": message.role });
     worded["content"] = match content {
@@ -73,22 +116,27 @@ pub(super) fn worded(number: usize, message: Message) -> Result<Value, Error> {
     Ok(worded)
 }
 
-fn text(number: usize, content: Content) -> Result<String, Error> {
-    match content {
-        Content::Text(text) => Ok(text),
-        Content::Parts(parts) => parts.into_iter().map(|part| part_text(number, part)).collect(),
-    }
+fn text(place: &str, content: Content) -> Result<String, Error> {
+    let parts = match content {
+        Content::Text(text) => return Ok(text),
+        Content::Parts(parts) => parts,
+    };
+    let text = |(number, part)| part_text(&format!("{place}.content[{number}]"), part);
+    parts.into_iter().enumerate().map(text).collect()
 }
 
-fn part_text(number: usize, part: Part) -> Result<String, Error> {
+fn part_text(place: &str, part: Part) -> Result<String, Error> {
     match (part.r#type.as_str(), part.text) {
         ("text", Some(text)) => Ok(text),
+        ("text", None) => {
+            let place = format!("{place}.text");
+            Err(Error::invalid(place.clone(), format!("`{place}` is required in a part of type \"text\"")))
+        }
         (kind, _) => {
-            let message = format!(
-                "`messages[{number}].content` may hold parts {{\"type\": \"text\", \"text\": ..}}: \
-                 this model reads text only. Given: a part of type {kind:?}"
-            );
-            Err(Error::invalid("messages", message))
+            let kind: String = kind.chars().take(100).collect();
+            let message =
+                format!("`{place}.type` must be \"text\": this model reads text only. Given: {kind:?}");
+            Err(Error::invalid(format!("{place}.type"), message))
         }
     }
 }

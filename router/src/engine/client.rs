@@ -13,8 +13,8 @@ use tower::service_fn;
 
 use super::{EngineError, EngineFacts, GenerationDefaults};
 use crate::scheduler::{
-    Admission, BlockId, GrammarKind, Outcome, Plan, PromptScores, Sampled, SamplingParams, SlotId,
-    StepTimings, TopToken,
+    Admission, BlockId, GrammarKind, Outcome, Plan, PromptScore, PromptScores, Sampled, SamplingParams,
+    SlotId, StepTimings, TopToken,
 };
 
 #[expect(unused_qualifications, reason = "generated from proto/engine.proto")]
@@ -296,10 +296,11 @@ impl TryFrom<pb::Outcome> for RankOutcome {
         let checksum = reply.sampled_checksum;
         let sampled = sampled_from_pb(&reply)?;
         let timings = reply.timings.unwrap_or_default();
+        let prompt_scores = reply.prompt_logprobs.into_iter().map(prompt_scores_from_pb);
         let outcome = Outcome {
             step: reply.step,
             sampled,
-            prompt_scores: reply.prompt_logprobs.into_iter().map(prompt_scores_from_pb).collect(),
+            prompt_scores: prompt_scores.collect::<Result<_, _>>()?,
             errors: reply.slot_errors.into_iter().map(|error| (SlotId(error.slot), error.message)).collect(),
             timings: StepTimings {
                 upload_us: timings.upload_us,
@@ -330,12 +331,27 @@ fn sampled_from_pb(reply: &pb::Outcome) -> Result<Vec<Sampled>, String> {
     for top in &reply.top_tokens {
         let row = sampled.iter_mut().find(|row| row.slot.0 == top.slot);
         let row = row.ok_or_else(|| format!("top tokens for slot {}, which sampled nothing", top.slot))?;
-        let pairs = top.token_ids.iter().zip(&top.logprobs);
-        row.top = pairs.map(|(id, logprob)| TopToken { id: *id, logprob: *logprob }).collect();
+        row.top = top_tokens(&top.token_ids, &top.logprobs);
     }
     Ok(sampled)
 }
 
-fn prompt_scores_from_pb(part: pb::PromptLogprobs) -> PromptScores {
-    PromptScores { slot: SlotId(part.slot), start: part.start, logprobs: part.logprobs }
+fn prompt_scores_from_pb(part: pb::PromptLogprobs) -> Result<PromptScores, String> {
+    let (len, num_ids) = (part.logprobs.len(), part.top_ids.len());
+    if num_ids != part.top_logprobs.len() || num_ids % len.max(1) != 0 {
+        let lens = (len, num_ids, part.top_logprobs.len());
+        return Err(format!("prompt logprobs, top ids and top logprobs do not fit together: {lens:?}"));
+    }
+    let top = top_tokens(&part.top_ids, &part.top_logprobs);
+    let num_top = num_ids / len.max(1);
+    let score = |(position, &logprob): (usize, &f32)| PromptScore {
+        logprob,
+        top: top[position * num_top..(position + 1) * num_top].to_vec(),
+    };
+    let scores = part.logprobs.iter().enumerate().map(score).collect();
+    Ok(PromptScores { slot: SlotId(part.slot), start: part.start, scores })
+}
+
+fn top_tokens(ids: &[u32], logprobs: &[f32]) -> Vec<TopToken> {
+    ids.iter().zip(logprobs).map(|(&id, &logprob)| TopToken { id, logprob }).collect()
 }

@@ -53,8 +53,9 @@ struct GroupStream {
 }
 
 impl ShardedEngine {
-    /// Connects to all ranks and opens their streams under a new epoch.
+    /// Connects to all ranks and opens their streams under a new epoch, once they have answered a step.
     pub async fn connect(options: ConnectOptions) -> Result<Self, EngineError> {
+        try_step(&options).await?;
         let (connections, descriptions) = describe_all(&options.sockets).await?;
         let facts = agreed_facts(&descriptions)?;
         let epoch = next_epoch(0, &descriptions);
@@ -79,6 +80,18 @@ impl ShardedEngine {
             false => Err(EngineError::Changed(format!("{facts:?}, and before {:?}", self.facts))),
         }
     }
+}
+
+/// Has the group compute nothing, in an epoch of its own. A rank may hang in a step of the router before this one, and
+/// its heart beats on: who is ready answers steps.
+async fn try_step(options: &ConnectOptions) -> Result<(), EngineError> {
+    let (connections, descriptions) = describe_all(&options.sockets).await?;
+    let facts = agreed_facts(&descriptions)?;
+    let epoch = next_epoch(0, &descriptions);
+    let mut stream = GroupStream::open(connections, epoch, options.step_timeout).await?;
+    stream.send(&Plan { step: 1, ..Plan::default() })?;
+    let answers = stream.collect_in_time(options.step_timeout).await?;
+    agreed_outcome(answers, &facts).map(drop)
 }
 
 async fn describe_all(sockets: &[PathBuf]) -> Result<(Vec<Connection>, Vec<Description>), EngineError> {

@@ -18,12 +18,17 @@ const MAX_LEXER_STATES: usize = 50_000;
 /// Entries of a schema that may be open at once; as in the shard's `grammar.py`. An optional property takes four.
 const MAX_ITEMS_IN_ROW: usize = 4_000;
 const MAX_REASON_CHARS: usize = 300;
-/// Reasons of llguidance that do not name the keyword of the schema that is to blame.
-const UNNAMED: [(&str, &str); 4] = [
-    ("is not present in a registry", "$ref` or `$schema"),
-    ("regex parse error", "pattern"),
-    ("regex for float range", "minimum`, `exclusiveMinimum`, `maximum` or `exclusiveMaximum"),
-    ("patternProperty regexes", "patternProperties"),
+/// Reasons of llguidance that do not name the keyword of the schema that is to blame, and which it may be. Lengths become
+/// expressions, too, of a form of their own.
+const UNNAMED: [(&str, &[&str]); 8] = [
+    ("is not present in a registry", &["$ref", "$schema"]),
+    ("Regex is empty", &["pattern", "format", "minLength", "maxLength"]),
+    ("if regex is empty", &["pattern", "format", "minLength", "maxLength"]),
+    ("(?s:.{", &["minLength", "maxLength"]),
+    ("length constraints", &["minLength", "maxLength"]),
+    ("regex parse error", &["pattern", "patternProperties"]),
+    ("regex for float range", &["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"]),
+    ("patternProperty regexes", &["patternProperties"]),
 ];
 /// What it advises, and clients cannot do.
 const ADVICE: &str = ". Enable 'coerce_one_of'";
@@ -52,7 +57,7 @@ impl Compiler {
 
     /// Builds it and asks for the first mask.
     pub fn check(&self, grammar: &Grammar) -> Result<(), String> {
-        let explain = |error: &dyn Display| in_short(&with_keyword(grammar.kind, &error.to_string()));
+        let explain = |error: &dyn Display| in_short(&with_keyword(grammar, &error.to_string()));
         let mask = self.matcher(grammar)?.compute_mask().map_err(|error| explain(&error))?;
         match mask.is_zero() {
             true => Err("it allows no output".to_owned()),
@@ -106,13 +111,22 @@ fn trie(vocabulary: &Vocabulary, vocab_size: u32, eos_token_ids: &[u32]) -> TokT
     }
 }
 
-fn with_keyword(kind: GrammarKind, reason: &str) -> String {
+fn with_keyword(grammar: &Grammar, reason: &str) -> String {
     let reason = reason.split_once(ADVICE).map_or(reason, |(reason, _)| reason);
-    let unnamed = UNNAMED.iter().find(|(known, _)| kind == GrammarKind::JsonSchema && reason.contains(known));
+    let is_schema = grammar.kind == GrammarKind::JsonSchema;
+    let unnamed = UNNAMED.iter().find(|(known, _)| is_schema && reason.contains(known));
     match unnamed {
-        Some((_, keyword)) => format!("`{keyword}`: {reason}"),
+        Some((_, keywords)) => format!("{}: {reason}", used_in(&grammar.text, keywords)),
         None => reason.to_owned(),
     }
+}
+
+/// Those of the keywords that a schema uses; all of them if it is not to be told.
+fn used_in(schema: &str, keywords: &[&str]) -> String {
+    let is_used = |keyword: &&str| schema.contains(&format!("\"{keyword}\":"));
+    let is_told = keywords.iter().any(is_used);
+    let used = keywords.iter().filter(|keyword| is_used(keyword) || !is_told);
+    used.map(|keyword| format!("`{keyword}`")).collect::<Vec<_>>().join(" or ")
 }
 
 /// On one line and no longer than a message should be.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use cache::{Cache, Checked};
 use compiler::Compiler;
-pub use parse::{from_native, from_response_format, from_text};
+pub use parse::{from_native, from_response_format, from_text, from_text_format};
 
 use crate::detokenizer::Vocabulary;
 use crate::error::Error;
@@ -79,7 +79,7 @@ impl Grammars {
                 tokio::spawn(self.clone().compile(grammar.clone())).await.map_err(|_| Error::Internal)??
             }
         };
-        checked.map_err(|reason| Error::Grammar { param, reason })
+        checked.map_err(|reason| Error::Grammar { param: param.into(), reason })
     }
 
     async fn compile(self, grammar: Grammar) -> Result<Checked, Error> {

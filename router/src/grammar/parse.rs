@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::lark;
 use crate::error::Error;
+use crate::json_depth::{MAX_DEPTH, depth};
 use crate::scheduler::{Grammar, GrammarKind};
 
 /// Of regular expressions and Lark.
@@ -14,27 +15,36 @@ const TYPES: &str = "text, json_object, json_schema, json, regex, grammar";
 
 /// TGI's `grammar`.
 pub fn from_native(value: &Value) -> Result<Option<Grammar>, Error> {
-    Reader { param: "grammar" }.read(value)
+    GRAMMAR.read(value)
 }
 
 /// OpenAI's `response_format`; TGI's forms are understood, too. `None` is plain text.
 pub fn from_response_format(value: &Value) -> Result<Option<Grammar>, Error> {
-    Reader { param: "response_format" }.read(value)
+    Reader { param: "response_format", schema_in: Some("json_schema") }.read(value)
+}
+
+/// OpenAI's `text.format` of responses, where a schema and its name stand beside the type.
+pub fn from_text_format(value: &Value) -> Result<Option<Grammar>, Error> {
+    Reader { param: "text.format", schema_in: None }.read(value)
 }
 
 /// A grammar whose language the client has named otherwise: the message of the gRPC API.
 pub fn from_text(kind: GrammarKind, text: String) -> Result<Grammar, Error> {
-    let (reader, value) = (Reader { param: "grammar" }, Value::String(text));
+    let value = Value::String(text);
     match kind {
-        GrammarKind::JsonSchema => reader.schema("json_schema", &value),
-        GrammarKind::Regex => reader.text("regex", kind, &value),
-        GrammarKind::Lark => reader.text("lark", kind, &value),
+        GrammarKind::JsonSchema => GRAMMAR.schema("json_schema", &value),
+        GrammarKind::Regex => GRAMMAR.text("regex", kind, &value),
+        GrammarKind::Lark => GRAMMAR.text("lark", kind, &value),
     }
 }
 
 struct Reader {
     param: &'static str,
+    /// The field that holds schema and name of a `json_schema`, unless they stand beside its type.
+    schema_in: Option<&'static str>,
 }
+
+const GRAMMAR: Reader = Reader { param: "grammar", schema_in: Some("value") };
 
 impl Reader {
     fn read(&self, given: &Value) -> Result<Option<Grammar>, Error> {
@@ -58,19 +68,31 @@ impl Reader {
 
     /// `{"json_schema": {"name", "schema", "strict"}}`, or TGI's `{"value": {"name", "schema"}}`.
     fn json_schema(&self, given: &Value) -> Result<Grammar, Error> {
-        let (place, named) = match &given["json_schema"] {
-            Value::Null => ("value", &given["value"]),
-            named => ("json_schema", named),
-        };
-        match (named, &named["schema"]) {
-            (Value::Object(_), Value::Null) => Ok(any_object()),
-            (Value::Object(_), schema) => self.schema(&format!("{place}.schema"), schema),
+        let Some(usual) = self.schema_in else { return self.schema_or_any("schema", &given["schema"]) };
+        let fields = [usual, "json_schema", "value"];
+        let place = fields.into_iter().find(|field| !given[*field].is_null()).unwrap_or(usual);
+        match &given[place] {
+            Value::Object(_) => self.schema_or_any(&format!("{place}.schema"), &given[place]["schema"]),
             _ => self.refuse(format!("`{}.{place}` must be an object with a `schema`", self.param)),
+        }
+    }
+
+    /// Without a schema, any object will do.
+    fn schema_or_any(&self, place: &str, schema: &Value) -> Result<Grammar, Error> {
+        match schema {
+            Value::Null => Ok(any_object()),
+            schema => self.schema(place, schema),
         }
     }
 
     /// A schema, or the text of one.
     fn schema(&self, place: &str, schema: &Value) -> Result<Grammar, Error> {
+        let depth = schema.as_str().map_or(0, |text| depth(text.as_bytes()));
+        if depth > MAX_DEPTH {
+            let place = format!("`{}.{place}`", self.param);
+            return self
+                .refuse(format!("{place} may be nested at most {MAX_DEPTH} levels deep. Given: {depth}"));
+        }
         let parsed = match schema {
             Value::String(text) => serde_json::from_str(text).ok(),
             other => Some(other.clone()),
@@ -191,5 +213,37 @@ mod tests {
             assert_eq!(error.param(), Some("grammar"));
             assert!(error.to_string().contains(place), "{error}");
         }
+    }
+
+    #[test]
+    fn what_is_missing_is_named_by_the_field_that_each_family_has() {
+        let named = json!({"type": "json_schema"});
+        for (error, message) in [
+            (from_native(&named).unwrap_err(), "`grammar.value` must be an object"),
+            (from_response_format(&named).unwrap_err(), "`response_format.json_schema` must be an object"),
+            (
+                from_response_format(&json!({"type": "json_schema", "value": 1})).unwrap_err(),
+                "`response_format.value` must be an object",
+            ),
+            (
+                from_text_format(&json!({"type": "json_schema", "schema": 1})).unwrap_err(),
+                "`text.format.schema` must be a JSON schema",
+            ),
+        ] {
+            assert!(error.to_string().contains(message), "{error}");
+        }
+        let flat = json!({"type": "json_schema", "name": "n", "schema": {"type": "integer"}});
+        let nested = json!({"type": "json_schema", "json_schema": {"schema": {"type": "integer"}}});
+        assert_eq!(from_text_format(&flat), from_response_format(&nested));
+    }
+
+    #[test]
+    fn the_text_of_a_schema_is_no_deeper_than_a_body() {
+        let deep = r#"{"items":"#.repeat(200) + "{}" + &"}".repeat(200);
+        let error = from_native(&json!({"type": "json", "value": deep})).unwrap_err().to_string();
+        assert!(
+            error.contains("`grammar.value` may be nested at most 127 levels deep. Given: 201"),
+            "{error}"
+        );
     }
 }

@@ -17,7 +17,7 @@ fn grammars_of(tokenizer: tokenizers::Tokenizer) -> Grammars {
 async fn check(kind: GrammarKind, text: &str) -> Result<(), String> {
     let grammar = Grammar { kind, text: text.to_owned() };
     match grammars_of(byte_level()).check(&grammar, "grammar").await {
-        Err(Error::Grammar { param: "grammar", reason }) => Err(reason),
+        Err(Error::Grammar { param, reason }) if param == "grammar" => Err(reason),
         other => {
             other.unwrap();
             Ok(())
@@ -51,6 +51,22 @@ async fn a_keyword_that_is_not_supported_is_named() {
     assert!(refused(json!({"type": "string", "format": "postcode"})).await.contains("postcode"));
     assert!(refused(json!({"$ref": "https://example.com/s"})).await.contains("example.com"));
     assert!(refused(json!({"type": "string", "minLength": 3, "maxLength": 2})).await.contains("minLength"));
+}
+
+#[tokio::test]
+async fn the_keyword_that_is_to_blame_is_one_that_the_schema_has() {
+    let string = |keyword: &str, value: Value| json!({"type": "string", keyword: value});
+    for (schema, keyword) in [
+        (string("pattern", json!("(")), "`pattern`: "),
+        (json!({"type": "object", "patternProperties": {"(": {}}}), "`patternProperties`: "),
+        (string("maxLength", json!(99_999_999_999_u64)), "`maxLength`: "),
+        (string("minLength", json!(99_999_999_999_u64)), "`minLength`: "),
+        (json!({"type": "string", "pattern": "^a{3}$", "maxLength": 2}), "`pattern` or `maxLength`: "),
+        (json!({"$ref": "https://example.com/s"}), "`$ref`: "),
+    ] {
+        let reason = check_schema(schema.clone()).await.unwrap_err();
+        assert!(reason.starts_with(keyword), "{schema}: {reason}");
+    }
 }
 
 #[tokio::test]
@@ -231,7 +247,7 @@ async fn what_takes_too_long_is_refused_as_such_and_at_once_the_second_time() {
     let grammars = Grammars { limit, ..grammars_of(byte_level()) };
     let refused = grammars.check(&slow(0), "response_format").await.unwrap_err();
     let reason = "it takes longer than 1ms to compile".to_owned();
-    assert_eq!(refused, Error::Grammar { param: "response_format", reason });
+    assert_eq!(refused, Error::Grammar { param: "response_format".into(), reason });
     // The limit is not waited for again.
     let patient = Grammars { limit: Duration::from_secs(60), ..grammars };
     assert_eq!(patient.check(&slow(0), "response_format").await, Err(refused));

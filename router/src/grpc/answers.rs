@@ -8,6 +8,7 @@ use crate::answer_stream::Encoder;
 use crate::app::AppState;
 use crate::error::Error;
 use crate::routes::stats::snapshot;
+use crate::scheduler::PromptScore;
 use crate::text_stream::{End, Finish, TextEvent, TextToken};
 
 /// Words the events of one generation.
@@ -41,8 +42,8 @@ fn message(sequence: usize, event: Event) -> Result<pb::GenerateResponse, Status
 }
 
 /// The first token of a prompt has none, and is left out.
-fn prompt_logprobs(logprobs: &[Option<f32>]) -> Event {
-    let logprobs = logprobs.iter().copied().flatten().collect();
+fn prompt_logprobs(scores: &[Option<PromptScore>]) -> Event {
+    let logprobs = scores.iter().flatten().map(|score| score.logprob).collect();
     Event::PromptLogprobs(pb::PromptLogprobs { logprobs })
 }
 

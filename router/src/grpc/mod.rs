@@ -11,15 +11,17 @@ mod status;
 
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
 use tonic::{Request, Status};
 use tonic_reflection::server::Builder as Reflection;
+use tower::layer::util::{Identity, Stack};
+use tower::util::MapResponseLayer;
 
 use crate::app::AppState;
 use crate::config::ConnectionLimits;
+pub use connections::Entrance;
 use connections::connections;
 use pb::inference_server::InferenceServer;
 use running::Running;
@@ -45,13 +47,13 @@ const FLUSH: Duration = Duration::from_secs(1);
 pub async fn serve(
     app: AppState,
     limits: ConnectionLimits,
-    listener: TcpListener,
+    entrance: Entrance,
 ) -> Result<(), tonic::transport::Error> {
     let (running, shutdown) = (Running::default(), app.shutdown.clone());
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(health::report(app.clone(), reporter));
     let server = services(app, &limits, running.clone()).add_service(health);
-    let serving = server.serve_with_incoming_shutdown(connections(listener, &limits), shutdown.draining());
+    let serving = server.serve_with_incoming_shutdown(connections(entrance, &limits), shutdown.draining());
     // A watch of health never ends by itself: what is waited for are generations.
     let ended = async {
         shutdown.draining().await;
@@ -66,8 +68,12 @@ pub async fn serve(
     }
 }
 
+type Answer = axum::http::Response<tonic::body::Body>;
+/// Everything behind the layer that gives every refusal its kind.
+type Services = Router<Stack<MapResponseLayer<fn(Answer) -> Answer>, Identity>>;
+
 /// Everything that asks for a key.
-fn services(app: AppState, limits: &ConnectionLimits, running: Running) -> Router {
+fn services(app: AppState, limits: &ConnectionLimits, running: Running) -> Services {
     let keys = app.api_keys.clone();
     let ask = move |request: Request<()>| {
         keys.admit(request.metadata().as_ref())?;
@@ -84,6 +90,7 @@ fn services(app: AppState, limits: &ConnectionLimits, running: Running) -> Route
         .http2_max_header_list_size(u32::try_from(limits.max_header_bytes).ok())
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .layer(MapResponseLayer::new(status::with_kind as fn(Answer) -> Answer))
         .add_service(InterceptedService::new(inference, ask.clone()))
         .add_service(InterceptedService::new(v1, ask.clone()))
         .add_service(InterceptedService::new(v1alpha, ask))

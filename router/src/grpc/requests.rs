@@ -54,17 +54,19 @@ pub fn parameters(request: pb::GenerateRequest, caller: Caller) -> Result<Parame
         prompt_logprobs: request.prompt_logprobs,
         logit_bias: sampling.logit_bias.into_iter().map(|(id, bias)| (id.into(), bias)).collect(),
         adapter_id: request.model,
-        grammar: request.grammar.and_then(|grammar| grammar.kind).map(constraint).transpose()?,
+        grammar: request.grammar.map(constraint).transpose()?,
         hints: hints(request.scheduling.unwrap_or_default(), caller),
         ..Parameters::default()
     })
 }
 
-fn constraint(kind: pb::grammar::Kind) -> Result<Grammar, Error> {
-    match kind {
-        pb::grammar::Kind::JsonSchema(text) => grammar::from_text(GrammarKind::JsonSchema, text),
-        pb::grammar::Kind::Regex(text) => grammar::from_text(GrammarKind::Regex, text),
-        pb::grammar::Kind::Lark(text) => grammar::from_text(GrammarKind::Lark, text),
+fn constraint(given: pb::Grammar) -> Result<Grammar, Error> {
+    use pb::grammar::Kind;
+    match given.kind {
+        Some(Kind::JsonSchema(text)) => grammar::from_text(GrammarKind::JsonSchema, text),
+        Some(Kind::Regex(text)) => grammar::from_text(GrammarKind::Regex, text),
+        Some(Kind::Lark(text)) => grammar::from_text(GrammarKind::Lark, text),
+        None => Err(Error::invalid("grammar", "`grammar` needs one of `json_schema`, `regex` and `lark`")),
     }
 }
 

@@ -2,21 +2,23 @@
 
 use std::pin::Pin;
 
-use futures::stream::{self, Stream, StreamExt};
-use tonic::{Request, Response, Status};
+use futures::stream::{self, Stream, StreamExt, TryStreamExt};
+use tonic::{Code, Request, Response, Status};
+use tracing::{Instrument, field};
 
 use super::answers::{GenerateEncoder, loads, model_info};
 use super::pb::inference_server::Inference;
 use super::running::{Running, RunningRequest};
 use super::{pb, requests};
 use crate::answer_stream::lines;
-use crate::app::AppState;
+use crate::app::{AppState, tell_trace_id};
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::inference::Prepared;
 use crate::metrics::RequestGuard;
 use crate::rate_limit::Counted;
 use crate::scheduler::Refused;
+use crate::telemetry::{Call, RequestTrace, in_scope};
 use crate::text_stream::TextStream;
 
 /// The messages of one generation.
@@ -39,15 +41,22 @@ impl Inference for Service {
         request: Request<pb::GenerateRequest>,
     ) -> Result<Response<Self::GenerateStream>, Status> {
         let caller = self.caller(&request);
-        let request = request.into_inner();
+        let (metadata, _, request) = request.into_parts();
+        let headers = metadata.into_headers();
         let id = match requests::checked_id(&request.request_id)? {
             Some(id) => id.to_owned(),
             None => format!("{:032x}", rand::random::<u128>()),
         };
         let Some(running) = self.running.start(&caller, &id) else {
-            return Err(Status::already_exists(format!("`request_id` is under way. Given: {id:?}")));
+            return Err(Error::IdInUse(id).into());
         };
-        Ok(Response::new(self.messages(request, caller, id, running).await?))
+        let call = Call { method: "Generate", headers: &headers, id: &id };
+        let trace = self.app.telemetry.begin_call(&call);
+        let span = tracing::info_span!("request", id, method = call.method, trace_id = field::Empty);
+        tell_trace_id(&span, trace.as_ref(), &headers);
+        let starting = self.messages(request, caller, id.clone(), running).instrument(span);
+        let started = in_scope(trace.as_ref(), starting).await.map_err(Status::from);
+        Ok(Response::new(until_traced_end(started, trace)?))
     }
 
     async fn abort(&self, request: Request<pb::AbortRequest>) -> Result<Response<pb::AbortResponse>, Status> {
@@ -104,6 +113,35 @@ impl Service {
         let prompt = requests::prompt(request.prompt.take())?;
         let parameters = requests::parameters(request, caller)?;
         self.app.begin(prompt, parameters, guard.started()).await
+    }
+}
+
+/// The messages, or why there are none; their trace ends with them.
+fn until_traced_end(
+    started: Result<Messages, Status>,
+    trace: Option<RequestTrace>,
+) -> Result<Messages, Status> {
+    let Some(trace) = trace else { return started };
+    let mut ending = CallEnd { trace, code: Code::Ok };
+    let messages = started.inspect_err(|status| ending.note(status))?;
+    Ok(Box::pin(messages.inspect_err(move |status| ending.note(status))))
+}
+
+/// Dropped, it ends the trace of a call.
+struct CallEnd {
+    trace: RequestTrace,
+    code: Code,
+}
+
+impl CallEnd {
+    fn note(&mut self, status: &Status) {
+        self.code = status.code();
+    }
+}
+
+impl Drop for CallEnd {
+    fn drop(&mut self) {
+        self.trace.end_call(self.code);
     }
 }
 

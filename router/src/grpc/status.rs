@@ -1,6 +1,8 @@
-//! Errors as gRPC knows them: a code, the message that HTTP clients get, and the kind of the error as a trailer.
+//! Errors as gRPC knows them: a code, the message that HTTP clients get, and as trailers the kind of the error and when
+//! to try again.
 
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, Response, StatusCode};
+use tonic::body::Body;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
@@ -9,13 +11,30 @@ use crate::scheduler::Failure;
 
 /// The trailer that holds [`Error::kind`].
 const ERROR_TYPE: &str = "error-type";
+/// The trailer that says after how many seconds to try again.
+const RETRY_AFTER: &str = "retry-after";
+/// As of HTTP's clients whose body is too large.
+const TOO_LARGE: &str = "payload_too_large";
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let mut metadata = MetadataMap::new();
         metadata.insert(ERROR_TYPE, MetadataValue::from_static(error.kind()));
-        Self::with_metadata(code(&error), error.to_string(), metadata)
+        let code = code(&error);
+        if matches!(code, Code::ResourceExhausted | Code::Unavailable) {
+            metadata.insert(RETRY_AFTER, error.retry_after_s().unwrap_or(1).into());
+        }
+        Self::with_metadata(code, error.to_string(), metadata)
     }
+}
+
+/// tonic refuses messages beyond the limit by itself, before anything of ours sees them: its answer gets its kind here.
+pub fn with_kind(mut answer: Response<Body>) -> Response<Body> {
+    let status = Status::from_header_map(answer.headers());
+    if status.is_some_and(|status| status.code() == Code::OutOfRange) {
+        answer.headers_mut().entry(ERROR_TYPE).or_insert(HeaderValue::from_static(TOO_LARGE));
+    }
+    answer
 }
 
 fn code(error: &Error) -> Code {
@@ -33,6 +52,7 @@ fn code_of_status(status: StatusCode) -> Code {
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Code::InvalidArgument,
         StatusCode::UNAUTHORIZED => Code::Unauthenticated,
         StatusCode::NOT_FOUND => Code::NotFound,
+        StatusCode::CONFLICT => Code::AlreadyExists,
         StatusCode::TOO_MANY_REQUESTS => Code::ResourceExhausted,
         StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
         _ => Code::Internal,
@@ -42,6 +62,7 @@ fn code_of_status(status: StatusCode) -> Code {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rate_limit::Counted;
     use crate::scheduler::Refused;
 
     #[test]
@@ -50,6 +71,7 @@ mod tests {
             (Error::invalid("n", "`n` must be > 0"), Code::InvalidArgument),
             (Error::NotSupported("adapter_id"), Code::Unimplemented),
             (Error::Unauthorized { has_key: false }, Code::Unauthenticated),
+            (Error::IdInUse("1".into()), Code::AlreadyExists),
             (Error::UnknownModel { name: "a".into(), served: "b".into() }, Code::NotFound),
             (Error::Refused(Refused::Overloaded { current: 3, limit: 3 }), Code::ResourceExhausted),
             (Error::Refused(Refused::ShuttingDown), Code::Unavailable),
@@ -67,5 +89,19 @@ mod tests {
         let status = Status::from(Error::invalid("n", "`n` must be > 0. Given: 0"));
         assert_eq!(status.message(), "Input validation error: `n` must be > 0. Given: 0");
         assert_eq!(status.metadata().get(ERROR_TYPE).unwrap(), "validation");
+        assert!(status.metadata().get(RETRY_AFTER).is_none());
+    }
+
+    #[test]
+    fn what_may_work_later_says_when() {
+        let limited = Error::RateLimited { counted: Counted::Requests, limit: 60, retry_after_s: 17 };
+        for (error, seconds) in [
+            (limited, "17"),
+            (Error::Refused(Refused::Overloaded { current: 3, limit: 3 }), "1"),
+            (Error::Refused(Refused::ShuttingDown), "1"),
+            (Error::Failed(Failure::EngineLost("gone".into())), "1"),
+        ] {
+            assert_eq!(Status::from(error).metadata().get(RETRY_AFTER).unwrap(), seconds);
+        }
     }
 }

@@ -48,6 +48,7 @@ pub(super) struct Registered {
     pub cache_hit_tokens: Counter,
     pub step_count: Counter,
     pub batch: BatchMetrics,
+    pub spans: SpanCounters,
     pub upload_duration: Histogram,
     pub forward_duration: Histogram,
     pub sample_duration: Histogram,
@@ -60,6 +61,7 @@ impl Registered {
         let names = Names(recorder);
         Self {
             batch: BatchMetrics::register(&names),
+            spans: SpanCounters::new(&names),
             started: Instant::now(),
             newest: Mutex::default(),
             prometheus: recorder.handle(),
@@ -113,6 +115,31 @@ impl Registered {
             forward_duration: names.histogram("tgi_step_forward_duration", "The model in a step, seconds"),
             sample_duration: names.histogram("tgi_step_sample_duration", "Choosing tokens, seconds"),
             download_duration: names.histogram("tgi_step_download_duration", "Reading tokens, seconds"),
+        }
+    }
+}
+
+/// What becomes of the spans of traces.
+#[derive(Clone)]
+pub struct SpanCounters {
+    /// The collector took them.
+    pub exported: Counter,
+    /// They did not fit into the queue.
+    pub queue_full: Counter,
+    /// The collector did not take them.
+    pub failed: Counter,
+}
+
+impl SpanCounters {
+    fn new(names: &Names<'_>) -> Self {
+        let dropped = |reason| {
+            let help = "Spans of traces that were not sent, by reason";
+            names.labelled_counter("tgi_trace_spans_dropped", help, ("reason", reason))
+        };
+        Self {
+            exported: names.counter("tgi_trace_spans_exported", "Spans of traces that the collector took"),
+            queue_full: dropped("queue_full"),
+            failed: dropped("export_failed"),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::Metrics;
 use crate::error::Error;
+use crate::telemetry::RequestTrace;
 
 /// Values of the label `err`, in the order of [`failure_index`].
 pub(super) const FAILURES: [&str; 7] =
@@ -14,6 +15,7 @@ const DROPPED: usize = 5;
 /// client has left.
 pub struct RequestGuard {
     metrics: Metrics,
+    trace: Option<RequestTrace>,
     started: Instant,
     ended: bool,
 }
@@ -21,7 +23,7 @@ pub struct RequestGuard {
 impl RequestGuard {
     /// It has arrived.
     pub(super) fn new(metrics: Metrics) -> Self {
-        Self { metrics, started: Instant::now(), ended: false }
+        Self { metrics, trace: RequestTrace::current(), started: Instant::now(), ended: false }
     }
 
     /// When the request arrived.
@@ -40,7 +42,7 @@ impl RequestGuard {
 
     /// It was not.
     pub fn fail(&mut self, error: &Error) {
-        self.end_as(failure_index(error));
+        self.end_as(failure_index(error), error.kind(), error.status().is_server_error());
     }
 
     /// It ended, one way or the other.
@@ -51,8 +53,11 @@ impl RequestGuard {
         }
     }
 
-    fn end_as(&mut self, failure: usize) {
+    fn end_as(&mut self, failure: usize, kind: &'static str, is_ours: bool) {
         if !std::mem::replace(&mut self.ended, true) {
+            if let Some(trace) = &self.trace {
+                trace.fail(kind, is_ours);
+            }
             self.metrics.0.request_failures[failure].increment(1);
             self.metrics.update(|newest| newest.failures[failure] += 1);
         }
@@ -61,7 +66,7 @@ impl RequestGuard {
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.end_as(DROPPED);
+        self.end_as(DROPPED, FAILURES[DROPPED], false);
     }
 }
 

@@ -9,40 +9,31 @@ use crate::caller::Caller;
 use crate::error::Error;
 use crate::grammar;
 use crate::inference::Prompt;
-use crate::validation::{Dialect, Parameters, SchedulingHints};
+use crate::shared_fields::with_shared_fields;
+use crate::validation::{Dialect, Parameters};
 
-/// The body of `/v1/completions`.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
-pub struct CompletionRequest {
-    pub model: Option<String>,
-    pub prompt: Prompts,
-    pub best_of: Option<u64>,
-    pub echo: Option<bool>,
-    pub frequency_penalty: Option<f64>,
-    pub logit_bias: Option<LogitBias>,
-    pub logprobs: Option<u64>,
-    pub max_tokens: Option<u64>,
-    pub n: Option<u64>,
-    pub presence_penalty: Option<f64>,
-    pub stop: Option<Stop>,
-    pub stream: Option<bool>,
-    pub stream_options: Option<StreamOptions>,
-    #[schema(value_type = Option<i64>)]
-    pub seed: Option<Seed>,
-    pub suffix: Option<String>,
-    pub temperature: Option<f64>,
-    pub top_p: Option<f64>,
-    pub response_format: Option<Value>,
-    pub top_k: Option<i64>,
-    pub min_p: Option<f64>,
-    pub repetition_penalty: Option<f64>,
-    pub ignore_eos: Option<bool>,
-    pub min_tokens: Option<u64>,
-    pub priority: Option<i64>,
-    pub cache_salt: Option<String>,
-    pub cache_ttl_ms: Option<u64>,
-    pub queue_timeout_ms: Option<u64>,
+with_shared_fields! {
+    /// The body of `/v1/completions`.
+    #[derive(Debug, Clone, Deserialize, ToSchema)]
+    #[expect(missing_docs, reason = "the names are the documentation of the API")]
+    pub struct CompletionRequest {
+        pub model: Option<String>,
+        pub prompt: Prompts,
+        pub best_of: Option<u64>,
+        pub echo: Option<bool>,
+        pub logit_bias: Option<LogitBias>,
+        pub logprobs: Option<u64>,
+        pub max_tokens: Option<u64>,
+        pub n: Option<u64>,
+        pub stop: Option<Stop>,
+        pub stream: Option<bool>,
+        pub stream_options: Option<StreamOptions>,
+        #[schema(value_type = Option<i64>)]
+        pub seed: Option<Seed>,
+        pub suffix: Option<String>,
+        pub response_format: Option<Value>,
+        pub min_tokens: Option<u64>,
+    }
 }
 
 /// One prompt or several, as text or as tokens.
@@ -66,34 +57,19 @@ impl CompletionRequest {
             return Err(Error::NotSupported("suffix"));
         }
         Ok(Parameters {
-            dialect: Dialect::Completions,
+            dialect: Dialect::Completions { best_of: if self.best_of.is_some() { "best_of" } else { "n" } },
             is_stream: self.stream.unwrap_or(false),
             best_of: Some(self.sequences_per_prompt()?),
-            temperature: self.temperature,
-            repetition_penalty: self.repetition_penalty,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
             // Zero tokens with `echo` score a prompt: one is generated and not shown.
             max_new_tokens: self.max_tokens.map(|max| if self.only_scores() { 1 } else { max }),
             min_new_tokens: self.min_tokens,
-            ignore_eos: self.ignore_eos.unwrap_or(false),
             stop: self.stop.clone().map(Stop::into_strings).unwrap_or_default(),
             seed: self.seed.map(|Seed(seed)| seed),
             top_n_tokens: self.logprobs,
             prompt_logprobs: self.echoes() && self.logprobs.is_some(),
             logit_bias: self.logit_bias.clone().map_or(Ok(Vec::new()), LogitBias::into_pairs)?,
             grammar: self.response_format.as_ref().map_or(Ok(None), grammar::from_response_format)?,
-            hints: SchedulingHints {
-                caller,
-                priority: self.priority,
-                cache_salt: self.cache_salt.clone(),
-                cache_ttl_ms: self.cache_ttl_ms,
-                queue_timeout_ms: self.queue_timeout_ms,
-            },
-            ..Parameters::default()
+            ..self.shared_parameters(caller)
         })
     }
 

@@ -9,7 +9,7 @@ use crate::validation::{Dialect, Parameters};
 
 fn chat(mut fields: Value) -> Result<(Prompt, Parameters), Error> {
     fields["messages"] = json!([{"role": "user", "content": "hi"}]);
-    serde_json::from_value::<ChatRequest>(fields).unwrap().into_parts(Caller::default())
+    serde_json::from_value::<ChatRequest>(fields).unwrap().into_parts(Caller::default(), Dialect::CHAT)
 }
 
 fn completion(mut fields: Value) -> Result<Parameters, Error> {
@@ -27,7 +27,7 @@ fn every_field_may_be_null() {
     let nulls: Map<String, Value> =
         fields.split_whitespace().map(|name| (name.to_owned(), Value::Null)).collect();
     let (_, parameters) = chat(nulls.clone().into()).unwrap();
-    assert_eq!(parameters, Parameters { dialect: Dialect::Chat, ..Parameters::default() });
+    assert_eq!(parameters, Parameters { dialect: Dialect::CHAT, ..Parameters::default() });
     assert!(completion(nulls.into()).is_ok());
 }
 
@@ -48,10 +48,7 @@ fn logit_bias_is_a_map_from_ids() {
     assert_eq!(chat(json!({"logit_bias": {"7": -5}})).unwrap().1.logit_bias, [(7, -5.0)]);
     assert_eq!(chat(json!({"logit_bias": [0.5]})).unwrap().1.logit_bias, []);
     for bad in [json!({"x": 1}), json!({"-1": 1}), json!({"1": "a"})] {
-        assert_eq!(
-            chat(json!({"logit_bias": bad})).err().and_then(|error| error.param()),
-            Some("logit_bias")
-        );
+        assert_eq!(chat(json!({"logit_bias": bad})).err().unwrap().param(), Some("logit_bias"));
     }
 }
 
@@ -110,4 +107,17 @@ fn what_changes_nothing_is_ignored() {
 fn the_reasoning_effort_reaches_the_template() {
     let Ok((Prompt::Chat(conversation), _)) = chat(json!({"reasoning_effort": "low"})) else { panic!() };
     assert_eq!(conversation.template_kwargs["reasoning_effort"], "low");
+}
+
+#[test]
+fn of_two_names_the_one_that_was_sent_is_kept() {
+    let dialect = |fields: Value| chat(fields).unwrap().1.dialect;
+    assert_eq!(dialect(json!({"max_tokens": 5})), Dialect::CHAT);
+    for fields in [json!({"max_completion_tokens": 5}), json!({"max_completion_tokens": 5, "max_tokens": 6})]
+    {
+        assert_eq!(dialect(fields), Dialect::Chat { max_tokens: "max_completion_tokens" });
+    }
+    let best_of = |fields: Value| completion(fields).unwrap().dialect.name("best_of");
+    assert_eq!(best_of(json!({"n": 2})), "n");
+    assert_eq!(best_of(json!({"n": 1, "best_of": 2})), "best_of");
 }

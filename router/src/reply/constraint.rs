@@ -1,14 +1,20 @@
 //! The grammar of a reply that is held to something: reasoning first, if the model thinks, then calls of tools in the
 //! model's own format, or what `response_format` asks for. Written in Lark, in which llguidance embeds JSON schemas.
 
+mod shape;
+
+use std::borrow::Cow;
+
 use serde_json::Value;
 
+use self::shape::Shape;
 use super::format::{ReplyFormat, ReplyStyle, Thinking, ToolFormat};
-use super::{deepseek, harmony, hermes, mistral, reasoning};
+use super::{harmony, reasoning};
 use crate::error::Error;
 use crate::grammar;
 use crate::scheduler::{Grammar, GrammarKind};
 use crate::tools::{Function, Tools};
+use crate::validation::Dialect;
 
 /// A grammar, and whose fault it is if it does not work.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,110 +23,23 @@ pub struct Constraint {
     pub grammar: Grammar,
     /// What the client called it.
     pub param: &'static str,
+    /// What the client gave for it, each by itself; one of these is to blame, if it does not work alone.
+    pub parts: Vec<Part>,
     /// If it does not work, the reply is not held to anything.
     pub is_optional: bool,
 }
 
-/// What is written around calls.
-struct Shape {
-    open: &'static str,
-    before_name: &'static str,
-    after_name: &'static str,
-    after_arguments: &'static str,
-    separator: &'static str,
-    close: &'static str,
+/// A grammar that a client gave, as a part of another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Where it is in the request.
+    pub place: Cow<'static, str>,
+    /// By itself.
+    pub grammar: Grammar,
 }
 
-const HERMES: Shape = Shape {
-    open: "",
-    before_name: "<tool_call>\n{\"name\": \"",
-    after_name: "\", \"arguments\": ",
-    after_arguments: "}\n</tool_call>",
-    separator: "\n",
-    close: "",
-};
-const MISTRAL: Shape = Shape {
-    open: "[TOOL_CALLS][",
-    before_name: "{\"name\": \"",
-    after_name: "\", \"arguments\": ",
-    after_arguments: "}",
-    separator: ", ",
-    close: "]",
-};
-const MISTRAL_NAMED: Shape = Shape {
-    open: "",
-    before_name: "[TOOL_CALLS]",
-    after_name: "[ARGS]",
-    after_arguments: "",
-    separator: "",
-    close: "",
-};
-const DEEPSEEK: Shape = Shape {
-    open: "<｜tool▁calls▁begin｜>",
-    before_name: "<｜tool▁call▁begin｜>",
-    after_name: "<｜tool▁sep｜>",
-    after_arguments: "<｜tool▁call▁end｜>",
-    separator: "",
-    close: "<｜tool▁calls▁end｜>",
-};
-const DEEPSEEK_FENCED: Shape = Shape {
-    before_name: "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-    after_name: "\n```json\n",
-    after_arguments: "\n```<｜tool▁call▁end｜>",
-    separator: "\n",
-    ..DEEPSEEK
-};
-/// A reply has one call, and its end is the end of the reply.
-const HARMONY: Shape = Shape {
-    open: "",
-    before_name: "<|channel|>commentary to=functions.",
-    after_name: " <|constrain|>json<|message|>",
-    after_arguments: "",
-    separator: "",
-    close: "",
-};
+/// Before an answer that is text.
 const HARMONY_ANSWER: &str = "<|channel|>final<|message|>";
-const JSON: Shape = Shape {
-    open: "",
-    before_name: "{\"name\": \"",
-    after_name: "\", \"parameters\": ",
-    after_arguments: "}",
-    separator: "; ",
-    close: "",
-};
-
-impl ToolFormat {
-    /// The format in which calls are written when they must be: Python's literals have no grammar here, and models that
-    /// write them know JSON, too.
-    pub(super) fn when_required(self) -> Self {
-        match self {
-            Self::Pythonic => Self::Json,
-            other => other,
-        }
-    }
-
-    fn shape(self) -> &'static Shape {
-        match self {
-            Self::Hermes => &HERMES,
-            Self::Mistral => &MISTRAL,
-            Self::MistralNamed => &MISTRAL_NAMED,
-            Self::DeepSeek => &DEEPSEEK,
-            Self::DeepSeekFenced => &DEEPSEEK_FENCED,
-            Self::Harmony => &HARMONY,
-            Self::Json | Self::Pythonic => &JSON,
-        }
-    }
-
-    /// What starts a call and nothing else.
-    fn trigger(self) -> Option<&'static str> {
-        match self {
-            Self::Hermes => Some(hermes::OPEN),
-            Self::Mistral | Self::MistralNamed => Some(mistral::OPEN),
-            Self::DeepSeek | Self::DeepSeekFenced => Some(deepseek::CALLS_BEGIN),
-            Self::Harmony | Self::Json | Self::Pythonic => None,
-        }
-    }
-}
 
 impl ReplyStyle {
     /// What a reply is held to, if to anything; the format may change with it.
@@ -129,7 +48,26 @@ impl ReplyStyle {
         format: &mut ReplyFormat,
         tools: Option<&Tools>,
         asked: Option<Grammar>,
+        dialect: Dialect,
     ) -> Result<Option<Constraint>, Error> {
+        let param = dialect.name("grammar");
+        let given = asked.clone();
+        let Some(held) = self.hold(format, tools, asked, param)? else { return Ok(None) };
+        Ok(Some(Constraint {
+            grammar: held.grammar,
+            param: held.param,
+            parts: parts(tools, given, param)?,
+            is_optional: held.is_optional,
+        }))
+    }
+
+    fn hold(
+        &self,
+        format: &mut ReplyFormat,
+        tools: Option<&Tools>,
+        asked: Option<Grammar>,
+        param: &'static str,
+    ) -> Result<Option<Held>, Error> {
         let writer = Writer { style: self, thinking: format.thinking };
         match (tools, asked) {
             (None, None) => Ok(None),
@@ -143,29 +81,55 @@ impl ReplyStyle {
                     _ if writer.starts_with_answer() => asked,
                     _ => lark(writer.after_reasoning(&writer.answer(&asked))),
                 };
-                Ok(Some(Constraint { grammar, param: "response_format", is_optional: false }))
+                Ok(Some(Held { grammar, param, is_optional: false }))
             }
             (Some(tools), None) if tools.is_required => {
                 let calls = self.tools.when_required();
                 format.tools = Some(calls);
                 let body = writer.after_reasoning("calls") + &writer.calls(calls, tools)?;
-                Ok(Some(Constraint { grammar: lark(body), param: "tools", is_optional: false }))
+                Ok(Some(Held { grammar: lark(body), param: "tools", is_optional: false }))
             }
-            (Some(tools), None) => writer.calls_if_triggered(self.tools, tools),
+            (Some(tools), None) => {
+                let grammar = writer.calls_if_triggered(self.tools, tools)?;
+                let is_optional = !tools.functions().iter().any(|function| function.is_strict);
+                Ok(grammar.map(|grammar| Held { grammar, param: "tools", is_optional }))
+            }
             (Some(tools), Some(asked)) if !tools.is_required && asked.kind != GrammarKind::Lark => {
                 let calls = self.tools.when_required();
                 format.tools = Some(calls);
                 let either = writer.after_reasoning(&format!("calls | {}", writer.answer(&asked)));
                 let grammar = lark(either + &writer.calls(calls, tools)?);
-                Ok(Some(Constraint { grammar, param: "response_format", is_optional: false }))
+                Ok(Some(Held { grammar, param, is_optional: false }))
             }
             (Some(_), Some(_)) => {
-                let message = "`response_format` cannot go together with `tools` when a call is required, \
-                               and a grammar not with `tools` at all";
-                Err(Error::invalid("response_format", message))
+                let message = format!(
+                    "`{param}` cannot go together with `tools` when a call is required, and a grammar not with \
+                     `tools` at all"
+                );
+                Err(Error::invalid(param, message))
             }
         }
     }
+}
+
+/// A constraint as a whole.
+struct Held {
+    grammar: Grammar,
+    param: &'static str,
+    is_optional: bool,
+}
+
+/// What the client gave, each by itself.
+fn parts(tools: Option<&Tools>, asked: Option<Grammar>, param: &'static str) -> Result<Vec<Part>, Error> {
+    let asked = asked.map(|grammar| Part { place: param.into(), grammar });
+    let mut parts: Vec<Part> = asked.into_iter().collect();
+    for function in tools.iter().flat_map(|tools| tools.functions()) {
+        if let Some(text) = arguments_schema(function)? {
+            let grammar = Grammar { kind: GrammarKind::JsonSchema, text };
+            parts.push(Part { place: function.place.clone().into(), grammar });
+        }
+    }
+    Ok(parts)
 }
 
 fn lark(text: String) -> Grammar {
@@ -243,7 +207,7 @@ impl Writer<'_> {
     }
 
     /// Text until the model starts a call by itself, and from there on a call that is sound.
-    fn calls_if_triggered(&self, format: ToolFormat, tools: &Tools) -> Result<Option<Constraint>, Error> {
+    fn calls_if_triggered(&self, format: ToolFormat, tools: &Tools) -> Result<Option<Grammar>, Error> {
         let (Some(trigger), Thinking::Never) = (format.trigger(), self.thinking) else { return Ok(None) };
         let shape = format.shape();
         let triggered = self.text_until("trigger", trigger) + "TEXT: /(.|\\n)*/\n";
@@ -260,8 +224,7 @@ impl Writer<'_> {
                 format!("start: trigger calls | text\ntext: TEXT\n{calls}")
             }
         };
-        let is_optional = !tools.functions().iter().any(|function| function.is_strict);
-        Ok(Some(Constraint { grammar: lark(text + &triggered), param: "tools", is_optional }))
+        Ok(Some(lark(text + &triggered)))
     }
 
     /// A rule for a call of any function.
@@ -296,16 +259,14 @@ fn quoted(text: &str) -> String {
 }
 
 fn arguments(function: &Function) -> Result<String, Error> {
-    match &function.parameters {
-        None => Ok(quoted("{}")),
-        Some(schema) => {
-            let described = grammar::schema_text(schema).map_err(|reason| {
-                let reason = format!("the parameters of {:?}: {reason}", function.name);
-                Error::Grammar { param: "tools", reason }
-            })?;
-            Ok(format!("%json {described}"))
-        }
-    }
+    let schema = arguments_schema(function)?;
+    Ok(schema.map_or_else(|| quoted("{}"), |schema| format!("%json {schema}")))
+}
+
+/// The text of the schema of a function's arguments, if it takes any.
+fn arguments_schema(function: &Function) -> Result<Option<String>, Error> {
+    let refuse = |reason| Error::Grammar { param: function.place.clone().into(), reason };
+    function.parameters.as_ref().map(|schema| grammar::schema_text(schema).map_err(refuse)).transpose()
 }
 
 #[cfg(test)]

@@ -57,8 +57,8 @@ impl HarmonyReader {
         match self.state {
             // A reply that is no Harmony at all is text.
             State::Header if !self.is_harmony => out.text(&self.header),
-            State::Header => {}
-            State::Body(_) => self.end_call(out),
+            // A call whose end did not come is not made up for.
+            State::Header | State::Body(_) => {}
         }
     }
 

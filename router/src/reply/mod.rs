@@ -14,7 +14,7 @@ mod mistral;
 mod pythonic;
 mod reasoning;
 
-pub use constraint::Constraint;
+pub use constraint::{Constraint, Part};
 use events::Events;
 pub use events::ReplyEvent;
 pub use format::{ReplyFormat, ReplyStyle, Thinking, ToolFormat};

@@ -1,8 +1,11 @@
 //! What every format of calls looks like, and that no cut of it changes what is told.
 
+mod examples;
+
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 
+use self::examples::examples;
 use super::*;
 
 fn format(tools: Option<ToolFormat>, thinking: Thinking) -> ReplyFormat {
@@ -33,92 +36,6 @@ fn text(text: &str) -> ReplyEvent {
 
 fn call(name: &str, arguments: &str) -> [ReplyEvent; 2] {
     [ReplyEvent::Call { name: name.into() }, ReplyEvent::Arguments(arguments.into())]
-}
-
-/// A call of each of two functions, and what is written around them, in every format.
-fn examples() -> Vec<(ToolFormat, String, Vec<ReplyEvent>)> {
-    use ToolFormat::*;
-    let (weather, add) = (r#"{"city": "Ulm \"}]( ü", "days": [1, {"a": 2}]}"#, r#"{"a":1,"b":-2.5}"#);
-    let both = [call("weather", weather), call("add", add)].concat();
-    let object =
-        |arguments: &str, key: &str, name: &str| format!(r#"{{"name": "{name}", "{key}": {arguments}}}"#);
-    let (first, second) = (object(weather, "arguments", "weather"), object(add, "arguments", "add"));
-    let (llama1, llama2) = (object(weather, "parameters", "weather"), object(add, "parameters", "add"));
-    let after = |events: &[ReplyEvent]| [&[text("I look.")], events].concat();
-    vec![
-        (
-            Hermes,
-            format!("I look.\n<tool_call>\n{first}\n</tool_call>\n<tool_call>{second}</tool_call>\n"),
-            after(&both),
-        ),
-        (Hermes, format!("<tool_call>{first}"), call("weather", weather).to_vec()),
-        (
-            Hermes,
-            r#"<tool_call>{"arguments": {"a": 1}, "name": "add"}</tool_call> done"#.into(),
-            [&call("add", r#"{"a": 1}"#)[..], &[text("done")]].concat(),
-        ),
-        (Hermes, r#"<tool_call>{"name": "now"}</tool_call>"#.into(), call("now", "{}").to_vec()),
-        (
-            Hermes,
-            r#"<tool_call>{"name": "add", "arguments": "{\"a\": 1}"}</tool_call>"#.into(),
-            call("add", r#"{"a": 1}"#).to_vec(),
-        ),
-        (Hermes, "a <tool_call> b ".into(), vec![text("a <tool_call> b ")]),
-        (Hermes, "a <tool_cal".into(), vec![text("a <tool_cal")]),
-        (Hermes, r#"<tool_call>{"name": 7}"#.into(), vec![text(r#"<tool_call>{"name": 7}"#)]),
-        (Mistral, format!("I look.[TOOL_CALLS] [{first}, {second}]"), after(&both)),
-        (
-            Mistral,
-            format!("[TOOL_CALLS]weather[ARGS]{weather}[TOOL_CALLS]add[CALL_ID]123456789[ARGS]{add}"),
-            both.clone(),
-        ),
-        (Json, format!("<|python_tag|>{llama1}; {llama2}"), both.clone()),
-        (Json, format!("[{first},\n{second}]\n"), both.clone()),
-        (
-            Json,
-            r#"{"type": "function", "name": "now", "parameters": null}"#.into(),
-            call("now", "{}").to_vec(),
-        ),
-        (Json, r#"{"name": "Ann", "age": 3} is it"#.into(), vec![text(r#"{"name": "Ann", "age": 3} is it"#)]),
-        (Json, "[1, 2]".into(), vec![text("[1, 2]")]),
-        (
-            DeepSeek,
-            format!(
-                "I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{weather}\n```\
-                 <｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>add<｜tool▁sep｜>{add}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
-            ),
-            after(&both),
-        ),
-        (
-            Pythonic,
-            "<|python_start|>[weather(city=\"Ulm )]\", days=[1, {'a': None}], ok=True), now()]<|python_end|>"
-                .into(),
-            [call("weather", r#"{"city":"Ulm )]","days":[1,{"a":null}],"ok":true}"#), call("now", "{}")]
-                .concat(),
-        ),
-        (
-            Harmony,
-            format!(
-                "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>\
-                 <|start|>assistant to=functions.weather<|channel|>commentary json<|message|>{weather}<|call|>"
-            ),
-            [&[ReplyEvent::Reasoning("Hm.".into()), text("I look.")], &call("weather", weather)[..]].concat(),
-        ),
-        (
-            Harmony,
-            "<|channel|>commentary to=functions.now <|constrain|>json<|message|><|call|>".into(),
-            call("now", "{}").to_vec(),
-        ),
-        (Harmony, "<|channel|>final <|constrain|>json<|message|>[1] <|return|>".into(), vec![text("[1] ")]),
-        (
-            Harmony,
-            "<|channel|>analysis<|message|>a<|end|><|start|>assis".into(),
-            vec![ReplyEvent::Reasoning("a".into())],
-        ),
-        (Harmony, " plain".into(), vec![text(" plain")]),
-        (Pythonic, "[see(x)] and".into(), vec![text("[see(x)] and")]),
-        (Pythonic, "[weather(city=".into(), vec![text("[weather(city=")]),
-    ]
 }
 
 #[test]

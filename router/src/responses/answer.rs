@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::assistant::AssistantMessage;
+use crate::assistant::{AssistantMessage, CalledFunction, is_whole};
 use crate::logprobs::ChatTokenLogprob;
 use crate::metrics::SequenceTimes;
 use crate::text_stream::Finish;
@@ -136,8 +136,10 @@ impl OutputItem {
         let text =
             text.map(|text| Self::message(status, vec![OutputText { logprobs, ..OutputText::new(text) }]));
         let calls = message.tool_calls.into_iter();
-        let calls = calls
-            .map(|call| Self::function_call(call.id, call.function.name, call.function.arguments, status));
+        let calls = calls.map(|call| {
+            let CalledFunction { name, arguments } = call.function;
+            Self::function_call(call.id, name, arguments, "in_progress").with_status(status)
+        });
         reasoning.into_iter().chain(text).chain(calls).collect()
     }
 
@@ -148,9 +150,10 @@ impl OutputItem {
         }
     }
 
-    /// The same, ended.
+    /// The same, ended. A call whose arguments are not all there is never complete.
     pub fn with_status(mut self, ended: &'static str) -> Self {
         match &mut self {
+            Self::FunctionCall { status, arguments, .. } if !is_whole(arguments) => *status = "incomplete",
             Self::Message { status, .. } | Self::FunctionCall { status, .. } => *status = ended,
             Self::Reasoning { .. } => {}
         }

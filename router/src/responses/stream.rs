@@ -198,8 +198,10 @@ impl Encoder for ResponsesEncoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::SequenceTimes;
     use crate::reply::{ReplyFormat, ToolFormat};
     use crate::responses::ResponsesRequest;
+    use crate::text_stream::Finish;
 
     fn encoder() -> ResponsesEncoder {
         let request: ResponsesRequest = serde_json::from_value(json!({ "input": "hi" })).unwrap();
@@ -240,6 +242,31 @@ mod tests {
             );
             assert_eq!(done[0]["item"]["content"][0]["text"].as_str().unwrap().trim(), "Sure.");
             assert_eq!(json!(encoder.answer.output), json!([done[0]["item"], done[1]["item"]]));
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_cut_is_an_incomplete_item_whole_and_streamed() {
+        let reply = "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1";
+        let end = End {
+            finish: Finish::EndOfSequence,
+            stop_string: None,
+            text: reply.into(),
+            seed: None,
+            times: SequenceTimes::default(),
+        };
+        let mut encoder = encoder();
+        let delta = encoder.writer.delta(reply, true);
+        encoder.delta(delta, Vec::new());
+        encoder.end(&end);
+        let format = ReplyFormat { tools: Some(ToolFormat::Hermes), ..ReplyFormat::default() };
+        let message = AssistantWriter::new(&format).message(reply);
+        let whole = OutputItem::of_message(message, Vec::new(), ResponseObject::status_of(end.finish));
+        for items in [encoder.answer.output, whole] {
+            let [OutputItem::FunctionCall { arguments, status, .. }] = &items[..] else {
+                panic!("{items:?}")
+            };
+            assert_eq!((arguments.as_str(), *status), ("{\"x\": 1", "incomplete"));
         }
     }
 

@@ -21,7 +21,7 @@ use crate::response_headers::{Times, early};
 use crate::sse;
 use crate::text_stream::{Generated, TextEvent, TextToken};
 use crate::tokenizer::Tokenizer;
-use crate::validation::Parameters;
+use crate::validation::{Dialect, Parameters};
 
 /// The whole answer.
 pub(super) type Whole = Answer<'static, Choice>;
@@ -45,7 +45,8 @@ pub(super) async fn chat(
         logprobs: request.logprobs.unwrap_or(false),
         stream_options: request.stream_options.unwrap_or_default(),
     };
-    let (prompt, parameters) = request.into_parts(caller).inspect_err(|error| guard.fail(error))?;
+    let (prompt, parameters) =
+        request.into_parts(caller, Dialect::CHAT).inspect_err(|error| guard.fail(error))?;
     if parameters.is_stream {
         return stream(&app, prompt, parameters, wishes, guard).await;
     }

@@ -19,6 +19,7 @@ use crate::metrics::RequestGuard;
 use crate::openai::{Answer, CompletionRequest, Head, StreamOptions, Usage, finish_reason};
 use crate::response_headers::{Times, early};
 use crate::routes::generate::best_first;
+use crate::scheduler::PromptScore;
 use crate::sse;
 use crate::text_stream::{Generated, TextEvent, TextToken};
 use crate::tokenizer::Tokenizer;
@@ -154,8 +155,8 @@ fn choice(app: &AppState, index: usize, ready: &Ready, sequence: Generated, wish
     let vocabulary = app.tokenizer.vocabulary();
     let mut logprobs = CompletionLogprobs::default();
     if wishes.logprobs {
-        for (&id, &logprob) in ready.prepared.request.prompt.iter().zip(&sequence.prompt_logprobs) {
-            logprobs.push_prompt(vocabulary, id, logprob);
+        for (&id, score) in ready.prepared.request.prompt.iter().zip(&sequence.prompt_logprobs) {
+            logprobs.push_prompt(vocabulary, id, score.as_ref());
         }
         for token in sequence.tokens.iter().filter(|_| !wishes.only_scores) {
             logprobs.push(vocabulary, token);
@@ -228,10 +229,10 @@ impl CompletionEncoder {
         self.chunk(index, text, None)
     }
 
-    fn prompt_logprobs(&mut self, index: usize, logprobs: &[Option<f32>]) -> Vec<String> {
+    fn prompt_logprobs(&mut self, index: usize, scores: &[Option<PromptScore>]) -> Vec<String> {
         let prompt = self.prompt_of(index).prepared.request.prompt.clone();
-        for (&id, &logprob) in prompt.iter().zip(logprobs) {
-            self.logprobs[index].push_prompt(self.tokenizer.vocabulary(), id, logprob);
+        for (&id, score) in prompt.iter().zip(scores) {
+            self.logprobs[index].push_prompt(self.tokenizer.vocabulary(), id, score.as_ref());
         }
         vec![self.echo(index)]
     }

@@ -4,13 +4,15 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
-use crate::anthropic::{MessagesEncoder, MessagesRequest, MessagesResponse, OutputBlock, Usage, stop_reason};
+use crate::anthropic::{
+    MessagesEncoder, MessagesRequest, MessagesResponse, OutputBlock, TokenCount, Usage, stop_reason,
+};
 use crate::app::AppState;
 use crate::assistant::AssistantWriter;
 use crate::body::Body;
 use crate::caller::Caller;
 use crate::error::Error;
-use crate::inference::Prompt;
+use crate::inference::{Prompt, no_template};
 use crate::metrics::{RequestGuard, SequenceTimes};
 use crate::response_headers::early;
 use crate::sse;
@@ -24,17 +26,38 @@ pub(super) async fn messages(
 ) -> Result<Response, Error> {
     app.check_model(request.model.as_deref())?;
     let mut guard = app.metrics.start_request();
-    let parts = check_thinking(&app, &request)
-        .and_then(|()| request.into_chat())
-        .and_then(|chat| chat.into_parts(caller));
+    let parts = request.check_length().and_then(|()| into_parts(&app, caller, request));
     let (prompt, parameters) = parts.inspect_err(|error| guard.fail(error))?;
-    let parameters = Parameters { dialect: Dialect::Messages, ..parameters };
     if parameters.is_stream {
         return stream(&app, prompt, parameters, guard).await;
     }
     let answer = whole(&app, prompt, parameters, &guard).await;
     guard.finish(&answer);
     answer
+}
+
+/// `POST /v1/messages/count_tokens`: as many as the same request would have as `input_tokens`, found in the cache or not.
+pub(super) async fn count_tokens(
+    State(app): State<AppState>,
+    caller: Caller,
+    Body(request): Body<MessagesRequest>,
+) -> Result<Json<TokenCount>, Error> {
+    app.check_model(request.model.as_deref())?;
+    let chat = app.chat.clone().ok_or_else(no_template)?;
+    let (Prompt::Chat(conversation), _) = into_parts(&app, caller, request)? else {
+        return Err(Error::Internal);
+    };
+    let encoded = app.tokenizer.run(move |_| chat.encode(conversation, None)).await?;
+    Ok(Json(TokenCount { input_tokens: encoded.tokens.len() }))
+}
+
+fn into_parts(
+    app: &AppState,
+    caller: Caller,
+    request: MessagesRequest,
+) -> Result<(Prompt, Parameters), Error> {
+    check_thinking(app, &request)?;
+    request.into_chat()?.into_parts(caller, Dialect::Messages)
 }
 
 /// A model that cannot think must not look as if it had.

@@ -28,9 +28,8 @@ pub(super) async fn responses(
     let mut guard = app.metrics.start_request();
     let answer = opening(&app, request.settings());
     let logprobs = request.wants_logprobs().then(|| TextLogprobs::new(app.tokenizer.clone()));
-    let parts = request.into_chat().and_then(|chat| chat.into_parts(caller));
+    let parts = request.into_chat().and_then(|chat| chat.into_parts(caller, Dialect::Responses));
     let (prompt, parameters) = parts.inspect_err(|error| guard.fail(error))?;
-    let parameters = Parameters { dialect: Dialect::Responses, ..parameters };
     if parameters.is_stream {
         return stream(&app, prompt, parameters, Opened { answer, logprobs }, guard).await;
     }

@@ -12,7 +12,7 @@ use super::{
     chat, completions, docs, generate, health, info, invocations, messages, metrics, models, responses,
     stats, tokenize, ui, vertex,
 };
-use crate::anthropic::{MessagesRequest, MessagesResponse};
+use crate::anthropic::{MessagesRequest, MessagesResponse, TokenCount};
 use crate::app::{AppState, refuse_while_draining};
 use crate::auth;
 use crate::openai::{ChatRequest, CompletionRequest};
@@ -162,6 +162,13 @@ fn assistants() -> Vec<Route> {
                     .takes::<MessagesRequest>()
                     .gives::<MessagesResponse>()
                     .streams(),
+            )
+            .work(),
+        Route::post("/v1/messages/count_tokens", messages::count_tokens)
+            .doc(
+                Doc::new("How many tokens such a request is")
+                    .takes::<MessagesRequest>()
+                    .gives::<TokenCount>(),
             )
             .work(),
     ]

@@ -13,6 +13,7 @@ use crate::inference::{Prompt, no_template};
 use crate::openai::ChatRequest;
 use crate::tgi::GenerateRequest;
 use crate::tokenizer::TextSpan;
+use crate::validation::Dialect;
 
 /// A token and the bytes of the text that it covers.
 #[derive(Serialize, ToSchema)]
@@ -67,7 +68,9 @@ pub(super) async fn chat_tokenize(
 ) -> Result<Json<ChatTokens>, Error> {
     app.check_model(request.model.as_deref())?;
     let chat = app.chat.clone().ok_or_else(no_template)?;
-    let (Prompt::Chat(conversation), _) = request.into_parts(caller)? else { return Err(Error::Internal) };
+    let (Prompt::Chat(conversation), _) = request.into_parts(caller, Dialect::CHAT)? else {
+        return Err(Error::Internal);
+    };
     let (templated_text, spans) = app.tokenizer.run(move |_| chat.encode_spans(conversation)).await?;
     Ok(Json(ChatTokens { tokenize_response: simple_tokens(&templated_text, spans), templated_text }))
 }

@@ -4,31 +4,30 @@ use axum::Json;
 use axum::extract::State;
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::app::AppState;
-use crate::body::Body;
+use crate::body::{Body, parse_part};
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::inference::Prompt;
 use crate::openai::ChatRequest;
 use crate::text_stream::Generated;
 use crate::tgi::GenerateRequest;
-use crate::validation::Parameters;
+use crate::validation::{Dialect, Parameters};
 
 /// The body.
 #[derive(Deserialize, ToSchema)]
 pub struct VertexRequest {
     /// What to answer, each by itself.
-    instances: Vec<Instance>,
+    #[schema(value_type = Vec<Instance>)]
+    instances: Vec<Value>,
 }
 
 /// One request of either family.
-#[derive(Deserialize, ToSchema)]
-#[serde(
-    untagged,
-    expecting = "expected an object with `inputs` and `parameters`, or a chat completion request"
-)]
+#[derive(ToSchema)]
+#[serde(untagged)]
 enum Instance {
     Chat(Box<ChatRequest>),
     Generate(Box<GenerateRequest>),
@@ -52,7 +51,10 @@ pub(super) async fn vertex(
         let message = format!("`instances` must be 1 to {max} (--max-concurrent-requests). Given: {given}");
         return Err(Error::invalid("instances", message));
     }
-    let answers = request.instances.into_iter().map(|instance| predict(&app, caller.clone(), instance));
+    let instances = request.instances.into_iter().enumerate();
+    let instances: Vec<Instance> =
+        instances.map(|(number, instance)| Instance::read(instance, number)).collect::<Result<_, _>>()?;
+    let answers = instances.into_iter().map(|instance| predict(&app, caller.clone(), instance));
     Ok(Json(VertexResponse { predictions: try_join_all(answers).await? }))
 }
 
@@ -71,12 +73,21 @@ async fn predict(app: &AppState, caller: Caller, instance: Instance) -> Result<S
 }
 
 impl Instance {
+    /// `messages` tells a chat completion.
+    fn read(instance: Value, number: usize) -> Result<Self, Error> {
+        let place = format!("instances[{number}]");
+        match instance.get("messages").is_some_and(|messages| !messages.is_null()) {
+            true => parse_part(instance, &place).map(Self::Chat),
+            false => parse_part(instance, &place).map(Self::Generate),
+        }
+    }
+
     /// Streams make no sense here, and as in TGI a prompt is sampled from unless it says otherwise.
     fn into_parts(self, app: &AppState, caller: Caller) -> Result<(Prompt, Parameters), Error> {
         match self {
             Self::Chat(request) => {
                 app.check_model(request.model.as_deref())?;
-                let (prompt, parameters) = request.into_parts(caller)?;
+                let (prompt, parameters) = request.into_parts(caller, Dialect::CHAT)?;
                 Ok((prompt, Parameters { is_stream: false, ..parameters }))
             }
             Self::Generate(mut request) => {

@@ -29,7 +29,8 @@ pub use plan::{Admission, BlockId, Outcome, Plan, PromptScores, Sampled, SlotId,
 pub use window::Window;
 
 pub use request::{
-    Failure, FinishReason, Grammar, GrammarKind, NewRequest, Refused, RequestId, SamplingParams, TopToken,
+    Failure, FinishReason, Grammar, GrammarKind, NewRequest, PromptScore, Refused, RequestId, SamplingParams,
+    TopToken,
 };
 
 use block_pool::BlockPool;
@@ -62,9 +63,13 @@ pub enum EventKind {
         cached_tokens: u32,
     },
     /// All log probabilities of its prompt.
-    PromptLogprobs(Vec<Option<f32>>),
+    PromptLogprobs(Vec<Option<PromptScore>>),
     /// One more token.
     Token(Sampled, Option<FinishReason>),
+    /// It gave its memory back and waits for it again; its tokens stay. Of no concern to its client.
+    Preempted,
+    /// The shards were lost, and what it had there is computed again. Of no concern to its client.
+    Replayed,
     /// It failed alone.
     Failed(Failure),
 }
@@ -132,6 +137,7 @@ struct InFlight {
 struct PlannedSpan {
     id: RequestId,
     slot: SlotId,
+    start: u32,
     end: u32,
     samples: bool,
 }
@@ -293,6 +299,12 @@ impl Scheduler {
             sequences: step.spans.len(),
             positions: step.cost.tokens as u64,
         })
+    }
+
+    /// Whose positions that step computes, and how many.
+    pub fn parts_answered_next(&self) -> impl Iterator<Item = (RequestId, u32)> {
+        let spans = self.in_flight.front().into_iter().flat_map(|step| &step.spans);
+        spans.map(|span| (span.id, span.end - span.start))
     }
 
     /// Counts since the start.

@@ -51,7 +51,7 @@ impl Scheduler {
         for part in scores {
             let Some(span) = planned.spans.iter().find(|span| span.slot == part.slot) else { continue };
             if let Some(sequence) = self.sequences.get_mut(&span.id) {
-                sequence.keep_prompt_scores(part.start, &part.logprobs);
+                sequence.keep_prompt_scores(part.start, part.scores);
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::request::{Grammar, SamplingParams, TopToken};
+use super::request::{Grammar, PromptScore, SamplingParams, TopToken};
 
 /// A row of per-sequence state on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -83,7 +83,7 @@ pub struct PromptScores {
     /// Position of the first.
     pub start: u32,
     /// One per position.
-    pub logprobs: Vec<f32>,
+    pub scores: Vec<PromptScore>,
 }
 
 /// Where the time of a step went on rank 0, in microseconds.

@@ -148,6 +148,15 @@ pub struct TopToken {
     pub logprob: f32,
 }
 
+/// What the model thought of a token of the prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptScore {
+    /// The token's log probability, given those before it.
+    pub logprob: f32,
+    /// The most likely tokens in its place, most likely first, as many as were asked for.
+    pub top: Vec<TopToken>,
+}
+
 /// Why a generation was complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {

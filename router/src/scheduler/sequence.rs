@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::plan::{Admission, BlockId, SlotId};
 use super::prefix_index::{BlockKey, KeyMaker};
 use super::queue::Ticket;
-use super::request::{FinishReason, NewRequest, RequestId};
+use super::request::{FinishReason, NewRequest, PromptScore, RequestId};
 
 /// A request and what is known of its output. Tokens survive preemption and the loss of the shards; `row` does not.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct Sequence {
     /// Output tokens not yet charged to its tenant.
     pub uncharged: u64,
     /// Log probabilities of the prompt, as spans bring them in.
-    pub prompt_scores: Vec<Option<f32>>,
+    pub prompt_scores: Vec<Option<PromptScore>>,
 }
 
 /// What a running sequence holds on the device.
@@ -165,17 +165,17 @@ impl Sequence {
     }
 
     /// All log probabilities of the prompt; the first token has none.
-    pub fn take_prompt_scores(&mut self) -> Vec<Option<f32>> {
+    pub fn take_prompt_scores(&mut self) -> Vec<Option<PromptScore>> {
         // A prompt of one token never got any.
         self.prompt_scores.resize(self.request.prompt.len(), None);
         std::mem::take(&mut self.prompt_scores)
     }
 
     /// Keeps the log probabilities of prompt positions `start ..`.
-    pub fn keep_prompt_scores(&mut self, start: u32, logprobs: &[f32]) {
+    pub fn keep_prompt_scores(&mut self, start: u32, scores: Vec<PromptScore>) {
         self.prompt_scores.resize(self.request.prompt.len(), None);
-        for (score, logprob) in self.prompt_scores.iter_mut().skip(start as usize).zip(logprobs) {
-            *score = Some(*logprob);
+        for (kept, score) in self.prompt_scores.iter_mut().skip(start as usize).zip(scores) {
+            *kept = Some(score);
         }
     }
 

@@ -106,7 +106,7 @@ impl Scheduler {
                 return false;
             }
             let Some(victim) = self.victim(step.plan.step) else { return false };
-            self.preempt(victim);
+            self.preempt(victim, step);
         }
     }
 
@@ -159,8 +159,9 @@ impl Scheduler {
     }
 
     /// Sends a running sequence back to the front of the queue; its tokens stay.
-    fn preempt(&mut self, id: RequestId) {
+    fn preempt(&mut self, id: RequestId, step: &mut StepBuilder) {
         self.totals.preemptions += 1;
+        step.events.push(Event { id, kind: EventKind::Preempted });
         self.vacate(id);
         self.queue.push_resuming(id);
         if let Some(sequence) = self.sequences.get_mut(&id) {
@@ -411,6 +412,6 @@ impl Scheduler {
         step.budget -= len;
         step.cost = step.cost.plus(StepCost::of_span(start, len));
         step.plan.spans.push(Span { slot: row.slot, start, len });
-        step.planned.push(PlannedSpan { id, slot: row.slot, end: start + len, samples });
+        step.planned.push(PlannedSpan { id, slot: row.slot, start, end: start + len, samples });
     }
 }

@@ -65,7 +65,7 @@ impl Scheduler {
         }
         sequence.num_replays += 1;
         self.totals.replays += 1;
-        None
+        Some(Event { id, kind: EventKind::Replayed })
     }
 
     fn give_up(&mut self, id: RequestId, failure: Failure) -> Event {

@@ -51,7 +51,8 @@ mod tests {
     #[test]
     fn what_is_left_out_is_what_the_model_says() {
         let model = llama();
-        for dialect in [Dialect::Chat, Dialect::Completions, Dialect::Messages, Dialect::Responses] {
+        let completions = Dialect::Completions { best_of: "best_of" };
+        for dialect in [Dialect::CHAT, completions, Dialect::Messages, Dialect::Responses] {
             let expected = Parameters {
                 temperature: model.temperature,
                 top_k: model.top_k.map(i64::from),
@@ -67,7 +68,7 @@ mod tests {
 
     #[test]
     fn what_is_said_stays() {
-        let said = Parameters { temperature: Some(0.0), top_p: Some(1.0), ..silent(Dialect::Chat) };
+        let said = Parameters { temperature: Some(0.0), top_p: Some(1.0), ..silent(Dialect::CHAT) };
         let filled = said.with_defaults(&llama());
         assert_eq!((filled.temperature, filled.top_p, filled.top_k), (Some(0.0), Some(1.0), Some(40)));
     }
@@ -81,10 +82,10 @@ mod tests {
     fn a_model_that_is_not_to_sample_is_greedy_unless_asked() {
         let greedy =
             GenerationDefaults { do_sample: Some(false), temperature: Some(0.6), ..Default::default() };
-        assert_eq!(silent(Dialect::Chat).with_defaults(&greedy).temperature, Some(0.0));
-        let asked = Parameters { top_p: Some(0.5), ..silent(Dialect::Chat) };
+        assert_eq!(silent(Dialect::CHAT).with_defaults(&greedy).temperature, Some(0.0));
+        let asked = Parameters { top_p: Some(0.5), ..silent(Dialect::CHAT) };
         assert_eq!(asked.with_defaults(&greedy).temperature, Some(0.6));
-        let warm = Parameters { temperature: Some(1.5), ..silent(Dialect::Chat) };
+        let warm = Parameters { temperature: Some(1.5), ..silent(Dialect::CHAT) };
         assert_eq!(warm.with_defaults(&greedy).temperature, Some(1.5));
     }
 }

@@ -47,13 +47,14 @@ pub(super) fn check(
 
 fn temperature(p: &Parameters) -> Result<f32, Error> {
     let Some(given) = p.temperature else { return Ok(1.0) };
-    if p.dialect != Dialect::Native && given == 0.0 {
-        return Ok(0.0);
-    }
+    // For TGI's clients zero is a mistake, for all others it is the most likely token.
+    let (is_high_enough, least) = match p.dialect {
+        Dialect::Native => (given > 0.0, "strictly positive"),
+        _ => (given >= 0.0, ">= 0"),
+    };
     // Written so that NaN is refused, too.
-    if !(given > 0.0 && given <= MAX_TEMPERATURE) {
-        let message =
-            format!("`temperature` must be strictly positive and <= {MAX_TEMPERATURE}. Given: {given}");
+    if !(is_high_enough && given <= MAX_TEMPERATURE) {
+        let message = format!("`temperature` must be {least} and <= {MAX_TEMPERATURE}. Given: {given}");
         return Err(Error::invalid("temperature", message));
     }
     Ok(if given < MIN_TEMPERATURE { 0.0 } else { given as f32 })

@@ -31,10 +31,10 @@ fn sampling_with(edit: impl FnOnce(&mut Parameters)) -> SamplingParams {
 }
 
 /// The parameter that is blamed.
-fn refused(edit: impl FnOnce(&mut Parameters)) -> &'static str {
+fn refused(edit: impl FnOnce(&mut Parameters)) -> String {
     let error = check_with(edit).expect_err("out of range");
     assert_eq!(error.status(), 422);
-    error.param().expect("names its parameter")
+    error.param().expect("names its parameter").to_owned()
 }
 
 fn fit(edit: impl FnOnce(&mut Parameters), prompt_len: u32) -> Result<ValidRequest, Error> {
@@ -61,7 +61,7 @@ fn any_sampling_parameter_asks_for_sampling_on_native_routes() {
 fn openai_samples_unless_the_temperature_is_zero() {
     let chat = |temperature| {
         move |p: &mut Parameters| {
-            p.dialect = Dialect::Chat;
+            p.dialect = Dialect::CHAT;
             p.temperature = temperature;
         }
     };
@@ -108,7 +108,7 @@ fn top_k_is_positive_and_cut_to_the_vocabulary() {
     assert_eq!(refused(|p| p.top_k = Some(i64::MIN)), "top_k");
     assert_eq!(sampling_with(|p| p.top_k = Some(i64::MAX)).top_k, 100);
     let off = sampling_with(|p| {
-        p.dialect = Dialect::Chat;
+        p.dialect = Dialect::CHAT;
         p.top_k = Some(-1);
     });
     assert_eq!(off.top_k, 0);
@@ -134,7 +134,7 @@ fn best_of_needs_sampling_no_seed_and_no_stream() {
 #[test]
 fn openai_may_ask_for_several_seeded_choices() {
     let request =
-        fit(|p| (p.dialect, p.best_of, p.seed) = (Dialect::Chat, Some(2), Some(u64::MAX)), 3).unwrap();
+        fit(|p| (p.dialect, p.best_of, p.seed) = (Dialect::CHAT, Some(2), Some(u64::MAX)), 3).unwrap();
     assert_eq!(request.sequence(0, 5).sampling.seed, u64::MAX);
     assert_eq!(request.sequence(1, 5).sampling.seed, 0);
 }
@@ -152,7 +152,7 @@ fn stop_strings_are_counted_and_not_empty() {
 fn top_tokens_and_biases_have_limits() {
     assert_eq!(sampling_with(|p| p.top_n_tokens = Some(5)).num_top_logprobs, 5);
     assert_eq!(refused(|p| p.top_n_tokens = Some(6)), "top_n_tokens");
-    assert_eq!(refused(|p| (p.top_n_tokens, p.dialect) = (Some(6), Dialect::Chat)), "top_logprobs");
+    assert_eq!(refused(|p| (p.top_n_tokens, p.dialect) = (Some(6), Dialect::CHAT)), "top_logprobs");
     assert_eq!(sampling_with(|p| p.logit_bias = vec![(99, -100.0)]).logit_bias, [(99, -100.0)]);
     assert_eq!(refused(|p| p.logit_bias = vec![(100, 1.0)]), "logit_bias");
     assert_eq!(refused(|p| p.logit_bias = vec![(1, 100.5)]), "logit_bias");
@@ -191,7 +191,7 @@ fn truncation_keeps_the_end_of_the_prompt() {
 
 #[test]
 fn token_ids_are_within_the_vocabulary() {
-    let checked = check_with(|p| p.dialect = Dialect::Completions).unwrap();
+    let checked = check_with(|p| p.dialect = Dialect::Completions { best_of: "best_of" }).unwrap();
     assert_eq!(checked.fit(vec![1, 100], &limits()).unwrap_err().param(), Some("prompt"));
 }
 

@@ -27,6 +27,16 @@ async fn every_path_answers_errors_in_json() {
     let too_large = server.post("/generate", json!({"inputs": "x".repeat(5000)})).await;
     let message = "the body is larger than 4096 bytes (--payload-limit)";
     assert_eq!(error(&too_large), (413, json!({"error": message, "error_type": "payload_too_large"})));
+    let compressed = Request::post("/generate")
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::CONTENT_ENCODING, "gzip")
+        .body(Body::from("{}"))
+        .unwrap();
+    let message = "`Content-Encoding: gzip` is not supported: send the body as it is";
+    assert_eq!(
+        error(&server.send(compressed).await),
+        (415, json!({"error": message, "error_type": "unsupported_encoding"}))
+    );
     let missing = server.post("/generate", json!({})).await;
     assert_eq!(missing.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert!(missing.json()["error"].as_str().unwrap().contains("missing field `inputs`"));
@@ -55,6 +65,81 @@ async fn malformed_json_is_a_400_in_both_shapes() {
 }
 
 #[tokio::test]
+async fn openai_clients_learn_where_something_does_not_fit() {
+    let server = Server::start();
+    let message = json!({"role": "user", "content": "a"});
+    let schema = json!({"type": "string", "pattern": "("});
+    let tool =
+        json!({"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": schema}}}});
+    let free = json!({"type": "function", "function": {"name": "g"}});
+    for (path, body, param) in [
+        ("chat/completions", json!({"messages": [message, {"role": 1}]}), "messages[1].role"),
+        ("chat/completions", json!({"messages": [["user", "a"]]}), "messages[0]"),
+        (
+            "chat/completions",
+            json!({"messages": [{"role": "user", "content": [["text", "a"]]}]}),
+            "messages[0].content[0]",
+        ),
+        ("chat/completions", json!({"messages": [message], "stream_options": [true]}), "stream_options"),
+        (
+            "chat/completions",
+            json!({"messages": [message], "max_completion_tokens": 0}),
+            "max_completion_tokens",
+        ),
+        ("chat/completions", json!({"messages": [message], "max_tokens": 1000}), "max_tokens"),
+        ("chat/completions", json!({"messages": [message], "n": 3}), "n"),
+        (
+            "chat/completions",
+            json!({"messages": [message], "response_format": {"type": "json_schema"}}),
+            "response_format",
+        ),
+        (
+            "chat/completions",
+            json!({"messages": [message], "tools": [free, tool], "tool_choice": "required", "tool_prompt": "x"}),
+            "tools[1].function.parameters",
+        ),
+        ("completions", json!({"prompt": "a", "n": 3}), "n"),
+        ("completions", json!({"prompt": "a", "best_of": 3}), "best_of"),
+        ("completions", json!({"prompt": "a", "stop": ["a", 1]}), "stop[1]"),
+        ("completions", json!({}), "prompt"),
+        ("responses", json!({"input": []}), "input"),
+        (
+            "responses",
+            json!({"input": "a", "instructions": "b", "max_output_tokens": 0}),
+            "max_output_tokens",
+        ),
+        (
+            "responses",
+            json!({"input": [{"role": "im_end", "content": "a"}], "instructions": "b"}),
+            "input[0].role",
+        ),
+        ("responses", json!({"input": "a", "text": {"format": {"type": "xml"}}}), "text.format"),
+        (
+            "responses",
+            json!({"input": "a", "text": {"format": {"type": "json_schema", "schema": schema}}}),
+            "text.format",
+        ),
+    ] {
+        let error = server.post(&format!("/v1/{path}"), body.clone()).await.json()["error"].take();
+        assert_eq!(error["param"], param, "{body}: {error}");
+        assert!(error["message"].as_str().unwrap().contains(&format!("`{param}")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_nested_too_deep_is_told_with_its_depth() {
+    let server = Server::start();
+    for depth in [128, 2000] {
+        let body = "[".repeat(depth) + &"]".repeat(depth);
+        let request = Request::post("/v1/chat/completions").header(header::CONTENT_TYPE, "application/json");
+        let (status, body) = error(&server.send(request.body(Body::from(body)).unwrap()).await);
+        let message = format!("the body is nested {depth} levels deep, at most 127 are read");
+        assert_eq!((status, &body["error"]["message"]), (422, &json!(message)));
+        assert_eq!(body["error"]["code"], "nested_too_deep");
+    }
+}
+
+#[tokio::test]
 async fn errors_under_v1_are_openais() {
     let server = Server::start();
     let body = json!({"prompt": "a", "temperature": -1});
@@ -63,7 +148,7 @@ async fn errors_under_v1_are_openais() {
         (
             422,
             json!({"error": {
-                "message": "Input validation error: `temperature` must be strictly positive and <= 100. Given: -1",
+                "message": "Input validation error: `temperature` must be >= 0 and <= 100. Given: -1",
                 "type": "invalid_request_error",
                 "param": "temperature",
                 "code": "validation",

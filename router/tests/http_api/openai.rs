@@ -114,7 +114,8 @@ async fn completion_logprobs_cover_an_echoed_prompt() {
     assert_eq!(choice["text"], "abc");
     assert_eq!(choice["logprobs"]["tokens"], json!(["a", "b", "c"]));
     assert_eq!(choice["logprobs"]["token_logprobs"][0], Value::Null);
-    assert!(choice["logprobs"]["token_logprobs"][1].is_number());
+    assert_eq!(choice["logprobs"]["token_logprobs"][1], -1.5);
+    assert_eq!(choice["logprobs"]["top_logprobs"], json!([null, {"b": -0.5}, {"c": -0.5}]));
     assert_eq!(choice["logprobs"]["text_offset"], json!([0, 1, 2]));
     assert_eq!(answer["usage"]["completion_tokens"], 0);
 }

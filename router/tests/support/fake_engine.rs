@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use penstock_router::engine::{Engine, EngineError, EngineFacts};
-use penstock_router::scheduler::{Outcome, Plan};
+use penstock_router::scheduler::{Outcome, Plan, StepTimings};
 use tokio::sync::Semaphore;
 
 use super::fake_shard::FakeShard;
@@ -22,6 +22,8 @@ pub struct FakeControl {
     pub broken: Arc<Mutex<Option<String>>>,
     /// Whether the shards that come back are others.
     pub changed: Arc<AtomicBool>,
+    /// Where the shards say that their time went.
+    pub timings: Arc<Mutex<StepTimings>>,
 }
 
 impl FakeControl {
@@ -62,8 +64,13 @@ impl FakeEngine {
     }
 
     fn with_gate(facts: EngineFacts, gate: Option<Arc<Semaphore>>) -> (Self, FakeControl) {
-        let control =
-            FakeControl { plans: Arc::default(), gate, broken: Arc::default(), changed: Arc::default() };
+        let control = FakeControl {
+            plans: Arc::default(),
+            gate,
+            broken: Arc::default(),
+            changed: Arc::default(),
+            timings: Arc::default(),
+        };
         let (shard, arrived) = (FakeShard::new(facts), Arc::new(Semaphore::new(0)));
         (Self { shard, control: control.clone(), outcomes: VecDeque::new(), arrived }, control)
     }
@@ -92,7 +99,8 @@ impl Engine for FakeEngine {
             return Err(EngineError::Unreachable { rank: 0, reason });
         }
         arrived.forget();
-        Ok(self.outcomes.pop_front().expect("one outcome per permit"))
+        let timings = *self.control.timings.lock().expect("not poisoned");
+        Ok(Outcome { timings, ..self.outcomes.pop_front().expect("one outcome per permit") })
     }
 
     async fn reconnect(&mut self) -> Result<(), EngineError> {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use penstock_router::engine::EngineFacts;
 use penstock_router::scheduler::{
-    Admission, BlockId, Outcome, Plan, PromptScores, Sampled, SlotId, Span, TopToken,
+    Admission, BlockId, Outcome, Plan, PromptScore, PromptScores, Sampled, SlotId, Span, TopToken,
 };
 
 /// What a KV position holds before anything was written to it.
@@ -23,6 +23,12 @@ fn chains(tokens: &[u32]) -> impl Iterator<Item = u64> {
         *kv = chain(*kv, *token);
         Some(*kv)
     })
+}
+
+/// This token and those with the next ids, as if they were the most likely ones.
+fn top(first: u32, count: usize, vocab_size: u32) -> Vec<TopToken> {
+    let nth = |i: u32| TopToken { id: (first + i) % vocab_size, logprob: -0.5 - i as f32 };
+    (0..count as u32).map(nth).collect()
 }
 
 /// The token that follows a position with this KV under this seed.
@@ -157,16 +163,17 @@ impl FakeShard {
             self.kv[at(position)] = kv;
         }
         if slot.prompt_logprobs && start < slot.prompt_len {
-            let first = start.max(1);
-            let logprobs = vec![-1.5; end.min(slot.prompt_len).saturating_sub(first)];
-            outcome.prompt_scores.push(PromptScores { slot: span.slot, start: first as u32, logprobs });
+            let (first, end) = (start.max(1), end.min(slot.prompt_len));
+            let top = |position: usize| top(slot.tokens[position], slot.num_top, self.facts.vocab_size);
+            let scores = (first..end).map(|position| PromptScore { logprob: -1.5, top: top(position) });
+            let (start, scores) = (first as u32, scores.collect());
+            outcome.prompt_scores.push(PromptScores { slot: span.slot, start, scores });
         }
         if end == slot.tokens.len() {
             let id = sample(kv, slot.seed, self.facts.vocab_size);
             slot.tokens.push(id);
-            let top = (0..slot.num_top as u32)
-                .map(|i| TopToken { id: (id + i) % self.facts.vocab_size, logprob: -0.5 - i as f32 });
-            outcome.sampled.push(Sampled { slot: span.slot, id, logprob: -0.5, top: top.collect() });
+            let top = top(id, slot.num_top, self.facts.vocab_size);
+            outcome.sampled.push(Sampled { slot: span.slot, id, logprob: -0.5, top });
         }
     }
 }

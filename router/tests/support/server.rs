@@ -22,6 +22,7 @@ use penstock_router::limits::RequestLimits;
 use penstock_router::metrics::Metrics;
 use penstock_router::scheduler::SchedulerConfig;
 use penstock_router::shutdown::Shutdown;
+use penstock_router::telemetry::Telemetry;
 use penstock_router::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 use tokenizers::AddedToken;
@@ -168,6 +169,7 @@ impl Server {
             callers: CallerNames::default(),
             engine: engine_loop::spawn(Box::new(engine), config, metrics.clone()),
             metrics,
+            telemetry: Telemetry::default(),
             shutdown: Shutdown::new(Duration::from_secs(90)),
         };
         Self { state, control, tokenizer }

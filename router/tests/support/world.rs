@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use penstock_router::engine::EngineFacts;
 use penstock_router::scheduler::{
-    Event, EventKind, FinishReason, NewRequest, Outcome, Plan, RequestId, SamplingParams, Scheduler,
-    SchedulerConfig,
+    Event, EventKind, FinishReason, NewRequest, Outcome, Plan, PromptScore, RequestId, SamplingParams,
+    Scheduler, SchedulerConfig,
 };
 
 use super::fake_shard::{FakeShard, expected_tokens, small_facts};
@@ -39,7 +39,7 @@ pub struct World {
     pub output: BTreeMap<RequestId, Vec<u32>>,
     pub finished: BTreeMap<RequestId, FinishReason>,
     pub cached: BTreeMap<RequestId, u32>,
-    pub scores: BTreeMap<RequestId, Vec<Option<f32>>>,
+    pub scores: BTreeMap<RequestId, Vec<Option<PromptScore>>>,
     pub plans: Vec<Plan>,
     /// In the order in which they finished.
     pub ended: Vec<RequestId>,

@@ -3,14 +3,7 @@
 from collections.abc import Iterator
 
 import torch
-from penstock_kernels import (
-    DecodeSpans,
-    apply_rotary,
-    decode_attention,
-    paged_attention,
-    rotate_and_store,
-    store_kv,
-)
+from penstock_kernels import Scoring, apply_rotary, paged_attention, rotate_and_store, store_kv
 from torch import nn
 
 from penstock_server.kv_cache import LayerCache
@@ -32,9 +25,7 @@ class Attention(nn.Module):
         names, prefix = spec.names, spec.names.layer.format(layer)
         self.share = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
         self.head_dim = spec.head_dim
-        self.scale = spec.attention_scale
-        self.soft_cap = spec.attention_soft_cap
-        self.window = spec.layers[layer].window
+        self.scoring = Scoring(spec.attention_scale, spec.layers[layer].window, spec.attention_soft_cap)
         sources = query_key_value_rows(spec, prefix, self.share)
         self.qkv = ColumnLinear(sources, spec.hidden_size, spec.qkv_bias, placement, spec.transposed)
         self.output = RowLinear(
@@ -54,8 +45,8 @@ class Attention(nn.Module):
         # [num_tokens, query + key + value heads, head_dim]
         heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
         query = self._rotate_and_store(heads, inputs.slot_mapping, rotary, cache)
-        sinks = None if self.sinks is None else self.sinks.weight
-        attended = attend(query, cache, inputs, self.scale, self.window, self.soft_cap, sinks)
+        scoring = self.scoring if self.sinks is None else self.scoring._replace(sinks=self.sinks.weight)
+        attended = attend(query, cache, inputs, scoring)
         return self.output(attended.view(x.shape[0], -1))  # type: ignore[no-any-return]
 
     def _rotate_and_store(
@@ -64,7 +55,8 @@ class Attention(nn.Module):
         """The queries, ready to attend; keys and values go to the cache. One op where it can do what the model does."""
         norm = None if self.qk_norm is None else self.qk_norm.plain
         if rotary is not None and (self.qk_norm is None or norm is not None):
-            options = () if norm is None else norm
+            weight, eps = (None, 0.0) if norm is None else norm
+            options = (weight, eps, *cache.scale)
             return rotate_and_store(
                 heads, rotary.cos, rotary.sin, cache.key, cache.value, slot_mapping, *options
             )
@@ -75,24 +67,14 @@ class Attention(nn.Module):
             query_key = self.qk_norm(query_key)
         if rotary is not None:
             query_key = apply_rotary(query_key, rotary.cos, rotary.sin)
-        store_kv(query_key[:, num_heads:], value, cache.key, cache.value, slot_mapping)
+        store_kv(query_key[:, num_heads:], value, cache.key, cache.value, slot_mapping, *cache.scale)
         return query_key[:, :num_heads]
 
 
-def attend(
-    query: torch.Tensor,
-    cache: LayerCache,
-    inputs: ForwardInput,
-    scale: float,
-    window: int | None,
-    soft_cap: float | None,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
-    """`paged_attention`, or `decode_attention` in a step whose lengths only the device knows."""
-    options = (scale, window, soft_cap, sinks)
-    if isinstance(inputs.spans, DecodeSpans):
-        return decode_attention(query, cache.key, cache.value, inputs.spans, *options)
-    return paged_attention(query, cache.key, cache.value, inputs.spans, *options)
+def attend(query: torch.Tensor, cache: LayerCache, inputs: ForwardInput, scoring: Scoring) -> torch.Tensor:
+    """`paged_attention` of a layer, by whom its cache is for. `scoring` without what the cache says."""
+    scoring = scoring._replace(key_scale=cache.scale.key, value_scale=cache.scale.value)
+    return paged_attention(query, cache.key, cache.value, inputs.spans, scoring, cache.attend)
 
 
 class Sinks(nn.Module):

@@ -37,7 +37,8 @@ class ColumnLinear(nn.Module):
     matrices have inputs first. [num_tokens, in_features] to [num_tokens, sum of the rows], in order.
     """
 
-    weight: torch.Tensor
+    # One for each projection where they stay in the files, see `weights.load_weights`.
+    weight: torch.Tensor | tuple[torch.Tensor, ...]
     bias: torch.Tensor | None
 
     def __init__(
@@ -93,7 +94,8 @@ def matrix_piece(
     """Some outputs of a matrix of `shape`, outputs first, which may stand the other way round in the checkpoint."""
     everything = slice(0, shape[1])
     if not transposed:
-        return Piece(name, shape, module, "weight", (slice(*window), everything), slice(*target), arrange)
+        rows = (slice(*window), everything)
+        return Piece(name, shape, module, "weight", rows, slice(*target), arrange, may_stay_apart=True)
 
     def turn(part: torch.Tensor) -> torch.Tensor:
         return part.T if arrange is None else arrange(part.T.contiguous())

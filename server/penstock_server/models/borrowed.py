@@ -15,17 +15,18 @@ from torch import nn
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface
 from transformers.utils import logging as transformers_logging
 
-from penstock_server.engine import is_out_of_memory
 from penstock_server.errors import PenstockError, StartError
 from penstock_server.kv_cache import KVCache
 from penstock_server.layers.placement import Placement
 from penstock_server.model_folder import ModelFolder
 from penstock_server.models.borrowed_attention import ATTENTION, CurrentStep, paged, prepare
+from penstock_server.models.borrowed_loading import load_model
 from penstock_server.models.borrowed_parallel import divide
 from penstock_server.models.config import read_eos_token_ids
 from penstock_server.models.registry import read_config
 from penstock_server.models.self_test import compare
 from penstock_server.models.spec import ModelFacts
+from penstock_server.out_of_memory import is_out_of_memory
 from penstock_server.step import ForwardInput
 
 # While it builds a model, transformers swaps out functions of its classes and puts back what it found: two at once
@@ -81,7 +82,7 @@ class BorrowedModel(nn.Module):
         self.facts: ModelFacts = facts
         self.dtype = dtype
         self.model = model
-        self.step = CurrentStep()
+        self.step = CurrentStep(dtype)
         self.cache_shape = prepare(model, self.step)
         self.given = GivenHidden()
         # The same model without its layers: what it does behind them is its own affair.
@@ -114,8 +115,7 @@ def load_borrowed(folder: ModelFolder, placement: Placement, device: torch.devic
     path, raw = read_config(folder.path)
     try:
         with _BUILDING:
-            model = _build(folder, placement.dtype).to(device).train(False)
-        divide(model, placement.group)
+            model = _build(folder, placement).to(device).train(False)
         config = model.config
         facts = BorrowedFacts(
             folder.model_type,
@@ -135,27 +135,16 @@ def load_borrowed(folder: ModelFolder, placement: Placement, device: torch.devic
     return borrowed
 
 
-def _build(folder: ModelFolder, dtype: torch.dtype) -> Any:
+def _build(folder: ModelFolder, placement: Placement) -> Any:
     """Concrete classes of the library: those of the folder's own code are never looked for."""
     config: Any = CONFIG_MAPPING[folder.model_type].from_pretrained(folder.path)
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    if folder.checkpoint is None:
-        config._attn_implementation = ATTENTION
-        torch.manual_seed(0)
-        return model_class(config).to(dtype)
-    model, loaded = model_class.from_pretrained(
-        folder.path,
-        config=config,
-        dtype=dtype,
-        attn_implementation=ATTENTION,
-        use_safetensors=True,
-        local_files_only=True,
-        output_loading_info=True,
-    )
-    missing = sorted(loaded["missing_keys"])
-    if missing:
-        raise StartError(f"{folder.path}: tensor {missing[0]} is in no safetensors file; download it again")
-    for name, parameter in model.named_parameters():
-        if not bool(parameter.isfinite().all()):
-            raise StartError(f"{folder.path}: tensor {name} holds numbers that are not finite")
+    if folder.checkpoint is not None:
+        options = {"dtype": placement.dtype, "attn_implementation": ATTENTION}
+        return load_model(model_class, config, folder.checkpoint, placement.group, **options)
+    config._attn_implementation = ATTENTION
+    torch.manual_seed(0)
+    model = model_class(config).to(placement.dtype)
+    if placement.group.size > 1:
+        divide(model, placement.group)
     return model

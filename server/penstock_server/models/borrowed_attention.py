@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from penstock_kernels import store_kv
+from penstock_kernels import Scoring, store_kv
 
 from penstock_server.kv_cache import KVCache
 from penstock_server.layers.attention import attend
@@ -23,6 +23,8 @@ _LAYER_KINDS = ("full_attention", "sliding_attention")
 class CurrentStep:
     """What the attention of every layer sees beside its arguments. One model runs one step at a time."""
 
+    # Of queries, keys and values, whatever the cache keeps.
+    dtype: torch.dtype
     inputs: ForwardInput | None = None
     cache: KVCache | None = None
     # By layer, while the model is asked for its shapes: key heads and the sizes of keys and values.
@@ -60,12 +62,15 @@ def paged(
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
     layer = step.cache.layers[module.layer_idx]
     dim = layer.key.shape[3]
-    heads = [_rows(part, dim, layer.key.dtype) for part in (query, key, value)]
-    store_kv(heads[1], heads[2], layer.key, layer.value, step.inputs.slot_mapping)
-    scale = query.shape[3] ** -0.5 if scaling is None else scaling
-    window = sliding_window or module.penstock_window
-    sinks = None if s_aux is None else s_aux.float().contiguous()
-    attended = attend(heads[0], layer, step.inputs, scale, window, softcap, sinks)
+    heads = [_rows(part, dim, step.dtype) for part in (query, key, value)]
+    store_kv(heads[1], heads[2], layer.key, layer.value, step.inputs.slot_mapping, *layer.scale)
+    scoring = Scoring(
+        query.shape[3] ** -0.5 if scaling is None else scaling,
+        sliding_window or module.penstock_window,
+        softcap,
+        None if s_aux is None else s_aux.float().contiguous(),
+    )
+    attended = attend(heads[0], layer, step.inputs, scoring)
     return attended[None, :, :, : value.shape[3]], None
 
 

@@ -5,7 +5,7 @@ What a plan says in words that are not known here stays whole on every rank, whi
 
 import logging
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -37,21 +37,48 @@ class SummedLinear(nn.Module):
         return total if self.bias is None else total + self.bias
 
 
+class Window(NamedTuple):
+    """What a rank keeps of a parameter."""
+
+    dim: int
+    start: int
+    stop: int
+
+
+def windows_of(model: Any, group: Group) -> dict[str, Window]:
+    """Of every parameter that `divide` divides, by its name in the model."""
+    windows = {}
+    for name, module, style in _divisible(model):
+        columns, full_name = style == "colwise", f"{model.base_model_prefix}.{name}"
+        total = module.out_features if columns else module.in_features
+        share = group.share(total, f"{'output' if columns else 'input'} of {name}")
+        start = group.rank * share
+        windows[f"{full_name}.weight"] = Window(0 if columns else 1, start, start + share)
+        if columns and module.bias is not None:
+            windows[f"{full_name}.bias"] = Window(0, start, start + share)
+    return windows
+
+
 def divide(model: Any, group: Group) -> None:
-    """Replace what the plan divides."""
-    if group.size == 1:
-        return
-    plan = getattr(model.config, "base_model_tp_plan", None) or _USUAL_PLAN
+    """Replace what the plan divides; also on the meta device, before anything is read."""
     base, count = model.base_model, 0
-    for name, module in list(base.named_modules()):
-        style = _style(plan, name)
-        if type(module) is not nn.Linear or style not in ("colwise", "rowwise"):
-            continue
+    for name, module, style in _divisible(model):
         parent = base.get_submodule(name.rpartition(".")[0])
         divided = _columns(module, name, group) if style == "colwise" else _rows(module, name, group)
         setattr(parent, name.rpartition(".")[2], divided)
         count += 1
     logger.info("%d layers are divided among %d ranks; the rest is whole on each", count, group.size)
+
+
+def _divisible(model: Any) -> list[tuple[str, nn.Linear, str]]:
+    """Names below the base model, layers, and how the plan divides them."""
+    plan = getattr(model.config, "base_model_tp_plan", None) or _USUAL_PLAN
+    found = ((name, module, _style(plan, name)) for name, module in model.base_model.named_modules())
+    return [
+        (name, module, style)
+        for name, module, style in found
+        if type(module) is nn.Linear and style in ("colwise", "rowwise")
+    ]
 
 
 def _style(plan: dict[str, str], name: str) -> str | None:

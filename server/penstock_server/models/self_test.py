@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from penstock_kernels import AttentionSpans
 
-from penstock_server.kv_cache import KVCache
+from penstock_server.kv_cache import CacheFormat, KVCache
 from penstock_server.step import ForwardInput
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def _ids(length: int, vocab_size: int, device: torch.device) -> torch.Tensor:
 
 
 def _paged(borrowed: "BorrowedModel", ids: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    cache = KVCache(borrowed.cache_shape, len(ids) * _BLOCKS_EACH, _BLOCK_SIZE, borrowed.dtype, device)
-    cache.pool.fill_(torch.nan)
+    form = CacheFormat(borrowed.dtype)
+    cache = KVCache(borrowed.cache_shape, len(ids) * _BLOCKS_EACH, _BLOCK_SIZE, form, device, True)
     first = _step(borrowed, cache, [(0, part[:_CUT]) for part in ids], device)
     second = _step(borrowed, cache, [(_CUT, part[_CUT:]) for part in ids], device)
     return [torch.cat(parts) for parts in zip(first, second, strict=True)]

@@ -1,12 +1,19 @@
 """Paged attention against a dense computation in float64, over a pool in which everything unused is NaN."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 from closeness import DTYPES, assert_close
-from penstock_kernels import AttentionSpans, DecodeSpans, decode_attention, paged_attention, reference
-from penstock_kernels.attention_spans import Scoring
+from penstock_kernels import (
+    AttentionArguments,
+    AttentionSpans,
+    DecodeSpans,
+    Scoring,
+    paged_attention,
+    reference,
+)
 
 
 @dataclass(frozen=True)
@@ -107,12 +114,12 @@ def _check(case: Case, slack: float = 1.0, tree: torch.Tensor | None = None, **o
     expected = case.expected(scale, tree=tree, **options)  # type: ignore[arg-type]
     arguments = (case.query, case.key_cache, case.value_cache)
     spans = case.spans(tree=tree)
-    assert_close(paged_attention(*arguments, spans, scale, **options), expected, slack)  # type: ignore[arg-type]
     scoring = Scoring(scale, **options)  # type: ignore[arg-type]
-    twin = reference.paged_attention(*arguments, case.spans(tree=tree), scoring)
+    assert_close(paged_attention(*arguments, spans, scoring), expected, slack)
+    twin = reference.paged_attention(AttentionArguments(*arguments, case.spans(tree=tree), scoring))
     assert_close(twin, expected, slack)
     if all(query_len <= 8 for query_len, _ in case.lens):
-        decoded = decode_attention(*arguments, case.decode_spans(tree=tree), scale, **options)  # type: ignore[arg-type]
+        decoded = paged_attention(*arguments, case.decode_spans(tree=tree), scoring)
         assert_close(decoded, expected, slack)
 
 
@@ -177,20 +184,17 @@ def test_tree_of_drafted_tokens(dtype: torch.dtype, device: torch.device) -> Non
 def test_cache_of_eight_bits(dtype: torch.dtype, device: torch.device) -> None:
     case = Case(Shape(dtype=dtype, cache_dtype=torch.float8_e4m3fn), [(1, 200), (3, 40), (20, 60)], device)
     caches = (case.key_cache, case.value_cache)
-    found = paged_attention(case.query, *caches, case.spans(), 0.25, key_scale=0.5, value_scale=2.0)
-    assert_close(found, 2 * case.expected(0.125), slack=2)
     scoring = Scoring(0.25, key_scale=0.5, value_scale=2.0)
-    twin = reference.paged_attention(case.query, *caches, case.spans(), scoring)
+    found = paged_attention(case.query, *caches, case.spans(), scoring)
+    assert_close(found, 2 * case.expected(0.125), slack=2)
+    twin = reference.paged_attention(AttentionArguments(case.query, *caches, case.spans(), scoring))
     assert_close(twin, 2 * case.expected(0.125), slack=2)
 
 
 def test_no_spans_and_empty_spans(device: torch.device) -> None:
     case = Case(Shape(), [], device)
-    assert paged_attention(case.query, case.key_cache, case.value_cache, case.spans(), 1.0).shape == (
-        0,
-        4,
-        64,
-    )
+    found = paged_attention(case.query, case.key_cache, case.value_cache, case.spans(), Scoring(1.0))
+    assert found.shape == (0, 4, 64)
     _check(Case(Shape(), [(0, 0), (1, 5), (0, 40), (2, 9)], device))
 
 
@@ -202,25 +206,26 @@ def test_one_huge_among_many_tiny(device: torch.device) -> None:
 
 def test_unbatched_spans_do_not_depend_on_their_company(device: torch.device) -> None:
     alone = Case(Shape(num_heads=1, num_kv_heads=1), [(1, 1500)], device)
-    scale = alone.shape.dim**-0.5
+    scoring = Scoring(alone.shape.dim**-0.5)
     expected = paged_attention(
-        alone.query, alone.key_cache, alone.value_cache, alone.spans(unbatched=True), scale
+        alone.query, alone.key_cache, alone.value_cache, alone.spans(unbatched=True), scoring
     )
     for repeats in (2, 5):
         tables = alone.tables.repeat(repeats, 1)
         lens = (1,) * repeats, (1500,) + (70,) * (repeats - 1)
         spans = AttentionSpans(*lens, tables, alone.shape.block_size, unbatched=True)
         query = alone.query.repeat(repeats, 1, 1)
-        found = paged_attention(query, alone.key_cache, alone.value_cache, spans, scale)
+        found = paged_attention(query, alone.key_cache, alone.value_cache, spans, scoring)
         assert torch.equal(found[0], expected[0])
 
 
 def test_layers_share_one_work_map(device: torch.device) -> None:
     case = Case(Shape(num_kv_heads=1), [(1, 200), (9, 20)], device)
     spans = case.spans()
-    first = paged_attention(case.query, case.key_cache, case.value_cache, spans, 0.1)
+    arguments = (case.query, case.key_cache, case.value_cache, spans, Scoring(0.1))
+    first = paged_attention(*arguments)
     kept = dict(spans._shared)
-    assert torch.equal(paged_attention(case.query, case.key_cache, case.value_cache, spans, 0.1), first)
+    assert torch.equal(paged_attention(*arguments), first)
     assert all(spans._shared[key] is value for key, value in kept.items())
 
 
@@ -232,7 +237,9 @@ def test_layers_share_one_work_map(device: torch.device) -> None:
         ({"sinks": torch.zeros(3)}, "sinks must be float32"),
     ],
 )
-def test_refuses_what_is_wrong(change: dict[str, object], message: str, device: torch.device) -> None:
+def test_refuses_what_is_wrong(change: dict[str, Any], message: str, device: torch.device) -> None:
     case = Case(Shape(), [(1, 5)], device)
     with pytest.raises(ValueError, match=message):
-        paged_attention(case.query, case.key_cache, case.value_cache, case.spans(), 1.0, **change)  # type: ignore[arg-type]
+        paged_attention(
+            case.query, case.key_cache, case.value_cache, case.spans(), Scoring(1.0)._replace(**change)
+        )

@@ -157,10 +157,26 @@ def test_store_kv_writes_its_slots_only(dtype: torch.dtype, device: torch.device
     expected = [cache.clone() for cache in found]
     slots = torch.randperm(32, device=device)[:5]
     store_kv(heads[:, 3:6], heads[:, 6:], found[0], found[1], slots)
-    reference.store_kv(heads[:, 3:6], heads[:, 6:], expected[0], expected[1], slots)
+    reference.store_kv(heads[:, 3:6], heads[:, 6:], Destination(expected[0], expected[1], slots))
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
     store_kv(heads[:0, :3], heads[:0, :3], found[0], found[1], slots[:0])
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_store_kv_into_fp8_keeps_what_is_too_large_finite(dtype: torch.dtype, device: torch.device) -> None:
+    heads = torch.randn(5, 4, 80, device=device).to(dtype)
+    heads[2, 1, 7], heads[3, 2, 0] = 1000.0, -1000.0
+    found = [torch.zeros(2, 16, 2, 80, device=device, dtype=torch.float8_e4m3fn) for _ in range(2)]
+    expected = [cache.clone() for cache in found]
+    slots = torch.randperm(32, device=device)[:5]
+    store_kv(heads[:, :2], heads[:, 2:], found[0], found[1], slots, key_scale=0.5, value_scale=2.0)
+    reference.store_kv(heads[:, :2], heads[:, 2:], Destination(expected[0], expected[1], slots, 0.5, 2.0))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+    key, value = (cache.flatten(0, 1).float()[slots] for cache in found)
+    assert key[2, 1, 7] == 448
+    assert value[3, 0, 0] == -448
 
 
 @pytest.mark.parametrize("dim", [5, 80])

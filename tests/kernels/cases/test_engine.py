@@ -18,6 +18,11 @@ CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
     ("qwen3", {}, ()),
     ("mistral", {"sliding_window": 6}, (2,)),
 ]
+# What rotates writes the cache in the same pass; gpt2 does not rotate, and has a write of its own.
+FP8_CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
+    ("llama", {}, (2,)),
+    ("gpt2", {"head_dim": None, "num_key_value_heads": None}, ()),
+]
 
 
 def sequences() -> list[Sequence]:
@@ -35,14 +40,14 @@ def outputs(folder: Path, **options: Any) -> list[Sequence]:
 
 
 @pytest.fixture
-def of_twins(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], list[Sequence]]:
+def of_twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Sequence]]:
     """What the plain twins give on the CPU."""
 
-    def run(folder: Path) -> list[Sequence]:
+    def run(folder: Path, **options: Any) -> list[Sequence]:
         chosen = os.environ.get("TRITON_INTERPRET")
         monkeypatch.delenv("TRITON_INTERPRET", raising=False)
         try:
-            return outputs(folder, device="cpu")
+            return outputs(folder, device="cpu", **options)
         finally:
             if chosen is not None:
                 monkeypatch.setenv("TRITON_INTERPRET", chosen)
@@ -53,7 +58,7 @@ def of_twins(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], list[Sequence]
 @pytest.mark.parametrize(("family", "options", "sizes"), CASES)
 def test_tokens_are_those_of_the_twins(
     saved_model: Callable[..., Any],
-    of_twins: Callable[[Path], list[Sequence]],
+    of_twins: Callable[..., list[Sequence]],
     family: str,
     options: dict[str, Any],
     sizes: tuple[int, ...],
@@ -63,6 +68,22 @@ def test_tokens_are_those_of_the_twins(
     for one, other in zip(of_twins(folder), found, strict=True):
         assert other.output == one.output
         assert other.logprobs == pytest.approx(one.logprobs, abs=1e-3)
+
+
+@pytest.mark.parametrize(("family", "options", "sizes"), FP8_CASES)
+def test_tokens_over_a_cache_of_eight_bits_are_those_of_the_twins(
+    saved_model: Callable[..., Any],
+    of_twins: Callable[..., list[Sequence]],
+    family: str,
+    options: dict[str, Any],
+    sizes: tuple[int, ...],
+) -> None:
+    folder = saved_model(family, **options).folder
+    found = outputs(folder, device=DEVICE, cuda=CudaConfig(sizes), kv_cache_dtype="fp8")
+    for one, other in zip(of_twins(folder, kv_cache_dtype="fp8"), found, strict=True):
+        assert other.output == one.output
+        # A number at the border between two that 8 bits can hold may fall to either side.
+        assert other.logprobs == pytest.approx(one.logprobs, abs=2e-2)
 
 
 def test_a_token_does_not_depend_on_its_company(saved_model: Callable[..., Any]) -> None:

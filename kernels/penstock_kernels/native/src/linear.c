@@ -4,13 +4,21 @@
 
 #include <math.h>
 
-/* One call. Strides count numbers. Mirrored field by field in linear.py. */
+/* Some columns of the output, whose weights lie together. Strides count numbers. Mirrored in linear.py, as is Linear. */
 typedef struct {
-    const float *x;      /* [num_rows, len], contiguous */
-    const void *weight;  /* [num_columns, len] */
-    const void *bias;    /* [num_columns] of the weight's type, or none */
-    void *output;        /* [num_rows, num_columns] of the weight's type, contiguous */
-    int64_t weight_stride;
+    const void *weight; /* [num_columns, len] */
+    int64_t stride;
+    int64_t num_columns;
+    int64_t first; /* of the columns of the output */
+} Part;
+
+/* One call. */
+typedef struct {
+    const float *x;    /* [num_rows, len], contiguous */
+    const Part *parts; /* which make up all columns, in order */
+    const void *bias;  /* [num_columns] of the weights' type, or none */
+    void *output;      /* [num_rows, num_columns] of the weights' type, contiguous */
+    int64_t num_parts;
     int64_t len;
     int64_t num_columns;
     int32_t num_rows;
@@ -35,7 +43,7 @@ static void write_output(const Linear *call, int64_t row, int64_t column, float 
 #define VARIANT "linear_variant.h"
 #include "variants.h"
 
-typedef void (*Multiply)(const Linear *, int64_t from, int64_t until);
+typedef void (*Multiply)(const Linear *, const Part *, int64_t from, int64_t until);
 
 static Multiply variant(int64_t len, int max_lanes) {
     switch (lanes_for(len, max_lanes)) {
@@ -61,15 +69,27 @@ int penstock_multiplies_bfloat16(void) {
 #endif
 }
 
+/* The part that the share with this number is of; the number becomes that of a share within it. */
+static const Part *part_of(const Linear *call, int64_t *number) {
+    for (const Part *part = call->parts; part < call->parts + call->num_parts; part++) {
+        const int64_t num_shares = (part->num_columns + SHARE - 1) / SHARE;
+        if (*number < num_shares) return part;
+        *number -= num_shares;
+    }
+    return 0;
+}
+
 void penstock_multiply(const Linear *call) {
     const Multiply multiply = variant(call->len, call->max_lanes);
     int64_t next = 0;
 #pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1 && call->num_columns > SHARE)
     {
-        int64_t from;
-        while ((from = __atomic_fetch_add(&next, SHARE, __ATOMIC_RELAXED)) < call->num_columns) {
-            const int64_t until = from + SHARE < call->num_columns ? from + SHARE : call->num_columns;
-            multiply(call, from, until);
+        const Part *part;
+        int64_t number;
+        while ((number = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED), part = part_of(call, &number))) {
+            const int64_t from = number * SHARE;
+            const int64_t until = from + SHARE < part->num_columns ? from + SHARE : part->num_columns;
+            multiply(call, part, from, until);
         }
     }
 }

@@ -29,7 +29,7 @@ fn tools(choice: &str, parallel: bool) -> Tools {
         parallel_tool_calls: Some(parallel),
         tool_prompt: None,
     };
-    Tools::from_fields(fields).unwrap().unwrap()
+    Tools::from_fields(fields, Dialect::CHAT).unwrap().unwrap()
 }
 
 fn asked(kind: GrammarKind, text: &str) -> Option<Grammar> {
@@ -46,7 +46,7 @@ fn constrain(
     let style = ReplyStyle::of(template, &sentencepiece());
     let functions = tools.iter().flat_map(|tools| tools.functions());
     let mut format = style.format(prompt, functions.map(|function| function.name.clone()).collect());
-    let constraint = style.constrain(&mut format, tools, asked).unwrap();
+    let constraint = style.constrain(&mut format, tools, asked, Dialect::CHAT).unwrap();
     (format, constraint)
 }
 
@@ -95,7 +95,7 @@ fn a_required_call_is_all_there_is_in_every_format() {
         ),
     ] {
         let (format, constraint) = constrain(template, "", Some(&tools("required", true)), None);
-        let Constraint { grammar, param, is_optional } = constraint.unwrap();
+        let Constraint { grammar, param, is_optional, .. } = constraint.unwrap();
         assert_eq!((param, is_optional), ("tools", false));
         assert!(accepts(&grammar, calls), "{template}\n{}", grammar.text);
         assert!(!accepts(&grammar, other), "{template}\n{}", grammar.text);
@@ -189,7 +189,22 @@ fn markers_that_are_tokens_are_asked_for_by_id() {
     let style = ReplyStyle::of("[TOOL_CALLS][ARGS]", &tokenizer);
     let mut format = style.format("", Arc::from(["now".to_owned()]));
     assert!(format.shown.contains(&open) && format.shown.contains(&args));
-    let grammar = style.constrain(&mut format, Some(&tools("now", true)), None).unwrap().unwrap().grammar;
+    let grammar = style
+        .constrain(&mut format, Some(&tools("now", true)), None, Dialect::CHAT)
+        .unwrap()
+        .unwrap()
+        .grammar;
     let expected = format!("call_0:  <[{open}]> \"now\" <[{args}]>  \"{{}}\" ");
     assert!(grammar.text.contains(&expected), "{}", grammar.text);
+}
+
+#[test]
+fn what_the_client_gave_is_kept_by_its_place() {
+    let (_, constraint) =
+        constrain("<tool_call>", "", Some(&tools("auto", true)), asked(GrammarKind::Regex, "a+"));
+    let parts = constraint.unwrap().parts;
+    let places: Vec<_> = parts.iter().map(|part| part.place.as_ref()).collect();
+    assert_eq!(places, ["response_format", "tools[0].function.parameters"], "`now` takes nothing");
+    assert_eq!((parts[0].grammar.kind, parts[0].grammar.text.as_str()), (GrammarKind::Regex, "a+"));
+    assert!(parts[1].grammar.text.contains("\"required\":[\"x\"]"), "{}", parts[1].grammar.text);
 }

@@ -1,0 +1,177 @@
+"""Who computes attention: chosen by name, once, and refused with a reason where it cannot do what a model needs."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+
+from penstock_kernels import reference
+from penstock_kernels.attention_spans import Attend
+from penstock_kernels.dispatch import runs_kernels
+from penstock_kernels.native import attention as native
+from penstock_kernels.native.library import library
+from penstock_kernels.paged_attention import own_attention
+
+BackendName = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen"]
+NAMES: tuple[str, ...] = get_args(BackendName)
+
+
+class Unsupported(ValueError):
+    """Why a backend cannot be had; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What attention of a model needs."""
+
+    device: torch.device
+    dtype: torch.dtype
+    cache_dtype: torch.dtype
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    has_soft_cap: bool = False
+    has_sinks: bool = False
+    batch_invariant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A choice. `capturable`: it asks nothing of the host in a step of `DecodeSpans`, so that a graph can hold it."""
+
+    name: str
+    attend: Attend = own_attention
+    capturable: bool = True
+
+
+def choose(name: str, demand: Demand) -> Backend:
+    """Raises Unsupported. `auto` is what the device has of our own: nothing else was measured to be faster."""
+    if name == "auto":
+        return Backend(_own_name(demand))
+    reason = _REFUSALS[name](demand)
+    if reason is not None:
+        raise Unsupported(reason)
+    return _MAKERS[name](demand)
+
+
+def _own_name(demand: Demand) -> str:
+    """What `own_attention` comes to."""
+    if runs_kernels(demand.device):
+        return "triton"
+    return "native" if _refuse_native(demand) is None else "reference"
+
+
+def _refuse_triton(demand: Demand) -> str | None:
+    if not runs_kernels(demand.device):
+        return f"its kernels need a CUDA device, this one is {demand.device.type}"
+    return _not_importable("triton")
+
+
+def _refuse_native(demand: Demand) -> str | None:
+    if demand.device.type != "cpu":
+        return f"it is C for the CPU, this device is {demand.device.type}"
+    if library() is None:
+        return "it was not compiled when penstock-kernels was installed"
+    group = demand.num_heads // demand.num_kv_heads
+    if native.can_attend(demand.dtype, demand.cache_dtype, demand.head_dim, group):
+        return None
+    return f"it cannot do {_kind(demand)}"
+
+
+def _refuse_reference(demand: Demand) -> str | None:
+    return None
+
+
+def _refuse_flashinfer(demand: Demand) -> str | None:
+    heads = (64, 128, 256)
+    if demand.head_dim not in heads:
+        return f"its heads have {', '.join(map(str, heads))} numbers, this model's {demand.head_dim}"
+    return _refuse_foreign(demand) or _not_importable("flashinfer")
+
+
+def _refuse_varlen(demand: Demand) -> str | None:
+    if demand.head_dim % 8 or demand.head_dim > 256:
+        return f"its heads have at most 256 numbers, a multiple of 8, this model's {demand.head_dim}"
+    if demand.has_soft_cap:
+        return "it has no soft cap of scores, which this model needs"
+    if demand.cache_dtype != demand.dtype:
+        return f"it reads no cache of {_name(demand.cache_dtype)}"
+    return _refuse_foreign(demand) or _not_importable("torch.nn.attention.varlen")
+
+
+def _refuse_foreign(demand: Demand) -> str | None:
+    """What no other library can do."""
+    if demand.device.type != "cuda":
+        return f"it needs a CUDA device, this one is {demand.device.type}"
+    if demand.dtype not in (torch.float16, torch.bfloat16):
+        return f"it computes float16 and bfloat16, not {_name(demand.dtype)}"
+    if demand.has_sinks:
+        return "it has no attention sinks, which this model needs"
+    if demand.batch_invariant:
+        return "its sums depend on what shares the batch; leave out --batch-invariant"
+    return None
+
+
+def _not_importable(module: str) -> str | None:
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever a library does when it is imported, it cannot be used
+        return f"{module} cannot be imported here ({str(error).strip().splitlines()[0]})"
+    return None
+
+
+def _make_triton(demand: Demand) -> Backend:
+    from penstock_kernels.gpu import attention
+
+    return Backend("triton", attention.paged_attention)
+
+
+def _make_native(demand: Demand) -> Backend:
+    return Backend("native", native.attend)
+
+
+def reference_backend(device: torch.device) -> Backend:
+    """The plain twin, which can do anything. It reads lengths on the host, which a captured step cannot."""
+    return Backend("reference", reference.paged_attention, capturable=device.type == "cpu")
+
+
+def _make_flashinfer(demand: Demand) -> Backend:
+    from penstock_kernels.adapters.flashinfer import FlashInferAttention
+
+    library: Any = importlib.import_module("flashinfer")
+    # Its plans are made on the host, from lengths that a captured step has on the device only.
+    return Backend("flashinfer", FlashInferAttention(library, demand.device), capturable=False)
+
+
+def _make_varlen(demand: Demand) -> Backend:
+    from penstock_kernels.adapters.varlen import VarlenAttention
+
+    library: Any = importlib.import_module("torch.nn.attention.varlen")
+    return Backend("varlen", VarlenAttention(library.varlen_attn))
+
+
+def _kind(demand: Demand) -> str:
+    heads = f"{demand.num_heads} heads of {demand.head_dim} over {demand.num_kv_heads}"
+    return f"{heads} in {_name(demand.dtype)} with a cache of {_name(demand.cache_dtype)}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+_REFUSALS: dict[str, Callable[[Demand], str | None]] = {
+    "triton": _refuse_triton,
+    "native": _refuse_native,
+    "reference": _refuse_reference,
+    "flashinfer": _refuse_flashinfer,
+    "varlen": _refuse_varlen,
+}
+_MAKERS: dict[str, Callable[[Demand], Backend]] = {
+    "triton": _make_triton,
+    "native": _make_native,
+    "reference": lambda demand: reference_backend(demand.device),
+    "flashinfer": _make_flashinfer,
+    "varlen": _make_varlen,
+}

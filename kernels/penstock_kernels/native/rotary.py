@@ -1,0 +1,80 @@
+"""Norm, rotation and the write of the cache in C: in a decode step they are a dozen small ops of the library."""
+
+import ctypes
+from functools import cache
+
+import torch
+
+from penstock_kernels.destination import Destination
+from penstock_kernels.native.library import WORTH_THREADS, library
+
+
+class _Call(ctypes.Structure):
+    """`Rotation` of src/rotary.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("heads", "cos", "sin", "weight")),
+        *((name, ctypes.c_void_p) for name in ("query", "key_cache", "value_cache", "slots")),
+        *((name, ctypes.c_int64) for name in ("num_tokens", "num_slots", "token_stride", "head_stride")),
+        *((name, ctypes.c_int32) for name in ("num_heads", "num_kv_heads", "dim", "rotary_dim")),
+        *((name, ctypes.c_int32) for name in ("num_threads", "max_lanes")),
+        ("eps", ctypes.c_float),
+    )
+
+
+@cache
+def _can_rotate(dim: int, rotary_dim: int) -> bool:
+    compiled = library()
+    return compiled is not None and bool(compiled.penstock_can_rotate(dim, rotary_dim))
+
+
+def supports(heads: torch.Tensor, cos: torch.Tensor, target: Destination) -> bool:
+    """Whether `rotate_and_store` can take these, as the op has checked them."""
+    return (
+        heads.dtype == torch.float32
+        and heads.device.type == "cpu"
+        and target.key_cache.dtype == torch.float32
+        and _can_rotate(heads.shape[2], cos.shape[1])
+    )
+
+
+def rotate_and_store(
+    heads: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    norm: tuple[torch.Tensor, float] | None,
+    target: Destination,
+    max_lanes: int = 0,
+) -> torch.Tensor:
+    """As the op; a token has the same bits whatever others there are. `max_lanes` as in `attend`."""
+    compiled = library()
+    assert compiled is not None, "asked only where `supports` says so"
+    num_tokens, num_all, dim = heads.shape
+    num_blocks, block_size, num_kv_heads, _ = target.key_cache.shape
+    num_heads = num_all - 2 * num_kv_heads
+    query = torch.empty(num_tokens, num_heads, dim)
+    call = _Call(
+        heads.data_ptr(),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        None if norm is None else norm[0].data_ptr(),
+        query.data_ptr(),
+        target.key_cache.data_ptr(),
+        target.value_cache.data_ptr(),
+        target.slots.data_ptr(),
+        num_tokens,
+        num_blocks * block_size,
+        *heads.stride()[:2],
+        num_heads,
+        num_kv_heads,
+        dim,
+        cos.shape[1],
+        torch.get_num_threads() if heads.numel() >= WORTH_THREADS else 1,
+        max_lanes,
+        0.0 if norm is None else norm[1],
+    )
+    written = compiled.penstock_rotate(ctypes.byref(call))
+    if written < num_tokens:
+        slot = int(target.slots[written])
+        raise IndexError(f"rotate_and_store: slot {slot} of token {written} is not in the cache")
+    return query

@@ -1,0 +1,46 @@
+/* Rows divided by their root mean square, after the addition of a residual: one read of each, in 32-bit arithmetic. */
+
+#include "processor.h"
+
+#include <math.h>
+
+/* One call. Strides count numbers. Mirrored field by field in norm.py. */
+typedef struct {
+    const float *x;      /* [num_rows, len] */
+    float *residual;     /* [num_rows, len], contiguous, or none: becomes residual + x, which is what is normed */
+    const float *weight; /* [len] */
+    float *output;       /* [num_rows, len], contiguous */
+    int64_t x_stride;
+    int64_t num_rows;
+    int64_t len;
+    int32_t num_threads;
+    int32_t max_lanes; /* as in linear.c */
+    float eps;
+    float offset; /* added to the weight */
+} Norm;
+
+#define VARIANT "norm_variant.h"
+#include "variants.h"
+
+typedef void (*NormRow)(const Norm *, int64_t row);
+
+static NormRow variant(int64_t len, int max_lanes) {
+    switch (lanes_for(len, max_lanes)) {
+#if defined(__x86_64__)
+    case 16: return norm_row_16;
+    case 8: return norm_row_8;
+#endif
+    case 4: return norm_row_4;
+    default: return 0;
+    }
+}
+
+int penstock_can_norm(int64_t len) {
+    return variant(len, 0) != 0;
+}
+
+void penstock_norm(const Norm *call) {
+    const NormRow norm_row = variant(call->len, call->max_lanes);
+#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
+    for (int64_t row = 0; row < call->num_rows; row++) norm_row(call, row);
+}

@@ -1,0 +1,62 @@
+/* Heads on their way from the projection to attention: norm, rotation, and keys and values into the cache. */
+
+#include "processor.h"
+
+#include <math.h>
+
+enum { MAX_DIM = 1024 };
+
+/* One call. Strides count numbers. Mirrored field by field in rotary.py. */
+typedef struct {
+    const float *heads;  /* [num_tokens, num_heads + 2 * num_kv_heads, dim]: queries, keys, values */
+    const float *cos;    /* [num_tokens, rotary_dim] */
+    const float *sin;    /* the same; its first half is negated */
+    const float *weight; /* [num_heads + num_kv_heads, dim] of the norm, or none */
+    float *query;        /* [num_tokens, num_heads, dim] */
+    float *key_cache;    /* [num_slots, num_kv_heads, dim] */
+    float *value_cache;
+    const int64_t *slots; /* [num_tokens] */
+    int64_t num_tokens;
+    int64_t num_slots;
+    int64_t token_stride;
+    int64_t head_stride;
+    int32_t num_heads;
+    int32_t num_kv_heads;
+    int32_t dim;
+    int32_t rotary_dim;
+    int32_t num_threads;
+    int32_t max_lanes; /* as in linear.c */
+    float eps;
+} Rotation;
+
+#define VARIANT "rotary_variant.h"
+#include "variants.h"
+
+typedef void (*Rotate)(const Rotation *, int64_t token);
+
+/* Halves of what is rotated and whole heads must fill vectors. */
+static Rotate variant(int dim, int rotary_dim, int max_lanes) {
+    if (dim > MAX_DIM) return 0;
+    switch (lanes_for(dim | rotary_dim / 2, max_lanes)) {
+#if defined(__x86_64__)
+    case 16: return rotate_token_16;
+    case 8: return rotate_token_8;
+#endif
+    case 4: return rotate_token_4;
+    default: return 0;
+    }
+}
+
+int penstock_can_rotate(int32_t dim, int32_t rotary_dim) {
+    return variant(dim, rotary_dim, 0) != 0;
+}
+
+/* The number of tokens, or the first one whose slot is not in the cache: then nothing is written. */
+int64_t penstock_rotate(const Rotation *call) {
+    for (int64_t token = 0; token < call->num_tokens; token++)
+        if (call->slots[token] < 0 || call->slots[token] >= call->num_slots) return token;
+    const Rotate rotate = variant(call->dim, call->rotary_dim, call->max_lanes);
+#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
+    for (int64_t token = 0; token < call->num_tokens; token++) rotate(call, token);
+    return call->num_tokens;
+}

@@ -1,0 +1,51 @@
+//! How deep JSON is nested, counted without recursion before anything reads it that recurses.
+
+/// Objects and lists within each other that a body may have: as many as serde_json reads.
+pub const MAX_DEPTH: usize = 127;
+
+/// The most objects and lists that are open at once; what is in strings does not count. Of text that is no JSON, some
+/// number.
+pub fn depth(json: &[u8]) -> usize {
+    let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'{' | b'[' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_open_at_once_counts_and_nothing_in_strings() {
+        for (json, deepest) in [
+            ("1", 0),
+            ("[]", 1),
+            (r#"{"a": [1, {"b": []}], "c": [[]]}"#, 4),
+            (r#"["[[[", "\"[[", {"{{": "}"}]"#, 2),
+            (r#""\\" [[]]"#, 2),
+            ("]]]][", 1),
+        ] {
+            assert_eq!(depth(json.as_bytes()), deepest, "{json}");
+        }
+    }
+
+    #[test]
+    fn the_limit_is_what_serde_json_reads() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        assert!(serde_json::from_str::<serde_json::Value>(&nested(MAX_DEPTH)).is_ok());
+        assert!(serde_json::from_str::<serde_json::Value>(&nested(MAX_DEPTH + 1)).is_err());
+    }
+}

@@ -1,0 +1,84 @@
+//! What TGI's clients get: the types of answers and of events.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// A token of the output.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Token {
+    pub id: u32,
+    pub text: String,
+    /// Not a number and infinities are `null`: serde_json writes them so.
+    pub logprob: f32,
+    pub special: bool,
+}
+
+/// A token of the prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct PrefillToken {
+    pub id: u32,
+    pub text: String,
+    pub logprob: Option<f32>,
+}
+
+/// The answer of `/generate`; `/` wraps it in an array.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct GenerateResponse {
+    pub generated_text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<Details>,
+}
+
+/// Details of a whole output.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Details {
+    pub finish_reason: &'static str,
+    pub generated_tokens: u32,
+    pub seed: Option<u64>,
+    pub prefill: Vec<PrefillToken>,
+    pub tokens: Vec<Token>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_of_sequences: Option<Vec<BestOfSequence>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub top_tokens: Vec<Vec<Token>>,
+}
+
+/// A sequence that did not win.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct BestOfSequence {
+    pub generated_text: String,
+    pub finish_reason: &'static str,
+    pub generated_tokens: u32,
+    pub seed: Option<u64>,
+    pub prefill: Vec<PrefillToken>,
+    pub tokens: Vec<Token>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub top_tokens: Vec<Vec<Token>>,
+}
+
+/// An event of `/generate_stream`.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct StreamResponse {
+    pub index: u32,
+    pub token: Token,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub top_tokens: Vec<Token>,
+    pub generated_text: Option<String>,
+    pub details: Option<StreamDetails>,
+}
+
+/// Details of the last event.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct StreamDetails {
+    pub finish_reason: &'static str,
+    pub generated_tokens: u32,
+    pub seed: Option<u64>,
+    pub input_length: u32,
+}

@@ -1,0 +1,70 @@
+//! Log lines of a request carry the id of its trace.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use axum::body::Body;
+use axum::http::Request;
+use serde_json::Value;
+use tracing::Level;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::collector::traced;
+use crate::support::server::Server;
+
+const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+
+/// Keeps what is written.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("not poisoned").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// The span of the line that says that a request was answered, in JSON.
+async fn logged(server: &Server, parent: Option<&str>) -> Value {
+    let lines = Lines::default();
+    let json = tracing_subscriber::fmt().json().flatten_event(true).with_max_level(Level::DEBUG);
+    let guard = tracing::subscriber::set_default(json.with_writer(lines.clone()).finish());
+    let request = Request::post("/tokenize").header("content-type", "application/json");
+    let request = parent.into_iter().fold(request, |request, parent| request.header("traceparent", parent));
+    server.send(request.body(Body::from(r#"{"inputs": "a"}"#)).expect("a request")).await;
+    drop(guard);
+    let text = String::from_utf8(lines.0.lock().expect("not poisoned").clone()).expect("text");
+    let line = text.lines().find(|line| line.contains("\"answered\"")).expect("a line for the answer");
+    serde_json::from_str::<Value>(line).expect("JSON")["span"].clone()
+}
+
+#[tokio::test]
+async fn lines_in_json_carry_the_id_of_the_trace() {
+    let (server, collector) = traced(Server::start()).await;
+    let span = logged(&server, None).await;
+    server.state.telemetry.flush().await;
+    let sent = collector.spans();
+    let trace: String = sent[0].span.trace_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(span["trace_id"], trace);
+    assert_eq!(span["path"], "/tokenize");
+}
+
+#[tokio::test]
+async fn the_clients_id_is_told_though_its_trace_is_not_sampled() {
+    let span = logged(&Server::start(), Some(PARENT)).await;
+    assert_eq!(span["trace_id"], "0af7651916cd43dd8448eb211c80319c");
+    assert_eq!(logged(&Server::start(), None).await.get("trace_id"), None);
+}

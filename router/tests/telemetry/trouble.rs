@@ -1,0 +1,83 @@
+//! A collector that is away, hangs, or comes late: serving must not notice.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
+use penstock_router::telemetry::{Telemetry, TelemetryOptions};
+use serde_json::json;
+
+use crate::collector::{Collector, trace_to, traced};
+use crate::support::server::Server;
+
+const DROPPED: &str = "tgi_trace_spans_dropped{reason=\"export_failed\"}";
+const OVERRUN: &str = "tgi_trace_spans_dropped{reason=\"queue_full\"}";
+
+/// How long so many requests take, all of which must be answered.
+async fn serve(server: &Server, count: usize) -> Duration {
+    let started = Instant::now();
+    for _ in 0..count {
+        let answer =
+            server.post("/generate", json!({"inputs": "hello", "parameters": {"max_new_tokens": 8}})).await;
+        assert_eq!(answer.status, StatusCode::OK);
+    }
+    started.elapsed()
+}
+
+#[tokio::test]
+async fn a_collector_that_is_not_there_costs_traces_and_nothing_else() {
+    let nobody = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound");
+    let mut server = Server::start();
+    trace_to(&mut server, nobody, 1.0);
+    serve(&server, 20).await;
+    let started = Instant::now();
+    server.state.telemetry.flush().await;
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert!(server.metric(DROPPED).await >= 20.0);
+    assert_eq!(server.metric("tgi_trace_spans_exported").await, 0.0);
+}
+
+#[tokio::test]
+async fn a_collector_that_hangs_slows_nothing_and_is_not_waited_for() {
+    let plain = Server::start();
+    let mut traced = Server::start();
+    trace_to(&mut traced, Collector::hanging().await, 1.0);
+    serve(&plain, 20).await;
+    let (without, with) = (serve(&plain, 800).await, serve(&traced, 800).await);
+    assert!(with < 3 * without + Duration::from_millis(500), "{with:?} and {without:?}");
+    assert!(traced.metric(OVERRUN).await > 0.0, "the queue is bounded");
+    let started = Instant::now();
+    traced.state.telemetry.flush().await;
+    let took = started.elapsed();
+    assert!(took >= Duration::from_millis(1900) && took < Duration::from_secs(3), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_collector_that_takes_them_is_counted() {
+    let (server, collector) = traced(Server::start()).await;
+    serve(&server, 3).await;
+    server.state.telemetry.flush().await;
+    assert_eq!(server.metric("tgi_trace_spans_exported").await, collector.spans().len() as f64);
+    assert_eq!((server.metric(DROPPED).await, server.metric(OVERRUN).await), (0.0, 0.0));
+}
+
+#[tokio::test]
+async fn spans_are_sent_while_it_serves() {
+    let (server, collector) = traced(Server::start()).await;
+    serve(&server, 1).await;
+    let started = Instant::now();
+    while collector.spans().is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(5), "nothing is sent");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn without_an_endpoint_there_is_nothing() {
+    let mut server = Server::start();
+    server.state.telemetry =
+        Telemetry::start(&TelemetryOptions::default(), &server.state.metrics).expect("off");
+    serve(&server, 1).await;
+    server.state.telemetry.flush().await;
+    assert_eq!(server.metric("tgi_trace_spans_exported").await, 0.0);
+}
