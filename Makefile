@@ -20,7 +20,7 @@ INSTALLED := .venv/.installed
 CLIENTS := .venv-clients/.installed
 RIVALS := .venv-rivals/.installed
 SOURCES := Cargo.toml Cargo.lock pyproject.toml \
-	$(shell find router launcher proto server kernels -type f -not -path '*/__pycache__/*' -not -name '*.pyc' 2>/dev/null)
+	$(shell find router launcher proto server kernels -type f -not -path '*/__pycache__/*' -not -name '*.pyc' -not -name '*.so' 2>/dev/null)
 
 # The release profile, so that every dependency that the wheel was built with is there already; our own crates are
 # compiled for tests anyway, so they get their debug assertions and overflow checks back.
