@@ -53,6 +53,8 @@ TIME_OF_DAY = re.compile(
 # Where it is only told: in answers, templates, logs and traces.
 TELLS_THE_TIME = {
     "router/src/app.rs",
+    # A function of templates, and its test.
+    "router/src/chat_template/environment.rs",
     "router/src/chat_template.rs",
     "router/src/telemetry/sequence.rs",
     "router/src/telemetry/steps.rs",
