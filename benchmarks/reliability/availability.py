@@ -61,6 +61,8 @@ class Harm:
 
     def _harm(self) -> str:
         name = self._dice.choice(sorted(faults.RANDOM))
+        # Before it happens: connections break before this thread goes on.
+        at = time.monotonic()
         try:
             faults.RANDOM[name](self._server)
         except ProcessLookupError:
@@ -68,7 +70,7 @@ class Harm:
             return f"{name}, gone already"
         self.done[name] += 1
         if "router" in name:
-            self.router_harmed_at.append(time.monotonic())
+            self.router_harmed_at.append(at)
         return name
 
     def _look_until(self, deadline: float) -> None:
