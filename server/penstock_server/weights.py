@@ -129,12 +129,17 @@ def _can_stay(entry: Entry, piece: Piece) -> bool:
 
 def _keep(module: nn.Module, attribute: str, slices: list[tuple[Piece, torch.Tensor]]) -> None:
     """What stays in the files becomes the parameter, or a tuple in its place."""
-    parts = [part for _piece, part in sorted(slices, key=lambda pair: pair[0].start)]
+    parts = [_aligned(part) for _piece, part in sorted(slices, key=lambda pair: pair[0].start)]
     delattr(module, attribute)
     if len(parts) == 1:
         module.register_buffer(attribute, parts[0])
     else:
         setattr(module, attribute, tuple(parts))
+
+
+def _aligned(part: torch.Tensor) -> torch.Tensor:
+    """Copied where its numbers lie across their places: the header of a file may have any length."""
+    return part if part.data_ptr() % part.element_size() == 0 else part.clone()
 
 
 def fill_with_noise(model: nn.Module, device: torch.device) -> None:

@@ -134,6 +134,23 @@ def test_a_parameter_is_copied_whole_if_any_slice_must_be(
     assert torch.equal(fused, torch.cat([state[name].float() for name in names]))
 
 
+@pytest.mark.parametrize("excess", [1, 2, 3])
+def test_numbers_that_lie_across_their_places_are_copied(
+    saved_model: Callable[..., Any], tmp_path: Path, excess: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = saved_model("llama")
+    folder = Path(shutil.copytree(saved.folder, tmp_path / "odd"))
+    file = folder / "model.safetensors"
+    data = file.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    file.write_bytes((end - 8 + excess).to_bytes(8, "little") + data[8:end] + b" " * excess + data[end:])
+    model, _ = load(folder, 0, 1, monkeypatch)
+    layers: list[Any] = list(model.layers)
+    query = layers[0].attention.qkv.weight[0]
+    assert query.data_ptr() % 4 == 0
+    assert torch.equal(query, saved.oracle.state_dict()["model.layers.0.self_attn.q_proj.weight"])
+
+
 def test_weights_are_converted_while_they_are_read(saved_model: Callable[..., Any]) -> None:
     saved = saved_model()
     model = Decoder(load_spec(saved.folder), Placement(rank_of(0, 1), torch.bfloat16), CPU)
