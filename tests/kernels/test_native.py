@@ -105,19 +105,20 @@ def test_threads_change_nothing() -> None:
 @pytest.mark.parametrize("shape", [(64, 100), (96, 37), (20, 3), (12, 1)])
 def test_a_product_has_the_same_bits_in_any_company(shape: tuple[int, int], dtype: torch.dtype) -> None:
     length, columns = shape
-    x, weight, bias = (torch.randn(size).to(dtype) for size in ((41, length), (columns, length), (columns,)))
+    x, weight, bias = (torch.randn(size).to(dtype) for size in ((150, length), (columns, length), (columns,)))
     whole = linear(x, weight, bias, invariant=True)
     expected = x.double() @ weight.double().T + bias.double()
     torch.testing.assert_close(whole.double(), expected, atol=2e-5 * length, rtol=1e-2)
-    for rows in (slice(0, 1), slice(7, 10), slice(3, 39)):
+    for rows in (slice(0, 1), slice(7, 10), slice(3, 9), slice(3, 39), slice(60, 131)):
         assert torch.equal(linear(x[rows], weight, bias, invariant=True), whole[rows])
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 def test_every_width_of_vectors_multiplies(lanes: int) -> None:
-    x, weight = torch.randn(9, 48), torch.randn(70, 80)[:, :48]
-    found = native_linear.multiply(x, (weight,), None, lanes)
-    torch.testing.assert_close(found, x @ weight.T, atol=1e-5, rtol=1e-4)
+    x, weight = torch.randn(71, 48), torch.randn(70, 80)[:, :48]
+    for num_rows in (1, 2, 3, 9, 71):
+        found = native_linear.multiply(x[:num_rows], (weight,), None, lanes)
+        torch.testing.assert_close(found, x[:num_rows] @ weight.T, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -7,7 +7,10 @@ INLINE vec NAME(weights)(const void *weight, int64_t at, const int dtype) {
     return (vec)(__builtin_convertvector(*(const NAME(half) *)((const uint16_t *)weight + at), wide) << 16);
 }
 
-/* `num_rows` rows by `num_columns` columns; both, and dtype, are constants. */
+/* `num_rows` rows by `num_columns` columns; both, `ahead` and dtype are constants.
+
+   Meanwhile `ahead` columns from `next` on are fetched from memory into the second cache. The processor's own look-ahead
+   does not go on from one row of the weights to another: with it alone, memory waits while numbers are multiplied. */
 INLINE void NAME(multiply_block)(
     const Linear *call,
     const Part *part,
@@ -15,13 +18,19 @@ INLINE void NAME(multiply_block)(
     int64_t column,
     const int num_rows,
     const int num_columns,
+    const int ahead,
+    int64_t next,
     const int dtype
 ) {
     const int64_t len = call->len;
+    const int64_t size = dtype == FLOAT32 ? 4 : 2;
+    const char *next_weight = (const char *)part->weight + next * part->stride * size;
     const float *x = call->x + row * len;
     vec products[LANES];
     for (int i = 0; i < num_rows * num_columns; i++) products[i] = (vec){0};
     for (int64_t d = 0; d < len; d += LANES) {
+        for (int c = 0; c < ahead; c++)
+            __builtin_prefetch(next_weight + (c * part->stride + d) * size, 0, 2);
         vec weight[4];
         for (int c = 0; c < num_columns; c++)
             weight[c] = NAME(weights)(part->weight, (column + c) * part->stride + d, dtype);
@@ -37,21 +46,65 @@ INLINE void NAME(multiply_block)(
             write_output(call, row + r, part->first + column + c, lanes[r * num_columns + c]);
 }
 
-INLINE void NAME(multiply_columns)(
-    const Linear *call, const Part *part, int64_t column, const int num_columns, const int dtype
+/* A block that fetches `ahead` columns as long as some up to `after` are left. */
+INLINE void NAME(multiply_rows)(
+    const Linear *call,
+    const Part *part,
+    int row,
+    int64_t column,
+    const int num_rows,
+    const int num_columns,
+    const int ahead,
+    int64_t next,
+    int64_t after,
+    const int dtype
 ) {
-    int row = 0;
-    for (; row + ROWS <= call->num_rows; row += ROWS)
-        NAME(multiply_block)(call, part, row, column, ROWS, num_columns, dtype);
-    for (; row < call->num_rows; row++) NAME(multiply_block)(call, part, row, column, 1, num_columns, dtype);
+    if (next < after) NAME(multiply_block)(call, part, row, column, num_rows, num_columns, ahead, next, dtype);
+    else NAME(multiply_block)(call, part, row, column, num_rows, num_columns, 0, 0, dtype);
 }
 
-INLINE void NAME(multiply_range)(
-    const Linear *call, const Part *part, int64_t from, int64_t until, const int dtype
+/* Some columns of the rows `row .. end`; block by block they fetch the 4 columns behind, unless `ahead` is 0. */
+INLINE void NAME(multiply_columns)(
+    const Linear *call,
+    const Part *part,
+    int row,
+    int end,
+    int64_t column,
+    const int num_columns,
+    const int ahead,
+    const int dtype
 ) {
+    int64_t next = column + num_columns;
+    const int64_t after = ahead ? next + 4 : next;
+    for (; row + ROWS <= end; row += ROWS, next += ahead)
+        NAME(multiply_rows)(call, part, row, column, ROWS, num_columns, ahead, next, after, dtype);
+    const int half = ROWS > 1 ? ROWS / 2 : 1;
+    for (; row + half <= end; row += half, next += ahead)
+        NAME(multiply_rows)(call, part, row, column, half, num_columns, ahead, next, after, dtype);
+    for (; row < end; row++, next += ahead)
+        NAME(multiply_rows)(call, part, row, column, 1, num_columns, ahead, next, after, dtype);
+}
+
+/* The columns of the rows `row .. end`. */
+INLINE void NAME(multiply_tile)(
+    const Linear *call, const Part *part, int row, int end, int64_t from, int64_t until, const int dtype
+) {
+    const int num_rows = end - row;
     int64_t column = from;
-    for (; column + 4 <= until; column += 4) NAME(multiply_columns)(call, part, column, 4, dtype);
-    for (; column < until; column++) NAME(multiply_columns)(call, part, column, 1, dtype);
+    for (; column + 8 <= until; column += 4) {
+        if (num_rows <= ROWS) NAME(multiply_columns)(call, part, row, end, column, 4, 4, dtype);
+        else if (num_rows < 4 * ROWS) NAME(multiply_columns)(call, part, row, end, column, 4, 2, dtype);
+        else NAME(multiply_columns)(call, part, row, end, column, 4, 1, dtype);
+    }
+    for (; column + 4 <= until; column += 4) NAME(multiply_columns)(call, part, row, end, column, 4, 0, dtype);
+    for (; column < until; column++) NAME(multiply_columns)(call, part, row, end, column, 1, 0, dtype);
+}
+
+INLINE void NAME(multiply_range)(const Linear *call, const Part *part, int64_t from, int64_t until, const int dtype) {
+    for (int row = 0; row < call->num_rows; row += TILE) {
+        const int end = row + TILE < call->num_rows ? row + TILE : call->num_rows;
+        NAME(multiply_tile)(call, part, row, end, from, until, dtype);
+    }
 }
 
 static TARGET void NAME(multiply)(const Linear *call, const Part *part, int64_t from, int64_t until) {
