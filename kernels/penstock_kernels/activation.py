@@ -5,6 +5,7 @@ import torch
 from penstock_kernels import reference
 from penstock_kernels.checks import require
 from penstock_kernels.dispatch import runs_kernel
+from penstock_kernels.native import activation as native
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
@@ -13,7 +14,9 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     gate_up: [..., 2 * dim], gate first, as one fused projection leaves them. Result: [..., dim].
     """
     _check("silu_mul", gate_up)
-    return _activate(gate_up, "silu") if runs_kernel(gate_up) else reference.silu_mul(gate_up)
+    if runs_kernel(gate_up):
+        return _activate(gate_up, "silu")
+    return native.activate(gate_up, "silu") if native.supports(gate_up) else reference.silu_mul(gate_up)
 
 
 def gelu_mul(gate_up: torch.Tensor, tanh: bool = True) -> torch.Tensor:
@@ -21,6 +24,8 @@ def gelu_mul(gate_up: torch.Tensor, tanh: bool = True) -> torch.Tensor:
     _check("gelu_mul", gate_up)
     if runs_kernel(gate_up):
         return _activate(gate_up, "gelu_tanh" if tanh else "gelu")
+    if tanh and native.supports(gate_up):
+        return native.activate(gate_up, "gelu_tanh")
     return reference.gelu_mul(gate_up, tanh)
 
 

@@ -5,6 +5,7 @@ import torch
 from penstock_kernels import reference
 from penstock_kernels.checks import require
 from penstock_kernels.dispatch import runs_kernel
+from penstock_kernels.native import embedding as native
 
 
 def embedding(token_ids: torch.Tensor, weight: torch.Tensor, first: int = 0) -> torch.Tensor:
@@ -21,4 +22,6 @@ def embedding(token_ids: torch.Tensor, weight: torch.Tensor, first: int = 0) -> 
         from penstock_kernels.gpu.embedding import embedding as kernel
 
         return kernel(token_ids, weight, first)
+    if native.supports(token_ids, weight):
+        return native.embedding(token_ids, weight, first)
     return reference.embedding(token_ids, weight, first)

@@ -1,11 +1,14 @@
-"""Decode steps of fixed sizes: on CUDA captured once and replayed, so that the host gives one order for a whole step.
+"""Decode steps of fixed sizes: captured once and replayed, so that the host gives one order for a whole step.
 
 A step of fewer rows is padded by the spare row, whose context is empty: its result is garbage that nobody reads, and
 what it writes goes to the spare block. Everything that a step needs beyond slots and positions is made on the device,
-from rows that plans have changed. Elsewhere than on CUDA the same steps run one op at a time, which is how they are
-tested without a GPU.
+from rows that plans have changed.
+
+On CUDA a graph is captured for every size before the first step. On a CPU a step is recorded when its size first
+occurs; a model that looks at its numbers on the way runs one op at a time.
 """
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,6 +16,7 @@ from typing import Any
 
 import torch
 from penstock_kernels import DecodeSpans
+from penstock_kernels.native.recording import Arena, NotRecordable, record
 
 from penstock_server.kv_cache import KVCache
 from penstock_server.model import Model
@@ -21,6 +25,8 @@ from penstock_server.slots import Slots, cache_positions
 from penstock_server.step import ForwardInput
 
 Replay = Callable[[], None]
+
+logger = logging.getLogger(__name__)
 
 
 class DecodeGraphs:
@@ -38,18 +44,18 @@ class DecodeGraphs:
         # One for all sizes, so that a graph keeps nothing and the next may use its memory.
         self._logits = torch.zeros(self.sizes[-1], model.facts.vocab_size, device=slots.device)
         self._replays: dict[int, Replay] = {}
+        self._arena = Arena()
 
     @torch.inference_mode()
     def capture(self) -> None:
-        """Once, before the first step. Largest first: smaller ones fit into memory that the pool has then."""
+        """Before the first step, on CUDA. Largest first: smaller ones fit into memory that the pool has then."""
+        if self.slots.device.type != "cuda":
+            return
         pool: Any = None
         for size in reversed(self.sizes):
-            if self.slots.device.type == "cuda":
-                graph = self._capture(size, pool)
-                pool = pool or graph.pool()
-                self._replays[size] = graph.replay
-            else:
-                self._replays[size] = partial(self._compute, size)
+            graph = self._capture(size, pool)
+            pool = pool or graph.pool()
+            self._replays[size] = graph.replay
 
     def size_for(self, spans: list[Span]) -> int | None:
         """The size of the graph for a step over these spans, if there is one."""
@@ -63,8 +69,21 @@ class DecodeGraphs:
         """Logits [num_rows, vocab_size] float32, valid until the next run. decode: [2, num_rows] of `Step`."""
         size = decode.shape[1]
         self._inputs[:, :size].copy_(decode)
-        self._replays[size]()
+        if size in self._replays:
+            self._replays[size]()
+        else:
+            self._replays[size] = self._record(size)
         return self._logits[:size]
+
+    def _record(self, size: int) -> Replay:
+        """Computes, too. What it computes on the way lies in memory that all share."""
+        compute = partial(self._compute, size)
+        try:
+            return record(compute, self._arena).replay
+        except NotRecordable as reason:
+            logger.debug("decode steps of %d run one op at a time: %s", size, reason)
+            compute()
+            return compute
 
     def _compute(self, size: int) -> None:
         hidden = self.model(self._forward_input(size), self.cache)

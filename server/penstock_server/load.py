@@ -39,6 +39,8 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 _MAX_STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
 # A step of 17 rows costs no more than one of 24: between sizes only padding is lost.
 _LARGEST_GRAPH = 256
+# Beyond, what a step computes counts for more than its number of ops.
+_LARGEST_RECORDING = 32
 _USUAL_GRAPH_SIZES = (1, 2, 4, *range(8, 64, 8), *range(64, _LARGEST_GRAPH, 32))
 
 
@@ -128,14 +130,14 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def _graph_sizes(loaded: _Loaded) -> list[int]:
-    """Rows of the decode steps with a graph. Only on CUDA unless asked for: elsewhere they gain nothing."""
+    """Rows of the decode steps with a graph, or a recording on a CPU: there every number, as no row is free."""
     asked, num_slots = loaded.config.cuda.graph_sizes, loaded.config.cache.num_slots
     if not (loaded.model.capturable and loaded.attention.capturable):
         return []
     if asked is not None:
         return sorted({min(size, num_slots) for size in asked})
     if loaded.device.type != "cuda":
-        return []
+        return list(range(1, min(num_slots, _LARGEST_RECORDING) + 1)) if loaded.group.size == 1 else []
     return [size for size in _USUAL_GRAPH_SIZES if size < num_slots] + [min(num_slots, _LARGEST_GRAPH)]
 
 

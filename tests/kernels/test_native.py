@@ -6,12 +6,16 @@ from penstock_kernels import (
     AttentionArguments,
     AttentionSpans,
     Scoring,
+    embedding,
+    gelu_mul,
     linear,
     paged_attention,
     reference,
     rms_norm,
+    silu_mul,
 )
 from penstock_kernels.destination import Destination
+from penstock_kernels.native import activation as native_activation
 from penstock_kernels.native import attention as native
 from penstock_kernels.native import linear as native_linear
 from penstock_kernels.native import norm as native_norm
@@ -200,3 +204,35 @@ def test_a_slot_outside_the_cache_is_refused_before_anything_is_written(slot: in
     with pytest.raises(IndexError, match=f"slot {slot} of token 1"):
         native_rotary.rotate_and_store(torch.randn(2, 8, 32), angles, angles, None, target)
     assert not caches.any()
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("rows", [1, 3, 700])
+def test_an_activation_equals_its_twin(lanes: int, rows: int) -> None:
+    gate_up = torch.randn(rows, 200)[:, :96] * 8
+    gate_up[0, :4] = torch.tensor([-200.0, 200.0, 0.0, -87.5])
+    twins = {"silu": reference.silu_mul(gate_up), "gelu_tanh": reference.gelu_mul(gate_up)}
+    for name, twin in twins.items():
+        found = native_activation.activate(gate_up, name, lanes)  # type: ignore[arg-type]
+        torch.testing.assert_close(found, twin, atol=1e-5, rtol=1e-5)
+
+
+def test_an_activation_hides_nothing_and_leaves_other_rows_alone() -> None:
+    gate_up = torch.randn(5, 32)
+    whole = silu_mul(gate_up)
+    assert torch.equal(silu_mul(gate_up[3:4]), whole[3:4])
+    gate_up[1, 2] = float("nan")
+    for found in (silu_mul(gate_up), gelu_mul(gate_up)):
+        assert found[1, 2].isnan()
+        assert found[[0, 2, 3, 4]].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_embedding_has_zeros_for_tokens_of_others(dtype: torch.dtype) -> None:
+    weight, ids = torch.randn(10, 7).to(dtype), torch.tensor([5, 4, 14, 15, 9])
+    expected = torch.stack(
+        [weight[0], torch.zeros(7).to(dtype), weight[9], torch.zeros(7).to(dtype), weight[4]]
+    )
+    assert torch.equal(embedding(ids, weight, 5), expected)
+    assert torch.equal(embedding(ids, weight, 5), reference.embedding(ids, weight, 5))
+    assert torch.equal(embedding(ids[:0], weight, 5), expected[:0])

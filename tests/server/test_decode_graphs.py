@@ -1,4 +1,4 @@
-"""Decode steps of fixed sizes, as a GPU replays them: the same tokens, whatever pads a step."""
+"""Decode steps of fixed sizes, as a GPU replays them and a CPU too: the same tokens, whatever pads a step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +11,11 @@ from penstock_server.engine import Engine
 from penstock_server.plan import Admit, Plan, SamplingParams, Span
 
 FAMILIES: list[tuple[str, dict[str, Any]]] = [
-    ("llama", {}),
-    ("qwen3", {}),
-    ("mistral", {"sliding_window": 6}),
+    ("llama", {}),  # of heads that the ops in C do not take
+    ("llama", {"head_dim": 32}),
+    ("qwen3", {"head_dim": 16}),
+    ("gemma2", {"head_dim": 16}),
+    ("mistral", {"sliding_window": 6, "head_dim": 16}),
 ]
 DRAWN = SamplingParams(temperature=0.9, top_k=20, seed=7, num_top_logprobs=3)
 
@@ -42,13 +44,41 @@ def test_tokens_are_those_of_free_steps(
     saved_model: Callable[..., Any], family: str, options: dict[str, Any], sizes: tuple[int, ...]
 ) -> None:
     folder = saved_model(family, **options).folder
-    free = Driver(execute_on(make_engine(folder))).run(sequences(), seed=5)
+    free = Driver(execute_on(make_engine(folder, cuda=CudaConfig(())))).run(sequences(), seed=5)
     padded = Driver(execute_on(fixed(folder, sizes))).run(sequences(), seed=5)
     for one, other in zip(free, padded, strict=True):
         assert other.output == one.output
         assert other.logprobs == pytest.approx(one.logprobs, abs=1e-4)
         assert other.prompt_logprobs == pytest.approx(one.prompt_logprobs, abs=1e-4)
         assert [ids for ids, _ in other.tops] == [ids for ids, _ in one.tops]
+
+
+@pytest.mark.parametrize(
+    ("family", "head_dim", "is_recorded"),
+    [
+        ("llama", 16, True),
+        ("gemma2", 16, True),
+        ("qwen3", 16, True),
+        ("llama", 18, False),
+        ("mixtral", 16, False),
+    ],
+)
+def test_on_a_cpu_the_second_step_of_a_size_is_a_recording(
+    saved_model: Callable[..., Any],
+    family: str,
+    head_dim: int,
+    is_recorded: bool,
+) -> None:
+    engine = make_engine(saved_model(family, head_dim=head_dim).folder)
+    execute = execute_on(engine)
+    admitted = [Admit(slot, [1, 2], 2, [slot], SamplingParams()) for slot in range(3)]
+    execute(Plan(1, 1, admitted=admitted, spans=[Span(slot, 0, 2) for slot in range(3)]))
+    execute(Plan(1, 2, spans=[Span(slot, 2, 1) for slot in range(3)]))
+    computed: list[Any] = []
+    model: Any = engine.model
+    model.register_forward_pre_hook(lambda model, arguments: computed.append(arguments))
+    assert len(execute(Plan(1, 3, spans=[Span(slot, 3, 1) for slot in range(3)])).sampled_slots) == 3
+    assert len(computed) == (0 if is_recorded else 1)
 
 
 def test_the_smallest_size_that_fits_is_taken(saved_model: Callable[..., Any]) -> None:

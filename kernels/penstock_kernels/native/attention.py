@@ -7,10 +7,7 @@ from functools import cache
 import torch
 
 from penstock_kernels.attention_spans import AttentionArguments, AttentionSpans, DecodeSpans
-from penstock_kernels.native.library import DTYPES, library
-
-# Below this many numbers read, waking the other threads costs more than they save.
-_WORTH_THREADS = 1 << 15
+from penstock_kernels.native.library import DTYPES, library, run
 
 
 class _Call(ctypes.Structure):
@@ -36,8 +33,6 @@ class Work:
     context_lens: torch.Tensor  # [num_spans]
     tables: torch.Tensor  # [num_spans, max_blocks]
     block_size: int
-    # Positions read for one kv head, for all spans.
-    num_positions: int
 
 
 def _work_of(spans: AttentionSpans | DecodeSpans) -> Work:
@@ -49,8 +44,7 @@ def _work(spans: AttentionSpans | DecodeSpans) -> Work:
     query_starts = torch.as_tensor(starts, dtype=torch.int32).contiguous()
     context_lens = torch.as_tensor(contexts, dtype=torch.int32).contiguous()
     tables = tables if tables.stride(1) == 1 else tables.contiguous()
-    num_positions = int(context_lens.sum()) if len(context_lens) else 0
-    return Work(query_starts, context_lens, tables, spans.block_size, num_positions)
+    return Work(query_starts, context_lens, tables, spans.block_size)
 
 
 @cache
@@ -81,11 +75,8 @@ def attend(arguments: AttentionArguments, max_lanes: int = 0) -> torch.Tensor:
     """
     query, key_cache, scoring = arguments.query, arguments.key_cache, arguments.scoring
     work = _work_of(arguments.spans)
-    compiled = library()
-    assert compiled is not None, "asked only where `supports` says so"
     output = torch.empty(query.shape, dtype=query.dtype)
     num_kv_heads, head_dim = key_cache.shape[2:]
-    is_large = work.num_positions * num_kv_heads * head_dim >= _WORTH_THREADS
     call = _Call(
         query.data_ptr(),
         output.data_ptr(),
@@ -105,11 +96,11 @@ def attend(arguments: AttentionArguments, max_lanes: int = 0) -> torch.Tensor:
         work.block_size,
         scoring.window or 0,
         DTYPES[query.dtype],
-        torch.get_num_threads() if is_large else 1,
+        torch.get_num_threads(),
         max_lanes,
         scoring.scale,
         scoring.soft_cap or 0.0,
     )
-    if compiled.penstock_attend(ctypes.byref(call)) != 0:
-        raise MemoryError("no memory for the work of an attention call")
+    kept = (query, output, key_cache, arguments.value_cache, work, scoring.sinks)
+    run("penstock_attend", call, *kept, failure=lambda: MemoryError("no memory for the work of attention"))
     return output

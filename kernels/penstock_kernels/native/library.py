@@ -1,8 +1,11 @@
 """Finds and loads the compiled library, once."""
 
 import ctypes
+import threading
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -10,6 +13,8 @@ import torch
 WORTH_THREADS = 1 << 16
 # As in src/processor.h.
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+# What an op that could not do it is to raise.
+Failure = Callable[[], Exception]
 _PATH = Path(__file__).parents[1] / "_native.so"
 
 
@@ -25,5 +30,30 @@ def library() -> ctypes.CDLL | None:
         compiled = ctypes.CDLL(str(_PATH))
     except OSError:
         return None
-    compiled.penstock_rotate.restype = ctypes.c_int64
+    compiled.penstock_replay.restype = ctypes.c_int64
     return compiled
+
+
+class Tape(Protocol):
+    """Takes down what is called, see `recording`."""
+
+    def add(self, op: int, call: ctypes.Structure, kept: tuple[object, ...], failure: Failure) -> None:
+        """An op's address and its arguments, which point into what is kept."""
+
+
+class _Thread(threading.local):
+    tape: Tape | None = None
+
+
+recorded = _Thread()
+
+
+def run(name: str, call: ctypes.Structure, *kept: object, failure: Failure = RuntimeError) -> None:
+    """Call an op of the library. `kept`: all that its arguments point to."""
+    compiled = library()
+    assert compiled is not None, "asked only where `supports` says so"
+    op = compiled[name]
+    if recorded.tape is not None:
+        recorded.tape.add(ctypes.cast(op, ctypes.c_void_p).value or 0, call, kept, failure)
+    if op(ctypes.byref(call)) != 0:
+        raise failure()

@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library
+from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
 
 class _Part(ctypes.Structure):
@@ -59,8 +59,6 @@ def multiply(
 
     `max_lanes` as in `attend`.
     """
-    compiled = library()
-    assert compiled is not None, "asked only where `supports` says so"
     rows = x.float().contiguous()
     parts, num_columns = _parts(weights)
     output = torch.empty(x.shape[0], num_columns, dtype=x.dtype)
@@ -77,7 +75,7 @@ def multiply(
         torch.get_num_threads() if num_columns * x.shape[1] >= WORTH_THREADS else 1,
         max_lanes,
     )
-    compiled.penstock_multiply(ctypes.byref(call))
+    run("penstock_multiply", call, rows, parts, weights, bias, output)
     return output
 
 

@@ -5,7 +5,7 @@ from functools import cache
 
 import torch
 
-from penstock_kernels.native.library import WORTH_THREADS, library
+from penstock_kernels.native.library import WORTH_THREADS, library, run
 
 
 class _Call(ctypes.Structure):
@@ -45,8 +45,6 @@ def rms_norm(
     max_lanes: int = 0,
 ) -> torch.Tensor:
     """As the op; a row has the same bits however many there are. `max_lanes` as in `attend`."""
-    compiled = library()
-    assert compiled is not None, "asked only where `supports` says so"
     output = torch.empty(x.shape)
     call = _Call(
         x.data_ptr(),
@@ -60,5 +58,5 @@ def rms_norm(
         eps,
         weight_offset,
     )
-    compiled.penstock_norm(ctypes.byref(call))
+    run("penstock_norm", call, x, residual, weight, output)
     return output

@@ -6,7 +6,7 @@ from functools import cache
 import torch
 
 from penstock_kernels.destination import Destination
-from penstock_kernels.native.library import WORTH_THREADS, library
+from penstock_kernels.native.library import WORTH_THREADS, library, run
 
 
 class _Call(ctypes.Structure):
@@ -47,8 +47,6 @@ def rotate_and_store(
     max_lanes: int = 0,
 ) -> torch.Tensor:
     """As the op; a token has the same bits whatever others there are. `max_lanes` as in `attend`."""
-    compiled = library()
-    assert compiled is not None, "asked only where `supports` says so"
     num_tokens, num_all, dim = heads.shape
     num_blocks, block_size, num_kv_heads, _ = target.key_cache.shape
     num_heads = num_all - 2 * num_kv_heads
@@ -73,8 +71,11 @@ def rotate_and_store(
         max_lanes,
         0.0 if norm is None else norm[1],
     )
-    written = compiled.penstock_rotate(ctypes.byref(call))
-    if written < num_tokens:
-        slot = int(target.slots[written])
-        raise IndexError(f"rotate_and_store: slot {slot} of token {written} is not in the cache")
+    kept = (heads, cos, sin, norm, query, target)
+    run("penstock_rotate", call, *kept, failure=lambda: _beyond(target.slots, num_blocks * block_size))
     return query
+
+
+def _beyond(slots: torch.Tensor, num_slots: int) -> IndexError:
+    token = int(((slots < 0) | (slots >= num_slots)).nonzero()[0])
+    return IndexError(f"rotate_and_store: slot {int(slots[token])} of token {token} is not in the cache")

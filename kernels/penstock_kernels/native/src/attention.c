@@ -62,6 +62,15 @@ static Work piece(const Attention *call, const int64_t *ends, int64_t number, in
 
 static _Thread_local Scratch scratch;
 
+/* Below this many numbers read, waking the other threads costs more than they save. */
+enum { WORTH_THREADS = 1 << 15 };
+
+static int is_worth_threads(const Attention *call) {
+    int64_t positions = 0;
+    for (int span = 0; span < call->num_spans; span++) positions += call->context_lens[span];
+    return positions * call->num_kv_heads * call->head_dim >= WORTH_THREADS;
+}
+
 /* 0, or -1 when there is no memory for it. */
 int penstock_attend(const Attention *call) {
     const Attend attend = variant(call->head_dim, call->max_lanes);
@@ -70,7 +79,7 @@ int penstock_attend(const Attention *call) {
     count_work(call, ends);
     const int64_t count = call->num_spans ? ends[call->num_spans - 1] : 0;
     int64_t next = 0;
-#pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1 && count > 1)
+#pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1 && count > 1 && is_worth_threads(call))
     {
         int span = 0;
         int64_t number;

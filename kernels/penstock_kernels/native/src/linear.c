@@ -30,15 +30,8 @@ typedef struct {
 /* Columns that a thread takes at a time, and rows that it multiplies by them before it goes on: both fit its caches. */
 enum { SHARE = 32, TILE = 64 };
 
-static void write_output(const Linear *call, int64_t row, int64_t column, float x) {
-    const int64_t at = row * call->num_columns + column;
-    if (call->dtype == FLOAT32) {
-        ((float *)call->output)[at] = x + (call->bias ? ((const float *)call->bias)[column] : 0);
-    } else {
-        const float bias = call->bias ? from_bfloat16(((const uint16_t *)call->bias)[column]) : 0;
-        ((uint16_t *)call->output)[at] = to_bfloat16(x + bias);
-    }
-}
+/* Bias of columns that have none. */
+static const float zeros[4];
 
 #define VARIANT "linear_variant.h"
 #include "variants.h"
@@ -79,7 +72,7 @@ static const Part *part_of(const Linear *call, int64_t *number) {
     return 0;
 }
 
-void penstock_multiply(const Linear *call) {
+int penstock_multiply(const Linear *call) {
     const Multiply multiply = variant(call->len, call->max_lanes);
     int64_t next = 0;
 #pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1 && call->num_columns > SHARE)
@@ -92,4 +85,5 @@ void penstock_multiply(const Linear *call) {
             multiply(call, part, from, until);
         }
     }
+    return 0;
 }

@@ -7,6 +7,22 @@ INLINE vec NAME(weights)(const void *weight, int64_t at, const int dtype) {
     return (vec)(__builtin_convertvector(*(const NAME(half) *)((const uint16_t *)weight + at), wide) << 16);
 }
 
+/* Results of neighbouring columns of a row, with their bias. */
+INLINE void NAME(write)(
+    const Linear *call, int64_t row, int64_t column, const float *sums, const int num_columns, const int dtype
+) {
+    const int64_t at = row * call->num_columns + column;
+    if (dtype == FLOAT32) {
+        const float *bias = call->bias ? (const float *)call->bias + column : zeros;
+        float *output = (float *)call->output + at;
+        for (int c = 0; c < num_columns; c++) output[c] = sums[c] + bias[c];
+    } else {
+        const uint16_t *bias = call->bias ? (const uint16_t *)call->bias + column : (const uint16_t *)zeros;
+        uint16_t *output = (uint16_t *)call->output + at;
+        for (int c = 0; c < num_columns; c++) output[c] = to_bfloat16(sums[c] + from_bfloat16(bias[c]));
+    }
+}
+
 /* `num_rows` rows by `num_columns` columns; both, `ahead` and dtype are constants.
 
    Meanwhile `ahead` columns from `next` on are fetched from memory into the second cache. The processor's own look-ahead
@@ -42,8 +58,7 @@ INLINE void NAME(multiply_block)(
     float lanes[LANES];
     NAME(store)(lanes, NAME(sums)(products, num_rows * num_columns));
     for (int r = 0; r < num_rows; r++)
-        for (int c = 0; c < num_columns; c++)
-            write_output(call, row + r, part->first + column + c, lanes[r * num_columns + c]);
+        NAME(write)(call, row + r, part->first + column, lanes + r * num_columns, num_columns, dtype);
 }
 
 /* A block that fetches `ahead` columns as long as some up to `after` are left. */

@@ -39,8 +39,9 @@ int penstock_can_norm(int64_t len) {
     return variant(len, 0) != 0;
 }
 
-void penstock_norm(const Norm *call) {
+int penstock_norm(const Norm *call) {
     const NormRow norm_row = variant(call->len, call->max_lanes);
 #pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
     for (int64_t row = 0; row < call->num_rows; row++) norm_row(call, row);
+    return 0;
 }

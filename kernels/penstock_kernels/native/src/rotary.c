@@ -51,12 +51,12 @@ int penstock_can_rotate(int32_t dim, int32_t rotary_dim) {
     return variant(dim, rotary_dim, 0) != 0;
 }
 
-/* The number of tokens, or the first one whose slot is not in the cache: then nothing is written. */
-int64_t penstock_rotate(const Rotation *call) {
+/* -1 when a slot is not in the cache: then nothing is written. */
+int penstock_rotate(const Rotation *call) {
     for (int64_t token = 0; token < call->num_tokens; token++)
-        if (call->slots[token] < 0 || call->slots[token] >= call->num_slots) return token;
+        if (call->slots[token] < 0 || call->slots[token] >= call->num_slots) return -1;
     const Rotate rotate = variant(call->dim, call->rotary_dim, call->max_lanes);
 #pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
     for (int64_t token = 0; token < call->num_tokens; token++) rotate(call, token);
-    return call->num_tokens;
+    return 0;
 }

@@ -1,0 +1,57 @@
+"""Gated activations in C: one pass where the library makes two, and no Python where a step is recorded."""
+
+import ctypes
+from functools import cache
+from typing import Literal
+
+import torch
+
+from penstock_kernels.native.library import WORTH_THREADS, library, run
+
+Activation = Literal["silu", "gelu_tanh"]
+# As in src/activation.c.
+_NUMBERS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
+
+
+class _Call(ctypes.Structure):
+    """`Activation` of src/activation.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("gate_up", "output")),
+        *((name, ctypes.c_int64) for name in ("stride", "num_rows", "len")),
+        *((name, ctypes.c_int32) for name in ("activation", "num_threads", "max_lanes")),
+    )
+
+
+@cache
+def _can_activate(length: int) -> bool:
+    compiled = library()
+    return compiled is not None and bool(compiled.penstock_can_activate(ctypes.c_int64(length)))
+
+
+def supports(gate_up: torch.Tensor) -> bool:
+    """Whether `activate` can take these."""
+    return (
+        gate_up.dtype == torch.float32
+        and gate_up.device.type == "cpu"
+        and gate_up.dim() == 2
+        and _can_activate(gate_up.shape[1] // 2)
+    )
+
+
+def activate(gate_up: torch.Tensor, activation: Activation, max_lanes: int = 0) -> torch.Tensor:
+    """As the op; a row has the same bits however many there are. `max_lanes` as in `attend`."""
+    num_rows, length = gate_up.shape[0], gate_up.shape[1] // 2
+    output = torch.empty(num_rows, length)
+    call = _Call(
+        gate_up.data_ptr(),
+        output.data_ptr(),
+        gate_up.stride(0),
+        num_rows,
+        length,
+        _NUMBERS[activation],
+        torch.get_num_threads() if output.numel() >= WORTH_THREADS else 1,
+        max_lanes,
+    )
+    run("penstock_activate", call, gate_up, output)
+    return output

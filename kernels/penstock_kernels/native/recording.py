@@ -1,0 +1,202 @@
+"""Takes down what a computation on a CPU does, and does it again without Python: a decode step has hundreds of ops.
+
+Ops in C become one call for as many as follow each other. Ops of the library between them are repeated one by one, into
+the memory of the first time. So a computation must have the same shapes every time and may not look at its numbers: one
+that does is refused, in whatever way it looks.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from penstock_kernels.dispatch import runs_kernels
+from penstock_kernels.native.library import Failure, library, recorded
+
+_ALIGNMENT = 64
+_CHUNK_BYTES = 1 << 22
+# What another run would not get the same shape or number from.
+_CHANGING = {
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.nondeterministic_seeded,
+}
+_LOOKS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
+
+
+class NotRecordable(Exception):
+    """The computation depends on its numbers, or on more than its memory."""
+
+
+class Arena:
+    """Memory for what is computed on the way. Recordings share it: one at a time runs, then its results are read."""
+
+    def __init__(self) -> None:
+        self._chunks: list[torch.Tensor] = []
+        self._chunk = 0
+        self._used = 0
+
+    def rewind(self) -> None:
+        """The next recording begins where this one did."""
+        self._chunk = self._used = 0
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """As `torch.empty`."""
+        num_bytes = prod(shape) * dtype.itemsize
+        while not self._fits(num_bytes):
+            self._chunk, self._used = self._chunk + 1, 0
+        begin = self._used
+        self._used += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+        return self._chunks[self._chunk][begin : begin + num_bytes].view(dtype).view(shape)
+
+    def _fits(self, num_bytes: int) -> bool:
+        if self._chunk == len(self._chunks):
+            self._chunks.append(torch.empty(max(num_bytes, _CHUNK_BYTES), dtype=torch.uint8))
+        return self._used + num_bytes <= len(self._chunks[self._chunk])
+
+
+class _Entry(ctypes.Structure):
+    """`Call` of src/replay.c, field by field."""
+
+    _fields_ = (("op", ctypes.c_void_p), ("arguments", ctypes.c_void_p))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """An op in C. What its arguments point to lives as long as this."""
+
+    op: int
+    arguments: ctypes.Structure
+    kept: tuple[object, ...]
+    failure: Failure
+
+
+class _Calls:
+    """Ops in C that follow each other."""
+
+    def __init__(self, calls: list[_Call]) -> None:
+        self._calls = calls
+        entries = (_Entry(call.op, ctypes.addressof(call.arguments)) for call in calls)
+        self._entries = (_Entry * len(calls))(*entries)
+
+    def __call__(self) -> None:
+        compiled = library()
+        assert compiled is not None, "it was recorded with it"
+        done = compiled.penstock_replay(self._entries, ctypes.c_int64(len(self._calls)))
+        if done < len(self._calls):
+            raise self._calls[done].failure()
+
+
+@dataclass(frozen=True, slots=True)
+class _LibraryCall:
+    """An op of the library, and where its results belong; none for one that works in place."""
+
+    op: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[torch.Tensor, ...]
+
+    def __call__(self) -> None:
+        again = self.op(*self.args, **self.kwargs)
+        for result, new in zip(self.results, _tensors(again), strict=False):
+            result.copy_(new)
+
+
+class _Looks(TorchFunctionMode):
+    """Refuses what reads numbers without an op of the library."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _LOOKS:
+            raise NotRecordable(f"{func.__name__}: numbers are looked at")
+        return func(*args, **(kwargs or {}))
+
+
+class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Every op on its way."""
+
+    def __init__(self, arena: Arena) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._arena = arena
+        self.steps: list[_Call | _LibraryCall] = []
+
+    def add(self, op: int, call: ctypes.Structure, kept: tuple[object, ...], failure: Failure) -> None:
+        self.steps.append(_Call(op, call, kept, failure))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace != "aten" or _CHANGING.intersection(func.tags):
+            raise NotRecordable(f"{func}: not the same every time")
+        if func is torch.ops.aten.empty.memory_format:
+            return self._arena.empty(args[0], kwargs.get("dtype") or torch.get_default_dtype())
+        found = func(*args, **kwargs)
+        if not isinstance(found, (torch.Tensor, tuple, list)):
+            raise NotRecordable(f"{func}: numbers are looked at")
+        if func._schema.is_mutable:
+            self.steps.append(_LibraryCall(func, args, kwargs, ()))
+        elif not _shares_memory(found, (*args, *kwargs.values())):
+            self.steps.append(_LibraryCall(func, args, kwargs, tuple(_tensors(found))))
+        return found
+
+
+class Recording:
+    """What was computed, to be computed again on what its memory holds then."""
+
+    def __init__(self, steps: list[_Call | _LibraryCall]) -> None:
+        self._parts = list(_joined(steps))
+
+    def replay(self) -> None:
+        """Once more. Results are where they were."""
+        for part in self._parts:
+            part()
+
+
+def record(compute: Callable[[], object], arena: Arena) -> Recording:
+    """Compute, and what was done. Raises NotRecordable; then nothing that was computed counts."""
+    if runs_kernels(torch.device("cpu")):
+        raise NotRecordable("the interpreter of kernels computes beside the library")
+    arena.rewind()
+    tape = _Tape(arena)
+    recorded.tape = tape
+    try:
+        with _Looks(), tape:
+            compute()
+    finally:
+        recorded.tape = None
+    return Recording(tape.steps)
+
+
+def _joined(steps: list[_Call | _LibraryCall]) -> Iterator[_Calls | _LibraryCall]:
+    calls: list[_Call] = []
+    for step in steps:
+        if isinstance(step, _Call):
+            calls.append(step)
+            continue
+        if calls:
+            yield _Calls(calls)
+        calls = []
+        yield step
+    if calls:
+        yield _Calls(calls)
+
+
+def _tensors(found: Any) -> Iterator[torch.Tensor]:
+    if isinstance(found, torch.Tensor):
+        yield found
+    elif isinstance(found, (tuple, list)):
+        for part in found:
+            yield from _tensors(part)
+
+
+def _shares_memory(found: Any, given: Sequence[Any]) -> bool:
+    """Whether results are views of what was given."""
+    owners = {tensor.untyped_storage().data_ptr() for tensor in _tensors(given)}
+    return any(tensor.untyped_storage().data_ptr() in owners for tensor in _tensors(found))

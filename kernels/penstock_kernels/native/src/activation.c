@@ -1,0 +1,46 @@
+/* Gated activations: `activate(gate) * up`, where both lie side by side in a row. */
+
+#include "processor.h"
+
+#include <math.h>
+
+enum { SILU = 0, GELU_TANH = 1 };
+
+/* One call. Strides count numbers. Mirrored field by field in activation.py. */
+typedef struct {
+    const float *gate_up; /* [num_rows, 2 * len] */
+    float *output;        /* [num_rows, len], contiguous */
+    int64_t stride;
+    int64_t num_rows;
+    int64_t len;
+    int32_t activation;
+    int32_t num_threads;
+    int32_t max_lanes; /* as in linear.c */
+} Activation;
+
+#define VARIANT "activation_variant.h"
+#include "variants.h"
+
+typedef void (*Activate)(const Activation *, int64_t row);
+
+static Activate variant(int64_t len, int max_lanes) {
+    switch (lanes_for(len, max_lanes)) {
+#if defined(__x86_64__)
+    case 16: return activate_row_16;
+    case 8: return activate_row_8;
+#endif
+    case 4: return activate_row_4;
+    default: return 0;
+    }
+}
+
+int penstock_can_activate(int64_t len) {
+    return variant(len, 0) != 0;
+}
+
+int penstock_activate(const Activation *call) {
+    const Activate activate = variant(call->len, call->max_lanes);
+#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
+    for (int64_t row = 0; row < call->num_rows; row++) activate(call, row);
+    return 0;
+}

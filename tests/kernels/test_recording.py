@@ -1,0 +1,95 @@
+"""Recordings: the same again on other numbers, and no recording of what would not be the same."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from penstock_kernels import embedding, gelu_mul, linear, rms_norm, rotate_and_store, silu_mul
+from penstock_kernels.native.recording import Arena, NotRecordable, record
+
+
+class Layer:
+    """Some of our ops, and some of the library's before, between and after them."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.ids = torch.randint(0, 50, (num_rows,))
+        self.table, self.up, self.norm = torch.randn(50, 32), torch.randn(128, 32), torch.randn(32)
+        self.output = torch.empty(num_rows, 64)
+
+    def compute(self) -> None:
+        x = embedding(self.ids, self.table) * 0.5
+        residual = torch.zeros_like(x)
+        residual.add_(x)
+        hidden = linear(rms_norm(x, self.norm, 1e-6, residual), self.up)
+        both = torch.cat((silu_mul(hidden[:, :64]), gelu_mul(hidden[:, 64:].contiguous())), dim=1)
+        self.output.copy_(both + residual.sum(dim=1, keepdim=True))
+
+
+@torch.inference_mode()
+def test_a_recording_computes_what_the_computation_would() -> None:
+    arena = Arena()
+    layers = [Layer(num_rows) for num_rows in (1, 5, 17)]
+    recordings = [record(layer.compute, arena) for layer in layers]
+    for _ in range(3):
+        for layer, recording in zip(layers, recordings, strict=True):
+            layer.ids.copy_(torch.randint(0, 50, layer.ids.shape))
+            recording.replay()
+            found = layer.output.clone()
+            layer.output.zero_()
+            layer.compute()
+            assert torch.equal(found, layer.output)
+
+
+LOOKS: list[Callable[[torch.Tensor], object]] = [
+    lambda x: x.tolist(),
+    lambda x: x.numpy(),
+    lambda x: x[0].item(),
+    lambda x: int(x.sum()),
+    lambda x: bool((x > 0).any()),
+    lambda x: x.nonzero(),
+    lambda x: x[x > 0],
+    lambda x: torch.rand(3),
+    lambda x: torch.equal(x, x),
+]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_looks_at_numbers_is_refused(look: Callable[[torch.Tensor], object]) -> None:
+    x = torch.ones(3)
+    with pytest.raises(NotRecordable):
+        record(lambda: look(x), Arena())
+    look(x)  # nothing of the refusal is left behind
+
+
+def test_what_the_interpreter_computes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(NotRecordable):
+        record(lambda: None, Arena())
+
+
+@torch.inference_mode()
+def test_an_op_that_fails_later_says_why() -> None:
+    cache, slots = torch.zeros(2, 4, 1, 8), torch.tensor([3])
+    heads, cos, sin = torch.randn(1, 3, 8), torch.ones(1, 8), torch.zeros(1, 8)
+    recording = record(lambda: rotate_and_store(heads, cos, sin, cache, cache.clone(), slots), Arena())
+    slots.fill_(8)
+    with pytest.raises(IndexError, match="slot 8 of token 0 is not in the cache"):
+        recording.replay()
+
+
+@torch.inference_mode()
+def test_recordings_share_their_memory() -> None:
+    arena = Arena()
+    parts = [
+        arena.empty((3, 5), torch.float32),
+        arena.empty((7,), torch.int64),
+        arena.empty((0, 4), torch.float32),
+    ]
+    assert [tuple(part.shape) for part in parts] == [(3, 5), (7,), (0, 4)]
+    assert all(part.data_ptr() % 64 == 0 for part in parts)
+    assert parts[0].data_ptr() + 60 <= parts[1].data_ptr()
+    large = arena.empty((3 << 20,), torch.float32)
+    arena.rewind()
+    assert arena.empty((2,), torch.float32).data_ptr() == parts[0].data_ptr()
+    assert arena.empty((3 << 20,), torch.float32).data_ptr() == large.data_ptr()
