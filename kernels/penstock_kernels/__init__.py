@@ -5,13 +5,14 @@ Nothing here knows the server. Importing has no effects: no device is touched an
 
 from penstock_kernels.activation import clamped_swiglu, gelu_mul, silu_mul
 from penstock_kernels.attention_spans import Attend, AttentionArguments, AttentionSpans, DecodeSpans, Scoring
+from penstock_kernels.decodes import Decodes, find_decodes
 from penstock_kernels.embedding import embedding
 from penstock_kernels.grouped_mlp import grouped_mlp
 from penstock_kernels.linear import linear
 from penstock_kernels.noise import gumbel, uniform
 from penstock_kernels.norm import layer_norm, rms_norm
 from penstock_kernels.paged_attention import paged_attention
-from penstock_kernels.rotary import apply_rotary, rotate_and_store
+from penstock_kernels.rotary import apply_rotary, rotary_table, rotate_and_store
 from penstock_kernels.route import Routes, route
 from penstock_kernels.sampling import (
     DrawParams,
@@ -31,6 +32,7 @@ __all__ = [
     "AttentionArguments",
     "AttentionSpans",
     "DecodeSpans",
+    "Decodes",
     "DrawParams",
     "Logprobs",
     "PenaltyParams",
@@ -43,6 +45,7 @@ __all__ = [
     "copy_blocks",
     "draw",
     "embedding",
+    "find_decodes",
     "gelu_mul",
     "grouped_mlp",
     "gumbel",
@@ -51,6 +54,7 @@ __all__ = [
     "paged_attention",
     "penalize",
     "rms_norm",
+    "rotary_table",
     "rotate_and_store",
     "route",
     "silu_mul",

@@ -72,6 +72,14 @@ def embedding(token_ids: torch.Tensor, weight: torch.Tensor, first: int = 0) -> 
     return F.embedding(local, weight).masked_fill_(foreign.unsqueeze(1), 0)
 
 
+def rotary_table(
+    positions: torch.Tensor, inv_freq: torch.Tensor, amplitude: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    angles = positions.float().unsqueeze(1) * inv_freq
+    cos, sin = angles.cos() * amplitude, angles.sin() * amplitude
+    return torch.cat((cos, cos), dim=1), torch.cat((-sin, sin), dim=1)
+
+
 def apply_rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     rotary_dim = cos.shape[-1]
     if rotary_dim < heads.shape[-1]:
@@ -175,6 +183,24 @@ def _narrow(rows: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tenso
 def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
     bits = pool.view(torch.uint8) if pool.dtype.itemsize == 1 else pool
     bits[:, :, targets.long()] = bits[:, :, sources.long()]
+
+
+def find_decodes(
+    slots: torch.Tensor,
+    positions: torch.Tensor,
+    tokens: torch.Tensor,
+    block_table: torch.Tensor,
+    block_size: int,
+    spare: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    block_tables = block_table.index_select(0, slots)
+    blocks = block_tables.gather(1, (positions // block_size).unsqueeze(1)).squeeze(1).long()
+    return (
+        tokens[slots, positions].long(),
+        blocks * block_size + positions % block_size,
+        torch.where(slots == spare, 0, positions + 1).int(),
+        block_tables,
+    )
 
 
 def write_runs(target: torch.Tensor, values: torch.Tensor, runs: torch.Tensor) -> None:

@@ -6,8 +6,28 @@ from penstock_kernels import reference
 from penstock_kernels.checks import require, require_same_dtype
 from penstock_kernels.destination import Destination
 from penstock_kernels.dispatch import runs_kernel
+from penstock_kernels.native import angles
 from penstock_kernels.native import rotary as native
 from penstock_kernels.store_kv import check_destination
+
+
+def rotary_table(
+    positions: torch.Tensor, inv_freq: torch.Tensor, amplitude: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of `position * inv_freq`, times `amplitude`, as the other ops take them.
+
+    positions: [num_tokens] int64; inv_freq: [rotary_dim / 2] float32. Results: [num_tokens, rotary_dim] float32.
+    """
+    require(
+        positions.dim() == 1 and positions.is_contiguous() and positions.dtype == torch.int64,
+        "rotary_table: positions must be one contiguous row of int64",
+    )
+    require(
+        inv_freq.dim() == 1 and inv_freq.is_contiguous() and inv_freq.dtype == torch.float32,
+        "rotary_table: inv_freq must be one contiguous row of float32",
+    )
+    table = angles.rotary_table if angles.supports(positions) else reference.rotary_table
+    return table(positions, inv_freq, amplitude)
 
 
 def apply_rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

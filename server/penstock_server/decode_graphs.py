@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from penstock_kernels import DecodeSpans
+from penstock_kernels import DecodeSpans, find_decodes
 from penstock_kernels.native.recording import Arena, NotRecordable, record
 
 from penstock_server.kv_cache import KVCache
 from penstock_server.model import Model
 from penstock_server.plan import Span
-from penstock_server.slots import Slots, cache_positions
+from penstock_server.slots import Slots
 from penstock_server.step import ForwardInput
 
 Replay = Callable[[], None]
@@ -92,23 +92,20 @@ class DecodeGraphs:
     def _forward_input(self, size: int) -> ForwardInput:
         """All of it on the device: `paged_attention` reads lengths there."""
         limits, rows = self.slots.limits, self.slots.rows
-        slots, positions = self._inputs[0, :size], self._inputs[1, :size]
-        block_tables = rows.block_table.index_select(0, slots)
+        positions = self._inputs[1, :size]
+        found = find_decodes(
+            self._inputs[0, :size], positions, rows.tokens, rows.block_table, limits.block_size, rows.spare
+        )
         spans = DecodeSpans(
             query_starts=self._query_starts[: size + 1],
-            context_lens=torch.where(slots == rows.spare, 0, positions + 1).int(),
-            block_tables=block_tables,
+            context_lens=found.context_lens,
+            block_tables=found.block_tables,
             block_size=limits.block_size,
             max_query_len=1,
             max_context_len=limits.max_sequence_len,
             unbatched=self.slots.batch_invariant,
         )
-        return ForwardInput(
-            rows.token_ids(slots, positions),
-            positions,
-            cache_positions(block_tables, positions, limits.block_size),
-            spans,
-        )
+        return ForwardInput(found.token_ids, positions, found.cache_positions, spans)
 
     def _capture(self, size: int, pool: Any) -> torch.cuda.CUDAGraph:
         # Once outside: what is compiled or allocated at the first call must not be part of a graph.

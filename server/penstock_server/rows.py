@@ -67,8 +67,7 @@ class Rows:
 
     def token_ids(self, slots: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """The tokens of these slots at these positions, int64."""
-        places = slots * self._width + (self._first_token + positions)
-        return self._buffer.view(-1).index_select(0, places).long()
+        return self.tokens[slots, positions].long()
 
     def flush(self) -> None:
         """Write what was asked for."""

@@ -7,11 +7,13 @@ from penstock_kernels import (
     AttentionSpans,
     Scoring,
     embedding,
+    find_decodes,
     gelu_mul,
     linear,
     paged_attention,
     reference,
     rms_norm,
+    rotary_table,
     silu_mul,
 )
 from penstock_kernels.destination import Destination
@@ -236,3 +238,30 @@ def test_an_embedding_has_zeros_for_tokens_of_others(dtype: torch.dtype) -> None
     assert torch.equal(embedding(ids, weight, 5), expected)
     assert torch.equal(embedding(ids, weight, 5), reference.embedding(ids, weight, 5))
     assert torch.equal(embedding(ids[:0], weight, 5), expected[:0])
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 900])
+def test_a_rotary_table_equals_its_twin(count: int) -> None:
+    positions = torch.arange(count) * 137
+    inv_freq = 1.0 / 10000.0 ** (torch.arange(0, 24, 2) / 24)
+    found = rotary_table(positions, inv_freq, 1.3)
+    for ours, twin in zip(found, reference.rotary_table(positions, inv_freq, 1.3), strict=True):
+        torch.testing.assert_close(ours, twin, atol=1e-6, rtol=1e-6)
+    if count > 4:
+        assert torch.equal(rotary_table(positions[4:5], inv_freq, 1.3)[1], found[1][4:5])
+
+
+def test_decodes_are_found_where_the_rows_have_them() -> None:
+    rows = torch.randint(0, 99, (7, 40), dtype=torch.int32)
+    block_table, tokens = rows[:, :9], rows[:, 10:40]
+    slots, positions = torch.tensor([4, 6, 0, 6]), torch.tensor([29, 0, 7, 0])
+    given = (slots, positions, tokens, block_table, 4, 6)
+    found = find_decodes(*given)
+    for ours, twin in zip(found, reference.find_decodes(*given), strict=True):
+        assert torch.equal(ours, twin)
+        assert ours.dtype == twin.dtype
+    assert found.token_ids.tolist() == [tokens[4, 29], tokens[6, 0], tokens[0, 7], tokens[6, 0]]
+    assert found.cache_positions.tolist()[2] == block_table[0, 1] * 4 + 3
+    assert found.context_lens.tolist() == [30, 0, 8, 0], "the spare row has no context"
+    with pytest.raises(ValueError, match="int64"):
+        find_decodes(slots.int(), positions.int(), tokens, block_table, 4, 6)

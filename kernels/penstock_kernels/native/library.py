@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 # Of work bound by memory: below this many numbers, waking the other threads costs more than they save.
-WORTH_THREADS = 1 << 16
+WORTH_THREADS = 1 << 18
 # As in src/processor.h.
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 # What an op that could not do it is to raise.

@@ -72,7 +72,7 @@ def multiply(
         num_columns,
         x.shape[0],
         DTYPES[x.dtype],
-        torch.get_num_threads() if num_columns * x.shape[1] >= WORTH_THREADS else 1,
+        torch.get_num_threads() if num_columns * x.numel() >= 2 * WORTH_THREADS else 1,
         max_lanes,
     )
     run("penstock_multiply", call, rows, parts, weights, bias, output)

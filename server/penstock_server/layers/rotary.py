@@ -4,6 +4,7 @@ import math
 from typing import Any, NamedTuple
 
 import torch
+from penstock_kernels import rotary_table
 from torch import nn
 
 from penstock_server.models.spec import RopeSpec
@@ -34,11 +35,8 @@ class Rotary(nn.Module):
 
     def table(self, positions: torch.Tensor, dtype: torch.dtype) -> RotaryTable:
         """positions: [num_tokens]. Angles are computed in float32, as the models were trained."""
-        angles = positions.float().unsqueeze(1) * self.inv_freq
-        cos, sin = angles.cos(), angles.sin()
-        if self.amplitude != 1.0:
-            cos, sin = cos * self.amplitude, sin * self.amplitude
-        return RotaryTable(torch.cat((cos, cos), dim=1).to(dtype), torch.cat((-sin, sin), dim=1).to(dtype))
+        cos, sin = rotary_table(positions, self.inv_freq, self.amplitude)
+        return RotaryTable(cos.to(dtype), sin.to(dtype))
 
 
 def _scale(spec: RopeSpec, inv_freq: torch.Tensor, max_sequence_len: int) -> tuple[torch.Tensor, float]:

@@ -62,12 +62,12 @@ static Work piece(const Attention *call, const int64_t *ends, int64_t number, in
 
 static _Thread_local Scratch scratch;
 
-/* Below this many numbers read, waking the other threads costs more than they save. */
-enum { WORTH_THREADS = 1 << 15 };
+/* Below so many numbers of keys, each counted for every query, waking the other threads costs more than they save. */
+enum { WORTH_THREADS = 1 << 17 };
 
 static int is_worth_threads(const Attention *call) {
     int64_t positions = 0;
-    for (int span = 0; span < call->num_spans; span++) positions += call->context_lens[span];
+    for (int span = 0; span < call->num_spans; span++) positions += (int64_t)call->context_lens[span] * span_len(call, span);
     return positions * call->num_kv_heads * call->head_dim >= WORTH_THREADS;
 }
 

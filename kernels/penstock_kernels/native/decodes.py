@@ -1,0 +1,54 @@
+"""What a step of decodes reads from the rows of its slots, in C: a dozen small ops of the library otherwise."""
+
+import ctypes
+
+import torch
+
+from penstock_kernels.native.library import library, run
+
+
+class _Call(ctypes.Structure):
+    """`Decodes` of src/decodes.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("slots", "positions", "tokens", "tables")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("token_ids", "cache_positions", "context_lens", "block_tables")
+        ),
+        *((name, ctypes.c_int64) for name in ("token_stride", "table_stride", "num_rows", "num_blocks")),
+        *((name, ctypes.c_int64) for name in ("block_size", "spare")),
+    )
+
+
+def supports(slots: torch.Tensor) -> bool:
+    """Whether `find_decodes` can take these, as the op has checked them."""
+    return slots.device.type == "cpu" and library() is not None
+
+
+def find_decodes(
+    slots: torch.Tensor,
+    positions: torch.Tensor,
+    tokens: torch.Tensor,
+    block_table: torch.Tensor,
+    block_size: int,
+    spare: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As the op."""
+    num_rows, num_blocks = len(slots), block_table.shape[1]
+    token_ids = torch.empty(num_rows, dtype=torch.int64)
+    cache_positions = torch.empty(num_rows, dtype=torch.int64)
+    context_lens = torch.empty(num_rows, dtype=torch.int32)
+    block_tables = torch.empty(num_rows, num_blocks, dtype=torch.int32)
+    found = (token_ids, cache_positions, context_lens, block_tables)
+    call = _Call(
+        *(tensor.data_ptr() for tensor in (slots, positions, tokens, block_table, *found)),
+        tokens.stride(0),
+        block_table.stride(0),
+        num_rows,
+        num_blocks,
+        block_size,
+        spare,
+    )
+    run("penstock_find_decodes", call, slots, positions, tokens, block_table, found)
+    return found
