@@ -1,4 +1,4 @@
-"""The twins of the sampling ops, which a CPU runs: every stage over the rows that need it."""
+"""The twins of the sampling ops, which a CPU runs where it has none in C: every stage over the rows that need it."""
 
 from __future__ import annotations
 

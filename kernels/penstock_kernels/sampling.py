@@ -7,6 +7,7 @@ import torch
 from penstock_kernels import reference
 from penstock_kernels.checks import require
 from penstock_kernels.dispatch import runs_kernel
+from penstock_kernels.native import sampling as native
 
 
 class DrawParams(NamedTuple):
@@ -34,9 +35,10 @@ class PenaltyParams(NamedTuple):
 
 
 class Logprobs(NamedTuple):
-    """Of chosen tokens [num_rows] float32, whether all logits are finite [num_rows], and the most likely tokens
-    [num_rows, num_top] int64 and float32, best first."""
+    """Chosen tokens [num_rows] int64 and theirs [num_rows] float32, whether all logits are finite [num_rows], and the
+    most likely tokens [num_rows, num_top] int64 and float32, best first."""
 
+    token_ids: torch.Tensor
     chosen: torch.Tensor
     finite: torch.Tensor
     top_ids: torch.Tensor
@@ -56,6 +58,8 @@ def draw(scores: torch.Tensor, params: DrawParams) -> torch.Tensor:
         from penstock_kernels.gpu.sampler import draw as kernel
 
         return kernel(scores, *params)
+    if native.supports_draw(scores, params):
+        return native.draw(scores, params)
     return reference.draw(scores, params)
 
 
@@ -112,20 +116,24 @@ def apply_bitmask(scores: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor) 
         reference.apply_bitmask(scores, rows, bits)
 
 
-def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int = 0) -> Logprobs:
+def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor | None, num_top: int = 0) -> Logprobs:
     """Log probabilities of the chosen tokens and of the `num_top` most likely ones, of raw logits.
 
-    logits: [num_rows, vocab_size] float32; token_ids: [num_rows] int64. Of equally likely tokens the smallest id is
-    first.
+    logits: [num_rows, vocab_size] float32; token_ids: [num_rows] int64, None for the most likely. Of equally likely
+    tokens the smallest id is first.
     """
     _check_scores("token_logprobs", logits)
-    _check_row("token_logprobs", "token_ids", token_ids, logits.shape[0])
+    if token_ids is not None:
+        _check_row("token_logprobs", "token_ids", token_ids, logits.shape[0])
     require(0 <= num_top <= min(128, logits.shape[1]), f"token_logprobs: num_top {num_top}")
+    if not runs_kernel(logits) and native.supports(logits):
+        return Logprobs(*native.token_logprobs(logits, token_ids, num_top))
+    chosen = logits.argmax(dim=-1) if token_ids is None else token_ids
     if runs_kernel(logits):
         from penstock_kernels.gpu.logprobs import logprobs as kernel
 
-        return Logprobs(*kernel(logits, token_ids, num_top))
-    return Logprobs(*reference.token_logprobs(logits, token_ids, num_top))
+        return Logprobs(chosen, *kernel(logits, chosen, num_top))
+    return Logprobs(chosen, *reference.token_logprobs(logits, chosen, num_top))
 
 
 def _check_scores(op: str, scores: torch.Tensor) -> None:

@@ -146,7 +146,10 @@ class Engine:
         assert step.forward is not None, "a step has one or the other"
         hidden = self._hidden(step.forward)
         prompts = [(rows, self._score_prompt(hidden, rows)) for rows in step.prompt_rows]
-        return self.model.logits(hidden[step.sampled_rows]) if step.sampling.rows else None, prompts
+        if not step.sampling.rows:
+            return None, prompts
+        is_all = len(step.sampling.rows) == len(hidden)
+        return self.model.logits(hidden if is_all else hidden[step.sampled_rows]), prompts
 
     def _hidden(self, inputs: ForwardInput) -> torch.Tensor:
         num_tokens = len(inputs.token_ids)

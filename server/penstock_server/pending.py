@@ -1,7 +1,7 @@
 """A step that was given to the device, and what is to come of it."""
 
 import time
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -70,13 +70,14 @@ class PendingOutcome:
     def resolve(self) -> Outcome:
         """The outcome on the host."""
         self.clock.wait()
-        outcome = Outcome(self.plan.epoch, self.plan.step, errors=list(self.errors))
+        timings = Timings(*self.clock.laps_us())
+        outcome = Outcome(self.plan.epoch, self.plan.step, errors=list(self.errors), timings=timings)
         for rows, scored in self.prompts:
             told = (column.tolist() for column in scored)
             outcome.prompt_logprobs.append(PromptLogprobs(rows.slot, rows.start, *told))
         if self.sampled is not None:
             self._report(self.sampled, outcome)
-        return replace(outcome, timings=Timings(*self.clock.laps_us()))
+        return outcome
 
     def _report(self, sampled: Sampled, outcome: Outcome) -> None:
         ids, logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
@@ -95,14 +96,20 @@ class PendingOutcome:
         """Rows that got no token. Their slots go on as if they had: what is in flight already builds on that."""
         failures = {number: (ErrorCode.GRAMMAR, message) for number, message in self.grammar_errors.items()}
         if sampled.possible is not None:
-            for number in (~sampled.possible).nonzero().flatten().tolist():
+            for number in _where_false(sampled.possible):
                 failures.setdefault(number, (ErrorCode.GRAMMAR, "the grammar allows no token"))
-        for number in (~sampled.finite).nonzero().flatten().tolist():
+        for number in _where_false(sampled.finite):
             failures[number] = (ErrorCode.NOT_FINITE, "the model's logits are not finite")
         return failures
 
 
+def _where_false(held: torch.Tensor) -> list[int]:
+    return [number for number, holds in enumerate(held.tolist()) if not holds]
+
+
 def _fetch_all(sampled: Sampled) -> Sampled:
+    if not sampled.token_ids.is_cuda:
+        return sampled
     found: dict[str, Any] = {part.name: getattr(sampled, part.name) for part in fields(sampled)}
     fetched: dict[str, Any] = {name: part if part is None else _fetch(part) for name, part in found.items()}
     return Sampled(**fetched)

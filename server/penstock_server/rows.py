@@ -51,6 +51,7 @@ class Rows:
         self.seeds = self._buffer[:, self._first_seed : first_param].view(torch.int64).squeeze(1)
         self.params = self._buffer[:, first_param : self._first_token].view(torch.float32)
         self.tokens = self._buffer[:, self._first_token : self._first_token + limits.max_sequence_len]
+        self.no_seeds, self.no_params = self.seeds[:0], self.params[:0]
         self.block_table[self.spare] = limits.num_blocks
         self._values: list[int] = []
         self._runs: list[tuple[int, int, int]] = []

@@ -1,7 +1,7 @@
 """Chooses tokens for a batch of rows: which rows need which op, and what the ops are given.
 
 A row's result depends on nothing but that row: for the ops, what is off is off for its row alone. What rows need is
-known on the host, so a GPU is never waited for, and a batch that only wants the most likely tokens costs one argmax.
+known on the host, so a GPU is never waited for, and a batch that only wants the most likely tokens costs one op.
 """
 
 import math
@@ -53,12 +53,15 @@ def sample(
 
     Log probabilities are of the raw logits, before penalties and temperature.
     """
-    scores = _adjust(logits, inputs, tokens, masks)
-    token_ids = _choose(scores, inputs)
+    needed = inputs.features
+    is_plain = masks is None and not needed
+    scores = logits if is_plain else _adjust(logits, inputs, tokens, masks)
+    # Of plain rows the op that tells log probabilities chooses, too.
+    token_ids = None if is_plain else _choose(scores, inputs)
     most = max(row.params.num_top_logprobs for row in inputs.rows)
     found = ops.token_logprobs(logits, token_ids, most)
     return Sampled(
-        token_ids=token_ids,
+        token_ids=found.token_ids,
         logprobs=found.chosen,
         finite=found.finite,
         possible=None if masks is None else scores.amax(dim=-1) > -torch.inf,
@@ -74,7 +77,7 @@ def score(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> Scored
 
 
 def _choose(scores: torch.Tensor, inputs: SamplingInput) -> torch.Tensor:
-    if not inputs.having(Feature.DRAW):
+    if Feature.DRAW not in inputs.features:
         return scores.argmax(dim=-1)
     columns = _columns(inputs)
     params = DrawParams(
@@ -93,7 +96,7 @@ def _adjust(
     logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor, masks: GrammarMasks | None
 ) -> torch.Tensor:
     """Watermark, penalties, bias, suppression, grammar. The logits stay as they are."""
-    if masks is None and not any(row.features & _ADJUSTING for row in inputs.rows):
+    if masks is None and not inputs.features & _ADJUSTING:
         return logits
     scores = logits.clone()
     _watermark(scores, inputs, tokens)

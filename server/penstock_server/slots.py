@@ -86,24 +86,25 @@ class Slots:
         With `num_rows` all are decodes, for a step of so many rows whose other tensors are made on the device.
         """
         upload = Upload()
+        if num_rows is None:
+            self._send_spans(upload, spans)
+        else:
+            self._send_padded(upload, spans, num_rows)
         sampling = [span for span in spans if span.end == self.states[span.slot].length]
-        sent_spans = self._send_spans(upload, spans, num_rows or len(spans))
-        sent_sampling = self._send_sampling(upload, spans, sampling)
-        numbers = upload.send(self.device)
-        slots, starts, lens = (numbers[part] for part in sent_spans)
+        self._send_sampling(upload, spans, sampling)
+        *sent, sampled_rows, slots, lengths, prompt_lens = upload.send(self.device)
         return Step(
-            forward=self._forward_input(spans, slots, starts, lens) if num_rows is None else None,
-            # They stand side by side in what was sent.
-            decode=None if num_rows is None else numbers[: 2 * num_rows].view(2, num_rows),
+            forward=self._forward_input(spans, *sent) if num_rows is None else None,
+            decode=None if num_rows is None else sent[0].view(2, num_rows),
             num_spans=len(spans),
-            sampled_rows=numbers[sent_sampling[0]],
-            sampling=self._sampling_input(sampling, [numbers[part] for part in sent_sampling[1:]]),
+            sampled_rows=sampled_rows,
+            sampling=self._sampling_input(sampling, slots, lengths, prompt_lens),
             prompt_rows=self._prompt_rows(spans),
         )
 
     def commit(self, sampling: SamplingInput, token_ids: torch.Tensor, masks: GrammarMasks | None) -> None:
         """Append sampled tokens on the device, where the next step finds them. token_ids: [num_rows] int64."""
-        self.rows.tokens[sampling.slots, sampling.lengths] = token_ids.int()
+        self.rows.tokens.index_put_((sampling.slots, sampling.lengths), token_ids.int())
         for row in sampling.rows:
             self.states[row.slot].length += 1
         if masks is not None:
@@ -168,14 +169,17 @@ class Slots:
         require(span.length <= budget,
             f"the step's spans are more than max_step_tokens {self.limits.max_step_tokens}")  # fmt: skip
 
-    def _send_spans(self, upload: Upload, spans: list[Span], num_rows: int) -> tuple[slice, slice, slice]:
-        """Slots, starts and lengths; rows beyond the spans are the spare one's."""
+    def _send_padded(self, upload: Upload, spans: list[Span], num_rows: int) -> None:
+        """Slots and starts; rows beyond the spans are the spare one's."""
         missing = num_rows - len(spans)
-        return (
-            upload.add([span.slot for span in spans] + [self.rows.spare] * missing),
-            upload.add([span.start for span in spans] + [0] * missing),
-            upload.add(span.length for span in spans),
-        )
+        slots = [span.slot for span in spans] + [self.rows.spare] * missing
+        upload.add(slots + [span.start for span in spans] + [0] * missing)
+
+    def _send_spans(self, upload: Upload, spans: list[Span]) -> None:
+        """Slots, starts and lengths."""
+        upload.add(span.slot for span in spans)
+        upload.add(span.start for span in spans)
+        upload.add(span.length for span in spans)
 
     def _forward_input(
         self, spans: list[Span], slots: torch.Tensor, starts: torch.Tensor, lens: torch.Tensor
@@ -213,36 +217,37 @@ class Slots:
             parts.append(self.rows.block_table[span.slot, positions // size].long() * size + positions % size)
         return torch.cat(parts)
 
-    def _send_sampling(self, upload: Upload, spans: list[Span], sampling: list[Span]) -> list[slice]:
+    def _send_sampling(self, upload: Upload, spans: list[Span], sampling: list[Span]) -> None:
         """Rows of the hidden states that predict a token, and of these slots, lengths and prompt lengths."""
         ends = list(accumulate(span.length for span in spans))
         states = [self.states[span.slot] for span in sampling]
-        return [
-            upload.add(
-                end - 1
-                for span, end in zip(spans, ends, strict=True)
-                if span.end == self.states[span.slot].length
-            ),
-            upload.add(span.slot for span in sampling),
-            upload.add(state.length for state in states),
-            upload.add(state.prompt_len for state in states),
-        ]
+        upload.add(
+            end - 1
+            for span, end in zip(spans, ends, strict=True)
+            if span.end == self.states[span.slot].length
+        )
+        upload.add(span.slot for span in sampling)
+        upload.add(state.length for state in states)
+        upload.add(state.prompt_len for state in states)
 
-    def _sampling_input(self, spans: list[Span], sent: list[torch.Tensor]) -> SamplingInput:
-        slots, lengths, prompt_lens = sent
+    def _sampling_input(
+        self, spans: list[Span], slots: torch.Tensor, lengths: torch.Tensor, prompt_lens: torch.Tensor
+    ) -> SamplingInput:
+        rows, table = [self._sampled_row(span) for span in spans], self.rows
+        is_plain = not any(row.features for row in rows)
         return SamplingInput(
-            rows=[self._sampled_row(span) for span in spans],
+            rows=rows,
             slots=slots,
             lengths=lengths,
             prompt_lens=prompt_lens,
-            params=self.rows.params[slots],
-            seeds=self.rows.seeds[slots],
+            params=table.no_params if is_plain else table.params.index_select(0, slots),
+            seeds=table.no_seeds if is_plain else table.seeds.index_select(0, slots),
         )
 
     def _sampled_row(self, span: Span) -> SampledRow:
         state = self.states[span.slot]
         features, num_generated = state.features, state.length - state.prompt_len
-        if num_generated >= state.sampling.min_new_tokens:
+        if features and num_generated >= state.sampling.min_new_tokens:
             features &= ~Feature.SUPPRESSED
         return SampledRow(span.slot, state.length, num_generated, features, state.sampling)
 
@@ -254,10 +259,10 @@ class Slots:
     def _prompt_rows(self, spans: list[Span]) -> list[PromptRows]:
         found, first_row = [], 0
         for span in spans:
-            state = self.states[span.slot]
-            # The row at position p predicts the token at p + 1; the last prompt token predicts what is sampled.
-            count = min(span.end, state.prompt_len - 1) - span.start
             if self.reads_prompt(span):
+                state = self.states[span.slot]
+                # The row at position p predicts the token at p + 1; the last prompt token predicts what is sampled.
+                count = min(span.end, state.prompt_len - 1) - span.start
                 num_top = state.sampling.num_top_logprobs
                 found.append(PromptRows(span.slot, span.start + 1, first_row, count, num_top))
             first_row += span.length

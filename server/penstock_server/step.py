@@ -1,6 +1,7 @@
 """The tensors of one step, as the model and the sampler take them. Built by `slots`, in one place."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from penstock_kernels import AttentionSpans, DecodeSpans
@@ -18,8 +19,7 @@ class ForwardInput:
     spans: AttentionSpans | DecodeSpans
 
 
-@dataclass(frozen=True, slots=True)
-class SampledRow:
+class SampledRow(NamedTuple):
     """One slot that gets a token: what the host knows of it without asking the device."""
 
     slot: int
@@ -38,8 +38,18 @@ class SamplingInput:
     slots: torch.Tensor  # [num_rows] int64
     lengths: torch.Tensor  # [num_rows] int64
     prompt_lens: torch.Tensor  # [num_rows] int64
-    params: torch.Tensor  # [num_rows, num_columns] float32; columns are `slots.Column`
+    # Of no rows where none has a feature: nothing reads them then.
+    params: torch.Tensor  # [num_rows, num_columns] float32; columns are `rows.Column`
     seeds: torch.Tensor  # [num_rows] int64, the bits of the unsigned seed
+
+    @property
+    def features(self) -> Feature:
+        """What any row needs. Most need nothing, and arithmetic on flags is slow."""
+        needed = Feature(0)
+        for row in self.rows:
+            if row.features:
+                needed |= row.features
+        return needed
 
     def having(self, feature: Feature) -> list[int]:
         """Numbers of the rows that need a feature."""

@@ -1,5 +1,6 @@
 """Numbers from the host to the device, without waiting for what runs there."""
 
+from array import array
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -23,14 +24,16 @@ class Upload:
     """Lists of integers that travel together: one copy, however many they are."""
 
     def __init__(self) -> None:
-        self._numbers: list[int] = []
+        self._numbers = array("q")
+        self._sizes: list[int] = []
 
-    def add(self, numbers: Iterable[int]) -> slice:
-        """Where the list will stand in what `send` returns."""
-        first = len(self._numbers)
+    def add(self, numbers: Iterable[int]) -> None:
+        """One more list."""
+        before = len(self._numbers)
         self._numbers.extend(numbers)
-        return slice(first, len(self._numbers))
+        self._sizes.append(len(self._numbers) - before)
 
-    def send(self, device: torch.device) -> torch.Tensor:
-        """All of them, int64."""
-        return to_device(self._numbers, torch.int64, device)
+    def send(self, device: torch.device) -> Sequence[torch.Tensor]:
+        """Every list in turn, int64; some must have numbers. Made of a list, a tensor costs several times as much."""
+        sent = copy_to_device(torch.frombuffer(self._numbers, dtype=torch.int64), device)
+        return sent.split_with_sizes(self._sizes)

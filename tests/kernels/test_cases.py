@@ -18,8 +18,9 @@ def test_kernels_equal_their_twins(file: str) -> None:
     _run(file, "TRITON_INTERPRET", "1")
 
 
-def test_compiled_attention_equals_its_twin() -> None:
-    _run("test_attention.py", "PENSTOCK_KERNEL_CASES", "cpu")
+@pytest.mark.parametrize("file", ["test_attention.py", "test_sampling.py"])
+def test_compiled_ops_equal_their_twins(file: str) -> None:
+    _run(file, "PENSTOCK_KERNEL_CASES", "cpu")
 
 
 def _run(file: str, name: str, value: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.engine import Engine
 from penstock_server.errors import InvalidPlan
@@ -95,6 +96,23 @@ def test_bad_span_harms_nobody_else(engine: Engine, message: str) -> None:
     assert outcome.sampled_slots == [0]
     assert [error.slot for error in outcome.errors] == [BAD_SPANS[message].slot]
     assert message in outcome.errors[0].message
+
+
+def test_decodes_are_staged_the_same_beside_a_longer_span(engine: Engine) -> None:
+    admits = [GOOD, replace(GOOD, slot=3, token_ids=[40, *PROMPT[1:]], block_ids=[9, 4])]
+    engine.slots.apply(Plan(1, 1, admitted=admits))
+    decodes = [Span(3, 0, 1), Span(3, 5, 1), Span(0, 5, 1)]
+    alone = engine.slots.stage(decodes).forward
+    beside = engine.slots.stage([*decodes, Span(0, 0, 2)]).forward
+    assert alone is not None
+    assert beside is not None
+    assert alone.token_ids.tolist() == beside.token_ids[:3].tolist() == [40, 10, 10]
+    assert alone.positions.tolist() == beside.positions[:3].tolist() == [0, 5, 5]
+    size = engine.slots.limits.block_size
+    third, first = [9, 4][5 // size], [0, 1][5 // size]
+    places = [9 * size, third * size + 5 % size, first * size + 5 % size]
+    assert alone.slot_mapping.tolist() == beside.slot_mapping[:3].tolist() == places
+    assert torch.equal(alone.spans.block_tables, beside.spans.block_tables[:3])
 
 
 def test_a_refused_slot_stays_refused_until_it_is_retired(engine: Engine) -> None:

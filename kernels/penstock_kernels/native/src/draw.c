@@ -1,0 +1,100 @@
+/* Draws one token per row: temperature, top-k, top-p, min-p, typical-p, then Gumbel noise of (seed, position, token id).
+
+   Nothing is sorted. What a truncation keeps ends at a threshold, which is found by bisection over the bits of float32,
+   and a logarithm is taken of the few tokens whose random bits let them win. */
+
+#include "peak.h"
+
+#include <float.h>
+#include <stdlib.h>
+
+/* One call. Strides count numbers. Mirrored field by field in sampling.py. */
+typedef struct {
+    const float *scores;      /* [num_rows, len] */
+    const float *temperature; /* [num_rows], as all to `positions`; 0: the most likely token */
+    const int32_t *top_k;
+    const float *top_p;
+    const float *min_p;
+    const float *typical_p;
+    const int64_t *seeds;
+    const int64_t *positions;
+    int64_t *token_ids; /* [num_rows], to be written */
+    int64_t stride;
+    int64_t num_rows;
+    int64_t len;
+    int32_t num_threads;
+    int32_t max_lanes; /* as in linear.c */
+} Draw;
+
+/* Tokens that may be drawn, in the order of their ids. Behind the last, vectors are filled up with what weighs nothing. */
+typedef struct {
+    float *distances; /* how far the score is below the largest, by temperature */
+    float *weights;   /* e^-distance */
+    float *surprises; /* for typical-p */
+    int32_t *ids;
+    int64_t count;
+} Candidates;
+
+#define GOLDEN UINT64_C(0x9E3779B97F4A7C15)
+
+/* SplitMix64's finaliser, as in reference_noise.py. */
+static inline uint64_t mix(uint64_t x) {
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return x ^ x >> 31;
+}
+
+static inline uint64_t random_bits(uint64_t key, int32_t id) {
+    return mix(key + (uint64_t)(id + 1) * GOLDEN);
+}
+
+static inline float gumbel(uint64_t bits) {
+    const float small = ((float)(int64_t)(bits >> 24) + 0.5f) * 0x1p-40f;
+    return -logf(-log1pf(-fminf(small, 1.0f - 0x1p-24f)));
+}
+
+/* Floats of 0 and above are in the order of their bits. */
+static inline uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float float_of(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+#define VARIANT "draw_variant.h"
+#include "variants.h"
+
+typedef void (*DrawRow)(const Draw *, int64_t row, Candidates);
+
+static DrawRow variant(int max_lanes) {
+    switch (widest_lanes(max_lanes)) {
+#if defined(__x86_64__)
+    case 16: return draw_row_16;
+    case 8: return draw_row_8;
+#endif
+    default: return draw_row_4;
+    }
+}
+
+/* 0, or -1 when there is no memory for it. */
+int penstock_draw(const Draw *call) {
+    const DrawRow draw_row = variant(call->max_lanes);
+    const int64_t room = (call->len + 15) / 16 * 16;
+    int failed = 0;
+#pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1) reduction(| : failed)
+    {
+        float *memory = malloc(4 * room * sizeof *memory);
+        failed = memory == NULL;
+        const Candidates all = {memory, memory + room, memory + 2 * room, (int32_t *)(memory + 3 * room), 0};
+#pragma omp for
+        for (int64_t row = 0; row < call->num_rows; row++)
+            if (memory) draw_row(call, row, all);
+        free(memory);
+    }
+    return -failed;
+}

@@ -1,0 +1,75 @@
+/* Log probabilities of a chosen token and of the most likely ones, row by row: two reads of a row, three with the latter. */
+
+#include "peak.h"
+
+/* One call. Strides count numbers. Mirrored field by field in sampling.py. */
+typedef struct {
+    const float *logits;     /* [num_rows, len] */
+    int64_t *token_ids;      /* [num_rows]: whose, or with `chooses` the most likely ones, to be written */
+    float *logprobs;         /* [num_rows] */
+    uint8_t *finite;         /* [num_rows] */
+    int64_t *top_ids;        /* [num_rows, num_top] */
+    float *top_logprobs;     /* [num_rows, num_top] */
+    int64_t stride;
+    int64_t num_rows;
+    int64_t len;
+    int64_t num_top;
+    int32_t chooses;
+    int32_t num_threads;
+    int32_t max_lanes; /* as in linear.c */
+} Logprobs;
+
+/* The most likely tokens so far, best first. */
+typedef struct {
+    float *values;
+    int64_t *ids;
+    int64_t count;
+    int64_t most;
+} Top;
+
+/* NaN is above all, as it is for torch. */
+static inline int is_above(float x, float y) {
+    return x > y || (x != x && y == y);
+}
+
+/* Ids come in order: of equal values the smallest id stays first. */
+static inline void add_to_top(Top *top, float x, int64_t id) {
+    if (top->count == top->most && !is_above(x, top->values[top->most - 1])) return;
+    int64_t place = top->count < top->most ? top->count++ : top->most - 1;
+    for (; place > 0 && is_above(x, top->values[place - 1]); place--) {
+        top->values[place] = top->values[place - 1];
+        top->ids[place] = top->ids[place - 1];
+    }
+    top->values[place] = x;
+    top->ids[place] = id;
+}
+
+#define VARIANT "logprobs_variant.h"
+#include "variants.h"
+
+typedef void (*ScoreRow)(const Logprobs *, int64_t row);
+
+static ScoreRow variant(int max_lanes) {
+    switch (widest_lanes(max_lanes)) {
+#if defined(__x86_64__)
+    case 16: return score_row_16;
+    case 8: return score_row_8;
+#endif
+    default: return score_row_4;
+    }
+}
+
+static int are_known(const Logprobs *call) {
+    int64_t row = 0;
+    while (row < call->num_rows && call->token_ids[row] >= 0 && call->token_ids[row] < call->len) row++;
+    return row == call->num_rows;
+}
+
+/* 0, or -1 and nothing written when a token id is not of the vocabulary. */
+int penstock_logprobs(const Logprobs *call) {
+    if (!call->chooses && !are_known(call)) return -1;
+    const ScoreRow score_row = variant(call->max_lanes);
+#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
+    for (int64_t row = 0; row < call->num_rows; row++) score_row(call, row);
+    return 0;
+}
