@@ -4,6 +4,9 @@ import os
 
 import torch
 
+# Asked once, as Triton does when kernels are imported: asking the environment takes longer than a small op.
+INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
+
 
 def runs_kernel(tensor: torch.Tensor) -> bool:
     """On CUDA always; elsewhere only under TRITON_INTERPRET=1, which is for tests.
@@ -15,4 +18,4 @@ def runs_kernel(tensor: torch.Tensor) -> bool:
 
 def runs_kernels(device: torch.device) -> bool:
     """The same of whatever is on a device."""
-    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+    return device.type == "cuda" or INTERPRETS

@@ -1,7 +1,7 @@
-"""Matrix products of a model's layers: the library's on a GPU, on a CPU the library's or ours, whichever is faster.
+"""Matrix products of a model's layers: the library's on a GPU, on a CPU ours, which are faster by measurement.
 
 The library's sums depend on the number of rows; where that must not be, a GPU runs a kernel of tiles that are the same
-for every number, and a CPU our own product or a padded one.
+for every number. Ours never do; what they cannot take is padded then.
 """
 
 import torch
@@ -29,8 +29,7 @@ def linear(
     """
     weights = weight if isinstance(weight, tuple) else (weight,)
     _check(x, weights, bias)
-    pays = not runs_kernel(x) if invariant else native.pays(x.dtype)
-    if pays and native.supports(x):
+    if native.supports(x) and not (invariant and runs_kernel(x)):
         return native.multiply(x, weights, bias)
     if len(weights) == 1:
         return _product(x, weights[0], bias, invariant)

@@ -63,7 +63,7 @@ def test_what_looks_at_numbers_is_refused(look: Callable[[torch.Tensor], object]
 
 
 def test_what_the_interpreter_computes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr("penstock_kernels.dispatch.INTERPRETS", True)
     with pytest.raises(NotRecordable):
         record(lambda: None, Arena())
 

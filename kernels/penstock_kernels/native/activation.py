@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from penstock_kernels.native.library import WORTH_THREADS, library, run
+from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
 Activation = Literal["silu", "gelu_tanh"]
 # As in src/activation.c.
@@ -19,7 +19,7 @@ class _Call(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("gate_up", "output")),
         *((name, ctypes.c_int64) for name in ("stride", "num_rows", "len")),
-        *((name, ctypes.c_int32) for name in ("activation", "num_threads", "max_lanes")),
+        *((name, ctypes.c_int32) for name in ("activation", "dtype", "num_threads", "max_lanes")),
     )
 
 
@@ -32,7 +32,7 @@ def _can_activate(length: int) -> bool:
 def supports(gate_up: torch.Tensor) -> bool:
     """Whether `activate` can take these."""
     return (
-        gate_up.dtype == torch.float32
+        gate_up.dtype in DTYPES
         and gate_up.device.type == "cpu"
         and gate_up.dim() == 2
         and _can_activate(gate_up.shape[1] // 2)
@@ -42,7 +42,7 @@ def supports(gate_up: torch.Tensor) -> bool:
 def activate(gate_up: torch.Tensor, activation: Activation, max_lanes: int = 0) -> torch.Tensor:
     """As the op; a row has the same bits however many there are. `max_lanes` as in `attend`."""
     num_rows, length = gate_up.shape[0], gate_up.shape[1] // 2
-    output = torch.empty(num_rows, length)
+    output = torch.empty(num_rows, length, dtype=gate_up.dtype)
     call = _Call(
         gate_up.data_ptr(),
         output.data_ptr(),
@@ -50,6 +50,7 @@ def activate(gate_up: torch.Tensor, activation: Activation, max_lanes: int = 0) 
         num_rows,
         length,
         _NUMBERS[activation],
+        DTYPES[gate_up.dtype],
         torch.get_num_threads() if output.numel() >= WORTH_THREADS else 1,
         max_lanes,
     )

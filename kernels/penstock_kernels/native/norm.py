@@ -5,7 +5,7 @@ from functools import cache
 
 import torch
 
-from penstock_kernels.native.library import WORTH_THREADS, library, run
+from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
 
 class _Call(ctypes.Structure):
@@ -14,7 +14,7 @@ class _Call(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "residual", "weight", "output")),
         *((name, ctypes.c_int64) for name in ("x_stride", "num_rows", "len")),
-        *((name, ctypes.c_int32) for name in ("num_threads", "max_lanes")),
+        *((name, ctypes.c_int32) for name in ("dtype", "num_threads", "max_lanes")),
         *((name, ctypes.c_float) for name in ("eps", "offset")),
     )
 
@@ -28,7 +28,7 @@ def _can_norm(length: int) -> bool:
 def supports(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether `rms_norm` can take these, as the op has checked them."""
     return (
-        x.dtype == torch.float32
+        x.dtype in DTYPES
         and x.device.type == "cpu"
         and x.dim() == 2
         and weight.dim() == 1
@@ -45,7 +45,7 @@ def rms_norm(
     max_lanes: int = 0,
 ) -> torch.Tensor:
     """As the op; a row has the same bits however many there are. `max_lanes` as in `attend`."""
-    output = torch.empty(x.shape)
+    output = torch.empty(x.shape, dtype=x.dtype)
     call = _Call(
         x.data_ptr(),
         None if residual is None else residual.data_ptr(),
@@ -53,6 +53,7 @@ def rms_norm(
         output.data_ptr(),
         x.stride(0),
         *x.shape,
+        DTYPES[x.dtype],
         torch.get_num_threads() if x.numel() >= WORTH_THREADS else 1,
         max_lanes,
         eps,

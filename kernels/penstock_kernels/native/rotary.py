@@ -6,7 +6,7 @@ from functools import cache
 import torch
 
 from penstock_kernels.destination import Destination
-from penstock_kernels.native.library import WORTH_THREADS, library, run
+from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
 
 class _Call(ctypes.Structure):
@@ -17,7 +17,7 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("query", "key_cache", "value_cache", "slots")),
         *((name, ctypes.c_int64) for name in ("num_tokens", "num_slots", "token_stride", "head_stride")),
         *((name, ctypes.c_int32) for name in ("num_heads", "num_kv_heads", "dim", "rotary_dim")),
-        *((name, ctypes.c_int32) for name in ("num_threads", "max_lanes")),
+        *((name, ctypes.c_int32) for name in ("dtype", "num_threads", "max_lanes")),
         ("eps", ctypes.c_float),
     )
 
@@ -31,9 +31,9 @@ def _can_rotate(dim: int, rotary_dim: int) -> bool:
 def supports(heads: torch.Tensor, cos: torch.Tensor, target: Destination) -> bool:
     """Whether `rotate_and_store` can take these, as the op has checked them."""
     return (
-        heads.dtype == torch.float32
+        heads.dtype in DTYPES
         and heads.device.type == "cpu"
-        and target.key_cache.dtype == torch.float32
+        and target.key_cache.dtype == heads.dtype
         and _can_rotate(heads.shape[2], cos.shape[1])
     )
 
@@ -50,7 +50,7 @@ def rotate_and_store(
     num_tokens, num_all, dim = heads.shape
     num_blocks, block_size, num_kv_heads, _ = target.key_cache.shape
     num_heads = num_all - 2 * num_kv_heads
-    query = torch.empty(num_tokens, num_heads, dim)
+    query = torch.empty(num_tokens, num_heads, dim, dtype=heads.dtype)
     call = _Call(
         heads.data_ptr(),
         cos.data_ptr(),
@@ -67,6 +67,7 @@ def rotate_and_store(
         num_kv_heads,
         dim,
         cos.shape[1],
+        DTYPES[heads.dtype],
         torch.get_num_threads() if heads.numel() >= WORTH_THREADS else 1,
         max_lanes,
         0.0 if norm is None else norm[1],

@@ -1,6 +1,5 @@
 """A whole shard on the kernels: the tokens are those of the twins, in free steps and in steps of fixed sizes."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,13 +43,9 @@ def of_twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Sequence]]:
     """What the plain twins give on the CPU."""
 
     def run(folder: Path, **options: Any) -> list[Sequence]:
-        chosen = os.environ.get("TRITON_INTERPRET")
-        monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-        try:
+        with monkeypatch.context() as twins:
+            twins.setattr("penstock_kernels.dispatch.INTERPRETS", False)
             return outputs(folder, device="cpu", **options)
-        finally:
-            if chosen is not None:
-                monkeypatch.setenv("TRITON_INTERPRET", chosen)
 
     return run
 

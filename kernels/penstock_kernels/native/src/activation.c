@@ -6,14 +6,15 @@
 
 enum { SILU = 0, GELU_TANH = 1 };
 
-/* One call. Strides count numbers. Mirrored field by field in activation.py. */
+/* One call, all of one type. Strides count numbers. Mirrored field by field in activation.py. */
 typedef struct {
-    const float *gate_up; /* [num_rows, 2 * len] */
-    float *output;        /* [num_rows, len], contiguous */
+    const void *gate_up; /* [num_rows, 2 * len] */
+    void *output;        /* [num_rows, len], contiguous */
     int64_t stride;
     int64_t num_rows;
     int64_t len;
     int32_t activation;
+    int32_t dtype;
     int32_t num_threads;
     int32_t max_lanes; /* as in linear.c */
 } Activation;

@@ -12,12 +12,17 @@ INLINE vec NAME(gelu_tanh)(vec x) {
     return x * NAME(sigmoid)(1.59576912f * (x + 0.044715f * x * x * x));
 }
 
-static TARGET void NAME(activate_row)(const Activation *call, int64_t row) {
-    const float *gate = call->gate_up + row * call->stride, *up = gate + call->len;
-    float *output = call->output + row * call->len;
+INLINE void NAME(activate_typed)(const Activation *call, int64_t row, const int dtype) {
+    const int64_t gate = row * call->stride, up = gate + call->len;
     for (int64_t d = 0; d < call->len; d += LANES) {
-        const vec x = NAME(load)(gate + d);
+        const vec x = NAME(load_as)(call->gate_up, gate + d, dtype);
         const vec activated = call->activation == SILU ? x * NAME(sigmoid)(x) : NAME(gelu_tanh)(x);
-        NAME(store)(output + d, activated * NAME(load)(up + d));
+        const vec gated = activated * NAME(load_as)(call->gate_up, up + d, dtype);
+        NAME(store_as)(call->output, row * call->len + d, gated, dtype);
     }
+}
+
+static TARGET void NAME(activate_row)(const Activation *call, int64_t row) {
+    if (call->dtype == FLOAT32) NAME(activate_typed)(call, row, FLOAT32);
+    else NAME(activate_typed)(call, row, BFLOAT16);
 }

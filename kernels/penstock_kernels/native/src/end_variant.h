@@ -9,3 +9,4 @@
 #undef INLINE
 #undef FOLD
 #undef LANE
+#undef PAIRS

@@ -14,7 +14,7 @@ typedef struct {
 
 /* One call. */
 typedef struct {
-    const float *x;    /* [num_rows, len], contiguous */
+    const void *x;     /* [num_rows, len], contiguous; float32, or as the weights if `is_paired` */
     const Part *parts; /* which make up all columns, in order */
     const void *bias;  /* [num_columns] of the weights' type, or none */
     void *output;      /* [num_rows, num_columns] of the weights' type, contiguous */
@@ -25,6 +25,7 @@ typedef struct {
     int32_t dtype;
     int32_t num_threads;
     int32_t max_lanes; /* numbers in the widest vector to use; 0: any */
+    int32_t is_paired; /* 16-bit floats are multiplied as they are */
 } Linear;
 
 /* Columns that a thread takes at a time, and rows that it multiplies by them before it goes on: both fit its caches. */
@@ -33,12 +34,19 @@ enum { SHARE = 32, TILE = 64 };
 /* Bias of columns that have none. */
 static const float zeros[4];
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#define WITH_PAIRS
 #define VARIANT "linear_variant.h"
 #include "variants.h"
 
 typedef void (*Multiply)(const Linear *, const Part *, int64_t from, int64_t until);
 
-static Multiply variant(int64_t len, int max_lanes) {
+static Multiply variant(int64_t len, int max_lanes, int is_paired) {
+#if defined(__x86_64__)
+    if (is_paired) return multiply_pairs;
+#endif
     switch (lanes_for(len, max_lanes)) {
 #if defined(__x86_64__)
     case 16: return multiply_16;
@@ -50,14 +58,15 @@ static Multiply variant(int64_t len, int max_lanes) {
 }
 
 int penstock_can_multiply(int64_t len) {
-    return variant(len, 0) != 0;
+    return variant(len, 0, 0) != 0;
 }
 
-/* Whether the processor multiplies 16-bit floats itself. */
-int penstock_multiplies_bfloat16(void) {
+/* Whether the processor multiplies 16-bit floats itself, in vectors that fill rows. */
+int penstock_can_pair(int64_t len) {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512bf16") != 0;
+    return len % 32 == 0 && lanes_for(len, 0) == 16 && __builtin_cpu_supports("avx512bf16");
 #else
+    (void)len;
     return 0;
 #endif
 }
@@ -73,7 +82,7 @@ static const Part *part_of(const Linear *call, int64_t *number) {
 }
 
 int penstock_multiply(const Linear *call) {
-    const Multiply multiply = variant(call->len, call->max_lanes);
+    const Multiply multiply = variant(call->len, call->max_lanes, call->is_paired);
     int64_t next = 0;
 #pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1 && call->num_columns > SHARE)
     {

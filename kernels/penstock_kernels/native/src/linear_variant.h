@@ -1,11 +1,33 @@
 /* A few rows times a matrix, for one width of vectors. Every product of a row and a column is one chain over `len`, so
    that a row's result has the same bits however many rows are multiplied. */
 
-INLINE vec NAME(weights)(const void *weight, int64_t at, const int dtype) {
-    if (dtype == FLOAT32) return NAME(load)((const float *)weight + at);
-    typedef uint32_t wide __attribute__((vector_size(LANES * 4)));
-    return (vec)(__builtin_convertvector(*(const NAME(half) *)((const uint16_t *)weight + at), wide) << 16);
+#ifdef PAIRS
+/* 32 numbers of 16 bits; lane i of a product sums those of numbers 2i and 2i + 1. */
+typedef __m512bh NAME(operand);
+enum { NAME(step) = 32 };
+
+INLINE __m512bh NAME(weights)(const void *weight, int64_t at, const int dtype) {
+    (void)dtype;
+    return (__m512bh)_mm512_loadu_si512((const uint16_t *)weight + at);
 }
+
+INLINE __m512bh NAME(row)(const void *x, int64_t at) { return NAME(weights)(x, at, BFLOAT16); }
+
+INLINE vec NAME(add_products)(vec sum, __m512bh x, __m512bh weight) {
+    return (vec)_mm512_dpbf16_ps((__m512)sum, x, weight);
+}
+#else
+typedef vec NAME(operand);
+enum { NAME(step) = LANES };
+
+INLINE vec NAME(weights)(const void *weight, int64_t at, const int dtype) {
+    return NAME(load_as)(weight, at, dtype);
+}
+
+INLINE vec NAME(row)(const void *x, int64_t at) { return NAME(load)((const float *)x + at); }
+
+INLINE vec NAME(add_products)(vec sum, vec x, vec weight) { return sum + x * weight; }
+#endif
 
 /* Results of neighbouring columns of a row, with their bias. */
 INLINE void NAME(write)(
@@ -41,18 +63,18 @@ INLINE void NAME(multiply_block)(
     const int64_t len = call->len;
     const int64_t size = dtype == FLOAT32 ? 4 : 2;
     const char *next_weight = (const char *)part->weight + next * part->stride * size;
-    const float *x = call->x + row * len;
     vec products[LANES];
     for (int i = 0; i < num_rows * num_columns; i++) products[i] = (vec){0};
-    for (int64_t d = 0; d < len; d += LANES) {
+    for (int64_t d = 0; d < len; d += NAME(step)) {
         for (int c = 0; c < ahead; c++)
             __builtin_prefetch(next_weight + (c * part->stride + d) * size, 0, 2);
-        vec weight[4];
+        NAME(operand) weight[4];
         for (int c = 0; c < num_columns; c++)
             weight[c] = NAME(weights)(part->weight, (column + c) * part->stride + d, dtype);
         for (int r = 0; r < num_rows; r++) {
-            vec number = NAME(load)(x + r * len + d);
-            for (int c = 0; c < num_columns; c++) products[r * num_columns + c] += number * weight[c];
+            const NAME(operand) x = NAME(row)(call->x, (row + r) * len + d);
+            for (int c = 0; c < num_columns; c++)
+                products[r * num_columns + c] = NAME(add_products)(products[r * num_columns + c], x, weight[c]);
         }
     }
     float lanes[LANES];

@@ -4,15 +4,16 @@
 
 #include <math.h>
 
-/* One call. Strides count numbers. Mirrored field by field in norm.py. */
+/* One call, all of one type. Strides count numbers. Mirrored field by field in norm.py. */
 typedef struct {
-    const float *x;      /* [num_rows, len] */
-    float *residual;     /* [num_rows, len], contiguous, or none: becomes residual + x, which is what is normed */
-    const float *weight; /* [len] */
-    float *output;       /* [num_rows, len], contiguous */
+    const void *x;      /* [num_rows, len] */
+    void *residual;     /* [num_rows, len], contiguous, or none: becomes residual + x, which is what is normed */
+    const void *weight; /* [len] */
+    void *output;       /* [num_rows, len], contiguous */
     int64_t x_stride;
     int64_t num_rows;
     int64_t len;
+    int32_t dtype;
     int32_t num_threads;
     int32_t max_lanes; /* as in linear.c */
     float eps;

@@ -6,15 +6,15 @@
 
 enum { MAX_DIM = 1024 };
 
-/* One call. Strides count numbers. Mirrored field by field in rotary.py. */
+/* One call, all of one type. Strides count numbers. Mirrored field by field in rotary.py. */
 typedef struct {
-    const float *heads;  /* [num_tokens, num_heads + 2 * num_kv_heads, dim]: queries, keys, values */
-    const float *cos;    /* [num_tokens, rotary_dim] */
-    const float *sin;    /* the same; its first half is negated */
-    const float *weight; /* [num_heads + num_kv_heads, dim] of the norm, or none */
-    float *query;        /* [num_tokens, num_heads, dim] */
-    float *key_cache;    /* [num_slots, num_kv_heads, dim] */
-    float *value_cache;
+    const void *heads;  /* [num_tokens, num_heads + 2 * num_kv_heads, dim]: queries, keys, values */
+    const void *cos;    /* [num_tokens, rotary_dim] */
+    const void *sin;    /* the same; its first half is negated */
+    const void *weight; /* [num_heads + num_kv_heads, dim] of the norm, or none */
+    void *query;        /* [num_tokens, num_heads, dim] */
+    void *key_cache;    /* [num_slots, num_kv_heads, dim] */
+    void *value_cache;
     const int64_t *slots; /* [num_tokens] */
     int64_t num_tokens;
     int64_t num_slots;
@@ -24,6 +24,7 @@ typedef struct {
     int32_t num_kv_heads;
     int32_t dim;
     int32_t rotary_dim;
+    int32_t dtype;
     int32_t num_threads;
     int32_t max_lanes; /* as in linear.c */
     float eps;

@@ -27,18 +27,34 @@
 #include VARIANT
 #include "end_variant.h"
 
-#define LANES 16
-#define ROWS 4
-#define HALVES(size, half) \
+#define HALVES_OF_16(size, half) \
     (ivec) { \
         LANE(0, size, half), LANE(1, size, half), LANE(2, size, half), LANE(3, size, half), \
         LANE(4, size, half), LANE(5, size, half), LANE(6, size, half), LANE(7, size, half), \
         LANE(8, size, half), LANE(9, size, half), LANE(10, size, half), LANE(11, size, half), \
         LANE(12, size, half), LANE(13, size, half), LANE(14, size, half), LANE(15, size, half) \
     }
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,prefer-vector-width=512")))
+#define AVX512 "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,prefer-vector-width=512"
+
+#define LANES 16
+#define ROWS 4
+#define HALVES HALVES_OF_16
+#define TARGET __attribute__((target(AVX512)))
 #define NAME(x) x##_16
 #include "vector.h"
 #include VARIANT
 #include "end_variant.h"
+
+/* Products of pairs of 16-bit floats, where the file wants them. */
+#ifdef WITH_PAIRS
+#define PAIRS 1
+#define LANES 16
+#define ROWS 4
+#define HALVES HALVES_OF_16
+#define TARGET __attribute__((target(AVX512 ",avx512bf16")))
+#define NAME(x) x##_pairs
+#include "vector.h"
+#include VARIANT
+#include "end_variant.h"
+#endif
 #endif

@@ -12,6 +12,25 @@ INLINE vec NAME(load)(const float *from) { return *(const NAME(loose) *)from; }
 
 INLINE void NAME(store)(float *to, vec x) { *(NAME(loose) *)to = x; }
 
+/* Numbers of a type, which is a constant: LANES from the one at `at` on. */
+INLINE vec NAME(load_as)(const void *from, int64_t at, const int dtype) {
+    if (dtype == FLOAT32) return NAME(load)((const float *)from + at);
+    typedef uint32_t wide __attribute__((vector_size(LANES * 4)));
+    return (vec)(__builtin_convertvector(*(const NAME(half) *)((const uint16_t *)from + at), wide) << 16);
+}
+
+INLINE void NAME(store_as)(void *to, int64_t at, vec x, const int dtype) {
+    if (dtype == FLOAT32) {
+        NAME(store)((float *)to + at, x);
+        return;
+    }
+    typedef uint32_t wide __attribute__((vector_size(LANES * 4)));
+    const wide bits = (wide)x, is_number = (wide)(x == x);
+    const wide rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, nan = bits >> 16 | 0x40;
+    *(NAME(half) *)((uint16_t *)to + at) =
+        __builtin_convertvector((rounded & is_number) | (nan & ~is_number), NAME(half));
+}
+
 INLINE vec NAME(all)(float x) { return x - (vec){0}; }
 
 INLINE vec NAME(choose)(ivec condition, vec yes, vec no) {
@@ -60,9 +79,5 @@ INLINE vec NAME(exp)(vec x) {
 }
 
 INLINE void NAME(widen)(float *to, const uint16_t *from, int dim) {
-    for (int d = 0; d < dim; d += LANES) {
-        typedef uint32_t wide __attribute__((vector_size(LANES * 4)));
-        wide bits = __builtin_convertvector(*(const NAME(half) *)(from + d), wide) << 16;
-        NAME(store)(to + d, (vec)bits);
-    }
+    for (int d = 0; d < dim; d += LANES) NAME(store)(to + d, NAME(load_as)(from, d, BFLOAT16));
 }
