@@ -18,7 +18,7 @@ from benchmarks.server import Server
 from benchmarks.serving import random_model
 from benchmarks.streams import complete
 
-TITLE = "A 110M-parameter Llama over HTTP: 128 tokens in, 64 out (CPU, float32)"
+TITLE = "A 110M-parameter Llama over HTTP: 128 tokens in, 64 out (CPU)"
 _REPEATS = 3
 _PROMPT_LEN = 128
 _NUM_NEW = 64
@@ -33,15 +33,19 @@ def measure() -> list[Figure]:
         torch.manual_seed(7)
         LlamaForCausalLM(random_model.config_110m()).save_pretrained(folder)
         random_model.save_tokenizer(folder)
-        reference: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        figures = [_memory(reference)]
-        with Server(f"--model-id={folder}", "--dtype=float32") as server:
-            for count, floor in _FLOORS.items():
-                figures += _compare(server, reference, count, floor)
+        return [figure for dtype in ("float32", "bfloat16") for figure in _measure_dtype(folder, dtype)]
+
+
+def _measure_dtype(folder: Path, dtype: str) -> list[Figure]:
+    reference: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+    figures = [_memory(reference, dtype)]
+    with Server(f"--model-id={folder}", f"--dtype={dtype}") as server:
+        for count, floor in _FLOORS.items():
+            figures += _compare(server, reference, f"{dtype}, {count} at once", count, floor)
     return figures
 
 
-def _compare(server: Server, reference: Any, count: int, floor: float) -> list[Figure]:
+def _compare(server: Server, reference: Any, name: str, count: int, floor: float) -> list[Figure]:
     asyncio.run(_ours(server.address, count, -1))
     _theirs(reference, 1, 8)
     pairs = [
@@ -51,26 +55,28 @@ def _compare(server: Server, reference: Any, count: int, floor: float) -> list[F
     ratios = [ours / theirs for ours, theirs in pairs]
     note = f"median of {_REPEATS}, {min(ratios):.2f} to {max(ratios):.2f}; {torch.get_num_threads()} threads"
     return [
-        Figure(f"{count} at once: times transformers' tokens/s", median(ratios), at_least=floor, note=note),
-        Figure(f"{count} at once: Penstock", median(ours for ours, _ in pairs), "tokens/s"),
+        Figure(f"{name}: times transformers' tokens/s", median(ratios), at_least=floor, note=note),
+        Figure(f"{name}: Penstock", median(ours for ours, _ in pairs), "tokens/s"),
         Figure(
-            f"{count} at once: transformers, a batch of {count}",
+            f"{name}: transformers, a batch of {count}",
             median(theirs for _, theirs in pairs),
             "tokens/s",
         ),
     ]
 
 
-def _memory(reference: Any) -> Figure:
+def _memory(reference: Any, dtype: str) -> Figure:
     """Tokens a second of one request if weights were read as fast as a sum reads them, and nothing else took time."""
-    weights = torch.cat([parameter.detach().flatten() for parameter in reference.parameters()])
+    weights = torch.cat([parameter.detach().flatten() for parameter in reference.parameters()]).view(
+        torch.float32
+    )
     times = []
     for _ in range(_REPEATS):
         begun = time.perf_counter()
         weights.sum()
         times.append(time.perf_counter() - begun)
     note = f"{weights.nbytes / 1e9:.2f} GB at {weights.nbytes / 1e9 / min(times):.1f} GB/s"
-    return Figure("what the memory allows one request", 1 / min(times), "tokens/s", note=note)
+    return Figure(f"{dtype}: what the memory allows one request", 1 / min(times), "tokens/s", note=note)
 
 
 async def _ours(address: tuple[str, int], count: int, number: int) -> float:

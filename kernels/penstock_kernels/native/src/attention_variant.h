@@ -95,14 +95,32 @@ static TARGET void NAME(weigh)(Scratch *scratch, int row, int from, int until, i
     scratch->total[row] += NAME(sum)(total);
 }
 
-/* Points keys and values at the positions of a tile, which are read from wherever the block table says. */
-static TARGET void NAME(gather)(const Work *work, Scratch *scratch, int first, int count) {
+/* The number at which a position's keys begin, and its values: wherever the block table says. */
+INLINE int64_t NAME(place)(const Work *work, int position) {
     const Attention *call = work->call;
     const int32_t *table = call->tables + work->span * call->table_stride;
+    return table[position / call->block_size] * call->block_stride +
+           (position % call->block_size) * call->position_stride + work->kv_head * call->head_stride;
+}
+
+/* Has the positions of a tile brought from memory: a head's are too far apart for the processor to look ahead. */
+INLINE void NAME(fetch)(const Work *work, int first, int count) {
+    const Attention *call = work->call;
+    const int64_t size = call->dtype == FLOAT32 ? 4 : 2;
     for (int i = 0; i < count; i++) {
-        int position = first + i;
-        int64_t at = table[position / call->block_size] * call->block_stride +
-                     (position % call->block_size) * call->position_stride + work->kv_head * call->head_stride;
+        const int64_t at = NAME(place)(work, first + i) * size;
+        for (int64_t byte = 0; byte < call->head_dim * size; byte += 64) {
+            __builtin_prefetch((const char *)call->key + at + byte, 0, 2);
+            __builtin_prefetch((const char *)call->value + at + byte, 0, 2);
+        }
+    }
+}
+
+/* Points keys and values at the positions of a tile. */
+static TARGET void NAME(gather)(const Work *work, Scratch *scratch, int first, int count) {
+    const Attention *call = work->call;
+    for (int i = 0; i < count; i++) {
+        const int64_t at = NAME(place)(work, first + i);
         if (call->dtype == FLOAT32) {
             scratch->keys[i] = (const float *)call->key + at;
             scratch->values[i] = (const float *)call->value + at;
@@ -182,8 +200,11 @@ static TARGET void NAME(attend)(const Work *work, Scratch *scratch) {
     const int num_rows = work->num_tokens * (call->num_heads / call->num_kv_heads);
     NAME(begin)(work, scratch);
     const int end = scratch->until[num_rows - 1];
-    for (int first = scratch->from[0] / TILE_LEN * TILE_LEN; first < end; first += TILE_LEN) {
+    const int begin = scratch->from[0] / TILE_LEN * TILE_LEN;
+    NAME(fetch)(work, begin, NAME(at_most)(end - begin, TILE_LEN));
+    for (int first = begin; first < end; first += TILE_LEN) {
         const int count = NAME(at_most)(end - first, TILE_LEN);
+        NAME(fetch)(work, first + count, NAME(at_most)(end - first - count, TILE_LEN));
         NAME(gather)(work, scratch, first, count);
         int row = 0;
         for (; row + ROWS <= num_rows; row += ROWS) NAME(attend_rows)(scratch, row, ROWS, first, count, call);
