@@ -44,5 +44,5 @@ def _activate(gate_up: torch.Tensor, activation: str, *options: float) -> torch.
 
 
 def _check(op: str, gate_up: torch.Tensor) -> None:
-    require(gate_up.shape[-1] % 2 == 0, f"{op}: last dimension {gate_up.shape[-1]} is odd")
-    require(gate_up.stride(-1) == 1, f"{op}: the last dimension must be contiguous")
+    require(gate_up.shape[-1] % 2 == 0, lambda: f"{op}: last dimension {gate_up.shape[-1]} is odd")
+    require(gate_up.stride(-1) == 1, lambda: f"{op}: the last dimension must be contiguous")

@@ -34,14 +34,15 @@ def find_decodes(
     op = "find_decodes"
     require(
         slots.dtype == positions.dtype == torch.int64 and slots.shape == positions.shape and slots.dim() == 1,
-        f"{op}: slots and positions must be int64 and one row each",
+        lambda: f"{op}: slots and positions must be int64 and one row each",
     )
     require(
-        slots.is_contiguous() and positions.is_contiguous(), f"{op}: slots and positions must be contiguous"
+        slots.is_contiguous() and positions.is_contiguous(),
+        lambda: f"{op}: slots and positions must be contiguous",
     )
     require(
         tokens.dtype == block_table.dtype == torch.int32 and tokens.stride(1) == block_table.stride(1) == 1,
-        f"{op}: tokens and block_table must be int32, the numbers of a row contiguous",
+        lambda: f"{op}: tokens and block_table must be int32, the numbers of a row contiguous",
     )
     find = native.find_decodes if native.supports(slots) else reference.find_decodes
     return Decodes(*find(slots, positions, tokens, block_table, block_size, spare))

@@ -16,7 +16,7 @@ def embedding(token_ids: torch.Tensor, weight: torch.Tensor, first: int = 0) -> 
     require(
         token_ids.dim() == 1 and token_ids.is_contiguous(), "embedding: token_ids must be one contiguous row"
     )
-    require(not token_ids.is_floating_point(), f"embedding: token_ids are {token_ids.dtype}")
+    require(not token_ids.is_floating_point(), lambda: f"embedding: token_ids are {token_ids.dtype}")
     require(weight.dim() == 2 and weight.is_contiguous(), "embedding: weight must be a contiguous matrix")
     if runs_kernel(weight):
         from penstock_kernels.gpu.embedding import embedding as kernel

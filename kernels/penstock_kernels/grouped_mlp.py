@@ -55,25 +55,25 @@ def _check(
     num_experts, double, dim = gate_up.shape
     require(
         x.dim() == 2 and x.shape[1] == dim and down.shape == (num_experts, dim, double // 2),
-        f"{op}: x {tuple(x.shape)}, gate_up {tuple(gate_up.shape)}, down {tuple(down.shape)}",
+        lambda: f"{op}: x {tuple(x.shape)}, gate_up {tuple(gate_up.shape)}, down {tuple(down.shape)}",
     )
     require(
         expert_ids.dim() == 2
         and expert_ids.shape == expert_weights.shape
         and expert_ids.shape[:1] == x.shape[:1],
-        f"{op}: expert_ids {tuple(expert_ids.shape)}, expert_weights {tuple(expert_weights.shape)}",
+        lambda: f"{op}: expert_ids {tuple(expert_ids.shape)}, expert_weights {tuple(expert_weights.shape)}",
     )
-    require(not expert_ids.is_floating_point(), f"{op}: expert_ids are {expert_ids.dtype}")
-    require(x.stride(1) == 1 or x.numel() == 0, f"{op}: the numbers of a token must be contiguous")
+    require(not expert_ids.is_floating_point(), lambda: f"{op}: expert_ids are {expert_ids.dtype}")
+    require(x.stride(1) == 1 or x.numel() == 0, lambda: f"{op}: the numbers of a token must be contiguous")
     given = {"expert_ids": expert_ids, "expert_weights": expert_weights, "gate_up": gate_up, "down": down}
     for name, tensor in given.items():
-        require(tensor.is_contiguous(), f"{op}: {name} must be contiguous")
+        require(tensor.is_contiguous(), lambda: f"{op}: {name} must be contiguous")
     require_same_dtype(op, x=x, gate_up=gate_up, down=down)
 
 
 def _check_bias(name: str, bias: torch.Tensor, weight: torch.Tensor) -> None:
     require(
         bias.shape == weight.shape[:2] and bias.is_contiguous(),
-        f"grouped_mlp: {name}_bias {tuple(bias.shape)} against {name} {tuple(weight.shape)}",
+        lambda: f"grouped_mlp: {name}_bias {tuple(bias.shape)} against {name} {tuple(weight.shape)}",
     )
     require_same_dtype("grouped_mlp", **{name: weight, f"{name}_bias": bias})

@@ -60,7 +60,7 @@ def _refuse(
     shapes = [tuple(weight.shape) for weight in weights]
     require(
         x.dim() == 2 and all(len(shape) == 2 and x.shape[1] == shape[1] for shape in shapes),
-        f"linear: x {tuple(x.shape)} against weight {', '.join(map(str, shapes))}",
+        lambda: f"linear: x {tuple(x.shape)} against weight {', '.join(map(str, shapes))}",
     )
     require(bias is None or bias.shape == (num_columns,), "linear: one bias per row of the weight")
     for weight in weights:

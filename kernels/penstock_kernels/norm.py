@@ -45,7 +45,7 @@ def layer_norm(
     if bias is not None:
         require(
             bias.shape == x.shape[-1:] and bias.is_contiguous(),
-            f"layer_norm: bias {tuple(bias.shape)} against x {tuple(x.shape)}",
+            lambda: f"layer_norm: bias {tuple(bias.shape)} against x {tuple(x.shape)}",
         )
         require_same_dtype("layer_norm", weight=weight, bias=bias)
     if runs_kernel(x):
@@ -58,16 +58,18 @@ def layer_norm(
 def _check_weight(op: str, x: torch.Tensor, weight: torch.Tensor) -> None:
     require(
         weight.dim() <= 2 and weight.is_contiguous() and weight.shape == x.shape[x.dim() - weight.dim() :],
-        f"{op}: weight {tuple(weight.shape)} against x {tuple(x.shape)}",
+        lambda: f"{op}: weight {tuple(weight.shape)} against x {tuple(x.shape)}",
     )
 
 
 def _check(op: str, x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None) -> None:
     require_same_dtype(op, x=x, weight=weight)
-    require(x.stride(-1) == 1, f"{op}: the last dimension of x must be contiguous")
-    require(x.dim() in (2, 3) or x.is_contiguous(), f"{op}: x of {x.dim()} dimensions must be contiguous")
+    require(x.stride(-1) == 1, lambda: f"{op}: the last dimension of x must be contiguous")
+    require(
+        x.dim() in (2, 3) or x.is_contiguous(), lambda: f"{op}: x of {x.dim()} dimensions must be contiguous"
+    )
     if residual is None:
         return
-    require(residual.shape == x.shape, f"{op}: residual and x differ in shape")
-    require(residual.is_contiguous(), f"{op}: residual must be contiguous")
+    require(residual.shape == x.shape, lambda: f"{op}: residual and x differ in shape")
+    require(residual.is_contiguous(), lambda: f"{op}: residual must be contiguous")
     require_same_dtype(op, x=x, residual=residual)

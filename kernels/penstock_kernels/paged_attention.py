@@ -57,7 +57,7 @@ def own_attention(arguments: AttentionArguments) -> torch.Tensor:
 
 
 def _check_spans(spans: AttentionSpans | DecodeSpans, query: torch.Tensor) -> None:
-    require(query.dim() == 3, f"paged_attention: query {tuple(query.shape)}")
+    require(query.dim() == 3, lambda: f"paged_attention: query {tuple(query.shape)}")
     longest = _check_decodes(spans) if isinstance(spans, DecodeSpans) else _check_lens(spans, query)
     if spans.tree is not None:
         _check_tree(spans.tree, query, longest)
@@ -73,7 +73,8 @@ def _check_lens(spans: AttentionSpans, query: torch.Tensor) -> int:
     )
     require(spans.block_tables.shape[0] == len(lens), "paged_attention: one row of block_tables per span")
     require(
-        query.shape[0] == num_tokens, f"paged_attention: query {tuple(query.shape)} for {num_tokens} tokens"
+        query.shape[0] == num_tokens,
+        lambda: f"paged_attention: query {tuple(query.shape)} for {num_tokens} tokens",
     )
     return max(spans.query_lens, default=0)
 
@@ -82,7 +83,7 @@ def _check_decodes(spans: DecodeSpans) -> int:
     """The most tokens of a span."""
     require(
         0 < spans.max_query_len <= MAX_DECODE_LEN,
-        f"paged_attention: max_query_len {spans.max_query_len} above {MAX_DECODE_LEN}",
+        lambda: f"paged_attention: max_query_len {spans.max_query_len} above {MAX_DECODE_LEN}",
     )
     require(
         spans.query_starts.dtype == spans.context_lens.dtype == spans.block_tables.dtype == torch.int32
@@ -94,7 +95,7 @@ def _check_decodes(spans: DecodeSpans) -> int:
 
 def _check_tree(tree: torch.Tensor, query: torch.Tensor, longest: int) -> None:
     max_len = MAX_DECODE_LEN if runs_kernel(query) else MAX_TREE_LEN
-    require(longest <= max_len, f"paged_attention: a tree of {longest} tokens, {max_len} is the most")
+    require(longest <= max_len, lambda: f"paged_attention: a tree of {longest} tokens, {max_len} is the most")
     require(
         tree.shape == query.shape[:1] and tree.dtype == torch.int32 and tree.is_contiguous(),
         "paged_attention: tree must be int32, one number per token",
@@ -109,7 +110,7 @@ def _check_cache(given: AttentionArguments) -> None:
         and key_cache.shape[1] == given.spans.block_size
         and key_cache.shape[3] == query.shape[2]
         and query.shape[1] % key_cache.shape[2] == 0,
-        f"paged_attention: query {tuple(query.shape)} against cache {tuple(key_cache.shape)}",
+        lambda: f"paged_attention: query {tuple(query.shape)} against cache {tuple(key_cache.shape)}",
     )
     require(
         query.stride(2) == 1 and key_cache.stride(3) == 1,
@@ -121,14 +122,14 @@ def _check_cache(given: AttentionArguments) -> None:
     require_same_dtype("paged_attention", key_cache=key_cache, value_cache=value_cache)
     require(
         key_cache.dtype in (query.dtype, FP8),
-        f"paged_attention: query {query.dtype} against a cache of {key_cache.dtype}",
+        lambda: f"paged_attention: query {query.dtype} against a cache of {key_cache.dtype}",
     )
 
 
 def _check_scoring(given: AttentionArguments) -> None:
     window, soft_cap, sinks = given.scoring.window, given.scoring.soft_cap, given.scoring.sinks
-    require(window is None or window > 0, f"paged_attention: window {window}")
-    require(soft_cap is None or soft_cap > 0, f"paged_attention: soft_cap {soft_cap}")
+    require(window is None or window > 0, lambda: f"paged_attention: window {window}")
+    require(soft_cap is None or soft_cap > 0, lambda: f"paged_attention: soft_cap {soft_cap}")
     require(
         sinks is None
         or (sinks.shape == given.query.shape[1:2] and sinks.dtype == torch.float32 and sinks.is_contiguous()),

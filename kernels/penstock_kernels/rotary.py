@@ -67,14 +67,17 @@ def rotate_and_store(
     _check(op, heads, cos, sin)
     num_kv_heads = key_cache.shape[2]
     num_heads = heads.shape[1] - 2 * num_kv_heads
-    require(num_heads > 0, f"{op}: {heads.shape[1]} heads with {num_kv_heads} key heads leave no query heads")
+    require(
+        num_heads > 0,
+        lambda: f"{op}: {heads.shape[1]} heads with {num_kv_heads} key heads leave no query heads",
+    )
     destination = Destination(key_cache, value_cache, slot_mapping, key_scale, value_scale)
     check_destination(op, destination, (heads.shape[0], num_kv_heads, heads.shape[2]), heads.dtype)
     if norm_weight is not None:
         expected = (num_heads + num_kv_heads, heads.shape[2])
         require(
             norm_weight.shape == expected and norm_weight.is_contiguous(),
-            f"{op}: norm_weight {tuple(norm_weight.shape)}, expected {expected}",
+            lambda: f"{op}: norm_weight {tuple(norm_weight.shape)}, expected {expected}",
         )
     norm = None if norm_weight is None else (norm_weight, norm_eps)
     if runs_kernel(heads):
@@ -89,12 +92,12 @@ def rotate_and_store(
 def _check(op: str, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     require(
         cos.shape == sin.shape and cos.shape[0] == heads.shape[0],
-        f"{op}: cos {tuple(cos.shape)}, sin {tuple(sin.shape)}, heads {tuple(heads.shape)}",
+        lambda: f"{op}: cos {tuple(cos.shape)}, sin {tuple(sin.shape)}, heads {tuple(heads.shape)}",
     )
     require(
         cos.shape[1] % 2 == 0 and 0 < cos.shape[1] <= heads.shape[2],
-        f"{op}: rotary_dim {cos.shape[1]} must be even and at most head_dim {heads.shape[2]}",
+        lambda: f"{op}: rotary_dim {cos.shape[1]} must be even and at most head_dim {heads.shape[2]}",
     )
-    require(cos.is_contiguous() and sin.is_contiguous(), f"{op}: cos and sin must be contiguous")
-    require(heads.stride(2) == 1, f"{op}: the numbers of a head must be contiguous")
+    require(cos.is_contiguous() and sin.is_contiguous(), lambda: f"{op}: cos and sin must be contiguous")
+    require(heads.stride(2) == 1, lambda: f"{op}: the numbers of a head must be contiguous")
     require_same_dtype(op, heads=heads, cos=cos, sin=sin)

@@ -23,9 +23,9 @@ def route(logits: torch.Tensor, top_k: int, normalized: bool = False) -> Routes:
     """
     require(
         logits.dim() == 2 and (logits.stride(1) == 1 or logits.numel() == 0),
-        f"route: logits {tuple(logits.shape)} must be rows",
+        lambda: f"route: logits {tuple(logits.shape)} must be rows",
     )
-    require(0 < top_k <= logits.shape[1], f"route: top_k {top_k} of {logits.shape[1]} experts")
+    require(0 < top_k <= logits.shape[1], lambda: f"route: top_k {top_k} of {logits.shape[1]} experts")
     if runs_kernel(logits):
         from penstock_kernels.gpu.routing import route as kernel
 

@@ -46,15 +46,17 @@ def check_destination(op: str, target: Destination, shape: tuple[int, ...], dtyp
         key_cache.dim() == 4
         and key_cache.shape == value_cache.shape
         and tuple(key_cache.shape[2:]) == shape[1:],
-        f"{op}: key {shape} against cache {tuple(key_cache.shape)}",
+        lambda: f"{op}: key {shape} against cache {tuple(key_cache.shape)}",
     )
-    require(key_cache.is_contiguous() and value_cache.is_contiguous(), f"{op}: caches must be contiguous")
+    require(
+        key_cache.is_contiguous() and value_cache.is_contiguous(), lambda: f"{op}: caches must be contiguous"
+    )
     require(
         slots.shape == shape[:1] and slots.dtype == torch.int64 and slots.is_contiguous(),
-        f"{op}: slot_mapping must be int64, one per token",
+        lambda: f"{op}: slot_mapping must be int64, one per token",
     )
     require_same_dtype(op, key_cache=key_cache, value_cache=value_cache)
-    require(key_cache.dtype in (dtype, FP8), f"{op}: {dtype} into a cache of {key_cache.dtype}")
+    require(key_cache.dtype in (dtype, FP8), lambda: f"{op}: {dtype} into a cache of {key_cache.dtype}")
 
 
 def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
@@ -69,7 +71,7 @@ def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor
     )
     require(
         sources.dim() == 1 and sources.shape == targets.shape and sources.dtype == targets.dtype,
-        f"copy_blocks: {tuple(sources.shape)} sources for {tuple(targets.shape)} targets",
+        lambda: f"copy_blocks: {tuple(sources.shape)} sources for {tuple(targets.shape)} targets",
     )
     if sources.numel() == 0:
         return

@@ -52,7 +52,7 @@ def run(name: str, call: ctypes.Structure, *kept: object, failure: Failure = Run
     """Call an op of the library. `kept`: all that its arguments point to."""
     compiled = library()
     assert compiled is not None, "asked only where `supports` says so"
-    op = compiled[name]
+    op = getattr(compiled, name)  # which remembers it, where an index does not
     if recorded.tape is not None:
         recorded.tape.add(ctypes.cast(op, ctypes.c_void_p).value or 0, call, kept, failure)
     if op(ctypes.byref(call)) != 0:
