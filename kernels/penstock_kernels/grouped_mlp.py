@@ -67,7 +67,7 @@ def _check(
     require(x.stride(1) == 1 or x.numel() == 0, lambda: f"{op}: the numbers of a token must be contiguous")
     given = {"expert_ids": expert_ids, "expert_weights": expert_weights, "gate_up": gate_up, "down": down}
     for name, tensor in given.items():
-        require(tensor.is_contiguous(), lambda: f"{op}: {name} must be contiguous")
+        require(tensor.is_contiguous(), f"{op}: {name} must be contiguous")
     require_same_dtype(op, x=x, gate_up=gate_up, down=down)
 
 
