@@ -7,6 +7,7 @@ from penstock_kernels.activation import clamped_swiglu, gelu_mul, silu_mul
 from penstock_kernels.attention_spans import Attend, AttentionArguments, AttentionSpans, DecodeSpans, Scoring
 from penstock_kernels.decodes import Decodes, find_decodes
 from penstock_kernels.embedding import embedding
+from penstock_kernels.finite import all_finite
 from penstock_kernels.grouped_mlp import grouped_mlp
 from penstock_kernels.linear import linear
 from penstock_kernels.noise import gumbel, uniform
@@ -39,6 +40,7 @@ __all__ = [
     "Routes",
     "Scoring",
     "add_bias",
+    "all_finite",
     "apply_bitmask",
     "apply_rotary",
     "clamped_swiglu",

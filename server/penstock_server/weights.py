@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from penstock_kernels import all_finite
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
@@ -177,8 +178,7 @@ def read_slice(opened: safe_open, name: str, piece: Piece) -> torch.Tensor:
 
 
 def _check_finite(part: torch.Tensor, entry: Entry) -> None:
-    """One pass over smallest and largest, which are NaN where any number is: twenty times as fast as asking each."""
-    if part.numel() == 0 or all(bool(end.isfinite()) for end in torch.aminmax(part)):
+    if all_finite(part):
         return
     raise StartError(
         f"{entry.file}: tensor {entry.name} holds numbers that are not finite; download it again"

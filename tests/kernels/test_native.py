@@ -6,6 +6,7 @@ from penstock_kernels import (
     AttentionArguments,
     AttentionSpans,
     Scoring,
+    all_finite,
     embedding,
     find_decodes,
     gelu_mul,
@@ -277,3 +278,20 @@ def test_decodes_are_found_where_the_rows_have_them() -> None:
     assert found.context_lens.tolist() == [30, 0, 8, 0], "the spare row has no context"
     with pytest.raises(ValueError, match="int64"):
         find_decodes(slots.int(), positions.int(), tokens, block_table, 4, 6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bad", [float("inf"), -float("inf"), float("nan")])
+def test_a_number_that_is_not_finite_is_found_wherever_it_is(dtype: torch.dtype, bad: float) -> None:
+    x = torch.full((7, 90_001), torch.finfo(dtype).max, dtype=dtype)
+    assert all_finite(x)
+    assert all_finite(-x)
+    for row, column in ((0, 0), (3, 89_999), (6, 90_000)):
+        x[row, column] = bad
+        assert not all_finite(x)
+        assert not all_finite(x[row])
+        assert all_finite(x[:, :column]), "a window of columns, which ends before"
+        assert not reference.all_finite(x)
+        x[row, column] = 0
+    assert all_finite(x[:0])
+    assert all_finite(torch.zeros(3, dtype=torch.float64))
