@@ -29,7 +29,8 @@ def linear(
     """
     weights = weight if isinstance(weight, tuple) else (weight,)
     _check(x, weights, bias)
-    if native.supports(x) and not (invariant and runs_kernel(x)):
+    is_others = runs_kernel(x) if invariant else native.is_for_tiles(x)
+    if native.supports(x) and not is_others:
         return native.multiply(x, weights, bias)
     if len(weights) == 1:
         return _product(x, weights[0], bias, invariant)

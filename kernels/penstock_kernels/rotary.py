@@ -79,6 +79,7 @@ def rotate_and_store(
             norm_weight.shape == expected and norm_weight.is_contiguous(),
             lambda: f"{op}: norm_weight {tuple(norm_weight.shape)}, expected {expected}",
         )
+        require_same_dtype(op, heads=heads, norm_weight=norm_weight)
     norm = None if norm_weight is None else (norm_weight, norm_eps)
     if runs_kernel(heads):
         from penstock_kernels.gpu.rotary import rotate

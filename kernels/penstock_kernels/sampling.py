@@ -125,6 +125,7 @@ def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor | None, num_top
     _check_scores("token_logprobs", logits)
     if token_ids is not None:
         _check_row("token_logprobs", "token_ids", token_ids, logits.shape[0])
+        require(token_ids.dtype == torch.int64, f"token_logprobs: token_ids are {token_ids.dtype}, not int64")
     require(0 <= num_top <= min(128, logits.shape[1]), f"token_logprobs: num_top {num_top}")
     if not runs_kernel(logits) and native.supports(logits):
         return Logprobs(*native.token_logprobs(logits, token_ids, num_top))

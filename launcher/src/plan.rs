@@ -178,8 +178,8 @@ fn socket_paths(run_dir: &Path, num_shards: u32) -> Result<Vec<PathBuf>, PlanErr
     }
 }
 
-/// Every core, the router's too: it takes a few hundredths of one while a step runs, and a step's work is given out in
-/// small shares, so that a thread which loses its core for a moment keeps nobody waiting.
+/// Every core, the router's too: it takes a few hundredths of one while a step runs, and most of a step's work, products
+/// and attention, is given out in small shares, so that a thread which loses its core for a moment keeps nobody waiting.
 fn threads_per_shard(hardware: &Hardware, num_shards: u32) -> u32 {
     (hardware.num_cpus / num_shards).max(1)
 }

@@ -57,7 +57,7 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True)
 class CudaConfig:
-    """What only a GPU has."""
+    """What is captured, and what only a GPU has."""
 
     # Numbers of rows that decode steps are captured for; None: chosen from the number of slots; empty: none.
     graph_sizes: tuple[int, ...] | None = None

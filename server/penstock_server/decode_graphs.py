@@ -5,7 +5,7 @@ what it writes goes to the spare block. Everything that a step needs beyond slot
 from rows that plans have changed.
 
 On CUDA a graph is captured for every size before the first step. On a CPU a step is recorded when its size first
-occurs; a model that looks at its numbers on the way runs one op at a time.
+occurs; a model that looks at its numbers on the way runs free.
 """
 
 import logging
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from penstock_kernels import DecodeSpans, find_decodes
+from penstock_kernels.dispatch import runs_kernels
 from penstock_kernels.native.recording import Arena, NotRecordable, record
 
 from penstock_server.kv_cache import KVCache
@@ -44,6 +45,8 @@ class DecodeGraphs:
         # One for all sizes, so that a graph keeps nothing and the next may use its memory.
         self._logits = torch.zeros(self.sizes[-1], model.facts.vocab_size, device=slots.device)
         self._replays: dict[int, Replay] = {}
+        # Triton's interpreter, which only tests run, computes where no recording sees it.
+        self._is_interpreted = slots.device.type != "cuda" and runs_kernels(slots.device)
         self._arena = Arena()
 
     @torch.inference_mode()
@@ -59,9 +62,9 @@ class DecodeGraphs:
 
     def size_for(self, spans: list[Span]) -> int | None:
         """The size of the graph for a step over these spans, if there is one."""
-        if len(spans) > self.sizes[-1] or any(
-            span.length != 1 or self.slots.reads_prompt(span) for span in spans
-        ):
+        if not self.sizes or len(spans) > self.sizes[-1]:
+            return None
+        if any(span.length != 1 or self.slots.reads_prompt(span) for span in spans):
             return None
         return self.sizes[bisect_left(self.sizes, len(spans))]
 
@@ -78,12 +81,15 @@ class DecodeGraphs:
     def _record(self, size: int) -> Replay:
         """Computes, too. What it computes on the way lies in memory that all share."""
         compute = partial(self._compute, size)
-        try:
-            return record(compute, self._arena).replay
-        except NotRecordable as reason:
-            logger.debug("decode steps of %d run one op at a time: %s", size, reason)
-            compute()
-            return compute
+        if not self._is_interpreted:
+            try:
+                return record(compute, self._arena).replay
+            except NotRecordable as reason:
+                logger.info("decode steps are not recorded: %s", reason)
+                # Without a recording a step of any size is faster.
+                self.sizes = []
+        compute()
+        return compute
 
     def _compute(self, size: int) -> None:
         hidden = self.model(self._forward_input(size), self.cache)

@@ -15,6 +15,7 @@ from penstock_kernels import (
     reference,
     rms_norm,
     rotary_table,
+    rotate_and_store,
     silu_mul,
 )
 from penstock_kernels.destination import Destination
@@ -159,6 +160,17 @@ def test_a_product_with_what_is_not_finite_shows_it() -> None:
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="against weight"):
         linear(torch.zeros(2, 3), torch.zeros(4, 5))
+
+
+def test_a_weight_of_another_type_is_refused() -> None:
+    heads, angles, cache = (
+        torch.zeros(1, 3, 16).bfloat16(),
+        torch.zeros(1, 16).bfloat16(),
+        torch.zeros(1, 4, 1, 16),
+    )
+    given = (heads, angles, angles, cache.bfloat16(), cache.bfloat16(), torch.tensor([0]))
+    with pytest.raises(ValueError, match=r"dtypes differ: heads torch\.bfloat16, norm_weight torch\.float32"):
+        rotate_and_store(*given, torch.ones(2, 16))
 
 
 @pytest.mark.parametrize("lanes", [0, 4, 8, 16])

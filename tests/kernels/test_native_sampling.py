@@ -154,3 +154,8 @@ def test_a_draw_by_columns_of_other_types_runs_the_twin() -> None:
 def test_no_rows_are_no_tokens() -> None:
     assert draw(torch.zeros(0, 9), _params(0)).shape == (0,)
     assert token_logprobs(torch.zeros(0, 9), None, 2).top_ids.shape == (0, 2)
+
+
+def test_ids_of_another_type_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"token_ids are torch\.int32, not int64"):
+        token_logprobs(torch.zeros(2, 40), torch.tensor([3, 5], dtype=torch.int32))

@@ -11,7 +11,7 @@ from penstock_server.engine import Engine
 from penstock_server.plan import Admit, Plan, SamplingParams, Span
 
 FAMILIES: list[tuple[str, dict[str, Any]]] = [
-    ("llama", {}),  # of heads that the ops in C do not take
+    ("llama", {}),  # of heads that the ops in C do not take: free steps again
     ("llama", {"head_dim": 32}),
     ("qwen3", {"head_dim": 16}),
     ("gemma2", {"head_dim": 16}),
@@ -79,10 +79,12 @@ def test_on_a_cpu_the_second_step_of_a_size_is_a_recording(
     model.register_forward_pre_hook(lambda model, arguments: computed.append(arguments))
     assert len(execute(Plan(1, 3, spans=[Span(slot, 3, 1) for slot in range(3)])).sampled_slots) == 3
     assert len(computed) == (0 if is_recorded else 1)
+    assert engine.graphs is not None
+    assert engine.graphs.size_for([Span(0, 3, 1)]) == (1 if is_recorded else None), "else steps run free"
 
 
 def test_the_smallest_size_that_fits_is_taken(saved_model: Callable[..., Any]) -> None:
-    engine = fixed(saved_model().folder, (1, 4, 8))
+    engine = fixed(saved_model(head_dim=16).folder, (1, 4, 8))
     assert engine.graphs is not None
     for slot in range(8):
         engine.slots.apply(Plan(1, 1, admitted=[Admit(slot, [1, 2], 2, [slot], SamplingParams())]))
@@ -92,7 +94,7 @@ def test_the_smallest_size_that_fits_is_taken(saved_model: Callable[..., Any]) -
 
 
 def test_more_rows_than_the_largest_size_and_prompts_run_free(saved_model: Callable[..., Any]) -> None:
-    engine = fixed(saved_model().folder, (2,))
+    engine = fixed(saved_model(head_dim=16).folder, (2,))
     assert engine.graphs is not None
     reading = SamplingParams(prompt_logprobs=True)
     plan = Plan(1, 1, admitted=[Admit(slot, [1, 2], 2, [slot], reading) for slot in range(3)])
@@ -103,7 +105,7 @@ def test_more_rows_than_the_largest_size_and_prompts_run_free(saved_model: Calla
 
 
 def test_a_step_of_which_no_row_gets_a_token_gives_none(saved_model: Callable[..., Any]) -> None:
-    execute = execute_on(fixed(saved_model().folder, (2,)))
+    execute = execute_on(fixed(saved_model(head_dim=16).folder, (2,)))
     admitted = [Admit(0, [1, 2, 3], 3, [1], SamplingParams())]
     assert execute(Plan(1, 1, admitted=admitted, spans=[Span(0, 0, 1)])).sampled_slots == []
     assert execute(Plan(1, 2, spans=[Span(0, 1, 1)])).sampled_slots == []
@@ -111,7 +113,7 @@ def test_a_step_of_which_no_row_gets_a_token_gives_none(saved_model: Callable[..
 
 
 def test_what_pads_a_step_writes_into_no_block_of_the_pool(saved_model: Callable[..., Any]) -> None:
-    engine = fixed(saved_model().folder, (8,), num_blocks=4)
+    engine = fixed(saved_model(head_dim=16).folder, (8,), num_blocks=4)
     execute = execute_on(engine)
     execute(Plan(1, 1, admitted=[Admit(0, [1, 2, 3], 3, [2], SamplingParams())], spans=[Span(0, 0, 3)]))
     execute(Plan(1, 2, spans=[Span(0, 3, 1)]))

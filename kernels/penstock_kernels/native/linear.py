@@ -12,6 +12,9 @@ import torch
 
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
+# Rows that fill tiles several times over.
+_WORTH_TILES = 128
+
 
 class _Part(ctypes.Structure):
     """`Part` of src/linear.c, field by field."""
@@ -41,6 +44,18 @@ def _can_multiply(length: int) -> bool:
 def supports(x: torch.Tensor) -> bool:
     """Whether `multiply` can take these rows, with weights of their type."""
     return x.device.type == "cpu" and x.dtype in DTYPES and _can_multiply(x.shape[1])
+
+
+@cache
+def _has_tiles() -> bool:
+    """Whether the processor multiplies tiles of 16-bit floats (AMX), which the library uses and ours do not."""
+    asks = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return asks is not None and bool(asks())
+
+
+def is_for_tiles(x: torch.Tensor) -> bool:
+    """Whether the library is to be expected faster; not measured, for want of such a processor."""
+    return x.dtype == torch.bfloat16 and x.shape[0] >= _WORTH_TILES and _has_tiles()
 
 
 @cache

@@ -19,7 +19,8 @@ from penstock_kernels.dispatch import runs_kernels
 from penstock_kernels.native.library import Failure, library, recorded
 
 _ALIGNMENT = 64
-_CHUNK_BYTES = 1 << 22
+# More than most steps need: sizes come in any order, and what is too small for one would be lost to it.
+_CHUNK_BYTES = 1 << 26
 # What another run would not get the same shape or number from.
 _CHANGING = {
     torch.Tag.data_dependent_output,
@@ -143,8 +144,17 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func._schema.is_mutable:
             self.steps.append(_LibraryCall(func, args, kwargs, ()))
         elif not _shares_memory(found, (*args, *kwargs.values())):
+            found = self._moved(found)
             self.steps.append(_LibraryCall(func, args, kwargs, tuple(_tensors(found))))
         return found
+
+    def _moved(self, found: Any) -> Any:
+        """New results, in the memory that recordings share."""
+        if isinstance(found, (tuple, list)):
+            return type(found)(self._moved(part) for part in found)
+        if not isinstance(found, torch.Tensor) or not found.is_contiguous():
+            return found
+        return self._arena.empty(found.shape, found.dtype).copy_(found)
 
 
 class Recording:

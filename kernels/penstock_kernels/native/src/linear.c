@@ -37,16 +37,19 @@ static const float zeros[4];
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+#if __GNUC__ >= 10 /* older ones do not know the instruction */
 #define WITH_PAIRS
+#endif
 #define VARIANT "linear_variant.h"
 #include "variants.h"
 
 typedef void (*Multiply)(const Linear *, const Part *, int64_t from, int64_t until);
 
 static Multiply variant(int64_t len, int max_lanes, int is_paired) {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(WITH_PAIRS)
     if (is_paired) return multiply_pairs;
 #endif
+    (void)is_paired;
     switch (lanes_for(len, max_lanes)) {
 #if defined(__x86_64__)
     case 16: return multiply_16;
@@ -63,7 +66,7 @@ int penstock_can_multiply(int64_t len) {
 
 /* Whether the processor multiplies 16-bit floats itself, in vectors that fill rows. */
 int penstock_can_pair(int64_t len) {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(WITH_PAIRS)
     return len % 32 == 0 && lanes_for(len, 0) == 16 && __builtin_cpu_supports("avx512bf16");
 #else
     (void)len;
