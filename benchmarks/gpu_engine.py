@@ -172,9 +172,9 @@ class Bench:
         )
 
     def replay(self, num_rows: int) -> Row | None:
-        """The bare graph of a decode step, back to back."""
+        """The bare graph of a decode step, or on a CPU its recording, back to back."""
         graphs = self.engine.graphs
-        if graphs is None:
+        if graphs is None or not graphs.sizes:
             return None
         size = next(size for size in graphs.sizes if size >= num_rows)
         inputs = torch.zeros(2, size, dtype=torch.int64, device=self.engine.slots.device)

@@ -24,7 +24,8 @@ def test_the_script_measures_every_step_and_the_server(tmp_path: Path) -> None:
     run = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     measured = json.loads((tmp_path / "gpu_engine.json").read_text())
-    assert [row["what"] for row in measured["rows"]] == ["decode, 1 x 64", "decode, 4 x 64", "prompt, 64"]
+    expected = ["decode, 1 x 64", "decode, 4 x 64", "bare graph of 1", "prompt, 64"]
+    assert [row["what"] for row in measured["rows"]] == expected
     assert all(row["microseconds"] > 0 and row["floor_microseconds"] > 0 for row in measured["rows"])
     assert measured["served"][0]["tokens_per_second"] > 0
     assert "| tiny | decode, 4 x 64 |" in (tmp_path / "gpu_engine.md").read_text()
