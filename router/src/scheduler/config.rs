@@ -23,7 +23,7 @@ pub struct SchedulerConfig {
     pub max_queued_tokens: u64,
     /// Bytes of requests waiting.
     pub max_queued_bytes: usize,
-    /// How long a step with decodes may take; `None` lets prefill at most double it.
+    /// How long a step with decodes may take; `None` lets prefill at most double it, but for a burst (`pace`).
     pub target_itl: Option<Duration>,
     /// Whether prefixes are kept and shared.
     pub prefix_caching: bool,

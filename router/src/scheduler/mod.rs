@@ -11,6 +11,7 @@ mod block_pool;
 mod config;
 mod lru;
 mod outcome;
+mod pace;
 mod plan;
 mod prefix_index;
 mod queue;

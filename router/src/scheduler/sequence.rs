@@ -34,6 +34,8 @@ pub struct Sequence {
     pub blocked_since: Option<Duration>,
     /// Output tokens not yet charged to its tenant.
     pub uncharged: u64,
+    /// Output tokens that it gets before it is to pause again for prompts.
+    pub rested_at: u32,
     /// Log probabilities of the prompt, as spans bring them in.
     pub prompt_scores: Vec<Option<PromptScore>>,
 }
@@ -96,6 +98,7 @@ impl Sequence {
             num_replays: 0,
             blocked_since: None,
             uncharged: 0,
+            rested_at: 0,
             prompt_scores: Vec::new(),
         };
         sequence.extend_keys(maker, block_size);

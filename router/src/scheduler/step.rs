@@ -8,25 +8,21 @@ use super::sequence::{Row, Sequence};
 use super::step_time::StepCost;
 use super::{Event, EventKind, InFlight, MAX_PLANS_IN_FLIGHT, PlannedSpan, Scheduler};
 
-/// Prompts that are computed side by side. More would only make each of them later.
-const MAX_PREFILLING: usize = 8;
 /// Requests looked at per plan that cannot be admitted yet, before the rest is left for the next plan.
 const MAX_PASSED_BY: usize = 16;
 /// How long others may pass a request that does not fit for now.
 const MAX_BLOCKED: Duration = Duration::from_secs(1);
 /// After so many preemptions a request gets all the memory that it may need set aside.
 pub(super) const MAX_PREEMPTIONS: u32 = 3;
-/// Where no target is set, prefill may stretch a step with decodes by this factor.
-const MAX_STRETCH: f64 = 1.9;
 /// Tokens of prompt that every step computes whatever the decodes take, so that prompts get on.
 const MIN_CHUNK: u32 = 4;
 
 /// A plan in the making.
 pub(super) struct StepBuilder {
     plan: Plan,
-    planned: Vec<PlannedSpan>,
+    pub(super) planned: Vec<PlannedSpan>,
     pub(super) budget: u32,
-    cost: StepCost,
+    pub(super) cost: StepCost,
     events: Vec<Event>,
 }
 
@@ -54,7 +50,7 @@ struct Shared {
 impl Scheduler {
     /// The next step, if there is anything to do and room for another plan in flight.
     pub fn plan(&mut self, now: Duration) -> Option<(Plan, Vec<Event>)> {
-        if self.in_flight.len() >= MAX_PLANS_IN_FLIGHT {
+        if self.in_flight.len() >= MAX_PLANS_IN_FLIGHT || self.awaits_answer() {
             return None;
         }
         self.now = now;
@@ -173,12 +169,12 @@ impl Scheduler {
     /// passed by for a bounded time.
     fn admit_waiting(&mut self, step: &mut StepBuilder) {
         let mut passed: Vec<RequestId> = Vec::new();
-        let mut num_prefilling = self.num_prefilling();
-        while num_prefilling < MAX_PREFILLING && passed.len() < MAX_PASSED_BY {
+        let (mut num_prompts, mut num_tokens) = self.prompts_under_way();
+        while self.takes_another(num_prompts, num_tokens, step) && passed.len() < MAX_PASSED_BY {
             let next = self.queue.iter().find(|id| !passed.contains(id));
             let Some(id) = next else { break };
             match self.admit(id, step) {
-                Ok(()) => num_prefilling += 1,
+                Ok(()) => (num_prompts, num_tokens) = (num_prompts + 1, num_tokens + self.num_plannable(id)),
                 Err(NotYet::Full) => break,
                 Err(NotYet::Soon) => passed.push(id),
                 Err(NotYet::NoBlocks) if self.is_blocked_too_long(id) => break,
@@ -187,9 +183,14 @@ impl Scheduler {
         }
     }
 
-    fn num_prefilling(&self) -> usize {
-        let prefills = |id: &&RequestId| self.sequences.get(id).is_some_and(|s| s.num_plannable() > 1);
-        self.running.iter().filter(prefills).count()
+    /// How many prompts have positions to compute, and how many positions.
+    fn prompts_under_way(&self) -> (usize, u32) {
+        let rests = self.running.iter().map(|id| self.num_plannable(*id)).filter(|rest| *rest > 1);
+        rests.fold((0, 0), |(count, sum), rest| (count + 1, sum + rest))
+    }
+
+    fn num_plannable(&self, id: RequestId) -> u32 {
+        self.sequences.get(&id).map_or(0, Sequence::num_plannable)
     }
 
     fn is_blocked_too_long(&mut self, id: RequestId) -> bool {
@@ -348,9 +349,12 @@ impl Scheduler {
     /// count for less, so that long prompts get on beside a stream of short ones.
     fn plan_chunks(&mut self, step: &mut StepBuilder) {
         self.extend_prompts(step);
-        let micros = if step.planned.is_empty() { f64::INFINITY } else { self.allowed_micros(step.cost) };
+        let prompts = self.prefilling(step.plan.step);
+        let micros = self.allowed_micros(prompts.len(), step);
+        let num_decodes = step.planned.len();
+        let usual = self.usual_micros(step);
         let mut is_first = true;
-        for (_, id, start, rest) in self.prefilling(step.plan.step) {
+        for (_, id, start, rest) in prompts {
             let longest = rest.min(step.budget);
             let len = match micros.is_finite() {
                 true => self.step_times.longest_span(step.cost, start, longest, micros),
@@ -363,6 +367,7 @@ impl Scheduler {
             is_first = false;
             self.plan_span(id, len, step);
         }
+        self.note_pause(num_decodes, usual, step);
     }
 
     fn extend_prompts(&mut self, step: &mut StepBuilder) {
@@ -387,15 +392,6 @@ impl Scheduler {
         let mut rows: Vec<_> = rows.collect();
         rows.sort_unstable();
         rows
-    }
-
-    /// How long a step with decodes of this cost may take.
-    fn allowed_micros(&self, decodes: StepCost) -> f64 {
-        match self.config.target_itl {
-            Some(target) => target.as_secs_f64() * 1e6,
-            // Finite, so that what the model never saw is approached by doubling.
-            None => self.step_times.predict(decodes).map_or(f64::MAX, |time| time * MAX_STRETCH),
-        }
     }
 
     /// Puts a span into the step; blocks for it are there.

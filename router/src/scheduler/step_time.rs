@@ -38,6 +38,8 @@ const ATTENDED_SCALE: f64 = 1.0 / 65_536.0;
 const READ_SCALE: f64 = 1.0 / 4096.0;
 /// Pulls what was never exercised towards zero.
 const RIDGE: f64 = 1e-3;
+/// Times the tokens of any step seen: beyond, nothing is promised.
+const FURTHER: f64 = 4.0;
 const NUM_TERMS: usize = 4;
 
 type Terms = [f64; NUM_TERMS];
@@ -50,7 +52,7 @@ pub struct StepTimeModel {
     times: Terms,
     weights: Terms,
     num_steps: u64,
-    /// The most tokens of a step seen: beyond twice that nothing is promised.
+    /// The most tokens of a step seen.
     most_tokens: f64,
 }
 
@@ -83,7 +85,7 @@ impl StepTimeModel {
     /// The longest span from `start`, up to `longest`, that keeps a step which already costs `cost` within `micros`.
     pub fn longest_span(&self, cost: StepCost, start: u32, longest: u32, micros: f64) -> u32 {
         // A step much larger than any seen teaches before it is trusted.
-        let known = (2.0 * self.most_tokens - cost.tokens).max(0.0) as u32;
+        let known = (FURTHER * self.most_tokens - cost.tokens).max(0.0) as u32;
         let fits = |len: u32| {
             self.predict(cost.plus(StepCost::of_span(start, len))).is_none_or(|time| time <= micros)
         };
@@ -175,6 +177,6 @@ mod tests {
     fn promises_nothing_far_beyond_what_it_saw() {
         let mut model = StepTimeModel::new();
         model.observe(StepCost::of_span(10, 8), 1000.0);
-        assert_eq!(model.longest_span(StepCost::default(), 0, 4096, 1e9), 64);
+        assert_eq!(model.longest_span(StepCost::default(), 0, 4096, 1e9), 128);
     }
 }

@@ -1,0 +1,159 @@
+//! What prompts may take from the streams that run: shards that say of each step how long it took.
+
+mod support;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use penstock_router::engine::EngineFacts;
+use penstock_router::scheduler::{Plan, RequestId, StepTimings};
+use support::world::{World, facts, prompt};
+
+/// A step takes so long, and so long again for every position.
+const STEP: Duration = Duration::from_millis(10);
+const POSITION: Duration = Duration::from_millis(1);
+const PROMPT_LEN: u32 = 64;
+
+/// Shards that are known: a prompt of every size that a step may have was computed before.
+fn taught(target_itl: Option<Duration>) -> World {
+    let facts = EngineFacts {
+        num_slots: 32,
+        max_step_tokens: 1024,
+        max_sequence_len: 2048,
+        eos_token_ids: Vec::new(),
+        ..facts(4096)
+    };
+    let mut world = World::with(facts, |config| {
+        config.target_itl = target_itl;
+        config.prefix_caching = false;
+    });
+    for len in [4, 16, 64, 256, 1024] {
+        world.submit(&prompt(100 + len, len), 8);
+        while plan_and_answer(&mut world).is_some() {}
+    }
+    world
+}
+
+fn plan(world: &mut World) -> Option<Plan> {
+    if !world.plan() {
+        return None;
+    }
+    let plan = world.plans.last().cloned()?;
+    let positions: u32 = plan.spans.iter().map(|span| span.len).sum();
+    let forward_us = (STEP + POSITION * positions).as_micros() as u32;
+    world.outcomes.back_mut()?.timings = StepTimings { forward_us, ..StepTimings::default() };
+    Some(plan)
+}
+
+fn plan_and_answer(world: &mut World) -> Option<Plan> {
+    let plan = plan(world);
+    world.answer();
+    plan
+}
+
+fn positions(plan: &Plan) -> u32 {
+    plan.spans.iter().map(|span| span.len).sum()
+}
+
+/// A stream that has its first token.
+fn stream(world: &mut World, number: u32) -> RequestId {
+    let id = world.submit(&prompt(number, 4), 1000);
+    plan_and_answer(world).expect("there is a prompt");
+    id
+}
+
+fn burst(world: &mut World, numbers: Range<u32>) -> Vec<RequestId> {
+    numbers.map(|number| world.submit(&prompt(number, PROMPT_LEN), 1000)).collect()
+}
+
+/// Two prompts come, their clients leave after one step: the positions of that step.
+fn visit(world: &mut World, number: u32) -> u32 {
+    let visitors = burst(world, number..number + 2);
+    let plan = plan_and_answer(world).expect("there are prompts");
+    for visitor in visitors {
+        world.scheduler.on_cancel(visitor);
+    }
+    positions(&plan)
+}
+
+#[test]
+fn a_burst_of_prompts_is_computed_at_once_beside_one_stream() {
+    let mut world = taught(None);
+    stream(&mut world, 1);
+    burst(&mut world, 10..22);
+    let plan = plan(&mut world).expect("there are prompts");
+    assert_eq!(
+        positions(&plan),
+        1 + 12 * PROMPT_LEN,
+        "more of them than are computed side by side in chunks"
+    );
+}
+
+#[test]
+fn the_pause_grows_with_the_prompts_and_shrinks_with_the_streams() {
+    let mut world = taught(None);
+    for number in 1..4 {
+        stream(&mut world, number);
+    }
+    burst(&mut world, 10..14);
+    let plan = plan(&mut world).expect("there are prompts");
+    // 200 ms for each of 4 prompts, shared by 3 streams.
+    let allowed = Duration::from_millis(800 / 3);
+    let time = STEP + POSITION * positions(&plan);
+    assert!(time <= allowed.mul_f64(1.01) && time > allowed.mul_f64(0.95), "{time:?}");
+}
+
+#[test]
+fn as_many_streams_as_prompts_are_not_paused() {
+    let mut world = taught(None);
+    stream(&mut world, 1);
+    burst(&mut world, 10..11);
+    let plan = plan(&mut world).expect("there is a prompt");
+    assert!(positions(&plan) < 16, "within 1.9 times a decode: {plan:?}");
+}
+
+#[test]
+fn a_target_is_kept_whoever_waits() {
+    let target = Duration::from_millis(40);
+    let mut world = taught(Some(target));
+    stream(&mut world, 1);
+    burst(&mut world, 10..22);
+    let plan = plan(&mut world).expect("there are prompts");
+    assert!(STEP + POSITION * positions(&plan) <= target, "{plan:?}");
+}
+
+#[test]
+fn a_stream_that_paused_has_its_peace_for_200_tokens() {
+    let mut world = taught(None);
+    let stream = stream(&mut world, 1);
+    for round in 0..3 {
+        let before = world.output[&stream].len();
+        assert_eq!(visit(&mut world, 10 + 300 * round), 1 + 2 * PROMPT_LEN, "a pause");
+        for number in 0.. {
+            if world.output[&stream].len() >= before + 200 {
+                break;
+            }
+            assert!(visit(&mut world, 20 + 300 * round + number) < 16, "no other for 200 tokens");
+        }
+    }
+}
+
+#[test]
+fn what_comes_during_a_long_step_is_in_the_next() {
+    let mut world = taught(None);
+    world.submit(&prompt(1, 200), 8);
+    plan(&mut world).expect("there is a prompt");
+    world.submit(&prompt(2, 8), 8);
+    assert!(plan(&mut world).is_none(), "210 ms: too early to say what the next step is");
+    world.submit(&prompt(3, 8), 8);
+    world.answer();
+    assert_eq!(plan(&mut world).expect("there are prompts").admitted.len(), 2);
+}
+
+#[test]
+fn a_plan_is_made_in_advance_beside_a_short_step() {
+    let mut world = taught(None);
+    world.submit(&prompt(1, 16), 8);
+    plan(&mut world).expect("there is a prompt");
+    assert!(plan(&mut world).is_some(), "26 ms: the round trip would show");
+}
