@@ -13,7 +13,8 @@
 #define VARIANT "attention_variant.h"
 #include "variants.h"
 
-typedef void (*Attend)(const Work *, Scratch *);
+/* Also has the beginning of the work behind it fetched, if there is any. */
+typedef void (*Attend)(const Work *, const Work *next, Scratch *);
 
 /* The widest variant that there is and that divides a head; none if no variant does. */
 static Attend variant(int head_dim, int max_lanes) {
@@ -51,13 +52,20 @@ static void count_work(const Attention *call, int64_t *ends) {
     }
 }
 
-/* Pieces are taken in order, so `span` only grows. */
-static Work piece(const Attention *call, const int64_t *ends, int64_t number, int *span) {
-    while (number >= ends[*span]) ++*span;
-    const int64_t inside = number - (*span ? ends[*span - 1] : 0);
+/* The piece with a number, of a span from `span` on. */
+static Work piece(const Attention *call, const int64_t *ends, int64_t number, int span) {
+    while (number >= ends[span]) ++span;
+    const int64_t inside = number - (span ? ends[span - 1] : 0);
     const int tokens = tile_tokens(call), first = (int)(inside / call->num_kv_heads) * tokens;
-    const int rest = span_len(call, *span) - first;
-    return (Work){call, *span, (int)(inside % call->num_kv_heads), first, rest < tokens ? rest : tokens};
+    const int rest = span_len(call, span) - first;
+    return (Work){call, span, (int)(inside % call->num_kv_heads), first, rest < tokens ? rest : tokens};
+}
+
+/* Pieces that a thread takes at a time: each but the last fetches the beginning of the next; more would leave others
+   without. */
+static int64_t share(int64_t count, int num_threads) {
+    const int64_t share = count / (4 * num_threads);
+    return share < 1 ? 1 : share > 4 ? 4 : share;
 }
 
 static _Thread_local Scratch scratch;
@@ -78,14 +86,20 @@ int penstock_attend(const Attention *call) {
     if (attend == NULL || ends == NULL) return free(ends), -1;
     count_work(call, ends);
     const int64_t count = call->num_spans ? ends[call->num_spans - 1] : 0;
+    const int64_t at_once = share(count, call->num_threads);
     int64_t next = 0;
 #pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1 && count > 1 && is_worth_threads(call))
     {
-        int span = 0;
         int64_t number;
-        while ((number = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < count) {
-            const Work work = piece(call, ends, number, &span);
-            attend(&work, &scratch);
+        while ((number = __atomic_fetch_add(&next, at_once, __ATOMIC_RELAXED)) < count) {
+            const int64_t end = number + at_once < count ? number + at_once : count;
+            Work work = piece(call, ends, number, 0);
+            while (++number < end) {
+                const Work following = piece(call, ends, number, work.span);
+                attend(&work, &following, &scratch);
+                work = following;
+            }
+            attend(&work, NULL, &scratch);
         }
     }
     free(ends);

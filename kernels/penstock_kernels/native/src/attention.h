@@ -46,19 +46,29 @@ typedef struct {
     int32_t num_tokens;
 } Work;
 
+/* Positions that are read together: where their keys and values are, and as what. */
+typedef struct {
+    const char *keys[TILE_LEN];
+    const char *values[TILE_LEN];
+    int32_t first;
+    int32_t count; /* 0: no tile */
+    int32_t dtype;
+    int32_t row_bytes;
+} Tile;
+
 /* A thread's memory. Rows of all arrays follow each other without gaps. */
 typedef struct {
     float query[TILE_ROWS * MAX_HEAD_DIM];
     float output[TILE_ROWS * MAX_HEAD_DIM];
     float scores[TILE_ROWS * TILE_LEN];
-    float key[TILE_LEN * MAX_HEAD_DIM];    /* of a cache that is not float32 */
+    float key[TILE_LEN * MAX_HEAD_DIM];    /* of a cache that is not float32, where many rows read it */
     float value[TILE_LEN * MAX_HEAD_DIM];
     float largest[TILE_ROWS];
     float total[TILE_ROWS];
     int32_t from[TILE_ROWS];   /* positions that a row sees: from, up to but without, until */
     int32_t until[TILE_ROWS];
-    const float *keys[TILE_LEN];
-    const float *values[TILE_LEN];
+    Tile tiles[2];             /* the one that is read, and the next, which is fetched from memory meanwhile */
+    Tile *ready;               /* of these, the one with which the next work begins, if it is known */
 } __attribute__((aligned(64))) Scratch;
 
 #endif

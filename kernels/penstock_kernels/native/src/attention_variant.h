@@ -1,15 +1,24 @@
 /* The arithmetic of one tile of queries, for one width of vectors. Every sum is a chain in the order of positions, whatever is computed beside it: a row's result has the
    same bits alone, in a batch and in any chunk of its prompt. */
 
-/* scores[row][i] = query[row] . keys[i], for `num_rows` x `num_keys` of them, both constants. */
+/* Has the rows `from .. until` of the next tile brought from memory, as far as it has them: a head's are too far apart
+   for the processor to look ahead. */
+INLINE void NAME(fetch)(const char *const *rows, int from, int until, const Tile *next) {
+    const int end = until < next->count ? until : next->count;
+    for (int i = from; i < end; i++)
+        for (int byte = 0; byte < next->row_bytes; byte += 64) __builtin_prefetch(rows[i] + byte, 0, 2);
+}
+
+/* scores[row][i] = query[row] . keys[i], for `num_rows` x `num_keys` of them; both, and dtype, are constants. */
 INLINE void NAME(dot_block)(
-    const float *query, const float *const *keys, int dim, float *scores, const int num_rows, const int num_keys
+    const float *query, const char *const *keys, int dim, float *scores, const int num_rows, const int num_keys,
+    const int dtype
 ) {
     vec products[LANES];
     for (int i = 0; i < num_rows * num_keys; i++) products[i] = (vec){0};
     for (int d = 0; d < dim; d += LANES) {
-        vec key[4];
-        for (int k = 0; k < num_keys; k++) key[k] = NAME(load)(keys[k] + d);
+        vec key[LANES];
+        for (int k = 0; k < num_keys; k++) key[k] = NAME(load_as)(keys[k], d, dtype);
         for (int r = 0; r < num_rows; r++) {
             vec q = NAME(load)(query + r * dim + d);
             for (int k = 0; k < num_keys; k++) products[r * num_keys + k] += q * key[k];
@@ -21,17 +30,19 @@ INLINE void NAME(dot_block)(
         memcpy(scores + r * TILE_LEN, lanes + r * num_keys, num_keys * sizeof(float));
 }
 
-/* output[row] += sum over i of weights[row][i] * values[i], `width` vectors of `num_rows` rows, both constants. */
+/* output[row] += sum over i of weights[row][i] * values[i], `width` vectors of `num_rows` rows; both, and dtype, are
+   constants. Meanwhile as many values of `next` are fetched, if there is one. */
 INLINE void NAME(mix_block)(
-    float *output, const float *weights, const float *const *values, int from, int until, int dim, int d,
-    const int num_rows, const int width
+    float *output, const float *weights, const Tile *tile, int from, int until, int dim, int d, const Tile *next,
+    const int num_rows, const int width, const int dtype
 ) {
     vec sums[ROWS][4];
     for (int r = 0; r < num_rows; r++)
         for (int w = 0; w < width; w++) sums[r][w] = NAME(load)(output + r * dim + d + w * LANES);
     for (int i = from; i < until; i++) {
+        if (next) NAME(fetch)(next->values, i, i + 1, next);
         vec value[4];
-        for (int w = 0; w < width; w++) value[w] = NAME(load)(values[i] + d + w * LANES);
+        for (int w = 0; w < width; w++) value[w] = NAME(load_as)(tile->values[i], d + w * LANES, dtype);
         for (int r = 0; r < num_rows; r++) {
             vec weight = NAME(all)(weights[r * TILE_LEN + i]);
             for (int w = 0; w < width; w++) sums[r][w] += weight * value[w];
@@ -41,28 +52,48 @@ INLINE void NAME(mix_block)(
         for (int w = 0; w < width; w++) NAME(store)(output + r * dim + d + w * LANES, sums[r][w]);
 }
 
-static TARGET void NAME(mix)(
-    float *output, const float *weights, const float *const *values, int from, int until, int dim, int num_rows
+INLINE void NAME(mix_as)(
+    float *output, const float *weights, const Tile *tile, int from, int until, int dim, const Tile *next,
+    const int num_rows, const int dtype
 ) {
     int d = 0;
-    for (; d + 4 * LANES <= dim; d += 4 * LANES)
-        if (num_rows == ROWS) NAME(mix_block)(output, weights, values, from, until, dim, d, ROWS, 4);
-        else NAME(mix_block)(output, weights, values, from, until, dim, d, 1, 4);
-    for (; d < dim; d += LANES)
-        if (num_rows == ROWS) NAME(mix_block)(output, weights, values, from, until, dim, d, ROWS, 1);
-        else NAME(mix_block)(output, weights, values, from, until, dim, d, 1, 1);
+    for (; d + 4 * LANES <= dim; d += 4 * LANES, next = NULL)
+        NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 4, dtype);
+    for (; d < dim; d += LANES, next = NULL)
+        NAME(mix_block)(output, weights, tile, from, until, dim, d, next, num_rows, 1, dtype);
+}
+
+static TARGET void NAME(mix)(
+    float *output, const float *weights, const Tile *tile, int from, int until, int dim, const Tile *next, int num_rows
+) {
+    const int is_block = num_rows == ROWS, is_float = tile->dtype == FLOAT32;
+    if (is_block && is_float) NAME(mix_as)(output, weights, tile, from, until, dim, next, ROWS, FLOAT32);
+    else if (is_block) NAME(mix_as)(output, weights, tile, from, until, dim, next, ROWS, BFLOAT16);
+    else if (is_float) NAME(mix_as)(output, weights, tile, from, until, dim, next, 1, FLOAT32);
+    else NAME(mix_as)(output, weights, tile, from, until, dim, next, 1, BFLOAT16);
+}
+
+INLINE void NAME(dot_as)(
+    const float *query, const Tile *tile, int dim, float *scores, const Tile *next, const int num_rows, const int dtype
+) {
+    const int most = LANES / num_rows;
+    int k = 0;
+    for (; k + most <= tile->count; k += most) {
+        if (next) NAME(fetch)(next->keys, k, k + most, next);
+        NAME(dot_block)(query, tile->keys + k, dim, scores + k, num_rows, most, dtype);
+    }
+    if (next) NAME(fetch)(next->keys, k, TILE_LEN, next);
+    for (; k < tile->count; k++) NAME(dot_block)(query, tile->keys + k, dim, scores + k, num_rows, 1, dtype);
 }
 
 static TARGET void NAME(dot)(
-    const float *query, const float *const *keys, int num_keys, int dim, float *scores, int num_rows
+    const float *query, const Tile *tile, int dim, float *scores, const Tile *next, int num_rows
 ) {
-    int k = 0;
-    for (; k + 4 <= num_keys; k += 4)
-        if (num_rows == ROWS) NAME(dot_block)(query, keys + k, dim, scores + k, ROWS, 4);
-        else NAME(dot_block)(query, keys + k, dim, scores + k, 1, 4);
-    for (; k < num_keys; k++)
-        if (num_rows == ROWS) NAME(dot_block)(query, keys + k, dim, scores + k, ROWS, 1);
-        else NAME(dot_block)(query, keys + k, dim, scores + k, 1, 1);
+    const int is_block = num_rows == ROWS, is_float = tile->dtype == FLOAT32;
+    if (is_block && is_float) NAME(dot_as)(query, tile, dim, scores, next, ROWS, FLOAT32);
+    else if (is_block) NAME(dot_as)(query, tile, dim, scores, next, ROWS, BFLOAT16);
+    else if (is_float) NAME(dot_as)(query, tile, dim, scores, next, 1, FLOAT32);
+    else NAME(dot_as)(query, tile, dim, scores, next, 1, BFLOAT16);
 }
 
 /* scores become weights e^(score - largest); what was summed so far is brought to the new largest. */
@@ -95,67 +126,69 @@ static TARGET void NAME(weigh)(Scratch *scratch, int row, int from, int until, i
     scratch->total[row] += NAME(sum)(total);
 }
 
-/* The number at which a position's keys begin, and its values: wherever the block table says. */
-INLINE int64_t NAME(place)(const Work *work, int position) {
-    const Attention *call = work->call;
-    const int32_t *table = call->tables + work->span * call->table_stride;
-    return table[position / call->block_size] * call->block_stride +
-           (position % call->block_size) * call->position_stride + work->kv_head * call->head_stride;
-}
-
-/* Has the positions of a tile brought from memory: a head's are too far apart for the processor to look ahead. */
-INLINE void NAME(fetch)(const Work *work, int first, int count) {
+/* Points a tile at the positions from `first` on, up to `end`: wherever the block table says. */
+static TARGET void NAME(point)(const Work *work, Tile *tile, int first, int end) {
     const Attention *call = work->call;
     const int64_t size = call->dtype == FLOAT32 ? 4 : 2;
-    for (int i = 0; i < count; i++) {
-        const int64_t at = NAME(place)(work, first + i) * size;
-        for (int64_t byte = 0; byte < call->head_dim * size; byte += 64) {
-            __builtin_prefetch((const char *)call->key + at + byte, 0, 2);
-            __builtin_prefetch((const char *)call->value + at + byte, 0, 2);
-        }
+    const int32_t *block = call->tables + work->span * call->table_stride + first / call->block_size;
+    int inside = first % call->block_size;
+    tile->first = first;
+    tile->count = end - first < TILE_LEN ? end - first : TILE_LEN;
+    tile->dtype = call->dtype;
+    tile->row_bytes = (int32_t)(call->head_dim * size);
+    for (int i = 0; i < tile->count; i++) {
+        const int64_t at = *block * call->block_stride + inside * call->position_stride + work->kv_head * call->head_stride;
+        tile->keys[i] = (const char *)call->key + at * size;
+        tile->values[i] = (const char *)call->value + at * size;
+        if (++inside == call->block_size) inside = 0, block++;
     }
 }
 
-/* Points keys and values at the positions of a tile. */
-static TARGET void NAME(gather)(const Work *work, Scratch *scratch, int first, int count) {
-    const Attention *call = work->call;
-    for (int i = 0; i < count; i++) {
-        const int64_t at = NAME(place)(work, first + i);
-        if (call->dtype == FLOAT32) {
-            scratch->keys[i] = (const float *)call->key + at;
-            scratch->values[i] = (const float *)call->value + at;
-            continue;
-        }
-        scratch->keys[i] = scratch->key + i * call->head_dim;
-        scratch->values[i] = scratch->value + i * call->head_dim;
-        NAME(widen)(scratch->key + i * call->head_dim, (const uint16_t *)call->key + at, call->head_dim);
-        NAME(widen)(scratch->value + i * call->head_dim, (const uint16_t *)call->value + at, call->head_dim);
+/* Widens what many rows are going to read. */
+static TARGET void NAME(widen_tile)(Scratch *scratch, Tile *tile, int dim) {
+    for (int i = 0; i < tile->count; i++) {
+        float *key = scratch->key + i * dim, *value = scratch->value + i * dim;
+        NAME(widen)(key, (const uint16_t *)tile->keys[i], dim);
+        NAME(widen)(value, (const uint16_t *)tile->values[i], dim);
+        tile->keys[i] = (const char *)key;
+        tile->values[i] = (const char *)value;
     }
+    tile->dtype = FLOAT32;
 }
 
 static int NAME(at_least)(int x, int low) { return x < low ? low : x; }
 static int NAME(at_most)(int x, int high) { return x > high ? high : x; }
 
-/* `num_rows` rows over the tile that begins at `first`: what all of them see together, what only some see one by one. */
-static TARGET void NAME(attend_rows)(Scratch *scratch, int row, int num_rows, int first, int count, const Attention *call) {
+/* `num_rows` rows over a tile: what all of them see together, what only some see one by one. */
+static TARGET void NAME(attend_rows)(
+    Scratch *scratch, int row, int num_rows, const Tile *tile, const Tile *next, const Attention *call
+) {
     const int dim = call->head_dim;
     float *output = scratch->output + row * dim, *weights = scratch->scores + row * TILE_LEN;
-    int from[ROWS], until[ROWS], together = 0, end = count;
+    int from[ROWS], until[ROWS], together = 0, end = tile->count;
     for (int r = 0; r < num_rows; r++) {
-        from[r] = NAME(at_least)(scratch->from[row + r] - first, 0);
-        until[r] = NAME(at_most)(scratch->until[row + r] - first, count);
+        from[r] = NAME(at_least)(scratch->from[row + r] - tile->first, 0);
+        until[r] = NAME(at_most)(scratch->until[row + r] - tile->first, tile->count);
         together = NAME(at_least)(from[r], together);
         end = NAME(at_most)(until[r], end);
     }
-    NAME(dot)(scratch->query + row * dim, scratch->keys, count, dim, weights, num_rows);
+    NAME(dot)(scratch->query + row * dim, tile, dim, weights, next, num_rows);
     for (int r = 0; r < num_rows; r++)
         if (from[r] < until[r]) NAME(weigh)(scratch, row + r, from[r], until[r], dim, call->soft_cap);
-    if (together >= end) together = end = count; /* nothing in common: each alone */
-    for (int r = 0; r < num_rows; r++)
-        NAME(mix)(output + r * dim, weights + r * TILE_LEN, scratch->values, from[r], NAME(at_most)(together, until[r]), dim, 1);
-    NAME(mix)(output, weights, scratch->values, together, end, dim, num_rows);
-    for (int r = 0; r < num_rows; r++)
-        NAME(mix)(output + r * dim, weights + r * TILE_LEN, scratch->values, NAME(at_least)(end, from[r]), until[r], dim, 1);
+    if (together >= end) together = end = tile->count; /* nothing in common: each alone */
+    for (int r = 0; r < num_rows; r++) {
+        const int before = NAME(at_most)(together, until[r]);
+        NAME(mix)(output + r * dim, weights + r * TILE_LEN, tile, from[r], before, dim, NULL, 1);
+    }
+    NAME(mix)(output, weights, tile, together, end, dim, next, num_rows);
+    if (next) {
+        NAME(fetch)(next->values, 0, together, next);
+        NAME(fetch)(next->values, end, TILE_LEN, next);
+    }
+    for (int r = 0; r < num_rows; r++) {
+        const int behind = NAME(at_least)(end, from[r]);
+        NAME(mix)(output + r * dim, weights + r * TILE_LEN, tile, behind, until[r], dim, NULL, 1);
+    }
 }
 
 static TARGET void NAME(begin)(const Work *work, Scratch *scratch) {
@@ -195,20 +228,45 @@ static TARGET void NAME(finish)(const Work *work, Scratch *scratch) {
     }
 }
 
-static TARGET void NAME(attend)(const Work *work, Scratch *scratch) {
+/* Where the rows of some work begin to see: at a tile's first position. */
+INLINE int NAME(begin_of)(const Work *work) {
     const Attention *call = work->call;
-    const int num_rows = work->num_tokens * (call->num_heads / call->num_kv_heads);
+    const int len = call->query_starts[work->span + 1] - call->query_starts[work->span];
+    const int seen = call->context_lens[work->span] - len + work->first + 1;
+    return call->window ? NAME(at_least)(seen - call->window, 0) / TILE_LEN * TILE_LEN : 0;
+}
+
+INLINE int NAME(end_of)(const Work *work) {
+    const Attention *call = work->call;
+    const int len = call->query_starts[work->span + 1] - call->query_starts[work->span];
+    return call->context_lens[work->span] - len + work->first + work->num_tokens;
+}
+
+/* All rows over a tile, while the next is fetched. */
+static TARGET void NAME(attend_tile)(Scratch *scratch, Tile *tile, const Tile *next, int num_rows, const Attention *call) {
+    if (tile->dtype != FLOAT32 && num_rows > ROWS) NAME(widen_tile)(scratch, tile, call->head_dim);
+    int row = 0;
+    for (; row + ROWS <= num_rows; row += ROWS, next = NULL)
+        NAME(attend_rows)(scratch, row, ROWS, tile, next, call);
+    for (; row < num_rows; row++, next = NULL) NAME(attend_rows)(scratch, row, 1, tile, next, call);
+}
+
+static TARGET void NAME(attend)(const Work *work, const Work *following, Scratch *scratch) {
+    const int num_rows = work->num_tokens * (work->call->num_heads / work->call->num_kv_heads);
+    const int end = NAME(end_of)(work);
+    Tile *tile = scratch->ready;
+    if (tile == NULL) NAME(point)(work, tile = &scratch->tiles[0], NAME(begin_of)(work), end);
     NAME(begin)(work, scratch);
-    const int end = scratch->until[num_rows - 1];
-    const int begin = scratch->from[0] / TILE_LEN * TILE_LEN;
-    NAME(fetch)(work, begin, NAME(at_most)(end - begin, TILE_LEN));
-    for (int first = begin; first < end; first += TILE_LEN) {
-        const int count = NAME(at_most)(end - first, TILE_LEN);
-        NAME(fetch)(work, first + count, NAME(at_most)(end - first - count, TILE_LEN));
-        NAME(gather)(work, scratch, first, count);
-        int row = 0;
-        for (; row + ROWS <= num_rows; row += ROWS) NAME(attend_rows)(scratch, row, ROWS, first, count, call);
-        for (; row < num_rows; row++) NAME(attend_rows)(scratch, row, 1, first, count, call);
+    for (;;) {
+        Tile *next = &scratch->tiles[tile == &scratch->tiles[0]];
+        const int after = tile->first + tile->count;
+        next->count = 0;
+        if (after < end) NAME(point)(work, next, after, end);
+        else if (following) NAME(point)(following, next, NAME(begin_of)(following), NAME(end_of)(following));
+        NAME(attend_tile)(scratch, tile, next, num_rows, work->call);
+        tile = next;
+        if (after >= end) break;
     }
+    scratch->ready = following ? tile : NULL;
     NAME(finish)(work, scratch);
 }

@@ -122,11 +122,31 @@ INLINE void NAME(multiply_columns)(
         NAME(multiply_rows)(call, part, row, column, 1, num_columns, ahead, next, after, dtype);
 }
 
+/* The columns of more than ROWS and at most 2 * ROWS rows, a constant, two by two: so each weight is loaded once. */
+INLINE void NAME(multiply_few)(
+    const Linear *call, const Part *part, int row, int64_t from, int64_t until, const int num_rows, const int dtype
+) {
+    int64_t column = from;
+    for (; column + 4 <= until; column += 2)
+        NAME(multiply_block)(call, part, row, column, num_rows, 2, 2, column + 2, dtype);
+    for (; column + 2 <= until; column += 2)
+        NAME(multiply_block)(call, part, row, column, num_rows, 2, 0, 0, dtype);
+    for (; column < until; column++) NAME(multiply_block)(call, part, row, column, num_rows, 1, 0, 0, dtype);
+}
+
 /* The columns of the rows `row .. end`. */
 INLINE void NAME(multiply_tile)(
     const Linear *call, const Part *part, int row, int end, int64_t from, int64_t until, const int dtype
 ) {
     const int num_rows = end - row;
+    if (num_rows == 2 * ROWS) return NAME(multiply_few)(call, part, row, from, until, 2 * ROWS, dtype);
+#if ROWS > 1
+    if (num_rows == 2 * ROWS - 1) return NAME(multiply_few)(call, part, row, from, until, 2 * ROWS - 1, dtype);
+#endif
+#if ROWS > 2
+    if (num_rows == 2 * ROWS - 2) return NAME(multiply_few)(call, part, row, from, until, 2 * ROWS - 2, dtype);
+    if (num_rows == 2 * ROWS - 3) return NAME(multiply_few)(call, part, row, from, until, 2 * ROWS - 3, dtype);
+#endif
     int64_t column = from;
     for (; column + 8 <= until; column += 4) {
         if (num_rows <= ROWS) NAME(multiply_columns)(call, part, row, end, column, 4, 4, dtype);

@@ -43,16 +43,16 @@ INLINE vec NAME(choose)(ivec condition, vec yes, vec no) {
 
 /* Lane i: the sum of the lanes of x[i], of up to LANES vectors. Each is summed by halves, whatever stands beside it. */
 INLINE vec NAME(sums)(vec *x, int count) {
-    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[count > 1 ? i + 1 : i], LANES);
+    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[i + 1 < count ? i + 1 : i], LANES);
     count = (count + 1) / 2;
-    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[count > 1 ? i + 1 : i], LANES / 2);
+    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[i + 1 < count ? i + 1 : i], LANES / 2);
     count = (count + 1) / 2;
 #if LANES > 4
-    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[count > 1 ? i + 1 : i], LANES / 4);
+    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[i + 1 < count ? i + 1 : i], LANES / 4);
     count = (count + 1) / 2;
 #endif
 #if LANES > 8
-    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[count > 1 ? i + 1 : i], LANES / 8);
+    for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[i + 1 < count ? i + 1 : i], LANES / 8);
 #endif
     return x[0];
 }
