@@ -64,7 +64,7 @@ static Work piece(const Attention *call, const int64_t *ends, int64_t number, in
 /* Pieces that a thread takes at a time: each but the last fetches the beginning of the next; more would leave others
    without. */
 static int64_t share(int64_t count, int num_threads) {
-    const int64_t share = count / (4 * num_threads);
+    const int64_t share = count / (3 * num_threads);
     return share < 1 ? 1 : share > 4 ? 4 : share;
 }
 

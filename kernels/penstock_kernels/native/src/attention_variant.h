@@ -255,7 +255,11 @@ static TARGET void NAME(attend)(const Work *work, const Work *following, Scratch
     const int num_rows = work->num_tokens * (work->call->num_heads / work->call->num_kv_heads);
     const int end = NAME(end_of)(work);
     Tile *tile = scratch->ready;
-    if (tile == NULL) NAME(point)(work, tile = &scratch->tiles[0], NAME(begin_of)(work), end);
+    if (tile == NULL) {
+        NAME(point)(work, tile = &scratch->tiles[0], NAME(begin_of)(work), end);
+        NAME(fetch)(tile->keys, 0, TILE_LEN, tile);
+        NAME(fetch)(tile->values, 0, TILE_LEN, tile);
+    }
     NAME(begin)(work, scratch);
     for (;;) {
         Tile *next = &scratch->tiles[tile == &scratch->tiles[0]];

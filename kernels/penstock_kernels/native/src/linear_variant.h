@@ -122,7 +122,15 @@ INLINE void NAME(multiply_columns)(
         NAME(multiply_rows)(call, part, row, column, 1, num_columns, ahead, next, after, dtype);
 }
 
-/* The columns of more than ROWS and at most 2 * ROWS rows, a constant, two by two: so each weight is loaded once. */
+/* The columns of a single row, one after the other: the processor looks ahead by itself as long as it reads straight on. */
+INLINE void NAME(multiply_one)(
+    const Linear *call, const Part *part, int row, int64_t from, int64_t until, const int dtype
+) {
+    for (int64_t column = from; column < until; column++)
+        NAME(multiply_block)(call, part, row, column, 1, 1, 0, 0, dtype);
+}
+
+/* The columns of at most 2 * ROWS rows, a constant, two by two: so each weight is loaded once. */
 INLINE void NAME(multiply_few)(
     const Linear *call, const Part *part, int row, int64_t from, int64_t until, const int num_rows, const int dtype
 ) {
@@ -139,14 +147,18 @@ INLINE void NAME(multiply_tile)(
     const Linear *call, const Part *part, int row, int end, int64_t from, int64_t until, const int dtype
 ) {
     const int num_rows = end - row;
-    if (num_rows == 2 * ROWS) return NAME(multiply_few)(call, part, row, from, until, 2 * ROWS, dtype);
-#if ROWS > 1
-    if (num_rows == 2 * ROWS - 1) return NAME(multiply_few)(call, part, row, from, until, 2 * ROWS - 1, dtype);
-#endif
-#if ROWS > 2
-    if (num_rows == 2 * ROWS - 2) return NAME(multiply_few)(call, part, row, from, until, 2 * ROWS - 2, dtype);
-    if (num_rows == 2 * ROWS - 3) return NAME(multiply_few)(call, part, row, from, until, 2 * ROWS - 3, dtype);
-#endif
+    if (num_rows == 1) return NAME(multiply_one)(call, part, row, from, until, dtype);
+#define FEW(number) \
+    if (number <= 2 * ROWS && number != ROWS && num_rows == number) \
+        return NAME(multiply_few)(call, part, row, from, until, number <= 2 * ROWS ? number : 1, dtype)
+    FEW(2);
+    FEW(3);
+    FEW(4);
+    FEW(5);
+    FEW(6);
+    FEW(7);
+    FEW(8);
+#undef FEW
     int64_t column = from;
     for (; column + 8 <= until; column += 4) {
         if (num_rows <= ROWS) NAME(multiply_columns)(call, part, row, end, column, 4, 4, dtype);
