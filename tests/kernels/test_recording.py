@@ -1,11 +1,13 @@
 """Recordings: the same again on other numbers, and no recording of what would not be the same."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from penstock_kernels import embedding, gelu_mul, linear, rms_norm, rotate_and_store, silu_mul
 from penstock_kernels.native.recording import Arena, NotRecordable, record
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Layer:
@@ -38,6 +40,61 @@ def test_a_recording_computes_what_the_computation_would() -> None:
             layer.output.zero_()
             layer.compute()
             assert torch.equal(found, layer.output)
+
+
+class Forbidden(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """No op of the library is called."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError(f"{func} is called")
+
+
+SIMPLE: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: torch.zeros_like(x),
+    lambda x: x.to(torch.bfloat16),
+    lambda x: x.float(),
+    lambda x: torch.empty(x.shape, dtype=torch.float32).copy_(x),
+    lambda x: torch.empty(x.shape, dtype=torch.bfloat16).copy_(x),
+    lambda x: torch.zeros_like(x).add_(x).add_(x),
+]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("compute", SIMPLE)
+def test_simple_ops_of_the_library_are_repeated_in_c(
+    compute: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
+) -> None:
+    x, found = torch.randn(3, 37).to(dtype), []
+    recording = record(lambda: found.append(compute(x)), Arena())
+    x.copy_(torch.randn(3, 37))
+    x[1, 4:7] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+    with Forbidden():  # type: ignore[no-untyped-call]
+        recording.replay()
+    assert torch.equal(found[0].nan_to_num(7.0), compute(x).nan_to_num(7.0))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x.T.float() if x.dtype != torch.float32 else x.T.bfloat16(),
+        lambda x: torch.zeros(4, 6).copy_(x[0]),
+        lambda x: torch.zeros(4, 6).add_(x, alpha=2),
+        lambda x: torch.zeros(4, 6).add_(x[0]),
+        lambda x: torch.zeros(4, 6).add_(3),
+        lambda x: torch.zeros(4, 6, dtype=torch.float64).add_(x),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_not_simple_is_left_to_the_library(
+    compute: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
+) -> None:
+    x, found = torch.randn(4, 6).to(dtype), []
+    recording = record(lambda: found.append(compute(x)), Arena())
+    x.copy_(torch.randn(4, 6))
+    recording.replay()
+    assert torch.equal(found[0], compute(x))
 
 
 LOOKS: list[Callable[[torch.Tensor], object]] = [

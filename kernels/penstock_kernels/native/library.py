@@ -48,12 +48,17 @@ class _Thread(threading.local):
 recorded = _Thread()
 
 
+def address(name: str) -> int:
+    """Where an op of the library is; there is one."""
+    return ctypes.cast(getattr(library(), name), ctypes.c_void_p).value or 0
+
+
 def run(name: str, call: ctypes.Structure, *kept: object, failure: Failure = RuntimeError) -> None:
     """Call an op of the library. `kept`: all that its arguments point to."""
     compiled = library()
     assert compiled is not None, "asked only where `supports` says so"
     op = getattr(compiled, name)  # which remembers it, where an index does not
     if recorded.tape is not None:
-        recorded.tape.add(ctypes.cast(op, ctypes.c_void_p).value or 0, call, kept, failure)
+        recorded.tape.add(address(name), call, kept, failure)
     if op(ctypes.byref(call)) != 0:
         raise failure()

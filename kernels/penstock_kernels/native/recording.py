@@ -16,7 +16,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock_kernels.dispatch import runs_kernels
-from penstock_kernels.native.library import Failure, library, recorded
+from penstock_kernels.native.library import Failure, address, library, recorded
+from penstock_kernels.native.lowering import lower
 
 _ALIGNMENT = 64
 # More than most steps need: sizes come in any order, and what is too small for one would be lost to it.
@@ -142,11 +143,25 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(found, (torch.Tensor, tuple, list)):
             raise NotRecordable(f"{func}: numbers are looked at")
         if func._schema.is_mutable:
-            self.steps.append(_LibraryCall(func, args, kwargs, ()))
+            self._take_down(func, args, kwargs, found, ())
         elif not _shares_memory(found, (*args, *kwargs.values())):
             found = self._moved(found)
-            self.steps.append(_LibraryCall(func, args, kwargs, tuple(_tensors(found))))
+            self._take_down(func, args, kwargs, found, tuple(_tensors(found)))
         return found
+
+    def _take_down(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        found: Any,
+        results: tuple[torch.Tensor, ...],
+    ) -> None:
+        lowered = lower(func, args, kwargs, found)
+        if lowered is None:
+            self.steps.append(_LibraryCall(func, args, kwargs, results))
+        else:
+            self.steps.append(_Call(address(lowered.name), lowered.call, lowered.kept, RuntimeError))
 
     def _moved(self, found: Any) -> Any:
         """New results, in the memory that recordings share."""
