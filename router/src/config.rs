@@ -104,7 +104,7 @@ pub struct RouterOptions {
     pub limits: Limits,
 
     /// Milliseconds that a step may take while tokens are being generated; prompts are computed in chunks that fit
-    /// [default: twice what the step would take without them; a burst may pause them once in 200 tokens]
+    /// [default: twice what the step would take without them; a burst may pause them for up to 2 s]
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_itl_ms: Option<u32>,

@@ -7,18 +7,20 @@ use std::time::Duration;
 
 use penstock_router::engine::EngineFacts;
 use penstock_router::scheduler::{Plan, RequestId, StepTimings};
-use support::world::{World, facts, prompt};
+use support::world::{World, facts, prompt, request};
 
 /// A step takes so long, and so long again for every position.
 const STEP: Duration = Duration::from_millis(10);
 const POSITION: Duration = Duration::from_millis(1);
 const PROMPT_LEN: u32 = 64;
+/// The longest pause.
+const MOST: Duration = Duration::from_secs(2);
 
 /// Shards that are known: a prompt of every size that a step may have was computed before.
 fn taught(target_itl: Option<Duration>) -> World {
     let facts = EngineFacts {
-        num_slots: 32,
-        max_step_tokens: 1024,
+        num_slots: 64,
+        max_step_tokens: 4096,
         max_sequence_len: 2048,
         eos_token_ids: Vec::new(),
         ..facts(4096)
@@ -136,6 +138,30 @@ fn a_stream_that_paused_has_its_peace_for_200_tokens() {
             assert!(visit(&mut world, 20 + 300 * round + number) < 16, "no other for 200 tokens");
         }
     }
+}
+
+#[test]
+fn a_pause_ends_after_two_seconds() {
+    let mut world = taught(None);
+    stream(&mut world, 1);
+    burst(&mut world, 10..60);
+    let plan = plan(&mut world).expect("there are prompts");
+    let time = STEP + POSITION * positions(&plan);
+    assert!(time <= MOST.mul_f64(1.01) && time > MOST.mul_f64(0.9), "{time:?}");
+    assert!(plan.admitted.len() < 40, "prompts for which there is no time stay in the queue");
+}
+
+#[test]
+fn prompts_of_lower_priority_pause_nobody() {
+    let mut world = taught(None);
+    let mut important = request(&prompt(1, 4), 1000);
+    important.priority = 1;
+    world.submit_with(important);
+    plan_and_answer(&mut world).expect("there is a prompt");
+    burst(&mut world, 10..22);
+    let plan = plan(&mut world).expect("there are prompts");
+    assert!(positions(&plan) < 16, "{plan:?}");
+    assert!(plan.admitted.len() <= 8, "no more than are computed side by side");
 }
 
 #[test]

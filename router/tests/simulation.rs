@@ -62,6 +62,8 @@ struct Scenario {
     poison_after: u32,
     /// Every so many steps one takes fifty times as long.
     slow_every: u64,
+    /// How slow the shards are: some so slow that streams pause, and that steps are waited for.
+    slowness: u64,
 }
 
 fn scenario(seed: u64) -> Scenario {
@@ -99,7 +101,8 @@ fn scenario(seed: u64) -> Scenario {
         facts.attention_window = Some(window);
         facts.num_blocks = needed + dice.range(0, 40).div_ceil(u64::from(block_size)) as u32;
     }
-    Scenario { facts, prefix_caching, arrivals, deaths, poison_after, slow_every }
+    let slowness = [1, 1, 1, 30, 1000][dice.range(0, 5) as usize];
+    Scenario { facts, prefix_caching, arrivals, deaths, poison_after, slow_every, slowness }
 }
 
 fn random_tokens(dice: &mut Dice, from: u64, to: u64) -> Vec<u32> {
@@ -289,7 +292,7 @@ impl<'a> World<'a> {
             }
             let tokens: u32 = plan.spans.iter().map(|span| span.len).sum();
             let slow = if self.num_steps.is_multiple_of(self.scenario.slow_every) { 50 } else { 1 };
-            let micros = slow * (200 + 10 * u64::from(tokens));
+            let micros = slow * self.scenario.slowness * (200 + 10 * u64::from(tokens));
             let mut outcome = self.shard.step(&plan);
             outcome.timings = StepTimings { forward_us: micros as u32, ..StepTimings::default() };
             let begin = self.outcomes.back().map_or(self.now, |(at, _)| *at);

@@ -76,18 +76,20 @@ def _serve(config: ServerConfig) -> int:
 
 
 def _wait_briefly() -> None:
-    """Has OpenMP's threads wait for each other awake for about a tenth of a millisecond, then asleep, unless the user
-    chose.
+    """Has OpenMP's threads wait for each other awake for some tens of microseconds, then asleep, unless the user chose.
 
     By default they spin for milliseconds. On a machine that does anything else too, they then spin while the one they
     wait for is off its core: a step of small products was seen to take a hundred times as long. Asleep at once, each
-    wake-up counts: a step of a 110M-parameter model on two cores has a hundred, and took 33 ms instead of 27. Both are
-    read once, when torch loads. It is GNU's runtime, which takes the count for what it says under this policy alone:
-    with others it forgets it where several threads of a process have had teams, as a loader and a step loop.
+    wake-up counts: a step of a 110M-parameter model on two cores has a hundred, and took 33 ms instead of 27.
+
+    All are read once, when torch loads. GNU's runtime counts, but to 1,000 at most where a process keeps more of its
+    threads than there are cores, as two that both had teams do; and not at all then if the policy is passive. For
+    others an active policy is for ever, so they are given a time of their own.
     """
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
         os.environ["OMP_WAIT_POLICY"] = "active"
         os.environ["GOMP_SPINCOUNT"] = "4000"
+        os.environ["KMP_BLOCKTIME"] = "0"
 
 
 def _use_large_pages() -> None:

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::pace::Prompts;
 use super::plan::{BlockId, Plan, Span};
 use super::request::RequestId;
 use super::sequence::{Row, Sequence};
@@ -169,12 +170,12 @@ impl Scheduler {
     /// passed by for a bounded time.
     fn admit_waiting(&mut self, step: &mut StepBuilder) {
         let mut passed: Vec<RequestId> = Vec::new();
-        let (mut num_prompts, mut num_tokens) = self.prompts_under_way();
-        while self.takes_another(num_prompts, num_tokens, step) && passed.len() < MAX_PASSED_BY {
+        let mut prompts = self.prompts_under_way();
+        while self.takes_another(&prompts, step) && passed.len() < MAX_PASSED_BY {
             let next = self.queue.iter().find(|id| !passed.contains(id));
             let Some(id) = next else { break };
             match self.admit(id, step) {
-                Ok(()) => (num_prompts, num_tokens) = (num_prompts + 1, num_tokens + self.num_plannable(id)),
+                Ok(()) => self.sequences.get(&id).into_iter().for_each(|sequence| prompts.add(sequence)),
                 Err(NotYet::Full) => break,
                 Err(NotYet::Soon) => passed.push(id),
                 Err(NotYet::NoBlocks) if self.is_blocked_too_long(id) => break,
@@ -183,14 +184,11 @@ impl Scheduler {
         }
     }
 
-    /// How many prompts have positions to compute, and how many positions.
-    fn prompts_under_way(&self) -> (usize, u32) {
-        let rests = self.running.iter().map(|id| self.num_plannable(*id)).filter(|rest| *rest > 1);
-        rests.fold((0, 0), |(count, sum), rest| (count + 1, sum + rest))
-    }
-
-    fn num_plannable(&self, id: RequestId) -> u32 {
-        self.sequences.get(&id).map_or(0, Sequence::num_plannable)
+    fn prompts_under_way(&self) -> Prompts {
+        let running = self.running.iter().filter_map(|id| self.sequences.get(id));
+        let mut prompts = Prompts::default();
+        running.filter(|sequence| sequence.num_plannable() > 1).for_each(|sequence| prompts.add(sequence));
+        prompts
     }
 
     fn is_blocked_too_long(&mut self, id: RequestId) -> bool {
@@ -349,15 +347,17 @@ impl Scheduler {
     /// count for less, so that long prompts get on beside a stream of short ones.
     fn plan_chunks(&mut self, step: &mut StepBuilder) {
         self.extend_prompts(step);
-        let prompts = self.prefilling(step.plan.step);
-        let micros = self.allowed_micros(prompts.len(), step);
-        let num_decodes = step.planned.len();
-        let usual = self.usual_micros(step);
+        let allowance = self.allowance(&self.prompts_under_way(), step);
         let mut is_first = true;
-        for (_, id, start, rest) in prompts {
+        for (_, id, start, rest) in self.prefilling(step.plan.step) {
             let longest = rest.min(step.budget);
-            let len = match micros.is_finite() {
-                true => self.step_times.longest_span(step.cost, start, longest, micros),
+            let len = match allowance.micros.is_finite() {
+                true => self.step_times.longest_span(
+                    step.cost,
+                    start,
+                    longest,
+                    (allowance.micros, allowance.further),
+                ),
                 false => longest,
             };
             let len = if is_first { len.max(MIN_CHUNK.min(longest)) } else { len };
@@ -367,7 +367,7 @@ impl Scheduler {
             is_first = false;
             self.plan_span(id, len, step);
         }
-        self.note_pause(num_decodes, usual, step);
+        self.note_pause(allowance, step);
     }
 
     fn extend_prompts(&mut self, step: &mut StepBuilder) {

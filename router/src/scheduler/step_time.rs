@@ -38,8 +38,6 @@ const ATTENDED_SCALE: f64 = 1.0 / 65_536.0;
 const READ_SCALE: f64 = 1.0 / 4096.0;
 /// Pulls what was never exercised towards zero.
 const RIDGE: f64 = 1e-3;
-/// Times the tokens of any step seen: beyond, nothing is promised.
-const FURTHER: f64 = 4.0;
 const NUM_TERMS: usize = 4;
 
 type Terms = [f64; NUM_TERMS];
@@ -82,10 +80,16 @@ impl StepTimeModel {
         (self.num_steps > 0).then(|| dot(terms(cost), self.weights))
     }
 
-    /// The longest span from `start`, up to `longest`, that keeps a step which already costs `cost` within `micros`.
-    pub fn longest_span(&self, cost: StepCost, start: u32, longest: u32, micros: f64) -> u32 {
-        // A step much larger than any seen teaches before it is trusted.
-        let known = (FURTHER * self.most_tokens - cost.tokens).max(0.0) as u32;
+    /// The longest span from `start`, up to `longest`, that keeps a step which already costs `cost` within `micros`, and
+    /// within `further` times the tokens of any step seen.
+    pub fn longest_span(
+        &self,
+        cost: StepCost,
+        start: u32,
+        longest: u32,
+        (micros, further): (f64, f64),
+    ) -> u32 {
+        let known = (further * self.most_tokens - cost.tokens).max(0.0) as u32;
         let fits = |len: u32| {
             self.predict(cost.plus(StepCost::of_span(start, len))).is_none_or(|time| time <= micros)
         };
@@ -168,7 +172,7 @@ mod tests {
     fn the_longest_span_is_within_the_time_and_one_more_is_not() {
         let model = taught();
         let decodes = StepCost::of_span(100, 8);
-        let len = model.longest_span(decodes, 64, 500, 4000.0);
+        let len = model.longest_span(decodes, 64, 500, (4000.0, 2.0));
         let time = |len| model.predict(decodes.plus(StepCost::of_span(64, len))).unwrap();
         assert!(time(len) <= 4000.0 && time(len + 1) > 4000.0, "{len}");
     }
@@ -177,6 +181,7 @@ mod tests {
     fn promises_nothing_far_beyond_what_it_saw() {
         let mut model = StepTimeModel::new();
         model.observe(StepCost::of_span(10, 8), 1000.0);
-        assert_eq!(model.longest_span(StepCost::default(), 0, 4096, 1e9), 128);
+        assert_eq!(model.longest_span(StepCost::default(), 0, 4096, (1e9, 2.0)), 64);
+        assert_eq!(model.longest_span(StepCost::default(), 0, 4096, (1e9, 4.0)), 128);
     }
 }

@@ -62,9 +62,10 @@ static Work piece(const Attention *call, const int64_t *ends, int64_t number, in
 }
 
 /* Pieces that a thread takes at a time: each but the last fetches the beginning of the next; more would leave others
-   without. */
-static int64_t share(int64_t count, int num_threads) {
-    const int64_t share = count / (3 * num_threads);
+   without. Pieces of one prompt are of very different sizes, and are shared one by one. */
+static int64_t share(const Attention *call, int64_t count) {
+    if (count > (int64_t)call->num_spans * call->num_kv_heads) return 1;
+    const int64_t share = count / (3 * call->num_threads);
     return share < 1 ? 1 : share > 4 ? 4 : share;
 }
 
@@ -86,7 +87,7 @@ int penstock_attend(const Attention *call) {
     if (attend == NULL || ends == NULL) return free(ends), -1;
     count_work(call, ends);
     const int64_t count = call->num_spans ? ends[call->num_spans - 1] : 0;
-    const int64_t at_once = share(count, call->num_threads);
+    const int64_t at_once = share(call, count);
     int64_t next = 0;
 #pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1 && count > 1 && is_worth_threads(call))
     {

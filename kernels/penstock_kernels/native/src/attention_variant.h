@@ -137,7 +137,8 @@ static TARGET void NAME(point)(const Work *work, Tile *tile, int first, int end)
     tile->dtype = call->dtype;
     tile->row_bytes = (int32_t)(call->head_dim * size);
     for (int i = 0; i < tile->count; i++) {
-        const int64_t at = *block * call->block_stride + inside * call->position_stride + work->kv_head * call->head_stride;
+        const int64_t at =
+            *block * call->block_stride + inside * call->position_stride + work->kv_head * call->head_stride;
         tile->keys[i] = (const char *)call->key + at * size;
         tile->values[i] = (const char *)call->value + at * size;
         if (++inside == call->block_size) inside = 0, block++;
@@ -243,7 +244,9 @@ INLINE int NAME(end_of)(const Work *work) {
 }
 
 /* All rows over a tile, while the next is fetched. */
-static TARGET void NAME(attend_tile)(Scratch *scratch, Tile *tile, const Tile *next, int num_rows, const Attention *call) {
+static TARGET void NAME(attend_tile)(
+    Scratch *scratch, Tile *tile, const Tile *next, int num_rows, const Attention *call
+) {
     if (tile->dtype != FLOAT32 && num_rows > ROWS) NAME(widen_tile)(scratch, tile, call->head_dim);
     int row = 0;
     for (; row + ROWS <= num_rows; row += ROWS, next = NULL)
