@@ -24,7 +24,7 @@ SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 
 # The release profile, so that every dependency that the wheel was built with is there already; our own crates are
 # compiled for tests anyway, so they get their debug assertions and overflow checks back.
-CHECKED := $(foreach crate,penstock-router penstock-launcher,$(foreach check,debug-assertions overflow-checks,\
+CHECKED := $(foreach crate,penstock-router penstock-scheduler penstock-launcher,$(foreach check,debug-assertions overflow-checks,\
 	--config profile.release.package.$(crate).$(check)=true))
 CARGO_TEST := cargo test --release --workspace --locked $(CHECKED)
 

@@ -19,7 +19,7 @@ _SERVED = re.compile(r"TTFT p50 +(\d+) p99 +(\d+) ms, worst gap p50 +(\d+) p99 +
 
 def scheduler() -> list[Figure]:
     """`benchmarks/scheduler`: times, and the policy beside plain first-come first-served batching."""
-    report = _bench("scheduler")
+    report = _bench("penstock-scheduler", "scheduler")
     plans = [
         _micros(f"plan(), 256 running, {waiting} waiting, {int(blocks):,} blocks", median, p99, 100)
         for blocks, waiting, median, p99 in _PLAN.findall(report)
@@ -50,7 +50,7 @@ def _served(line: str) -> tuple[float, str]:
 
 def router() -> list[Figure]:
     """`benchmarks/router`: what the router adds to a request."""
-    rows = [json.loads(line) for line in _bench("router", "--json").splitlines()]
+    rows = [json.loads(line) for line in _bench("penstock-router", "router", "--json").splitlines()]
     return [figure for row in rows for figure in _router_figures(row)]
 
 
@@ -75,7 +75,7 @@ _ROUTER_FLOORS = {
 }
 
 
-def _bench(name: str, *arguments: str) -> str:
-    command = ["cargo", "bench", "--locked", "-q", "-p", "penstock-router", "--bench", name, "--", *arguments]
+def _bench(crate: str, name: str, *arguments: str) -> str:
+    command = ["cargo", "bench", "--locked", "-q", "-p", crate, "--bench", name, "--", *arguments]
     environment = {**os.environ, "PENSTOCK_ROUTER": str(BIN / "penstock-router")}
     return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout

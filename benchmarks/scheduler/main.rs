@@ -1,11 +1,11 @@
-//! What the scheduler costs, and what its policy is worth: `cargo bench -p penstock-router --bench scheduler`.
+//! What the scheduler costs, and what its policy is worth: `cargo bench -p penstock-scheduler --bench scheduler`.
 //!
 //! - time of `plan()` with 256 requests running and 1,000 waiting
 //! - time to look a prompt of 2,000 tokens up, as the cache grows
 //! - latency and goodput of three arrival shapes in virtual time, beside plain first-come first-served batching
 #![allow(missing_docs, clippy::print_stdout, reason = "a program that prints a report")]
 
-#[path = "../../router/tests/support/fake_shard.rs"]
+#[path = "../../router/scheduler/tests/it/fake_shard.rs"]
 #[allow(dead_code, unused_qualifications, reason = "shared with the tests")]
 mod fake_shard;
 mod policy;
@@ -13,9 +13,8 @@ mod policy;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use fake_shard::{FakeShard, small_facts};
-use penstock_router::engine::EngineFacts;
-use penstock_router::scheduler::{NewRequest, SamplingParams, Scheduler, SchedulerConfig, StepTimings};
+use fake_shard::{FakeShard, ShardFacts};
+use penstock_scheduler::{Capacity, NewRequest, SamplingParams, Scheduler, SchedulerConfig, StepTimings};
 
 fn main() {
     measure_plan();
@@ -23,17 +22,16 @@ fn main() {
     policy::compare();
 }
 
-fn facts(num_blocks: u32) -> EngineFacts {
-    EngineFacts {
-        block_size: 16,
-        num_blocks,
+fn facts(num_blocks: u32) -> ShardFacts {
+    let capacity = Capacity {
         num_slots: 256,
-        vocab_size: 32_000,
-        eos_token_ids: Vec::new(),
-        max_sequence_len: 8192,
+        num_blocks,
+        block_size: 16,
         max_step_tokens: 2048,
-        ..small_facts()
-    }
+        eos_token_ids: Vec::new(),
+        attention_window: None,
+    };
+    ShardFacts { capacity, vocab_size: 32_000, max_sequence_len: 8192 }
 }
 
 fn prompt(number: u32, len: u32) -> Vec<u32> {
@@ -53,7 +51,7 @@ fn micros(times: &mut [Duration], share: f64) -> f64 {
 fn measure_plan() {
     for num_blocks in [10_000, 100_000] {
         let facts = facts(num_blocks);
-        let mut scheduler = Scheduler::new(SchedulerConfig::new(&facts, 5000));
+        let mut scheduler = Scheduler::new(SchedulerConfig::new(facts.capacity.clone(), 5000));
         let mut shard = FakeShard::new(facts);
         for number in 0..1256 {
             scheduler.on_request(request(&prompt(number, 64), 400), Duration::ZERO).expect("there is room");
@@ -89,7 +87,7 @@ fn measure_plan() {
 fn measure_lookup() {
     for num_cached in [1_000u32, 10_000, 100_000] {
         let facts = facts(num_cached + 2_000);
-        let mut scheduler = Scheduler::new(SchedulerConfig::new(&facts, 5000));
+        let mut scheduler = Scheduler::new(SchedulerConfig::new(facts.capacity.clone(), 5000));
         let mut shard = FakeShard::new(facts);
         let num_prompts = num_cached / 125;
         for number in 0..num_prompts {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use penstock_router::scheduler::{EventKind, RequestId, Scheduler, SchedulerConfig, StepTimings};
+use penstock_scheduler::{EventKind, RequestId, Scheduler, SchedulerConfig, StepTimings};
 
 use crate::fake_shard::FakeShard;
 use crate::{facts, request};
@@ -79,7 +79,7 @@ fn jobs(shape: &str, rate: f64, seed: u64) -> Vec<Job> {
 
 fn ours(jobs: &[Job]) -> Vec<Served> {
     let facts = facts(24_000);
-    let mut scheduler = Scheduler::new(SchedulerConfig::new(&facts, 10_000));
+    let mut scheduler = Scheduler::new(SchedulerConfig::new(facts.capacity.clone(), 10_000));
     let mut shard = FakeShard::new(facts);
     let mut served = vec![Served::default(); jobs.len()];
     let mut ids: BTreeMap<RequestId, usize> = BTreeMap::new();

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 
 use futures::stream::{self, SelectAll, Stream, StreamExt, select_all, unfold};
+use penstock_scheduler::Failure;
 
 use crate::error::Error;
 use crate::metrics::RequestGuard;
-use crate::scheduler::Failure;
 use crate::shutdown::Shutdown;
 use crate::text_stream::{TextEvent, TextStream};
 

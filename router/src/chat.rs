@@ -5,6 +5,7 @@ mod message;
 
 use std::path::Path;
 
+use penstock_scheduler::Grammar;
 use serde_json::{Map, Value};
 
 pub use self::message::Message;
@@ -13,7 +14,6 @@ use crate::chat_template::{ChatTemplateError, ChatTemplates, TemplateInput};
 use crate::control_tokens::{ControlTokenError, ControlTokens};
 use crate::error::Error;
 use crate::reply::{Constraint, ReplyFormat, ReplyStyle};
-use crate::scheduler::Grammar;
 use crate::tokenizer::TextSpan;
 use crate::tools::Tools;
 use crate::validation::Dialect;

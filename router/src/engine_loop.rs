@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use penstock_scheduler::{
+    Event, EventKind, Failure, Load, MAX_PLANS_IN_FLIGHT, Mismatch, Outcome, RequestId, Scheduler,
+    SchedulerConfig, StepSize, StepTimings, Totals,
+};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::{debug, error, info, warn};
 
 use crate::engine::{Engine, EngineError};
 use crate::generation::{Command, EngineHandle, EngineStatus, GeneratedToken, GenerationEvent, Pulse};
-use crate::scheduler::{
-    Event, EventKind, Failure, Load, MAX_PLANS_IN_FLIGHT, Mismatch, Outcome, RequestId, Scheduler,
-    SchedulerConfig, StepSize, StepTimings, Totals,
-};
 use crate::telemetry::{AnsweredStep, SequenceTraces};
 
 /// How often deadlines in the queue are looked at when nothing else happens.

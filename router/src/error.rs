@@ -6,11 +6,11 @@ mod response;
 
 use std::borrow::Cow;
 
+use penstock_scheduler::{Failure, Refused};
 use thiserror::Error;
 
 pub use self::response::Family;
 use crate::rate_limit::Counted;
-use crate::scheduler::{Failure, Refused};
 
 /// Why a request was not answered as asked. Messages name the parameter, the value and the limit; none carries a path,
 /// an address or another request's text.

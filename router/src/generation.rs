@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use penstock_scheduler::{Failure, FinishReason, NewRequest, PromptScore, Refused, RequestId, TopToken};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::engine::EngineFacts;
-use crate::scheduler::{Failure, FinishReason, NewRequest, PromptScore, Refused, RequestId, TopToken};
 use crate::telemetry::{RequestTrace, SequenceTrace};
 
 /// The engine loop turns twenty times a second at least; this long without a turn it hangs.

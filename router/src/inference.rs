@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
+use penstock_scheduler::{Failure, Grammar, Refused};
 
 use crate::app::AppState;
 use crate::chat::{Conversation, EncodedChat, Message};
@@ -10,7 +11,6 @@ use crate::error::Error;
 use crate::generation::EngineStatus;
 use crate::rate_limit::Counted;
 use crate::reply::{Constraint, Part, ReplyFormat};
-use crate::scheduler::{Failure, Grammar, Refused};
 use crate::telemetry::{Child, RequestTrace};
 use crate::text_stream::{Generated, TextStream, TextStreamContext};
 use crate::validation::{Checked, Dialect, Parameters, ValidRequest, check};

@@ -21,7 +21,7 @@
 //! - [`grammar`]: what constrains an output, checked before it is accepted
 //! - [`chat`], [`chat_template`], [`control_tokens`], [`python_json`]: conversations to tokens
 //! - [`generation`]: the handle by which a route starts a generation and reads its events
-//! - [`scheduler`]: the pure state machine that owns requests, slots and KV blocks
+//! - [`penstock_scheduler`]: a crate of its own, the pure state machine that owns requests, slots and KV blocks
 //! - [`engine_loop`]: the thin task around the scheduler
 //! - [`engine`]: the seam to the shards, and the gRPC client behind it
 //! - [`telemetry`]: traces for OpenTelemetry
@@ -61,7 +61,6 @@ pub mod reply;
 pub mod response_headers;
 pub mod responses;
 pub mod routes;
-pub mod scheduler;
 mod shared_fields;
 pub mod shutdown;
 pub mod sse;
@@ -79,6 +78,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join;
+use penstock_scheduler::SchedulerConfig;
 use thiserror::Error as ThisError;
 use tokio::net::TcpListener;
 
@@ -92,7 +92,6 @@ use grammar::Grammars;
 use http_server::HttpServer;
 use limits::{LimitsError, RequestLimits};
 use metrics::Metrics;
-use scheduler::SchedulerConfig;
 use shutdown::Shutdown;
 use telemetry::{Telemetry, TelemetryError};
 use tokenizer::{Tokenizer, TokenizerError};
@@ -243,7 +242,7 @@ fn scheduler_config(options: &RouterOptions, facts: &EngineFacts) -> SchedulerCo
         prefix_caching: options.prefix_caching,
         max_replays: options.max_replays,
         cache_secret: rand::random(),
-        ..SchedulerConfig::new(facts, limits.max_concurrent_requests)
+        ..SchedulerConfig::new(facts.capacity(), limits.max_concurrent_requests)
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use penstock_scheduler::Window;
 use thiserror::Error;
 
 use crate::config::Limits;
 use crate::engine::EngineFacts;
-use crate::scheduler::Window;
 
 /// A body may be so many times as large as allowed, and its sender still reads that it is too large.
 const DRAINED_PAYLOADS: u64 = 8;

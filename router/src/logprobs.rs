@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use penstock_scheduler::{PromptScore, TopToken};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::assistant::{AssistantWriter, Delta};
 use crate::detokenizer::Vocabulary;
-use crate::scheduler::{PromptScore, TopToken};
 use crate::text_stream::TextToken;
 use crate::tokenizer::Tokenizer;
 

@@ -13,9 +13,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use metrics_exporter_prometheus::BuildError;
+use penstock_scheduler::StepSize;
 
 use crate::engine_loop::{Levels, Observer, StepSummary};
-use crate::scheduler::StepSize;
 use registered::Registered;
 use requests::FAILURES;
 pub use requests::RequestGuard;

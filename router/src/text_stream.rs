@@ -5,12 +5,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use penstock_scheduler::{FinishReason, PromptScore, TopToken};
+
 use crate::detokenizer::Detokenizer;
 use crate::error::Error;
 use crate::generation::{GeneratedToken, Generation, GenerationEvent};
 use crate::metrics::{Metrics, SequenceTimes};
 use crate::openai::finish_reason;
-use crate::scheduler::{FinishReason, PromptScore, TopToken};
 use crate::stop::{StopMatcher, StopStep};
 use crate::telemetry::RequestTrace;
 use crate::tokenizer::Tokenizer;

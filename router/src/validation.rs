@@ -9,12 +9,12 @@ mod scheduling;
 use std::sync::Arc;
 
 pub use dialect::Dialect;
+use penstock_scheduler::{Grammar, NewRequest, SamplingParams};
 use scheduling::Scheduling;
 pub use scheduling::SchedulingHints;
 
 use crate::error::Error;
 use crate::limits::RequestLimits;
-use crate::scheduler::{Grammar, NewRequest, SamplingParams};
 
 const MAX_STOP_BYTES: usize = 4096;
 

@@ -8,11 +8,8 @@ use std::time::Duration;
 use penstock_router::engine::EngineFacts;
 use penstock_router::engine_loop::{self, Levels, Observer, StepSummary};
 use penstock_router::generation::{EngineHandle, EngineStatus, Generation, GenerationEvent};
-use penstock_router::scheduler::{
-    Failure, FinishReason, Load, NewRequest, Refused, SamplingParams, SchedulerConfig,
-};
-use support::fake_engine::{FakeControl, FakeEngine};
-use support::fake_shard::{expected_tokens, small_facts};
+use penstock_scheduler::{Failure, FinishReason, Load, NewRequest, Refused, SamplingParams, SchedulerConfig};
+use support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
 
 /// Keeps what it is told last.
 #[derive(Clone, Default)]
@@ -39,7 +36,7 @@ impl Observer for Ignore {
 }
 
 fn spawn((engine, control): (FakeEngine, FakeControl)) -> (EngineHandle, FakeControl) {
-    let config = SchedulerConfig::new(&small_facts(), 128);
+    let config = SchedulerConfig::new(small_facts().capacity(), 128);
     (engine_loop::spawn(Box::new(engine), config, Ignore), control)
 }
 
@@ -99,7 +96,7 @@ async fn sends_the_next_plan_before_the_outcome_of_the_last() {
 async fn a_request_that_waits_too_long_hears_so_though_no_step_ends() {
     let facts = EngineFacts { num_slots: 1, ..small_facts() };
     let (engine, _) = FakeEngine::gated(facts.clone());
-    let engine = engine_loop::spawn(Box::new(engine), SchedulerConfig::new(&facts, 128), Ignore);
+    let engine = engine_loop::spawn(Box::new(engine), SchedulerConfig::new(facts.capacity(), 128), Ignore);
     let _first = engine.submit(request(&[1, 2, 3], 100)).await.unwrap();
     let queue_timeout = Some(Duration::from_millis(200));
     let late = NewRequest { queue_timeout, ..request(&[4, 5], 1) };
@@ -115,7 +112,8 @@ async fn what_comes_and_ends_without_a_step_is_counted() {
     let facts = EngineFacts { num_slots: 1, ..small_facts() };
     let (engine, _) = FakeEngine::gated(facts.clone());
     let watcher = Watcher::default();
-    let engine = engine_loop::spawn(Box::new(engine), SchedulerConfig::new(&facts, 128), watcher.clone());
+    let engine =
+        engine_loop::spawn(Box::new(engine), SchedulerConfig::new(facts.capacity(), 128), watcher.clone());
     let _first = engine.submit(request(&[1, 2, 3], 100)).await.unwrap();
     let queue_timeout = Some(Duration::from_secs(2));
     let late = NewRequest { queue_timeout, ..request(&[4, 5], 1) };
@@ -221,7 +219,7 @@ async fn a_client_that_does_not_read_is_given_up_at_the_limit_and_not_before() {
         ..small_facts()
     };
     let (engine, _) = FakeEngine::new(facts.clone());
-    let engine = engine_loop::spawn(Box::new(engine), SchedulerConfig::new(&facts, 8), Ignore);
+    let engine = engine_loop::spawn(Box::new(engine), SchedulerConfig::new(facts.capacity(), 8), Ignore);
     let mut slow = engine.submit(request(&[1, 2, 3], 5000)).await.unwrap();
     let mut reader = engine.submit(request(&[1, 2, 3], 5000)).await.unwrap();
     let mut num_read = 0;

@@ -1,8 +1,9 @@
 //! What a group of ranks says, compared: only what all agree on, and what can be true, goes further.
 
+use penstock_scheduler::{Outcome, Sampled};
+
 use super::client::{Description, RankOutcome};
 use super::{EngineError, EngineFacts};
-use crate::scheduler::{Outcome, Sampled};
 
 /// The facts of rank 0, if all ranks are where they should be and tell the same.
 pub(super) fn agreed_facts(descriptions: &[Description]) -> Result<EngineFacts, EngineError> {
@@ -69,8 +70,9 @@ fn impossible(outcome: &Outcome, facts: &EngineFacts) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use penstock_scheduler::{SlotId, TopToken};
+
     use super::*;
-    use crate::scheduler::{SlotId, TopToken};
 
     fn facts() -> EngineFacts {
         EngineFacts {

@@ -4,6 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use penstock_scheduler::{
+    Admission, BlockId, GrammarKind, Outcome, Plan, PromptScore, PromptScores, Sampled, SamplingParams,
+    SlotId, StepTimings, TopToken,
+};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -12,10 +16,6 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
 use super::{EngineError, EngineFacts, GenerationDefaults};
-use crate::scheduler::{
-    Admission, BlockId, GrammarKind, Outcome, Plan, PromptScore, PromptScores, Sampled, SamplingParams,
-    SlotId, StepTimings, TopToken,
-};
 
 #[expect(unused_qualifications, reason = "generated from proto/engine.proto")]
 mod pb {

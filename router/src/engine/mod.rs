@@ -6,14 +6,13 @@ mod client;
 mod sharded;
 
 use async_trait::async_trait;
+use penstock_scheduler::{Capacity, Outcome, Plan};
 use serde::Serialize;
 use thiserror::Error;
 use utoipa::ToSchema;
 
 pub use client::{Patience, describe_shard, watch_shard};
 pub use sharded::{ConnectOptions, ShardedEngine};
-
-use crate::scheduler::{Outcome, Plan};
 
 /// What the shards said of the model and of themselves: results, never written back into any setting.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +53,20 @@ pub struct EngineFacts {
     pub abilities: Vec<String>,
     /// How the model's makers have it sample; `None` if that is not to be used.
     pub generation_defaults: Option<GenerationDefaults>,
+}
+
+impl EngineFacts {
+    /// What of this bounds the steps.
+    pub fn capacity(&self) -> Capacity {
+        Capacity {
+            num_slots: self.num_slots,
+            num_blocks: self.num_blocks,
+            block_size: self.block_size,
+            max_step_tokens: self.max_step_tokens,
+            eos_token_ids: self.eos_token_ids.clone(),
+            attention_window: self.attention_window,
+        }
+    }
 }
 
 /// What the model's generation config says, in range; `None` where it does not say.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::select_all;
+use penstock_scheduler::{Outcome, Plan};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -14,7 +15,6 @@ use tokio::time::Instant;
 use super::answers::{agreed_facts, agreed_outcome};
 use super::client::{Connection, Description, Patience, RankOutcome, ShardClient};
 use super::{Engine, EngineError, EngineFacts};
-use crate::scheduler::{Outcome, Plan};
 
 /// What the group answers late is not waited for: its heartbeats come from another thread and may go on.
 const ANSWER_SLACK: Duration = Duration::from_secs(5);

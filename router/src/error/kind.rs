@@ -1,9 +1,9 @@
 //! What an error is to programs: its HTTP status, its kind, and whether and when to try again.
 
 use axum::http::StatusCode;
+use penstock_scheduler::{Failure, Refused};
 
 use super::Error;
-use crate::scheduler::{Failure, Refused};
 
 impl Error {
     /// The status it is answered with.

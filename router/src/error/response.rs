@@ -129,8 +129,9 @@ fn challenge(has_key: bool) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
+    use penstock_scheduler::{Failure, Refused};
+
     use super::*;
-    use crate::scheduler::{Failure, Refused};
 
     #[test]
     fn what_is_below_messages_is_anthropics() {

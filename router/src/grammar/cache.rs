@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::scheduler::Grammar;
+use penstock_scheduler::Grammar;
 
 const MAX_ENTRIES: usize = 256;
 /// Of grammars together.
@@ -54,8 +54,9 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
+    use penstock_scheduler::GrammarKind;
+
     use super::*;
-    use crate::scheduler::GrammarKind;
 
     fn regex(text: String) -> Grammar {
         Grammar { kind: GrammarKind::Regex, text }

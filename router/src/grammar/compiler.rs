@@ -6,11 +6,11 @@ use std::sync::Arc;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
+use penstock_scheduler::{Grammar, GrammarKind};
 use serde_json::Value;
 
 use super::schema;
 use crate::detokenizer::Vocabulary;
-use crate::scheduler::{Grammar, GrammarKind};
 
 const MAX_BYTES: usize = 256 << 10;
 /// Of 1 to 2 kB each; as in the shard's `grammar.py`.

@@ -13,13 +13,14 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use penstock_scheduler::Grammar;
+
 use cache::{Cache, Checked};
 use compiler::Compiler;
 pub use parse::{from_native, from_response_format, from_text, from_text_format};
 
 use crate::detokenizer::Vocabulary;
 use crate::error::Error;
-use crate::scheduler::Grammar;
 use crate::workers::{NoResult, Workers, WorkersConfig};
 
 const THREADS: u32 = 2;

@@ -1,12 +1,12 @@
 //! What clients send as a grammar: TGI's `{"type", "value"}` in `grammar` and in `response_format`, and OpenAI's forms of
 //! the latter.
 
+use penstock_scheduler::{Grammar, GrammarKind};
 use serde_json::{Value, json};
 
 use super::lark;
 use crate::error::Error;
 use crate::json_depth::{MAX_DEPTH, too_deep};
-use crate::scheduler::{Grammar, GrammarKind};
 
 /// Of regular expressions and Lark.
 const MAX_TEXT_BYTES: usize = 32 << 10;

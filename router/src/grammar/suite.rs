@@ -6,13 +6,13 @@ mod deviations;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use penstock_scheduler::GrammarKind;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::compiler::Compiler;
 use super::parse::with_settings;
 use super::*;
-use crate::scheduler::GrammarKind;
 use crate::tokenizer::fixtures::byte_level;
 use deviations::{ALLOWED, MISSING};
 

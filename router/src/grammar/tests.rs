@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use penstock_scheduler::GrammarKind;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::scheduler::GrammarKind;
 use crate::tokenizer::fixtures::{byte_level, sentencepiece};
 
 fn grammars_of(tokenizer: tokenizers::Tokenizer) -> Grammars {

@@ -1,5 +1,6 @@
 //! What clients get: the events of sequences as messages, and what the server says of itself.
 
+use penstock_scheduler::PromptScore;
 use tonic::Status;
 
 use super::pb;
@@ -8,7 +9,6 @@ use crate::answer_stream::Encoder;
 use crate::app::AppState;
 use crate::error::Error;
 use crate::routes::stats::snapshot;
-use crate::scheduler::PromptScore;
 use crate::text_stream::{End, Finish, TextEvent, TextToken};
 
 /// Words the events of one generation.

@@ -1,11 +1,12 @@
 //! What clients send, in the words of the router: every number as it is, to be checked by name like those of HTTP.
 
+use penstock_scheduler::{Grammar, GrammarKind};
+
 use super::pb;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::grammar;
 use crate::inference::Prompt;
-use crate::scheduler::{Grammar, GrammarKind};
 use crate::validation::{Dialect, Parameters, SchedulingHints};
 
 const MAX_ID_BYTES: usize = 128;

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 
 use futures::stream::{self, Stream, StreamExt, TryStreamExt};
+use penstock_scheduler::Refused;
 use tonic::{Code, Request, Response, Status};
 use tracing::{Instrument, field};
 
@@ -17,7 +18,6 @@ use crate::error::Error;
 use crate::inference::Prepared;
 use crate::metrics::RequestGuard;
 use crate::rate_limit::Counted;
-use crate::scheduler::Refused;
 use crate::telemetry::{Call, RequestTrace, in_scope};
 use crate::text_stream::TextStream;
 

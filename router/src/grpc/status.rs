@@ -2,12 +2,12 @@
 //! to try again.
 
 use axum::http::{HeaderValue, Response, StatusCode};
+use penstock_scheduler::Failure;
 use tonic::body::Body;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
 use crate::error::Error;
-use crate::scheduler::Failure;
 
 /// The trailer that holds [`Error::kind`].
 const ERROR_TYPE: &str = "error-type";
@@ -61,9 +61,10 @@ fn code_of_status(status: StatusCode) -> Code {
 
 #[cfg(test)]
 mod tests {
+    use penstock_scheduler::Refused;
+
     use super::*;
     use crate::rate_limit::Counted;
-    use crate::scheduler::Refused;
 
     #[test]
     fn every_kind_of_error_has_the_code_that_clients_act_on() {

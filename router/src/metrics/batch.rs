@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram};
+use penstock_scheduler::{Load, StepSize, StepTimings};
 
 use super::names::Names;
 use crate::engine_loop::StepSummary;
-use crate::scheduler::{Load, StepSize, StepTimings};
 
 const METHODS: [&str; 2] = ["prefill", "decode"];
 /// In TGI, why a batch was joined by new requests. Here they may join at any step, in chunks.
@@ -133,9 +133,10 @@ fn micros(us: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use penstock_scheduler::{Load, StepSize, StepTimings, Totals};
+
     use crate::engine_loop::{Levels, Observer, StepSummary};
     use crate::metrics::Metrics;
-    use crate::scheduler::{Load, StepSize, StepTimings, Totals};
 
     fn step(sequences: usize, positions: u64) -> StepSummary {
         StepSummary {

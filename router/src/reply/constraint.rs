@@ -5,6 +5,7 @@ mod shape;
 
 use std::borrow::Cow;
 
+use penstock_scheduler::{Grammar, GrammarKind};
 use serde_json::Value;
 
 use self::shape::Shape;
@@ -12,7 +13,6 @@ use super::format::{ReplyFormat, ReplyStyle, Thinking, ToolFormat};
 use super::{harmony, reasoning};
 use crate::error::Error;
 use crate::grammar;
-use crate::scheduler::{Grammar, GrammarKind};
 use crate::tools::{Function, Tools};
 use crate::validation::Dialect;
 

@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use futures::future::try_join_all;
+use penstock_scheduler::PromptScore;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -19,7 +20,6 @@ use crate::metrics::RequestGuard;
 use crate::openai::{Answer, CompletionRequest, Head, StreamOptions, Usage, finish_reason};
 use crate::response_headers::{Times, early};
 use crate::routes::generate::best_first;
-use crate::scheduler::PromptScore;
 use crate::sse;
 use crate::text_stream::{Generated, TextEvent, TextToken};
 use crate::tokenizer::Tokenizer;

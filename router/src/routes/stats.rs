@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
+use penstock_scheduler::{Load, StepTimings, Totals};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -12,7 +13,6 @@ use crate::app::AppState;
 use crate::engine_loop::{Levels, StepSummary};
 use crate::generation::EngineStatus;
 use crate::metrics::Newest;
-use crate::scheduler::{Load, StepTimings, Totals};
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -162,10 +162,11 @@ impl From<&StepSummary> for LastStep {
 mod tests {
     use serde_json::json;
 
+    use penstock_scheduler::StepSize;
+
     use super::*;
     use crate::engine_loop::Observer;
     use crate::metrics::Metrics;
-    use crate::scheduler::StepSize;
 
     #[test]
     fn a_server_that_did_nothing_yet_is_idle() {

@@ -8,10 +8,10 @@ use std::time::{Instant, SystemTime};
 use opentelemetry::trace::{Span as _, SpanBuilder, SpanContext, Status, TraceContextExt, Tracer};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::Span;
+use penstock_scheduler::{EventKind, RequestId};
 
 use super::steps::{self, AnsweredStep, StepTotals};
 use super::{RequestTrace, Tracing, attributes};
-use crate::scheduler::{EventKind, RequestId};
 
 /// Steps of a prefill that are spans of their own: the chunks of a prompt of common length. All are in the sums.
 const MAX_PREFILL_STEPS: u32 = 8;

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use penstock_scheduler::{Event, RequestId};
+
 use super::{AnsweredStep, SequenceTrace};
-use crate::scheduler::{Event, RequestId};
 
 /// By their numbers.
 #[derive(Default)]

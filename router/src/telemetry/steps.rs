@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 use opentelemetry::trace::{Span as _, SpanBuilder, TraceContextExt, Tracer};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::SdkTracer;
+use penstock_scheduler::{StepSize, StepTimings};
 
 use super::attributes;
-use crate::scheduler::{StepSize, StepTimings};
 
 /// A step of the shards, answered.
 #[derive(Debug, Clone, Copy)]

@@ -1,10 +1,11 @@
 //! Sequences in TGI's words, whole or token by token.
 
+use penstock_scheduler::{PromptScore, TopToken};
+
 use super::{
     BestOfSequence, Details, GenerateResponse, PrefillToken, StreamDetails, StreamResponse, Token, Wishes,
 };
 use crate::detokenizer::Vocabulary;
-use crate::scheduler::{PromptScore, TopToken};
 use crate::text_stream::{End, Finish, Generated, TextToken};
 
 /// TGI's word for an end.

@@ -2,10 +2,11 @@
 
 use std::ops::RangeInclusive;
 
+use penstock_scheduler::SamplingParams;
+
 use super::{Dialect, Parameters};
 use crate::error::Error;
 use crate::limits::RequestLimits;
-use crate::scheduler::SamplingParams;
 
 /// Below this a temperature only chooses the most likely token, and dividing by it risks infinities.
 const MIN_TEMPERATURE: f64 = 1e-3;

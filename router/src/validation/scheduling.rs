@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_scheduler::NewRequest;
+
 use crate::caller::Caller;
 use crate::error::Error;
-use crate::scheduler::NewRequest;
 
 const MAX_PRIORITY: i64 = 10;
 const MAX_SALT_BYTES: usize = 256;
@@ -87,8 +88,9 @@ fn duration(name: &'static str, given: Option<u64>) -> Result<Option<Duration>, 
 
 #[cfg(test)]
 mod tests {
+    use penstock_scheduler::SamplingParams;
+
     use super::*;
-    use crate::scheduler::SamplingParams;
 
     fn applied(hints: SchedulingHints) -> NewRequest {
         check(hints).unwrap().apply(NewRequest::new([1].into(), 1, SamplingParams::greedy()))

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use penstock_router::engine::{Engine, EngineError, EngineFacts};
-use penstock_router::scheduler::{Outcome, Plan, StepTimings};
+use penstock_scheduler::{Outcome, Plan, StepTimings};
 use tokio::sync::Semaphore;
 
-use super::fake_shard::FakeShard;
+use super::fake_shard::{self, FakeShard, ShardFacts};
 
 /// A look into a fake engine that a task owns.
 #[derive(Clone)]
@@ -44,8 +44,44 @@ impl FakeControl {
     }
 }
 
+/// What the engine says of a small shard.
+pub fn small_facts() -> EngineFacts {
+    let ShardFacts { capacity, vocab_size, max_sequence_len } = fake_shard::small_facts();
+    EngineFacts {
+        version: "test".into(),
+        model_type: "fake".into(),
+        dtype: "float32".into(),
+        device: "cpu".into(),
+        world_size: 1,
+        block_size: capacity.block_size,
+        num_blocks: capacity.num_blocks,
+        num_slots: capacity.num_slots,
+        vocab_size,
+        eos_token_ids: capacity.eos_token_ids,
+        max_sequence_len,
+        max_step_tokens: capacity.max_step_tokens,
+        max_top_logprobs: 5,
+        attention_window: capacity.attention_window,
+        kv_cache_dtype: "float8_e4m3fn".into(),
+        attention_backend: "triton".into(),
+        abilities: vec!["prompt_logprobs".into(), "grammar".into()],
+        generation_defaults: None,
+    }
+}
+
+/// What a request with this prompt and seed gets, up to `count` tokens.
+pub fn expected_tokens(prompt: &[u32], seed: u64, count: usize, facts: &EngineFacts) -> Vec<u32> {
+    fake_shard::expected_tokens(prompt, seed, count, &shard_facts(facts))
+}
+
+fn shard_facts(facts: &EngineFacts) -> ShardFacts {
+    let EngineFacts { vocab_size, max_sequence_len, .. } = *facts;
+    ShardFacts { capacity: facts.capacity(), vocab_size, max_sequence_len }
+}
+
 /// The fake shards.
 pub struct FakeEngine {
+    facts: EngineFacts,
     shard: FakeShard,
     control: FakeControl,
     outcomes: VecDeque<Outcome>,
@@ -71,15 +107,15 @@ impl FakeEngine {
             changed: Arc::default(),
             timings: Arc::default(),
         };
-        let (shard, arrived) = (FakeShard::new(facts), Arc::new(Semaphore::new(0)));
-        (Self { shard, control: control.clone(), outcomes: VecDeque::new(), arrived }, control)
+        let (shard, arrived) = (FakeShard::new(shard_facts(&facts)), Arc::new(Semaphore::new(0)));
+        (Self { facts, shard, control: control.clone(), outcomes: VecDeque::new(), arrived }, control)
     }
 }
 
 #[async_trait]
 impl Engine for FakeEngine {
     fn facts(&self) -> &EngineFacts {
-        &self.shard.facts
+        &self.facts
     }
 
     fn send(&mut self, plan: &Plan) -> Result<(), EngineError> {

@@ -20,10 +20,10 @@ use penstock_router::generation::EngineStatus;
 use penstock_router::grammar::Grammars;
 use penstock_router::limits::RequestLimits;
 use penstock_router::metrics::Metrics;
-use penstock_router::scheduler::SchedulerConfig;
 use penstock_router::shutdown::Shutdown;
 use penstock_router::telemetry::Telemetry;
 use penstock_router::tokenizer::Tokenizer;
+use penstock_scheduler::SchedulerConfig;
 use serde_json::{Map, Value};
 use tokenizers::AddedToken;
 use tokenizers::models::TrainerWrapper;
@@ -31,8 +31,7 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tower::ServiceExt;
 
-use super::fake_engine::{FakeControl, FakeEngine};
-use super::fake_shard::{expected_tokens, small_facts};
+use super::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
 
 const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -151,7 +150,7 @@ impl Server {
         let chat = ChatFormat::new(templates, &tokenizer, &facts.eos_token_ids).unwrap();
         let request_limits = RequestLimits::new(&limits, &facts).unwrap();
         let metrics = Metrics::new(request_limits.max_input_tokens, request_limits.max_total_tokens).unwrap();
-        let config = SchedulerConfig::new(&facts, limits.max_concurrent_requests);
+        let config = SchedulerConfig::new(facts.capacity(), limits.max_concurrent_requests);
         let loaded = Tokenizer::new(tokenizer.clone(), 1).unwrap();
         let vocabulary = loaded.vocabulary().clone();
         let state = AppState {

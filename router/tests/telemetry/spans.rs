@@ -8,7 +8,7 @@ use penstock_router::grpc::pb::generate_request::Prompt;
 use penstock_router::grpc::pb::inference_client::InferenceClient;
 use penstock_router::grpc::pb::{GenerateRequest, Sampling};
 use penstock_router::grpc::{self, Entrance};
-use penstock_router::scheduler::StepTimings;
+use penstock_scheduler::StepTimings;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 

@@ -3,17 +3,24 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use penstock_router::engine::EngineFacts;
-use penstock_router::scheduler::{
-    Event, EventKind, FinishReason, NewRequest, Outcome, Plan, PromptScore, RequestId, SamplingParams,
-    Scheduler, SchedulerConfig,
+use penstock_scheduler::{
+    Capacity, Event, EventKind, FinishReason, NewRequest, Outcome, Plan, PromptScore, RequestId,
+    SamplingParams, Scheduler, SchedulerConfig,
 };
 
-use super::fake_shard::{FakeShard, expected_tokens, small_facts};
+use crate::fake_shard::{FakeShard, ShardFacts, expected_tokens, small_facts};
 
 /// Facts of a shard with so many blocks.
-pub fn facts(num_blocks: u32) -> EngineFacts {
-    EngineFacts { num_blocks, num_slots: 4, max_step_tokens: 16, ..small_facts() }
+pub fn facts(num_blocks: u32) -> ShardFacts {
+    let small = small_facts();
+    let capacity = Capacity { num_blocks, num_slots: 4, max_step_tokens: 16, ..small.capacity };
+    ShardFacts { capacity, ..small }
+}
+
+/// The same of a model that never ends a sequence.
+pub fn endless(num_blocks: u32) -> ShardFacts {
+    let facts = facts(num_blocks);
+    ShardFacts { capacity: Capacity { eos_token_ids: Vec::new(), ..facts.capacity }, ..facts }
 }
 
 /// A greedy request.
@@ -51,8 +58,8 @@ impl World {
         Self::with(facts(num_blocks), |_| {})
     }
 
-    pub fn with(facts: EngineFacts, change: impl FnOnce(&mut SchedulerConfig)) -> Self {
-        let mut config = SchedulerConfig::new(&facts, 100);
+    pub fn with(facts: ShardFacts, change: impl FnOnce(&mut SchedulerConfig)) -> Self {
+        let mut config = SchedulerConfig::new(facts.capacity.clone(), 100);
         change(&mut config);
         Self {
             scheduler: Scheduler::new(config),

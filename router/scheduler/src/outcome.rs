@@ -1,7 +1,7 @@
 //! Takes in what the shards answer: tokens, errors and what became certain by it.
 
-use super::step::MAX_PREEMPTIONS;
-use super::{
+use crate::step::MAX_PREEMPTIONS;
+use crate::{
     Event, EventKind, Failure, InFlight, Mismatch, Outcome, PromptScores, RequestId, Sampled, Scheduler,
     SlotId, remove_if_owned,
 };

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::request::RequestId;
+use crate::request::RequestId;
 
 /// One level of priority is worth this much waiting.
 const PRIORITY_STEP: Duration = Duration::from_secs(10);

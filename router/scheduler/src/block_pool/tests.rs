@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::scheduler::prefix_index::KeyMaker;
+use crate::prefix_index::KeyMaker;
 
 const NEVER: Duration = Duration::ZERO;
 

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, Hasher};
 use foldhash::SharedSeed;
 use foldhash::fast::{FixedState, SeedableRandomState};
 
-use super::plan::BlockId;
+use crate::plan::BlockId;
 
 /// Names a block's tokens together with all that comes before them, the adapter and the salt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

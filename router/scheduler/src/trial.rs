@@ -7,9 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use super::request::{Failure, RequestId};
-use super::step::StepBuilder;
-use super::{Event, EventKind, MAX_PLANS_IN_FLIGHT, Scheduler};
+use crate::request::{Failure, RequestId};
+use crate::step::StepBuilder;
+use crate::{Event, EventKind, MAX_PLANS_IN_FLIGHT, Scheduler};
 
 impl Scheduler {
     /// The shards are gone with all that they held. Requests keep their tokens and wait to be computed again, but for

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::Scheduler;
-use super::sequence::Sequence;
-use super::step::StepBuilder;
-use super::step_time::StepCost;
+use crate::Scheduler;
+use crate::sequence::Sequence;
+use crate::step::StepBuilder;
+use crate::step_time::StepCost;
 
 /// Where no target is set, prefill may stretch a step with decodes by this factor.
 const MAX_STRETCH: f64 = 1.9;

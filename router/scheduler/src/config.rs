@@ -4,9 +4,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::EngineFacts;
+/// What the shards offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capacity {
+    /// Rows for running sequences.
+    pub num_slots: u32,
+    /// KV blocks in the pool.
+    pub num_blocks: u32,
+    /// Token positions per block.
+    pub block_size: u32,
+    /// Most tokens that one plan may compute.
+    pub max_step_tokens: u32,
+    /// Ids that end a sequence.
+    pub eos_token_ids: Vec<u32>,
+    /// Positions that the widest layer sees; `None` if some layer sees all.
+    pub attention_window: Option<u32>,
+}
 
-/// What the scheduler may use: the facts of the shards and the limits of the operator, the smaller of each.
+/// What the scheduler may use: the capacity of the shards and the limits of the operator, the smaller of each.
 #[derive(Debug, Clone)]
 pub struct SchedulerConfig {
     /// Rows for running sequences.
@@ -41,12 +56,12 @@ pub struct SchedulerConfig {
 
 impl SchedulerConfig {
     /// All that the shards offer, and no limits but the number of requests.
-    pub fn new(facts: &EngineFacts, max_requests: u32) -> Self {
+    pub fn new(capacity: Capacity, max_requests: u32) -> Self {
         Self {
-            num_slots: facts.num_slots,
-            num_blocks: facts.num_blocks,
-            block_size: facts.block_size,
-            max_step_tokens: facts.max_step_tokens,
+            num_slots: capacity.num_slots,
+            num_blocks: capacity.num_blocks,
+            block_size: capacity.block_size,
+            max_step_tokens: capacity.max_step_tokens,
             max_requests,
             max_queued_tokens: u64::MAX,
             max_queued_bytes: usize::MAX,
@@ -55,8 +70,8 @@ impl SchedulerConfig {
             cache_secret: 0,
             tenant_weights: BTreeMap::new(),
             max_replays: u32::MAX,
-            eos_token_ids: facts.eos_token_ids.as_slice().into(),
-            attention_window: facts.attention_window,
+            eos_token_ids: capacity.eos_token_ids.into(),
+            attention_window: capacity.attention_window,
         }
     }
 }

@@ -25,7 +25,7 @@ mod window;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-pub use config::SchedulerConfig;
+pub use config::{Capacity, SchedulerConfig};
 pub use plan::{Admission, BlockId, Outcome, Plan, PromptScores, Sampled, SlotId, Span, StepTimings};
 pub use window::Window;
 

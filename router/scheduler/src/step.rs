@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::pace::Prompts;
-use super::plan::{BlockId, Plan, Span};
-use super::request::RequestId;
-use super::sequence::{Row, Sequence};
-use super::step_time::StepCost;
-use super::{Event, EventKind, InFlight, MAX_PLANS_IN_FLIGHT, PlannedSpan, Scheduler};
+use crate::pace::Prompts;
+use crate::plan::{BlockId, Plan, Span};
+use crate::request::RequestId;
+use crate::sequence::{Row, Sequence};
+use crate::step_time::StepCost;
+use crate::{Event, EventKind, InFlight, MAX_PLANS_IN_FLIGHT, PlannedSpan, Scheduler};
 
 /// Requests looked at per plan that cannot be admitted yet, before the rest is left for the next plan.
 const MAX_PASSED_BY: usize = 16;

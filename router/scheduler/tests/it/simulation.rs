@@ -4,19 +4,16 @@
 //! `PENSTOCK_SIM_SEEDS=n` sets how many seeds run; a failing one prints the line that replays it, after the scenario
 //! was shrunk to what still fails.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use penstock_router::engine::EngineFacts;
-use penstock_router::scheduler::{
-    Event, EventKind, Failure, NewRequest, Outcome, Plan, RequestId, SamplingParams, Scheduler,
+use crate::fake_shard::{FakeShard, ShardFacts, expected_tokens, small_facts};
+use penstock_scheduler::{
+    Capacity, Event, EventKind, Failure, NewRequest, Outcome, Plan, RequestId, SamplingParams, Scheduler,
     SchedulerConfig, SlotId, StepTimings,
 };
-use support::fake_shard::{FakeShard, expected_tokens, small_facts};
 
 /// The seed of the request that makes the shards crash.
 const POISON_SEED: u64 = 1000;
@@ -53,7 +50,7 @@ struct Arrival {
 
 #[derive(Clone)]
 struct Scenario {
-    facts: EngineFacts,
+    facts: ShardFacts,
     prefix_caching: bool,
     arrivals: Vec<Arrival>,
     /// The shards die at these times, with whatever is in flight.
@@ -69,13 +66,13 @@ struct Scenario {
 fn scenario(seed: u64) -> Scenario {
     let mut dice = Dice(seed);
     let block_size = [1, 2, 4, 8][dice.range(0, 4) as usize];
-    let mut facts = EngineFacts {
+    let mut capacity = Capacity {
         block_size,
         num_blocks: dice.range(48, 200).div_ceil(u64::from(block_size)) as u32,
         num_slots: dice.range(1, 9) as u32,
         max_step_tokens: dice.range(1, 48) as u32,
         eos_token_ids: if dice.one_in(2) { vec![0, 1, 2] } else { Vec::new() },
-        ..small_facts()
+        attention_window: None,
     };
     let stems: Vec<Vec<u32>> = (0..3).map(|_| random_tokens(&mut dice, 1, 24)).collect();
     let num_arrivals = dice.range(1, 24);
@@ -98,10 +95,11 @@ fn scenario(seed: u64) -> Scenario {
         // What the window needs, and a little or a lot more. The fake shard looks one position back.
         let window = dice.range(2, 40) as u32;
         let needed = (window - 1).div_ceil(block_size) + 1;
-        facts.attention_window = Some(window);
-        facts.num_blocks = needed + dice.range(0, 40).div_ceil(u64::from(block_size)) as u32;
+        capacity.attention_window = Some(window);
+        capacity.num_blocks = needed + dice.range(0, 40).div_ceil(u64::from(block_size)) as u32;
     }
     let slowness = [1, 1, 1, 30, 1000][dice.range(0, 5) as usize];
+    let facts = ShardFacts { capacity, ..small_facts() };
     Scenario { facts, prefix_caching, arrivals, deaths, poison_after, slow_every, slowness }
 }
 
@@ -173,7 +171,7 @@ impl<'a> World<'a> {
     fn new(scenario: &'a Scenario) -> Self {
         let config = SchedulerConfig {
             prefix_caching: scenario.prefix_caching,
-            ..SchedulerConfig::new(&scenario.facts, 1000)
+            ..SchedulerConfig::new(scenario.facts.capacity.clone(), 1000)
         };
         let mut deaths = scenario.deaths.clone();
         deaths.sort();
@@ -339,10 +337,10 @@ impl<'a> World<'a> {
         assert!(self.num_crashes <= 2 + self.num_deaths, "it crashed {} times", self.num_crashes);
         for (id, i) in &self.accepted {
             let request = &self.scenario.arrivals[*i].request;
-            let facts = match request.ignore_eos {
-                true => EngineFacts { eos_token_ids: Vec::new(), ..self.scenario.facts.clone() },
-                false => self.scenario.facts.clone(),
-            };
+            let mut facts = self.scenario.facts.clone();
+            if request.ignore_eos {
+                facts.capacity.eos_token_ids.clear();
+            }
             let count = request.max_new_tokens as usize;
             let expected = expected_tokens(&request.prompt, request.sampling.seed, count, &facts);
             let output = self.output.get(id).cloned().unwrap_or_default();
@@ -395,7 +393,7 @@ fn report(seed: u64) -> String {
         .collect();
     format!(
         "seed {seed}: {why}\n  shrunk to {requests:?}, deaths {:?}, {:?}\n  replay: \
-         PENSTOCK_SIM_FIRST={seed} PENSTOCK_SIM_SEEDS=1 cargo test -p penstock-router --test simulation",
+         PENSTOCK_SIM_FIRST={seed} PENSTOCK_SIM_SEEDS=1 cargo test -p penstock-scheduler --test it simulation",
         small.deaths, small.facts
     )
 }

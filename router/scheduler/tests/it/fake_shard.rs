@@ -4,13 +4,22 @@
 
 use std::collections::BTreeMap;
 
-use penstock_router::engine::EngineFacts;
-use penstock_router::scheduler::{
-    Admission, BlockId, Outcome, Plan, PromptScore, PromptScores, Sampled, SlotId, Span, TopToken,
+use penstock_scheduler::{
+    Admission, BlockId, Capacity, Outcome, Plan, PromptScore, PromptScores, Sampled, SlotId, Span, TopToken,
 };
 
 /// What a KV position holds before anything was written to it.
 const POISON: u64 = 0xdead_beef_dead_beef;
+
+/// What a plan is held against.
+#[derive(Debug, Clone)]
+pub struct ShardFacts {
+    pub capacity: Capacity,
+    /// Token ids are below this.
+    pub vocab_size: u32,
+    /// Longest sequence that a slot can hold.
+    pub max_sequence_len: u32,
+}
 
 /// The KV of a position: decided by the one before it and the token.
 fn chain(before: u64, token: u32) -> u64 {
@@ -38,14 +47,14 @@ fn sample(kv: u64, seed: u64, vocab_size: u32) -> u32 {
 }
 
 /// What a request with this prompt and seed gets, up to `count` tokens, ending at the first of the model's ends.
-pub fn expected_tokens(prompt: &[u32], seed: u64, count: usize, facts: &EngineFacts) -> Vec<u32> {
+pub fn expected_tokens(prompt: &[u32], seed: u64, count: usize, facts: &ShardFacts) -> Vec<u32> {
     let mut kv = prompt.iter().fold(0, |kv, token| chain(kv, *token));
     let mut tokens = Vec::new();
     while tokens.len() < count {
         let token = sample(kv, seed, facts.vocab_size);
         kv = chain(kv, token);
         tokens.push(token);
-        if facts.eos_token_ids.contains(&token) {
+        if facts.capacity.eos_token_ids.contains(&token) {
             break;
         }
     }
@@ -53,32 +62,24 @@ pub fn expected_tokens(prompt: &[u32], seed: u64, count: usize, facts: &EngineFa
 }
 
 /// Facts of a small shard.
-pub fn small_facts() -> EngineFacts {
-    EngineFacts {
-        version: "test".into(),
-        model_type: "fake".into(),
-        dtype: "float32".into(),
-        device: "cpu".into(),
-        world_size: 1,
-        block_size: 4,
-        num_blocks: 64,
-        num_slots: 8,
+pub fn small_facts() -> ShardFacts {
+    ShardFacts {
+        capacity: Capacity {
+            num_slots: 8,
+            num_blocks: 64,
+            block_size: 4,
+            max_step_tokens: 32,
+            eos_token_ids: vec![0],
+            attention_window: None,
+        },
         vocab_size: 256,
-        eos_token_ids: vec![0],
         max_sequence_len: 200,
-        max_step_tokens: 32,
-        max_top_logprobs: 5,
-        attention_window: None,
-        kv_cache_dtype: "float8_e4m3fn".into(),
-        attention_backend: "triton".into(),
-        abilities: vec!["prompt_logprobs".into(), "grammar".into()],
-        generation_defaults: None,
     }
 }
 
 /// The shard.
 pub struct FakeShard {
-    pub facts: EngineFacts,
+    pub facts: ShardFacts,
     slots: BTreeMap<SlotId, Slot>,
     kv: Vec<u64>,
     last_step: u64,
@@ -94,8 +95,8 @@ struct Slot {
 }
 
 impl FakeShard {
-    pub fn new(facts: EngineFacts) -> Self {
-        let kv = vec![POISON; (facts.num_blocks * facts.block_size) as usize];
+    pub fn new(facts: ShardFacts) -> Self {
+        let kv = vec![POISON; (facts.capacity.num_blocks * facts.capacity.block_size) as usize];
         Self { facts, slots: BTreeMap::new(), kv, last_step: 0 }
     }
 
@@ -118,12 +119,12 @@ impl FakeShard {
             self.slots.get_mut(slot).expect("the slot is in use").blocks.extend(blocks);
         }
         for (from, to) in &plan.copied {
-            let size = self.facts.block_size as usize;
+            let size = self.facts.capacity.block_size as usize;
             let (from, to) = (from.0 as usize * size, to.0 as usize * size);
             self.kv.copy_within(from..from + size, to);
         }
         let total: u32 = plan.spans.iter().map(|span| span.len).sum();
-        assert!(total <= self.facts.max_step_tokens, "the step is within its budget");
+        assert!(total <= self.facts.capacity.max_step_tokens, "the step is within its budget");
         let mut outcome = Outcome { step: plan.step, ..Outcome::default() };
         for span in &plan.spans {
             self.compute(*span, &mut outcome);
@@ -146,13 +147,13 @@ impl FakeShard {
     }
 
     fn compute(&mut self, span: Span, outcome: &mut Outcome) {
-        let size = self.facts.block_size as usize;
+        let size = self.facts.capacity.block_size as usize;
         let slot = self.slots.get_mut(&span.slot).expect("a span's slot is in use");
         let (start, end) = (span.start as usize, (span.start + span.len) as usize);
         assert!(end <= slot.tokens.len(), "a span ends within its slot");
         assert!(end <= slot.blocks.len() * size, "a span has blocks");
         let at = |position: usize| slot.blocks[position / size].0 as usize * size + position % size;
-        if let Some(window) = self.facts.attention_window {
+        if let Some(window) = self.facts.capacity.attention_window {
             let first = (start + 1).saturating_sub(window as usize);
             let written = chains(&slot.tokens[..start]).enumerate().skip(first);
             written.for_each(|(position, kv)| {

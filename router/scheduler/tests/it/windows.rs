@@ -1,18 +1,15 @@
 //! Models whose layers all have a sliding window: blocks behind it come back while a sequence runs, and nothing that is
 //! still seen, shared, copied or cached is touched by that.
 
-mod support;
-
-use penstock_router::engine::EngineFacts;
-use penstock_router::scheduler::{Event, EventKind, NewRequest, Refused, RequestId, SamplingParams};
-use support::fake_shard::expected_tokens;
-use support::world::{World, facts, prompt, request};
+use crate::fake_shard::{ShardFacts, expected_tokens};
+use crate::world::{World, endless, prompt, request};
+use penstock_scheduler::{Capacity, Event, EventKind, NewRequest, Refused, RequestId, SamplingParams};
 
 const WINDOW: u32 = 10;
 
-fn windowed(num_blocks: u32) -> EngineFacts {
-    let eos_token_ids = Vec::new();
-    EngineFacts { attention_window: Some(WINDOW), eos_token_ids, ..facts(num_blocks) }
+fn windowed(num_blocks: u32) -> ShardFacts {
+    let facts = endless(num_blocks);
+    ShardFacts { capacity: Capacity { attention_window: Some(WINDOW), ..facts.capacity }, ..facts }
 }
 
 fn world(num_blocks: u32) -> World {

@@ -1,16 +1,13 @@
 //! Behaviour of the scheduler as a whole, with shards beside it whose KV cache gives every mistake away.
 
-mod support;
-
 use std::time::Duration;
 
-use penstock_router::engine::EngineFacts;
-use penstock_router::scheduler::{
+use crate::fake_shard::{expected_tokens, small_facts};
+use crate::world::{World, endless, facts, prompt, request, solo};
+use penstock_scheduler::{
     Event, EventKind, Failure, FinishReason, NewRequest, Outcome, Refused, RequestId, SamplingParams,
     Scheduler, SchedulerConfig, Span,
 };
-use support::fake_shard::{expected_tokens, small_facts};
-use support::world::{World, facts, prompt, request, solo};
 
 #[test]
 fn a_request_gets_its_tokens_and_leaves_nothing_behind() {
@@ -51,7 +48,7 @@ fn a_long_prompt_is_computed_in_chunks_beside_decodes() {
 #[test]
 fn preempted_requests_get_the_same_tokens() {
     // Outputs twice as long as any seen, for four sequences that need twice the blocks there are.
-    let endless = EngineFacts { eos_token_ids: Vec::new(), ..facts(64) };
+    let endless = endless(64);
     let mut world = World::with(endless.clone(), |_| {});
     let prompts: Vec<Vec<u32>> = (0..4).map(|i| prompt(i, 5)).collect();
     let ids: Vec<RequestId> = prompts.iter().map(|prompt| world.submit(prompt, 120)).collect();
@@ -65,7 +62,7 @@ fn preempted_requests_get_the_same_tokens() {
 
 #[test]
 fn the_lowest_priority_gives_way_first() {
-    let endless = EngineFacts { eos_token_ids: Vec::new(), ..facts(48) };
+    let endless = endless(48);
     let mut world = World::with(endless, |_| {});
     let low = world.submit_with(NewRequest { priority: -1, ..request(&prompt(1, 5), 120) });
     let high = world.submit_with(request(&prompt(2, 5), 120));
@@ -179,7 +176,7 @@ fn a_request_is_not_computed_again_for_ever() {
 
 #[test]
 fn refuses_what_could_never_run_and_what_is_too_many() {
-    let mut scheduler = Scheduler::new(SchedulerConfig::new(&facts(2), 1));
+    let mut scheduler = Scheduler::new(SchedulerConfig::new(facts(2).capacity, 1));
     let refused = scheduler.on_request(request(&[1; 5], 4), Duration::ZERO);
     assert_eq!(refused, Err(Refused::TooLarge { needed: 9, available: 8 }));
     scheduler.on_request(request(&[1; 4], 4), Duration::ZERO).unwrap();
@@ -215,7 +212,7 @@ fn a_repeated_prompt_is_not_computed_again() {
 
 #[test]
 fn generated_tokens_are_cached_too() {
-    let mut world = World::with(EngineFacts { eos_token_ids: Vec::new(), ..facts(64) }, |_| {});
+    let mut world = World::with(endless(64), |_| {});
     let text = prompt(4, 9);
     let first = world.submit(&text, 20);
     world.run();
@@ -332,7 +329,7 @@ fn a_long_prompt_gets_on_beside_a_stream_of_short_ones() {
 
 #[test]
 fn a_request_too_large_for_now_is_passed_by_for_a_bounded_time() {
-    let endless = EngineFacts { eos_token_ids: Vec::new(), ..facts(32) };
+    let endless = endless(32);
     let mut world = World::with(endless, |_| {});
     for i in 0..3 {
         world.submit(&prompt(i, 8), 30);
@@ -384,15 +381,18 @@ fn a_request_that_waits_too_long_fails_with_its_limit() {
 
 #[test]
 fn refuses_more_tokens_or_bytes_than_may_wait() {
-    let mut scheduler =
-        Scheduler::new(SchedulerConfig { max_queued_tokens: 50, ..SchedulerConfig::new(&facts(64), 100) });
+    let mut scheduler = Scheduler::new(SchedulerConfig {
+        max_queued_tokens: 50,
+        ..SchedulerConfig::new(facts(64).capacity, 100)
+    });
     scheduler.on_request(request(&prompt(1, 30), 4), Duration::ZERO).unwrap();
     let refused = scheduler.on_request(request(&prompt(2, 21), 4), Duration::ZERO);
     assert_eq!(refused, Err(Refused::QueueFull { queued: 30, given: 21, limit: 50 }));
     scheduler.plan(Duration::ZERO).unwrap();
     scheduler.on_request(request(&prompt(2, 21), 4), Duration::ZERO).expect("the first runs now");
     let bytes = request(&prompt(3, 5), 1).num_bytes();
-    let config = SchedulerConfig { max_queued_bytes: bytes - 1, ..SchedulerConfig::new(&facts(64), 100) };
+    let config =
+        SchedulerConfig { max_queued_bytes: bytes - 1, ..SchedulerConfig::new(facts(64).capacity, 100) };
     let refused = Scheduler::new(config).on_request(request(&prompt(3, 5), 1), Duration::ZERO);
     assert_eq!(refused, Err(Refused::QueueTooLarge { queued: 0, given: bytes, limit: bytes - 1 }));
 }

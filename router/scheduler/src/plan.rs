@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::request::{Grammar, PromptScore, SamplingParams, TopToken};
+use crate::request::{Grammar, PromptScore, SamplingParams, TopToken};
 
 /// A row of per-sequence state on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,6 +1,6 @@
 //! Blocks in the order of their last use: a linked list over block numbers, every operation in constant time.
 
-use super::plan::BlockId;
+use crate::plan::BlockId;
 
 const NONE: u32 = u32::MAX;
 

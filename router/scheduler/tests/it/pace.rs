@@ -1,13 +1,11 @@
 //! What prompts may take from the streams that run: shards that say of each step how long it took.
 
-mod support;
-
 use std::ops::Range;
 use std::time::Duration;
 
-use penstock_router::engine::EngineFacts;
-use penstock_router::scheduler::{Plan, RequestId, StepTimings};
-use support::world::{World, facts, prompt, request};
+use crate::fake_shard::ShardFacts;
+use crate::world::{World, endless, prompt, request};
+use penstock_scheduler::{Capacity, Plan, RequestId, StepTimings};
 
 /// A step takes so long, and so long again for every position.
 const STEP: Duration = Duration::from_millis(10);
@@ -18,13 +16,9 @@ const MOST: Duration = Duration::from_secs(2);
 
 /// Shards that are known: a prompt of every size that a step may have was computed before.
 fn taught(target_itl: Option<Duration>) -> World {
-    let facts = EngineFacts {
-        num_slots: 64,
-        max_step_tokens: 4096,
-        max_sequence_len: 2048,
-        eos_token_ids: Vec::new(),
-        ..facts(4096)
-    };
+    let facts = endless(4096);
+    let capacity = Capacity { num_slots: 64, max_step_tokens: 4096, ..facts.capacity };
+    let facts = ShardFacts { capacity, max_sequence_len: 2048, ..facts };
     let mut world = World::with(facts, |config| {
         config.target_itl = target_itl;
         config.prefix_caching = false;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::plan::{Admission, BlockId, SlotId};
-use super::prefix_index::{BlockKey, KeyMaker};
-use super::queue::Ticket;
-use super::request::{FinishReason, NewRequest, PromptScore, RequestId};
+use crate::plan::{Admission, BlockId, SlotId};
+use crate::prefix_index::{BlockKey, KeyMaker};
+use crate::queue::Ticket;
+use crate::request::{FinishReason, NewRequest, PromptScore, RequestId};
 
 /// A request and what is known of its output. Tokens survive preemption and the loss of the shards; `row` does not.
 #[derive(Debug)]

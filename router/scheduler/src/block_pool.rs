@@ -15,9 +15,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::lru::LruList;
-use super::plan::BlockId;
-use super::prefix_index::{BlockKey, PrefixIndex};
+use crate::lru::LruList;
+use crate::plan::BlockId;
+use crate::prefix_index::{BlockKey, PrefixIndex};
 
 /// The pool of KV blocks.
 #[derive(Debug)]
