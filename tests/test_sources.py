@@ -52,12 +52,12 @@ TIME_OF_DAY = re.compile(
 )
 # Where it is only told: in answers, templates, logs and traces.
 TELLS_THE_TIME = {
-    "router/src/app.rs",
+    "router/src/base/unix_time.rs",
     # A function of templates, and its test.
-    "router/src/chat_template/environment.rs",
-    "router/src/chat_template.rs",
-    "router/src/telemetry/sequence.rs",
-    "router/src/telemetry/steps.rs",
+    "router/src/chat/template/environment.rs",
+    "router/src/chat/template/templates.rs",
+    "router/src/observe/telemetry/sequence.rs",
+    "router/src/observe/telemetry/steps.rs",
     "launcher/src/console.rs",
 }
 

@@ -23,8 +23,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use penstock_router::auth::{ApiKeyError, ApiKeys};
-use penstock_router::http_server::tls::TlsError;
+use penstock_router::http::auth::{ApiKeyError, ApiKeys};
+use penstock_router::http::server::tls::TlsError;
 
 use crate::args::{Args, DownloadArgs, LoadFormat, Task};
 use crate::console::Console;
@@ -53,7 +53,7 @@ async fn main() -> ExitCode {
         return print(&flags_page::render());
     }
     if args.process.openapi {
-        return print(&penstock_router::openapi::document_text());
+        return print(&penstock_router::api::openapi::document_text());
     }
     let console = Console::start(args.router.json_output);
     let ending = match &args.task {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use penstock_router::auth::ApiKeys;
+use penstock_router::http::auth::ApiKeys;
 use tempfile::TempDir;
 
 use crate::args::Args;

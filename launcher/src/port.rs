@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
 use penstock_router::config::RouterOptions;
-use penstock_router::http_server;
+use penstock_router::http::server;
 use thiserror::Error as ThisError;
 use tokio::net::TcpSocket;
 
@@ -67,7 +67,7 @@ fn reserve(flag: &'static str, hostname: &str, port: u16) -> Result<TcpSocket, P
 fn bind(hostname: &str, port: u16) -> std::io::Result<TcpSocket> {
     let mut last = Error::other("the name has no address");
     for address in (hostname, port).to_socket_addrs()? {
-        match http_server::bind(address) {
+        match server::bind(address) {
             Ok(socket) => return Ok(socket),
             Err(error) => last = error,
         }

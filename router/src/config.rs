@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::auth::ApiKey;
-use crate::http_server::tls::TlsFiles;
-use crate::telemetry::TelemetryOptions;
+use crate::http::auth::ApiKey;
+use crate::http::server::limits::ConnectionLimits;
+use crate::http::server::tls::TlsFiles;
+use crate::inference::limits::Limits;
+use crate::observe::telemetry::TelemetryOptions;
 
 /// All the router needs to start.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -103,6 +105,11 @@ pub struct RouterOptions {
     #[serde(flatten)]
     pub limits: Limits,
 
+    /// What connections may take
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub connections: ConnectionLimits,
+
     /// Milliseconds that a step may take while tokens are being generated; prompts are computed in chunks that fit
     /// [default: twice what the step would take without them; a burst may pause them for up to 2 s]
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..))]
@@ -147,137 +154,4 @@ impl RouterOptions {
     pub fn tls_files(&self) -> Option<TlsFiles<'_>> {
         Some(TlsFiles { cert: self.tls_cert.as_deref()?, key: self.tls_key.as_deref()? })
     }
-}
-
-/// Bounds on requests. Every refusal names the field, the value given and the limit.
-#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct Limits {
-    /// Requests accepted at once, waiting and running; more are refused with 429
-    #[arg(long, env, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_concurrent_requests: u32,
-
-    /// Longest prompt in tokens [default: one less than --max-total-tokens]
-    #[arg(long, env, alias = "max-input-length", value_parser = clap::value_parser!(u32).range(1..))]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_input_tokens: Option<u32>,
-
-    /// Longest sequence in tokens, prompt and output together [default: what the model and the KV cache allow]
-    #[arg(long, env, value_parser = clap::value_parser!(u32).range(2..))]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_total_tokens: Option<u32>,
-
-    /// Most tokens computed in one step; longer prompts are split [default: what the shards were sized for]
-    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..))]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_batch_prefill_tokens: Option<u32>,
-
-    /// Tokens of KV cache in all [default: what the memory holds]
-    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..))]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_batch_total_tokens: Option<u32>,
-
-    /// Largest `best_of` and `n`
-    #[arg(long, env, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_best_of: u32,
-
-    /// Most stop strings in one request
-    #[arg(long, env, default_value_t = 4)]
-    pub max_stop_sequences: u32,
-
-    /// Largest `top_n_tokens` and `top_logprobs`
-    #[arg(long, env, default_value_t = 5)]
-    pub max_top_n_tokens: u32,
-
-    /// Most prompts in one /v1/completions request
-    #[arg(long, env, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_client_batch_size: u32,
-
-    /// Prompt tokens that may wait in the queue; requests beyond are refused with 429
-    // An hour of prefill for a small GPU: a bound against floods, not a policy.
-    #[arg(long, env, default_value_t = 4_000_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub max_queued_tokens: u64,
-
-    /// Bytes of requests that may wait in the queue; requests beyond are refused with 429
-    #[arg(long, env, default_value_t = 256 << 20)]
-    pub max_queued_bytes: usize,
-
-    /// Refuse requests that constrain their output (`grammar`, `response_format`, calls that are required)
-    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
-    pub disable_grammar_support: bool,
-
-    /// Fraction of the vocabulary that a watermark favours, where a request asks for one
-    #[arg(long, env, default_value_t = 0.5, value_parser = fraction)]
-    pub watermark_gamma: f32,
-
-    /// How much a watermark favours it, added to logits
-    #[arg(long, env, default_value_t = 2.0, value_parser = logit)]
-    pub watermark_delta: f32,
-
-    /// Largest request body in bytes
-    #[arg(long, env, default_value_t = 2_000_000)]
-    pub payload_limit: usize,
-
-    /// What one connection may take
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub connections: ConnectionLimits,
-}
-
-/// Bounds on connections.
-#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct ConnectionLimits {
-    /// Connections open at once; more are refused with 503
-    // Each costs some kilobytes and a file: the router raises its limit of open files as far as it may.
-    #[arg(long, env, default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_connections: u32,
-
-    /// Bytes of one request's line and headers; more are refused with 431
-    #[arg(long, env, default_value_t = 32_768)]
-    pub max_header_bytes: usize,
-
-    /// Seconds for which a connection without a request is kept
-    // Longer than the 60 seconds for which common load balancers keep an idle connection.
-    #[arg(long, env, default_value_t = 75, value_parser = clap::value_parser!(u64).range(1..))]
-    pub idle_timeout: u64,
-
-    /// Seconds in which the headers of a request have to arrive once they began, and in which TLS is agreed on
-    #[arg(long, env, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
-    pub header_timeout: u64,
-
-    /// Seconds in which the body of a request has to arrive; later ones are refused with 408
-    #[arg(long, env, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
-    pub body_timeout: u64,
-
-    /// Seconds for which a client may take nothing of its answer before it is cut off
-    #[arg(long, env, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
-    pub write_timeout: u64,
-}
-
-impl Default for ConnectionLimits {
-    /// The defaults of the flags.
-    fn default() -> Self {
-        Self {
-            max_connections: 16_384,
-            max_header_bytes: 32_768,
-            idle_timeout: 75,
-            header_timeout: 20,
-            body_timeout: 60,
-            write_timeout: 30,
-        }
-    }
-}
-
-fn fraction(text: &str) -> Result<f32, String> {
-    ranged(text, |value| value > 0.0 && value < 1.0, "between 0 and 1")
-}
-
-fn logit(text: &str) -> Result<f32, String> {
-    ranged(text, |value| (0.0..=100.0).contains(&value), "from 0 to 100")
-}
-
-fn ranged(text: &str, is_in_range: impl Fn(f32) -> bool, range: &str) -> Result<f32, String> {
-    let value = text.parse().ok().filter(|&value| is_in_range(value));
-    value.ok_or_else(|| format!("must be a number {range}"))
 }

@@ -1,78 +1,32 @@
 //! The Penstock router: takes HTTP, decides what every step of the shards does, and streams tokens back.
 //!
-//! One direction only: `routes` → `validation` → `generation` → `scheduler` → `engine`. Routes never see protobuf,
-//! the engine never sees axum, and the scheduler sees neither clock nor I/O.
+//! Folders are floors: each imports only what lies below it. From the ground up:
 //!
-//! - [`config`]: everything that can be set, parsed once and passed down
-//! - [`http_server`]: connections and their limits
-//! - [`app`], [`routes`]: the HTTP service; [`auth`] asks for keys, [`rate_limit`] counts what they use, [`cors`] for origins, [`body`] reads what comes in, [`caller`] whose it is, [`answer_stream`] and [`sse`] stream what goes out
-//! - [`grpc`]: the same service for internal clients
-//! - [`tgi`], [`openai`], [`anthropic`], [`responses`], [`logprobs`], [`response_headers`]: the words of the families of clients
-//! - `shared_fields`: what requests of TGI's and OpenAI's clients have in common
-//! - [`assistant`]: what the assistant says, in OpenAI's words
-//! - [`openapi`]: the document that describes all of it, from the table of routes and the types
-//! - [`error`]: everything that can go wrong for a client
-//! - [`json_depth`]: how deep JSON may be nested
-//! - [`limits`], [`validation`]: what a request may ask for, and what it asks for, checked
-//! - [`inference`], [`text_stream`]: from a prompt to running sequences and their text
-//! - [`tools`]: the functions that a chat request offers
-//! - [`reply`]: what a model wrote, taken apart into reasoning, text and calls of tools
-//! - [`tokenizer`], [`detokenizer`], [`stop`]: text to tokens and back; [`workers`] are the threads for what takes long
+//! - [`base`]: errors, dialects, callers, shutdown
+//! - [`observe`]: metrics and traces
+//! - [`engine`]: the seam to the shards, and the loop that drives the scheduler (`penstock_scheduler`, a crate of its own)
+//! - [`text`]: tokenizers, stop strings, control tokens
 //! - [`grammar`]: what constrains an output, checked before it is accepted
-//! - [`chat`], [`chat_template`], [`control_tokens`], [`python_json`]: conversations to tokens
-//! - [`generation`]: the handle by which a route starts a generation and reads its events
-//! - [`penstock_scheduler`]: a crate of its own, the pure state machine that owns requests, slots and KV blocks
-//! - [`engine_loop`]: the thin task around the scheduler
-//! - [`engine`]: the seam to the shards, and the gRPC client behind it
-//! - [`telemetry`]: traces for OpenTelemetry
-//! - [`metrics`], [`shutdown`], [`supervised`], `live_state`: what an operator sees, how serving ends, what the launcher is told
+//! - [`chat`]: conversations to tokens, and replies to text and tool calls
+//! - [`inference`]: limits and validation of requests, and running them
+//! - [`http`]: what all HTTP handlers share
+//! - [`api`]: the routes, a folder for each dialect of clients
+//! - [`grpc`]: the same service for internal clients
+//! - [`config`], [`supervised`], `live_state`: what can be set, what the launcher is told, what an operator asks for
 
-pub mod answer_stream;
-pub mod anthropic;
-pub mod app;
-pub mod assistant;
-pub mod auth;
-pub mod body;
-pub mod caller;
+pub mod api;
+pub mod base;
 pub mod chat;
-pub mod chat_template;
 pub mod config;
-pub mod control_tokens;
-pub mod cors;
-pub mod detokenizer;
 pub mod engine;
-pub mod engine_loop;
-pub mod error;
-pub mod generation;
 pub mod grammar;
 pub mod grpc;
-pub mod http_server;
+pub mod http;
 pub mod inference;
-pub mod json_depth;
-pub mod limits;
 mod live_state;
-pub mod logprobs;
-pub mod metrics;
-pub mod openai;
-pub mod openapi;
-pub mod python_json;
-pub mod rate_limit;
-pub mod reply;
-pub mod response_headers;
-pub mod responses;
-pub mod routes;
-mod shared_fields;
-pub mod shutdown;
-pub mod sse;
-pub mod stop;
+pub mod observe;
 pub mod supervised;
-pub mod telemetry;
-pub mod text_stream;
-pub mod tgi;
-pub mod tokenizer;
-pub mod tools;
-pub mod validation;
-pub mod workers;
+pub mod text;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,19 +36,23 @@ use penstock_scheduler::SchedulerConfig;
 use thiserror::Error as ThisError;
 use tokio::net::TcpListener;
 
-use app::{AppState, ModelInfo};
-use auth::{ApiKeyError, ApiKeys};
-use caller::CallerNames;
+use api::service::service;
+use base::shutdown::Shutdown;
 use chat::{ChatFormat, ChatFormatError};
-use config::{ConnectionLimits, RouterConfig, RouterOptions};
+use config::{RouterConfig, RouterOptions};
 use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine};
 use grammar::Grammars;
-use http_server::HttpServer;
-use limits::{LimitsError, RequestLimits};
-use metrics::Metrics;
-use shutdown::Shutdown;
-use telemetry::{Telemetry, TelemetryError};
-use tokenizer::{Tokenizer, TokenizerError};
+use http::auth::{ApiKeyError, ApiKeys};
+use http::body::BodyLimits;
+use http::server::HttpServer;
+use http::server::limits::ConnectionLimits;
+use http::state::AppState;
+use inference::Inference;
+use inference::limits::{LimitsError, RequestLimits};
+use inference::served_model::ServedModel;
+use observe::metrics::Metrics;
+use observe::telemetry::{Telemetry, TelemetryError};
+use text::tokenizer::{Tokenizer, TokenizerError};
 
 /// How often histograms are folded when nobody reads the metrics.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -106,9 +64,9 @@ pub enum ServeError {
     #[error(transparent)]
     ApiKeys(#[from] ApiKeyError),
     #[error(transparent)]
-    Cors(#[from] cors::CorsError),
+    Cors(#[from] http::cors::CorsError),
     #[error(transparent)]
-    Tls(#[from] http_server::tls::TlsError),
+    Tls(#[from] http::server::tls::TlsError),
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     #[error(transparent)]
@@ -140,11 +98,12 @@ pub struct Listeners {
 /// Serves until the shutdown is complete. The shards must be up.
 pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdown) -> Result<(), ServeError> {
     let tls = config.options.tls_files().map(|files| files.acceptor()).transpose()?;
+    let cors = http::cors::layer(&config.options.cors_allow_origin)?;
     let state = build(&config, &shutdown).await?;
     if config.supervised {
-        tokio::spawn(supervised::report(state.engine.clone()));
+        tokio::spawn(supervised::report(state.inference.engine.clone()));
     }
-    let mut engine = state.engine.clone();
+    let mut engine = state.inference.engine.clone();
     let lost = async {
         let reason = engine.wait_for_loss().await;
         // Every stream has its final error; what is left is to let them be read.
@@ -152,9 +111,10 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
         reason
     };
     let telemetry = state.telemetry.clone();
-    let (metrics, limits) = (state.metrics.clone(), config.options.limits.connections.clone());
+    let (metrics, limits) = (state.inference.metrics.clone(), config.options.connections.clone());
     let grpc = listeners.grpc.map(|listener| grpc::Entrance { listener, tls: tls.clone() });
-    let server = HttpServer::new(app::app(state.clone()), limits.clone(), shutdown.clone()).with_tls(tls);
+    let server =
+        HttpServer::new(service(state.clone(), cors), limits.clone(), shutdown.clone()).with_tls(tls);
     tokio::spawn(live_state::tell_on_signal(state.clone(), server.connections()));
     let serving = async {
         tokio::select! {
@@ -190,7 +150,6 @@ async fn serve_all(
 async fn build(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppState, ServeError> {
     let options = &config.options;
     let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
-    let cors = cors::layer(&options.cors_allow_origin)?;
     let tokenizer = Tokenizer::load(config.tokenizer_file(), options.validation_workers)?;
     let engine = ShardedEngine::connect(connect_options(config)).await?;
     let facts = engine.facts().clone();
@@ -200,23 +159,21 @@ async fn build(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppState, S
     let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
     metrics.record_router_restarts(config.router_restarts);
     let scheduler = scheduler_config(options, &facts);
-    Ok(AppState {
-        model: Arc::new(ModelInfo {
-            id: config.model_id.clone(),
-            max_concurrent_requests: options.limits.max_concurrent_requests,
-            validation_workers: options.validation_workers,
-        }),
+    let inference = Inference {
+        model: Arc::new(ServedModel { id: config.model_id.clone() }),
         limits: Arc::new(limits),
         grammars: Grammars::new(vocabulary.clone(), facts.vocab_size, facts.eos_token_ids)?,
         tokenizer,
         chat: chat.map(Arc::new),
-        api_keys,
-        cors,
-        callers: CallerNames::default(),
-        engine: engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
-        telemetry: Telemetry::start(&options.telemetry, &metrics)?,
-        metrics,
+        engine: engine::engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
+        metrics: metrics.clone(),
         shutdown: shutdown.clone(),
+    };
+    Ok(AppState {
+        inference,
+        api_keys,
+        body_limits: BodyLimits::new(&options.connections),
+        telemetry: Telemetry::start(&options.telemetry, metrics.span_counters())?,
     })
 }
 

@@ -6,9 +6,9 @@ use std::io;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::app::AppState;
-use crate::http_server::OpenConnections;
-use crate::routes::stats::{self, Stats};
+use crate::api::about::stats::{self, Stats};
+use crate::http::server::OpenConnections;
+use crate::http::state::AppState;
 
 #[derive(Serialize)]
 struct LiveState {

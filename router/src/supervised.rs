@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::generation::{EngineHandle, EngineStatus};
+use crate::engine::generation::{EngineHandle, EngineStatus};
 
 /// How often a router whose engine loop turns says so.
 pub const ALIVE_EVERY: Duration = Duration::from_millis(500);

@@ -4,9 +4,10 @@ mod support;
 
 use axum::body::Body;
 use axum::http::{HeaderName, Method, Request, StatusCode, header};
-use penstock_router::auth::ApiKeys;
-use penstock_router::routes::table::{Access, routes};
+use penstock_router::api::table::{Access, routes};
+use penstock_router::http::auth::ApiKeys;
 use serde_json::json;
+
 use support::server::{Server, post};
 
 /// Whoever adds a route without a thought gets one that asks for the key; those that do not are listed here again.
@@ -87,7 +88,7 @@ async fn pages_of_allowed_origins_may_ask_without_a_key_whether_they_may_ask() {
     };
     let closed = server.send(preflight()).await;
     assert!(closed.headers.get("access-control-allow-origin").is_none());
-    server.state.cors = penstock_router::cors::layer(&["https://example.org".to_owned()]).expect("origins");
+    server.cors = penstock_router::http::cors::layer(&["https://example.org".to_owned()]).expect("origins");
     let open = server.send(preflight()).await;
     assert_eq!(open.status, StatusCode::OK);
     assert_eq!(open.headers["access-control-allow-origin"], "https://example.org");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use penstock_router::chat_template::{ChatTemplates, TemplateInput};
+use penstock_router::chat::template::{ChatTemplates, TemplateInput};
 use serde_json::{Map, Value, json};
 
 fn render(templates: &ChatTemplates, case: &Value) -> Value {

@@ -7,13 +7,14 @@ mod support;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use penstock_router::config::ConnectionLimits;
+use penstock_router::http::server::limits::ConnectionLimits;
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
 use support::fake_engine::FakeEngine;
 use support::listening::serve;
 use support::server::{Server, facts, limits};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
 
 async fn status_of(stream: &mut TcpStream) -> u16 {
     let mut start = [0; 12];
@@ -126,9 +127,8 @@ async fn a_request_that_waits_for_its_answer_is_not_idle() {
 
 #[tokio::test]
 async fn a_body_that_does_not_come_in_time_is_refused() {
-    let mut limits = limits();
-    limits.connections.body_timeout = 1;
-    let server = Server::with(FakeEngine::new(facts()), limits);
+    let mut server = Server::start();
+    server.state.body_limits.timeout = Duration::from_secs(1);
     let address = serve(&server, ConnectionLimits::default());
     let head = "POST /generate HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json";
     let reply = talk(address, format!("{head}\r\ncontent-length: 100\r\n\r\n{{").as_bytes()).await;
@@ -139,7 +139,7 @@ async fn a_body_that_does_not_come_in_time_is_refused() {
 #[tokio::test]
 async fn so_many_bytes_of_body_and_no_more() {
     let server = Server::start();
-    let limit = server.state.limits.payload_bytes;
+    let limit = server.state.body_limits.max_bytes;
     let frame = json!({"inputs": "", "parameters": {"max_new_tokens": 1, "truncate": 5}}).to_string();
     for (size, expected) in [(limit - 1, 200), (limit, 200), (limit + 1, 413)] {
         let text = "a".repeat(size - frame.len());

@@ -5,6 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+
 use support::server::Server;
 
 const DASHBOARD: &str = include_str!("../../deploy/grafana/penstock.json");

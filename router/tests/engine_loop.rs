@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use penstock_router::engine::EngineFacts;
-use penstock_router::engine_loop::{self, Levels, Observer, StepSummary};
-use penstock_router::generation::{EngineHandle, EngineStatus, Generation, GenerationEvent};
+use penstock_router::engine::engine_loop;
+use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation, GenerationEvent};
+use penstock_router::observe::observer::{Levels, Observer, StepSummary};
 use penstock_scheduler::{Failure, FinishReason, Load, NewRequest, Refused, SamplingParams, SchedulerConfig};
+
 use support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
 
 /// Keeps what it is told last.

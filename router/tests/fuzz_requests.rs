@@ -4,12 +4,13 @@ mod support;
 
 use axum::body::Body;
 use axum::http::{Method, Request, header};
-use penstock_router::routes::table::{Access, routes};
+use penstock_router::api::table::{Access, routes};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence};
 use serde_json::{Value, json};
-use support::server::{Answer, Server};
 use tokio::runtime::{Builder, Runtime};
+
+use support::server::{Answer, Server};
 
 fn paths() -> Vec<&'static str> {
     let work = routes().into_iter().filter(|it| it.method == Method::POST && it.access == Access::Key);

@@ -5,6 +5,7 @@ mod support;
 use penstock_router::engine::{EngineFacts, GenerationDefaults};
 use penstock_scheduler::SamplingParams;
 use serde_json::{Value, json};
+
 use support::fake_engine::FakeEngine;
 use support::server::{Server, facts, limits};
 

@@ -5,8 +5,6 @@ mod support;
 use std::collections::HashMap;
 
 use futures::StreamExt;
-use penstock_router::auth::ApiKeys;
-use penstock_router::config::{ConnectionLimits, Limits};
 use penstock_router::grpc::pb::generate_request::Prompt;
 use penstock_router::grpc::pb::generate_response::Event;
 use penstock_router::grpc::pb::inference_client::InferenceClient;
@@ -15,8 +13,9 @@ use penstock_router::grpc::pb::{
     Token, TokenIds, grammar,
 };
 use penstock_router::grpc::{self, Entrance};
-use support::fake_engine::FakeEngine;
-use support::server::{Server, facts, limits};
+use penstock_router::http::auth::ApiKeys;
+use penstock_router::http::server::limits::ConnectionLimits;
+use penstock_router::inference::limits::Limits;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
@@ -28,6 +27,9 @@ use tonic_reflection::pb::v1::ServerReflectionRequest;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+use support::fake_engine::FakeEngine;
+use support::server::{Server, facts, limits};
 
 type Served = JoinHandle<Result<(), tonic::transport::Error>>;
 type Responses = Streaming<grpc::pb::GenerateResponse>;
@@ -299,7 +301,7 @@ async fn what_runs_is_finished_while_it_drains_and_nothing_new_begins() {
         HealthClient::new(channel.clone()).watch(HealthCheckRequest::default()).await.expect("watched");
     let mut client = InferenceClient::new(channel);
     let stream = client.generate(greedy("abc", 5)).await.expect("accepted").into_inner();
-    server.state.shutdown.trigger();
+    server.state.inference.shutdown.trigger();
     let refused = client.generate(greedy("abc", 5)).await.expect_err("draining");
     assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
     server.allow_steps(100);
@@ -313,8 +315,8 @@ async fn what_takes_too_long_ends_as_unavailable() {
     let server = Server::gated();
     let mut client = client(&server).await;
     let stream = client.generate(greedy("abc", 5)).await.expect("accepted").into_inner();
-    server.state.shutdown.trigger();
-    server.state.shutdown.trigger();
+    server.state.inference.shutdown.trigger();
+    server.state.inference.shutdown.trigger();
     let ended = events(stream).await.expect_err("cut off");
     assert_eq!(ended.code(), Code::Unavailable);
     assert!(ended.message().contains("the server is shutting down"), "{ended:?}");

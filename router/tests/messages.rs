@@ -4,8 +4,9 @@ mod support;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use penstock_router::auth::ApiKeys;
+use penstock_router::http::auth::ApiKeys;
 use serde_json::{Value, json};
+
 use support::server::Server;
 
 const PROMPT: &str = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";

@@ -4,6 +4,7 @@ mod support;
 
 use axum::http::StatusCode;
 use serde_json::json;
+
 use support::fake_engine::FakeEngine;
 use support::server::{Server, facts, limits};
 

@@ -4,6 +4,7 @@ mod support;
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
+
 use support::server::Server;
 
 const PROMPT: &str = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";

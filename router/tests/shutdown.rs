@@ -5,21 +5,21 @@ mod support;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use penstock_router::app::app;
-use penstock_router::config::ConnectionLimits;
-use penstock_router::http_server::HttpServer;
-use penstock_router::shutdown::Shutdown;
+use penstock_router::base::shutdown::Shutdown;
+use penstock_router::http::server::HttpServer;
+use penstock_router::http::server::limits::ConnectionLimits;
 use serde_json::json;
-use support::server::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+use support::server::Server;
 
 #[tokio::test]
 async fn no_new_request_is_taken_and_old_ones_end_in_peace() {
     let server = Server::gated();
     let body = json!({"inputs": "abc", "parameters": {"max_new_tokens": 5}});
     let stream = server.open("/generate_stream", body.clone()).await;
-    server.state.shutdown.trigger();
+    server.state.inference.shutdown.trigger();
     let refused = server.post("/generate", body).await;
     assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(refused.headers["retry-after"], "1");
@@ -39,8 +39,8 @@ async fn what_takes_too_long_ends_with_an_error() {
     let openai = server.open("/v1/completions", json!({"prompt": "abc", "stream": true})).await;
     let whole = server.post("/generate", json!({"inputs": "abc", "parameters": {}}));
     let end = async {
-        server.state.shutdown.trigger();
-        server.state.shutdown.trigger();
+        server.state.inference.shutdown.trigger();
+        server.state.inference.shutdown.trigger();
     };
     // The whole answer is asked for before the server begins to stop.
     let (whole, ()) = tokio::join!(biased; whole, end);
@@ -59,9 +59,9 @@ async fn open_over_tcp(server: &Server) -> (TcpStream, tokio::task::JoinHandle<s
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
     let http = HttpServer::new(
-        app(server.state.clone()),
+        server.service(),
         ConnectionLimits::default(),
-        server.state.shutdown.clone(),
+        server.state.inference.shutdown.clone(),
     );
     let serving = tokio::spawn(http.serve(listener));
     let mut stream = TcpStream::connect(&address).await.expect("it listens");
@@ -79,7 +79,7 @@ async fn open_over_tcp(server: &Server) -> (TcpStream, tokio::task::JoinHandle<s
 async fn serving_ends_when_the_last_stream_has_ended() {
     let server = Server::gated();
     let (mut stream, serving, address) = open_over_tcp(&server).await;
-    server.state.shutdown.trigger();
+    server.state.inference.shutdown.trigger();
     server.allow_steps(100);
     let mut rest = String::new();
     stream.read_to_string(&mut rest).await.unwrap();
@@ -91,9 +91,9 @@ async fn serving_ends_when_the_last_stream_has_ended() {
 #[tokio::test]
 async fn serving_ends_when_the_grace_is_over() {
     let mut server = Server::gated();
-    server.state.shutdown = Shutdown::new(Duration::from_millis(10));
+    server.state.inference.shutdown = Shutdown::new(Duration::from_millis(10));
     let (mut stream, serving, _) = open_over_tcp(&server).await;
-    server.state.shutdown.trigger();
+    server.state.inference.shutdown.trigger();
     let mut rest = String::new();
     stream.read_to_string(&mut rest).await.unwrap();
     assert!(rest.contains("shutting_down"), "{rest}");

@@ -4,6 +4,7 @@ mod support;
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
+
 use support::server::Server;
 
 fn joined(events: &[Value], text_of: impl Fn(&Value) -> &Value) -> String {

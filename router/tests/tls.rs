@@ -12,18 +12,19 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::http::{Request, StatusCode, Version};
 use http_body_util::BodyExt;
-use penstock_router::config::ConnectionLimits;
 use penstock_router::grpc::pb::GetModelInfoRequest;
 use penstock_router::grpc::pb::inference_client::InferenceClient;
 use penstock_router::grpc::{self, Entrance};
-use penstock_router::http_server::tls::TlsFiles;
+use penstock_router::http::server::limits::ConnectionLimits;
+use penstock_router::http::server::tls::TlsFiles;
 use serde_json::json;
-use support::fake_engine::FakeEngine;
-use support::identity::Identity;
-use support::server::{Server, facts, limits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
+
+use support::fake_engine::FakeEngine;
+use support::identity::Identity;
+use support::server::{Server, facts, limits};
 
 fn ask(path: &str) -> Request<Body> {
     Request::get(format!("https://localhost{path}")).body(Body::empty()).unwrap()

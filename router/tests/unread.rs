@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::BodyExt;
-use penstock_router::auth::ApiKeys;
-use penstock_router::config::{ConnectionLimits, Limits};
+use penstock_router::http::auth::ApiKeys;
+use penstock_router::http::server::limits::ConnectionLimits;
 use serde_json::json;
-use support::fake_engine::FakeEngine;
-use support::identity::Identity;
-use support::listening::serve;
-use support::server::{Server, facts, limits, post};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+use support::identity::Identity;
+use support::listening::serve;
+use support::server::{Server, post};
 
 const PAYLOAD_LIMIT: usize = 500_000;
 /// More than sockets and windows hold.
@@ -30,7 +30,9 @@ const JSON: &str = "content-type: application/json\r\n";
 const LIMITED: &str = "content-type: application/json\r\nauthorization: Bearer limited\r\n";
 
 fn server() -> Server {
-    Server::with(FakeEngine::new(facts()), Limits { payload_limit: PAYLOAD_LIMIT, ..limits() })
+    let mut server = Server::start();
+    server.state.body_limits.max_bytes = PAYLOAD_LIMIT;
+    server
 }
 
 fn guarded() -> Server {
@@ -135,9 +137,8 @@ async fn a_body_that_would_take_too_much_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_body_that_does_not_come_is_waited_for_as_long_as_any() {
-    let mut limits = limits();
-    limits.connections.body_timeout = 1;
-    let server = Server::with(FakeEngine::new(facts()), limits);
+    let mut server = Server::start();
+    server.state.body_limits.timeout = Duration::from_secs(1);
     let mut stream = TcpStream::connect(serve(&server, ConnectionLimits::default())).await.unwrap();
     let started = Instant::now();
     let head = head(&Method::POST, "/nothing/here", JSON) + "content-length: 100\r\n\r\n";

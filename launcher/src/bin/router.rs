@@ -16,8 +16,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use penstock_router::Listeners;
+use penstock_router::base::shutdown::Shutdown;
 use penstock_router::config::RouterConfig;
-use penstock_router::shutdown::Shutdown;
 use penstock_router::supervised::Line;
 use tokio::net::TcpListener;
 

@@ -4,8 +4,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::body::text_or_list;
-use crate::error::Error;
+use crate::base::error::Error;
+use crate::base::text_or_list::text_or_list;
 
 /// A message as a client sends it. Unknown fields are ignored.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]

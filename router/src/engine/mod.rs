@@ -3,6 +3,8 @@
 
 mod answers;
 mod client;
+pub mod engine_loop;
+pub mod generation;
 mod sharded;
 
 use async_trait::async_trait;
@@ -66,6 +68,14 @@ impl EngineFacts {
             eos_token_ids: self.eos_token_ids.clone(),
             attention_window: self.attention_window,
         }
+    }
+}
+
+impl EngineFacts {
+    /// What computes, for `x-compute-type`: "1-cpu", "4-cuda".
+    pub fn compute_type(&self) -> String {
+        let kind = self.device.split(':').next().unwrap_or_default();
+        format!("{}-{kind}", self.world_size)
     }
 }
 

@@ -10,7 +10,7 @@ use penstock_scheduler::{Grammar, GrammarKind};
 use serde_json::Value;
 
 use super::schema;
-use crate::detokenizer::Vocabulary;
+use crate::text::detokenizer::Vocabulary;
 
 const MAX_BYTES: usize = 256 << 10;
 /// Of 1 to 2 kB each; as in the shard's `grammar.py`.

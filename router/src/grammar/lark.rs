@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::MAX_JOINED;
+use super::limits::MAX_JOINED;
 
 /// Terminals within terminals.
 const MAX_DEPTH: usize = 100;

@@ -4,9 +4,9 @@
 use penstock_scheduler::{Grammar, GrammarKind};
 use serde_json::{Value, json};
 
-use super::lark;
-use crate::error::Error;
-use crate::json_depth::{MAX_DEPTH, too_deep};
+use super::{lark, schema};
+use crate::base::error::Error;
+use crate::base::json_depth::{MAX_DEPTH, too_deep};
 
 /// Of regular expressions and Lark.
 const MAX_TEXT_BYTES: usize = 32 << 10;
@@ -149,6 +149,12 @@ pub(super) fn with_settings(mut schema: Value) -> Value {
         fields.insert("x-guidance".to_owned(), settings());
     }
     schema
+}
+
+/// A schema as other grammars embed it, if it is not too much work.
+pub(crate) fn schema_text(schema: &Value) -> Result<String, String> {
+    schema::check_size(schema)?;
+    Ok(with_settings(schema.clone()).to_string())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::MAX_JOINED;
+use super::limits::MAX_JOINED;
 use super::multiples::{self, Multiple};
 
 /// Subschemas within each other, references followed.

@@ -6,7 +6,7 @@ use penstock_scheduler::GrammarKind;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::tokenizer::fixtures::{byte_level, sentencepiece};
+use crate::text::tokenizer::fixtures::{byte_level, sentencepiece};
 
 fn grammars_of(tokenizer: tokenizers::Tokenizer) -> Grammars {
     let vocab_size = tokenizer.get_vocab_size(true) as u32;

@@ -5,11 +5,11 @@ use tonic::Status;
 
 use super::pb;
 use super::pb::generate_response::Event;
-use crate::answer_stream::Encoder;
-use crate::app::AppState;
-use crate::error::Error;
-use crate::routes::stats::snapshot;
-use crate::text_stream::{End, Finish, TextEvent, TextToken};
+use crate::api::about::stats::snapshot;
+use crate::base::error::Error;
+use crate::http::answer_stream::Encoder;
+use crate::http::state::AppState;
+use crate::inference::text_stream::{End, Finish, TextEvent, TextToken};
 
 /// Words the events of one generation.
 pub struct GenerateEncoder {
@@ -75,9 +75,9 @@ fn finish(end: End) -> pb::Finish {
 
 /// What is served, and within which limits.
 pub fn model_info(app: &AppState) -> pb::GetModelInfoResponse {
-    let (facts, limits) = (app.engine.facts(), &app.limits);
+    let (facts, limits) = (app.inference.engine.facts(), &app.inference.limits);
     pb::GetModelInfoResponse {
-        model_id: app.model.id.clone(),
+        model_id: app.inference.model.id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         model_type: facts.model_type.clone(),
         dtype: facts.dtype.clone(),
@@ -87,12 +87,12 @@ pub fn model_info(app: &AppState) -> pb::GetModelInfoResponse {
         eos_token_ids: facts.eos_token_ids.clone(),
         max_input_tokens: limits.max_input_tokens,
         max_total_tokens: limits.max_total_tokens,
-        max_concurrent_requests: app.model.max_concurrent_requests,
+        max_concurrent_requests: app.inference.limits.max_concurrent_requests,
         max_n: limits.max_best_of,
         max_stop_sequences: limits.max_stop_sequences,
         max_top_logprobs: limits.max_top_n_tokens,
         block_size: facts.block_size,
-        max_message_bytes: limits.payload_bytes as u64,
+        max_message_bytes: app.body_limits.max_bytes as u64,
     }
 }
 
@@ -100,7 +100,7 @@ pub fn model_info(app: &AppState) -> pb::GetModelInfoResponse {
 pub fn loads(app: &AppState) -> pb::GetLoadsResponse {
     let counts = snapshot(app).counts;
     pb::GetLoadsResponse {
-        ready: app.ready().is_ok(),
+        ready: app.inference.ready().is_ok(),
         waiting: counts.waiting as u64,
         running: counts.running as u64,
         kv_blocks_used: counts.kv_blocks_used as u64,

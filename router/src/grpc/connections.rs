@@ -16,8 +16,8 @@ use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
-use crate::config::ConnectionLimits;
-use crate::http_server::TimedStream;
+use crate::http::server::TimedStream;
+use crate::http::server::limits::ConnectionLimits;
 
 /// After an error like "too many open files" the next attempt would fail, too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -3,19 +3,19 @@
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::app::AppState;
+use crate::http::state::AppState;
 
 /// The server as a whole, and the one service it has.
 const NAMES: [&str; 2] = ["", "penstock.api.v1.Inference"];
 
 /// Tells the reporter of every change, for as long as there is an engine loop.
 pub async fn report(app: AppState, reporter: HealthReporter) {
-    let mut engine = app.engine.status.clone();
+    let mut engine = app.inference.engine.status.clone();
     loop {
-        tell(&reporter, app.ready().is_ok()).await;
+        tell(&reporter, app.inference.ready().is_ok()).await;
         let changed = tokio::select! {
             changed = engine.changed() => changed.is_ok(),
-            () = app.shutdown.draining() => false,
+            () = app.inference.shutdown.draining() => false,
         };
         if !changed {
             return tell(&reporter, false).await;

@@ -3,11 +3,12 @@
 use penstock_scheduler::{Grammar, GrammarKind};
 
 use super::pb;
-use crate::caller::Caller;
-use crate::error::Error;
+use crate::base::caller::Caller;
+use crate::base::dialect::Dialect;
+use crate::base::error::Error;
 use crate::grammar;
 use crate::inference::Prompt;
-use crate::validation::{Dialect, Parameters, SchedulingHints};
+use crate::inference::validation::{Parameters, SchedulingHints};
 
 const MAX_ID_BYTES: usize = 128;
 

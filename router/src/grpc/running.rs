@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::caller::Caller;
+use crate::base::caller::Caller;
 
 /// Callers know only their own requests.
 type Id = (Arc<str>, String);
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     fn caller(name: &str) -> Caller {
-        Caller { tenant: name.into(), key: None }
+        Caller { tenant: name.into(), rate_limit: None }
     }
 
     #[test]

@@ -11,15 +11,16 @@ use super::answers::{GenerateEncoder, loads, model_info};
 use super::pb::inference_server::Inference;
 use super::running::{Running, RunningRequest};
 use super::{pb, requests};
-use crate::answer_stream::lines;
-use crate::app::{AppState, tell_trace_id};
-use crate::caller::Caller;
-use crate::error::Error;
+use crate::base::caller::Caller;
+use crate::base::counted::Counted;
+use crate::base::error::Error;
+use crate::http::answer_stream::lines;
+use crate::http::layers::record_trace_id;
+use crate::http::state::AppState;
 use crate::inference::Prepared;
-use crate::metrics::RequestGuard;
-use crate::rate_limit::Counted;
-use crate::telemetry::{Call, RequestTrace, in_scope};
-use crate::text_stream::TextStream;
+use crate::inference::text_stream::TextStream;
+use crate::observe::metrics::RequestGuard;
+use crate::observe::telemetry::{Call, RequestTrace, in_scope};
 
 /// The messages of one generation.
 type Messages = Pin<Box<dyn Stream<Item = Result<pb::GenerateResponse, Status>> + Send>>;
@@ -40,7 +41,7 @@ impl Inference for Service {
         &self,
         request: Request<pb::GenerateRequest>,
     ) -> Result<Response<Self::GenerateStream>, Status> {
-        let caller = self.caller(&request);
+        let caller = caller(&request);
         let (metadata, _, request) = request.into_parts();
         let headers = metadata.into_headers();
         let id = match requests::checked_id(&request.request_id)? {
@@ -53,14 +54,14 @@ impl Inference for Service {
         let call = Call { method: "Generate", headers: &headers, id: &id };
         let trace = self.app.telemetry.begin_call(&call);
         let span = tracing::info_span!("request", id, method = call.method, trace_id = field::Empty);
-        tell_trace_id(&span, trace.as_ref(), &headers);
+        record_trace_id(&span, trace.as_ref(), &headers);
         let starting = self.messages(request, caller, id.clone(), running).instrument(span);
         let started = in_scope(trace.as_ref(), starting).await.map_err(Status::from);
         Ok(Response::new(until_traced_end(started, trace)?))
     }
 
     async fn abort(&self, request: Request<pb::AbortRequest>) -> Result<Response<pb::AbortResponse>, Status> {
-        let aborted = self.running.abort(&self.caller(&request), &request.get_ref().request_id);
+        let aborted = self.running.abort(&caller(&request), &request.get_ref().request_id);
         Ok(Response::new(pb::AbortResponse { aborted }))
     }
 
@@ -80,10 +81,6 @@ impl Inference for Service {
 }
 
 impl Service {
-    fn caller<T>(&self, request: &Request<T>) -> Caller {
-        Caller::of(&self.app, request.metadata().as_ref())
-    }
-
     async fn messages(
         &self,
         request: pb::GenerateRequest,
@@ -91,12 +88,12 @@ impl Service {
         request_id: String,
         running: RunningRequest,
     ) -> Result<Messages, Error> {
-        let mut guard = self.app.metrics.start_request();
+        let mut guard = RequestGuard::start(&self.app.inference.metrics);
         let started = self.start(request, caller, &guard).await;
         let (prepared, sequences) = started.inspect_err(|error| guard.fail(error))?;
         let prompt_tokens = prepared.request.prompt.len() as u32;
         let encoder = GenerateEncoder { accepted: pb::Accepted { request_id, prompt_tokens } };
-        let messages = lines(sequences, encoder, guard, self.app.shutdown.clone());
+        let messages = lines(sequences, encoder, guard, self.app.inference.shutdown.clone());
         Ok(Box::pin(until_aborted(messages, running)))
     }
 
@@ -106,14 +103,19 @@ impl Service {
         caller: Caller,
         guard: &RequestGuard,
     ) -> Result<(Prepared, Vec<TextStream>), Error> {
-        if self.app.shutdown.is_draining() {
+        if self.app.inference.shutdown.is_draining() {
             return Err(Error::Refused(Refused::ShuttingDown));
         }
-        self.app.charge(caller.key, Counted::Requests, 1)?;
+        caller.charge(Counted::Requests, 1)?;
         let prompt = requests::prompt(request.prompt.take())?;
         let parameters = requests::parameters(request, caller)?;
-        self.app.begin(prompt, parameters, guard.started()).await
+        self.app.inference.begin(prompt, parameters, guard.started()).await
     }
+}
+
+/// Whom the interceptor has found to be the caller.
+fn caller<T>(request: &Request<T>) -> Caller {
+    request.extensions().get::<Caller>().cloned().unwrap_or_default()
 }
 
 /// The messages, or why there are none; their trace ends with them.

@@ -1,15 +1,14 @@
 //! Errors as gRPC knows them: a code, the message that HTTP clients get, and as trailers the kind of the error and when
 //! to try again.
 
-use axum::http::{HeaderValue, Response, StatusCode};
-use penstock_scheduler::Failure;
+use axum::http::{HeaderValue, Response};
 use tonic::body::Body;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
-use crate::error::Error;
+use crate::base::error::{Error, ErrorKind};
 
-/// The trailer that holds [`Error::kind`].
+/// The trailer that holds the name of the kind of error.
 const ERROR_TYPE: &str = "error-type";
 /// The trailer that says after how many seconds to try again.
 const RETRY_AFTER: &str = "retry-after";
@@ -19,8 +18,8 @@ const TOO_LARGE: &str = "payload_too_large";
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let mut metadata = MetadataMap::new();
-        metadata.insert(ERROR_TYPE, MetadataValue::from_static(error.kind()));
-        let code = code(&error);
+        metadata.insert(ERROR_TYPE, MetadataValue::from_static(error.kind().name()));
+        let code = code(error.kind());
         if matches!(code, Code::ResourceExhausted | Code::Unavailable) {
             metadata.insert(RETRY_AFTER, error.retry_after_s().unwrap_or(1).into());
         }
@@ -37,34 +36,39 @@ pub fn with_kind(mut answer: Response<Body>) -> Response<Body> {
     answer
 }
 
-fn code(error: &Error) -> Code {
-    match error {
-        Error::NotSupported(_) => Code::Unimplemented,
-        Error::Failed(Failure::QueueDeadline { .. }) => Code::DeadlineExceeded,
-        Error::Failed(Failure::EngineLost(_)) => Code::Unavailable,
-        Error::Failed(Failure::SlowReader { .. }) => Code::Aborted,
-        error => code_of_status(error.status()),
-    }
-}
-
-fn code_of_status(status: StatusCode) -> Code {
-    match status {
-        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Code::InvalidArgument,
-        StatusCode::UNAUTHORIZED => Code::Unauthenticated,
-        StatusCode::NOT_FOUND => Code::NotFound,
-        StatusCode::CONFLICT => Code::AlreadyExists,
-        StatusCode::TOO_MANY_REQUESTS => Code::ResourceExhausted,
-        StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
-        _ => Code::Internal,
+fn code(kind: ErrorKind) -> Code {
+    match kind {
+        ErrorKind::NotSupported => Code::Unimplemented,
+        ErrorKind::QueueDeadline => Code::DeadlineExceeded,
+        ErrorKind::EngineLost | ErrorKind::ShuttingDown | ErrorKind::Unhealthy => Code::Unavailable,
+        ErrorKind::SlowReader => Code::Aborted,
+        ErrorKind::Validation
+        | ErrorKind::Grammar
+        | ErrorKind::Template
+        | ErrorKind::TooDeep
+        | ErrorKind::MalformedJson
+        | ErrorKind::UnreadableBody => Code::InvalidArgument,
+        ErrorKind::Unauthorized => Code::Unauthenticated,
+        ErrorKind::UnknownModel | ErrorKind::UnknownRoute => Code::NotFound,
+        ErrorKind::IdInUse => Code::AlreadyExists,
+        ErrorKind::Overloaded | ErrorKind::RateLimited => Code::ResourceExhausted,
+        ErrorKind::Generation
+        | ErrorKind::Incomplete
+        | ErrorKind::BodyTimeout
+        | ErrorKind::BodyTooLarge
+        | ErrorKind::UnsupportedMediaType
+        | ErrorKind::UnsupportedEncoding
+        | ErrorKind::MethodNotAllowed
+        | ErrorKind::Internal => Code::Internal,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use penstock_scheduler::Refused;
+    use penstock_scheduler::{Failure, Refused};
 
     use super::*;
-    use crate::rate_limit::Counted;
+    use crate::base::counted::Counted;
 
     #[test]
     fn every_kind_of_error_has_the_code_that_clients_act_on() {

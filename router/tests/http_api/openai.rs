@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use penstock_router::chat::ChatFormat;
-use penstock_router::chat_template::ChatTemplates;
+use penstock_router::chat::template::ChatTemplates;
 use serde_json::{Map, Value, json};
 
 use crate::support::server::Server;
@@ -151,7 +151,7 @@ async fn what_a_thinking_model_writes_first_is_reasoning() {
     let mut server = Server::start();
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n{# </think> #}";
     let templates = ChatTemplates::from_source(template, Map::new()).unwrap();
-    server.state.chat = Some(Arc::new(ChatFormat::new(templates, &server.tokenizer, &[]).unwrap()));
+    server.state.inference.chat = Some(Arc::new(ChatFormat::new(templates, &server.tokenizer, &[]).unwrap()));
     let body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "temperature": 0});
     let message =
         server.post("/v1/chat/completions", body.clone()).await.json()["choices"][0]["message"].take();
@@ -172,7 +172,7 @@ async fn what_a_thinking_model_writes_first_is_reasoning() {
 #[tokio::test]
 async fn a_model_without_template_says_so() {
     let mut server = Server::start();
-    server.state.chat = None;
+    server.state.inference.chat = None;
     let body = json!({"messages": [{"role": "user", "content": "hi"}]});
     let answer = server.post("/v1/chat/completions", body).await;
     assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);

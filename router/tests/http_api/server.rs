@@ -53,7 +53,7 @@ async fn health_is_well_until_the_shards_are_lost() {
     };
     let failed = tokio::join!(running, look_around).0;
     assert_eq!(failed.status, StatusCode::FAILED_DEPENDENCY);
-    server.state.engine.clone().wait_for_loss().await;
+    server.state.inference.engine.clone().wait_for_loss().await;
     is_unready(&server).await;
     // The loop has ended, and the process is about to.
     assert_eq!(server.get("/health/live").await.status, StatusCode::SERVICE_UNAVAILABLE);

@@ -4,9 +4,8 @@
 
 use std::net::SocketAddr;
 
-use penstock_router::app::app;
-use penstock_router::config::ConnectionLimits;
-use penstock_router::http_server::{HttpServer, bind};
+use penstock_router::http::server::limits::ConnectionLimits;
+use penstock_router::http::server::{HttpServer, bind};
 use tokio_rustls::TlsAcceptor;
 
 use super::server::Server;
@@ -19,7 +18,7 @@ pub fn serve_with(server: &Server, limits: ConnectionLimits, tls: Option<TlsAcce
     let socket = bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(64).unwrap();
     let address = listener.local_addr().unwrap();
-    let http = HttpServer::new(app(server.state.clone()), limits, server.state.shutdown.clone());
+    let http = HttpServer::new(server.service(), limits, server.state.inference.shutdown.clone());
     tokio::spawn(http.with_tls(tls).serve(listener));
     address
 }

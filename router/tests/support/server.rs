@@ -5,24 +5,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode, header};
 use futures::StreamExt;
-use penstock_router::app::{AppState, ModelInfo, app};
-use penstock_router::auth::ApiKeys;
-use penstock_router::caller::CallerNames;
+use penstock_router::api::service::service;
+use penstock_router::base::shutdown::Shutdown;
 use penstock_router::chat::ChatFormat;
-use penstock_router::chat_template::ChatTemplates;
-use penstock_router::config::{ConnectionLimits, Limits};
-use penstock_router::engine::{Engine, EngineFacts};
-use penstock_router::engine_loop;
-use penstock_router::generation::EngineStatus;
+use penstock_router::chat::template::ChatTemplates;
+use penstock_router::engine::generation::EngineStatus;
+use penstock_router::engine::{Engine, EngineFacts, engine_loop};
 use penstock_router::grammar::Grammars;
-use penstock_router::limits::RequestLimits;
-use penstock_router::metrics::Metrics;
-use penstock_router::shutdown::Shutdown;
-use penstock_router::telemetry::Telemetry;
-use penstock_router::tokenizer::Tokenizer;
+use penstock_router::http::auth::ApiKeys;
+use penstock_router::http::body::BodyLimits;
+use penstock_router::http::server::limits::ConnectionLimits;
+use penstock_router::http::state::AppState;
+use penstock_router::inference::Inference;
+use penstock_router::inference::limits::{Limits, RequestLimits};
+use penstock_router::inference::served_model::ServedModel;
+use penstock_router::observe::metrics::Metrics;
+use penstock_router::observe::telemetry::Telemetry;
+use penstock_router::text::tokenizer::Tokenizer;
 use penstock_scheduler::SchedulerConfig;
 use serde_json::{Map, Value};
 use tokenizers::AddedToken;
@@ -30,6 +33,7 @@ use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tower::ServiceExt;
+use tower_http::cors::CorsLayer;
 
 use super::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
 
@@ -77,14 +81,18 @@ pub fn limits() -> Limits {
         disable_grammar_support: false,
         watermark_gamma: 0.5,
         watermark_delta: 2.0,
-        payload_limit: 4096,
-        connections: ConnectionLimits::default(),
     }
+}
+
+/// Small bodies, and time enough for them.
+pub fn body_limits() -> BodyLimits {
+    BodyLimits::new(&ConnectionLimits { payload_limit: 4096, ..ConnectionLimits::default() })
 }
 
 /// A router and what is behind it.
 pub struct Server {
     pub state: AppState,
+    pub cors: Option<CorsLayer>,
     pub control: FakeControl,
     pub tokenizer: tokenizers::Tokenizer,
 }
@@ -153,38 +161,41 @@ impl Server {
         let config = SchedulerConfig::new(facts.capacity(), limits.max_concurrent_requests);
         let loaded = Tokenizer::new(tokenizer.clone(), 1).unwrap();
         let vocabulary = loaded.vocabulary().clone();
-        let state = AppState {
-            model: Arc::new(ModelInfo {
-                id: "org/tiny".into(),
-                max_concurrent_requests: limits.max_concurrent_requests,
-                validation_workers: 1,
-            }),
+        let inference = Inference {
+            model: Arc::new(ServedModel { id: "org/tiny".into() }),
             limits: Arc::new(request_limits),
             tokenizer: loaded,
             chat: Some(Arc::new(chat)),
-            api_keys: ApiKeys::default(),
-            cors: None,
             grammars: Grammars::new(vocabulary, facts.vocab_size, facts.eos_token_ids.clone()).unwrap(),
-            callers: CallerNames::default(),
             engine: engine_loop::spawn(Box::new(engine), config, metrics.clone()),
             metrics,
-            telemetry: Telemetry::default(),
             shutdown: Shutdown::new(Duration::from_secs(90)),
         };
-        Self { state, control, tokenizer }
+        let state = AppState {
+            inference,
+            api_keys: ApiKeys::default(),
+            body_limits: body_limits(),
+            telemetry: Telemetry::default(),
+        };
+        Self { state, cors: None, control, tokenizer }
+    }
+
+    /// What is served.
+    pub fn service(&self) -> Router {
+        service(self.state.clone(), self.cors.clone())
     }
 
     /// The same with another chat template.
     pub fn with_template(mut self, template: &str) -> Self {
         let templates = ChatTemplates::from_source(template, Map::new()).unwrap();
-        let eos = &self.state.engine.facts().eos_token_ids;
-        self.state.chat = Some(Arc::new(ChatFormat::new(templates, &self.tokenizer, eos).unwrap()));
+        let eos = &self.state.inference.engine.facts().eos_token_ids;
+        self.state.inference.chat = Some(Arc::new(ChatFormat::new(templates, &self.tokenizer, eos).unwrap()));
         self
     }
 
     /// Until the router has noticed that its shards are broken.
     pub async fn wait_for_loss(&self) {
-        while self.state.engine.status() == EngineStatus::Ready {
+        while self.state.inference.engine.status() == EngineStatus::Ready {
             tokio::task::yield_now().await;
         }
     }
@@ -195,7 +206,7 @@ impl Server {
     }
 
     pub async fn send(&self, request: Request<Body>) -> Answer {
-        let response = app(self.state.clone()).oneshot(request).await.unwrap();
+        let response = self.service().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, usize::MAX).await.unwrap();
         Answer {
@@ -215,7 +226,7 @@ impl Server {
 
     /// Sends a request and returns as soon as the headers are there.
     pub async fn open(&self, path: &str, body: Value) -> OpenStream {
-        let response = app(self.state.clone()).oneshot(post(path, &body)).await.unwrap();
+        let response = self.service().oneshot(post(path, &body)).await.unwrap();
         OpenStream { status: response.status(), body: response.into_body().into_data_stream() }
     }
 
@@ -225,7 +236,7 @@ impl Server {
 
     /// What the fake shards generate greedily after this text.
     pub fn expected(&self, prompt: &str, count: usize) -> Vec<u32> {
-        expected_tokens(&self.encode(prompt), 0, count, self.state.engine.facts())
+        expected_tokens(&self.encode(prompt), 0, count, self.state.inference.engine.facts())
     }
 
     /// The same as text.

@@ -14,7 +14,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::Span;
-use penstock_router::telemetry::{Telemetry, TelemetryOptions};
+use penstock_router::observe::telemetry::{Telemetry, TelemetryOptions};
 use prost::Message;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -153,7 +153,8 @@ pub fn trace_to(server: &mut Server, address: SocketAddr, ratio: f64) {
         otlp_service_name: None,
         otel_traces_sampler_arg: ratio,
     };
-    server.state.telemetry = Telemetry::start(&options, &server.state.metrics).unwrap();
+    server.state.telemetry =
+        Telemetry::start(&options, server.state.inference.metrics.span_counters()).unwrap();
 }
 
 /// A server that sends all of them to a collector.

@@ -2,12 +2,12 @@
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use penstock_router::config::ConnectionLimits;
 use penstock_router::engine::EngineFacts;
 use penstock_router::grpc::pb::generate_request::Prompt;
 use penstock_router::grpc::pb::inference_client::InferenceClient;
 use penstock_router::grpc::pb::{GenerateRequest, Sampling};
 use penstock_router::grpc::{self, Entrance};
+use penstock_router::http::server::limits::ConnectionLimits;
 use penstock_scheduler::StepTimings;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use penstock_router::telemetry::{Telemetry, TelemetryOptions};
+use penstock_router::observe::telemetry::{Telemetry, TelemetryOptions};
 use serde_json::json;
 
 use crate::collector::{Collector, trace_to, traced};
@@ -76,7 +76,8 @@ async fn spans_are_sent_while_it_serves() {
 async fn without_an_endpoint_there_is_nothing() {
     let mut server = Server::start();
     server.state.telemetry =
-        Telemetry::start(&TelemetryOptions::default(), &server.state.metrics).expect("off");
+        Telemetry::start(&TelemetryOptions::default(), server.state.inference.metrics.span_counters())
+            .expect("off");
     serve(&server, 1).await;
     server.state.telemetry.flush().await;
     assert_eq!(server.metric("tgi_trace_spans_exported").await, 0.0);

@@ -1,0 +1,82 @@
+//! What is served, and within which limits.
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::engine::{EngineFacts, GenerationDefaults};
+use crate::http::state::AppState;
+
+/// TGI's fields, with those that it dropped in version 3 and scripts still read.
+#[derive(Serialize, ToSchema)]
+pub struct Info {
+    model_id: String,
+    model_sha: Option<String>,
+    model_dtype: String,
+    model_device_type: String,
+    model_type: String,
+    model_impl: &'static str,
+    /// Type of the KV cache.
+    kv_cache_dtype: String,
+    /// Who computes attention.
+    attention_backend: String,
+    /// How the model samples where a request does not say; null with `--generation-config none`.
+    generation_defaults: Option<GenerationDefaults>,
+    model_pipeline_tag: &'static str,
+    num_shard: u32,
+    max_concurrent_requests: u32,
+    max_best_of: u32,
+    max_stop_sequences: u32,
+    max_top_n_tokens: u32,
+    max_input_tokens: u32,
+    max_total_tokens: u32,
+    max_batch_prefill_tokens: u32,
+    max_batch_total_tokens: u64,
+    max_batch_size: u32,
+    validation_workers: u32,
+    max_client_batch_size: u32,
+    router: &'static str,
+    version: &'static str,
+    sha: Option<String>,
+    docker_label: Option<String>,
+}
+
+/// `GET /info`
+pub async fn info(State(app): State<AppState>) -> Json<Info> {
+    let (limits, facts) = (&app.inference.limits, app.inference.engine.facts());
+    Json(Info {
+        model_id: app.inference.model.id.clone(),
+        model_sha: None,
+        model_dtype: facts.dtype.clone(),
+        model_device_type: facts.device.split(':').next().unwrap_or_default().to_owned(),
+        model_type: facts.model_type.clone(),
+        model_impl: model_impl(facts),
+        kv_cache_dtype: facts.kv_cache_dtype.clone(),
+        attention_backend: facts.attention_backend.clone(),
+        generation_defaults: facts.generation_defaults.clone(),
+        model_pipeline_tag: "text-generation",
+        num_shard: facts.world_size,
+        max_concurrent_requests: app.inference.limits.max_concurrent_requests,
+        max_best_of: limits.max_best_of,
+        max_stop_sequences: limits.max_stop_sequences,
+        max_top_n_tokens: limits.max_top_n_tokens,
+        max_input_tokens: limits.max_input_tokens,
+        max_total_tokens: limits.max_total_tokens,
+        max_batch_prefill_tokens: facts.max_step_tokens,
+        max_batch_total_tokens: u64::from(facts.num_blocks) * u64::from(facts.block_size),
+        max_batch_size: facts.num_slots,
+        validation_workers: app.inference.tokenizer.num_workers(),
+        max_client_batch_size: limits.max_client_batch_size,
+        router: "penstock-router",
+        version: env!("CARGO_PKG_VERSION"),
+        sha: None,
+        docker_label: None,
+    })
+}
+
+/// Whose modelling code computes.
+fn model_impl(facts: &EngineFacts) -> &'static str {
+    let by_transformers = facts.abilities.iter().any(|ability| ability == "transformers");
+    if by_transformers { "transformers" } else { "native" }
+}

@@ -1,0 +1,224 @@
+//! What the server does right now, as one small JSON object: for the page's plots, and for scripts that do not want to
+//! parse Prometheus' format. Field names are stable; fields are only added. docs/page.md lists them with their units.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use penstock_scheduler::{Load, StepTimings, Totals};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::engine::generation::EngineStatus;
+use crate::http::state::AppState;
+use crate::observe::metrics::Newest;
+use crate::observe::observer::{Levels, StepSummary};
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Stats {
+    /// The served name.
+    pub model_id: String,
+    /// Of the router.
+    pub version: &'static str,
+    /// Seconds since the router started.
+    pub uptime_s: f64,
+    /// Whether requests are answered now.
+    pub status: Status,
+    /// Why not, for people; null if they are.
+    pub status_reason: Option<&'static str>,
+    /// Times that the shards were restarted under this router.
+    pub restarts: u64,
+    /// Everything that is counted.
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+/// Whether requests are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Yes.
+    Ready,
+    /// No more new ones; those accepted are finished.
+    Stopping,
+    /// Not now: the shards are waited for, and requests are kept.
+    Restarting,
+    /// No: the shards do not answer.
+    Lost,
+}
+
+/// What is counted. `…_total` only ever grows while the router runs.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Counts {
+    /// Requests in the queue.
+    pub waiting: usize,
+    /// Requests with a slot in the batch.
+    pub running: usize,
+    /// KV blocks that running requests hold.
+    pub kv_blocks_used: usize,
+    /// KV blocks that only the prefix cache holds: they are given up when they are needed.
+    pub kv_blocks_cached: usize,
+    /// KV blocks in all.
+    pub kv_blocks_total: usize,
+    /// Tokens that one KV block holds.
+    pub kv_block_tokens: u32,
+    /// Tokens sampled, for all requests together.
+    pub tokens_generated_total: u64,
+    /// Tokens of requests that were admitted to the batch.
+    pub tokens_prompt_total: u64,
+    /// Of those, the ones found in the prefix cache.
+    pub prefix_cache_hit_tokens_total: u64,
+    /// Times that a request had to give its memory back.
+    pub preemptions_total: u64,
+    /// Requests that have ended, by outcome: `success`, or the reason of the failure.
+    pub requests_total: BTreeMap<&'static str, u64>,
+    /// Steps answered by the shards.
+    pub steps_total: u64,
+    /// The newest step; null before the first.
+    pub last_step: Option<LastStep>,
+}
+
+/// Where the shards spent a step, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
+pub struct LastStep {
+    /// Tokens that it sampled.
+    pub sampled_tokens: usize,
+    /// Applying the plan.
+    pub upload_ms: f64,
+    /// The model.
+    pub forward_ms: f64,
+    /// Choosing tokens.
+    pub sample_ms: f64,
+    /// Reading them.
+    pub download_ms: f64,
+}
+
+/// `GET /stats`
+pub async fn stats(State(app): State<AppState>) -> Json<Stats> {
+    Json(snapshot(&app))
+}
+
+/// What the server does now.
+pub(crate) fn snapshot(app: &AppState) -> Stats {
+    let facts = app.inference.engine.facts();
+    let (status, status_reason) =
+        status(app.inference.shutdown.is_draining(), &app.inference.engine.status());
+    Stats {
+        model_id: app.inference.model.id.clone(),
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_s: app.inference.metrics.uptime().as_secs_f64(),
+        status,
+        status_reason,
+        restarts: app.inference.metrics.newest().restarts,
+        counts: counts(&app.inference.metrics.newest(), facts.num_blocks as usize, facts.block_size),
+    }
+}
+
+/// What was seen of a lost shard may hold addresses: that is for the log, not for clients.
+fn status(is_draining: bool, engine: &EngineStatus) -> (Status, Option<&'static str>) {
+    match engine {
+        _ if is_draining => (Status::Stopping, Some("the server is shutting down")),
+        EngineStatus::Ready => (Status::Ready, None),
+        EngineStatus::Restarting(_) => (Status::Restarting, Some("the model shards are restarting")),
+        EngineStatus::Lost(_) => (Status::Lost, Some("the model shards stopped answering")),
+    }
+}
+
+fn counts(newest: &Newest, num_blocks: usize, block_size: u32) -> Counts {
+    let idle = Load { num_blocks, ..Load::default() };
+    let Levels { load, totals } = newest.levels.unwrap_or(Levels { load: idle, totals: Totals::default() });
+    Counts {
+        waiting: load.waiting,
+        running: load.running,
+        kv_blocks_used: load.used_blocks,
+        kv_blocks_cached: load.cached_blocks,
+        kv_blocks_total: load.num_blocks,
+        kv_block_tokens: block_size,
+        tokens_generated_total: newest.sampled_tokens,
+        tokens_prompt_total: totals.admitted_tokens,
+        prefix_cache_hit_tokens_total: totals.cached_tokens,
+        preemptions_total: totals.preemptions,
+        requests_total: [("success", newest.successes)].into_iter().chain(newest.failures()).collect(),
+        steps_total: newest.steps,
+        last_step: newest.last_step.as_ref().map(LastStep::from),
+    }
+}
+
+impl From<&StepSummary> for LastStep {
+    fn from(step: &StepSummary) -> Self {
+        let StepTimings { upload_us, forward_us, sample_us, download_us } = step.timings;
+        let ms = |us: u32| f64::from(us) / 1000.0;
+        Self {
+            sampled_tokens: step.num_sampled,
+            upload_ms: ms(upload_us),
+            forward_ms: ms(forward_us),
+            sample_ms: ms(sample_us),
+            download_ms: ms(download_us),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_scheduler::StepSize;
+    use serde_json::json;
+
+    use super::*;
+    use crate::observe::metrics::{Metrics, RequestGuard};
+    use crate::observe::observer::Observer;
+
+    #[test]
+    fn a_server_that_did_nothing_yet_is_idle() {
+        let counts = counts(&Newest::default(), 100, 16);
+        assert_eq!((counts.running, counts.kv_blocks_used, counts.kv_blocks_total), (0, 0, 100));
+        assert_eq!(counts.last_step, None);
+        assert_eq!(counts.requests_total["success"], 0);
+        assert_eq!(counts.requests_total["overloaded"], 0);
+    }
+
+    #[test]
+    fn names_and_units_are_what_the_page_reads() {
+        let mut metrics = Metrics::new(100, 200).unwrap();
+        RequestGuard::start(&metrics).succeed();
+        metrics.on_levels(&Levels {
+            load: Load {
+                waiting: 2,
+                running: 3,
+                used_blocks: 7,
+                cached_blocks: 5,
+                num_blocks: 100,
+                block_tokens: 16,
+            },
+            totals: Totals { preemptions: 1, admitted_tokens: 40, cached_tokens: 32, ..Totals::default() },
+        });
+        metrics.on_step(&StepSummary {
+            size: StepSize { sequences: 3, positions: 3 },
+            num_sampled: 3,
+            timings: StepTimings { upload_us: 250, forward_us: 12_500, sample_us: 1_000, download_us: 5 },
+        });
+        let value = serde_json::to_value(counts(&metrics.newest(), 100, 16)).unwrap();
+        let expected = json!({
+            "waiting": 2, "running": 3, "kv_blocks_used": 7, "kv_blocks_cached": 5, "kv_blocks_total": 100, "kv_block_tokens": 16,
+            "tokens_generated_total": 3, "tokens_prompt_total": 40, "prefix_cache_hit_tokens_total": 32,
+            "preemptions_total": 1, "steps_total": 1,
+            "last_step": {
+                "sampled_tokens": 3, "upload_ms": 0.25, "forward_ms": 12.5, "sample_ms": 1.0, "download_ms": 0.005,
+            },
+        });
+        for (name, expected) in expected.as_object().unwrap() {
+            assert_eq!(&value[name], expected, "{name}");
+        }
+        assert_eq!(value["requests_total"]["success"], 1);
+    }
+
+    #[test]
+    fn the_status_tells_no_address() {
+        let lost = EngineStatus::Lost("unix:/tmp/private/shard-0.sock: gone".to_owned());
+        assert_eq!(status(false, &lost), (Status::Lost, Some("the model shards stopped answering")));
+        let restarting = EngineStatus::Restarting("unix:/tmp/private/shard-0.sock: gone".to_owned());
+        assert_eq!(status(false, &restarting), (Status::Restarting, Some("the model shards are restarting")));
+        assert_eq!(status(true, &EngineStatus::Ready).0, Status::Stopping);
+        assert_eq!(status(false, &EngineStatus::Ready), (Status::Ready, None));
+    }
+}

@@ -1,0 +1,166 @@
+//! What is said in a conversation in Anthropic's words: a text, or blocks, each with its type. They become messages of
+//! chat completions, and what does not fit is named by message, block and field.
+
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::base::error::Error;
+use crate::base::text_or_list::text_or_list;
+use crate::chat::Message;
+
+/// A message of the conversation.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = AnthropicMessage)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct InputMessage {
+    pub role: Role,
+    pub content: Content,
+}
+
+/// Who said it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[schema(as = AnthropicRole)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Role {
+    User,
+    Assistant,
+}
+
+/// A text, or blocks.
+#[derive(Debug, Clone, ToSchema)]
+#[schema(as = AnthropicContent)]
+#[serde(untagged)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Content {
+    Text(String),
+    Blocks(Vec<Block>),
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected = "a string or a list of content blocks, each with its `type`";
+        text_or_list(deserializer, expected, Self::Text, Self::Blocks)
+    }
+}
+
+/// A part of a message: `text`; `tool_use` of the assistant, with `id`, `name` and `input`; `tool_result` of the user, with
+/// `tool_use_id` and `content`. What the model thought earlier (`thinking`, `redacted_thinking`) is left out, as it is of
+/// no use to models that were not trained on it. Others are refused.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[schema(as = AnthropicBlock)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Block {
+    pub r#type: String,
+    pub text: Option<String>,
+    pub id: Option<String>,
+    pub name: Option<String>,
+    pub input: Option<Value>,
+    pub tool_use_id: Option<String>,
+    #[schema(no_recursion)]
+    pub content: Option<Content>,
+}
+
+impl InputMessage {
+    /// Adds what it is in chat completions: one message or several, as results of tools are messages of their own.
+    pub fn push_to(self, messages: &mut Vec<Message>, number: usize) -> Result<(), Error> {
+        let place = format!("messages[{number}]");
+        let blocks = match self.content {
+            Content::Text(text) => vec![Block::of_text(text)],
+            Content::Blocks(blocks) => blocks,
+        };
+        let (mut text, mut calls) = (String::new(), Vec::new());
+        for (index, block) in blocks.into_iter().enumerate() {
+            let place = format!("{place}.content[{index}]");
+            match (block.r#type.as_str(), self.role) {
+                ("text", _) => text += &block.text(&place)?,
+                ("tool_use", Role::Assistant) => calls.push(block.call(&place)?),
+                ("tool_result", Role::User) => messages.push(block.result(&place)?),
+                ("thinking" | "redacted_thinking", Role::Assistant) => {}
+                (kind, _) => return Err(misplaced(&place, kind)),
+            }
+        }
+        push_text(messages, self.role, text, calls, &place);
+        Ok(())
+    }
+}
+
+/// A call of a tool: its id, what is called, and the arguments as text.
+type Call = (String, String, String);
+
+fn push_text(messages: &mut Vec<Message>, role: Role, text: String, calls: Vec<Call>, place: &str) {
+    let follows_results = messages.last().is_some_and(|last| last.is_from("tool"));
+    match role {
+        // Nothing but results of tools was said.
+        Role::User if text.is_empty() && follows_results => {}
+        Role::User => messages.push(Message::new("user", text, place)),
+        Role::Assistant => {
+            let mut message = Message::new("assistant", text, place);
+            for (id, name, arguments) in &calls {
+                message.add_call(id, name, arguments);
+            }
+            messages.push(message);
+        }
+    }
+}
+
+impl Content {
+    /// The text of what can hold nothing else; `place` is where it is.
+    pub fn into_text(self, place: &str) -> Result<String, Error> {
+        let blocks = match self {
+            Self::Text(text) => return Ok(text),
+            Self::Blocks(blocks) => blocks,
+        };
+        let text = |(index, block): (usize, Block)| {
+            let place = format!("{place}[{index}]");
+            match block.r#type.as_str() {
+                "text" => block.text(&place),
+                kind => Err(misplaced(&place, kind)),
+            }
+        };
+        blocks.into_iter().enumerate().map(text).collect()
+    }
+}
+
+impl Block {
+    fn of_text(text: String) -> Self {
+        Self { r#type: "text".to_owned(), text: Some(text), ..Self::default() }
+    }
+
+    fn text(self, place: &str) -> Result<String, Error> {
+        self.text.ok_or_else(|| lacks(place, "text", "text"))
+    }
+
+    fn call(self, place: &str) -> Result<Call, Error> {
+        let id = self.id.ok_or_else(|| lacks(place, "id", "tool_use"))?;
+        let name = self.name.ok_or_else(|| lacks(place, "name", "tool_use"))?;
+        let input = self.input.ok_or_else(|| lacks(place, "input", "tool_use"))?;
+        Ok((id, name, input.to_string()))
+    }
+
+    fn result(self, place: &str) -> Result<Message, Error> {
+        let id = self.tool_use_id.ok_or_else(|| lacks(place, "tool_use_id", "tool_result"))?;
+        let text = self.content.map(|content| content.into_text(&format!("{place}.content")));
+        Ok(Message::of_tool(id, text.transpose()?.unwrap_or_default(), place))
+    }
+}
+
+fn lacks(place: &str, field: &str, kind: &str) -> Error {
+    let place = format!("{place}.{field}");
+    let message = format!("`{place}` is required in a block of type {kind:?}");
+    Error::invalid(place, message)
+}
+
+fn misplaced(place: &str, kind: &str) -> Error {
+    let why = match kind {
+        "image" | "document" => "this model reads text only",
+        "tool_use" => "only messages of the assistant use tools",
+        "tool_result" => "only messages of the user hold results",
+        "thinking" | "redacted_thinking" => "only messages of the assistant hold thoughts",
+        _ => "known are text, tool_use, tool_result, thinking and redacted_thinking",
+    };
+    let (place, kind) = (format!("{place}.type"), kind.chars().take(100).collect::<String>());
+    let message = format!("`{place}` cannot be {kind:?} here: {why}");
+    Error::invalid(place, message)
+}

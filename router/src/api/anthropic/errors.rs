@@ -1,0 +1,53 @@
+//! Errors in Anthropic's dialect.
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::api::object_schema::object_schema;
+use crate::base::error::{Error, ErrorKind};
+use crate::http::errors::ErrorDialect;
+
+/// Anthropic's statuses and bodies.
+pub const ERRORS: ErrorDialect = ErrorDialect { status, body, schema };
+
+/// The body of an answer, and the `error` event of a stream.
+pub fn body(error: &Error) -> Value {
+    json!({ "type": "error", "error": { "type": type_of(error.kind()), "message": error.to_string() } })
+}
+
+fn type_of(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Unauthorized => "authentication_error",
+        ErrorKind::UnknownModel | ErrorKind::UnknownRoute => "not_found_error",
+        ErrorKind::BodyTooLarge => "request_too_large",
+        ErrorKind::Overloaded | ErrorKind::QueueDeadline | ErrorKind::RateLimited => "rate_limit_error",
+        ErrorKind::ShuttingDown | ErrorKind::Unhealthy => "overloaded_error",
+        ErrorKind::Validation
+        | ErrorKind::NotSupported
+        | ErrorKind::Grammar
+        | ErrorKind::Template
+        | ErrorKind::SlowReader
+        | ErrorKind::MalformedJson
+        | ErrorKind::TooDeep
+        | ErrorKind::UnreadableBody
+        | ErrorKind::BodyTimeout
+        | ErrorKind::UnsupportedMediaType
+        | ErrorKind::UnsupportedEncoding
+        | ErrorKind::IdInUse
+        | ErrorKind::MethodNotAllowed => "invalid_request_error",
+        ErrorKind::Generation | ErrorKind::EngineLost | ErrorKind::Incomplete | ErrorKind::Internal => {
+            "api_error"
+        }
+    }
+}
+
+/// Like OpenAI's, its clients know a schema that is not supported by 400.
+fn status(kind: ErrorKind) -> StatusCode {
+    if kind == ErrorKind::Grammar { StatusCode::BAD_REQUEST } else { kind.status() }
+}
+
+fn schema() -> Value {
+    let text = json!({ "type": "string" });
+    let error = object_schema(json!({ "type": text, "message": text }));
+    object_schema(json!({ "type": { "const": "error" }, "error": error }))
+}

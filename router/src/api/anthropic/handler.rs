@@ -1,0 +1,120 @@
+//! Anthropic's messages.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+
+use crate::api::anthropic::{
+    MessagesEncoder, MessagesRequest, MessagesResponse, OutputBlock, TokenCount, Usage, stop_reason,
+};
+use crate::api::assistant::AssistantWriter;
+use crate::api::response_headers::early;
+use crate::base::caller::Caller;
+use crate::base::dialect::Dialect;
+use crate::base::error::Error;
+use crate::http::body::Body;
+use crate::http::sse;
+use crate::http::state::AppState;
+use crate::inference::Prompt;
+use crate::inference::validation::Parameters;
+use crate::observe::metrics::{RequestGuard, SequenceTimes};
+
+/// `POST /v1/messages`
+pub async fn messages(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    Body(request): Body<MessagesRequest>,
+) -> Result<Response, Error> {
+    app.inference.model.check(request.model.as_deref())?;
+    let mut guard = RequestGuard::start(&app.inference.metrics);
+    let parts = request.check_length().and_then(|()| into_parts(&app, caller, request));
+    let (prompt, parameters) = parts.inspect_err(|error| guard.fail(error))?;
+    if parameters.is_stream {
+        return stream(&app, prompt, parameters, guard).await;
+    }
+    let answer = whole(&app, prompt, parameters, &guard).await;
+    guard.finish(&answer);
+    answer
+}
+
+/// `POST /v1/messages/count_tokens`: as many as the same request would have as `input_tokens`, found in the cache or not.
+pub async fn count_tokens(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    Body(request): Body<MessagesRequest>,
+) -> Result<Json<TokenCount>, Error> {
+    app.inference.model.check(request.model.as_deref())?;
+    let chat = app.inference.chat()?;
+    let (Prompt::Chat(conversation), _) = into_parts(&app, caller, request)? else {
+        return Err(Error::Internal);
+    };
+    let encoded = app.inference.tokenizer.run(move |_| chat.encode(conversation, None)).await?;
+    Ok(Json(TokenCount { input_tokens: encoded.tokens.len() }))
+}
+
+fn into_parts(
+    app: &AppState,
+    caller: Caller,
+    request: MessagesRequest,
+) -> Result<(Prompt, Parameters), Error> {
+    check_thinking(app, &request)?;
+    request.into_chat()?.into_parts(caller, Dialect::Messages)
+}
+
+/// A model that cannot think must not look as if it had.
+fn check_thinking(app: &AppState, request: &MessagesRequest) -> Result<(), Error> {
+    let reasons = app.inference.chat.as_ref().is_some_and(|chat| chat.reasons());
+    if request.asks_to_think() && !reasons {
+        let message = "`thinking` needs a model whose chat template knows reasoning: this one has none";
+        return Err(Error::invalid("thinking", message));
+    }
+    Ok(())
+}
+
+async fn whole(
+    app: &AppState,
+    prompt: Prompt,
+    parameters: Parameters,
+    guard: &RequestGuard,
+) -> Result<Response, Error> {
+    let headers = early(&app.inference.engine.facts().compute_type(), prompt.num_chars());
+    let prepared = app.inference.prepare(prompt, parameters).await?;
+    let sequence =
+        app.inference.complete(&prepared, guard.started()).await?.pop().ok_or(Error::Incomplete)?;
+    let usage = Usage::new(prepared.request.prompt.len(), &sequence.end.times);
+    let mut writer = AssistantWriter::new(&prepared.reply);
+    let mut answer = opening(app, usage);
+    answer.content = OutputBlock::of_message(writer.message(&sequence.end.text));
+    answer.stop_reason = Some(stop_reason(&writer, &sequence.end));
+    answer.stop_sequence = sequence.end.stop_string;
+    Ok((headers, Json(answer)).into_response())
+}
+
+/// An answer that has nothing in it yet.
+fn opening(app: &AppState, usage: Usage) -> MessagesResponse {
+    MessagesResponse {
+        id: format!("msg_{:032x}", rand::random::<u128>()),
+        r#type: "message",
+        role: "assistant",
+        model: app.inference.model.id.clone(),
+        content: Vec::new(),
+        stop_reason: None,
+        stop_sequence: None,
+        usage,
+    }
+}
+
+async fn stream(
+    app: &AppState,
+    prompt: Prompt,
+    parameters: Parameters,
+    mut guard: RequestGuard,
+) -> Result<Response, Error> {
+    let headers = early(&app.inference.engine.facts().compute_type(), prompt.num_chars());
+    let begun = app.inference.begin(prompt, parameters, guard.started()).await;
+    let (prepared, sequences) = begun.inspect_err(|error| guard.fail(error))?;
+    let prompt_len = prepared.request.prompt.len();
+    let answer = opening(app, Usage::new(prompt_len, &SequenceTimes::default()));
+    let encoder = MessagesEncoder::new(answer, prompt_len, AssistantWriter::new(&prepared.reply));
+    Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers))
+}

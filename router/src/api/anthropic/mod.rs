@@ -1,0 +1,15 @@
+//! Anthropic's dialect: `/v1/messages`.
+
+mod content;
+mod encoder;
+pub mod errors;
+pub mod handler;
+mod request;
+mod response;
+mod tools;
+
+pub use content::{Block, Content, InputMessage, Role};
+pub use encoder::MessagesEncoder;
+pub use request::MessagesRequest;
+pub use response::{MessagesResponse, OutputBlock, TokenCount, Usage, stop_reason};
+pub use tools::{Thinking, Tool, ToolChoice};

@@ -1,0 +1,93 @@
+//! The answer of `/v1/messages`, and what an answer counts.
+
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::api::assistant::{AssistantMessage, AssistantWriter, ToolCall};
+use crate::inference::text_stream::{End, Finish};
+use crate::observe::metrics::SequenceTimes;
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct MessagesResponse {
+    pub id: String,
+    pub r#type: &'static str,
+    pub role: &'static str,
+    pub model: String,
+    pub content: Vec<OutputBlock>,
+    pub stop_reason: Option<&'static str>,
+    pub stop_sequence: Option<String>,
+    pub usage: Usage,
+}
+
+/// A part of the answer.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = AnthropicOutputBlock)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub enum OutputBlock {
+    Thinking { thinking: String, signature: String },
+    Text { text: String },
+    ToolUse { id: String, name: String, input: Value },
+}
+
+impl OutputBlock {
+    /// The parts of a whole message, in the order in which models write them.
+    pub fn of_message(message: AssistantMessage) -> Vec<Self> {
+        let thinking = message.reasoning_content;
+        let thinking = thinking.map(|thinking| Self::Thinking { thinking, signature: String::new() });
+        let text = message.content.filter(|text| !text.is_empty()).map(|text| Self::Text { text });
+        let calls = message.tool_calls.into_iter().filter_map(Self::tool_use);
+        thinking.into_iter().chain(text).chain(calls).collect()
+    }
+
+    /// A call that was cut off has no input that could be told, and is not one to be made: it is left out.
+    fn tool_use(ToolCall { id, function, .. }: ToolCall) -> Option<Self> {
+        let input = serde_json::from_str(&function.arguments).ok()?;
+        Some(Self::ToolUse { id, name: function.name, input })
+    }
+}
+
+/// Tokens counted. Those found in the cache are not among the `input_tokens`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = AnthropicUsage)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Usage {
+    pub input_tokens: u32,
+    pub cache_creation_input_tokens: u32,
+    pub cache_read_input_tokens: u32,
+    pub output_tokens: u32,
+}
+
+impl Usage {
+    /// Of one sequence.
+    pub fn new(prompt_len: usize, times: &SequenceTimes) -> Self {
+        let cached = times.cached_tokens.min(prompt_len as u32);
+        Self {
+            input_tokens: prompt_len as u32 - cached,
+            cache_creation_input_tokens: 0,
+            cache_read_input_tokens: cached,
+            output_tokens: times.generated_tokens,
+        }
+    }
+}
+
+/// Anthropic's word for an end.
+pub fn stop_reason(writer: &AssistantWriter, end: &End) -> &'static str {
+    match end.finish {
+        Finish::Length => "max_tokens",
+        _ if writer.finish_reason(end.finish) == "tool_calls" => "tool_use",
+        Finish::EndOfSequence => "end_turn",
+        Finish::Stop => "stop_sequence",
+    }
+}
+
+/// How many tokens a request is, for `/v1/messages/count_tokens`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = AnthropicTokenCount)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct TokenCount {
+    pub input_tokens: usize,
+}

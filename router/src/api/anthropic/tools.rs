@@ -1,0 +1,106 @@
+//! Anthropic's words for tools and for thinking, checked, and in the words of chat completions.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use crate::base::error::Error;
+
+/// Whether the model is to think before it answers.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = AnthropicThinking)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Thinking {
+    pub r#type: String,
+    /// Checked, and not enforced: what bounds thinking is `max_tokens`.
+    pub budget_tokens: Option<u64>,
+}
+
+impl Thinking {
+    /// Whether it is wanted.
+    pub fn is_on(&self) -> bool {
+        self.r#type != "disabled"
+    }
+
+    /// Refuses what is none of the known ways, and a budget that leaves nothing for the answer.
+    pub fn check(&self, max_tokens: Option<u64>) -> Result<(), Error> {
+        match (self.r#type.as_str(), self.budget_tokens) {
+            ("disabled" | "adaptive", _) | ("enabled", None) => Ok(()),
+            ("enabled", Some(budget)) => check_budget(budget, max_tokens),
+            (other, _) => {
+                let other: String = other.chars().take(100).collect();
+                let message =
+                    format!("`thinking.type` must be enabled, adaptive or disabled. Given: {other:?}");
+                Err(Error::invalid("thinking.type", message))
+            }
+        }
+    }
+
+    /// Templates of models that may think ask for this.
+    pub fn into_template_kwargs(self) -> Map<String, Value> {
+        Map::from_iter([("enable_thinking".to_owned(), self.is_on().into())])
+    }
+}
+
+fn check_budget(budget: u64, max_tokens: Option<u64>) -> Result<(), Error> {
+    if budget > 0 && max_tokens.is_none_or(|max_tokens| budget < max_tokens) {
+        return Ok(());
+    }
+    let limit = max_tokens.map(|max_tokens| format!(" and < `max_tokens` ({max_tokens})"));
+    let limit = limit.unwrap_or_default();
+    let message = format!("`thinking.budget_tokens` must be > 0{limit}. Given: {budget}");
+    Err(Error::invalid("thinking.budget_tokens", message))
+}
+
+/// A function that the model may call. Tools of another `type` than `custom` are Anthropic's own, and refused.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = AnthropicTool)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Tool {
+    pub r#type: Option<String>,
+    pub name: String,
+    pub description: Option<String>,
+    pub input_schema: Option<Value>,
+}
+
+/// `auto`, `any`, `none`, or `tool` with a `name`.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = AnthropicToolChoice)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct ToolChoice {
+    pub r#type: String,
+    pub name: Option<String>,
+    pub disable_parallel_tool_use: Option<bool>,
+}
+
+impl Tool {
+    /// Whether it is one that Anthropic runs.
+    pub fn is_of_anthropic(&self) -> bool {
+        self.r#type.as_ref().is_some_and(|kind| kind != "custom")
+    }
+
+    /// The same as a tool of chat completions.
+    pub fn into_function(self) -> Map<String, Value> {
+        let function =
+            json!({ "name": self.name, "description": self.description, "parameters": self.input_schema });
+        Map::from_iter([("type".to_owned(), "function".into()), ("function".to_owned(), function)])
+    }
+}
+
+impl ToolChoice {
+    /// The same for chat completions.
+    pub fn into_chat(self) -> Result<Value, Error> {
+        match (self.r#type.as_str(), self.name) {
+            (same @ ("auto" | "none"), _) => Ok(same.into()),
+            ("any", _) => Ok("required".into()),
+            ("tool", Some(name)) => Ok(json!({ "type": "function", "function": { "name": name } })),
+            (other, _) => {
+                let other: String = other.chars().take(100).collect();
+                let message = format!(
+                    "`tool_choice.type` must be auto, any, none, or tool with a `name`. Given: {other:?}"
+                );
+                Err(Error::invalid("tool_choice", message))
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! What the assistant says in OpenAI's words: whole messages and pieces of them, with reasoning and calls of tools.
+
+use serde::Serialize;
+use serde::de::IgnoredAny;
+use utoipa::ToSchema;
+
+use crate::chat::reply::{ReplyEvent, ReplyFormat, ReplyParser, ToolFormat};
+use crate::inference::text_stream::Finish;
+
+/// A whole message.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct AssistantMessage {
+    pub role: &'static str,
+    /// `null` if there is nothing but calls.
+    pub content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+}
+
+/// A call of a function.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct ToolCall {
+    pub id: String,
+    pub r#type: &'static str,
+    pub function: CalledFunction,
+}
+
+/// What is called, and with what, as the text of a JSON object.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct CalledFunction {
+    pub name: String,
+    pub arguments: String,
+}
+
+/// A piece of a message.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Delta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCallDelta>,
+}
+
+/// A piece of a call: its start has the id and the name.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct ToolCallDelta {
+    pub index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub r#type: Option<&'static str>,
+    pub function: FunctionDelta,
+}
+
+/// A piece of what is called.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub arguments: String,
+}
+
+/// Words one reply, piece by piece.
+pub struct AssistantWriter {
+    parser: ReplyParser,
+    num_calls: usize,
+    /// Of the last call, so far.
+    arguments: String,
+    /// Whether a call before the last one has arguments that are not all there.
+    has_cut: bool,
+    /// Mistral's templates accept ids of nine characters only.
+    short_ids: bool,
+}
+
+impl AssistantWriter {
+    /// At the start of a reply.
+    pub fn new(format: &ReplyFormat) -> Self {
+        let short_ids = matches!(format.tools, Some(ToolFormat::Mistral | ToolFormat::MistralNamed));
+        Self {
+            parser: ReplyParser::new(format),
+            num_calls: 0,
+            arguments: String::new(),
+            has_cut: false,
+            short_ids,
+        }
+    }
+
+    /// What more text says; `is_last` if there is no more. A piece may say nothing yet.
+    pub fn delta(&mut self, text: &str, is_last: bool) -> Delta {
+        let mut delta = Delta::default();
+        let mut events = self.parser.push(text);
+        if is_last {
+            events.extend(self.parser.finish());
+        }
+        for event in events {
+            self.add(event, &mut delta);
+        }
+        delta
+    }
+
+    /// A whole reply.
+    pub fn message(&mut self, text: &str) -> AssistantMessage {
+        let delta = self.delta(text, true);
+        let whole = |call: ToolCallDelta| ToolCall {
+            id: call.id.unwrap_or_default(),
+            r#type: "function",
+            function: CalledFunction {
+                name: call.function.name.unwrap_or_default(),
+                arguments: call.function.arguments,
+            },
+        };
+        let has_calls = !delta.tool_calls.is_empty();
+        AssistantMessage {
+            role: "assistant",
+            content: delta.content.or_else(|| (!has_calls).then(String::new)),
+            reasoning_content: delta.reasoning_content,
+            tool_calls: delta.tool_calls.into_iter().map(whole).collect(),
+        }
+    }
+
+    /// OpenAI's word for the end of a reply. A call that a stop string cut is not one to be made.
+    pub fn finish_reason(&self, finish: Finish) -> &'static str {
+        match finish {
+            Finish::Length => "length",
+            Finish::EndOfSequence | Finish::Stop if self.num_calls > 0 && !self.is_cut() => "tool_calls",
+            Finish::EndOfSequence | Finish::Stop => "stop",
+        }
+    }
+
+    /// Whether there is a call whose arguments are not all there.
+    fn is_cut(&self) -> bool {
+        self.has_cut || (self.num_calls > 0 && !is_whole(&self.arguments))
+    }
+
+    fn add(&mut self, event: ReplyEvent, delta: &mut Delta) {
+        match event {
+            ReplyEvent::Text(text) => delta.content.get_or_insert_default().push_str(&text),
+            ReplyEvent::Reasoning(text) => delta.reasoning_content.get_or_insert_default().push_str(&text),
+            ReplyEvent::Call { name } => {
+                self.has_cut = self.is_cut();
+                let function = FunctionDelta { name: Some(name), arguments: String::new() };
+                let (id, index) = (Some(self.new_id()), self.num_calls);
+                delta.tool_calls.push(ToolCallDelta { index, id, r#type: Some("function"), function });
+                self.num_calls += 1;
+                self.arguments.clear();
+            }
+            ReplyEvent::Arguments(text) => {
+                self.arguments.push_str(&text);
+                let index = self.num_calls.saturating_sub(1);
+                if delta.tool_calls.is_empty() {
+                    delta.tool_calls.push(ToolCallDelta { index, ..ToolCallDelta::default() });
+                }
+                if let Some(call) = delta.tool_calls.last_mut() {
+                    call.function.arguments.push_str(&text);
+                }
+            }
+        }
+    }
+
+    fn new_id(&self) -> String {
+        let random = rand::random::<u128>();
+        match self.short_ids {
+            true => format!("{:09x}", random & 0xf_ffff_ffff),
+            false => format!("call_{:024x}", random >> 32),
+        }
+    }
+}
+
+/// Whether the arguments of a call are all there.
+pub(crate) fn is_whole(arguments: &str) -> bool {
+    serde_json::from_str::<IgnoredAny>(arguments).is_ok()
+}
+
+impl Delta {
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.content.is_none() && self.reasoning_content.is_none() && self.tool_calls.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn writer(tools: ToolFormat) -> AssistantWriter {
+        AssistantWriter::new(&ReplyFormat { tools: Some(tools), ..ReplyFormat::default() })
+    }
+
+    #[test]
+    fn a_plain_reply_is_content() {
+        let mut writer = AssistantWriter::new(&ReplyFormat::default());
+        assert_eq!(
+            serde_json::to_value(writer.message("hi ")).unwrap(),
+            json!({"role": "assistant", "content": "hi "})
+        );
+        assert_eq!(writer.finish_reason(Finish::Stop), "stop");
+        let nothing = AssistantWriter::new(&ReplyFormat::default()).message("");
+        assert_eq!(nothing.content.as_deref(), Some(""));
+    }
+
+    #[test]
+    fn calls_leave_the_content_null() {
+        let mut writer = writer(ToolFormat::Hermes);
+        let message = writer.message(r#"<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>"#);
+        assert_eq!(message.content, None);
+        let [call] = &message.tool_calls[..] else { panic!("one call") };
+        assert!(call.id.starts_with("call_") && call.id.len() == 29, "{}", call.id);
+        assert_eq!((call.function.name.as_str(), call.function.arguments.as_str()), ("f", r#"{"x": 1}"#));
+        assert_eq!(writer.finish_reason(Finish::EndOfSequence), "tool_calls");
+        assert_eq!(writer.finish_reason(Finish::Length), "length");
+    }
+
+    #[test]
+    fn the_pieces_of_calls_carry_their_index() {
+        let mut writer = writer(ToolFormat::Mistral);
+        let first = writer.delta("[TOOL_CALLS]f[ARGS]{\"x\"", false);
+        assert_eq!(first.tool_calls[0].id.as_deref().map(str::len), Some(9));
+        assert_eq!(first.tool_calls[0].function.arguments, "{\"x\"");
+        let second = serde_json::to_value(writer.delta(": 1}", false)).unwrap();
+        assert_eq!(second, json!({"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]}));
+        let third = writer.delta("[TOOL_CALLS]g[ARGS]{}", true);
+        assert_eq!((third.tool_calls[0].index, third.tool_calls.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_call_that_a_stop_string_cut_is_not_told_as_one_to_be_made() {
+        let call = r#"<tool_call>{"name": "f", "arguments": {"x": [1, "a"]}}</tool_call>"#;
+        let two = call.to_owned() + &call[..call.find("\"a\"").unwrap()];
+        let broken = r#"<tool_call>{"name": "f"]</tool_call>"#.to_owned() + call;
+        for (written, reason) in [
+            (call, "tool_calls"),
+            // What is left out is not part of the arguments.
+            (&call[..call.find("}</").unwrap()], "tool_calls"),
+            (&call[..call.find("}}").unwrap()], "stop"),
+            (&call[..call.find(", \"arg").unwrap()], "stop"),
+            (two.as_str(), "stop"),
+            (broken.as_str(), "stop"),
+        ] {
+            let mut whole = writer(ToolFormat::Hermes);
+            let calls = whole.message(written).tool_calls;
+            let mut streamed = writer(ToolFormat::Hermes);
+            let mut arguments = String::new();
+            for (at, c) in written.char_indices() {
+                let delta = streamed.delta(&c.to_string(), at + c.len_utf8() == written.len());
+                arguments.extend(delta.tool_calls.into_iter().map(|call| call.function.arguments));
+            }
+            for finish in [Finish::Stop, Finish::EndOfSequence] {
+                assert_eq!(whole.finish_reason(finish), reason, "{written}");
+                assert_eq!(streamed.finish_reason(finish), reason, "{written}");
+            }
+            assert_eq!(whole.finish_reason(Finish::Length), "length");
+            let told: String = calls.iter().map(|call| call.function.arguments.as_str()).collect();
+            assert_eq!(told, arguments, "what was written is told as it is, whole and streamed");
+        }
+    }
+
+    #[test]
+    fn a_harmony_call_without_arguments_is_whole_only_at_its_end() {
+        let header = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>";
+        let mut ended = writer(ToolFormat::Harmony);
+        assert_eq!(ended.message(&format!("{header}<|call|>")).tool_calls[0].function.arguments, "{}");
+        assert_eq!(ended.finish_reason(Finish::EndOfSequence), "tool_calls");
+        let mut cut = writer(ToolFormat::Harmony);
+        assert_eq!(cut.message(header).tool_calls[0].function.arguments, "");
+        assert_eq!(cut.finish_reason(Finish::Stop), "stop");
+    }
+}

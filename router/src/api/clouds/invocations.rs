@@ -1,0 +1,37 @@
+//! The one route that SageMaker calls: a request of any of the other routes, told by the field that it must have.
+
+use axum::Extension;
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::api::openai::chat::handler as chat;
+use crate::api::openai::completions::handler as completions;
+use crate::api::tgi::handler as tgi;
+use crate::base::caller::Caller;
+use crate::base::error::Error;
+use crate::http::body::{Body, JsonBytes};
+use crate::http::state::AppState;
+
+/// The fields by which requests are told apart.
+#[derive(Deserialize)]
+struct Shape {
+    inputs: Option<IgnoredAny>,
+    messages: Option<IgnoredAny>,
+    prompt: Option<IgnoredAny>,
+}
+
+/// `POST /invocations`
+pub async fn invocations(
+    app: State<AppState>,
+    caller: Extension<Caller>,
+    body: JsonBytes,
+) -> Result<Response, Error> {
+    match body.parse()? {
+        Shape { inputs: Some(_), .. } => tgi::compatible(app, caller, Body(body.parse()?)).await,
+        Shape { messages: Some(_), .. } => chat::chat(app, caller, Body(body.parse()?)).await,
+        Shape { prompt: Some(_), .. } => completions::completions(app, caller, Body(body.parse()?)).await,
+        _ => Err(Error::invalid("inputs", "the body must have `inputs`, `messages` or `prompt`")),
+    }
+}

@@ -1,0 +1,102 @@
+//! The one route that Vertex AI calls: several requests in one body, a text for each.
+
+use axum::extract::State;
+use axum::{Extension, Json};
+use futures::future::try_join_all;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::api::openai::ChatRequest;
+use crate::api::tgi::GenerateRequest;
+use crate::base::caller::Caller;
+use crate::base::dialect::Dialect;
+use crate::base::error::Error;
+use crate::http::body::{Body, parse_part};
+use crate::http::state::AppState;
+use crate::inference::Prompt;
+use crate::inference::text_stream::Generated;
+use crate::inference::validation::Parameters;
+use crate::observe::metrics::RequestGuard;
+
+/// The body.
+#[derive(Deserialize, ToSchema)]
+pub struct VertexRequest {
+    /// What to answer, each by itself.
+    #[schema(value_type = Vec<Instance>)]
+    instances: Vec<Value>,
+}
+
+/// One request of either family.
+#[derive(ToSchema)]
+#[serde(untagged)]
+enum Instance {
+    Chat(Box<ChatRequest>),
+    Generate(Box<GenerateRequest>),
+}
+
+/// The answer.
+#[derive(Serialize, ToSchema)]
+pub struct VertexResponse {
+    /// The texts, in the order of the instances.
+    predictions: Vec<String>,
+}
+
+/// `POST /vertex`
+pub async fn vertex(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    Body(request): Body<VertexRequest>,
+) -> Result<Json<VertexResponse>, Error> {
+    let (given, max) = (request.instances.len(), app.inference.limits.max_concurrent_requests);
+    if given == 0 || given > max as usize {
+        let message = format!("`instances` must be 1 to {max} (--max-concurrent-requests). Given: {given}");
+        return Err(Error::invalid("instances", message));
+    }
+    let instances = request.instances.into_iter().enumerate();
+    let instances: Vec<Instance> =
+        instances.map(|(number, instance)| Instance::read(instance, number)).collect::<Result<_, _>>()?;
+    let answers = instances.into_iter().map(|instance| predict(&app, caller.clone(), instance));
+    Ok(Json(VertexResponse { predictions: try_join_all(answers).await? }))
+}
+
+async fn predict(app: &AppState, caller: Caller, instance: Instance) -> Result<String, Error> {
+    let mut guard = RequestGuard::start(&app.inference.metrics);
+    let answer = async {
+        let (prompt, parameters) = instance.into_parts(app, caller)?;
+        let prepared = app.inference.prepare(prompt, parameters).await?;
+        let best = |a: &Generated, b: &Generated| a.mean_logprob().total_cmp(&b.mean_logprob());
+        let sequences = app.inference.complete(&prepared, guard.started()).await?;
+        sequences.into_iter().max_by(best).map(|best| best.end.text).ok_or(Error::Incomplete)
+    }
+    .await;
+    guard.finish(&answer);
+    answer
+}
+
+impl Instance {
+    /// `messages` tells a chat completion.
+    fn read(instance: Value, number: usize) -> Result<Self, Error> {
+        let place = format!("instances[{number}]");
+        match instance.get("messages").is_some_and(|messages| !messages.is_null()) {
+            true => parse_part(instance, &place).map(Self::Chat),
+            false => parse_part(instance, &place).map(Self::Generate),
+        }
+    }
+
+    /// Streams make no sense here, and as in TGI a prompt is sampled from unless it says otherwise.
+    fn into_parts(self, app: &AppState, caller: Caller) -> Result<(Prompt, Parameters), Error> {
+        match self {
+            Self::Chat(request) => {
+                app.inference.model.check(request.model.as_deref())?;
+                let (prompt, parameters) = request.into_parts(caller, Dialect::CHAT)?;
+                Ok((prompt, Parameters { is_stream: false, ..parameters }))
+            }
+            Self::Generate(mut request) => {
+                request.default_to_sampling();
+                let (inputs, parameters, _) = request.into_parts(false, caller)?;
+                Ok((Prompt::Text(inputs), parameters))
+            }
+        }
+    }
+}

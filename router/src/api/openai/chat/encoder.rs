@@ -1,0 +1,121 @@
+//! A chat completion as a stream of chunks.
+
+use serde::Serialize;
+
+use super::wishes::Wishes;
+use crate::api::assistant::{AssistantWriter, Delta};
+use crate::api::logprobs::ChatLogprobs;
+use crate::api::openai::{Answer, Head, StreamOptions, Usage, errors};
+use crate::base::error::Error;
+use crate::http::answer_stream::Encoder;
+use crate::http::sse;
+use crate::http::state::AppState;
+use crate::inference::Prepared;
+use crate::inference::text_stream::{TextEvent, TextToken};
+use crate::text::tokenizer::Tokenizer;
+
+#[derive(Serialize)]
+struct ChunkChoice {
+    index: usize,
+    delta: Delta,
+    logprobs: Option<ChatLogprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+/// Writes the events of a request as chunks.
+pub(super) struct ChatEncoder {
+    head: Head,
+    tokenizer: Tokenizer,
+    wishes: Wishes,
+    usage: Usage,
+    choices: Vec<OpenChoice>,
+}
+
+/// A choice under way.
+struct OpenChoice {
+    writer: AssistantWriter,
+    /// Log probabilities of tokens whose text is held back.
+    logprobs: ChatLogprobs,
+}
+
+impl ChatEncoder {
+    /// Before the first chunk.
+    pub(super) fn new(app: &AppState, num_choices: usize, prepared: &Prepared, wishes: Wishes) -> Self {
+        let mut usage = Usage::default();
+        usage.add_prompt(prepared.request.prompt.len());
+        let open = |_| OpenChoice {
+            writer: AssistantWriter::new(&prepared.reply),
+            logprobs: ChatLogprobs::default(),
+        };
+        Self {
+            head: Head::new("chatcmpl", "chat.completion.chunk", &app.inference.model),
+            tokenizer: app.inference.tokenizer.clone(),
+            wishes,
+            usage,
+            choices: (0..num_choices).map(open).collect(),
+        }
+    }
+
+    fn chunk(&self, choices: Vec<ChunkChoice>, usage: Option<Usage>) -> String {
+        let usage = usage.or_else(|| self.wishes.stream_options.is_continuous().then_some(self.usage));
+        sse::to_line(&Answer { head: &self.head, choices, usage })
+    }
+
+    fn token(&mut self, index: usize, token: TextToken) -> Vec<String> {
+        self.usage.add_completion(1);
+        let choice = &mut self.choices[index];
+        if self.wishes.logprobs {
+            choice.logprobs.push(self.tokenizer.vocabulary(), &token);
+        }
+        let mut delta = choice.writer.delta(&token.delta, token.end.is_some());
+        if let Some(end) = &token.end {
+            self.usage.add_cached(&end.times);
+        } else if delta.is_empty() {
+            return Vec::new();
+        }
+        if delta.is_empty() {
+            delta.content = Some(String::new());
+        }
+        let chunk = ChunkChoice {
+            index,
+            delta,
+            logprobs: self.wishes.logprobs.then(|| std::mem::take(&mut choice.logprobs)),
+            finish_reason: token.end.map(|end| choice.writer.finish_reason(end.finish)),
+        };
+        vec![self.chunk(vec![chunk], None)]
+    }
+}
+
+impl Encoder for ChatEncoder {
+    type Line = String;
+
+    fn begin(&mut self) -> Vec<String> {
+        let opening = |index| {
+            let content = Some(String::new());
+            let delta = Delta { role: Some("assistant"), content, ..Delta::default() };
+            self.chunk(vec![ChunkChoice { index, delta, logprobs: None, finish_reason: None }], None)
+        };
+        (0..self.choices.len()).map(opening).collect()
+    }
+
+    fn event(&mut self, sequence: usize, event: TextEvent) -> Vec<String> {
+        match event {
+            TextEvent::Token(token) => self.token(sequence, token),
+            TextEvent::Admitted | TextEvent::PromptLogprobs(_) => Vec::new(),
+        }
+    }
+
+    fn error(&mut self, error: &Error) -> Vec<String> {
+        self.wishes.stream_options = StreamOptions::default();
+        vec![errors::event(error).to_string()]
+    }
+
+    fn end(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.wishes.stream_options.includes_usage() {
+            lines.push(self.chunk(Vec::new(), Some(self.usage)));
+        }
+        lines.push("[DONE]".to_owned());
+        lines
+    }
+}

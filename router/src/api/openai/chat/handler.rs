@@ -1,0 +1,118 @@
+//! OpenAI's chat completions.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::encoder::ChatEncoder;
+use super::wishes::Wishes;
+use crate::api::assistant::{AssistantMessage, AssistantWriter};
+use crate::api::logprobs::ChatLogprobs;
+use crate::api::openai::{Answer, ChatRequest, Head, Usage};
+use crate::api::response_headers::{Times, early};
+use crate::base::caller::Caller;
+use crate::base::dialect::Dialect;
+use crate::base::error::Error;
+use crate::chat::reply::ReplyFormat;
+use crate::http::body::Body;
+use crate::http::sse;
+use crate::http::state::AppState;
+use crate::inference::text_stream::Generated;
+use crate::inference::validation::Parameters;
+use crate::inference::{Prepared, Prompt};
+use crate::observe::metrics::RequestGuard;
+
+/// The whole answer.
+pub type Whole = Answer<'static, Choice>;
+
+/// `POST /v1/chat/completions`
+pub async fn chat(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    Body(request): Body<ChatRequest>,
+) -> Result<Response, Error> {
+    app.inference.model.check(request.model.as_deref())?;
+    let mut guard = RequestGuard::start(&app.inference.metrics);
+    let wishes = Wishes::of(&request);
+    let (prompt, parameters) =
+        request.into_parts(caller, Dialect::CHAT).inspect_err(|error| guard.fail(error))?;
+    if parameters.is_stream {
+        return stream(&app, prompt, parameters, wishes, guard).await;
+    }
+    let answer = whole(&app, prompt, parameters, wishes, &guard).await;
+    guard.finish(&answer);
+    answer
+}
+
+async fn whole(
+    app: &AppState,
+    prompt: Prompt,
+    parameters: Parameters,
+    wishes: Wishes,
+    guard: &RequestGuard,
+) -> Result<Response, Error> {
+    let mut headers = early(&app.inference.engine.facts().compute_type(), prompt.num_chars());
+    let prepared = app.inference.prepare(prompt, parameters).await?;
+    let sequences = app.inference.complete(&prepared, guard.started()).await?;
+    let times = times(&prepared, &sequences);
+    times.put_compute_time(&mut headers);
+    times.put_all(&mut headers);
+    let mut usage = Usage::default();
+    usage.add_prompt(prepared.request.prompt.len());
+    for sequence in &sequences {
+        usage.add_completion(sequence.end.times.generated_tokens);
+        usage.add_cached(&sequence.end.times);
+    }
+    let head = Head::new("chatcmpl", "chat.completion", &app.inference.model);
+    let choices = sequences.into_iter().enumerate();
+    let choices =
+        choices.map(|(index, sequence)| choice(app, &prepared.reply, index, sequence, wishes)).collect();
+    Ok((headers, Json(Answer { head: &head, choices, usage: Some(usage) })).into_response())
+}
+
+fn times(prepared: &Prepared, sequences: &[Generated]) -> Times {
+    let mut times = Times::default();
+    if let Some(slowest) = sequences.iter().max_by_key(|sequence| sequence.end.times.inference) {
+        times.add(prepared.validation, prepared.request.prompt.len(), &slowest.end.times);
+    }
+    times
+}
+
+/// One of the replies.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ChatChoice)]
+pub struct Choice {
+    index: usize,
+    message: AssistantMessage,
+    logprobs: Option<ChatLogprobs>,
+    finish_reason: &'static str,
+}
+
+fn choice(app: &AppState, reply: &ReplyFormat, index: usize, sequence: Generated, wishes: Wishes) -> Choice {
+    let logprobs = wishes.logprobs.then(|| {
+        let mut logprobs = ChatLogprobs::default();
+        for token in &sequence.tokens {
+            logprobs.push(app.inference.tokenizer.vocabulary(), token);
+        }
+        logprobs
+    });
+    let mut writer = AssistantWriter::new(reply);
+    let message = writer.message(&sequence.end.text);
+    Choice { index, message, logprobs, finish_reason: writer.finish_reason(sequence.end.finish) }
+}
+
+async fn stream(
+    app: &AppState,
+    prompt: Prompt,
+    parameters: Parameters,
+    wishes: Wishes,
+    mut guard: RequestGuard,
+) -> Result<Response, Error> {
+    let headers = early(&app.inference.engine.facts().compute_type(), prompt.num_chars());
+    let begun = app.inference.begin(prompt, parameters, guard.started()).await;
+    let (prepared, sequences) = begun.inspect_err(|error| guard.fail(error))?;
+    let encoder = ChatEncoder::new(app, sequences.len(), &prepared, wishes);
+    Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers))
+}

@@ -1,0 +1,142 @@
+//! What is sent to `/v1/chat/completions`, and what it asks for.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::super::fields::{LogitBias, Seed, Stop, StreamOptions};
+use crate::api::shared_fields::with_shared_fields;
+use crate::base::caller::Caller;
+use crate::base::dialect::Dialect;
+use crate::base::error::Error;
+use crate::chat::tools::{ToolFields, Tools};
+use crate::chat::{Conversation, Message};
+use crate::grammar;
+use crate::inference::Prompt;
+use crate::inference::validation::Parameters;
+
+with_shared_fields! {
+    /// The body of `/v1/chat/completions`.
+    #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+    #[expect(missing_docs, reason = "the names are the documentation of the API")]
+    pub struct ChatRequest {
+        pub model: Option<String>,
+        pub messages: Vec<Message>,
+        pub logit_bias: Option<LogitBias>,
+        pub logprobs: Option<bool>,
+        pub top_logprobs: Option<u64>,
+        pub max_tokens: Option<u64>,
+        pub max_completion_tokens: Option<u64>,
+        pub n: Option<u64>,
+        pub stop: Option<Stop>,
+        pub stream: Option<bool>,
+        pub stream_options: Option<StreamOptions>,
+        #[schema(value_type = Option<i64>)]
+        pub seed: Option<Seed>,
+        pub tools: Option<Vec<Map<String, Value>>>,
+        pub tool_choice: Option<Value>,
+        pub parallel_tool_calls: Option<bool>,
+        pub tool_prompt: Option<String>,
+        pub response_format: Option<Value>,
+        pub modalities: Option<Vec<String>>,
+        pub audio: Option<Value>,
+        pub functions: Option<Value>,
+        pub function_call: Option<Value>,
+        pub web_search_options: Option<Value>,
+        pub reasoning_effort: Option<String>,
+        pub verbosity: Option<String>,
+        pub min_tokens: Option<u64>,
+        pub chat_template_kwargs: Option<Map<String, Value>>,
+        pub add_generation_prompt: Option<bool>,
+        pub continue_final_message: Option<bool>,
+    }
+}
+
+impl ChatRequest {
+    /// Splits the request into conversation and parameters, in the words in which the client has sent it.
+    pub fn into_parts(mut self, caller: Caller, dialect: Dialect) -> Result<(Prompt, Parameters), Error> {
+        self.refuse_what_is_not_built()?;
+        let dialect = self.in_its_words(dialect);
+        let fields = ToolFields {
+            tools: self.tools.take(),
+            tool_choice: self.tool_choice.take(),
+            parallel_tool_calls: self.parallel_tool_calls,
+            tool_prompt: self.tool_prompt.take(),
+        };
+        let tools = Tools::from_fields(fields, dialect)?;
+        let parameters = self.parameters(caller, dialect)?;
+        let conversation = Conversation {
+            messages: self.messages,
+            tools,
+            template_kwargs: template_kwargs(self.chat_template_kwargs, self.reasoning_effort),
+            add_generation_prompt: self.add_generation_prompt,
+            continue_final_message: self.continue_final_message,
+            dialect,
+        };
+        Ok((Prompt::Chat(conversation), parameters))
+    }
+
+    fn parameters(&self, caller: Caller, dialect: Dialect) -> Result<Parameters, Error> {
+        let read_format = match dialect {
+            Dialect::Responses => grammar::from_text_format,
+            _ => grammar::from_response_format,
+        };
+        Ok(Parameters {
+            dialect,
+            is_stream: self.stream.unwrap_or(false),
+            best_of: self.n,
+            max_new_tokens: self.max_completion_tokens.or(self.max_tokens),
+            min_new_tokens: self.min_tokens,
+            stop: self.stop.clone().map(Stop::into_strings).unwrap_or_default(),
+            seed: self.seed.map(|Seed(seed)| seed),
+            top_n_tokens: self.top_logprobs.filter(|_| self.logprobs == Some(true)),
+            logit_bias: self.logit_bias.clone().map_or(Ok(Vec::new()), LogitBias::into_pairs)?,
+            grammar: self.response_format.as_ref().map_or(Ok(None), read_format)?,
+            ..self.shared_parameters(caller)
+        })
+    }
+
+    /// The same dialect, with the one of two names that was used.
+    fn in_its_words(&self, dialect: Dialect) -> Dialect {
+        match (dialect, self.max_completion_tokens) {
+            (Dialect::Chat { .. }, Some(_)) => Dialect::Chat { max_tokens: "max_completion_tokens" },
+            (dialect, _) => dialect,
+        }
+    }
+
+    /// Fields of the specification that would change the answer. Those that would not (`user`, `metadata`, `store`,
+    /// `service_tier`, `prediction` ..) are ignored like unknown ones.
+    fn refuse_what_is_not_built(&self) -> Result<(), Error> {
+        let speaks = |modalities: &Vec<String>| modalities.iter().any(|modality| modality != "text");
+        let unusual = |verbosity: &String| verbosity != "medium";
+        for (field, is_given) in [
+            ("modalities", self.modalities.as_ref().is_some_and(speaks)),
+            ("audio", self.audio.is_some()),
+            ("functions", self.functions.is_some()),
+            ("function_call", self.function_call.is_some()),
+            ("web_search_options", self.web_search_options.is_some()),
+            ("verbosity", self.verbosity.as_ref().is_some_and(unusual)),
+        ] {
+            if is_given {
+                return Err(Error::NotSupported(field));
+            }
+        }
+        if self.top_logprobs.is_some_and(|count| count > 0) && self.logprobs != Some(true) {
+            let message = "`top_logprobs` needs `logprobs` to be true";
+            return Err(Error::invalid("top_logprobs", message));
+        }
+        Ok(())
+    }
+}
+
+/// Templates that know efforts find the effort among their variables.
+fn template_kwargs(
+    given: Option<Map<String, Value>>,
+    reasoning_effort: Option<String>,
+) -> Map<String, Value> {
+    let mut kwargs = given.unwrap_or_default();
+    if let Some(effort) = reasoning_effort {
+        kwargs.entry("reasoning_effort").or_insert(effort.into());
+    }
+    kwargs
+}

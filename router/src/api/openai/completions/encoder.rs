@@ -1,0 +1,121 @@
+//! Completions as a stream of chunks.
+
+use penstock_scheduler::PromptScore;
+
+use super::choice::{Choice, Ready, Wishes};
+use crate::api::logprobs::CompletionLogprobs;
+use crate::api::openai::{Answer, Head, StreamOptions, Usage, errors};
+use crate::base::error::Error;
+use crate::http::answer_stream::Encoder;
+use crate::http::sse;
+use crate::http::state::AppState;
+use crate::inference::text_stream::{TextEvent, TextToken};
+use crate::text::tokenizer::Tokenizer;
+
+/// Writes the events of all prompts as chunks.
+pub(super) struct CompletionEncoder {
+    head: Head,
+    tokenizer: Tokenizer,
+    wishes: Wishes,
+    usage: Usage,
+    prompts: Vec<Ready>,
+    /// Log probabilities not yet sent, by choice.
+    logprobs: Vec<CompletionLogprobs>,
+}
+
+impl CompletionEncoder {
+    /// Before the first chunk.
+    pub(super) fn new(app: &AppState, prompts: Vec<Ready>, wishes: Wishes) -> Self {
+        let mut usage = Usage::default();
+        for ready in &prompts {
+            usage.add_prompt(ready.prepared.request.prompt.len());
+        }
+        let num_choices = prompts.len() * wishes.choices_per_prompt;
+        Self {
+            head: Head::new("cmpl", "text_completion", &app.inference.model),
+            tokenizer: app.inference.tokenizer.clone(),
+            wishes,
+            usage,
+            prompts,
+            logprobs: vec![CompletionLogprobs::default(); num_choices],
+        }
+    }
+
+    fn prompt_of(&self, choice: usize) -> &Ready {
+        &self.prompts[choice / self.wishes.choices_per_prompt]
+    }
+
+    fn chunk(&mut self, index: usize, text: String, finish_reason: Option<&'static str>) -> String {
+        let logprobs = self.wishes.logprobs.then(|| self.logprobs[index].take());
+        let usage = self.wishes.stream_options.is_continuous().then_some(self.usage);
+        let choices = vec![Choice { index, text, logprobs, finish_reason }];
+        sse::to_line(&Answer { head: &self.head, choices, usage })
+    }
+
+    fn echo(&mut self, index: usize) -> String {
+        let text = self.prompt_of(index).text.clone();
+        self.chunk(index, text, None)
+    }
+
+    fn prompt_logprobs(&mut self, index: usize, scores: &[Option<PromptScore>]) -> Vec<String> {
+        let prompt = self.prompt_of(index).prepared.request.prompt.clone();
+        for (&id, score) in prompt.iter().zip(scores) {
+            self.logprobs[index].push_prompt(self.tokenizer.vocabulary(), id, score.as_ref());
+        }
+        vec![self.echo(index)]
+    }
+
+    fn token(&mut self, index: usize, token: TextToken) -> Vec<String> {
+        let finish = token.end.as_ref().map(|end| end.finish.name());
+        if let Some(end) = &token.end {
+            self.usage.add_cached(&end.times);
+        }
+        if self.wishes.only_scores {
+            return finish.map(|finish| self.chunk(index, String::new(), Some(finish))).into_iter().collect();
+        }
+        self.usage.add_completion(1);
+        if self.wishes.logprobs {
+            self.logprobs[index].push(self.tokenizer.vocabulary(), &token);
+        }
+        if token.delta.is_empty() && finish.is_none() {
+            return Vec::new();
+        }
+        vec![self.chunk(index, token.delta, finish)]
+    }
+}
+
+impl Encoder for CompletionEncoder {
+    type Line = String;
+
+    /// With log probabilities the prompt is repeated when those are there.
+    fn begin(&mut self) -> Vec<String> {
+        if !self.wishes.echo || self.wishes.logprobs {
+            return Vec::new();
+        }
+        (0..self.logprobs.len()).map(|index| self.echo(index)).collect()
+    }
+
+    fn event(&mut self, sequence: usize, event: TextEvent) -> Vec<String> {
+        match event {
+            TextEvent::Admitted => Vec::new(),
+            TextEvent::PromptLogprobs(logprobs) => self.prompt_logprobs(sequence, &logprobs),
+            TextEvent::Token(token) => self.token(sequence, token),
+        }
+    }
+
+    fn error(&mut self, error: &Error) -> Vec<String> {
+        self.wishes.stream_options = StreamOptions::default();
+        vec![errors::event(error).to_string()]
+    }
+
+    fn end(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.wishes.stream_options.includes_usage() {
+            let answer: Answer<'_, Choice> =
+                Answer { head: &self.head, choices: Vec::new(), usage: Some(self.usage) };
+            lines.push(sse::to_line(&answer));
+        }
+        lines.push("[DONE]".to_owned());
+        lines
+    }
+}

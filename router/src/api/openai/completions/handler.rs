@@ -1,0 +1,153 @@
+//! OpenAI's completions: one or several prompts, each with one or several choices.
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use futures::future::try_join_all;
+
+use super::choice::{Choice, Ready, Wishes};
+use super::encoder::CompletionEncoder;
+use crate::api::logprobs::CompletionLogprobs;
+use crate::api::openai::{Answer, CompletionRequest, Head, Usage};
+use crate::api::response_headers::{Times, early};
+use crate::base::caller::Caller;
+use crate::base::error::Error;
+use crate::http::body::Body;
+use crate::http::sse;
+use crate::http::state::AppState;
+use crate::inference::Prompt;
+use crate::inference::text_stream::{Generated, best_first};
+use crate::inference::validation::Parameters;
+use crate::observe::metrics::RequestGuard;
+
+/// The whole answer.
+pub type Whole = Answer<'static, Choice>;
+
+/// `POST /v1/completions`
+pub async fn completions(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    Body(request): Body<CompletionRequest>,
+) -> Result<Response, Error> {
+    app.inference.model.check(request.model.as_deref())?;
+    let mut guard = RequestGuard::start(&app.inference.metrics);
+    let is_stream = request.stream == Some(true);
+    let wishes = Wishes::of(&request);
+    let prepared = prepare(&app, caller, request).await;
+    let (ready, headers) = prepared.inspect_err(|error| guard.fail(error))?;
+    if is_stream {
+        return stream(&app, ready, wishes, headers, guard).await;
+    }
+    let answer = whole(&app, ready, wishes, headers, &guard).await;
+    guard.finish(&answer);
+    answer
+}
+
+async fn prepare(
+    app: &AppState,
+    caller: Caller,
+    request: CompletionRequest,
+) -> Result<(Vec<Ready>, HeaderMap), Error> {
+    let (given, max) = (request.prompt.len(), app.inference.limits.max_client_batch_size);
+    if given == 0 || given > max as usize {
+        let message =
+            format!("`prompt` supports 1 to {max} prompts (--max-client-batch-size). Given: {given}");
+        return Err(Error::invalid("prompt", message));
+    }
+    let parameters = request.parameters(caller)?;
+    let prompts = request.prompt.into_vec();
+    let headers =
+        early(&app.inference.engine.facts().compute_type(), prompts.iter().map(Prompt::num_chars).sum());
+    let ready = prompts.into_iter().map(|prompt| prepare_one(app, prompt, parameters.clone()));
+    Ok((try_join_all(ready).await?, headers))
+}
+
+async fn prepare_one(app: &AppState, prompt: Prompt, parameters: Parameters) -> Result<Ready, Error> {
+    let text = match &prompt {
+        Prompt::Text(text) => Some(text.clone()),
+        Prompt::Tokens(_) | Prompt::Chat(_) => None,
+    };
+    let prepared = app.inference.prepare(prompt, parameters).await?;
+    let decode = || app.inference.tokenizer.vocabulary().decode(&prepared.request.prompt, true);
+    let text = text.unwrap_or_else(decode);
+    Ok(Ready { prepared, text })
+}
+
+async fn whole(
+    app: &AppState,
+    ready: Vec<Ready>,
+    wishes: Wishes,
+    mut headers: HeaderMap,
+    guard: &RequestGuard,
+) -> Result<Response, Error> {
+    let running = ready.iter().map(|ready| app.inference.complete(&ready.prepared, guard.started()));
+    let completed = try_join_all(running).await?;
+    let (mut choices, mut usage, mut times) = (Vec::new(), Usage::default(), Times::default());
+    for (ready, mut sequences) in ready.iter().zip(completed) {
+        count(&mut usage, &mut times, ready, &sequences, wishes);
+        best_first_if_some_are_dropped(&mut sequences, wishes);
+        for sequence in sequences {
+            choices.push(choice(app, choices.len(), ready, sequence, wishes));
+        }
+    }
+    times.put_all(&mut headers);
+    let head = Head::new("cmpl", "text_completion", &app.inference.model);
+    Ok((headers, Json(Answer { head: &head, choices, usage: Some(usage) })).into_response())
+}
+
+fn best_first_if_some_are_dropped(sequences: &mut Vec<Generated>, wishes: Wishes) {
+    if sequences.len() > wishes.choices_per_prompt {
+        best_first(sequences);
+        sequences.truncate(wishes.choices_per_prompt);
+    }
+}
+
+fn count(usage: &mut Usage, times: &mut Times, ready: &Ready, sequences: &[Generated], wishes: Wishes) {
+    let prompt_len = ready.prepared.request.prompt.len();
+    usage.add_prompt(prompt_len);
+    for sequence in sequences.iter().filter(|_| !wishes.only_scores) {
+        usage.add_completion(sequence.end.times.generated_tokens);
+    }
+    for sequence in sequences {
+        usage.add_cached(&sequence.end.times);
+    }
+    if let Some(slowest) = sequences.iter().max_by_key(|sequence| sequence.end.times.inference) {
+        times.add(ready.prepared.validation, prompt_len, &slowest.end.times);
+    }
+}
+
+fn choice(app: &AppState, index: usize, ready: &Ready, sequence: Generated, wishes: Wishes) -> Choice {
+    let vocabulary = app.inference.tokenizer.vocabulary();
+    let mut logprobs = CompletionLogprobs::default();
+    if wishes.logprobs {
+        for (&id, score) in ready.prepared.request.prompt.iter().zip(&sequence.prompt_logprobs) {
+            logprobs.push_prompt(vocabulary, id, score.as_ref());
+        }
+        for token in sequence.tokens.iter().filter(|_| !wishes.only_scores) {
+            logprobs.push(vocabulary, token);
+        }
+    }
+    let echo = if wishes.echo { ready.text.as_str() } else { "" };
+    let text = if wishes.only_scores { "" } else { sequence.end.text.as_str() };
+    Choice {
+        index,
+        text: echo.to_owned() + text,
+        logprobs: wishes.logprobs.then_some(logprobs),
+        finish_reason: Some(sequence.end.finish.name()),
+    }
+}
+
+async fn stream(
+    app: &AppState,
+    ready: Vec<Ready>,
+    wishes: Wishes,
+    headers: HeaderMap,
+    mut guard: RequestGuard,
+) -> Result<Response, Error> {
+    let starting = ready.iter().map(|ready| app.inference.start(&ready.prepared, guard.started()));
+    let started = try_join_all(starting).await;
+    let sequences = started.inspect_err(|error| guard.fail(error))?.into_iter().flatten().collect();
+    let encoder = CompletionEncoder::new(app, ready, wishes);
+    Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers))
+}

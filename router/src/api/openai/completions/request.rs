@@ -1,0 +1,134 @@
+//! What is sent to `/v1/completions`, and what it asks for.
+
+use serde::Deserialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::super::fields::{LogitBias, Seed, Stop, StreamOptions};
+use crate::api::shared_fields::with_shared_fields;
+use crate::base::caller::Caller;
+use crate::base::dialect::Dialect;
+use crate::base::error::Error;
+use crate::grammar;
+use crate::inference::Prompt;
+use crate::inference::validation::Parameters;
+
+with_shared_fields! {
+    /// The body of `/v1/completions`.
+    #[derive(Debug, Clone, Deserialize, ToSchema)]
+    #[expect(missing_docs, reason = "the names are the documentation of the API")]
+    pub struct CompletionRequest {
+        pub model: Option<String>,
+        pub prompt: Prompts,
+        pub best_of: Option<u64>,
+        pub echo: Option<bool>,
+        pub logit_bias: Option<LogitBias>,
+        pub logprobs: Option<u64>,
+        pub max_tokens: Option<u64>,
+        pub n: Option<u64>,
+        pub stop: Option<Stop>,
+        pub stream: Option<bool>,
+        pub stream_options: Option<StreamOptions>,
+        #[schema(value_type = Option<i64>)]
+        pub seed: Option<Seed>,
+        pub suffix: Option<String>,
+        pub response_format: Option<Value>,
+        pub min_tokens: Option<u64>,
+    }
+}
+
+/// One prompt or several, as text or as tokens.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(
+    untagged,
+    expecting = "expected a string, a list of strings, a list of token ids, or a list of such lists"
+)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Prompts {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<u32>),
+    TokenLists(Vec<Vec<u32>>),
+}
+
+impl CompletionRequest {
+    /// The parameters, the same for all prompts. `n` of `best_of` sequences are shown, the best first.
+    pub fn parameters(&self, caller: Caller) -> Result<Parameters, Error> {
+        if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
+            return Err(Error::NotSupported("suffix"));
+        }
+        Ok(Parameters {
+            dialect: Dialect::Completions { best_of: if self.best_of.is_some() { "best_of" } else { "n" } },
+            is_stream: self.stream.unwrap_or(false),
+            best_of: Some(self.sequences_per_prompt()?),
+            // Zero tokens with `echo` score a prompt: one is generated and not shown.
+            max_new_tokens: self.max_tokens.map(|max| if self.only_scores() { 1 } else { max }),
+            min_new_tokens: self.min_tokens,
+            stop: self.stop.clone().map(Stop::into_strings).unwrap_or_default(),
+            seed: self.seed.map(|Seed(seed)| seed),
+            top_n_tokens: self.logprobs,
+            prompt_logprobs: self.echoes() && self.logprobs.is_some(),
+            logit_bias: self.logit_bias.clone().map_or(Ok(Vec::new()), LogitBias::into_pairs)?,
+            grammar: self.response_format.as_ref().map_or(Ok(None), grammar::from_response_format)?,
+            ..self.shared_parameters(caller)
+        })
+    }
+
+    /// Whether the prompt is repeated before the text.
+    pub fn echoes(&self) -> bool {
+        self.echo.unwrap_or(false)
+    }
+
+    /// Whether only the prompt is wanted back, with its log probabilities.
+    pub fn only_scores(&self) -> bool {
+        self.echoes() && self.max_tokens == Some(0)
+    }
+
+    /// Choices shown for each prompt.
+    pub fn choices_per_prompt(&self) -> u64 {
+        self.n.unwrap_or(1)
+    }
+
+    fn sequences_per_prompt(&self) -> Result<u64, Error> {
+        let n = self.choices_per_prompt();
+        let best_of = self.best_of.unwrap_or(n);
+        if n == 0 {
+            return Err(Error::invalid("n", "`n` must be strictly positive. Given: 0"));
+        }
+        if best_of < n {
+            let message = format!("`best_of` must be >= `n` ({n}). Given: {best_of}");
+            return Err(Error::invalid("best_of", message));
+        }
+        if best_of > n && self.stream == Some(true) {
+            let message = format!("`best_of` must be `n` ({n}) when streaming. Given: {best_of}");
+            return Err(Error::invalid("best_of", message));
+        }
+        Ok(best_of)
+    }
+}
+
+impl Prompts {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Text(_) | Self::Tokens(_) => 1,
+            Self::Texts(texts) => texts.len(),
+            Self::TokenLists(lists) => lists.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One by one.
+    pub fn into_vec(self) -> Vec<Prompt> {
+        match self {
+            Self::Text(text) => vec![Prompt::Text(text)],
+            Self::Tokens(tokens) => vec![Prompt::Tokens(tokens)],
+            Self::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
+            Self::TokenLists(lists) => lists.into_iter().map(Prompt::Tokens).collect(),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Errors in OpenAI's dialect.
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::api::object_schema::object_schema;
+use crate::base::error::{Error, ErrorKind};
+use crate::http::errors::ErrorDialect;
+
+/// OpenAI's statuses and bodies.
+pub const ERRORS: ErrorDialect = ErrorDialect { status, body, schema };
+
+/// OpenAI's clients know a schema that is not supported by 400.
+pub fn status(kind: ErrorKind) -> StatusCode {
+    if kind == ErrorKind::Grammar { StatusCode::BAD_REQUEST } else { kind.status() }
+}
+
+/// The body of an answer.
+pub fn body(error: &Error) -> Value {
+    json!({ "error": {
+        "message": error.to_string(),
+        "type": type_of(error.kind()),
+        "param": error.param(),
+        "code": error.kind().name(),
+    }})
+}
+
+/// An event of a stream: TGI's clients look for `http_status_code` there.
+pub fn event(error: &Error) -> Value {
+    let mut body = body(error);
+    body["error"]["http_status_code"] = error.kind().status().as_u16().into();
+    body
+}
+
+fn type_of(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Overloaded | ErrorKind::QueueDeadline | ErrorKind::RateLimited => "rate_limit_error",
+        ErrorKind::Validation
+        | ErrorKind::NotSupported
+        | ErrorKind::Grammar
+        | ErrorKind::Template
+        | ErrorKind::UnknownModel
+        | ErrorKind::SlowReader
+        | ErrorKind::MalformedJson
+        | ErrorKind::TooDeep
+        | ErrorKind::UnreadableBody
+        | ErrorKind::BodyTimeout
+        | ErrorKind::BodyTooLarge
+        | ErrorKind::UnsupportedMediaType
+        | ErrorKind::UnsupportedEncoding
+        | ErrorKind::IdInUse
+        | ErrorKind::Unauthorized
+        | ErrorKind::UnknownRoute
+        | ErrorKind::MethodNotAllowed => "invalid_request_error",
+        ErrorKind::ShuttingDown
+        | ErrorKind::Generation
+        | ErrorKind::EngineLost
+        | ErrorKind::Incomplete
+        | ErrorKind::Unhealthy
+        | ErrorKind::Internal => "server_error",
+    }
+}
+
+fn schema() -> Value {
+    let text = json!({ "type": "string" });
+    let error = object_schema(json!({
+        "message": text, "type": text, "param": { "type": ["string", "null"] }, "code": text,
+    }));
+    object_schema(json!({ "error": error }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_learn_the_parameter() {
+        assert_eq!(
+            body(&Error::invalid("top_p", "`top_p` must be > 0.0 and <= 1.0. Given: 2")),
+            json!({ "error": {
+                "message": "Input validation error: `top_p` must be > 0.0 and <= 1.0. Given: 2",
+                "type": "invalid_request_error",
+                "param": "top_p",
+                "code": "validation",
+            }})
+        );
+    }
+}

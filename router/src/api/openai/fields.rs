@@ -1,0 +1,93 @@
+//! Fields that chat and completions have in common: lenient in what they accept.
+
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::base::error::Error;
+use crate::base::text_or_list::text_or_list;
+
+/// One stop string or several.
+#[derive(Debug, Clone, ToSchema)]
+#[serde(untagged)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Stop {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl<'de> Deserialize<'de> for Stop {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text_or_list(deserializer, "a string or a list of strings", Self::One, Self::Many)
+    }
+}
+
+/// OpenAI's map from token id to bias; TGI's list of numbers is accepted and, as by TGI, ignored.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected a map from token ids to numbers")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum LogitBias {
+    Map(Map<String, Value>),
+    Ignored(Vec<f64>),
+}
+
+/// What to add to a stream.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+pub struct StreamOptions {
+    include_usage: Option<bool>,
+    continuous_usage_stats: Option<bool>,
+}
+
+impl StreamOptions {
+    /// A last chunk with the usage.
+    pub fn includes_usage(self) -> bool {
+        self.include_usage.unwrap_or(false)
+    }
+
+    /// The usage so far in every chunk.
+    pub fn is_continuous(self) -> bool {
+        self.includes_usage() && self.continuous_usage_stats.unwrap_or(false)
+    }
+}
+
+/// Any 64-bit integer, negative ones too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seed(pub u64);
+
+impl<'de> Deserialize<'de> for Seed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "expected a 64-bit integer")]
+        enum Integer {
+            Unsigned(u64),
+            Signed(i64),
+        }
+        Ok(match Integer::deserialize(deserializer)? {
+            Integer::Unsigned(seed) => Self(seed),
+            Integer::Signed(seed) => Self(seed.cast_unsigned()),
+        })
+    }
+}
+
+impl Stop {
+    pub(super) fn into_strings(self) -> Vec<String> {
+        match self {
+            Self::One(stop) => vec![stop],
+            Self::Many(stops) => stops,
+        }
+    }
+}
+
+impl LogitBias {
+    pub(super) fn into_pairs(self) -> Result<Vec<(u64, f64)>, Error> {
+        let Self::Map(biases) = self else { return Ok(Vec::new()) };
+        biases.into_iter().map(|(id, bias)| pair(&id, &bias)).collect()
+    }
+}
+
+fn pair(id: &str, bias: &Value) -> Result<(u64, f64), Error> {
+    id.parse().ok().zip(bias.as_f64()).ok_or_else(|| {
+        let message = format!("`logit_bias` must map token ids to numbers. Given: {id:?}: {bias}");
+        Error::invalid("logit_bias", message)
+    })
+}

@@ -1,0 +1,79 @@
+//! What every answer under /v1 of OpenAI's older routes has: its head, its counts, its word for an end.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::base::unix_time::unix_seconds;
+use crate::inference::served_model::ServedModel;
+use crate::observe::metrics::SequenceTimes;
+
+/// Tokens counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Usage {
+    pub prompt_tokens: u32,
+    pub completion_tokens: u32,
+    pub total_tokens: u32,
+    pub prompt_tokens_details: PromptTokensDetails,
+}
+
+/// Of the prompt's tokens, those found in the cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct PromptTokensDetails {
+    pub cached_tokens: u32,
+}
+
+impl Usage {
+    /// Counts a prompt, once for all its choices.
+    pub fn add_prompt(&mut self, tokens: usize) {
+        self.prompt_tokens += tokens as u32;
+        self.total_tokens += tokens as u32;
+    }
+
+    /// Counts generated tokens.
+    pub fn add_completion(&mut self, tokens: u32) {
+        self.completion_tokens += tokens;
+        self.total_tokens += tokens;
+    }
+
+    /// Counts what a finished sequence found in the cache.
+    pub fn add_cached(&mut self, times: &SequenceTimes) {
+        let cached = &mut self.prompt_tokens_details.cached_tokens;
+        *cached = (*cached + times.cached_tokens).min(self.prompt_tokens);
+    }
+}
+
+/// What every answer starts with, whole or chunk.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Head {
+    pub id: String,
+    pub object: &'static str,
+    pub created: u64,
+    pub model: String,
+    pub system_fingerprint: String,
+}
+
+impl Head {
+    /// Of an answer with a new id.
+    pub fn new(prefix: &str, object: &'static str, model: &ServedModel) -> Self {
+        Self {
+            id: format!("{prefix}-{:032x}", rand::random::<u128>()),
+            object,
+            created: unix_seconds(),
+            model: model.id.clone(),
+            system_fingerprint: format!("{}-native", env!("CARGO_PKG_VERSION")),
+        }
+    }
+}
+
+/// An answer or a chunk of one.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Answer<'a, Choice> {
+    #[serde(flatten)]
+    pub head: &'a Head,
+    pub choices: Vec<Choice>,
+    pub usage: Option<Usage>,
+}

@@ -1,0 +1,125 @@
+//! What requests of OpenAI's clients become.
+
+use serde_json::{Map, Value, json};
+
+use super::*;
+use crate::base::caller::Caller;
+use crate::base::dialect::Dialect;
+use crate::base::error::Error;
+use crate::inference::Prompt;
+use crate::inference::validation::Parameters;
+
+fn chat(mut fields: Value) -> Result<(Prompt, Parameters), Error> {
+    fields["messages"] = json!([{"role": "user", "content": "hi"}]);
+    serde_json::from_value::<ChatRequest>(fields).unwrap().into_parts(Caller::default(), Dialect::CHAT)
+}
+
+fn completion(mut fields: Value) -> Result<Parameters, Error> {
+    fields["prompt"] = json!("hi");
+    serde_json::from_value::<CompletionRequest>(fields).unwrap().parameters(Caller::default())
+}
+
+#[test]
+fn every_field_may_be_null() {
+    let fields = "model frequency_penalty logit_bias logprobs top_logprobs max_tokens max_completion_tokens n \
+        presence_penalty stop stream stream_options seed temperature top_p tools tool_choice response_format \
+        modalities audio functions function_call web_search_options reasoning_effort verbosity parallel_tool_calls \
+        tool_prompt top_k min_p repetition_penalty ignore_eos min_tokens chat_template_kwargs add_generation_prompt \
+        continue_final_message best_of echo suffix priority cache_salt cache_ttl_ms queue_timeout_ms";
+    let nulls: Map<String, Value> =
+        fields.split_whitespace().map(|name| (name.to_owned(), Value::Null)).collect();
+    let (_, parameters) = chat(nulls.clone().into()).unwrap();
+    assert_eq!(parameters, Parameters { dialect: Dialect::CHAT, ..Parameters::default() });
+    assert!(completion(nulls.into()).is_ok());
+}
+
+#[test]
+fn stop_is_a_string_or_a_list() {
+    assert_eq!(chat(json!({"stop": "a"})).unwrap().1.stop, ["a"]);
+    assert_eq!(chat(json!({"stop": ["a", "b"]})).unwrap().1.stop, ["a", "b"]);
+}
+
+#[test]
+fn both_names_of_the_length_are_accepted_together() {
+    let parameters = chat(json!({"max_tokens": 3, "max_completion_tokens": 5})).unwrap().1;
+    assert_eq!(parameters.max_new_tokens, Some(5));
+}
+
+#[test]
+fn logit_bias_is_a_map_from_ids() {
+    assert_eq!(chat(json!({"logit_bias": {"7": -5}})).unwrap().1.logit_bias, [(7, -5.0)]);
+    assert_eq!(chat(json!({"logit_bias": [0.5]})).unwrap().1.logit_bias, []);
+    for bad in [json!({"x": 1}), json!({"-1": 1}), json!({"1": "a"})] {
+        assert_eq!(chat(json!({"logit_bias": bad})).err().unwrap().param(), Some("logit_bias"));
+    }
+}
+
+#[test]
+fn seeds_may_be_negative() {
+    assert_eq!(chat(json!({"seed": -1})).unwrap().1.seed, Some(u64::MAX));
+    assert_eq!(chat(json!({"seed": u64::MAX})).unwrap().1.seed, Some(u64::MAX));
+}
+
+#[test]
+fn tool_choice_none_hides_the_tools() {
+    let tool = json!({"type": "function", "function": {"name": "f"}});
+    let tools = |choice: &str| match chat(json!({"tools": [tool], "tool_choice": choice})) {
+        Ok((Prompt::Chat(conversation), _)) => conversation.tools,
+        _ => panic!("a conversation"),
+    };
+    assert_eq!(tools("none"), None);
+    assert_eq!(tools("auto").unwrap().described(), json!([tool]));
+}
+
+#[test]
+fn best_of_is_at_least_n_and_not_for_streams() {
+    assert_eq!(completion(json!({"n": 2})).unwrap().best_of, Some(2));
+    assert_eq!(completion(json!({"n": 1, "best_of": 2})).unwrap().best_of, Some(2));
+    assert_eq!(completion(json!({"n": 2, "best_of": 1})).unwrap_err().param(), Some("best_of"));
+    assert_eq!(completion(json!({"best_of": 2, "stream": true})).unwrap_err().param(), Some("best_of"));
+    assert_eq!(completion(json!({"n": 0})).unwrap_err().param(), Some("n"));
+}
+
+#[test]
+fn what_is_not_built_is_refused_by_name() {
+    for (field, value) in [
+        ("modalities", json!(["text", "audio"])),
+        ("audio", json!({"voice": "alloy"})),
+        ("functions", json!([])),
+        ("function_call", json!("auto")),
+        ("web_search_options", json!({})),
+        ("verbosity", json!("low")),
+    ] {
+        assert_eq!(chat(json!({field: value})).err(), Some(Error::NotSupported(field)));
+    }
+    let error = chat(json!({"top_logprobs": 2})).err().unwrap();
+    assert_eq!(error.param(), Some("top_logprobs"));
+}
+
+#[test]
+fn what_changes_nothing_is_ignored() {
+    let ignored = json!({
+        "user": "u", "metadata": {"a": "b"}, "store": true, "service_tier": "auto", "modalities": ["text"],
+        "verbosity": "medium", "prediction": {"type": "content", "content": "x"}, "top_logprobs": 0,
+    });
+    assert!(chat(ignored).is_ok());
+}
+
+#[test]
+fn the_reasoning_effort_reaches_the_template() {
+    let Ok((Prompt::Chat(conversation), _)) = chat(json!({"reasoning_effort": "low"})) else { panic!() };
+    assert_eq!(conversation.template_kwargs["reasoning_effort"], "low");
+}
+
+#[test]
+fn of_two_names_the_one_that_was_sent_is_kept() {
+    let dialect = |fields: Value| chat(fields).unwrap().1.dialect;
+    assert_eq!(dialect(json!({"max_tokens": 5})), Dialect::CHAT);
+    for fields in [json!({"max_completion_tokens": 5}), json!({"max_completion_tokens": 5, "max_tokens": 6})]
+    {
+        assert_eq!(dialect(fields), Dialect::Chat { max_tokens: "max_completion_tokens" });
+    }
+    let best_of = |fields: Value| completion(fields).unwrap().dialect.name("best_of");
+    assert_eq!(best_of(json!({"n": 2})), "n");
+    assert_eq!(best_of(json!({"n": 1, "best_of": 2})), "best_of");
+}

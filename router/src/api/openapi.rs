@@ -1,0 +1,129 @@
+//! The OpenAPI document: paths from the table of routes, schemas from the types that handlers read and write. Committed
+//! as docs/openapi.json (`make docs`), served at `/openapi.json`.
+
+use axum::http::Method;
+use serde_json::{Map, Value, json};
+
+use super::route_doc::{Doc, Schemas, any_of};
+use super::table::{Access, Route, dialect_of, routes};
+
+const JSON: &str = "application/json";
+
+/// The document.
+pub fn document() -> Value {
+    let mut schemas = Schemas::default();
+    let mut paths = Map::new();
+    for route in routes() {
+        let Some(doc) = &route.doc else { continue };
+        let path = paths.entry(route.path.replace("{*", "{")).or_insert_with(|| json!({}));
+        path[route.method.as_str().to_lowercase()] = operation(&route, doc, &mut schemas);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Penstock",
+            "description": "A server for large language models that speaks the words of text-generation-inference, OpenAI and Anthropic. Numbers that depend on the model and on flags are told by /info.",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+            "version": env!("CARGO_PKG_VERSION"),
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas.0,
+            "securitySchemes": {
+                "bearer": { "type": "http", "scheme": "bearer" },
+                "x-api-key": { "type": "apiKey", "in": "header", "name": "x-api-key" },
+            },
+        },
+    })
+}
+
+/// The document as it is committed and served.
+pub fn document_text() -> String {
+    serde_json::to_string_pretty(&document()).expect("our own document has text keys only") + "\n"
+}
+
+fn operation(route: &Route, doc: &Doc, schemas: &mut Schemas) -> Value {
+    let mut operation = json!({
+        "summary": doc.summary,
+        "operationId": operation_id(route),
+        "responses": { "200": answer(doc, schemas) },
+    });
+    if let Some(name) = route.path.split("{*").nth(1) {
+        let name = name.trim_end_matches('}');
+        operation["parameters"] =
+            json!([{ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }]);
+    }
+    if let Some(schema) = any_of(&doc.takes, schemas) {
+        operation["requestBody"] = json!({ "required": true, "content": { JSON: { "schema": schema } } });
+    }
+    if route.access == Access::Key {
+        // None is needed where the server has no keys.
+        operation["security"] = json!([{}, { "bearer": [] }, { "x-api-key": [] }]);
+        operation["responses"]["401"] =
+            refusal(route.path, "The server has API keys, and none of them was sent");
+    }
+    operation["responses"]["default"] = refusal(route.path, "What is wrong");
+    operation
+}
+
+fn operation_id(route: &Route) -> String {
+    let words = route.path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let method = if route.method == Method::GET { "get" } else { "post" };
+    std::iter::once(method).chain(words).collect::<Vec<_>>().join("_")
+}
+
+fn answer(doc: &Doc, schemas: &mut Schemas) -> Value {
+    let mut answer = json!({ "description": "As asked" });
+    if let Some(schema) = any_of(&doc.gives, schemas) {
+        answer["content"][JSON] = json!({ "schema": schema });
+    }
+    if let Some(media_type) = doc.media_type {
+        answer["content"][media_type] = json!({ "schema": { "type": "string" } });
+    }
+    answer
+}
+
+/// Errors in the dialect of the route.
+fn refusal(path: &str, description: &str) -> Value {
+    let schema = (dialect_of(path).schema)();
+    json!({ "description": description, "content": { JSON: { "schema": schema } } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_in_docs_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/openapi.json");
+        let written = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(written == document_text(), "run `make docs`");
+    }
+
+    #[test]
+    fn every_route_but_those_of_the_pages_is_described() {
+        let hidden: Vec<_> =
+            routes().iter().filter(|route| route.doc.is_none()).map(|route| route.path).collect();
+        assert_eq!(hidden, ["/ui", "/ui/", "/ui/{*path}", "/docs", "/docs/"]);
+    }
+
+    #[test]
+    fn every_reference_leads_to_a_schema() {
+        let document = document();
+        let text = document.to_string();
+        let references =
+            text.split("\"#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next());
+        for name in references {
+            assert!(document["components"]["schemas"][name].is_object(), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_operations_are_unique() {
+        let mut ids: Vec<_> = routes().iter().filter(|route| route.doc.is_some()).map(operation_id).collect();
+        ids.sort();
+        let num_ids = ids.len();
+        ids.dedup();
+        assert_eq!(ids.len(), num_ids);
+    }
+}

@@ -1,0 +1,26 @@
+//! The OpenAPI document, and a page that shows it.
+
+use axum::Extension;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Redirect, Response};
+
+use super::ui;
+
+/// The OpenAPI document as it is served.
+#[derive(Clone, Copy)]
+pub struct ApiDocument(pub &'static str);
+
+/// `GET /openapi.json`, and where TGI has it
+pub async fn document(Extension(ApiDocument(text)): Extension<ApiDocument>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], text)
+}
+
+/// `GET /docs`
+pub async fn page(headers: HeaderMap) -> Response {
+    ui::serve("docs.html", &headers)
+}
+
+/// `GET /docs/`: the page names what it needs relative to its own address.
+pub async fn to_page() -> Redirect {
+    Redirect::permanent("../docs")
+}

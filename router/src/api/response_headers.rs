@@ -1,0 +1,110 @@
+//! The `x-*` headers of TGI, with its units: `x-compute-time` in seconds, other times in whole milliseconds.
+
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::observe::metrics::SequenceTimes;
+
+/// What is known before anything is generated; streams send only this.
+pub fn early(compute_type: &str, input_chars: usize) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    put(&mut headers, "x-compute-type", compute_type);
+    put(&mut headers, "x-compute-characters", &input_chars.to_string());
+    headers
+}
+
+/// What one or several prompts of a request took; of several, TGI's clients expect the sums.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Arrival to answer.
+    pub total: Duration,
+    /// Validation and tokenization.
+    pub validation: Duration,
+    /// In the queue.
+    pub queue: Duration,
+    /// From the queue to the last token.
+    pub inference: Duration,
+    /// Per generated token.
+    pub per_token: Duration,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens generated.
+    pub generated_tokens: u32,
+}
+
+impl Times {
+    /// Adds what one prompt took.
+    pub fn add(&mut self, validation: Duration, prompt_tokens: usize, sequence: &SequenceTimes) {
+        self.validation += validation;
+        self.queue += sequence.queued;
+        self.inference += sequence.inference;
+        self.total += validation + sequence.queued + sequence.inference;
+        self.per_token += sequence.inference / sequence.generated_tokens.max(1);
+        self.prompt_tokens += prompt_tokens;
+        self.generated_tokens += sequence.generated_tokens;
+    }
+
+    /// Adds `x-compute-time` (not on /v1/completions: TGI never sent it there).
+    pub fn put_compute_time(&self, headers: &mut HeaderMap) {
+        put(headers, "x-compute-time", &self.total.as_secs_f64().to_string());
+    }
+
+    /// Adds all others.
+    pub fn put_all(&self, headers: &mut HeaderMap) {
+        let millis = [
+            ("x-total-time", self.total),
+            ("x-validation-time", self.validation),
+            ("x-queue-time", self.queue),
+            ("x-inference-time", self.inference),
+            ("x-time-per-token", self.per_token),
+        ];
+        for (name, time) in millis {
+            put(headers, name, &time.as_millis().to_string());
+        }
+        put(headers, "x-prompt-tokens", &self.prompt_tokens.to_string());
+        put(headers, "x-generated-tokens", &self.generated_tokens.to_string());
+    }
+}
+
+fn put(headers: &mut HeaderMap, name: &'static str, value: &str) {
+    // Numbers always are header values; a device name that is none is left out.
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(HeaderName::from_static(name), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_those_of_tgi() {
+        let sequence = SequenceTimes {
+            queued: Duration::from_millis(20),
+            inference: Duration::from_millis(300),
+            generated_tokens: 10,
+            cached_tokens: 0,
+        };
+        let mut times = Times::default();
+        times.add(Duration::from_millis(5), 7, &sequence);
+        let mut headers = early("1-cpu", 42);
+        times.put_all(&mut headers);
+        times.put_compute_time(&mut headers);
+        let expected = [
+            ("x-compute-type", "1-cpu"),
+            ("x-compute-characters", "42"),
+            ("x-compute-time", "0.325"),
+            ("x-total-time", "325"),
+            ("x-validation-time", "5"),
+            ("x-queue-time", "20"),
+            ("x-inference-time", "300"),
+            ("x-time-per-token", "30"),
+            ("x-prompt-tokens", "7"),
+            ("x-generated-tokens", "10"),
+        ];
+        for (name, value) in expected {
+            assert_eq!(headers[name], value, "{name}");
+        }
+    }
+}

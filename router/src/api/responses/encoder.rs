@@ -1,0 +1,290 @@
+//! A reply as the events of `/v1/responses`: items of reasoning, text and calls, one open at a time, each opened by its
+//! first piece. A reply that says nothing is an empty message.
+
+use serde_json::{Value, json};
+
+use super::{OutputItem, OutputText, ResponseObject};
+use crate::api::assistant::{AssistantWriter, Delta, ToolCallDelta};
+use crate::api::logprobs::{ChatTokenLogprob, TextLogprobs};
+use crate::base::error::Error;
+use crate::http::answer_stream::Encoder;
+use crate::http::sse::Frame;
+use crate::inference::text_stream::{End, TextEvent};
+
+/// Words the events of one reply.
+pub struct ResponsesEncoder {
+    answer: ResponseObject,
+    prompt_len: usize,
+    writer: AssistantWriter,
+    /// The item that grows; those before it are in the answer.
+    open: Option<OutputItem>,
+    num_events: u64,
+    /// If they were asked for.
+    logprobs: Option<TextLogprobs>,
+}
+
+impl ResponsesEncoder {
+    /// From an answer that has nothing in it yet.
+    pub fn new(
+        answer: ResponseObject,
+        prompt_len: usize,
+        writer: AssistantWriter,
+        logprobs: Option<TextLogprobs>,
+    ) -> Self {
+        Self { answer, prompt_len, writer, open: None, num_events: 0, logprobs }
+    }
+
+    fn frame(&mut self, event: &'static str, mut data: Value) -> Frame {
+        data["type"] = event.into();
+        data["sequence_number"] = self.num_events.into();
+        self.num_events += 1;
+        Frame::named(event, data.to_string())
+    }
+
+    /// An event of the whole answer.
+    fn about_answer(&mut self, event: &'static str) -> Frame {
+        let data = json!({ "response": self.answer });
+        self.frame(event, data)
+    }
+
+    /// An event of the open item.
+    fn about_item(&mut self, event: &'static str, mut data: Value) -> Frame {
+        data["output_index"] = self.answer.output.len().into();
+        if let Some(item) = &self.open {
+            data["item_id"] = item.id().into();
+        }
+        self.frame(event, data)
+    }
+
+    /// An event of the open item's only part.
+    fn about_part(&mut self, event: &'static str, mut data: Value) -> Frame {
+        data["content_index"] = 0.into();
+        self.about_item(event, data)
+    }
+
+    fn delta(&mut self, delta: Delta, logprobs: Vec<ChatTokenLogprob>) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        if let Some(text) = delta.reasoning_content {
+            if !matches!(self.open, Some(OutputItem::Reasoning { .. })) {
+                self.open(OutputItem::reasoning(""), &mut frames);
+            }
+            frames.push(self.grow("response.reasoning_text.delta", text, Vec::new()));
+        }
+        if let Some(text) = delta.content.filter(|text| !text.is_empty()) {
+            if !matches!(self.open, Some(OutputItem::Message { .. })) {
+                self.open(OutputItem::message("in_progress", Vec::new()), &mut frames);
+            }
+            frames.push(self.grow("response.output_text.delta", text, logprobs));
+        }
+        for call in delta.tool_calls {
+            self.call(call, &mut frames);
+        }
+        frames
+    }
+
+    fn call(&mut self, call: ToolCallDelta, frames: &mut Vec<Frame>) {
+        if let Some(id) = call.id {
+            let name = call.function.name.unwrap_or_default();
+            self.open(OutputItem::function_call(id, name, String::new(), "in_progress"), frames);
+        }
+        if !call.function.arguments.is_empty() {
+            let piece = call.function.arguments;
+            frames.push(self.grow("response.function_call_arguments.delta", piece, Vec::new()));
+        }
+    }
+
+    /// Opens an item after the one before it is closed.
+    fn open(&mut self, item: OutputItem, frames: &mut Vec<Frame>) {
+        self.close("completed", frames);
+        let is_message = matches!(item, OutputItem::Message { .. });
+        frames.push({
+            let added = json!({ "item": item });
+            self.about_item("response.output_item.added", added)
+        });
+        self.open = Some(item);
+        if is_message {
+            let part = json!({ "part": OutputText::new("") });
+            frames.push(self.about_part("response.content_part.added", part));
+        }
+    }
+
+    /// Adds to the open item.
+    fn grow(&mut self, event: &'static str, piece: String, logprobs: Vec<ChatTokenLogprob>) -> Frame {
+        let mut data = json!({ "delta": piece });
+        match &mut self.open {
+            Some(OutputItem::FunctionCall { arguments, .. }) => {
+                arguments.push_str(&piece);
+                return self.about_item(event, data);
+            }
+            Some(OutputItem::Message { content, .. }) => {
+                data["logprobs"] = json!(logprobs);
+                if content.is_empty() {
+                    content.push(OutputText::new(""));
+                }
+                if let Some(text) = content.last_mut() {
+                    text.text.push_str(&piece);
+                    text.logprobs.extend(logprobs);
+                }
+            }
+            Some(OutputItem::Reasoning { content, .. }) => {
+                if let Some(text) = content.last_mut() {
+                    text.text.push_str(&piece);
+                }
+            }
+            None => {}
+        }
+        self.about_part(event, data)
+    }
+
+    fn close(&mut self, status: &'static str, frames: &mut Vec<Frame>) {
+        match self.open.clone() {
+            None => return,
+            Some(OutputItem::Reasoning { content, .. }) => {
+                let text = content.first().map_or("", |text| text.text.as_str());
+                frames.push(self.about_part("response.reasoning_text.done", json!({ "text": text })));
+            }
+            Some(OutputItem::FunctionCall { name, arguments, .. }) => {
+                let done = json!({ "name": name, "arguments": arguments });
+                frames.push(self.about_item("response.function_call_arguments.done", done));
+            }
+            Some(OutputItem::Message { content, .. }) => {
+                let text = content.into_iter().next().unwrap_or_else(|| OutputText::new(""));
+                let done = json!({ "text": text.text, "logprobs": text.logprobs });
+                frames.push(self.about_part("response.output_text.done", done));
+                frames.push(self.about_part("response.content_part.done", json!({ "part": text })));
+            }
+        }
+        let Some(item) = self.open.take().map(|item| item.with_status(status)) else { return };
+        frames.push(self.about_item("response.output_item.done", json!({ "item": item })));
+        self.answer.output.push(item);
+    }
+
+    fn end(&mut self, end: &End) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        if self.open.is_none() && self.answer.output.is_empty() {
+            self.open(OutputItem::message("in_progress", Vec::new()), &mut frames);
+        }
+        self.close(ResponseObject::status_of(end.finish), &mut frames);
+        self.answer.finish(end.finish, self.prompt_len, &end.times);
+        let is_whole = self.answer.status == "completed";
+        frames.push(self.about_answer(if is_whole { "response.completed" } else { "response.incomplete" }));
+        frames
+    }
+}
+
+impl Encoder for ResponsesEncoder {
+    type Line = Frame;
+
+    fn begin(&mut self) -> Vec<Frame> {
+        vec![self.about_answer("response.created"), self.about_answer("response.in_progress")]
+    }
+
+    fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<Frame> {
+        let TextEvent::Token(token) = event else { return Vec::new() };
+        let delta = self.writer.delta(&token.delta, token.end.is_some());
+        let logprobs = self.logprobs.as_mut().map(|logprobs| logprobs.next(&token, &delta));
+        let mut frames = self.delta(delta, logprobs.unwrap_or_default());
+        frames.extend(token.end.iter().flat_map(|end| self.end(end)));
+        frames
+    }
+
+    fn error(&mut self, error: &Error) -> Vec<Frame> {
+        self.answer.status = "failed";
+        self.answer.error = Some(json!({ "code": error.kind().name(), "message": error.to_string() }));
+        vec![self.about_answer("response.failed")]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::responses::ResponsesRequest;
+    use crate::chat::reply::{ReplyFormat, ToolFormat};
+    use crate::inference::text_stream::Finish;
+    use crate::observe::metrics::SequenceTimes;
+
+    fn encoder() -> ResponsesEncoder {
+        let request: ResponsesRequest = serde_json::from_value(json!({ "input": "hi" })).unwrap();
+        let format = ReplyFormat { tools: Some(ToolFormat::Hermes), ..ReplyFormat::default() };
+        let answer = ResponseObject::opening("resp".into(), 1, "m".into(), request.settings());
+        ResponsesEncoder::new(answer, 1, AssistantWriter::new(&format), None)
+    }
+
+    #[test]
+    fn text_and_calls_are_items_of_their_own_however_they_are_split() {
+        let reply = "Sure. <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>";
+        for size in [1, 3, 1000] {
+            let mut encoder = encoder();
+            let chars: Vec<char> = reply.chars().collect();
+            let mut frames = Vec::new();
+            for piece in chars.chunks(size) {
+                let delta = encoder.writer.delta(&piece.iter().collect::<String>(), false);
+                frames.extend(encoder.delta(delta, Vec::new()));
+            }
+            let delta = encoder.writer.delta("", true);
+            frames.extend(encoder.delta(delta, Vec::new()));
+            encoder.close("completed", &mut frames);
+            let events: Vec<Value> =
+                frames.iter().map(|frame| serde_json::from_str(frame.data()).unwrap()).collect();
+            let of =
+                |kind: &str| events.iter().filter(move |event| event["type"] == kind).collect::<Vec<_>>();
+            let arguments: String = of("response.function_call_arguments.delta")
+                .iter()
+                .map(|event| event["delta"].as_str().unwrap())
+                .collect();
+            assert_eq!(arguments, "{\"x\": 1}");
+            assert_eq!(of("response.function_call_arguments.done")[0]["arguments"], "{\"x\": 1}");
+            let done = of("response.output_item.done");
+            assert_eq!(done.iter().map(|event| &event["output_index"]).collect::<Vec<_>>(), [0, 1]);
+            assert_eq!(
+                (&done[1]["item"]["type"], &done[1]["item"]["name"]),
+                (&json!("function_call"), &json!("f"))
+            );
+            assert_eq!(done[0]["item"]["content"][0]["text"].as_str().unwrap().trim(), "Sure.");
+            assert_eq!(json!(encoder.answer.output), json!([done[0]["item"], done[1]["item"]]));
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_cut_is_an_incomplete_item_whole_and_streamed() {
+        let reply = "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1";
+        let end = End {
+            finish: Finish::EndOfSequence,
+            stop_string: None,
+            text: reply.into(),
+            seed: None,
+            times: SequenceTimes::default(),
+        };
+        let mut encoder = encoder();
+        let delta = encoder.writer.delta(reply, true);
+        encoder.delta(delta, Vec::new());
+        encoder.end(&end);
+        let format = ReplyFormat { tools: Some(ToolFormat::Hermes), ..ReplyFormat::default() };
+        let message = AssistantWriter::new(&format).message(reply);
+        let whole = OutputItem::of_message(message, Vec::new(), ResponseObject::status_of(end.finish));
+        for items in [encoder.answer.output, whole] {
+            let [OutputItem::FunctionCall { arguments, status, .. }] = &items[..] else {
+                panic!("{items:?}")
+            };
+            assert_eq!((arguments.as_str(), *status), ("{\"x\": 1", "incomplete"));
+        }
+    }
+
+    #[test]
+    fn tools_are_those_of_chat_completions() {
+        let parameters = json!({"type": "object", "properties": {}});
+        let body = json!({
+            "input": "hi",
+            "tools": [{"type": "function", "name": "f", "parameters": parameters, "strict": true}],
+            "tool_choice": {"type": "function", "name": "f"},
+        });
+        let request: ResponsesRequest = serde_json::from_value(body).unwrap();
+        let chat = request.into_chat().unwrap();
+        let function = json!({"name": "f", "parameters": parameters, "strict": true});
+        assert_eq!(json!(chat.tools), json!([{"type": "function", "function": function}]));
+        assert_eq!(chat.tool_choice, Some(json!({"type": "function", "function": {"name": "f"}})));
+        let search: ResponsesRequest =
+            serde_json::from_value(json!({"input": "hi", "tools": [{"type": "web_search"}]})).unwrap();
+        assert_eq!(search.into_chat().err(), Some(Error::NotSupported("tools")));
+    }
+}

@@ -1,0 +1,89 @@
+//! OpenAI's responses, without a memory: each request brings its whole conversation.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+
+use crate::api::assistant::AssistantWriter;
+use crate::api::logprobs::TextLogprobs;
+use crate::api::response_headers::early;
+use crate::api::responses::{
+    OutputItem, ResponseObject, ResponsesEncoder, ResponsesRequest, Settings, new_id,
+};
+use crate::base::caller::Caller;
+use crate::base::dialect::Dialect;
+use crate::base::error::Error;
+use crate::base::unix_time::unix_seconds;
+use crate::http::body::Body;
+use crate::http::sse;
+use crate::http::state::AppState;
+use crate::inference::Prompt;
+use crate::inference::text_stream::{End, Generated};
+use crate::inference::validation::Parameters;
+use crate::observe::metrics::RequestGuard;
+
+/// `POST /v1/responses`
+pub async fn responses(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    Body(request): Body<ResponsesRequest>,
+) -> Result<Response, Error> {
+    app.inference.model.check(request.model.as_deref())?;
+    let mut guard = RequestGuard::start(&app.inference.metrics);
+    let answer = opening(&app, request.settings());
+    let logprobs = request.wants_logprobs().then(|| TextLogprobs::new(app.inference.tokenizer.clone()));
+    let parts = request.into_chat().and_then(|chat| chat.into_parts(caller, Dialect::Responses));
+    let (prompt, parameters) = parts.inspect_err(|error| guard.fail(error))?;
+    if parameters.is_stream {
+        return stream(&app, prompt, parameters, Opened { answer, logprobs }, guard).await;
+    }
+    let answer = whole(&app, prompt, parameters, Opened { answer, logprobs }, &guard).await;
+    guard.finish(&answer);
+    answer
+}
+
+/// An answer that has nothing in it yet.
+struct Opened {
+    answer: ResponseObject,
+    /// If they were asked for.
+    logprobs: Option<TextLogprobs>,
+}
+
+fn opening(app: &AppState, settings: Settings) -> ResponseObject {
+    ResponseObject::opening(new_id("resp"), unix_seconds(), app.inference.model.id.clone(), settings)
+}
+
+async fn whole(
+    app: &AppState,
+    prompt: Prompt,
+    parameters: Parameters,
+    Opened { mut answer, logprobs }: Opened,
+    guard: &RequestGuard,
+) -> Result<Response, Error> {
+    let headers = early(&app.inference.engine.facts().compute_type(), prompt.num_chars());
+    let prepared = app.inference.prepare(prompt, parameters).await?;
+    let Generated { end, tokens, .. } =
+        app.inference.complete(&prepared, guard.started()).await?.pop().ok_or(Error::Incomplete)?;
+    let End { finish, text, times, .. } = end;
+    let writer = || AssistantWriter::new(&prepared.reply);
+    let logprobs = logprobs.map(|logprobs| logprobs.of_whole(writer(), &tokens)).unwrap_or_default();
+    let status = ResponseObject::status_of(finish);
+    answer.output = OutputItem::of_message(writer().message(&text), logprobs, status);
+    answer.finish(finish, prepared.request.prompt.len(), &times);
+    Ok((headers, Json(answer)).into_response())
+}
+
+async fn stream(
+    app: &AppState,
+    prompt: Prompt,
+    parameters: Parameters,
+    Opened { answer, logprobs }: Opened,
+    mut guard: RequestGuard,
+) -> Result<Response, Error> {
+    let headers = early(&app.inference.engine.facts().compute_type(), prompt.num_chars());
+    let begun = app.inference.begin(prompt, parameters, guard.started()).await;
+    let (prepared, sequences) = begun.inspect_err(|error| guard.fail(error))?;
+    let writer = AssistantWriter::new(&prepared.reply);
+    let encoder = ResponsesEncoder::new(answer, prepared.request.prompt.len(), writer, logprobs);
+    Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers))
+}

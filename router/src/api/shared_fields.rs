@@ -1,0 +1,55 @@
+//! The fields that requests of TGI's and of OpenAI's clients have in common: how to sample, and how to treat the request
+//! beside others. They stand here once, as a macro: serde's `flatten` would lose where in a body something does not fit.
+
+/// A request with fields of its own, and those that it shares, which `shared_parameters` reads.
+macro_rules! with_shared_fields {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident {
+            $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)*
+        }
+    ) => {
+        $(#[$meta])*
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+            pub temperature: Option<f64>,
+            pub top_k: Option<i64>,
+            pub top_p: Option<f64>,
+            pub min_p: Option<f64>,
+            pub repetition_penalty: Option<f64>,
+            pub frequency_penalty: Option<f64>,
+            pub presence_penalty: Option<f64>,
+            pub ignore_eos: Option<bool>,
+            pub priority: Option<i64>,
+            pub cache_salt: Option<String>,
+            pub cache_ttl_ms: Option<u64>,
+            pub queue_timeout_ms: Option<u64>,
+        }
+
+        impl $name {
+            /// What the shared fields ask for, and nothing else.
+            fn shared_parameters(&self, caller: $crate::base::caller::Caller) -> $crate::inference::validation::Parameters {
+                $crate::inference::validation::Parameters {
+                    temperature: self.temperature,
+                    top_k: self.top_k,
+                    top_p: self.top_p,
+                    min_p: self.min_p,
+                    repetition_penalty: self.repetition_penalty,
+                    frequency_penalty: self.frequency_penalty,
+                    presence_penalty: self.presence_penalty,
+                    ignore_eos: self.ignore_eos.unwrap_or(false),
+                    hints: $crate::inference::validation::SchedulingHints {
+                        caller,
+                        priority: self.priority,
+                        cache_salt: self.cache_salt.clone(),
+                        cache_ttl_ms: self.cache_ttl_ms,
+                        queue_timeout_ms: self.queue_timeout_ms,
+                    },
+                    ..$crate::inference::validation::Parameters::default()
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use with_shared_fields;

@@ -1,0 +1,269 @@
+//! Every route, once: its method, its path, who may use it. The service is built from this table and from nothing else,
+//! so a route that is not here is not served, and one that says nothing of its own asks for the API key.
+
+use axum::Router;
+use axum::handler::Handler;
+use axum::http::Method;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::{self, MethodRouter};
+use serde_json::Value;
+
+use super::about::{health, info, metrics, models, stats};
+use super::anthropic::{self, MessagesRequest, MessagesResponse, TokenCount};
+use super::clouds::{invocations, vertex};
+use super::openai::chat::handler as chat;
+use super::openai::completions::{choice, handler as completions};
+use super::openai::{self, ChatRequest, CompletionRequest};
+use super::pages::{docs, ui};
+use super::responses::{self, ResponseObject, ResponsesRequest};
+use super::route_doc::Doc;
+use super::tgi::{self, GenerateRequest, GenerateResponse};
+use super::tokenize;
+use crate::http::auth::identify;
+use crate::http::errors::ErrorDialect;
+use crate::http::layers::refuse_while_draining;
+use crate::http::rate_limit::count_request;
+use crate::http::state::AppState;
+
+/// Which dialect the clients of a path speak, also of a path where nothing is served.
+pub fn dialect_of(path: &str) -> ErrorDialect {
+    match path.strip_prefix("/v1/") {
+        Some(rest) if rest == "messages" || rest.starts_with("messages/") => anthropic::errors::ERRORS,
+        Some(_) => openai::errors::ERRORS,
+        None => tgi::errors::ERRORS,
+    }
+}
+
+/// Who may use a route of a server that has API keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Whoever has a key.
+    Key,
+    /// Everyone: probes, scrapers, and files that are no secret.
+    Open,
+}
+
+/// One method of one path.
+pub struct Route {
+    /// GET or POST.
+    pub method: Method,
+    /// As axum writes paths: `/v1/models/{*id}`.
+    pub path: &'static str,
+    /// Who may use it.
+    pub access: Access,
+    /// What the OpenAPI document says of it; `None` for files of pages.
+    pub doc: Option<Doc>,
+    is_work: bool,
+    handler: MethodRouter<AppState>,
+}
+
+impl Route {
+    fn get<H: Handler<T, AppState>, T: 'static>(path: &'static str, handler: H) -> Self {
+        Self::new(Method::GET, path, routing::get(handler))
+    }
+
+    fn post<H: Handler<T, AppState>, T: 'static>(path: &'static str, handler: H) -> Self {
+        Self::new(Method::POST, path, routing::post(handler))
+    }
+
+    fn new(method: Method, path: &'static str, handler: MethodRouter<AppState>) -> Self {
+        Self { method, path, access: Access::Key, doc: None, is_work: false, handler }
+    }
+
+    fn doc(self, doc: Doc) -> Self {
+        Self { doc: Some(doc), ..self }
+    }
+
+    /// Asks for no key.
+    fn open(self) -> Self {
+        Self { access: Access::Open, ..self }
+    }
+
+    /// Is refused while the server drains.
+    fn work(self) -> Self {
+        Self { is_work: true, ..self }
+    }
+
+    /// The handler behind what guards it, the key first.
+    fn guarded(self, state: &AppState) -> MethodRouter<AppState> {
+        let mut handler = self.handler;
+        if self.is_work {
+            handler = handler.route_layer(from_fn(count_request));
+            handler = handler
+                .route_layer(from_fn_with_state(state.inference.shutdown.clone(), refuse_while_draining));
+        }
+        match self.access {
+            Access::Key => handler.route_layer(from_fn_with_state(state.api_keys.clone(), identify)),
+            Access::Open => handler,
+        }
+    }
+}
+
+/// All of them.
+pub fn routes() -> Vec<Route> {
+    [generating(), assistants(), tokens(), about(), pages()].into_iter().flatten().collect()
+}
+
+/// Those of TGI and of the clouds that generate.
+fn generating() -> Vec<Route> {
+    vec![
+        Route::post("/generate", tgi::handler::generate)
+            .doc(Doc::new("Generate a text").takes::<GenerateRequest>().gives::<GenerateResponse>())
+            .work(),
+        Route::post("/generate_stream", tgi::handler::generate_stream)
+            .doc(Doc::new("Generate a text, token by token").takes::<GenerateRequest>().streams())
+            .work(),
+        Route::post("/", tgi::handler::compatible)
+            .doc(
+                Doc::new("Either of the two, by `stream`; the whole answer is a list of one")
+                    .takes::<GenerateRequest>()
+                    .gives_list::<GenerateResponse>()
+                    .streams(),
+            )
+            .work(),
+        Route::post("/invocations", invocations::invocations)
+            .doc(
+                Doc::new("SageMaker: as `/`, chat completions or completions, by the fields of the body")
+                    .takes::<GenerateRequest>()
+                    .takes::<ChatRequest>()
+                    .takes::<CompletionRequest>()
+                    .gives_list::<GenerateResponse>()
+                    .gives_as::<chat::Whole, chat::Choice>("ChatCompletion")
+                    .gives_as::<completions::Whole, choice::Choice>("Completion")
+                    .streams(),
+            )
+            .work(),
+        Route::post("/vertex", vertex::vertex)
+            .doc(
+                Doc::new("Vertex AI: several requests at once")
+                    .takes::<vertex::VertexRequest>()
+                    .gives::<vertex::VertexResponse>(),
+            )
+            .work(),
+    ]
+}
+
+/// Those of OpenAI and Anthropic.
+fn assistants() -> Vec<Route> {
+    vec![
+        Route::post("/v1/chat/completions", chat::chat)
+            .doc(
+                Doc::new("Answer a conversation")
+                    .takes::<ChatRequest>()
+                    .gives_as::<chat::Whole, chat::Choice>("ChatCompletion")
+                    .streams(),
+            )
+            .work(),
+        Route::post("/v1/completions", completions::completions)
+            .doc(
+                Doc::new("Continue one or several prompts")
+                    .takes::<CompletionRequest>()
+                    .gives_as::<completions::Whole, choice::Choice>("Completion")
+                    .streams(),
+            )
+            .work(),
+        Route::post("/v1/responses", responses::handler::responses)
+            .doc(
+                Doc::new("Answer a conversation, in OpenAI's newer words")
+                    .takes::<ResponsesRequest>()
+                    .gives::<ResponseObject>()
+                    .streams(),
+            )
+            .work(),
+        Route::post("/v1/messages", anthropic::handler::messages)
+            .doc(
+                Doc::new("Answer a conversation, in Anthropic's words")
+                    .takes::<MessagesRequest>()
+                    .gives::<MessagesResponse>()
+                    .streams(),
+            )
+            .work(),
+        Route::post("/v1/messages/count_tokens", anthropic::handler::count_tokens)
+            .doc(
+                Doc::new("How many tokens such a request is")
+                    .takes::<MessagesRequest>()
+                    .gives::<TokenCount>(),
+            )
+            .work(),
+    ]
+}
+
+/// Texts to tokens and back.
+fn tokens() -> Vec<Route> {
+    vec![
+        Route::post("/tokenize", tokenize::tokenize)
+            .doc(
+                Doc::new("Tokens of a text").takes::<GenerateRequest>().gives_list::<tokenize::SimpleToken>(),
+            )
+            .work(),
+        Route::post("/chat_tokenize", tokenize::chat_tokenize)
+            .doc(Doc::new("Tokens of a conversation").takes::<ChatRequest>().gives::<tokenize::ChatTokens>())
+            .work(),
+        Route::post("/detokenize", tokenize::detokenize)
+            .doc(
+                Doc::new("The text of tokens")
+                    .takes::<tokenize::DetokenizeRequest>()
+                    .gives::<tokenize::DetokenizeResponse>(),
+            )
+            .work(),
+    ]
+}
+
+/// What the server tells of itself.
+fn about() -> Vec<Route> {
+    vec![
+        Route::get("/info", info::info).doc(Doc::new("What is served, and its limits").gives::<info::Info>()),
+        Route::get("/v1/models", models::list).doc(Doc::new("All models: one").gives::<models::Models>()),
+        Route::get("/v1/models/{*id}", models::one).doc(Doc::new("One model").gives::<models::Model>()),
+        Route::get("/stats", stats::stats).doc(Doc::new("What the server does now").gives::<stats::Stats>()),
+        Route::get("/metrics", metrics::metrics)
+            .doc(Doc::new("Metrics for Prometheus").as_media_type("text/plain"))
+            .open(),
+        Route::get("/health", health::ready).doc(Doc::new("Whether requests are answered now")).open(),
+        Route::get("/health/ready", health::ready).doc(Doc::new("The same")).open(),
+        Route::get("/health/live", health::live).doc(Doc::new("Whether the router is there")).open(),
+        Route::get("/ping", health::ready).doc(Doc::new("As `/health`")).open(),
+    ]
+}
+
+/// For people with a browser.
+fn pages() -> Vec<Route> {
+    vec![
+        Route::get("/", ui::page_or_health)
+            .doc(Doc::new("The page for browsers, as `/health` for others").as_media_type("text/html"))
+            .open(),
+        Route::get("/openapi.json", docs::document).doc(Doc::new("This document").gives::<Value>()).open(),
+        Route::get("/api-doc/openapi.json", docs::document).doc(Doc::new("The same").gives::<Value>()).open(),
+        Route::get("/ui", ui::page).open(),
+        Route::get("/ui/", ui::to_page).open(),
+        Route::get("/ui/{*path}", ui::file).open(),
+        Route::get("/docs", docs::page).open(),
+        Route::get("/docs/", docs::to_page).open(),
+    ]
+}
+
+/// The routes, guarded.
+pub fn router(state: &AppState) -> Router<AppState> {
+    let add = |router: Router<AppState>, route: Route| router.route(route.path, route.guarded(state));
+    routes().into_iter().fold(Router::new(), add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::error::Error;
+
+    #[test]
+    fn every_path_has_the_dialect_of_what_is_above_it() {
+        let error_of = |path| (dialect_of(path).body)(&Error::Internal);
+        for path in ["/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches/1"] {
+            assert_eq!(error_of(path), anthropic::errors::body(&Error::Internal), "{path}");
+        }
+        for path in ["/v1/messagesque", "/v1/chat/completions", "/v1/none"] {
+            assert_eq!(error_of(path), openai::errors::body(&Error::Internal), "{path}");
+        }
+        for path in ["/", "/v1", "/v1x", "/generate", "/none"] {
+            assert_eq!(error_of(path), tgi::errors::body(&Error::Internal), "{path}");
+        }
+    }
+}

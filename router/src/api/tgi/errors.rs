@@ -1,0 +1,39 @@
+//! Errors in TGI's dialect, which is also that of routes without one of their own.
+
+use serde_json::{Value, json};
+
+use crate::api::object_schema::object_schema;
+use crate::base::error::{Error, ErrorKind};
+use crate::http::errors::ErrorDialect;
+
+/// TGI's statuses and bodies.
+pub const ERRORS: ErrorDialect = ErrorDialect { status: ErrorKind::status, body, schema };
+
+/// The body of an answer, and the last event of a stream.
+pub fn body(error: &Error) -> Value {
+    json!({ "error": error.to_string(), "error_type": error.kind().name() })
+}
+
+fn schema() -> Value {
+    let text = json!({ "type": "string" });
+    object_schema(json!({ "error": text, "error_type": text }))
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_scheduler::Failure;
+
+    use super::*;
+
+    #[test]
+    fn what_was_seen_of_a_lost_shard_stays_in_the_log() {
+        let error = Error::Failed(Failure::EngineLost("unix:/tmp/private/shard-0.sock: gone".into()));
+        assert_eq!(
+            body(&error),
+            json!({
+                "error": "Request failed during generation: the model shards stopped answering",
+                "error_type": "generation",
+            })
+        );
+    }
+}

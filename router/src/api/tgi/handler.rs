@@ -1,0 +1,116 @@
+//! TGI's own routes: `/generate`, `/generate_stream`, and `/`, which is either.
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+
+use super::encoder::TgiEncoder;
+use crate::api::response_headers::{Times, early};
+use crate::api::tgi::{GenerateRequest, GenerateResponse, Wording};
+use crate::base::caller::Caller;
+use crate::base::error::Error;
+use crate::http::body::Body;
+use crate::http::sse;
+use crate::http::state::AppState;
+use crate::inference::Prompt;
+use crate::inference::text_stream::{TextStream, best_first};
+use crate::observe::metrics::RequestGuard;
+
+/// `POST /generate`
+pub async fn generate(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    Body(request): Body<GenerateRequest>,
+) -> Result<Response, Error> {
+    let (headers, answer) = whole(&app, caller, request).await?;
+    Ok((headers, Json(answer)).into_response())
+}
+
+/// `POST /generate_stream`
+pub async fn generate_stream(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    Body(request): Body<GenerateRequest>,
+) -> Result<Response, Error> {
+    stream(&app, caller, request).await
+}
+
+/// `POST /`. The answer is an array of one, and holds the prompt, too, unless the client says otherwise.
+pub async fn compatible(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    Body(mut request): Body<GenerateRequest>,
+) -> Result<Response, Error> {
+    request.default_to_full_text();
+    if request.stream == Some(true) {
+        return stream(&app, caller, request).await;
+    }
+    let (headers, answer) = whole(&app, caller, request).await?;
+    Ok((headers, Json([answer])).into_response())
+}
+
+async fn whole(
+    app: &AppState,
+    caller: Caller,
+    request: GenerateRequest,
+) -> Result<(HeaderMap, GenerateResponse), Error> {
+    let mut guard = RequestGuard::start(&app.inference.metrics);
+    let answer = run(app, caller, request, &guard).await;
+    guard.finish(&answer);
+    answer
+}
+
+async fn run(
+    app: &AppState,
+    caller: Caller,
+    request: GenerateRequest,
+    guard: &RequestGuard,
+) -> Result<(HeaderMap, GenerateResponse), Error> {
+    let (inputs, parameters, wishes) = request.into_parts(false, caller)?;
+    let prepared = app.inference.prepare(Prompt::Text(inputs.clone()), parameters).await?;
+    let mut sequences = app.inference.complete(&prepared, guard.started()).await?;
+    best_first(&mut sequences);
+    let mut times = Times::default();
+    if let Some(best) = sequences.first() {
+        times.add(prepared.validation, prepared.request.prompt.len(), &best.end.times);
+    }
+    let mut headers = early(&app.inference.engine.facts().compute_type(), inputs.chars().count());
+    times.put_compute_time(&mut headers);
+    times.put_all(&mut headers);
+    let wording = Wording {
+        vocabulary: app.inference.tokenizer.vocabulary(),
+        prompt: &prepared.request.prompt,
+        full_text_of: if wishes.full_text == Some(true) { &inputs } else { "" },
+        wishes,
+    };
+    Ok((headers, wording.response(sequences)))
+}
+
+async fn stream(app: &AppState, caller: Caller, request: GenerateRequest) -> Result<Response, Error> {
+    let mut guard = RequestGuard::start(&app.inference.metrics);
+    match start(app, caller, request, &guard).await {
+        Ok((sequences, encoder)) => {
+            let headers = early(&app.inference.engine.facts().compute_type(), encoder.inputs.chars().count());
+            Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers))
+        }
+        Err(error) => {
+            guard.fail(&error);
+            Err(error)
+        }
+    }
+}
+
+async fn start(
+    app: &AppState,
+    caller: Caller,
+    request: GenerateRequest,
+    guard: &RequestGuard,
+) -> Result<(Vec<TextStream>, TgiEncoder), Error> {
+    let (inputs, parameters, wishes) = request.into_parts(true, caller)?;
+    let prepared = app.inference.prepare(Prompt::Text(inputs.clone()), parameters).await?;
+    let sequences = app.inference.start(&prepared, guard.started()).await?;
+    let encoder =
+        TgiEncoder { tokenizer: app.inference.tokenizer.clone(), inputs, prepared, wishes, num_tokens: 0 };
+    Ok((sequences, encoder))
+}

@@ -1,0 +1,152 @@
+//! What an error is to programs. Its kind decides its status, its name and when to try again; each dialect, the metrics and
+//! gRPC decide the rest by the kind, too, and list every kind, so that a new one cannot be forgotten anywhere.
+
+use axum::http::StatusCode;
+use penstock_scheduler::{Failure, Refused};
+
+use super::Error;
+
+/// What kind of error it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "`Error` documents each of them")]
+pub enum ErrorKind {
+    Validation,
+    NotSupported,
+    Grammar,
+    Template,
+    UnknownModel,
+    Overloaded,
+    QueueDeadline,
+    RateLimited,
+    ShuttingDown,
+    Generation,
+    EngineLost,
+    SlowReader,
+    Incomplete,
+    Unhealthy,
+    MalformedJson,
+    TooDeep,
+    UnreadableBody,
+    BodyTimeout,
+    BodyTooLarge,
+    UnsupportedMediaType,
+    UnsupportedEncoding,
+    IdInUse,
+    Unauthorized,
+    UnknownRoute,
+    MethodNotAllowed,
+    Internal,
+}
+
+impl ErrorKind {
+    /// The HTTP status, unless a dialect has another.
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::Validation | Self::NotSupported | Self::Grammar | Self::Template | Self::TooDeep => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
+            Self::UnknownModel | Self::UnknownRoute => StatusCode::NOT_FOUND,
+            Self::Overloaded | Self::QueueDeadline | Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
+            Self::ShuttingDown | Self::Unhealthy => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Generation | Self::EngineLost => StatusCode::FAILED_DEPENDENCY,
+            Self::SlowReader | Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::MalformedJson | Self::UnreadableBody => StatusCode::BAD_REQUEST,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnsupportedMediaType | Self::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::IdInUse => StatusCode::CONFLICT,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Incomplete | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// TGI's `error_type`, OpenAI's `code`, gRPC's `error-type`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Validation => "validation",
+            Self::NotSupported => "not_supported",
+            Self::Grammar => "grammar",
+            Self::Template => "template_error",
+            Self::UnknownModel => "model_not_found",
+            Self::Overloaded | Self::QueueDeadline => "overloaded",
+            Self::RateLimited => "rate_limit_exceeded",
+            Self::ShuttingDown => "shutting_down",
+            Self::Generation | Self::EngineLost => "generation",
+            Self::SlowReader => "slow_reader",
+            Self::Incomplete => "incomplete_generation",
+            Self::Unhealthy => "healthcheck",
+            Self::MalformedJson => "malformed_json",
+            Self::TooDeep => "nested_too_deep",
+            Self::UnreadableBody => "unreadable_body",
+            Self::BodyTimeout => "body_timeout",
+            Self::BodyTooLarge => "payload_too_large",
+            Self::UnsupportedMediaType => "unsupported_media_type",
+            Self::UnsupportedEncoding => "unsupported_encoding",
+            Self::IdInUse => "request_id_in_use",
+            Self::Unauthorized => "invalid_api_key",
+            Self::UnknownRoute => "not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+impl Error {
+    /// What kind of error it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Invalid { .. } | Self::WrongType { .. } => ErrorKind::Validation,
+            Self::NotSupported(_) => ErrorKind::NotSupported,
+            Self::Grammar { .. } => ErrorKind::Grammar,
+            Self::Template(_) => ErrorKind::Template,
+            Self::UnknownModel { .. } => ErrorKind::UnknownModel,
+            Self::Refused(refused) => kind_of_refusal(refused),
+            Self::Failed(failure) => kind_of_failure(failure),
+            Self::GrammarsBusy { .. } | Self::TokenizerBusy { .. } => ErrorKind::Overloaded,
+            Self::RateLimited { .. } => ErrorKind::RateLimited,
+            Self::Incomplete => ErrorKind::Incomplete,
+            Self::Unhealthy | Self::Restarting => ErrorKind::Unhealthy,
+            Self::MalformedJson(_) => ErrorKind::MalformedJson,
+            Self::TooDeep { .. } => ErrorKind::TooDeep,
+            Self::UnreadableBody => ErrorKind::UnreadableBody,
+            Self::BodyTimeout { .. } => ErrorKind::BodyTimeout,
+            Self::BodyTooLarge { .. } => ErrorKind::BodyTooLarge,
+            Self::UnsupportedMediaType => ErrorKind::UnsupportedMediaType,
+            Self::UnsupportedEncoding(_) => ErrorKind::UnsupportedEncoding,
+            Self::IdInUse(_) => ErrorKind::IdInUse,
+            Self::Unauthorized { .. } => ErrorKind::Unauthorized,
+            Self::UnknownRoute(_) => ErrorKind::UnknownRoute,
+            Self::MethodNotAllowed { .. } => ErrorKind::MethodNotAllowed,
+            Self::Internal => ErrorKind::Internal,
+        }
+    }
+
+    /// After how many seconds the same request may well be accepted; `None` if waiting changes nothing.
+    pub fn retry_after_s(&self) -> Option<u64> {
+        match (self, self.kind().status()) {
+            (Self::RateLimited { retry_after_s, .. }, _) => Some(*retry_after_s),
+            (_, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) => Some(1),
+            _ => None,
+        }
+    }
+}
+
+fn kind_of_refusal(refused: &Refused) -> ErrorKind {
+    match refused {
+        Refused::TooLarge { .. } => ErrorKind::Validation,
+        Refused::Overloaded { .. } | Refused::QueueFull { .. } | Refused::QueueTooLarge { .. } => {
+            ErrorKind::Overloaded
+        }
+        Refused::ShuttingDown => ErrorKind::ShuttingDown,
+    }
+}
+
+fn kind_of_failure(failure: &Failure) -> ErrorKind {
+    match failure {
+        Failure::Request(_) | Failure::Poison | Failure::TooManyReplays { .. } => ErrorKind::Generation,
+        Failure::EngineLost(_) => ErrorKind::EngineLost,
+        Failure::SlowReader { .. } => ErrorKind::SlowReader,
+        Failure::QueueDeadline { .. } => ErrorKind::QueueDeadline,
+        Failure::ShuttingDown => ErrorKind::ShuttingDown,
+    }
+}

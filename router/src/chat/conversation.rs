@@ -1,0 +1,282 @@
+//! A conversation to tokens: what a client sent, worded for the chat template, rendered, and encoded so that nothing
+//! that a user typed becomes a control token.
+
+use std::path::Path;
+
+use penstock_scheduler::Grammar;
+use serde_json::{Map, Value};
+
+use super::message::{Message, worded};
+use crate::base::dialect::Dialect;
+use crate::base::error::Error;
+use crate::chat::reply::{Constraint, ReplyFormat, ReplyStyle};
+use crate::chat::template::{ChatTemplateError, ChatTemplates, TemplateInput};
+use crate::chat::tools::Tools;
+use crate::text::control_tokens::{ControlTokenError, ControlTokens};
+use crate::text::tokenizer::TextSpan;
+
+/// Roles that every template expects; others pass only if no template could turn them into a control token.
+const KNOWN_ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
+
+/// Messages and what the template is to do with them.
+#[derive(Debug, Clone, Default)]
+pub struct Conversation {
+    /// The messages, oldest first.
+    pub messages: Vec<Message>,
+    /// What may be called.
+    pub tools: Option<Tools>,
+    /// Further variables of the template.
+    pub template_kwargs: Map<String, Value>,
+    /// Open the assistant's turn; unless told, if the last message is not the assistant's.
+    pub add_generation_prompt: Option<bool>,
+    /// Go on with the last message; unless told, if it is the assistant's.
+    pub continue_final_message: Option<bool>,
+    /// In whose words the client has sent it.
+    pub dialect: Dialect,
+}
+
+/// The chat format of a model.
+pub struct ChatFormat {
+    templates: ChatTemplates,
+    control_tokens: ControlTokens,
+    style: ReplyStyle,
+}
+
+/// A conversation that is ready to be continued.
+#[derive(Debug, Clone)]
+pub struct EncodedChat {
+    /// What the model is to continue.
+    pub tokens: Vec<u32>,
+    /// How to read the reply.
+    pub reply: ReplyFormat,
+    /// What the reply is held to.
+    pub constraint: Option<Constraint>,
+}
+
+/// Why there is no chat format.
+#[derive(Debug, thiserror::Error)]
+pub enum ChatFormatError {
+    /// The template is broken.
+    #[error(transparent)]
+    Template(#[from] ChatTemplateError),
+    /// The tokenizer has control tokens that cannot be told from text.
+    #[error("cannot prepare the control tokens of the tokenizer: {0}")]
+    ControlTokens(#[from] ControlTokenError),
+}
+
+impl ChatFormat {
+    /// Loads the chat format of a model folder; `None` if it has no template.
+    pub fn load(
+        folder: &Path,
+        tokenizer: &tokenizers::Tokenizer,
+        eos_ids: &[u32],
+    ) -> Result<Option<Self>, ChatFormatError> {
+        let Some(templates) = ChatTemplates::load(folder)? else { return Ok(None) };
+        Ok(Some(Self::new(templates, tokenizer, eos_ids)?))
+    }
+
+    /// Takes templates that are already loaded.
+    pub fn new(
+        templates: ChatTemplates,
+        tokenizer: &tokenizers::Tokenizer,
+        eos_ids: &[u32],
+    ) -> Result<Self, ChatFormatError> {
+        let style = ReplyStyle::of(&templates.source(), tokenizer);
+        Ok(Self { templates, control_tokens: ControlTokens::new(tokenizer, eos_ids)?, style })
+    }
+
+    /// Whether replies may hold reasoning.
+    pub fn reasons(&self) -> bool {
+        self.style.reasons()
+    }
+
+    /// The tokens that a model is to continue, and what its reply will look like; `asked` constrains it.
+    pub fn encode(&self, conversation: Conversation, asked: Option<Grammar>) -> Result<EncodedChat, Error> {
+        let (tools, dialect) = (conversation.tools.clone(), conversation.dialect);
+        let rendered = self.render(conversation)?;
+        let functions = tools.iter().flat_map(|tools| tools.functions());
+        let mut reply =
+            self.style.format(&rendered, functions.map(|function| function.name.clone()).collect());
+        let constraint = self.style.constrain(&mut reply, tools.as_ref(), asked, dialect)?;
+        let tokens = self.control_tokens.encode(&rendered);
+        let tokens = tokens.map_err(|error| Error::Template(error.to_string()))?;
+        Ok(EncodedChat { tokens, reply, constraint })
+    }
+
+    /// The same with the text, and the bytes of it that each token covers.
+    pub fn encode_spans(&self, conversation: Conversation) -> Result<(String, Vec<TextSpan>), Error> {
+        let rendered = self.render(conversation)?;
+        let spans = self.control_tokens.encode_spans(&rendered);
+        let spans = spans.map_err(|error| Error::Template(error.to_string()))?;
+        Ok((ControlTokens::reveal(&rendered), spans))
+    }
+
+    /// The text that a model is to continue; control tokens spelt in messages are still split by BREAKs.
+    fn render(&self, conversation: Conversation) -> Result<String, Error> {
+        if conversation.messages.is_empty() {
+            let messages = conversation.dialect.name("inputs");
+            return Err(Error::invalid(messages, format!("`{messages}` cannot be empty")));
+        }
+        let mut messages = self.messages(conversation.messages)?;
+        let mut tools = conversation.tools;
+        if let Some(unshown) = tools.take_if(|_| !self.style.shows_tools) {
+            self.append(&mut messages, &unshown.as_text());
+        }
+        let is_from_assistant = messages.last().is_some_and(is_from_assistant);
+        let continues = conversation.continue_final_message.unwrap_or(is_from_assistant);
+        let last_text = messages.last().and_then(|last| last["content"].as_str()).map(str::to_owned);
+        let rendered = self.templates.render(TemplateInput {
+            messages,
+            tools: tools.map(|tools| self.control_tokens.defuse_json(tools.described())),
+            add_generation_prompt: !continues && conversation.add_generation_prompt.unwrap_or(true),
+            extra: self.template_kwargs(conversation.template_kwargs),
+        })?;
+        match last_text {
+            Some(text) if continues => cut_after(rendered, &text),
+            _ => Ok(rendered),
+        }
+    }
+
+    /// Adds to the last message of the user, for templates that have no place for it.
+    fn append(&self, messages: &mut [Value], text: &str) {
+        let from_user = |message: &&mut Value| message["role"] == "user" && message["content"].is_string();
+        if let Some(message) = messages.iter_mut().rev().find(from_user) {
+            let before = message["content"].as_str().unwrap_or_default();
+            message["content"] = format!("{before}\n\n{}", self.control_tokens.defuse(text)).into();
+        }
+    }
+
+    fn messages(&self, messages: Vec<Message>) -> Result<Vec<Value>, Error> {
+        messages.into_iter().enumerate().map(|(number, message)| self.message(number, message)).collect()
+    }
+
+    fn message(&self, number: usize, message: Message) -> Result<Value, Error> {
+        let role = message.role.as_str();
+        if role.is_empty() || (!KNOWN_ROLES.contains(&role) && self.control_tokens.could_forge(role)) {
+            let place = format!("{}.role", message.place(number));
+            let given: String = role.chars().take(100).collect();
+            let message = format!("`{place}` must be one of {KNOWN_ROLES:?}. Given: {given:?}");
+            return Err(Error::invalid(place, message));
+        }
+        Ok(self.control_tokens.defuse_json(worded(number, message)?))
+    }
+
+    fn template_kwargs(&self, kwargs: Map<String, Value>) -> Map<String, Value> {
+        match self.control_tokens.defuse_json(Value::Object(kwargs)) {
+            Value::Object(kwargs) => kwargs,
+            _ => Map::new(),
+        }
+    }
+}
+
+/// The last message, if it is one that can be continued.
+fn is_from_assistant(message: &Value) -> bool {
+    message["role"] == "assistant" && message["content"].is_string() && message["tool_calls"].is_null()
+}
+
+/// Ends the text right after the last message's, so that the model goes on with it.
+fn cut_after(mut rendered: String, last_text: &str) -> Result<String, Error> {
+    let text = last_text.trim();
+    let Some(start) = rendered.rfind(text) else {
+        let message = "the chat template does not show the last message as it is, so it cannot be continued";
+        return Err(Error::Template(message.to_owned()));
+    };
+    rendered.truncate(start + text.len());
+    Ok(rendered)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::text::tokenizer::fixtures::byte_level;
+
+    const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}\
+        {% for c in m.tool_calls %}{{ c.function.arguments.x }}{% endfor %}<|im_end|>\n{% endfor %}\
+        {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+    fn format() -> ChatFormat {
+        let templates = ChatTemplates::from_source(CHATML, Map::new()).unwrap();
+        ChatFormat::new(templates, &byte_level(), &[]).unwrap()
+    }
+
+    fn conversation(messages: Value) -> Conversation {
+        let messages = serde_json::from_value(messages).unwrap();
+        Conversation { messages, dialect: Dialect::CHAT, ..Default::default() }
+    }
+
+    fn render(messages: Value) -> Result<String, Error> {
+        format().render(conversation(messages))
+    }
+
+    #[test]
+    fn a_question_opens_the_assistants_turn() {
+        let rendered = render(json!([{"role": "user", "content": "hi"}])).unwrap();
+        assert_eq!(rendered, "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+    }
+
+    #[test]
+    fn a_last_message_of_the_assistant_is_continued() {
+        let rendered = render(json!([
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": "The answer is "}
+        ]));
+        assert_eq!(rendered.unwrap(), "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\nThe answer is");
+    }
+
+    #[test]
+    fn the_client_may_say_otherwise() {
+        let messages = json!([{"role": "assistant", "content": "done"}]);
+        let told = Conversation { continue_final_message: Some(false), ..conversation(messages) };
+        let rendered = format().render(told).unwrap();
+        assert_eq!(rendered, "<|im_start|>assistant\ndone<|im_end|>\n<|im_start|>assistant\n");
+    }
+
+    #[test]
+    fn parts_are_joined_before_control_tokens_are_looked_for() {
+        let parts = json!([{"type": "text", "text": "<|im_"}, {"type": "text", "text": "end|>"}]);
+        let parts = conversation(json!([{"role": "user", "content": parts}]));
+        let ids = format().encode(parts, None).unwrap().tokens;
+        let end = byte_level().token_to_id("<|im_end|>").unwrap();
+        assert_eq!(ids.iter().filter(|&&id| id == end).count(), 1);
+    }
+
+    #[test]
+    fn arguments_of_tool_calls_are_objects_to_templates() {
+        let call =
+            json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 7}"}});
+        let rendered = render(json!([
+            {"role": "assistant", "content": null, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "8"}
+        ]));
+        assert!(rendered.unwrap().starts_with("<|im_start|>assistant\n7<|im_end|>\n<|im_start|>tool\n8"));
+    }
+
+    #[test]
+    fn parts_that_are_no_text_are_refused_by_place_and_type() {
+        let text = json!({"type": "text", "text": "a"});
+        for (part, place, message) in [
+            (json!({"type": "image_url", "image_url": {"url": "x"}}), "type", "Given: \"image_url\""),
+            (json!({"type": "text"}), "text", "is required in a part of type \"text\""),
+        ] {
+            let messages =
+                json!([{"role": "user", "content": "b"}, {"role": "user", "content": [text, part]}]);
+            let error = render(messages).unwrap_err();
+            assert_eq!(error.param(), Some(format!("messages[1].content[1].{place}").as_str()));
+            assert!(error.to_string().contains(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_role_cannot_forge_a_control_token() {
+        let refused = render(json!([{"role": "im_end", "content": "x"}])).unwrap_err();
+        assert_eq!(refused.param(), Some("messages[0].role"));
+        assert!(render(json!([{"role": "critic", "content": "x"}])).is_ok());
+    }
+
+    #[test]
+    fn no_messages_are_refused() {
+        assert_eq!(render(json!([])).unwrap_err().param(), Some("messages"));
+    }
+}

@@ -1,0 +1,210 @@
+//! What a model may and may not write under the grammars, asked of llguidance itself.
+
+use std::sync::Arc;
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::ApproximateTokEnv;
+use llguidance::{Matcher, ParserFactory};
+use serde_json::json;
+
+use super::*;
+use crate::chat::tools::ToolFields;
+use crate::text::tokenizer::fixtures::{byte_level, sentencepiece};
+
+fn tools(choice: &str, parallel: bool) -> Tools {
+    let schema = json!({
+        "$defs": {"n": {"type": "integer"}},
+        "type": "object",
+        "properties": {"x": {"$ref": "#/$defs/n"}},
+        "required": ["x"],
+        "additionalProperties": false,
+    });
+    let tools = json!([
+        {"type": "function", "function": {"name": "f", "parameters": schema}},
+        {"type": "function", "function": {"name": "now"}},
+    ]);
+    let fields = ToolFields {
+        tools: serde_json::from_value(tools).unwrap(),
+        tool_choice: Some(choice.into()),
+        parallel_tool_calls: Some(parallel),
+        tool_prompt: None,
+    };
+    Tools::from_fields(fields, Dialect::CHAT).unwrap().unwrap()
+}
+
+fn asked(kind: GrammarKind, text: &str) -> Option<Grammar> {
+    Some(Grammar { kind, text: text.to_owned() })
+}
+
+/// The grammar for a template with these words in it, after a prompt with this end.
+fn constrain(
+    template: &str,
+    prompt: &str,
+    tools: Option<&Tools>,
+    asked: Option<Grammar>,
+) -> (ReplyFormat, Option<Constraint>) {
+    let style = ReplyStyle::of(template, &sentencepiece());
+    let functions = tools.iter().flat_map(|tools| tools.functions());
+    let mut format = style.format(prompt, functions.map(|function| function.name.clone()).collect());
+    let constraint = style.constrain(&mut format, tools, asked, Dialect::CHAT).unwrap();
+    (format, constraint)
+}
+
+/// Whether a text is all that a model could write: accepted to its end, where it may stop.
+fn accepts(grammar: &Grammar, text: &str) -> bool {
+    let factory = ParserFactory::new_simple(&ApproximateTokEnv::single_byte_env()).unwrap();
+    assert_eq!(grammar.kind, GrammarKind::Lark, "{}", grammar.text);
+    let mut matcher = Matcher::new(factory.create_parser(TopLevelGrammar::from_lark(grammar.text.clone())));
+    let bytes: Vec<u32> = text.bytes().map(u32::from).collect();
+    assert!(!matcher.is_error(), "{:?}\n{}", matcher.get_error(), grammar.text);
+    matcher.try_consume_tokens(&bytes).unwrap() == bytes.len() && matcher.is_accepting().unwrap()
+}
+
+#[test]
+fn a_required_call_is_all_there_is_in_every_format() {
+    for (template, calls, other) in [
+        (
+            "<tool_call>",
+            "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>",
+            "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+        ),
+        ("[TOOL_CALLS]", "[TOOL_CALLS][{\"name\": \"now\", \"arguments\": {}}]", "[TOOL_CALLS][]"),
+        ("[TOOL_CALLS][ARGS]", "[TOOL_CALLS]f[ARGS]{\"x\": 12}", "[TOOL_CALLS]f[ARGS]{}"),
+        (
+            "<｜tool▁call",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            "now()",
+        ),
+        (
+            "<｜tool▁call```json",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"x\":3}\n```<｜tool▁call▁end｜>\
+             <｜tool▁calls▁end｜>",
+            "{\"x\":3}",
+        ),
+        (
+            "<|channel|>",
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant\
+             <|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"x\": 1}",
+            "<|channel|>final<|message|>no",
+        ),
+        ("[func_name1(", "{\"name\": \"f\", \"parameters\": {\"x\": 1}}", "[f(x=1)]"),
+        (
+            "",
+            "{\"name\": \"f\", \"parameters\": {\"x\": 1}}",
+            "{\"name\": \"f\", \"parameters\": {\"x\": \"1\"}}",
+        ),
+    ] {
+        let (format, constraint) = constrain(template, "", Some(&tools("required", true)), None);
+        let Constraint { grammar, param, is_optional, .. } = constraint.unwrap();
+        assert_eq!((param, is_optional), ("tools", false));
+        assert!(accepts(&grammar, calls), "{template}\n{}", grammar.text);
+        assert!(!accepts(&grammar, other), "{template}\n{}", grammar.text);
+        assert!(!accepts(&grammar, ""), "{template}");
+        let mut parser = super::super::ReplyParser::new(&format);
+        let events = [parser.push(calls), parser.finish()].concat();
+        let is_call =
+            |event: &super::super::ReplyEvent| matches!(event, super::super::ReplyEvent::Call { .. });
+        assert!(events.iter().any(is_call), "{events:?}");
+    }
+}
+
+#[test]
+fn several_calls_are_for_those_who_asked_for_them() {
+    let one = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    let two = format!("{one}\n{one}");
+    for (choice, parallel, allows_two) in
+        [("required", true, true), ("required", false, false), ("now", true, false)]
+    {
+        let grammar = constrain("<tool_call>", "", Some(&tools(choice, parallel)), None).1.unwrap().grammar;
+        assert!(accepts(&grammar, one));
+        assert_eq!(accepts(&grammar, &two), allows_two, "{choice} {parallel}");
+    }
+}
+
+#[test]
+fn text_is_free_until_a_call_starts() {
+    for (template, start, sound, unsound) in [
+        (
+            "<tool_call>",
+            "<tool_call>",
+            "\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call> ok",
+            "anything",
+        ),
+        ("[TOOL_CALLS]", "[TOOL_CALLS]", "[{\"name\": \"now\", \"arguments\": {}}]", "[1]"),
+        ("[TOOL_CALLS][ARGS]", "[TOOL_CALLS]", "now[ARGS]{}", "then[ARGS]{}"),
+    ] {
+        let (_, constraint) = constrain(template, "", Some(&tools("auto", true)), None);
+        let Constraint { grammar, is_optional, .. } = constraint.unwrap();
+        assert!(is_optional);
+        for text in ["", "I do not call\n<tool", &format!("Look: {start}{sound}")] {
+            assert!(accepts(&grammar, text), "{text}\n{}", grammar.text);
+        }
+        assert!(!accepts(&grammar, &format!("Look: {start}{unsound}")), "{}", grammar.text);
+    }
+    assert_eq!(constrain("", "", Some(&tools("auto", true)), None).1, None);
+}
+
+#[test]
+fn reasoning_comes_before_what_is_asked_for() {
+    let regex = || asked(GrammarKind::Regex, "a+/b");
+    let open = constrain("</think>", "<think>\n", None, regex()).1.unwrap().grammar;
+    assert!(accepts(&open, "hm\n\nso</think>\n\naa/b") && accepts(&open, "</think>a/b"));
+    assert!(!accepts(&open, "a/b"));
+    let possible = constrain("</think>", "", None, regex()).1.unwrap().grammar;
+    assert!(accepts(&possible, "<think>hm</think>\na/b") && accepts(&possible, "a/b"));
+    assert!(!accepts(&possible, "hm</think>a/b"));
+    let closed = constrain("</think>", "<think>\n\n</think>\n\n", None, regex()).1.unwrap().grammar;
+    assert_eq!(Some(closed), regex());
+    let required = constrain("</think><tool_call>", "<think>", Some(&tools("now", true)), None);
+    let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    assert!(accepts(&required.1.unwrap().grammar, &format!("hm</think>\n{call}")));
+}
+
+#[test]
+fn harmonys_answer_is_held_to_what_is_asked_for_on_its_channel() {
+    let grammar = constrain("<|channel|>", "", None, asked(GrammarKind::Regex, "a+")).1.unwrap().grammar;
+    assert!(accepts(&grammar, "<|channel|>final<|message|>aa"));
+    assert!(accepts(
+        &grammar,
+        "<|channel|>analysis<|message|>b?<|end|><|start|>assistant<|channel|>final<|message|>a"
+    ));
+    assert!(!accepts(&grammar, "<|channel|>final<|message|>b"));
+}
+
+#[test]
+fn a_reply_may_be_calls_or_what_is_asked_for() {
+    let schema = asked(GrammarKind::JsonSchema, r#"{"type":"integer"}"#);
+    let grammar = constrain("<tool_call>", "", Some(&tools("auto", true)), schema).1.unwrap().grammar;
+    assert!(accepts(&grammar, "12"));
+    assert!(accepts(&grammar, "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"));
+    assert!(!accepts(&grammar, "twelve"));
+}
+
+#[test]
+fn markers_that_are_tokens_are_asked_for_by_id() {
+    let mut tokenizer = byte_level();
+    let special = ["[TOOL_CALLS]", "[ARGS]"].map(|marker| tokenizers::AddedToken::from(marker, true));
+    tokenizer.add_special_tokens(special.clone()).unwrap();
+    let [open, args] = special.map(|token| tokenizer.token_to_id(&token.content).unwrap());
+    let style = ReplyStyle::of("[TOOL_CALLS][ARGS]", &tokenizer);
+    let mut format = style.format("", Arc::from(["now".to_owned()]));
+    assert!(format.shown.contains(&open) && format.shown.contains(&args));
+    let grammar = style
+        .constrain(&mut format, Some(&tools("now", true)), None, Dialect::CHAT)
+        .unwrap()
+        .unwrap()
+        .grammar;
+    let expected = format!("call_0:  <[{open}]> \"now\" <[{args}]>  \"{{}}\" ");
+    assert!(grammar.text.contains(&expected), "{}", grammar.text);
+}
+
+#[test]
+fn what_the_client_gave_is_kept_by_its_place() {
+    let (_, constraint) =
+        constrain("<tool_call>", "", Some(&tools("auto", true)), asked(GrammarKind::Regex, "a+"));
+    let parts = constraint.unwrap().parts;
+    let places: Vec<_> = parts.iter().map(|part| part.place.as_ref()).collect();
+    assert_eq!(places, ["response_format", "tools[0].function.parameters"], "`now` takes nothing");
+    assert_eq!((parts[0].grammar.kind, parts[0].grammar.text.as_str()), (GrammarKind::Regex, "a+"));
+    assert!(parts[1].grammar.text.contains("\"required\":[\"x\"]"), "{}", parts[1].grammar.text);
+}

@@ -1,0 +1,27 @@
+//! A model's reply taken apart while it is written: reasoning, text, calls of tools. What is told does not depend on where
+//! the text was cut into pieces.
+
+mod constraint;
+mod deepseek;
+mod events;
+mod format;
+mod harmony;
+mod hermes;
+mod json_call;
+mod json_calls;
+mod marker;
+mod mistral;
+mod pythonic;
+mod reasoning;
+mod reply_parser;
+mod style;
+mod tool_parser;
+
+pub use constraint::{Constraint, Part};
+pub use events::ReplyEvent;
+pub use format::{ReplyFormat, Thinking, ToolFormat};
+pub use reply_parser::ReplyParser;
+pub use style::ReplyStyle;
+
+#[cfg(test)]
+mod tests;

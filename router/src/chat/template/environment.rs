@@ -1,0 +1,92 @@
+//! What templates find there: Jinja as transformers sets it up, with an end to what a template may do.
+
+use std::io;
+
+use minijinja::value::Kwargs;
+use minijinja::{Environment, ErrorKind, Value as Jinja};
+
+use crate::chat::python_json;
+
+/// Instructions a template may execute: about a hundred for each of ten thousand messages.
+const MAX_FUEL: u64 = 1_000_000;
+/// Bytes a template may write; far above what any prompt limit lets through.
+const MAX_OUTPUT: usize = 16 << 20;
+
+/// With the functions and filters that templates expect.
+pub(super) fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.set_fuel(Some(MAX_FUEL));
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_filter("tojson", tojson);
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_function("strftime_now", strftime_now);
+    environment
+}
+
+fn raise_exception(message: String) -> Result<Jinja, minijinja::Error> {
+    Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+}
+
+fn strftime_now(format: &str) -> Result<String, minijinja::Error> {
+    jiff::fmt::strtime::format(format, &jiff::Zoned::now())
+        .map_err(|error| minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string()))
+}
+
+/// As transformers defines it, which is not Jinja's: no HTML escapes, Python's separators.
+fn tojson(value: &Jinja, kwargs: Kwargs) -> Result<String, minijinja::Error> {
+    let invalid =
+        |error: serde_json::Error| minijinja::Error::new(ErrorKind::BadSerialization, error.to_string());
+    let separators: Option<(String, String)> =
+        match kwargs.get::<Option<Vec<String>>>("separators")?.as_deref() {
+            Some([item, key]) => Some((item.clone(), key.clone())),
+            _ => None,
+        };
+    let style = python_json::Style {
+        indent: kwargs.get("indent")?,
+        ensure_ascii: kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+        sort_keys: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        separators,
+    };
+    kwargs.assert_all_used()?;
+    Ok(style.write(&serde_json::to_value(value).map_err(invalid)?))
+}
+
+/// The text of a template that does not write too much.
+#[derive(Default)]
+pub(super) struct BoundedOutput {
+    pub bytes: Vec<u8>,
+}
+
+impl io::Write for BoundedOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > MAX_OUTPUT {
+            return Err(io::Error::other("too much output"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// `{% generation %}` marks what training computes a loss on; for rendering it is a block that is always shown.
+pub(super) fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let Some(len) = rest[start..].find("%}") else { break };
+        let tag = &rest[start..start + len];
+        out.push_str(&rest[..start]);
+        match tag[2..].trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace()) {
+            "generation" => out.push_str(&tag.replace("generation", "if true")),
+            "endgeneration" => out.push_str(&tag.replace("endgeneration", "endif")),
+            _ => out.push_str(tag),
+        }
+        rest = &rest[start + len..];
+    }
+    out + rest
+}

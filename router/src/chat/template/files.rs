@@ -1,0 +1,61 @@
+//! The templates of a model folder and what they are rendered with, read from its files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+/// The template that is rendered unless there is a better one.
+pub(super) const DEFAULT: &str = "default";
+
+/// Why a template could not be loaded.
+#[derive(Debug, Error)]
+#[error("cannot load the chat template {}: {reason}", path.display())]
+pub struct ChatTemplateError {
+    pub(super) path: PathBuf,
+    pub(super) reason: String,
+}
+
+/// The named templates in a file, if it is there and has any.
+pub(super) fn read_sources(path: &Path) -> Result<Option<Vec<(String, String)>>, ChatTemplateError> {
+    if path.extension().is_some_and(|extension| extension == "jinja") {
+        let source = read(path)?;
+        return Ok(source.map(|source| vec![(DEFAULT.to_owned(), source)]));
+    }
+    let field = read_json(path)?.and_then(|mut json| json.remove("chat_template"));
+    match field {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(source)) => Ok(Some(vec![(DEFAULT.to_owned(), source)])),
+        Some(Value::Array(named)) => Ok(Some(named.iter().filter_map(named_source).collect())),
+        Some(_) => {
+            let reason = "`chat_template` is neither a string nor a list of named templates".to_owned();
+            Err(ChatTemplateError { path: path.to_owned(), reason })
+        }
+    }
+}
+
+fn named_source(entry: &Value) -> Option<(String, String)> {
+    Some((entry["name"].as_str()?.to_owned(), entry["template"].as_str()?.to_owned()))
+}
+
+pub(super) fn read_json(path: &Path) -> Result<Option<Map<String, Value>>, ChatTemplateError> {
+    let Some(text) = read(path)? else { return Ok(None) };
+    let json = serde_json::from_str(&text);
+    json.map_err(|error| ChatTemplateError { path: path.to_owned(), reason: error.to_string() })
+}
+
+fn read(path: &Path) -> Result<Option<String>, ChatTemplateError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(ChatTemplateError { path: path.to_owned(), reason: error.to_string() }),
+    }
+}
+
+/// `bos_token`, `eos_token` and so on; each is a string or an object with `content`.
+pub(super) fn special_tokens(config: &Map<String, Value>) -> Map<String, Value> {
+    let text = |value: &Value| value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned);
+    let tokens = config.iter().filter(|(name, _)| name.ends_with("_token"));
+    tokens.filter_map(|(name, value)| Some((name.clone(), Value::String(text(value)?)))).collect()
+}

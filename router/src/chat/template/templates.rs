@@ -1,0 +1,203 @@
+//! Renders a conversation as the model was trained to read it: the Jinja templates of a model folder, with what
+//! transformers' `apply_chat_template` offers them. Templates come from the folder only, never from a request.
+
+use std::path::{Path, PathBuf};
+
+use minijinja::{Environment, ErrorKind};
+use serde_json::{Map, Value};
+
+use super::environment::{BoundedOutput, environment, without_generation_tags};
+use super::files::{ChatTemplateError, DEFAULT, read_json, read_sources, special_tokens};
+use crate::base::error::Error;
+
+const TOOL_USE: &str = "tool_use";
+
+/// The chat templates of a model.
+pub struct ChatTemplates {
+    environment: Environment<'static>,
+    /// `bos_token` and its like.
+    special_tokens: Map<String, Value>,
+}
+
+/// What a template is rendered with.
+#[derive(Debug, Clone, Default)]
+pub struct TemplateInput {
+    /// Role, content and the rest of each message.
+    pub messages: Vec<Value>,
+    /// The tools as the client described them.
+    pub tools: Option<Value>,
+    /// Whether the template is to open the assistant's turn.
+    pub add_generation_prompt: bool,
+    /// Further variables (`chat_template_kwargs`).
+    pub extra: Map<String, Value>,
+}
+
+impl ChatTemplates {
+    /// Loads the templates of a model folder, from chat_template.jinja, chat_template.json or tokenizer_config.json.
+    /// `None` if it has none.
+    pub fn load(folder: &Path) -> Result<Option<Self>, ChatTemplateError> {
+        let config = read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+        for source in ["chat_template.jinja", "chat_template.json", "tokenizer_config.json"] {
+            let path = folder.join(source);
+            if let Some(sources) = read_sources(&path)? {
+                let compiled = Self::compile(&sources, special_tokens(&config));
+                return compiled.map(Some).map_err(|reason| ChatTemplateError { path, reason });
+            }
+        }
+        Ok(None)
+    }
+
+    /// Compiles one template.
+    pub fn from_source(source: &str, special_tokens: Map<String, Value>) -> Result<Self, ChatTemplateError> {
+        Self::compile(&[(DEFAULT.to_owned(), source.to_owned())], special_tokens)
+            .map_err(|reason| ChatTemplateError { path: PathBuf::from("(given)"), reason })
+    }
+
+    fn compile(sources: &[(String, String)], special_tokens: Map<String, Value>) -> Result<Self, String> {
+        let mut environment = environment();
+        for (name, source) in sources {
+            let source = without_generation_tags(source);
+            environment.add_template_owned(name.clone(), source).map_err(|error| describe(&error))?;
+        }
+        if environment.get_template(DEFAULT).is_err() {
+            return Err("none of the named templates is called `default`".to_owned());
+        }
+        Ok(Self { environment, special_tokens })
+    }
+
+    /// Renders the template for tools if there are tools and such a template, else the default one.
+    pub fn render(&self, input: TemplateInput) -> Result<String, Error> {
+        let for_tools = input.tools.is_some().then(|| self.environment.get_template(TOOL_USE).ok()).flatten();
+        let template = match for_tools {
+            Some(template) => template,
+            None => self.environment.get_template(DEFAULT).map_err(template_error)?,
+        };
+        let mut output = BoundedOutput::default();
+        template.render_captured_to(self.context(input), &mut output).map_err(template_error)?;
+        String::from_utf8(output.bytes).map_err(|_| Error::Template("the output is not UTF-8".to_owned()))
+    }
+
+    /// The template that is rendered if there are tools.
+    pub fn source(&self) -> String {
+        let named = self.environment.get_template(TOOL_USE);
+        let template = named.or_else(|_| self.environment.get_template(DEFAULT));
+        template.map_or_else(|_| String::new(), |template| template.source().to_owned())
+    }
+
+    fn context(&self, input: TemplateInput) -> Map<String, Value> {
+        let mut context = self.special_tokens.clone();
+        context.extend(input.extra);
+        context.insert("messages".into(), Value::Array(input.messages));
+        context.insert("tools".into(), input.tools.unwrap_or_default());
+        context.insert("add_generation_prompt".into(), input.add_generation_prompt.into());
+        context
+    }
+}
+
+/// What the template said, without the place in the template, which is of no use to a client.
+fn template_error(error: minijinja::Error) -> Error {
+    match error.kind() {
+        ErrorKind::OutOfFuel => Error::Template("the template runs too long for these messages".to_owned()),
+        ErrorKind::WriteFailure => {
+            Error::Template("the template writes too much for these messages".to_owned())
+        }
+        _ => Error::Template(error.detail().unwrap_or(&error.kind().to_string()).to_owned()),
+    }
+}
+
+fn describe(error: &minijinja::Error) -> String {
+    let place = error.line().map(|line| format!(" (line {line})")).unwrap_or_default();
+    format!("{error}{place}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn render(source: &str, input: TemplateInput) -> Result<String, Error> {
+        ChatTemplates::from_source(source, Map::new()).unwrap().render(input)
+    }
+
+    fn input(messages: Value) -> TemplateInput {
+        let Value::Array(messages) = messages else { panic!("a list") };
+        TemplateInput { messages, add_generation_prompt: true, ..Default::default() }
+    }
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        folder
+    }
+
+    fn load(files: &[(&str, &str)]) -> Option<ChatTemplates> {
+        ChatTemplates::load(folder(files).path()).unwrap()
+    }
+
+    #[test]
+    fn the_jinja_file_comes_before_the_others() {
+        let config = ("tokenizer_config.json", r#"{"bos_token":{"content":"<s>"},"chat_template":"config"}"#);
+        let from_jinja = load(&[("chat_template.jinja", "{{ bos_token }}jinja"), config]).unwrap();
+        assert_eq!(from_jinja.render(TemplateInput::default()).unwrap(), "<s>jinja");
+        let from_json = load(&[("chat_template.json", r#"{"chat_template":"json"}"#), config]).unwrap();
+        assert_eq!(from_json.render(TemplateInput::default()).unwrap(), "json");
+        assert_eq!(load(&[config]).unwrap().render(TemplateInput::default()).unwrap(), "config");
+        assert!(load(&[]).is_none());
+    }
+
+    #[test]
+    fn tools_choose_the_template_for_tools() {
+        let named = r#"{"chat_template":[{"name":"default","template":"plain"},{"name":"tool_use","template":"tools"}]}"#;
+        let templates = load(&[("tokenizer_config.json", named)]).unwrap();
+        assert_eq!(templates.render(TemplateInput::default()).unwrap(), "plain");
+        let with_tools = TemplateInput { tools: Some(json!([])), ..Default::default() };
+        assert_eq!(templates.render(with_tools).unwrap(), "tools");
+    }
+
+    #[test]
+    fn a_broken_template_is_named_with_its_line() {
+        let folder = folder(&[("chat_template.jinja", "a\n{% if %}")]);
+        let message = ChatTemplates::load(folder.path()).err().unwrap().to_string();
+        assert!(message.contains("chat_template.jinja") && message.contains("line 2"), "{message}");
+    }
+
+    #[test]
+    fn what_a_template_refuses_is_told_in_its_words() {
+        let error = render("{{ raise_exception('roles must alternate') }}", TemplateInput::default());
+        assert_eq!(error, Err(Error::Template("roles must alternate".to_owned())));
+    }
+
+    #[test]
+    fn endless_templates_end() {
+        let long = "{% for a in range(5000) %}{% for b in range(5000) %}{% endfor %}{% endfor %}";
+        let message = render(long, TemplateInput::default()).unwrap_err().to_string();
+        assert!(message.contains("too long"), "{message}");
+        let big = "{% set x = 'abcdefgh' * 500000 %}{% for a in range(9) %}{{ x }}{% endfor %}";
+        let message = render(big, TemplateInput::default()).unwrap_err().to_string();
+        assert!(message.contains("too much"), "{message}");
+    }
+
+    #[test]
+    fn generation_tags_are_seen_through() {
+        let source = "{%- generation -%} {{ messages[0].content }} {%- endgeneration -%}!";
+        assert_eq!(render(source, input(json!([{ "content": "hi" }]))).unwrap(), "hi!");
+    }
+
+    #[test]
+    fn python_methods_and_slices_work() {
+        let source = "{% for m in messages[::-1] %}{{ m['content'].strip().split('|')[-1] }}{% endfor %}\
+            {{ messages[0].get('name', 'nobody') }}{{ messages[1:] | length }}";
+        let rendered = render(source, input(json!([{ "content": " a|b " }, { "content": "c" }])));
+        assert_eq!(rendered.unwrap(), "cbnobody1");
+    }
+
+    #[test]
+    fn the_date_is_todays() {
+        let year = jiff::Zoned::now().year().to_string();
+        assert_eq!(render("{{ strftime_now('%Y') }}", TemplateInput::default()).unwrap(), year);
+        assert!(render("{{ strftime_now('%') }}", TemplateInput::default()).is_err());
+    }
+}

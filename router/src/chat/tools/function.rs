@@ -1,0 +1,129 @@
+//! One tool as a client describes it: a function with a name and the schema of its arguments, checked field by field.
+
+use serde_json::{Map, Value};
+
+use crate::base::dialect::Dialect;
+use crate::base::error::Error;
+
+const MAX_NAME_LEN: usize = 128;
+
+/// A function that the model may call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// The JSON schema of its arguments, which are an object; `None` if it takes none.
+    pub parameters: Option<Value>,
+    /// Where the client has that schema.
+    pub place: String,
+    /// Whether the arguments must obey it.
+    pub is_strict: bool,
+}
+
+impl Function {
+    /// From what a client sent as its tool of this number.
+    pub fn read(tool: &Map<String, Value>, number: usize, dialect: Dialect) -> Result<Self, Error> {
+        Reader { number, dialect }.function(tool)
+    }
+}
+
+/// Reads one tool.
+struct Reader {
+    number: usize,
+    dialect: Dialect,
+}
+
+impl Reader {
+    fn function(&self, tool: &Map<String, Value>) -> Result<Function, Error> {
+        match tool.get("type") {
+            None => {}
+            Some(Value::String(kind)) if kind == "function" => {}
+            Some(other) => {
+                let why = format!("must be \"function\". Given: {}", shown(other));
+                return Err(refusal(format!("tools[{}].type", self.number), &why));
+            }
+        }
+        let described = tool
+            .get("function")
+            .and_then(Value::as_object)
+            .ok_or_else(|| refusal(format!("tools[{}].function", self.number), "must be an object"))?;
+        let description = described.get("description").unwrap_or(&Value::Null);
+        if !description.is_null() && !description.is_string() {
+            let why = format!("must be a string. Given: {}", shown(description));
+            return Err(self.refusal("description", &why));
+        }
+        Ok(Function {
+            name: self.name(described)?,
+            parameters: self.parameters(described)?,
+            place: self.dialect.tool_parameters(self.number),
+            is_strict: self.strict(described)?,
+        })
+    }
+
+    fn name(&self, described: &Map<String, Value>) -> Result<String, Error> {
+        let name = described.get("name").and_then(Value::as_str).unwrap_or_default();
+        if is_name(name) {
+            return Ok(name.to_owned());
+        }
+        let shown: String = name.chars().take(MAX_NAME_LEN).collect();
+        let why =
+            format!("must have 1 to {MAX_NAME_LEN} letters, digits or any of `_-.:/`. Given: {shown:?}");
+        Err(self.refusal("name", &why))
+    }
+
+    /// Calls take objects, so a schema that does not say what it describes describes one.
+    fn parameters(&self, described: &Map<String, Value>) -> Result<Option<Value>, Error> {
+        let given = ["parameters", "arguments"].into_iter().filter_map(|field| described.get(field));
+        let Some(schema) = given.into_iter().find(|schema| !schema.is_null()) else { return Ok(None) };
+        let refuse = |given: &Value| {
+            let place = self.dialect.tool_parameters(self.number);
+            let why = "must be the JSON schema of an object (`\"type\": \"object\"`)";
+            Err(refusal(place, &format!("{why}. Given: {}", shown(given))))
+        };
+        let Value::Object(fields) = schema else { return refuse(schema) };
+        let is_object = match fields.get("type") {
+            None => true,
+            Some(Value::Array(types)) => types.iter().any(|kind| kind == "object"),
+            Some(kind) => kind == "object",
+        };
+        if !is_object {
+            return refuse(&fields["type"]);
+        }
+        let mut fields = fields.clone();
+        fields.insert("type".to_owned(), "object".into());
+        Ok(Some(Value::Object(fields)))
+    }
+
+    fn strict(&self, described: &Map<String, Value>) -> Result<bool, Error> {
+        match described.get("strict") {
+            None | Some(Value::Null) => Ok(false),
+            Some(Value::Bool(strict)) => Ok(*strict),
+            Some(other) => {
+                Err(self.refusal("strict", &format!("must be true or false. Given: {}", shown(other))))
+            }
+        }
+    }
+
+    fn refusal(&self, field: &str, why: &str) -> Error {
+        refusal(self.dialect.tool(self.number, field), why)
+    }
+}
+
+fn refusal(place: String, why: &str) -> Error {
+    let message = format!("`{place}` {why}");
+    Error::invalid(place, message)
+}
+
+/// A value in a message, which is to stay short.
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
+    (1..=MAX_NAME_LEN).contains(&name.len()) && name.chars().all(is_allowed)
+}

@@ -1,0 +1,137 @@
+//! The tools of a chat request: functions that the model may call, whether it must, and how many at once.
+
+mod function;
+
+use serde_json::{Map, Value};
+
+pub use self::function::Function;
+use crate::base::dialect::Dialect;
+use crate::base::error::Error;
+
+const MAX_TOOLS: usize = 128;
+/// Put before the descriptions if the chat template does not show tools itself.
+const DEFAULT_PROMPT: &str = "You may call one of these functions. To do so, answer with nothing but JSON: \
+    {\"name\": the function's name, \"parameters\": an object with its arguments}. Otherwise answer in plain text.";
+
+/// What may be called.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tools {
+    /// As the client described them.
+    described: Vec<Value>,
+    functions: Vec<Function>,
+    /// Whether the reply must be calls.
+    pub is_required: bool,
+    /// Whether there may be several calls.
+    pub is_parallel: bool,
+    /// What to tell models whose chat template does not show tools.
+    prompt: Option<String>,
+}
+
+/// What a request says of tools.
+#[derive(Debug, Clone, Default)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct ToolFields {
+    pub tools: Option<Vec<Map<String, Value>>>,
+    pub tool_choice: Option<Value>,
+    pub parallel_tool_calls: Option<bool>,
+    pub tool_prompt: Option<String>,
+}
+
+/// Which of the functions.
+enum Choice {
+    Auto,
+    None,
+    Required,
+    Named(String),
+}
+
+impl Tools {
+    /// What a request says; `None` if nothing may be called. What does not fit is named in the words of the client.
+    pub fn from_fields(fields: ToolFields, dialect: Dialect) -> Result<Option<Self>, Error> {
+        let choice = choice(fields.tool_choice.as_ref())?;
+        let tools = fields.tools.unwrap_or_default();
+        if tools.len() > MAX_TOOLS {
+            let message = format!("`tools` may have at most {MAX_TOOLS} entries. Given: {}", tools.len());
+            return Err(Error::invalid("tools", message));
+        }
+        let functions: Vec<Function> = tools
+            .iter()
+            .enumerate()
+            .map(|(number, tool)| Function::read(tool, number, dialect))
+            .collect::<Result<_, _>>()?;
+        let described = tools.into_iter().map(Value::Object).collect();
+        let all = Self {
+            described,
+            functions,
+            is_required: false,
+            is_parallel: fields.parallel_tool_calls.unwrap_or(true),
+            prompt: fields.tool_prompt,
+        };
+        all.chosen(choice)
+    }
+
+    fn chosen(mut self, choice: Choice) -> Result<Option<Self>, Error> {
+        match choice {
+            Choice::None => return Ok(None),
+            Choice::Auto if self.functions.is_empty() => return Ok(None),
+            Choice::Auto => {}
+            Choice::Required if self.functions.is_empty() => {
+                return Err(Error::invalid(
+                    "tool_choice",
+                    "`tool_choice` requires a call, but there are no `tools`",
+                ));
+            }
+            Choice::Required => self.is_required = true,
+            Choice::Named(name) => {
+                self.functions.retain(|function| function.name == name);
+                self.functions.truncate(1);
+                if self.functions.is_empty() {
+                    let message = format!("`tool_choice` must name one of the `tools`. Given: {name:?}");
+                    return Err(Error::invalid("tool_choice", message));
+                }
+                (self.is_required, self.is_parallel) = (true, false);
+            }
+        }
+        Ok(Some(self))
+    }
+
+    /// What may be called.
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// For the chat template.
+    pub fn described(&self) -> Value {
+        Value::Array(self.described.clone())
+    }
+
+    /// For models whose chat template does not show tools.
+    pub fn as_text(&self) -> String {
+        let prompt = self.prompt.as_deref().unwrap_or(DEFAULT_PROMPT);
+        self.described.iter().fold(prompt.to_owned(), |text, tool| format!("{text}\n{tool}"))
+    }
+}
+
+/// OpenAI's words and objects; any other word is a function's name, as TGI has it.
+fn choice(given: Option<&Value>) -> Result<Choice, Error> {
+    let Some(given) = given.filter(|choice| !choice.is_null()) else { return Ok(Choice::Auto) };
+    match given.as_str() {
+        Some("auto") => return Ok(Choice::Auto),
+        Some("none") => return Ok(Choice::None),
+        Some("required" | "any") => return Ok(Choice::Required),
+        Some(name) => return Ok(Choice::Named(name.to_owned())),
+        None => {}
+    }
+    let name = given["function"]["name"].as_str().or_else(|| given["name"].as_str());
+    match (given["type"].as_str(), name) {
+        (Some("function") | None, Some(name)) => Ok(Choice::Named(name.to_owned())),
+        _ => {
+            let message = "`tool_choice` must be \"auto\", \"none\", \"required\" or \
+                           {\"type\": \"function\", \"function\": {\"name\": ..}}";
+            Err(Error::invalid("tool_choice", message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

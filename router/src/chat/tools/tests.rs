@@ -1,0 +1,115 @@
+//! What may be called, what must, and what is refused by its place.
+
+use serde_json::json;
+
+use super::*;
+
+fn parse(tools: Value, choice: Value) -> Result<Option<Tools>, Error> {
+    let tools = serde_json::from_value(tools).unwrap();
+    let fields = ToolFields { tools, tool_choice: Some(choice), ..ToolFields::default() };
+    Tools::from_fields(fields, Dialect::CHAT)
+}
+
+fn two() -> Value {
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name, "parameters": {}}});
+    json!([tool("a"), tool("b")])
+}
+
+fn names(choice: Value) -> Option<(Vec<String>, bool, bool)> {
+    parse(two(), choice).unwrap().map(|tools| {
+        let names = tools.functions.iter().map(|function| function.name.clone()).collect();
+        (names, tools.is_required, tools.is_parallel)
+    })
+}
+
+#[test]
+fn the_choice_says_what_may_be_called_and_what_must() {
+    let both = || vec!["a".to_owned(), "b".to_owned()];
+    assert_eq!(names(json!("auto")), Some((both(), false, true)));
+    assert_eq!(names(Value::Null), Some((both(), false, true)));
+    assert_eq!(names(json!("none")), None);
+    assert_eq!(names(json!("required")), Some((both(), true, true)));
+    for named in [
+        json!("b"),
+        json!({"type": "function", "function": {"name": "b"}}),
+        json!({"function": {"name": "b"}}),
+        json!({"type": "function", "name": "b"}),
+    ] {
+        assert_eq!(names(named), Some((vec!["b".to_owned()], true, false)));
+    }
+}
+
+/// The field that is blamed, and the message.
+fn refused(tools: Value, choice: Value) -> (String, String) {
+    let error = parse(tools, choice).unwrap_err();
+    assert_eq!(error.kind().status(), 422);
+    (error.param().unwrap().to_owned(), error.to_string())
+}
+
+#[test]
+fn what_does_not_fit_is_refused_by_place() {
+    for (tool, place, message) in [
+        (json!({"type": "web_search"}), "tools[0].type", "Given: \"web_search\""),
+        (json!({"type": "function"}), "tools[0].function", "must be an object"),
+        (json!({"function": []}), "tools[0].function", "must be an object"),
+        (json!({"function": {"name": "a b"}}), "tools[0].function.name", "Given: \"a b\""),
+        (
+            json!({"function": {"name": "a", "description": 5}}),
+            "tools[0].function.description",
+            "must be a string. Given: 5",
+        ),
+        (
+            json!({"function": {"name": "a", "strict": "yes"}}),
+            "tools[0].function.strict",
+            "must be true or false. Given: \"yes\"",
+        ),
+    ] {
+        let (param, told) = refused(json!([tool]), json!("auto"));
+        assert_eq!(param, place);
+        assert!(told.contains(&format!("`{place}`")) && told.contains(message), "{told}");
+    }
+    for (tools, choice, param, message) in [
+        (two(), json!("c"), "tool_choice", "\"c\""),
+        (two(), json!({"type": "allowed_tools"}), "tool_choice", "must be"),
+        (json!([]), json!("required"), "tool_choice", "no `tools`"),
+        (Value::Array(vec![two()[0].clone(); 129]), json!("auto"), "tools", "Given: 129"),
+    ] {
+        let (blamed, told) = refused(tools, choice);
+        assert_eq!(blamed, param);
+        assert!(told.contains(message), "{told}");
+    }
+}
+
+#[test]
+fn arguments_are_objects_whatever_the_schema_says() {
+    let tool = |parameters: Value| json!([{"function": {"name": "a", "parameters": parameters}}]);
+    for (schema, given) in [
+        (json!(1), "Given: 1"),
+        (json!(true), "Given: true"),
+        (json!([{"type": "object"}]), "Given: [{\"type\""),
+        (json!({"type": "string"}), "Given: \"string\""),
+        (json!({"type": ["string", "null"]}), "Given: [\"string\",\"null\"]"),
+    ] {
+        for choice in ["auto", "required"] {
+            let (param, message) = refused(tool(schema.clone()), choice.into());
+            assert_eq!(param, "tools[0].function.parameters");
+            assert!(message.contains("schema of an object") && message.contains(given), "{message}");
+        }
+    }
+    for schema in [json!({}), json!({"type": "object"}), json!({"type": ["object", "null"]})] {
+        let tools = parse(tool(schema.clone()), json!("auto")).unwrap().unwrap();
+        assert_eq!(tools.functions()[0].parameters, Some(json!({"type": "object"})));
+        assert_eq!(tools.described()[0]["function"]["parameters"], schema, "the model sees what was sent");
+    }
+}
+
+#[test]
+fn each_family_has_its_own_place_for_a_schema() {
+    for (dialect, place) in
+        [(Dialect::Messages, "tools[0].input_schema"), (Dialect::Responses, "tools[0].parameters")]
+    {
+        let tool = json!([{"type": "function", "function": {"name": "a", "parameters": 1}}]);
+        let fields = ToolFields { tools: serde_json::from_value(tool).unwrap(), ..ToolFields::default() };
+        assert_eq!(Tools::from_fields(fields, dialect).unwrap_err().param(), Some(place));
+    }
+}

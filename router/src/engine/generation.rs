@@ -1,0 +1,172 @@
+//! How a route generates: submit a [`NewRequest`] to the [`EngineHandle`], read [`GenerationEvent`]s from the
+//! [`Generation`] it returns, drop that to cancel.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use penstock_scheduler::{Failure, FinishReason, NewRequest, PromptScore, Refused, RequestId, TopToken};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use crate::engine::EngineFacts;
+use crate::observe::telemetry::{RequestTrace, SequenceTrace};
+
+/// The engine loop turns twenty times a second at least; this long without a turn it hangs.
+const MAX_SILENCE: Duration = Duration::from_secs(3);
+/// Memory that the unread events of one generation may take; its client is then given up as too slow.
+const MAX_UNREAD_BYTES: usize = 32 << 10;
+
+/// What happens to a generation, in order: `Admitted` once, then `PromptLogprobs` at most once, then tokens. The
+/// last event is a token with a `finish`, or `Failed`; nothing follows it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum GenerationEvent {
+    /// The request left the queue.
+    Admitted {
+        /// How long it waited.
+        queued: Duration,
+        /// Prompt tokens whose KV was already in the cache.
+        cached_tokens: u32,
+    },
+    /// Log probability of each prompt token given those before it; the first has none.
+    PromptLogprobs(Vec<Option<PromptScore>>),
+    /// One more token.
+    Token(GeneratedToken),
+    /// The generation ended without completing.
+    Failed(Failure),
+}
+
+/// A sampled token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GeneratedToken {
+    /// Its id.
+    pub id: u32,
+    /// Its log probability before temperature and truncation.
+    pub logprob: f32,
+    /// The most likely tokens at this position, most likely first, as many as were asked for.
+    pub top: Vec<TopToken>,
+    /// Set on the last token.
+    pub finish: Option<FinishReason>,
+}
+
+/// Messages to the engine loop.
+pub(crate) enum Command {
+    Submit {
+        request: Box<NewRequest>,
+        events: mpsc::Sender<GenerationEvent>,
+        trace: Option<Box<SequenceTrace>>,
+        reply: oneshot::Sender<Result<RequestId, Refused>>,
+    },
+    Cancel(RequestId),
+}
+
+/// What the engine loop last knew of its shards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EngineStatus {
+    /// Steps are being answered.
+    Ready,
+    /// The shards are gone or do not answer, and are waited for; the text says what was seen. Requests are kept.
+    Restarting(String),
+    /// The shards are lost for good; the text says why.
+    Lost(String),
+}
+
+/// Shows that the engine loop turns.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    started: Instant,
+    last_ms: AtomicU64,
+}
+
+impl Pulse {
+    pub fn new() -> Self {
+        Self { started: Instant::now(), last_ms: AtomicU64::new(0) }
+    }
+
+    /// The loop has made a turn.
+    pub fn beat(&self) {
+        self.last_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    fn silence(&self) -> Duration {
+        Duration::from_millis(self.now_ms().saturating_sub(self.last_ms.load(Ordering::Relaxed)))
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+}
+
+/// A cheap handle on the engine loop.
+#[derive(Clone)]
+pub struct EngineHandle {
+    pub(crate) commands: mpsc::UnboundedSender<Command>,
+    pub(crate) status: watch::Receiver<EngineStatus>,
+    pub(crate) facts: Arc<EngineFacts>,
+    pub(crate) pulse: Arc<Pulse>,
+}
+
+impl EngineHandle {
+    /// What the shards said of the model and of themselves.
+    pub fn facts(&self) -> &EngineFacts {
+        &self.facts
+    }
+
+    /// Whether steps are being answered now.
+    pub fn status(&self) -> EngineStatus {
+        self.status.borrow().clone()
+    }
+
+    /// Whether the engine loop turns, whatever the shards do.
+    pub fn is_live(&self) -> bool {
+        self.pulse.silence() < MAX_SILENCE && !self.commands.is_closed()
+    }
+
+    /// Returns when the shards are lost for good, with the reason.
+    pub async fn wait_for_loss(&mut self) -> String {
+        let lost = self.status.wait_for(|status| matches!(status, EngineStatus::Lost(_))).await;
+        match lost.as_deref() {
+            Ok(EngineStatus::Lost(reason)) => reason.clone(),
+            _ => "the engine loop has ended".to_owned(),
+        }
+    }
+
+    /// Queues a request. Refused at once, with the limit that was hit, when there is no room for it. Called from the task
+    /// of a traced request, it is a part of its trace.
+    pub async fn submit(&self, request: NewRequest) -> Result<Generation, Refused> {
+        let (events_tx, events) = mpsc::channel(max_unread(&request));
+        let (reply, accepted) = oneshot::channel();
+        let trace = RequestTrace::current().map(|request| Box::new(SequenceTrace::begin(&request)));
+        let submit = Command::Submit { request: Box::new(request), events: events_tx, trace, reply };
+        self.commands.send(submit).map_err(|_| Refused::ShuttingDown)?;
+        let id = accepted.await.map_err(|_| Refused::ShuttingDown)??;
+        Ok(Generation { id, events, commands: self.commands.clone() })
+    }
+}
+
+/// How many events of a request may wait to be read.
+fn max_unread(request: &NewRequest) -> usize {
+    let top = request.sampling.num_top_logprobs as usize * size_of::<TopToken>();
+    MAX_UNREAD_BYTES / (size_of::<GenerationEvent>() + top)
+}
+
+/// A generation under way. Dropping it cancels what is left of it.
+pub struct Generation {
+    id: RequestId,
+    events: mpsc::Receiver<GenerationEvent>,
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+impl Generation {
+    /// The next event; `None` only if the engine loop ended without a word.
+    pub async fn next(&mut self) -> Option<GenerationEvent> {
+        self.events.recv().await
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        // The loop ignores ids it no longer knows, and when it is gone there is nothing to cancel.
+        let _ = self.commands.send(Command::Cancel(self.id));
+    }
+}

@@ -1,0 +1,113 @@
+//! Compiles grammars to see whether they work, on threads of its own and within limits.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use penstock_scheduler::Grammar;
+
+use super::cache::{Cache, Checked};
+use super::compiler::Compiler;
+use crate::base::error::Error;
+use crate::text::detokenizer::Vocabulary;
+use crate::text::workers::{NoResult, Workers, WorkersConfig};
+
+const THREADS: u32 = 2;
+/// At the tens of milliseconds that the worst grammar costs, this is a few seconds of work.
+const MAX_WAITING: usize = 64;
+/// Schemas recurse, at about 5 kB a level; `schema` bounds the levels.
+const STACK_BYTES: usize = 64 << 20;
+/// For waiting, and then for compiling. The shards compile it again, and their batch waits for that.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Threads that may be held by grammars that took longer than that, beside those that compile.
+const MAX_HELD: u32 = 4;
+
+/// Compiles grammars to see whether they work. A cheap handle.
+#[derive(Clone)]
+pub struct Grammars {
+    workers: Workers,
+    compiler: Arc<LazyCompiler>,
+    cache: Arc<Mutex<Cache>>,
+    /// For waiting, and then for compiling.
+    limit: Duration,
+}
+
+/// Built with the first grammar: it takes a second for a large vocabulary, and most servers never need it.
+struct LazyCompiler {
+    vocabulary: Arc<Vocabulary>,
+    vocab_size: u32,
+    eos_token_ids: Vec<u32>,
+    built: OnceLock<Result<Compiler, String>>,
+}
+
+impl Grammars {
+    /// Starts the threads.
+    pub fn new(vocabulary: Arc<Vocabulary>, vocab_size: u32, eos_token_ids: Vec<u32>) -> io::Result<Self> {
+        let workers = Workers::start(WorkersConfig {
+            name: "grammar",
+            threads: THREADS,
+            max_held: MAX_HELD,
+            max_waiting: MAX_WAITING,
+            stack_bytes: STACK_BYTES,
+        })?;
+        let compiler =
+            Arc::new(LazyCompiler { vocabulary, vocab_size, eos_token_ids, built: OnceLock::new() });
+        Ok(Self { workers, compiler, cache: Arc::default(), limit: DEADLINE })
+    }
+
+    /// Whether the grammar works; `param` is what the client called it.
+    pub async fn check(&self, grammar: &Grammar, param: &'static str) -> Result<(), Error> {
+        let known = lock(&self.cache).get(grammar);
+        let checked = match known {
+            Some(known) => known,
+            // Goes on if the client leaves: what a grammar costs is paid once.
+            None => {
+                tokio::spawn(self.clone().compile(grammar.clone())).await.map_err(|_| Error::Internal)??
+            }
+        };
+        checked.map_err(|reason| Error::Grammar { param: param.into(), reason })
+    }
+
+    async fn compile(self, grammar: Grammar) -> Result<Checked, Error> {
+        let checked = match self.try_compile(grammar.clone()).await {
+            Ok(checked) => checked,
+            // llguidance has a few asserts left; what they catch is in the grammar.
+            Err(NoResult::Panicked) => Err("it cannot be compiled".to_owned()),
+            Err(NoResult::TooLong) => Err(format!("it takes longer than {:?} to compile", self.limit)),
+            Err(NoResult::Busy) => return Err(Error::GrammarsBusy { limit: MAX_WAITING }),
+        };
+        lock(&self.cache).put(grammar, checked.clone());
+        Ok(checked)
+    }
+
+    async fn try_compile(&self, grammar: Grammar) -> Result<Checked, NoResult> {
+        let compiler = Arc::clone(&self.compiler);
+        if compiler.built.get().is_none() {
+            // The time that this takes is not the grammar's.
+            let compiler = Arc::clone(&compiler);
+            self.workers.run(move || drop(compiler.get())).await?;
+        }
+        let cache = Arc::clone(&self.cache);
+        let work = move || {
+            // The same one may have been compiled while this one waited.
+            let known = lock(&cache).get(&grammar);
+            known.unwrap_or_else(|| compiler.get()?.check(&grammar))
+        };
+        self.workers.run_within(self.limit, work).await
+    }
+}
+
+fn lock(cache: &Mutex<Cache>) -> MutexGuard<'_, Cache> {
+    cache.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LazyCompiler {
+    fn get(&self) -> Result<&Compiler, String> {
+        let build = || Compiler::new(&self.vocabulary, self.vocab_size, &self.eos_token_ids);
+        self.built.get_or_init(build).as_ref().map_err(Clone::clone)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,118 @@
+//! Sequences as one stream of lines, whatever the transport. How an event is worded is an [`Encoder`]'s business, which is
+//! free of I/O; order, the end, the shutdown and what goes wrong in between are handled here, once for all routes.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+
+use futures::stream::{self, SelectAll, Stream, StreamExt, select_all, unfold};
+use penstock_scheduler::Failure;
+
+use crate::base::error::Error;
+use crate::base::shutdown::Shutdown;
+use crate::inference::text_stream::{TextEvent, TextStream};
+use crate::observe::metrics::RequestGuard;
+
+/// Words the events of one response. Every returned line becomes one message of its transport.
+pub trait Encoder: Send + 'static {
+    /// One message.
+    type Line: Send;
+
+    /// Before anything else.
+    fn begin(&mut self) -> Vec<Self::Line> {
+        Vec::new()
+    }
+
+    /// Something happened to the sequence with this number.
+    fn event(&mut self, sequence: usize, event: TextEvent) -> Vec<Self::Line>;
+
+    /// The response ends here, and why.
+    fn error(&mut self, error: &Error) -> Vec<Self::Line>;
+
+    /// After everything else, also after an error.
+    fn end(&mut self) -> Vec<Self::Line> {
+        Vec::new()
+    }
+}
+
+/// The events of several sequences as they come. Dropping the stream cancels the sequences.
+pub fn lines<E: Encoder>(
+    sequences: Vec<TextStream>,
+    encoder: E,
+    guard: RequestGuard,
+    shutdown: Shutdown,
+) -> impl Stream<Item = E::Line> + Send + 'static {
+    let sending = Sending {
+        sequences: select_all(sequences.into_iter().enumerate().map(numbered)),
+        encoder,
+        guard,
+        shutdown,
+        phase: Phase::Begin,
+    };
+    let batches = unfold(sending, |mut sending| async {
+        let batch = sending.next_batch().await?;
+        Some((batch, sending))
+    });
+    batches.flat_map(stream::iter)
+}
+
+type Numbered = Pin<Box<dyn Stream<Item = (usize, Result<TextEvent, Error>)> + Send>>;
+
+fn numbered((number, sequence): (usize, TextStream)) -> Numbered {
+    let events = unfold(sequence, |mut sequence| async {
+        let event = sequence.next().await?;
+        Some((event, sequence))
+    });
+    Box::pin(events.map(move |event| (number, event)))
+}
+
+enum Phase {
+    Begin,
+    Events,
+    Over,
+}
+
+struct Sending<E> {
+    sequences: SelectAll<Numbered>,
+    encoder: E,
+    guard: RequestGuard,
+    shutdown: Shutdown,
+    phase: Phase,
+}
+
+impl<E: Encoder> Sending<E> {
+    async fn next_batch(&mut self) -> Option<VecDeque<E::Line>> {
+        match self.phase {
+            Phase::Over => return None,
+            Phase::Begin => {
+                self.phase = Phase::Events;
+                return Some(self.encoder.begin().into());
+            }
+            Phase::Events => {}
+        }
+        let next = tokio::select! {
+            biased;
+            next = self.sequences.next() => next,
+            () = self.shutdown.expired() => Some((0, Err(Error::Failed(Failure::ShuttingDown)))),
+        };
+        Some(match next {
+            Some((number, Ok(event))) => self.encoder.event(number, event).into(),
+            Some((_, Err(error))) => self.fail(&error),
+            None => self.succeed(),
+        })
+    }
+
+    fn fail(&mut self, error: &Error) -> VecDeque<E::Line> {
+        self.phase = Phase::Over;
+        self.sequences.clear();
+        self.guard.fail(error);
+        let mut batch = self.encoder.error(error);
+        batch.extend(self.encoder.end());
+        batch.into()
+    }
+
+    fn succeed(&mut self) -> VecDeque<E::Line> {
+        self.phase = Phase::Over;
+        self.guard.succeed();
+        self.encoder.end().into()
+    }
+}

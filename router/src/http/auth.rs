@@ -1,0 +1,299 @@
+//! API keys: which there are, whose they are, and the layer that asks for one. The table of routes says which routes ask.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+use thiserror::Error as ThisError;
+
+use crate::base::caller::Caller;
+use crate::base::error::Error;
+use crate::base::rate_limit::{RateLimit, Rates};
+
+const MAX_TENANT_BYTES: usize = 64;
+
+/// A secret that a client sends with every request. Not shown by `{:?}`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKey(String);
+
+/// Why there is no telling who may use the server.
+#[derive(Debug, ThisError)]
+pub enum ApiKeyError {
+    /// An empty key would let everyone in, or nobody.
+    #[error("an API key must not be empty")]
+    Empty,
+    /// Headers could not carry it.
+    #[error("an API key must be printable ASCII without spaces")]
+    Unprintable,
+    /// The file of --api-key-file cannot be read.
+    #[error("cannot read --api-key-file {}: {reason}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: std::io::Error,
+    },
+    /// A line of it is no key.
+    #[error("--api-key-file {} line {number}: {reason}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        number: usize,
+        /// What is wrong with it.
+        reason: Box<ApiKeyError>,
+    },
+    /// Something beside a key that is not known.
+    #[error(
+        "`{0}` is none of tenant=NAME (at most {MAX_TENANT_BYTES} bytes), requests-per-minute=N, tokens-per-minute=N \
+         (N at least 1)"
+    )]
+    Option(String),
+    /// It has no line at all.
+    #[error("--api-key-file {} has no key", .0.display())]
+    NoLine(PathBuf),
+}
+
+impl FromStr for ApiKey {
+    type Err = ApiKeyError;
+
+    fn from_str(key: &str) -> Result<Self, ApiKeyError> {
+        match key {
+            "" => Err(ApiKeyError::Empty),
+            key if !key.bytes().all(|byte| byte.is_ascii_graphic()) => Err(ApiKeyError::Unprintable),
+            key => Ok(Self(key.to_owned())),
+        }
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKey(..)")
+    }
+}
+
+/// A key, whose it is, and how much it may use.
+#[derive(Debug)]
+struct Entry {
+    key: ApiKey,
+    tenant: Option<Arc<str>>,
+    rates: Rates,
+    limit: Option<Arc<RateLimit>>,
+}
+
+impl Entry {
+    fn new(key: ApiKey, tenant: Option<Arc<str>>, rates: Rates) -> Self {
+        let is_limited = rates != Rates::default();
+        Self { key, tenant, rates, limit: is_limited.then(|| Arc::new(RateLimit::new(rates))) }
+    }
+}
+
+/// The keys of a server; without any it is open to everyone who reaches it. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct ApiKeys {
+    entries: Arc<[Entry]>,
+    /// Makes names of tenants, which differ from one run of the server to the next.
+    names: RandomState,
+}
+
+impl ApiKeys {
+    /// Those given and those of a file, one a line; blank lines and lines that start with `#` are none.
+    pub fn load(given: &[ApiKey], file: Option<&Path>) -> Result<Self, ApiKeyError> {
+        let given = given.iter().map(|key| Entry::new(key.clone(), None, Rates::default()));
+        let mut entries: Vec<_> = given.collect();
+        if let Some(path) = file {
+            entries.extend(read(path)?);
+        }
+        Ok(Self { entries: entries.into(), names: RandomState::new() })
+    }
+
+    /// Whether the server is open to everyone.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// One a line, as [`ApiKeys::load`] reads them.
+    pub fn to_lines(&self) -> String {
+        self.entries.iter().map(to_line).collect()
+    }
+
+    /// Who sent these headers. Refused without one of the keys, unless there are none.
+    pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, Error> {
+        let presented = presented_key(headers);
+        let entry = presented.and_then(|key| self.find(key));
+        if entry.is_none() && !self.is_empty() {
+            return Err(Error::Unauthorized { has_key: presented.is_some() });
+        }
+        // Other credentials than keys, which a proxy may have checked, tell callers apart just as well.
+        let other = || headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+        let credential = presented.or_else(other).filter(|credential| !credential.is_empty());
+        let tenant = entry.and_then(|entry| entry.tenant.as_deref()).map(str::as_bytes).or(credential);
+        Ok(Caller {
+            tenant: tenant.map(|tenant| self.name(tenant)).unwrap_or_default(),
+            rate_limit: entry.and_then(|entry| entry.limit.clone()),
+        })
+    }
+
+    fn name(&self, tenant: &[u8]) -> Arc<str> {
+        format!("{:016x}", self.names.hash_one(tenant)).into()
+    }
+
+    /// Compares with every key, and takes the same time whichever it is and however much of it is right.
+    fn find(&self, given: &[u8]) -> Option<&Entry> {
+        let (found, place) =
+            self.entries.iter().zip(0_u64..).fold((Choice::from(0), 0), |(found, place), (entry, here)| {
+                let is_it = entry.key.0.as_bytes().ct_eq(given);
+                (found | is_it, u64::conditional_select(&place, &here, is_it))
+            });
+        if bool::from(found) { self.entries.get(place as usize) } else { None }
+    }
+}
+
+fn to_line(entry: &Entry) -> String {
+    let ApiKey(key) = &entry.key;
+    let tenant = entry.tenant.iter().map(|tenant| format!(" tenant={tenant}"));
+    let requests = entry.rates.requests.iter().map(|rate| format!(" requests-per-minute={rate}"));
+    let tokens = entry.rates.tokens.iter().map(|rate| format!(" tokens-per-minute={rate}"));
+    let options: String = tenant.chain(requests).chain(tokens).collect();
+    format!("{key}{options}\n")
+}
+
+fn read(path: &Path) -> Result<Vec<Entry>, ApiKeyError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|reason| ApiKeyError::Unreadable { path: path.to_owned(), reason })?;
+    let lines = text.lines().map(str::trim).zip(1..);
+    let lines = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
+    let explained =
+        |number| move |reason| ApiKeyError::Line { path: path.to_owned(), number, reason: Box::new(reason) };
+    let entries: Vec<Entry> =
+        lines.map(|(line, number)| entry(line).map_err(explained(number))).collect::<Result<_, _>>()?;
+    if entries.is_empty() { Err(ApiKeyError::NoLine(path.to_owned())) } else { Ok(entries) }
+}
+
+/// A key, and after it what is said of it: `tenant=NAME`, `requests-per-minute=N`, `tokens-per-minute=N`.
+fn entry(line: &str) -> Result<Entry, ApiKeyError> {
+    let mut words = line.split_ascii_whitespace();
+    let key = words.next().unwrap_or_default().parse()?;
+    let (mut tenant, mut rates) = (None, Rates::default());
+    for word in words {
+        let unknown = || ApiKeyError::Option(word.chars().take(60).collect());
+        let rate = |value: &str| value.parse().ok().filter(|&rate| rate > 0).map(Some).ok_or_else(unknown);
+        match word.split_once('=').ok_or_else(unknown)? {
+            ("tenant", name) if !name.is_empty() && name.len() <= MAX_TENANT_BYTES => {
+                tenant = Some(name.into())
+            }
+            ("requests-per-minute", value) => rates.requests = rate(value)?,
+            ("tokens-per-minute", value) => rates.tokens = rate(value)?,
+            _ => return Err(unknown()),
+        }
+    }
+    Ok(Entry::new(key, tenant, rates))
+}
+
+/// The key that a request carries: `Authorization: Bearer KEY`, or `x-api-key: KEY`, as Anthropic's clients send it.
+pub fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer =
+        headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().split_at_checked("Bearer ".len()));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer ")).map(|(_, key)| key);
+    bearer.or_else(|| headers.get("x-api-key").map(|value| value.as_bytes())).map(<[u8]>::trim_ascii)
+}
+
+/// Finds the caller of a request for all that comes after, or refuses it.
+pub async fn identify(State(keys): State<ApiKeys>, mut request: Request, next: Next) -> Response {
+    match keys.identify(request.headers()) {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        Err(error) => error.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use axum::http::HeaderValue;
+
+    use super::*;
+    use crate::base::counted::Counted;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    #[test]
+    fn keys_of_flags_and_of_a_file_count_alike() {
+        let file = file("# of the web shop\nsecond\n\n  third  \n");
+        let keys = ApiKeys::load(&["first".parse().unwrap()], Some(file.path())).unwrap();
+        for key in ["first", "second", "third"] {
+            assert!(keys.find(key.as_bytes()).is_some(), "{key}");
+        }
+        for other in ["", "First", "firs", "first ", "# of the web shop"] {
+            assert!(keys.find(other.as_bytes()).is_none(), "{other}");
+        }
+        assert_eq!(keys.to_lines(), "first\nsecond\nthird\n");
+    }
+
+    #[test]
+    fn empty_and_unprintable_keys_are_errors() {
+        assert!(matches!("".parse::<ApiKey>(), Err(ApiKeyError::Empty)));
+        assert!(matches!("a b".parse::<ApiKey>(), Err(ApiKeyError::Unprintable)));
+        let message = |text: &str| ApiKeys::load(&[], Some(file(text).path())).unwrap_err().to_string();
+        assert!(message("\n# nothing\n").ends_with("has no key"));
+        assert!(message("a\nb\u{e4}\n").contains("line 2: an API key must be printable"));
+        for wrong in
+            ["c", "tenant=", "requests-per-minute=0", "tokens-per-minute=-1", "tokens-per-minute=4294967296"]
+        {
+            let message = message(&format!("a\nb {wrong}\n"));
+            assert!(message.contains(&format!("line 2: `{wrong}` is none of tenant=NAME")), "{message}");
+        }
+        let missing = ApiKeys::load(&[], Some(Path::new("/nowhere"))).unwrap_err();
+        assert!(missing.to_string().starts_with("cannot read --api-key-file /nowhere: "), "{missing}");
+    }
+
+    #[test]
+    fn a_line_says_whose_a_key_is_and_what_it_may_use() {
+        let lines =
+            "a\nb tenant=shop requests-per-minute=60 tokens-per-minute=1\nc tokens-per-minute=4294967295\n";
+        let keys = ApiKeys::load(&[], Some(file(lines).path())).unwrap();
+        assert_eq!(keys.to_lines(), lines);
+        let entry = |key: &str| keys.find(key.as_bytes()).unwrap();
+        assert_eq!((entry("a").key.0.as_str(), entry("c").key.0.as_str()), ("a", "c"));
+        assert!(entry("a").tenant.is_none() && entry("a").limit.is_none());
+        assert_eq!(entry("b").tenant.as_deref(), Some("shop"));
+        let limit = entry("b").limit.as_ref().unwrap();
+        assert!(limit.take(Counted::Tokens, 1).is_ok());
+        assert!(limit.take(Counted::Tokens, 1).is_err());
+    }
+
+    #[test]
+    fn a_key_is_never_shown() {
+        assert_eq!(format!("{:?}", "secret".parse::<ApiKey>().unwrap()), "ApiKey(..)");
+    }
+
+    #[test]
+    fn a_key_comes_in_either_header() {
+        let key = |name: &'static str, value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, HeaderValue::from_static(value));
+            presented_key(&headers).map(<[u8]>::to_vec)
+        };
+        assert_eq!(key("authorization", "Bearer  k "), Some(b"k".to_vec()));
+        assert_eq!(key("authorization", "bearer k"), Some(b"k".to_vec()));
+        assert_eq!(key("x-api-key", "k"), Some(b"k".to_vec()));
+        for other in ["Basic k", "k", "Bearer", ""] {
+            assert_eq!(key("authorization", other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Reads a JSON body and, when it cannot, says exactly what is wrong with it, and where.
+
+use axum::body::{Bytes, HttpBody};
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::IntoResponse;
+use serde::Deserializer;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_json::error::Category;
+
+use super::objects::Objects;
+use crate::base::error::{Error, MISSING};
+use crate::base::json_depth::{MAX_DEPTH, too_deep};
+use crate::http::state::AppState;
+
+/// A JSON body of type `T`.
+pub struct Body<T>(pub T);
+
+/// A body declared as JSON, for a handler that has to look at it to know its type.
+pub struct JsonBytes(Bytes);
+
+impl JsonBytes {
+    /// The body as a `T`.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        parse(&self.0)
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<AppState> for Body<T> {
+    type Rejection = Error;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
+        JsonBytes::from_request(request, state).await?.parse().map(Body)
+    }
+}
+
+impl FromRequest<AppState> for JsonBytes {
+    type Rejection = Error;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
+        check_headers(request.headers())?;
+        let limit = state.body_limits.max_bytes;
+        if request.body().size_hint().lower() > limit as u64 {
+            return Err(Error::BodyTooLarge { limit });
+        }
+        let timeout = state.body_limits.timeout;
+        let read = tokio::time::timeout(timeout, Bytes::from_request(request, state)).await;
+        let read = read.map_err(|_| Error::BodyTimeout { limit_s: timeout.as_secs() })?;
+        let bytes = read.map_err(|rejection| match rejection.into_response().status() {
+            StatusCode::PAYLOAD_TOO_LARGE => Error::BodyTooLarge { limit },
+            _ => Error::UnreadableBody,
+        })?;
+        Ok(Self(bytes))
+    }
+}
+
+/// A body is read as it is, so it must be JSON as it is.
+fn check_headers(headers: &HeaderMap) -> Result<(), Error> {
+    if !is_json(headers) {
+        return Err(Error::UnsupportedMediaType);
+    }
+    let encoding =
+        headers.get(header::CONTENT_ENCODING).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    match encoding.filter(|encoding| !encoding.trim().eq_ignore_ascii_case("identity")) {
+        Some(encoding) => Err(Error::UnsupportedEncoding(encoding.chars().take(60).collect())),
+        None => Ok(()),
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()) else {
+        return false;
+    };
+    let essence = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    if let Some(depth) = too_deep(bytes) {
+        return Err(Error::TooDeep { depth, limit: MAX_DEPTH });
+    }
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let value = read(&mut json, "")?;
+    json.end().map_err(|error| Error::MalformedJson(shorten(error.to_string())))?;
+    Ok(value)
+}
+
+/// A part of a body that was read already; `place` is its path.
+pub fn parse_part<T: DeserializeOwned>(part: Value, place: &str) -> Result<T, Error> {
+    read(part, place)
+}
+
+fn read<'de, T, D>(json: D, place: &str) -> Result<T, Error>
+where
+    T: DeserializeOwned,
+    D: Deserializer<'de, Error = serde_json::Error>,
+{
+    serde_path_to_error::deserialize(Objects(json)).map_err(|error| {
+        let path = joined(place, &error.path().to_string());
+        let reason = error.into_inner();
+        match reason.classify() {
+            Category::Data => does_not_fit(path, shorten(reason.to_string())),
+            Category::Syntax | Category::Eof | Category::Io => {
+                Error::MalformedJson(shorten(reason.to_string()))
+            }
+        }
+    })
+}
+
+/// Of a field that is missing, its own path is told, not that of the object that lacks it.
+fn does_not_fit(path: String, reason: String) -> Error {
+    let missing = reason.strip_prefix(MISSING).and_then(|rest| rest.strip_prefix(" `")?.split_once('`'));
+    let (param, reason) = match missing {
+        Some((field, rest)) => {
+            let field = joined(&path, field);
+            (field.clone(), format!("{MISSING} `{field}`{rest}"))
+        }
+        None => (path, reason),
+    };
+    Error::WrongType { param: Some(param).filter(|param| !param.is_empty()), reason }
+}
+
+/// Two paths as one; serde_path_to_error writes `.` for none.
+fn joined(outer: &str, inner: &str) -> String {
+    match (outer, inner) {
+        (outer, "." | "") => outer.to_owned(),
+        ("", inner) => inner.to_owned(),
+        (outer, inner) if inner.starts_with('[') => format!("{outer}{inner}"),
+        (outer, inner) => format!("{outer}.{inner}"),
+    }
+}
+
+/// serde repeats the value it did not like, which may be a megabyte.
+fn shorten(message: String) -> String {
+    const MAX_CHARS: usize = 300;
+    if message.chars().count() <= MAX_CHARS {
+        return message;
+    }
+    let start: String = message.chars().take(MAX_CHARS / 2).collect();
+    let end: String = message.chars().skip(message.chars().count() - MAX_CHARS / 2).collect();
+    format!("{start} [..] {end}")
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

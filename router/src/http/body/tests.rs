@@ -1,0 +1,117 @@
+//! What does not fit is named by its path, whatever level it is at.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::*;
+use crate::base::text_or_list::text_or_list;
+
+#[derive(Debug, Deserialize, PartialEq)]
+struct Outer {
+    inner: Inner,
+    list: Option<Vec<Inner>>,
+    text: Option<Text>,
+}
+
+#[derive(Debug, Deserialize, PartialEq)]
+struct Inner {
+    top_k: Option<i64>,
+    name: Option<Name>,
+}
+
+#[derive(Debug, Deserialize, PartialEq)]
+struct Name {
+    name: String,
+}
+
+#[derive(Debug, PartialEq)]
+enum Text {
+    One(String),
+    Many(Vec<Name>),
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text_or_list(deserializer, "a string or a list of names", Self::One, Self::Many)
+    }
+}
+
+/// The path that is blamed, and the message.
+fn blamed(body: &str) -> (Option<String>, String) {
+    let error = parse::<Outer>(body.as_bytes()).unwrap_err();
+    assert_eq!(error.kind().status(), 422, "{body}");
+    (error.param().map(str::to_owned), error.to_string())
+}
+
+#[test]
+fn a_wrong_type_is_named_by_its_path() {
+    for (body, path, message) in [
+        (r#"{"inner":{"top_k":"five"}}"#, "inner.top_k", "`inner.top_k`: invalid type: string \"five\""),
+        (r#"{"inner":{},"list":[{},{"top_k":[]}]}"#, "list[1].top_k", "invalid type: sequence"),
+        (r#"{"inner":{},"text":[{"name":1}]}"#, "text[0].name", "expected a string"),
+        (r#"{"inner":{},"text":7}"#, "text", "expected a string or a list of names"),
+        (r#"{"inner":{},"text":[{}]}"#, "text[0].name", "missing field `text[0].name`"),
+        (r#"{"list":[]}"#, "inner", "missing field `inner`"),
+    ] {
+        let (param, told) = blamed(body);
+        assert_eq!(param.as_deref(), Some(path), "{told}");
+        assert!(told.contains(message), "{told}");
+    }
+    assert_eq!(blamed("7").0, None);
+}
+
+#[test]
+fn a_list_is_no_object_at_any_level() {
+    for (body, path) in [
+        (r#"[{"top_k":1},null,null]"#, None),
+        (r#"{"inner":[1,null]}"#, Some("inner")),
+        (r#"{"inner":{"name":["a"]}}"#, Some("inner.name")),
+        (r#"{"inner":{},"list":[[1,null]]}"#, Some("list[0]")),
+        (r#"{"inner":{},"text":[["a"]]}"#, Some("text[0]")),
+    ] {
+        let (param, message) = blamed(body);
+        assert_eq!(param.as_deref(), path, "{message}");
+        assert!(message.contains("invalid type: sequence, expected an object"), "{message}");
+    }
+    let whole = r#"{"inner":{"top_k":1,"name":{"name":"a"}},"list":[{}],"text":[{"name":"b"}]}"#;
+    let many = parse::<Outer>(whole.as_bytes()).unwrap();
+    assert_eq!(many.text, Some(Text::Many(vec![Name { name: "b".into() }])));
+    let one = parse::<Outer>(br#"{"inner":{},"text":"a\n"}"#).unwrap();
+    assert_eq!(one.text, Some(Text::One("a\n".into())));
+}
+
+#[test]
+fn a_part_is_named_within_the_whole() {
+    let error = parse_part::<Outer>(json!({"inner": {"top_k": "x"}}), "instances[1]").unwrap_err();
+    assert_eq!(error.param(), Some("instances[1].inner.top_k"));
+    assert_eq!(parse_part::<Outer>(json!([]), "instances[1]").unwrap_err().param(), Some("instances[1]"));
+}
+
+#[test]
+fn what_is_nested_too_deep_is_told_with_its_depth_and_the_limit() {
+    for depth in [MAX_DEPTH + 1, 1_000, 1_000_000] {
+        let nested = "[".repeat(depth - 1) + &"]".repeat(depth - 1);
+        let error = parse::<Outer>(format!(r#"{{"x":{nested}}}"#).as_bytes()).unwrap_err();
+        assert_eq!(error, Error::TooDeep { depth, limit: MAX_DEPTH });
+        assert_eq!(
+            error.to_string(),
+            format!("the body is nested {depth} levels deep, at most 127 are read")
+        );
+        assert_eq!(parse::<Value>("[".repeat(depth).as_bytes()), Err(error), "cut off");
+    }
+    let nested = "[".repeat(MAX_DEPTH) + &"]".repeat(MAX_DEPTH);
+    assert!(parse::<Value>(nested.as_bytes()).is_ok());
+}
+
+#[test]
+fn cut_off_or_trailing_json_is_malformed() {
+    for body in [&b"{\"inner\":"[..], b"{\"inner\":{}} x", b"", b"\xff"] {
+        assert_eq!(parse::<Outer>(body).unwrap_err().kind().status(), 400, "{body:?}");
+    }
+}
+
+#[test]
+fn a_megabyte_of_wrong_value_is_not_sent_back() {
+    let body = format!(r#"{{"inner":{{"top_k":"{}"}}}}"#, "x".repeat(1_000_000));
+    assert!(parse::<Outer>(body.as_bytes()).unwrap_err().to_string().len() < 500);
+}

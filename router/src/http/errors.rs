@@ -1,0 +1,68 @@
+//! Errors as responses. A handler or a layer gives back an [`Error`]; the outermost layer has it written by the dialect of the
+//! route, once.
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+
+use crate::base::error::{Error, ErrorKind};
+
+/// How one dialect writes errors.
+#[derive(Debug, Clone, Copy)]
+pub struct ErrorDialect {
+    /// The status for a kind of error.
+    pub status: fn(ErrorKind) -> StatusCode,
+    /// The body.
+    pub body: fn(&Error) -> Value,
+    /// The JSON schema of the body.
+    pub schema: fn() -> Value,
+}
+
+/// The dialect of a path, whether or not something is served there.
+pub type DialectOfPath = fn(&str) -> ErrorDialect;
+
+impl IntoResponse for Error {
+    /// Carries the error to [`write_errors`], which writes it.
+    fn into_response(self) -> Response {
+        let mut response = self.kind().status().into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// Writes what went wrong, in the dialect of the path.
+pub async fn write_errors(State(dialect_of): State<DialectOfPath>, request: Request, next: Next) -> Response {
+    let dialect = dialect_of(request.uri().path());
+    let mut response = next.run(request).await;
+    let Some(error) = response.extensions_mut().remove::<Error>() else { return response };
+    let kind = error.kind();
+    // A probe that finds the shards gone is no news: the loss itself is in the log.
+    if kind.status().is_server_error() && kind != ErrorKind::Unhealthy {
+        tracing::warn!(kind = kind.name(), detail = ?error, "request failed");
+    }
+    let (mut parts, _) = response.into_parts();
+    parts.headers.remove(header::CONTENT_LENGTH);
+    add_headers(&error, &mut parts.headers);
+    ((dialect.status)(kind), parts.headers, Json((dialect.body)(&error))).into_response()
+}
+
+fn add_headers(error: &Error, headers: &mut HeaderMap) {
+    if let Some(seconds) = error.retry_after_s() {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if let Error::Unauthorized { has_key } = error {
+        headers.insert(header::WWW_AUTHENTICATE, challenge(*has_key));
+    }
+}
+
+/// RFC 6750: no error code where the client sent no key.
+fn challenge(has_key: bool) -> HeaderValue {
+    HeaderValue::from_static(if has_key {
+        "Bearer realm=\"penstock\", error=\"invalid_token\""
+    } else {
+        "Bearer realm=\"penstock\""
+    })
+}

@@ -1,0 +1,179 @@
+//! What requests may ask for: the limits of the operator and the facts of the shards, the smaller of each.
+
+use clap::Args;
+use penstock_scheduler::Window;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::engine::EngineFacts;
+
+/// Bounds on requests. Every refusal names the field, the value given and the limit.
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Limits {
+    /// Requests accepted at once, waiting and running; more are refused with 429
+    #[arg(long, env, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_concurrent_requests: u32,
+
+    /// Longest prompt in tokens [default: one less than --max-total-tokens]
+    #[arg(long, env, alias = "max-input-length", value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_input_tokens: Option<u32>,
+
+    /// Longest sequence in tokens, prompt and output together [default: what the model and the KV cache allow]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(2..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_total_tokens: Option<u32>,
+
+    /// Most tokens computed in one step; longer prompts are split [default: what the shards were sized for]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_batch_prefill_tokens: Option<u32>,
+
+    /// Tokens of KV cache in all [default: what the memory holds]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_batch_total_tokens: Option<u32>,
+
+    /// Largest `best_of` and `n`
+    #[arg(long, env, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_best_of: u32,
+
+    /// Most stop strings in one request
+    #[arg(long, env, default_value_t = 4)]
+    pub max_stop_sequences: u32,
+
+    /// Largest `top_n_tokens` and `top_logprobs`
+    #[arg(long, env, default_value_t = 5)]
+    pub max_top_n_tokens: u32,
+
+    /// Most prompts in one /v1/completions request
+    #[arg(long, env, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_client_batch_size: u32,
+
+    /// Prompt tokens that may wait in the queue; requests beyond are refused with 429
+    // An hour of prefill for a small GPU: a bound against floods, not a policy.
+    #[arg(long, env, default_value_t = 4_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_queued_tokens: u64,
+
+    /// Bytes of requests that may wait in the queue; requests beyond are refused with 429
+    #[arg(long, env, default_value_t = 256 << 20)]
+    pub max_queued_bytes: usize,
+
+    /// Refuse requests that constrain their output (`grammar`, `response_format`, calls that are required)
+    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
+    pub disable_grammar_support: bool,
+
+    /// Fraction of the vocabulary that a watermark favours, where a request asks for one
+    #[arg(long, env, default_value_t = 0.5, value_parser = fraction)]
+    pub watermark_gamma: f32,
+
+    /// How much a watermark favours it, added to logits
+    #[arg(long, env, default_value_t = 2.0, value_parser = logit)]
+    pub watermark_delta: f32,
+}
+
+/// The limits of the operator and the facts of the shards, the smaller of each.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RequestLimits {
+    /// Requests waiting and running.
+    pub max_concurrent_requests: u32,
+    /// Longest prompt.
+    pub max_input_tokens: u32,
+    /// Longest prompt and output together.
+    pub max_total_tokens: u32,
+    /// Largest `best_of` and `n`.
+    pub max_best_of: u32,
+    /// Most stop strings.
+    pub max_stop_sequences: u32,
+    /// Most top tokens.
+    pub max_top_n_tokens: u32,
+    /// Most prompts in one request.
+    pub max_client_batch_size: u32,
+    /// Whether outputs may be constrained.
+    pub allows_grammars: bool,
+    /// How a text is marked, where that is asked for.
+    pub watermark: Watermark,
+    /// Token ids are below this.
+    pub vocab_size: u32,
+}
+
+/// A watermark's two numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Watermark {
+    /// Fraction of the vocabulary that is green.
+    pub gamma: f32,
+    /// Added to the logits of green tokens.
+    pub delta: f32,
+}
+
+/// A limit that the shards cannot keep.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum LimitsError {
+    /// More than a sequence can be.
+    #[error("--max-total-tokens {given} is more than the {possible} that the model and the KV cache allow")]
+    Total {
+        /// The setting.
+        given: u32,
+        /// What there is.
+        possible: u32,
+    },
+    /// No room for output.
+    #[error("--max-input-tokens {given} must be less than the {total} tokens of --max-total-tokens")]
+    Input {
+        /// The setting.
+        given: u32,
+        /// Prompt and output together.
+        total: u32,
+    },
+}
+
+/// The longest sequence that the model was made for and the KV cache has room for.
+fn longest(limits: &Limits, facts: &EngineFacts) -> u32 {
+    let cache_tokens = facts.num_blocks.saturating_mul(facts.block_size);
+    let cache_tokens = cache_tokens.min(limits.max_batch_total_tokens.unwrap_or(u32::MAX));
+    let num_blocks = cache_tokens / facts.block_size.max(1);
+    let window = Window::new(facts.attention_window, facts.block_size.max(1), num_blocks);
+    let is_endless = window.num_needed(facts.max_sequence_len.into()) <= num_blocks.into();
+    if is_endless { facts.max_sequence_len } else { facts.max_sequence_len.min(cache_tokens) }
+}
+
+impl RequestLimits {
+    /// Derives the limits; those not set are what the shards allow.
+    pub fn new(limits: &Limits, facts: &EngineFacts) -> Result<Self, LimitsError> {
+        let possible = longest(limits, facts);
+        let total = limits.max_total_tokens.unwrap_or(possible);
+        if total > possible {
+            return Err(LimitsError::Total { given: total, possible });
+        }
+        let input = limits.max_input_tokens.unwrap_or(total.saturating_sub(1));
+        if input >= total {
+            return Err(LimitsError::Input { given: input, total });
+        }
+        Ok(Self {
+            max_concurrent_requests: limits.max_concurrent_requests,
+            max_input_tokens: input,
+            max_total_tokens: total,
+            max_best_of: limits.max_best_of,
+            max_stop_sequences: limits.max_stop_sequences,
+            max_top_n_tokens: limits.max_top_n_tokens.min(facts.max_top_logprobs),
+            max_client_batch_size: limits.max_client_batch_size,
+            allows_grammars: !limits.disable_grammar_support,
+            watermark: Watermark { gamma: limits.watermark_gamma, delta: limits.watermark_delta },
+            vocab_size: facts.vocab_size,
+        })
+    }
+}
+
+fn fraction(text: &str) -> Result<f32, String> {
+    ranged(text, |value| value > 0.0 && value < 1.0, "between 0 and 1")
+}
+
+fn logit(text: &str) -> Result<f32, String> {
+    ranged(text, |value| (0.0..=100.0).contains(&value), "from 0 to 100")
+}
+
+fn ranged(text: &str, is_in_range: impl Fn(f32) -> bool, range: &str) -> Result<f32, String> {
+    let value = text.parse().ok().filter(|&value| is_in_range(value));
+    value.ok_or_else(|| format!("must be a number {range}"))
+}

@@ -1,0 +1,274 @@
+//! What generating handlers call: from a prompt and parameters to running sequences or finished text.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::try_join_all;
+use penstock_scheduler::{Failure, Grammar, Refused};
+
+use super::limits::RequestLimits;
+use super::served_model::ServedModel;
+use super::text_stream::{Generated, TextStream, TextStreamContext};
+use super::validation::{Checked, Parameters, ValidRequest, check};
+use crate::base::counted::Counted;
+use crate::base::dialect::Dialect;
+use crate::base::error::Error;
+use crate::base::shutdown::Shutdown;
+use crate::chat::reply::{Constraint, Part, ReplyFormat};
+use crate::chat::{ChatFormat, Conversation, EncodedChat, Message};
+use crate::engine::generation::{EngineHandle, EngineStatus};
+use crate::grammar::Grammars;
+use crate::observe::metrics::Metrics;
+use crate::observe::telemetry::{Child, RequestTrace};
+use crate::text::tokenizer::Tokenizer;
+
+/// Where the tokens come from.
+pub enum Prompt {
+    /// A text as it is; control tokens in it count.
+    Text(String),
+    /// Tokens.
+    Tokens(Vec<u32>),
+    /// A conversation for the chat template.
+    Chat(Conversation),
+}
+
+impl Prompt {
+    /// In the words of OpenTelemetry.
+    fn operation(&self) -> &'static str {
+        match self {
+            Self::Text(_) | Self::Tokens(_) => "text_completion",
+            Self::Chat(_) => "chat",
+        }
+    }
+
+    /// Characters of text, for `x-compute-characters`.
+    pub fn num_chars(&self) -> usize {
+        match self {
+            Self::Text(text) => text.chars().count(),
+            Self::Tokens(_) => 0,
+            Self::Chat(conversation) => conversation.messages.iter().map(Message::num_chars).sum(),
+        }
+    }
+}
+
+/// A validated request and what it took to get there.
+pub struct Prepared {
+    /// What to run.
+    pub request: ValidRequest,
+    /// Whose words the client speaks.
+    pub dialect: Dialect,
+    /// How to read what the model writes.
+    pub reply: ReplyFormat,
+    /// Time spent on validation and tokenization.
+    pub validation: Duration,
+}
+
+/// The served model, and all that it takes to run requests on it. Cheap to clone.
+#[derive(Clone)]
+pub struct Inference {
+    /// The model's names.
+    pub model: Arc<ServedModel>,
+    /// What requests may ask for.
+    pub limits: Arc<RequestLimits>,
+    /// Text to tokens and back.
+    pub tokenizer: Tokenizer,
+    /// Conversations to tokens; `None` if the model has no chat template.
+    pub chat: Option<Arc<ChatFormat>>,
+    /// What constrains outputs, checked.
+    pub grammars: Grammars,
+    /// Where requests go.
+    pub engine: EngineHandle,
+    /// Told of every request and token.
+    pub metrics: Metrics,
+    /// Ends what runs when its time is over.
+    pub shutdown: Shutdown,
+}
+
+impl Inference {
+    /// Whether steps are being answered and requests are taken; if not, why. From memory, without asking the shards.
+    pub fn ready(&self) -> Result<(), Error> {
+        if self.shutdown.is_draining() {
+            return Err(Error::Refused(Refused::ShuttingDown));
+        }
+        match self.engine.status() {
+            EngineStatus::Ready => Ok(()),
+            EngineStatus::Restarting(_) => Err(Error::Restarting),
+            EngineStatus::Lost(_) => Err(Error::Unhealthy),
+        }
+    }
+
+    /// The chat format, if the model has one.
+    pub fn chat(&self) -> Result<Arc<ChatFormat>, Error> {
+        let missing = "the model folder has no chat template; use /v1/completions or /generate";
+        self.chat.clone().ok_or_else(|| Error::Template(missing.to_owned()))
+    }
+
+    /// Validates and tokenizes.
+    pub async fn prepare(&self, prompt: Prompt, mut parameters: Parameters) -> Result<Prepared, Error> {
+        let started = Instant::now();
+        let (validating, operation) = (Child::begin("validate"), prompt.operation());
+        let dialect = parameters.dialect;
+        let grammar = parameters.grammar.take();
+        // Adapters are models by another name, and there are none beside the served one.
+        self.model.check(parameters.adapter_id.take().as_deref())?;
+        let caller = parameters.hints.caller.clone();
+        if let Some(defaults) = &self.engine.facts().generation_defaults {
+            parameters = parameters.with_defaults(defaults);
+        }
+        let checked = check(parameters, &self.limits)?;
+        let tokenizing = validating.child("tokenize");
+        let encoded = self.encode(prompt, grammar, &checked, dialect).await?;
+        drop(tokenizing);
+        let mut request = checked.fit(encoded.tokens, &self.limits)?;
+        if let Some(grammar) = self.checked_grammar(encoded.constraint).await? {
+            request = request.constrained(grammar, dialect)?;
+        }
+        caller.charge(Counted::Tokens, request.num_tokens())?;
+        let validation = started.elapsed();
+        self.metrics.record_valid(validation, request.prompt.len(), request.max_new_tokens);
+        if let Some(trace) = RequestTrace::current() {
+            trace.on_prepared(operation, &self.model.id, request.prompt.len());
+        }
+        Ok(Prepared { request, dialect, reply: encoded.reply, validation })
+    }
+
+    /// Queues all sequences of a request. Refused at once when there is no room.
+    pub async fn start(&self, prepared: &Prepared, arrived: Instant) -> Result<Vec<TextStream>, Error> {
+        let request = &prepared.request;
+        try_join_all((0..request.best_of).map(|number| self.start_one(prepared, number, arrived))).await
+    }
+
+    /// `prepare` and `start`: what a stream begins with.
+    pub async fn begin(
+        &self,
+        prompt: Prompt,
+        parameters: Parameters,
+        arrived: Instant,
+    ) -> Result<(Prepared, Vec<TextStream>), Error> {
+        let prepared = self.prepare(prompt, parameters).await?;
+        let sequences = self.start(&prepared, arrived).await?;
+        Ok((prepared, sequences))
+    }
+
+    /// Runs all sequences of a request to their end.
+    pub async fn complete(&self, prepared: &Prepared, arrived: Instant) -> Result<Vec<Generated>, Error> {
+        let sequences = self.start(prepared, arrived).await?;
+        tokio::select! {
+            biased;
+            generated = try_join_all(sequences.into_iter().map(TextStream::collect)) => generated,
+            () = self.shutdown.expired() => Err(Error::Failed(Failure::ShuttingDown)),
+        }
+    }
+
+    async fn encode(
+        &self,
+        prompt: Prompt,
+        grammar: Option<Grammar>,
+        checked: &Checked,
+        dialect: Dialect,
+    ) -> Result<EncodedChat, Error> {
+        let tokens = match prompt {
+            Prompt::Tokens(tokens) => tokens,
+            Prompt::Text(text) => {
+                self.check_text(&text, checked, dialect)?;
+                self.tokenizer.encode(text).await?
+            }
+            Prompt::Chat(conversation) => {
+                let chat = self.chat()?;
+                return self.tokenizer.run(move |_| chat.encode(conversation, grammar)).await;
+            }
+        };
+        let param = dialect.name("grammar");
+        let alone = |grammar| Constraint { grammar, param, parts: Vec::new(), is_optional: false };
+        let constraint = grammar.map(alone);
+        Ok(EncodedChat { tokens, reply: ReplyFormat::default(), constraint })
+    }
+
+    /// The grammar, if it works.
+    async fn checked_grammar(&self, constraint: Option<Constraint>) -> Result<Option<Grammar>, Error> {
+        let Some(Constraint { grammar, param, parts, is_optional }) = constraint else { return Ok(None) };
+        let refuse = |reason: &str| Err(Error::Grammar { param: param.into(), reason: reason.to_owned() });
+        match self.grammars_are_possible() {
+            Ok(()) => {}
+            Err(_) if is_optional => return Ok(None),
+            Err(reason) => return refuse(reason),
+        }
+        match self.grammars.check(&grammar, param).await {
+            Ok(()) => Ok(Some(grammar)),
+            Err(Error::Grammar { .. }) if is_optional => Ok(None),
+            Err(whole @ Error::Grammar { .. }) => Err(self.blamed(parts, whole).await),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Why not, if not.
+    fn grammars_are_possible(&self) -> Result<(), &'static str> {
+        let can_constrain = self.engine.facts().abilities.iter().any(|ability| ability == "grammar");
+        match () {
+            () if !self.limits.allows_grammars => Err("grammars are turned off (--disable-grammar-support)"),
+            () if !can_constrain => Err("this model's tokenizer cannot be constrained"),
+            () => Ok(()),
+        }
+    }
+
+    /// What is wrong with the first part that does not work by itself, or with the whole.
+    async fn blamed(&self, parts: Vec<Part>, whole: Error) -> Error {
+        for Part { place, grammar } in parts {
+            if let Err(Error::Grammar { reason, .. }) = self.grammars.check(&grammar, "grammar").await {
+                return Error::Grammar { param: place, reason };
+            }
+        }
+        whole
+    }
+
+    /// Refuses what is empty, or so long that it cannot fit even if it were made of the longest tokens.
+    fn check_text(&self, text: &str, checked: &Checked, dialect: Dialect) -> Result<(), Error> {
+        let inputs = dialect.name("inputs");
+        if text.is_empty() {
+            return Err(Error::invalid(inputs, format!("`{inputs}` cannot be empty")));
+        }
+        let max_tokens = self.limits.max_input_tokens;
+        let max_bytes = self.tokenizer.vocabulary().max_token_bytes().saturating_mul(max_tokens as usize);
+        if text.len() > max_bytes && !checked.truncates() {
+            let bytes = text.len();
+            let message = format!(
+                "`{inputs}` must have at most {max_tokens} tokens (--max-input-tokens). \
+                 Given: {bytes} bytes, which cannot be fewer than that"
+            );
+            return Err(Error::invalid(inputs, message));
+        }
+        Ok(())
+    }
+
+    async fn start_one(
+        &self,
+        prepared: &Prepared,
+        number: u32,
+        arrived: Instant,
+    ) -> Result<TextStream, Error> {
+        let request = prepared.request.sequence(number, rand::random());
+        let seed = (request.sampling.temperature > 0.0).then_some(request.sampling.seed);
+        let generation = self.engine.submit(request).await.map_err(|refused| self.explain(refused))?;
+        let context = TextStreamContext {
+            request: &prepared.request,
+            dialect: prepared.dialect,
+            shown: prepared.reply.shown.clone(),
+            seed,
+            tokenizer: &self.tokenizer,
+            metrics: &self.metrics,
+            trace: RequestTrace::current(),
+            arrived,
+        };
+        Ok(TextStream::new(generation, &context))
+    }
+
+    /// An engine loop that is gone looks like one that stops; clients deserve to know which.
+    fn explain(&self, refused: Refused) -> Error {
+        match (&refused, self.engine.status()) {
+            (Refused::ShuttingDown, EngineStatus::Lost(_)) if !self.shutdown.is_draining() => {
+                Error::Unhealthy
+            }
+            _ => Error::Refused(refused),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What a request asks for, checked: every number by name against its limit before anything is allocated for it. Pure:
+//! first [`check`], then, when the prompt is tokens, [`Checked::fit`].
+
+use std::sync::Arc;
+
+use penstock_scheduler::{Grammar, NewRequest, SamplingParams};
+
+use super::parameters::Parameters;
+use super::scheduling::Scheduling;
+use super::{sampling, scheduling};
+use crate::base::dialect::Dialect;
+use crate::base::error::Error;
+use crate::inference::limits::RequestLimits;
+
+const MAX_STOP_BYTES: usize = 4096;
+
+/// Parameters in range; what is left to check needs the prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checked {
+    dialect: Dialect,
+    sampling: SamplingParams,
+    seed: Option<u64>,
+    best_of: u32,
+    max_new_tokens: Option<u64>,
+    truncate: Option<usize>,
+    ignore_eos: bool,
+    stop: Vec<String>,
+    scheduling: Scheduling,
+}
+
+/// A request that can be run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ValidRequest {
+    /// The prompt.
+    pub prompt: Arc<[u32]>,
+    /// Most tokens to generate.
+    pub max_new_tokens: u32,
+    /// Independent sequences to generate.
+    pub best_of: u32,
+    /// Stop strings.
+    pub stop: Vec<String>,
+    sampling: SamplingParams,
+    seed: Option<u64>,
+    ignore_eos: bool,
+    grammar: Option<Grammar>,
+    scheduling: Scheduling,
+}
+
+impl ValidRequest {
+    /// The most tokens that it may take, as rate limits count them.
+    pub fn num_tokens(&self) -> u64 {
+        self.prompt.len() as u64 + u64::from(self.best_of) * u64::from(self.max_new_tokens)
+    }
+
+    /// The same with its output constrained. A grammar ends with the model's end of sequence, so it must be possible.
+    pub fn constrained(self, grammar: Grammar, dialect: Dialect) -> Result<Self, Error> {
+        let refuse = |name: &'static str| {
+            let message = format!("`{name}` cannot go together with a constrained output");
+            Err(Error::invalid(name, message))
+        };
+        match () {
+            () if self.ignore_eos => refuse("ignore_eos"),
+            () if self.sampling.min_new_tokens > 0 => refuse(dialect.name("min_new_tokens")),
+            () => Ok(Self { grammar: Some(grammar), ..self }),
+        }
+    }
+
+    /// One of its sequences; `random` is the seed where the client gave none. Nothing is drawn in a greedy one.
+    pub fn sequence(&self, number: u32, random: u64) -> NewRequest {
+        let seed = match self.seed {
+            _ if self.sampling.temperature == 0.0 => 0,
+            Some(seed) => seed.wrapping_add(u64::from(number)),
+            None => random,
+        };
+        let sampling = SamplingParams { seed, ..self.sampling.clone() };
+        let request = NewRequest::new(self.prompt.clone(), self.max_new_tokens, sampling);
+        let (ignore_eos, grammar) = (self.ignore_eos, self.grammar.clone());
+        self.scheduling.apply(NewRequest { ignore_eos, grammar, ..request })
+    }
+}
+
+/// Checks all that can be checked without the prompt, in TGI's order.
+pub fn check(p: Parameters, limits: &RequestLimits) -> Result<Checked, Error> {
+    let is_sampling = samples(&p);
+    let best_of = best_of(&p, limits, is_sampling)?;
+    let sampling = sampling::check(&p, limits, is_sampling)?;
+    check_stop(&p, limits)?;
+    if p.max_new_tokens == Some(0) {
+        return Err(too_small(p.dialect.name("max_new_tokens")));
+    }
+    let truncate = truncate(&p, limits)?;
+    let scheduling = scheduling::check(p.hints)?;
+    Ok(Checked {
+        dialect: p.dialect,
+        sampling,
+        seed: p.seed,
+        best_of,
+        max_new_tokens: p.max_new_tokens,
+        truncate,
+        ignore_eos: p.ignore_eos,
+        stop: p.stop,
+        scheduling,
+    })
+}
+
+impl Checked {
+    /// Whether the prompt is to be cut rather than refused.
+    pub fn truncates(&self) -> bool {
+        self.truncate.is_some()
+    }
+
+    /// Applies the length rule: prompt and output together within `max_total_tokens`, the prompt within
+    /// `max_input_tokens`. Of a truncated prompt the end stays.
+    pub fn fit(self, mut prompt: Vec<u32>, limits: &RequestLimits) -> Result<ValidRequest, Error> {
+        if let Some(max_len) = self.truncate {
+            prompt.drain(..prompt.len().saturating_sub(max_len));
+        }
+        self.check_tokens(&prompt, limits)?;
+        let max_new_tokens = self.output_len(prompt.len() as u64, limits)?;
+        if self.sampling.min_new_tokens > max_new_tokens {
+            let (min, max) = (self.dialect.name("min_new_tokens"), self.dialect.name("max_new_tokens"));
+            let given = self.sampling.min_new_tokens;
+            return Err(Error::invalid(
+                min,
+                format!("`{min}` must be <= `{max}` ({max_new_tokens}). Given: {given}"),
+            ));
+        }
+        Ok(ValidRequest {
+            prompt: prompt.into(),
+            max_new_tokens,
+            best_of: self.best_of,
+            stop: self.stop,
+            sampling: self.sampling,
+            seed: self.seed,
+            ignore_eos: self.ignore_eos,
+            grammar: None,
+            scheduling: self.scheduling,
+        })
+    }
+
+    fn check_tokens(&self, prompt: &[u32], limits: &RequestLimits) -> Result<(), Error> {
+        let inputs = self.dialect.name("inputs");
+        if prompt.is_empty() {
+            return Err(Error::invalid(inputs, format!("`{inputs}` cannot be empty")));
+        }
+        let vocab_size = limits.vocab_size;
+        match prompt.iter().find(|&&id| id >= vocab_size) {
+            Some(id) => {
+                let message = format!("`{inputs}` must hold token ids below {vocab_size}. Given: {id}");
+                Err(Error::invalid(inputs, message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn output_len(&self, prompt_len: u64, limits: &RequestLimits) -> Result<u32, Error> {
+        let (inputs, max_new) = (self.dialect.name("inputs"), self.dialect.name("max_new_tokens"));
+        let total = u64::from(limits.max_total_tokens);
+        if let Some(asked) = self.max_new_tokens
+            && prompt_len.saturating_add(asked) > total
+        {
+            return Err(Error::invalid(
+                max_new,
+                format!(
+                    "`{inputs}` tokens + `{max_new}` must be <= {total} (--max-total-tokens). \
+                     Given: {prompt_len} `{inputs}` tokens and {asked} `{max_new}`"
+                ),
+            ));
+        }
+        let max_input = limits.max_input_tokens;
+        if prompt_len > u64::from(max_input) {
+            let message = format!(
+                "`{inputs}` must have at most {max_input} tokens (--max-input-tokens). Given: {prompt_len}"
+            );
+            return Err(Error::invalid(inputs, message));
+        }
+        // Both are within `max_total_tokens` here, which is 32 bits wide.
+        Ok(self.max_new_tokens.unwrap_or(total - prompt_len) as u32)
+    }
+}
+
+/// TGI: any of these asks for sampling, as `do_sample` does.
+fn samples(p: &Parameters) -> bool {
+    let wishes = p.temperature.is_some() || p.top_k.is_some() || p.top_p.is_some() || p.typical_p.is_some();
+    match p.dialect {
+        Dialect::Native => p.do_sample || wishes,
+        _ => p.temperature != Some(0.0),
+    }
+}
+
+fn best_of(p: &Parameters, limits: &RequestLimits, is_sampling: bool) -> Result<u32, Error> {
+    let name = p.dialect.name("best_of");
+    let (given, max) = (p.best_of.unwrap_or(1), limits.max_best_of);
+    if given == 0 || given > u64::from(max) {
+        let message = format!("`{name}` must be > 0 and <= {max} (--max-best-of). Given: {given}");
+        return Err(Error::invalid(name, message));
+    }
+    if given > 1 && p.dialect == Dialect::Native {
+        native_best_of(p, is_sampling)?;
+    }
+    Ok(given as u32)
+}
+
+fn native_best_of(p: &Parameters, is_sampling: bool) -> Result<(), Error> {
+    let refuse = |message: &str| Err(Error::invalid("best_of", message));
+    match () {
+        () if p.is_stream => refuse("`best_of` != 1 is not supported when streaming tokens"),
+        () if !is_sampling => refuse("you must use sampling when `best_of` is > 1"),
+        () if p.seed.is_some() => refuse("`seed` must not be set when `best_of` > 1"),
+        () => Ok(()),
+    }
+}
+
+fn check_stop(p: &Parameters, limits: &RequestLimits) -> Result<(), Error> {
+    let (given, max) = (p.stop.len(), limits.max_stop_sequences);
+    let name = p.dialect.name("stop");
+    if given > max as usize {
+        let message =
+            format!("`{name}` supports up to {max} stop sequences (--max-stop-sequences). Given: {given}");
+        return Err(Error::invalid(name, message));
+    }
+    match p.stop.iter().map(String::len).find(|&len| len == 0 || len > MAX_STOP_BYTES) {
+        Some(len) => {
+            let message = format!("`{name}` sequences must have 1 to {MAX_STOP_BYTES} bytes. Given: {len}");
+            Err(Error::invalid(name, message))
+        }
+        None => Ok(()),
+    }
+}
+
+fn truncate(p: &Parameters, limits: &RequestLimits) -> Result<Option<usize>, Error> {
+    let max = limits.max_input_tokens;
+    match p.truncate {
+        Some(given) if given == 0 || given > u64::from(max) => {
+            let message = format!(
+                "`truncate` must be strictly positive and at most {max} (--max-input-tokens). Given: {given}"
+            );
+            Err(Error::invalid("truncate", message))
+        }
+        other => Ok(other.map(|len| len as usize)),
+    }
+}
+
+fn too_small(name: &'static str) -> Error {
+    Error::invalid(name, format!("`{name}` must be strictly positive. Given: 0"))
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,37 @@
+//! What a request may ask for.
+
+use penstock_scheduler::Grammar;
+
+use super::scheduling::SchedulingHints;
+use crate::base::dialect::Dialect;
+
+/// What a request may ask for, unchecked, under TGI's names.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct Parameters {
+    pub dialect: Dialect,
+    pub is_stream: bool,
+    pub do_sample: bool,
+    pub best_of: Option<u64>,
+    pub temperature: Option<f64>,
+    pub repetition_penalty: Option<f64>,
+    pub frequency_penalty: Option<f64>,
+    pub presence_penalty: Option<f64>,
+    pub top_k: Option<i64>,
+    pub top_p: Option<f64>,
+    pub min_p: Option<f64>,
+    pub typical_p: Option<f64>,
+    pub max_new_tokens: Option<u64>,
+    pub min_new_tokens: Option<u64>,
+    pub ignore_eos: bool,
+    pub stop: Vec<String>,
+    pub truncate: Option<u64>,
+    pub seed: Option<u64>,
+    pub top_n_tokens: Option<u64>,
+    pub prompt_logprobs: bool,
+    pub logit_bias: Vec<(u64, f64)>,
+    pub watermark: bool,
+    pub adapter_id: Option<String>,
+    pub grammar: Option<Grammar>,
+    pub hints: SchedulingHints,
+}

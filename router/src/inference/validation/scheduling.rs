@@ -1,0 +1,140 @@
+//! How a request wants to be treated beside the others: checked here, honoured by the scheduler.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_scheduler::NewRequest;
+
+use crate::base::caller::Caller;
+use crate::base::error::Error;
+
+const MAX_PRIORITY: i64 = 10;
+const MAX_SALT_BYTES: usize = 256;
+/// An hour: long enough for an agent's tool to come back, short enough that a forgotten hint does no harm.
+const MAX_DURATION_MS: u64 = 3_600_000;
+
+/// What a request may wish, unchecked.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[expect(missing_docs, reason = "the names are the documentation of the API")]
+pub struct SchedulingHints {
+    pub caller: Caller,
+    pub priority: Option<i64>,
+    pub cache_salt: Option<String>,
+    pub cache_ttl_ms: Option<u64>,
+    pub queue_timeout_ms: Option<u64>,
+}
+
+/// Hints in range.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Scheduling {
+    tenant: Arc<str>,
+    cache_salt: Arc<str>,
+    priority: i32,
+    cache_ttl: Duration,
+    queue_timeout: Option<Duration>,
+}
+
+impl Scheduling {
+    /// The request with these wishes.
+    pub(crate) fn apply(&self, request: NewRequest) -> NewRequest {
+        NewRequest {
+            tenant: Arc::clone(&self.tenant),
+            cache_salt: Arc::clone(&self.cache_salt),
+            priority: self.priority,
+            cache_ttl: self.cache_ttl,
+            queue_timeout: self.queue_timeout,
+            ..request
+        }
+    }
+}
+
+pub(crate) fn check(hints: SchedulingHints) -> Result<Scheduling, Error> {
+    let priority = hints.priority.unwrap_or(0);
+    if !(-MAX_PRIORITY..=MAX_PRIORITY).contains(&priority) {
+        let message =
+            format!("`priority` must be >= -{MAX_PRIORITY} and <= {MAX_PRIORITY}. Given: {priority}");
+        return Err(Error::invalid("priority", message));
+    }
+    let Caller { tenant, .. } = hints.caller;
+    Ok(Scheduling {
+        cache_salt: salt(&tenant, hints.cache_salt.as_deref())?,
+        tenant,
+        priority: priority as i32,
+        cache_ttl: duration("cache_ttl_ms", hints.cache_ttl_ms)?.unwrap_or_default(),
+        queue_timeout: duration("queue_timeout_ms", hints.queue_timeout_ms)?,
+    })
+}
+
+/// Callers share nothing with each other by default, and a salt of their own divides what is theirs.
+fn salt(tenant: &Arc<str>, given: Option<&str>) -> Result<Arc<str>, Error> {
+    let Some(given) = given else { return Ok(Arc::clone(tenant)) };
+    let len = given.len();
+    if len == 0 || len > MAX_SALT_BYTES {
+        let message = format!("`cache_salt` must have 1 to {MAX_SALT_BYTES} bytes. Given: {len}");
+        return Err(Error::invalid("cache_salt", message));
+    }
+    Ok(format!("{tenant}/{given}").into())
+}
+
+fn duration(name: &'static str, given: Option<u64>) -> Result<Option<Duration>, Error> {
+    match given {
+        Some(ms) if ms == 0 || ms > MAX_DURATION_MS => {
+            let message = format!("`{name}` must be >= 1 and <= {MAX_DURATION_MS}. Given: {ms}");
+            Err(Error::invalid(name, message))
+        }
+        given => Ok(given.map(Duration::from_millis)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_scheduler::SamplingParams;
+
+    use super::*;
+
+    fn applied(hints: SchedulingHints) -> NewRequest {
+        check(hints).unwrap().apply(NewRequest::new([1].into(), 1, SamplingParams::greedy()))
+    }
+
+    fn caller(name: &str) -> Caller {
+        Caller { tenant: name.into(), rate_limit: None }
+    }
+
+    #[test]
+    fn callers_share_with_themselves_alone() {
+        let one = applied(SchedulingHints { caller: caller("one"), ..SchedulingHints::default() });
+        let two = applied(SchedulingHints { caller: caller("two"), ..SchedulingHints::default() });
+        assert_eq!((&*one.tenant, &*one.cache_salt), ("one", "one"));
+        assert_ne!(one.cache_salt, two.cache_salt);
+    }
+
+    #[test]
+    fn nobody_reaches_the_cache_of_another_by_a_salt() {
+        let salted = |name, salt: &str| {
+            let hints = SchedulingHints { cache_salt: Some(salt.into()), ..SchedulingHints::default() };
+            applied(SchedulingHints { caller: caller(name), ..hints }).cache_salt
+        };
+        assert_ne!(salted("", "one"), salted("one", "x"));
+        assert_ne!(salted("one", "x"), salted("two", "x"));
+    }
+
+    #[test]
+    fn every_hint_has_its_range() {
+        let base = SchedulingHints::default;
+        for (hints, name) in [
+            (
+                SchedulingHints { priority: Some(11), ..base() },
+                "`priority` must be >= -10 and <= 10. Given: 11",
+            ),
+            (SchedulingHints { cache_salt: Some(String::new()), ..base() }, "`cache_salt`"),
+            (SchedulingHints { cache_salt: Some("x".repeat(257)), ..base() }, "Given: 257"),
+            (SchedulingHints { cache_ttl_ms: Some(3_600_001), ..base() }, "`cache_ttl_ms`"),
+            (SchedulingHints { queue_timeout_ms: Some(0), ..base() }, "`queue_timeout_ms`"),
+        ] {
+            let message = check(hints).unwrap_err().to_string();
+            assert!(message.contains(name), "{message}");
+        }
+        let edge = SchedulingHints { priority: Some(-10), cache_ttl_ms: Some(3_600_000), ..base() };
+        assert_eq!(applied(edge).priority, -10);
+    }
+}

@@ -1,0 +1,35 @@
+//! The reasons by which failed requests are counted.
+
+use crate::base::error::ErrorKind;
+
+/// Values of the label `err`, in the order of [`failure_index`].
+pub(super) const FAILURES: [&str; 7] =
+    ["overloaded", "validation", "template", "generation", "incomplete", "dropped", "shutdown"];
+/// The client has left.
+pub(super) const DROPPED: usize = 5;
+
+/// The place of a kind of error in [`FAILURES`].
+pub(super) fn failure_index(kind: ErrorKind) -> usize {
+    match kind {
+        ErrorKind::Overloaded | ErrorKind::QueueDeadline | ErrorKind::RateLimited => 0,
+        ErrorKind::Validation
+        | ErrorKind::NotSupported
+        | ErrorKind::Grammar
+        | ErrorKind::UnknownModel
+        | ErrorKind::MalformedJson
+        | ErrorKind::TooDeep
+        | ErrorKind::UnreadableBody
+        | ErrorKind::BodyTimeout
+        | ErrorKind::BodyTooLarge
+        | ErrorKind::UnsupportedMediaType
+        | ErrorKind::UnsupportedEncoding
+        | ErrorKind::IdInUse
+        | ErrorKind::Unauthorized
+        | ErrorKind::UnknownRoute
+        | ErrorKind::MethodNotAllowed => 1,
+        ErrorKind::Template => 2,
+        ErrorKind::Generation | ErrorKind::EngineLost | ErrorKind::Unhealthy | ErrorKind::SlowReader => 3,
+        ErrorKind::Incomplete | ErrorKind::Internal => 4,
+        ErrorKind::ShuttingDown => 6,
+    }
+}

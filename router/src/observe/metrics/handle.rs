@@ -1,0 +1,179 @@
+//! A handle on the metrics, and what they are told.
+//!
+//! The recorder belongs to one [`Metrics`] and is never installed for the whole process, so that two routers in one
+//! process (tests) do not count each other's requests. All metrics exist from the start, at zero.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use metrics_exporter_prometheus::BuildError;
+use penstock_scheduler::StepSize;
+
+use super::names;
+use super::newest::Newest;
+use super::registered::Registered;
+use super::sequence_times::SequenceTimes;
+use super::spans::SpanCounters;
+use crate::observe::observer::{Levels, Observer, StepSummary};
+
+/// A cheap handle on the metrics.
+#[derive(Clone)]
+pub struct Metrics(pub(super) Arc<Registered>);
+
+impl Metrics {
+    /// Registers all metrics; the limits are the ends of the length histograms.
+    pub fn new(max_input_tokens: u32, max_total_tokens: u32) -> Result<Self, BuildError> {
+        let recorder = names::recorder(max_input_tokens, max_total_tokens)?;
+        let metrics = Self(Arc::new(Registered::new(&recorder)));
+        metrics.0.engine_ready.set(1.0);
+        Ok(metrics)
+    }
+
+    /// All metrics in Prometheus' text format.
+    pub fn render(&self) -> String {
+        self.0.prometheus.render()
+    }
+
+    /// Folds samples into the histograms. Needed now and then when nobody calls [`Metrics::render`]: samples pile up.
+    pub fn upkeep(&self) {
+        self.0.prometheus.run_upkeep();
+    }
+
+    /// How long there have been metrics, which is how long the router has run.
+    pub fn uptime(&self) -> Duration {
+        self.0.started.elapsed()
+    }
+
+    /// The numbers as they are now.
+    pub fn newest(&self) -> Newest {
+        *self.0.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often the launcher has restarted this router.
+    pub fn record_router_restarts(&self, restarts: u64) {
+        self.0.router_restarts.set(restarts as f64);
+    }
+
+    pub(super) fn update(&self, update: impl FnOnce(&mut Newest)) {
+        update(&mut self.0.newest.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// What becomes of the spans of traces.
+    pub fn span_counters(&self) -> SpanCounters {
+        self.0.spans.clone()
+    }
+
+    /// A request waited this long for its first token.
+    pub fn record_first_token(&self, since_arrival: Duration) {
+        self.0.time_to_first_token.record(since_arrival);
+    }
+
+    /// A token followed the one before it after this long.
+    pub fn record_next_token(&self, since_last: Duration) {
+        self.0.inter_token_latency.record(since_last);
+    }
+
+    /// A request passed validation.
+    pub fn record_valid(&self, took: Duration, input_len: usize, max_new_tokens: u32) {
+        self.0.validation_duration.record(took);
+        self.0.input_length.record(input_len as f64);
+        self.0.max_new_tokens.record(f64::from(max_new_tokens));
+    }
+
+    /// A sequence was completed.
+    pub fn record_sequence(&self, sequence: &SequenceTimes) {
+        self.0.queue_duration.record(sequence.queued);
+        self.0.inference_duration.record(sequence.inference);
+        self.0.mean_time_per_token.record(sequence.inference / sequence.generated_tokens.max(1));
+        self.0.generated_tokens.record(f64::from(sequence.generated_tokens));
+        self.0.cached_tokens.record(f64::from(sequence.cached_tokens));
+    }
+}
+
+impl Observer for Metrics {
+    fn on_step(&mut self, step: &StepSummary) {
+        self.update(|newest| {
+            newest.steps += 1;
+            newest.sampled_tokens += step.num_sampled as u64;
+            newest.last_step = Some(*step);
+        });
+        let metrics = &self.0;
+        metrics.tokens_sampled.increment(step.num_sampled as u64);
+        metrics.step_count.increment(1);
+        metrics.batch.on_step(step);
+        let micros = |us: u32| Duration::from_micros(u64::from(us));
+        metrics.upload_duration.record(micros(step.timings.upload_us));
+        metrics.forward_duration.record(micros(step.timings.forward_us));
+        metrics.sample_duration.record(micros(step.timings.sample_us));
+        metrics.download_duration.record(micros(step.timings.download_us));
+    }
+
+    fn on_levels(&mut self, levels: &Levels) {
+        self.update(|newest| newest.levels = Some(*levels));
+        let (metrics, Levels { load, totals }) = (&self.0, levels);
+        metrics.queue_size.set(load.waiting as f64);
+        metrics.batch_current_size.set(load.running as f64);
+        metrics.requests_waiting.set(load.waiting as f64);
+        metrics.requests_running.set(load.running as f64);
+        metrics.kv_blocks_used.set(load.used_blocks as f64);
+        metrics.kv_blocks_cached.set(load.cached_blocks as f64);
+        metrics.kv_blocks.set(load.num_blocks as f64);
+        metrics.kv_usage.set(load.used_blocks as f64 / load.num_blocks.max(1) as f64);
+        metrics.preemptions.absolute(totals.preemptions);
+        metrics.replays.absolute(totals.replays);
+        metrics.computed_tokens.absolute(totals.computed_tokens);
+        metrics.cache_query_tokens.absolute(totals.admitted_tokens);
+        metrics.cache_hit_tokens.absolute(totals.cached_tokens);
+        metrics.batch.on_load(load);
+    }
+
+    fn on_lost(&mut self, unanswered: Option<StepSize>) {
+        self.0.engine_ready.set(0.0);
+        if let Some(size) = unanswered {
+            self.0.batch.on_failed_step(size);
+        }
+    }
+
+    fn on_reconnected(&mut self) {
+        self.0.engine_ready.set(1.0);
+        self.0.shard_restarts.increment(1);
+        self.update(|newest| newest.restarts += 1);
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::observe::metrics) fn value(metrics: &Metrics, line_start: &str) -> f64 {
+        let text = metrics.render();
+        let line = text.lines().find(|line| line.starts_with(&format!("{line_start} ")));
+        line.unwrap_or_else(|| panic!("no {line_start} in\n{text}"))
+            .rsplit(' ')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap()
+    }
+
+    #[test]
+    fn everything_is_there_before_the_first_request() {
+        let metrics = Metrics::new(100, 200).unwrap();
+        for name in
+            ["tgi_request_count", "tgi_queue_size", "tgi_request_duration_count", "tgi_kv_cache_usage"]
+        {
+            assert_eq!(value(&metrics, name), 0.0, "{name}");
+        }
+        assert_eq!(value(&metrics, "tgi_request_failure{err=\"dropped\"}"), 0.0);
+    }
+
+    #[test]
+    fn histograms_have_the_buckets_of_tgi() {
+        let metrics = Metrics::new(100, 200).unwrap();
+        metrics.record_valid(Duration::from_millis(1), 42, 50);
+        let text = metrics.render();
+        assert_eq!(text.matches("tgi_request_duration_bucket").count(), 36);
+        assert_eq!(value(&metrics, "tgi_request_input_length_bucket{le=\"41\"}"), 0.0);
+        assert_eq!(value(&metrics, "tgi_request_input_length_bucket{le=\"42\"}"), 1.0);
+    }
+}

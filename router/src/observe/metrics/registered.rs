@@ -1,0 +1,121 @@
+//! The handles on all metrics, and their names.
+
+use std::sync::Mutex;
+use std::time::Instant;
+
+use metrics::{Counter, Gauge, Histogram};
+use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
+
+use super::batch::BatchMetrics;
+use super::failures::FAILURES;
+use super::names::Names;
+use super::newest::Newest;
+use super::spans::SpanCounters;
+
+pub(super) struct Registered {
+    pub started: Instant,
+    pub newest: Mutex<Newest>,
+    pub prometheus: PrometheusHandle,
+    pub request_count: Counter,
+    pub request_success: Counter,
+    pub request_failures: [Counter; FAILURES.len()],
+    pub request_duration: Histogram,
+    pub validation_duration: Histogram,
+    pub queue_duration: Histogram,
+    pub inference_duration: Histogram,
+    pub mean_time_per_token: Histogram,
+    pub time_to_first_token: Histogram,
+    pub inter_token_latency: Histogram,
+    pub input_length: Histogram,
+    pub max_new_tokens: Histogram,
+    pub generated_tokens: Histogram,
+    pub cached_tokens: Histogram,
+    pub queue_size: Gauge,
+    pub batch_current_size: Gauge,
+    pub requests_waiting: Gauge,
+    pub requests_running: Gauge,
+    pub kv_blocks_used: Gauge,
+    pub kv_blocks_cached: Gauge,
+    pub kv_blocks: Gauge,
+    pub kv_usage: Gauge,
+    pub tokens_sampled: Counter,
+    pub preemptions: Counter,
+    pub engine_ready: Gauge,
+    pub shard_restarts: Counter,
+    pub router_restarts: Gauge,
+    pub replays: Counter,
+    pub computed_tokens: Counter,
+    pub cache_query_tokens: Counter,
+    pub cache_hit_tokens: Counter,
+    pub step_count: Counter,
+    pub batch: BatchMetrics,
+    pub spans: SpanCounters,
+    pub upload_duration: Histogram,
+    pub forward_duration: Histogram,
+    pub sample_duration: Histogram,
+    pub download_duration: Histogram,
+}
+
+impl Registered {
+    /// All of them, at zero.
+    pub fn new(recorder: &PrometheusRecorder) -> Self {
+        let names = Names(recorder);
+        Self {
+            batch: BatchMetrics::register(&names),
+            spans: SpanCounters::register(&names),
+            started: Instant::now(),
+            newest: Mutex::default(),
+            prometheus: recorder.handle(),
+            request_count: names.counter("tgi_request_count", "Requests that asked for a generation"),
+            request_success: names.counter("tgi_request_success", "Requests answered as asked"),
+            request_failures: FAILURES.map(|reason| {
+                let help = "Requests not answered as asked, by reason";
+                names.labelled_counter("tgi_request_failure", help, ("err", reason))
+            }),
+            request_duration: names.histogram("tgi_request_duration", "Arrival to last byte, seconds"),
+            validation_duration: names
+                .histogram("tgi_request_validation_duration", "Validation and tokenization, seconds"),
+            queue_duration: names.histogram("tgi_request_queue_duration", "In the queue, seconds"),
+            inference_duration: names
+                .histogram("tgi_request_inference_duration", "From the queue to the last token, seconds"),
+            mean_time_per_token: names
+                .histogram("tgi_request_mean_time_per_token_duration", "Inference time per token, seconds"),
+            time_to_first_token: names
+                .histogram("tgi_request_time_to_first_token_duration", "Arrival to first token, seconds"),
+            inter_token_latency: names
+                .histogram("tgi_request_inter_token_latency_duration", "Between two tokens, seconds"),
+            input_length: names.histogram("tgi_request_input_length", "Prompt tokens"),
+            max_new_tokens: names.histogram("tgi_request_max_new_tokens", "Tokens asked for at most"),
+            generated_tokens: names.histogram("tgi_request_generated_tokens", "Tokens generated"),
+            cached_tokens: names.histogram("tgi_request_skipped_tokens", "Prompt tokens found in the cache"),
+            queue_size: names.gauge("tgi_queue_size", "Requests in the queue"),
+            batch_current_size: names.gauge("tgi_batch_current_size", "Requests in the batch"),
+            requests_waiting: names.gauge("tgi_requests_waiting", "Requests in the queue"),
+            requests_running: names.gauge("tgi_requests_running", "Requests in the batch"),
+            kv_blocks_used: names.gauge("tgi_kv_cache_blocks_used", "KV blocks that requests hold"),
+            kv_blocks_cached: names
+                .gauge("tgi_kv_cache_blocks_cached", "KV blocks that only the cache holds"),
+            kv_blocks: names.gauge("tgi_kv_cache_blocks", "KV blocks in all"),
+            kv_usage: names.gauge("tgi_kv_cache_usage", "Part of the KV blocks that requests hold, 0 to 1"),
+            tokens_sampled: names.counter("tgi_tokens_sampled", "Tokens sampled by the shards"),
+            preemptions: names.counter("tgi_preemptions", "Times that a request gave its memory back"),
+            engine_ready: names.gauge("tgi_engine_ready", "1 while the shards answer, else 0"),
+            shard_restarts: names
+                .counter("tgi_shard_restarts", "Times that the shards came back after a loss"),
+            router_restarts: names
+                .gauge("tgi_router_restarts", "Times that the launcher restarted the router"),
+            replays: names.counter(
+                "tgi_request_replays",
+                "Times that a request was computed again after a loss of the shards",
+            ),
+            computed_tokens: names.counter("tgi_computed_tokens", "Token positions computed by the shards"),
+            cache_query_tokens: names.counter("tgi_prefix_cache_query_tokens", "Tokens of admitted requests"),
+            cache_hit_tokens: names.counter("tgi_prefix_cache_hit_tokens", "Of those, found in the cache"),
+            step_count: names.counter("tgi_step_count", "Steps answered by the shards"),
+            upload_duration: names.histogram("tgi_step_upload_duration", "Applying a plan, seconds"),
+            forward_duration: names.histogram("tgi_step_forward_duration", "The model in a step, seconds"),
+            sample_duration: names.histogram("tgi_step_sample_duration", "Choosing tokens, seconds"),
+            download_duration: names.histogram("tgi_step_download_duration", "Reading tokens, seconds"),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Text to tokens, on a few threads off the event loop with a bounded queue. Tokens to text is `detokenizer`.
+
+mod words;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::base::error::Error;
+use crate::text::detokenizer::Vocabulary;
+use crate::text::workers::{NoResult, Workers, WorkersConfig};
+pub(crate) use words::RememberedWords;
+
+/// Prompts that may wait for a thread. At a millisecond each this is a second of work for two threads.
+const MAX_WAITING: usize = 1024;
+/// Schemas of tools are measured by recursion, up to a thousand levels.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Why there is no tokenizer.
+#[derive(Debug, Error)]
+pub enum TokenizerError {
+    /// The file is missing or broken.
+    #[error("cannot load the tokenizer {}: {reason}", path.display())]
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The system gives no more threads.
+    #[error("cannot start a tokenizer thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// A cheap handle on the vocabulary and the threads that work with it; they end with the last handle.
+#[derive(Clone)]
+pub struct Tokenizer {
+    vocabulary: Arc<Vocabulary>,
+    words: Arc<RememberedWords>,
+    workers: Workers,
+    num_workers: u32,
+}
+
+/// A token of a text, with the bytes of the text it covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextSpan {
+    /// Token.
+    pub id: u32,
+    /// First byte.
+    pub start: usize,
+    /// One past the last byte.
+    pub stop: usize,
+}
+
+impl Tokenizer {
+    /// Loads a `tokenizer.json`.
+    pub fn load(path: PathBuf, num_workers: u32) -> Result<Self, TokenizerError> {
+        let tokenizer = tokenizers::Tokenizer::from_file(&path)
+            .map_err(|error| TokenizerError::Unreadable { path, reason: error.to_string() })?;
+        Self::new(tokenizer, num_workers)
+    }
+
+    /// Takes a tokenizer as it is, but for padding and truncation: a prompt is neither filled up nor cut in silence.
+    pub fn new(mut tokenizer: tokenizers::Tokenizer, num_workers: u32) -> Result<Self, TokenizerError> {
+        tokenizer.with_padding(None);
+        // Without parameters there is nothing to be wrong with.
+        let _ = tokenizer.with_truncation(None);
+        let workers = Workers::start(WorkersConfig {
+            name: "tokenizer",
+            threads: num_workers,
+            max_held: 0,
+            max_waiting: MAX_WAITING,
+            stack_bytes: STACK_BYTES,
+        })?;
+        Ok(Self {
+            vocabulary: Arc::new(Vocabulary::new(tokenizer)),
+            words: Arc::default(),
+            workers,
+            num_workers,
+        })
+    }
+
+    /// How many threads there are.
+    pub fn num_workers(&self) -> u32 {
+        self.num_workers
+    }
+
+    /// The vocabulary.
+    pub fn vocabulary(&self) -> &Arc<Vocabulary> {
+        &self.vocabulary
+    }
+
+    /// Tokens of a text as it is; control tokens in it are recognised, as TGI does for `inputs`.
+    pub async fn encode(&self, text: String) -> Result<Vec<u32>, Error> {
+        let words = Arc::clone(&self.words);
+        self.run(move |vocabulary| words.encode(vocabulary.tokenizer(), &text, true).map_err(unencodable))
+            .await
+    }
+
+    /// The same with positions.
+    pub async fn encode_spans(&self, text: String) -> Result<Vec<TextSpan>, Error> {
+        self.run(move |vocabulary| {
+            let encoding = vocabulary.tokenizer().encode(text, true).map_err(unencodable)?;
+            let spans = encoding.get_ids().iter().zip(encoding.get_offsets());
+            Ok(spans.map(|(&id, &(start, stop))| TextSpan { id, start, stop }).collect())
+        })
+        .await
+    }
+
+    /// Runs work that takes long enough to hold up other requests on one of the threads.
+    pub async fn run<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Vocabulary) -> Result<R, Error> + Send + 'static,
+    ) -> Result<R, Error> {
+        let vocabulary = self.vocabulary.clone();
+        match self.workers.run(move || work(&vocabulary)).await {
+            Ok(result) => result,
+            Err(NoResult::Busy) => Err(Error::TokenizerBusy { limit: MAX_WAITING }),
+            Err(NoResult::Panicked | NoResult::TooLong) => Err(Error::Internal),
+        }
+    }
+}
+
+fn unencodable(error: tokenizers::Error) -> Error {
+    Error::invalid("inputs", format!("the text cannot be tokenized: {error}"))
+}
+
+/// Small tokenizers, trained on the spot.
+#[cfg(test)]
+pub(crate) mod fixtures {
+    use tokenizers::decoders::byte_fallback::ByteFallback;
+    use tokenizers::decoders::fuse::Fuse;
+    use tokenizers::decoders::sequence::Sequence;
+    use tokenizers::decoders::strip::Strip;
+    use tokenizers::models::TrainerWrapper;
+    use tokenizers::models::bpe::{BPE, BpeTrainer};
+    use tokenizers::normalizers::{Prepend, Replace};
+    use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+    use tokenizers::{AddedToken, Tokenizer};
+
+    const TEXT: [&str; 4] = [
+        "the quick brown fox jumps over the lazy dog",
+        "the fox says hello, the dog says nothing",
+        "hello world, the world is big",
+        "one two three four five six seven eight nine ten",
+    ];
+
+    fn control_tokens() -> Vec<AddedToken> {
+        ["<s>", "</s>", "<|im_start|>", "<|im_end|>"].map(|token| AddedToken::from(token, true)).to_vec()
+    }
+
+    /// GPT-2's kind.
+    pub(crate) fn byte_level() -> Tokenizer {
+        let mut trainer: TrainerWrapper = BpeTrainer::builder()
+            .vocab_size(400)
+            .show_progress(false)
+            .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+            .build()
+            .into();
+        let mut tokenizer = Tokenizer::new(BPE::default());
+        tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
+        tokenizer.with_decoder(Some(ByteLevel::default()));
+        tokenizer.train(&mut trainer, TEXT.iter()).unwrap();
+        tokenizer.add_special_tokens(control_tokens()).unwrap();
+        tokenizer.add_tokens(["<think>", "</think>"].map(|token| AddedToken::from(token, false))).unwrap();
+        tokenizer
+    }
+
+    /// Llama 2's kind: a space before the first word, bytes for what the vocabulary lacks.
+    pub(crate) fn sentencepiece() -> Tokenizer {
+        let mut vocab: tokenizers::models::bpe::Vocab = Default::default();
+        let mut add = |piece: String| {
+            let next = vocab.len() as u32;
+            vocab.entry(piece).or_insert(next);
+        };
+        for piece in ["<unk>", "<s>", "</s>"] {
+            add(piece.to_owned());
+        }
+        for byte in 0..=255u8 {
+            add(format!("<0x{byte:02X}>"));
+        }
+        for piece in "▁ a b c d e f g h i j k l m n o p q r s t u v w x y z ▁t ▁th ▁the ▁f fo".split(' ')
+        {
+            add(piece.to_owned());
+        }
+        let merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e"), ("▁", "f"), ("f", "o")];
+        let merges = merges.map(|(a, b)| (a.to_owned(), b.to_owned())).to_vec();
+        let bpe =
+            BPE::builder().vocab_and_merges(vocab, merges).byte_fallback(true).unk_token("<unk>".into());
+        let mut tokenizer = Tokenizer::new(bpe.build().unwrap());
+        let to_underline = Replace::new(" ", "▁").unwrap();
+        let normalizers = vec![Prepend::new("▁".to_owned()).into(), to_underline.into()];
+        tokenizer.with_normalizer(Some(tokenizers::normalizers::Sequence::new(normalizers))).unwrap();
+        let to_space = Replace::new("▁", " ").unwrap();
+        tokenizer.with_decoder(Some(Sequence::new(vec![
+            to_space.into(),
+            ByteFallback::new().into(),
+            Fuse::new().into(),
+            Strip::new(' ', 1, 0).into(),
+        ])));
+        tokenizer.add_special_tokens(control_tokens()).unwrap();
+        tokenizer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokenizer() -> Tokenizer {
+        Tokenizer::new(fixtures::byte_level(), 1).unwrap()
+    }
+
+    #[tokio::test]
+    async fn spans_cover_the_text() {
+        let spans = tokenizer().encode_spans("the fox".to_owned()).await.unwrap();
+        assert_eq!(spans.first().map(|span| span.start), Some(0));
+        assert_eq!(spans.last().map(|span| span.stop), Some(7));
+    }
+
+    #[tokio::test]
+    async fn padding_and_truncation_of_the_file_are_ignored() {
+        let mut inner = fixtures::byte_level();
+        inner.with_padding(Some(tokenizers::PaddingParams {
+            strategy: tokenizers::PaddingStrategy::Fixed(64),
+            ..Default::default()
+        }));
+        let params = tokenizers::TruncationParams { max_length: 2, ..Default::default() };
+        inner.with_truncation(Some(params)).unwrap();
+        let ids = Tokenizer::new(inner, 1).unwrap().encode("one two three four".to_owned()).await.unwrap();
+        assert_eq!(ids, fixtures::byte_level().encode("one two three four", true).unwrap().get_ids());
+    }
+
+    #[tokio::test]
+    async fn a_panic_fails_one_request_and_the_thread_goes_on() {
+        let tokenizer = tokenizer();
+        let failed = tokenizer.run::<()>(|_| panic!("a bug")).await;
+        assert_eq!(failed, Err(Error::Internal));
+        assert!(!tokenizer.encode("the".to_owned()).await.unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = Tokenizer::load("/nowhere/tokenizer.json".into(), 1).err().unwrap();
+        assert!(
+            error.to_string().starts_with("cannot load the tokenizer /nowhere/tokenizer.json"),
+            "{error}"
+        );
+    }
+}

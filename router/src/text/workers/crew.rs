@@ -1,0 +1,84 @@
+//! The threads behind [`Workers`](super::Workers): as many as wanted, and for each that is held by a job which was given
+//! up another one, up to a limit.
+
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{io, thread};
+
+use super::config::{Job, WorkersConfig};
+
+/// Threads and what they take from. They end when nobody can send a job any more.
+pub(super) struct Crew {
+    pub config: WorkersConfig,
+    queue: Mutex<Receiver<Job>>,
+    count: Mutex<Count>,
+}
+
+#[derive(Default)]
+struct Count {
+    threads: u32,
+    held: u32,
+}
+
+impl Crew {
+    /// Starts the threads.
+    pub fn start(config: WorkersConfig, queue: Receiver<Job>) -> io::Result<Arc<Self>> {
+        let crew = Arc::new(Self { config, queue: Mutex::new(queue), count: Mutex::default() });
+        let mut count = crew.count();
+        for _ in 0..crew.config.threads.max(1) {
+            crew.add_thread(&mut count)?;
+        }
+        drop(count);
+        Ok(crew)
+    }
+
+    /// A thread is held by a job that was given up; another takes its place, if there may be one.
+    pub fn hold(self: &Arc<Self>) {
+        let mut count = self.count();
+        count.held += 1;
+        tracing::warn!(workers = self.config.name, held = count.held, "a job takes too long and is given up");
+        if count.held <= self.config.max_held
+            && let Err(error) = self.add_thread(&mut count)
+        {
+            tracing::warn!(workers = self.config.name, %error, "cannot start another thread");
+        }
+    }
+
+    /// A held thread is free again.
+    pub fn release(&self) {
+        self.count().held -= 1;
+    }
+
+    fn add_thread(self: &Arc<Self>, count: &mut Count) -> io::Result<()> {
+        let crew = Arc::clone(self);
+        let thread = thread::Builder::new().name(format!("{}-{}", self.config.name, count.threads));
+        thread.stack_size(self.config.stack_bytes).spawn(move || crew.work())?;
+        count.threads += 1;
+        Ok(())
+    }
+
+    fn work(&self) {
+        while let Some(job) = self.next() {
+            job();
+            if self.is_one_too_many() {
+                return;
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+    }
+
+    /// Whether the thread that asks has been replaced, and is to end.
+    fn is_one_too_many(&self) -> bool {
+        let mut count = self.count();
+        let is_one_too_many = count.threads - count.held > self.config.threads.max(1);
+        count.threads -= u32::from(is_one_too_many);
+        is_one_too_many
+    }
+
+    fn count(&self) -> MutexGuard<'_, Count> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,172 @@
+//! A handle on the threads.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::attempt::Attempt;
+use super::config::{Job, NoResult, WorkersConfig};
+use super::crew::Crew;
+
+/// A cheap handle on the threads; they end with the last handle.
+#[derive(Clone)]
+pub struct Workers {
+    jobs: SyncSender<Job>,
+    crew: Arc<Crew>,
+}
+
+impl Workers {
+    /// Starts the threads.
+    pub fn start(config: WorkersConfig) -> io::Result<Self> {
+        let (jobs, queue) = sync_channel(config.max_waiting);
+        Ok(Self { jobs, crew: Crew::start(config, queue)? })
+    }
+
+    /// Runs work on one of the threads.
+    pub async fn run<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, NoResult> {
+        let (reply, result) = oneshot::channel();
+        let name = self.crew.config.name;
+        let job = move || {
+            if !reply.is_closed() {
+                // The client may leave while it runs.
+                let _ = reply.send(caught(name, work));
+            }
+        };
+        self.jobs.try_send(Box::new(job)).map_err(|_| NoResult::Busy)?;
+        result.await.unwrap_or(Err(NoResult::Panicked))
+    }
+
+    /// The same for work that may never end: what has not begun within the limit, or has not ended within it then, is
+    /// given up.
+    pub async fn run_within<R: Send + 'static>(
+        &self,
+        limit: Duration,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, NoResult> {
+        let (reply, result) = oneshot::channel();
+        let (attempt, crew) = (Arc::new(Attempt::new(reply)), Arc::clone(&self.crew));
+        let watched = Arc::clone(&attempt);
+        let job = move || {
+            if attempt.begin() && !attempt.end(caught(crew.config.name, work)) {
+                crew.release();
+            }
+        };
+        self.jobs.try_send(Box::new(job)).map_err(|_| NoResult::Busy)?;
+        tokio::spawn(watched.watch(limit, Arc::clone(&self.crew)));
+        result.await.unwrap_or(Err(NoResult::Panicked))
+    }
+}
+
+fn caught<R>(name: &str, work: impl FnOnce() -> R) -> Result<R, NoResult> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
+        tracing::error!(workers = name, "a job panicked; its request fails");
+        NoResult::Panicked
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Instant;
+
+    use super::*;
+
+    const MAX_WAITING: usize = 8;
+
+    fn one() -> Workers {
+        let name = "test";
+        let config =
+            WorkersConfig { name, threads: 1, max_held: 1, max_waiting: MAX_WAITING, stack_bytes: 1 << 20 };
+        Workers::start(config).unwrap()
+    }
+
+    const LIMIT: Duration = Duration::from_millis(50);
+
+    /// A job that ends when it is told to, and the way to tell it.
+    fn endless() -> (impl FnOnce() -> bool + Send, Sender<()>) {
+        let (release, blocked) = channel();
+        (move || blocked.recv().is_ok(), release)
+    }
+
+    #[tokio::test]
+    async fn a_job_that_takes_too_long_is_given_up_and_others_go_on() {
+        let workers = one();
+        let (work, release) = endless();
+        let started = Instant::now();
+        assert_eq!(workers.run_within(LIMIT, work).await, Err(NoResult::TooLong));
+        assert!(started.elapsed() >= LIMIT, "{:?}", started.elapsed());
+        assert_eq!(workers.run(|| 7).await, Ok(7));
+        // Its thread is free again, and there is one thread too many, which ends.
+        release.send(()).unwrap();
+        while Arc::strong_count(&workers.crew) > 2 {
+            assert_eq!(workers.run(|| 8).await, Ok(8));
+        }
+        assert_eq!(workers.run(|| 9).await, Ok(9));
+    }
+
+    #[tokio::test]
+    async fn only_so_many_threads_are_held_and_then_jobs_wait_no_longer_than_the_limit() {
+        let workers = one();
+        let (first, second) = (endless(), endless());
+        assert_eq!(workers.run_within(LIMIT, first.0).await, Err(NoResult::TooLong));
+        assert_eq!(workers.run_within(LIMIT, second.0).await, Err(NoResult::TooLong));
+        assert_eq!(workers.run_within(LIMIT, || 7).await, Err(NoResult::Busy));
+        drop(second.1);
+        assert_eq!(workers.run_within(10 * LIMIT, || 8).await, Ok(8));
+    }
+
+    #[tokio::test]
+    async fn a_panic_within_the_limit_is_told_at_once() {
+        let workers = one();
+        let never = Duration::from_secs(60);
+        assert_eq!(workers.run_within::<()>(never, || panic!("a bug")).await, Err(NoResult::Panicked));
+        assert_eq!(workers.run_within(never, || 7).await, Ok(7));
+    }
+
+    #[tokio::test]
+    async fn a_panic_fails_one_job_and_the_thread_goes_on() {
+        let workers = one();
+        assert_eq!(workers.run::<()>(|| panic!("a bug")).await, Err(NoResult::Panicked));
+        assert_eq!(workers.run(|| 7).await, Ok(7));
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_refuses_at_once_and_the_abandoned_are_skipped() {
+        let workers = one();
+        let (release, blocked) = channel::<()>();
+        let (started, is_running) = oneshot::channel();
+        let first = workers.clone();
+        let running = tokio::spawn(async move {
+            let work = move || {
+                let _ = started.send(());
+                let _ = blocked.recv();
+            };
+            first.run(work).await
+        });
+        is_running.await.unwrap();
+        let ran = Arc::new(Mutex::new(0));
+        let count = |_| {
+            let ran = Arc::clone(&ran);
+            workers.run(move || *ran.lock().unwrap() += 1)
+        };
+        let mut waiting: Vec<_> = (0..=MAX_WAITING).map(|number| Box::pin(count(number))).collect();
+        let mut refused = 0;
+        for job in &mut waiting {
+            refused += usize::from(futures::poll!(job).is_ready());
+        }
+        assert_eq!(refused, 1);
+        waiting.truncate(1);
+        release.send(()).unwrap();
+        running.await.unwrap().unwrap();
+        while workers.run(|| ()).await == Err(NoResult::Busy) {}
+        assert_eq!(*ran.lock().unwrap(), 1, "seven of eight were given up while they waited");
+    }
+}
