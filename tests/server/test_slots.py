@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from driver import Driver, Sequence, execute_on, make_engine
-from penstock_server.engine import Engine
-from penstock_server.errors import InvalidPlan
-from penstock_server.plan import Admit, Append, ErrorCode, Grammar, Outcome, Plan, SamplingParams, Span
+from penstock_server.base.errors import ErrorCode, InvalidPlan
+from penstock_server.engine.engine import Engine
+from penstock_server.engine.plan import Admit, Append, Grammar, Outcome, Plan, SamplingParams, Span
 
 PROMPT = [5, 6, 7, 8, 9, 10]
 GOOD = Admit(0, PROMPT, 6, [0, 1], SamplingParams())

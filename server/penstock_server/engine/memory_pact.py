@@ -1,0 +1,75 @@
+"""A step that a device has no memory for fails its requests, not the shard; with several ranks, on all of them.
+
+A rank that runs out in the middle of a forward pass would leave the others waiting in sums that it never reaches. So it
+takes part in those that are left, with zeros, and then all compare, before anything is kept of what was computed. That
+is one exchange of a number over gloo, in steps that compute prompts only: a step of decodes needs little, and the same
+that all before it needed.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from penstock_server.base.errors import StepOutOfMemory
+from penstock_server.network.distributed import Group
+from penstock_server.network.out_of_memory import is_out_of_memory
+
+
+class _Sum(NamedTuple):
+    """One sum over the ranks in a forward pass: its shape, in which one size is the number of tokens."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class MemoryPact:
+    """The ranks' agreement on whether a pass had memory everywhere. What sums a pass makes is learnt from the first."""
+
+    def __init__(self, group: Group, device: torch.device) -> None:
+        self._group = group
+        self._device = device
+        self._sums: list[_Sum] | None = None
+
+    def run(self, compute: Callable[[], torch.Tensor], num_tokens: int) -> torch.Tensor:
+        """The hidden states of a pass over so many tokens; raises StepOutOfMemory on all ranks if one ran out."""
+        made = self._group.summed = []
+        hidden = self._try(compute)
+        self._group.summed = None
+        # Behind the handler: while it lives, the error holds what the pass had allocated.
+        if hidden is None:
+            self._take_part(len(made), num_tokens)
+        elif self._sums is None:
+            self._sums = _learn(made, num_tokens)
+        everyone = self._group.gather_numbers(int(hidden is not None))
+        if hidden is None or (0,) in everyone:
+            raise StepOutOfMemory("a rank has no memory for this step")
+        return hidden
+
+    def _try(self, compute: Callable[[], torch.Tensor]) -> torch.Tensor | None:
+        try:
+            return compute()
+        except (MemoryError, RuntimeError) as error:
+            if self._sums is None or not is_out_of_memory(error):
+                raise
+            return None
+
+    def _take_part(self, num_made: int, num_tokens: int) -> None:
+        """In the sums that the others make and this rank did not reach."""
+        assert self._sums is not None, "else the error went on"
+        for before, after, dtype in self._sums[num_made:]:
+            self._group.all_reduce(
+                torch.zeros((*before, num_tokens, *after), dtype=dtype, device=self._device)
+            )
+
+
+def _learn(made: list[tuple[torch.Size, torch.dtype]], num_tokens: int) -> list[_Sum] | None:
+    """The sums of a pass over so many tokens; None where that number could stand for something else, or is missing."""
+    if num_tokens == 1 or not all(num_tokens in shape for shape, _dtype in made):
+        return None
+    places = [shape.index(num_tokens) for shape, _dtype in made]
+    return [
+        _Sum(tuple(shape[:place]), tuple(shape[place + 1 :]), dtype)
+        for (shape, dtype), place in zip(made, places, strict=True)
+    ]
