@@ -180,7 +180,7 @@ pub struct ProcessArgs {
     #[arg(long, env, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     pub restart_window: u64,
 
-    /// FAULT HOOK, for tests only: what a shard is to do wrong, see server/penstock_server/faults.py
+    /// FAULT HOOK, for tests only: what a shard is to do wrong, see server/penstock_server/rpc/faults.py
     #[arg(long, hide = true)]
     pub fault: Vec<String>,
 

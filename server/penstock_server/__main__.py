@@ -2,6 +2,6 @@
 
 import sys
 
-from penstock_server.cli import main
+from penstock_server.process.cli import main
 
 sys.exit(main(sys.argv[1:]))

@@ -1,8 +1,8 @@
 """From the name of a model to a local folder: `python -m penstock_server.resolve [MODEL] [--revision R]`.
 
 Prints as the last line of stdout, in JSON, the folder and the tokenizer.json. A local folder costs milliseconds: the
-hub's client is imported only for a model that has to be looked up there. Whether a shard can serve what is in the
-folder is the shard's to say.
+hub's client is imported only for a model that has to be looked up there. Whether the model can be
+served is checked by the shard.
 """
 
 import argparse
@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock_server import parent
-from penstock_server.errors import StartError
-from penstock_server.weight_files import no_weights
+from penstock_server.base import parent
+from penstock_server.base.errors import StartError
+from penstock_server.files.missing_weights import no_weights
 
 DEMO_MODEL = Path(__file__).parent / "demo_model"
 
@@ -56,7 +56,7 @@ def resolve(model: str | None, revision: str | None = None, with_weights: bool =
         raise StartError(f"{model} is a file; --model-id wants the folder with config.json and the weights")
     if not _HUB_ID.fullmatch(model):
         raise StartError(f"there is no folder {model}, and it is no id of a model on the Hugging Face Hub")
-    from penstock_server.hub import download
+    from penstock_server.files.hub import download
 
     return _checked(download(model, revision, with_weights), with_weights)
 
@@ -76,7 +76,7 @@ def _tokenizer(folder: Path) -> Path:
         return own
     if not (folder / "tokenizer.model").is_file():
         raise _missing(folder, "tokenizer.json")
-    from penstock_server.convert_tokenizer import converted_tokenizer
+    from penstock_server.files.convert_tokenizer import converted_tokenizer
 
     return converted_tokenizer(folder)
 

@@ -3,16 +3,16 @@
 from pathlib import Path
 
 from family_models import BORROWED, CASES
-from penstock_server.models.family import Family
-from penstock_server.models.registry import FAMILIES
+from penstock_server.architectures.family import Family
+from penstock_server.architectures.registry import FAMILIES
 
 PAGE = Path(__file__).parents[2] / "docs/models.md"
 
 _HEAD = """# Models
 
 One decoder serves every family below; a family is a row of facts and names in
-`server/penstock_server/models/families/`. `model_type` in config.json chooses the row. Everything works for every
-row: continuous batching, chunked prefill, prefix cache, `--num-shard` (heads, and a part of every expert, on each
+`server/penstock_server/architectures/families/`. `model_type` in config.json chooses the row. Everything works for
+every row: continuous batching, chunked prefill, prefix cache, `--num-shard` (heads, and a part of every expert, on each
 rank; key heads are repeated where there are fewer than ranks), log probabilities, grammars, float32, bfloat16 and
 float16.
 

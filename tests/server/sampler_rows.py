@@ -4,11 +4,11 @@ import random
 from dataclasses import dataclass
 
 import torch
-from penstock_server.grammar import GrammarMasks
-from penstock_server.plan import Feature, SamplingParams
-from penstock_server.rows import Column
-from penstock_server.sampling import Sampled, sample
-from penstock_server.step import SampledRow, SamplingInput
+from penstock_server.engine.grammar import GrammarMasks
+from penstock_server.engine.rows import Column
+from penstock_server.engine.sampling import Sampled, sample
+from penstock_server.engine.sampling_params import Feature, SamplingParams
+from penstock_server.engine.step import SampledRow, SamplingInput
 
 VOCAB = 61
 

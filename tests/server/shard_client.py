@@ -14,9 +14,9 @@ from typing import Any, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from penstock_server.engine.plan import Admit, Plan
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.pb import engine_pb2_grpc
-from penstock_server.plan import Admit, Plan
 
 REPOSITORY = Path(__file__).parents[2]
 # Generous: a machine that compiles at the same time takes a minute to start four processes.

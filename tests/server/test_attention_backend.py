@@ -11,8 +11,8 @@ import torch
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_kernels import backends
 from penstock_kernels.native.library import library
-from penstock_server import config
-from penstock_server.errors import StartError
+from penstock_server.base import config
+from penstock_server.base.errors import StartError
 
 
 def test_the_command_line_knows_all_names() -> None:
@@ -56,7 +56,9 @@ def test_what_cannot_be_had_is_refused_before_weights_are_read(
     made = {key: value for key, value in options.items() if key != "kv_cache_dtype"}
     kept = {key: value for key, value in options.items() if key == "kv_cache_dtype"}
     folder = saved_model(family, **made).folder
-    monkeypatch.setattr("penstock_server.load.load_weights", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(
+        "penstock_server.load.load_engine.load_weights", lambda *_: pytest.fail("weights were read")
+    )
     with pytest.raises(StartError, match=f"--attention-backend {name}: .*{reason}"):
         make_engine(folder, attention_backend=name, **kept)
 
@@ -70,7 +72,7 @@ def test_a_group_shares_the_heads_that_are_checked(
         demands.append(demand)
         return backends.Backend("native")
 
-    monkeypatch.setattr("penstock_server.attention_backend.choose", choose)
+    monkeypatch.setattr("penstock_server.load.attention_backend.choose", choose)
     with thread_ranks.engines(
         saved_model("llama").folder, 2, monkeypatch, attention_backend="native"
     ) as ranks:

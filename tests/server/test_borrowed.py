@@ -8,7 +8,7 @@ import pytest
 import thread_ranks
 from driver import Driver, Sequence, execute_on, make_engine
 from family_models import BORROWED, CASES
-from penstock_server.errors import StartError
+from penstock_server.base.errors import StartError
 from test_families import NUM_NEW, Expected, check, made_by
 
 FEWEST = 15

@@ -7,9 +7,9 @@ from typing import Any
 import models_page
 import pytest
 from family_models import CASES
-from penstock_server.errors import StartError
-from penstock_server.models.config import build_spec
-from penstock_server.models.registry import FAMILIES, load_spec
+from penstock_server.architectures.config_json import build_spec
+from penstock_server.architectures.registry import FAMILIES, load_spec
+from penstock_server.base.errors import StartError
 from tiny_model import sizes
 from transformers import CONFIG_MAPPING
 

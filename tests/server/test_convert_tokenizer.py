@@ -9,8 +9,8 @@ from typing import Any
 
 import huggingface_hub.constants
 import pytest
-from penstock_server import convert_tokenizer
-from penstock_server.errors import StartError
+from penstock_server.base.errors import StartError
+from penstock_server.files import convert_tokenizer
 from penstock_server.resolve import resolve
 from tokenizers import Tokenizer
 

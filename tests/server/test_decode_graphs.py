@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 from driver import Driver, Sequence, execute_on, make_engine
-from penstock_server.config import CudaConfig
-from penstock_server.cuda_memory import largest_plan
-from penstock_server.engine import Engine
-from penstock_server.plan import Admit, Plan, SamplingParams, Span
+from penstock_server.base.config import CudaConfig
+from penstock_server.engine.engine import Engine
+from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.load.cuda_memory import largest_plan
 
 FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {}),  # of heads that the ops in C do not take: free steps again

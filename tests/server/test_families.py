@@ -12,7 +12,7 @@ import thread_ranks
 import tiny_model
 from driver import Driver, Execute, Sequence, execute_on, make_engine
 from family_models import CASES
-from penstock_server.models.registry import FAMILIES
+from penstock_server.architectures.registry import FAMILIES
 
 NUM_NEW = 6
 

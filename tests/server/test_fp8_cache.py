@@ -10,8 +10,8 @@ import thread_ranks
 import torch
 from conftest import SavedModel
 from driver import Driver, Sequence, execute_on, make_engine
-from penstock_server.engine import Engine
-from penstock_server.errors import StartError
+from penstock_server.base.errors import StartError
+from penstock_server.engine.engine import Engine
 from safetensors.torch import load_file, save_file
 
 PROMPT = [7 * k % 301 for k in range(30)]
@@ -58,7 +58,7 @@ def test_its_tokens_are_near_those_of_the_full_cache(
 def test_the_same_memory_holds_more_blocks(
     saved_model: Callable[..., SavedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock_server.load.budget_bytes", lambda _world_size: 200_000)
+    monkeypatch.setattr("penstock_server.load.sizes.budget_bytes", lambda _world_size: 200_000)
     counts = [
         make_engine(
             saved_model("llama", **CALM).folder, num_blocks=None, max_sequence_len=64, kv_cache_dtype=kept

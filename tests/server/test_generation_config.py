@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock_server.errors import StartError
-from penstock_server.generation_config import GenerationDefaults, read_generation_defaults
-from penstock_server.model_folder import open_folder
-from penstock_server.service import generation_to_pb
+from penstock_server.base.errors import StartError
+from penstock_server.files.generation_config import GenerationDefaults, read_generation_defaults
+from penstock_server.files.model_folder import open_folder
+from penstock_server.rpc.conversion import generation_to_pb
 
 
 def write(folder: Path, name: str, **values: Any) -> None:

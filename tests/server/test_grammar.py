@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from driver import Driver, Sequence, execute_on, make_engine
-from penstock_server.engine import Engine
-from penstock_server.plan import ErrorCode, Grammar, SamplingParams
+from penstock_server.base.errors import ErrorCode
+from penstock_server.engine.engine import Engine
+from penstock_server.engine.plan import Grammar
+from penstock_server.engine.sampling_params import SamplingParams
 from tokenizers import Tokenizer
 
 PROMPT = [5, 6, 7, 8]

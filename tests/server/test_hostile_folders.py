@@ -9,7 +9,7 @@ from typing import Any
 import hostile
 import pytest
 from driver import make_engine
-from penstock_server.errors import StartError
+from penstock_server.base.errors import StartError
 
 # More than this and a test would be green by luck; the mutants are counted so that they stay several hundred.
 FEWEST_MUTANTS = 300

@@ -5,10 +5,10 @@ from contextlib import suppress
 from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from penstock_server.errors import InvalidPlan
+from penstock_server.base.errors import InvalidPlan
+from penstock_server.engine.plan import Plan
 from penstock_server.pb import engine_pb2 as pb
-from penstock_server.plan import Plan
-from penstock_server.service import plan_from_pb
+from penstock_server.rpc.conversion import plan_from_pb
 
 _INTS = st.integers(0, 2**32 - 1)
 _SMALL = st.integers(0, 5)

@@ -26,10 +26,10 @@ _LOAD = """
 import sys, threading
 from pathlib import Path
 import torch
-from penstock_server.checkpoint import Checkpoint
-from penstock_server.config import GroupConfig
-from penstock_server.distributed import Group
-from penstock_server.layers.placement import Placement
+from penstock_server.files.checkpoint import Checkpoint
+from penstock_server.base.config import GroupConfig
+from penstock_server.network.distributed import Group
+from penstock_server.network.layers.placement import Placement
 
 def anonymous():
     line = next(line for line in open("/proc/self/status") if line.startswith("RssAnon:"))
@@ -56,9 +56,9 @@ print(len(seen), max(*seen, anonymous()) - seen[0])
 """
 _OWN = {
     "prepare": """
-from penstock_server.models.decoder import Decoder
-from penstock_server.models.registry import load_spec
-from penstock_server.weights import load_weights
+from penstock_server.network.decoder import Decoder
+from penstock_server.architectures.registry import load_spec
+from penstock_server.network.weights import load_weights
 model = Decoder(load_spec(folder), placement, cpu)
 """,
     "load": "load_weights(model, checkpoint, cpu)",
@@ -66,7 +66,7 @@ model = Decoder(load_spec(folder), placement, cpu)
 _BORROWED = {
     "prepare": """
 from transformers import LlamaConfig, LlamaForCausalLM
-from penstock_server.models.borrowed_loading import load_model
+from penstock_server.network.borrowed.loading import load_model
 config = LlamaConfig.from_pretrained(folder)
 """,
     "load": "load_model(LlamaForCausalLM, config, checkpoint, group, dtype=dtype)",

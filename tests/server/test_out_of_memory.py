@@ -11,8 +11,11 @@ import pytest
 import thread_ranks
 import torch
 from driver import make_engine
-from penstock_server.engine import Engine
-from penstock_server.plan import Admit, ErrorCode, Outcome, Plan, SamplingParams, Span
+from penstock_server.base.errors import ErrorCode
+from penstock_server.engine.engine import Engine
+from penstock_server.engine.outcome import Outcome
+from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
 
 GREEDY = SamplingParams()
 # Slot 0 begins, slot 1 begins beside it, slot 1 is given back, slot 2 begins; slot 0 decodes where it may.
@@ -129,9 +132,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from driver import engine_config
-from penstock_server.config import GroupConfig
-from penstock_server.load import load_engine
-from penstock_server.model_folder import open_folder
+from penstock_server.base.config import GroupConfig
+from penstock_server.load.load_engine import load_engine
+from penstock_server.files.model_folder import open_folder
 from test_out_of_memory import FIRST, LATER, PROMPT, break_in, failed
 
 folder, meeting, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])

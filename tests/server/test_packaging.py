@@ -29,15 +29,20 @@ def modules_after(statement: str) -> set[str]:
     return set(ended.stdout.split())
 
 
-def test_configuration_is_read_before_torch_is_imported() -> None:
-    loaded = modules_after(
-        "import penstock_server.cli, penstock_server.checkpoint, penstock_server.models.registry"
-    )
-    assert not loaded & {"torch", "grpc", "safetensors", "numpy"}
+def test_the_floors_below_the_network_need_no_torch() -> None:
+    """So a folder that cannot be served is refused in milliseconds."""
+    floors = [PACKAGE / floor for floor in ("base", "architectures", "files")]
+    files = [file.relative_to(PACKAGE.parent) for floor in floors for file in floor.rglob("*.py")]
+    modules = [".".join(file.with_suffix("").parts) for file in files]
+    # Only `resolve` asks the hub, and only for a model that is not a folder.
+    lower = [module for module in modules if module != "penstock_server.files.hub"]
+    assert len(lower) > 20
+    loaded = modules_after(f"import penstock_server.process.cli, {', '.join(lower)}")
+    assert not loaded & {"torch", "grpc", "safetensors", "numpy", "huggingface_hub"}
 
 
 def test_the_whole_server_needs_no_transformers() -> None:
-    loaded = modules_after("import penstock_server.server")
+    loaded = modules_after("import penstock_server.process.server")
     assert "torch" in loaded
     assert not loaded & {"transformers", "sympy", "llguidance", "huggingface_hub", "tokenizers"}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import errors
-from penstock_server import hub
-from penstock_server.errors import StartError
+from penstock_server.base.errors import StartError
+from penstock_server.files import hub
 from penstock_server.resolve import main, resolve
 
 

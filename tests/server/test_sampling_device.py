@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from penstock_server import sampling
-from penstock_server.grammar import GrammarMasks
-from penstock_server.plan import SamplingParams
-from penstock_server.step import SamplingInput
+from penstock_server.engine import sampling
+from penstock_server.engine.grammar import GrammarMasks
+from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.engine.step import SamplingInput
 from sampler_rows import VOCAB, Row, columns, random_row, sampled_row
 
 _LAUNCHED = {"noise", "count", "penalize", "bias", "mask", "draw", "part", "join"}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from driver import make_engine
-from penstock_server.errors import StartError
-from penstock_server.model_folder import open_folder
-from penstock_server.models.registry import load_spec
+from penstock_server.architectures.registry import load_spec
+from penstock_server.base.errors import StartError
+from penstock_server.files.model_folder import open_folder
 from shard_client import run_shard
 
 
@@ -191,8 +191,8 @@ def test_wrong_flags_are_refused(tmp_path: Path, flags: list[str], message: str)
 
 
 def test_more_shards_than_kv_heads_names_both_numbers(folder: Path, tmp_path: Path) -> None:
-    from penstock_server.config import GroupConfig
-    from penstock_server.distributed import Group
+    from penstock_server.base.config import GroupConfig
+    from penstock_server.network.distributed import Group
 
     group = Group.__new__(Group)
     group.size = 3

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from penstock_server.errors import InvalidPlan, ShardFailed, StaleEpoch
-from penstock_server.plan import Outcome, Plan
-from penstock_server.step_loop import Session, StepLoop
+from penstock_server.base.errors import InvalidPlan, ShardFailed, StaleEpoch
+from penstock_server.engine.outcome import Outcome
+from penstock_server.engine.plan import Plan
+from penstock_server.rpc.session import Session
+from penstock_server.rpc.step_loop import StepLoop
 
 WAIT_S = 30
 

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 import torch
 from driver import make_engine
-from penstock_server import progress, weights
-from penstock_server.checkpoint import Checkpoint
-from penstock_server.config import GroupConfig
-from penstock_server.distributed import Group
-from penstock_server.errors import StartError
-from penstock_server.layers.placement import Placement
-from penstock_server.models.decoder import Decoder
-from penstock_server.models.registry import load_spec
+from penstock_server.architectures.registry import load_spec
+from penstock_server.base import progress
+from penstock_server.base.config import GroupConfig
+from penstock_server.base.errors import StartError
+from penstock_server.files.checkpoint import Checkpoint
+from penstock_server.network import weights
+from penstock_server.network.decoder import Decoder
+from penstock_server.network.distributed import Group
+from penstock_server.network.layers.placement import Placement
 from safetensors.torch import load_file, save_file
 
 CPU = torch.device("cpu")
@@ -241,7 +242,7 @@ def test_long_loads_tell_how_far_they_are(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = iter([0.0, 1.0, 3.0, 3.0, 4.0])
-    monkeypatch.setattr("penstock_server.progress.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("penstock_server.base.progress.time.monotonic", lambda: next(now))
     caplog.set_level(logging.INFO)
     loading = progress.Progress(logging.getLogger("load"), "weights", 4_000_000_000)
     for _ in range(3):

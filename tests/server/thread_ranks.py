@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 from driver import Execute, engine_config
-from penstock_server import distributed
-from penstock_server.config import GroupConfig
-from penstock_server.engine import Engine
-from penstock_server.load import load_engine
-from penstock_server.model_folder import open_folder
-from penstock_server.plan import Plan
+from penstock_server.base.config import GroupConfig
+from penstock_server.engine.engine import Engine
+from penstock_server.engine.plan import Plan
+from penstock_server.files.model_folder import open_folder
+from penstock_server.load.load_engine import load_engine
+from penstock_server.network import distributed
 
 _TIMEOUT_S = 60.0
 

@@ -1,0 +1,1 @@
+"""Facts of models: a family's row and a config.json together are a `ModelSpec`. No torch."""

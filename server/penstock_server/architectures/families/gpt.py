@@ -1,0 +1,91 @@
+"""GPT-2, and GPT-NeoX with Pythia and RedPajama."""
+
+from dataclasses import replace
+from typing import Any
+
+from penstock_server.architectures.family import Family, NameMap
+
+
+def _without_own_size(family: Family, raw: dict[str, Any]) -> Family:
+    """GPT-2's feed-forward is four times as wide where config.json does not say."""
+    size = raw.get("n_embd")
+    defaults = {"intermediate_size": 4 * size} if isinstance(size, int) else {}
+    return replace(family, defaults={**family.defaults, **defaults})
+
+
+GPT2 = Family(
+    "gpt2",
+    "GPT-2",
+    aliases={
+        "hidden_size": "n_embd",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+        "max_position_embeddings": "n_positions",
+        "intermediate_size": "n_inner",
+        "hidden_act": "activation_function",
+        # It has a key head for each query head, whatever else is written.
+        "num_key_value_heads": "",
+    },
+    defaults={"tie_word_embeddings": True, "hidden_act": "gelu_new", "max_position_embeddings": 1024},
+    fixed={
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+        "scale_attn_weights": True,
+    },
+    norm_centered=True,
+    norm_bias=True,
+    norm_eps="layer_norm_epsilon",
+    qkv_bias=True,
+    output_bias=True,
+    mlp_bias=True,
+    rotary=False,
+    gated=False,
+    transposed=True,
+    names=NameMap(
+        embedding="transformer.wte",
+        positions="transformer.wpe",
+        final_norm="transformer.ln_f",
+        layer="transformer.h.{}.",
+        attention_input_norm="ln_1",
+        mlp_input_norm="ln_2",
+        qkv="attn.c_attn",
+        output="attn.c_proj",
+        up="mlp.c_fc",
+        down="mlp.c_proj",
+    ),
+    adapt=_without_own_size,
+)
+GPT_NEOX = Family(
+    "gpt_neox",
+    "GPT-NeoX, Pythia, RedPajama",
+    aliases={
+        "rope_theta": "rotary_emb_base",
+        "partial_rotary_factor": "rotary_pct",
+        "num_key_value_heads": "",
+    },
+    defaults={
+        "partial_rotary_factor": 0.25,
+        "attention_bias": True,
+        "use_parallel_residual": True,
+        "hidden_act": "gelu",
+    },
+    norm_centered=True,
+    norm_bias=True,
+    norm_eps="layer_norm_eps",
+    qkv_bias="attention_bias",
+    output_bias="attention_bias",
+    mlp_bias=True,
+    qkv_layout="grouped",
+    gated=False,
+    parallel="use_parallel_residual",
+    names=NameMap(
+        embedding="gpt_neox.embed_in",
+        final_norm="gpt_neox.final_layer_norm",
+        lm_head="embed_out",
+        layer="gpt_neox.layers.{}.",
+        qkv="attention.query_key_value",
+        output="attention.dense",
+        up="mlp.dense_h_to_4h",
+        down="mlp.dense_4h_to_h",
+    ),
+)

@@ -1,0 +1,33 @@
+"""Qwen2, Qwen2.5 and Qwen3, dense and with experts."""
+
+from penstock_server.architectures.family import Experts, Family, Windows
+
+_UPPER_LAYERS = Windows(first_key="max_window_layers", switch_key="use_sliding_window")
+
+QWEN2 = Family("qwen2", "Qwen2, Qwen2.5", qkv_bias=True, windows=_UPPER_LAYERS)
+QWEN2_MOE = Family(
+    "qwen2_moe",
+    "Qwen1.5-MoE, Qwen2-MoE",
+    defaults={"qkv_bias": True},
+    qkv_bias="qkv_bias",
+    windows=Windows(full_every=2, end_key="max_window_layers", switch_key="use_sliding_window"),
+    experts=Experts(shared_size="shared_expert_intermediate_size"),
+)
+QWEN3 = Family(
+    "qwen3",
+    "Qwen3",
+    defaults={"head_dim": 128},
+    qkv_bias="attention_bias",
+    output_bias="attention_bias",
+    qk_norm="head",
+    windows=_UPPER_LAYERS,
+)
+QWEN3_MOE = Family(
+    "qwen3_moe",
+    "Qwen3-MoE",
+    qkv_bias="attention_bias",
+    output_bias="attention_bias",
+    qk_norm="head",
+    windows=Windows(switch_key="use_sliding_window"),
+    experts=Experts(),
+)

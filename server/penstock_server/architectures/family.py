@@ -1,0 +1,149 @@
+"""One row per family: how a model_type differs from a plain decoder, and where it keeps its weights. Data only."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+# A fact of a family: a fixed value, or the key of config.json that has it.
+Fact = bool | str
+Number = float | str | None
+
+# One tensor for query, key and value. stacked: all queries, then all keys, then all values; grouped: for each key
+# head its queries, the key and the value.
+QkvLayout = Literal["stacked", "grouped"]
+# head: each head, all with one weight vector; per_head: each head with a vector of its own; all_heads: all together.
+QkNorm = Literal["head", "per_head", "all_heads"]
+
+
+@dataclass(frozen=True, slots=True)
+class NameMap:
+    """Where a family keeps its weights: names of the checkpoint without `.weight` and `.bias`.
+
+    Names of a layer stand under `layer`, `{}` being its number; an empty name means that there is no such thing. Where
+    a fused name and split names are given, the one that the checkpoint has counts.
+    """
+
+    embedding: str = "model.embed_tokens"
+    positions: str = ""
+    final_norm: str = "model.norm"
+    lm_head: str = "lm_head"
+    layer: str = "model.layers.{}."
+    attention_input_norm: str = "input_layernorm"
+    attention_output_norm: str = ""
+    mlp_input_norm: str = "post_attention_layernorm"
+    mlp_output_norm: str = ""
+    qkv: str = "self_attn.qkv_proj"
+    query: str = "self_attn.q_proj"
+    key: str = "self_attn.k_proj"
+    value: str = "self_attn.v_proj"
+    output: str = "self_attn.o_proj"
+    # `{}` is the number of the head where every head has its own.
+    query_norm: str = "self_attn.q_norm"
+    key_norm: str = "self_attn.k_norm"
+    sinks: str = "self_attn.sinks"
+    gate_up: str = "mlp.gate_up_proj"
+    gate: str = "mlp.gate_proj"
+    up: str = "mlp.up_proj"
+    down: str = "mlp.down_proj"
+    router: str = "mlp.gate"
+    # All experts in one tensor, which has no `.weight` in its name.
+    experts_gate_up: str = "mlp.experts.gate_up_proj"
+    experts_down: str = "mlp.experts.down_proj"
+    # Of one expert, `{}` being its number.
+    expert_gate: str = "mlp.experts.{}.gate_proj"
+    expert_up: str = "mlp.experts.{}.up_proj"
+    expert_down: str = "mlp.experts.{}.down_proj"
+    shared_gate: str = "mlp.shared_expert.gate_proj"
+    shared_up: str = "mlp.shared_expert.up_proj"
+    shared_down: str = "mlp.shared_expert.down_proj"
+    shared_router: str = "mlp.shared_expert_gate"
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Which layers see only the last `sliding_window` positions, where config.json has no `layer_types`."""
+
+    # Every n-th layer sees all positions; 0: no layer does.
+    full_every: int = 0
+    # The key that says n, for configs older than `layer_types`.
+    pattern_key: str = "sliding_window_pattern"
+    # The key with the first layer that has a window; only such layers have one.
+    first_key: str = ""
+    # The key with the first layer that has none.
+    end_key: str = ""
+    # The key that must be true for any window.
+    switch_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Keys of config.json about experts."""
+
+    size: str = "moe_intermediate_size"
+    normalized: Fact = "norm_topk_prob"
+    bias: bool = False
+    # Gate and up rows alternate, and the tensors are transposed: inputs first.
+    interleaved: bool = False
+    # The key with the size of the shared expert; empty: there is none.
+    shared_size: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One row. What a row leaves out is as in Llama."""
+
+    model_type: str
+    # For docs/models.md: the names of its models.
+    title: str
+    # Our key -> this family's key in config.json.
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    # The values of our keys that config.json leaves out.
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    # Keys that must have this value or be missing: with another value it is a different model.
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    norm_centered: bool = False
+    norm_bias: bool = False
+    norm_weight_offset: float = 0.0
+    norm_eps: str = "rms_norm_eps"
+    qkv_bias: Fact = False
+    output_bias: Fact = False
+    mlp_bias: Fact = False
+    qk_norm: QkNorm | None = None
+    # The key that switches qk_norm on, where there is one.
+    qk_norm_key: str = ""
+    qkv_layout: QkvLayout = "stacked"
+    # The key whose square root divides the scores; else it is the size of a head.
+    score_divisor_key: str = ""
+    # The factor of the scores.
+    attention_scale: Number = None
+    attention_soft_cap: Number = None
+    sinks: bool = False
+    windows: Windows | None = None
+    rotary: bool = True
+    interleaved_rope: bool = False
+    # Layers that see everything do not rotate.
+    rope_only_in_windows: bool = False
+    # Layers with a window have a rotary embedding of their own, with this theta and no scaling.
+    local_rope: tuple[str, float] | None = None
+    # Other names for kinds of rotary scaling.
+    rope_kinds: Mapping[str, str] = field(default_factory=dict)
+    activation: str = "hidden_act"
+    # Other names for activations.
+    activation_names: Mapping[str, str] = field(default_factory=dict)
+    # What config.json calls silu is the clamped activation of gpt-oss.
+    clamped_swiglu: bool = False
+    gated: bool = True
+    # The matrices of linear layers are transposed: inputs first.
+    transposed: bool = False
+    experts: Experts | None = None
+    # Attention and feed-forward both read the same residual sum, and both are added to it.
+    parallel: Fact = False
+    embedding_scale: Number = 1.0
+    scales_embedding_by_size: bool = False
+    residual_multiplier: Number = 1.0
+    logit_scale: Number = 1.0
+    logit_divisor: Number = 1.0
+    logit_soft_cap: Number = None
+    names: NameMap = field(default_factory=NameMap)
+    # Changes the row to fit one config.json, where a model_type stands for several architectures.
+    adapt: "Callable[[Family, dict[str, Any]], Family] | None" = None

@@ -1,0 +1,102 @@
+"""The rotary embeddings of a model, from config.json, in the spelling of transformers 4 or 5.
+
+Version 4 has `rope_theta` beside `rope_scaling`; version 5 has `rope_parameters` with both, one for each kind of layer
+where they differ.
+"""
+
+from typing import Any
+
+from penstock_server.architectures.family import Family
+from penstock_server.architectures.fields import Fields
+from penstock_server.architectures.spec import RopeSpec
+from penstock_server.architectures.windows import LAYER_KINDS
+
+_NUMBERS = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor",),
+    "yarn": (),
+    "longrope": (),
+}
+_OPTIONAL_NUMBERS = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
+                     "attention_factor", "factor", "original_max_position_embeddings")  # fmt: skip
+
+
+def read_ropes(fields: Fields, family: Family, head_dim: int, max_sequence_len: int) -> tuple[RopeSpec, ...]:
+    """The embedding of most layers, followed by that of layers with a window where it differs."""
+    if not family.rotary:
+        return ()
+    scaling = _object(fields, "rope_parameters") or _object(fields, "rope_scaling")
+    by_kind = {kind: value for kind, value in scaling.items() if kind in LAYER_KINDS}
+    if by_kind and family.local_rope is None:
+        raise fields.error("rope_parameters", scaling, "one set of numbers for all layers")
+    whole = _Reader(fields, family, head_dim, max_sequence_len)
+    if family.local_rope is None:
+        return (whole.read(scaling, "rope_theta", None),)
+    local_key, local_theta = family.local_rope
+    full = by_kind.get("full_attention", {} if by_kind else scaling)
+    return (
+        whole.read(full or {}, "rope_theta", None),
+        whole.read(by_kind.get("sliding_attention") or {}, local_key, local_theta),
+    )
+
+
+def _object(fields: Fields, key: str) -> dict[str, Any]:
+    value = fields.get(key, {})
+    if not isinstance(value, dict):
+        raise fields.error(key, value, "an object")
+    return value
+
+
+class _Reader:
+    """What all rotary embeddings of a model have in common."""
+
+    def __init__(self, fields: Fields, family: Family, head_dim: int, max_sequence_len: int) -> None:
+        self.fields = fields
+        self.family = family
+        self.head_dim = head_dim
+        self.max_sequence_len = max_sequence_len
+
+    def read(self, scaling: Any, theta_key: str, theta: float | None) -> RopeSpec:
+        """One embedding; `theta_key` is where transformers 4 has its theta."""
+        if not isinstance(scaling, dict):
+            raise self.fields.error("rope_parameters", scaling, "an object")
+        inner = Fields(scaling, self.fields.path)
+        written = inner.get("rope_type") or inner.get("type") or "default"
+        kind = self.family.rope_kinds.get(str(written), str(written))
+        if kind not in _NUMBERS:
+            supported = ", ".join(_NUMBERS)
+            raise self.fields.error("rope type", written, f"one of {supported}")
+        theta = inner.number("rope_theta", self.fields.number(theta_key, theta or 10000.0))
+        if theta <= 1:
+            raise self.fields.error("rope_theta", theta, "a number above 1")
+        rotary_dim = self._rotary_dim(inner)
+        return RopeSpec(theta, kind, self._numbers(inner, kind, rotary_dim), rotary_dim)
+
+    def _rotary_dim(self, inner: Fields) -> int:
+        share = inner.number("partial_rotary_factor", self.fields.number("partial_rotary_factor", 1.0))
+        rotary_dim = int(self.head_dim * share)
+        if rotary_dim % 2 or not 2 <= rotary_dim <= self.head_dim:
+            raise self.fields.error(
+                "partial_rotary_factor", share, f"an even part of the {self.head_dim} numbers of a head"
+            )
+        return rotary_dim
+
+    def _numbers(self, inner: Fields, kind: str, rotary_dim: int) -> dict[str, Any]:
+        found: dict[str, Any] = {key: inner.number(key) for key in _NUMBERS[kind]}
+        for key in _OPTIONAL_NUMBERS:
+            if inner.get(key) is not None:
+                found[key] = inner.number(key)
+        if self.fields.get("original_max_position_embeddings") is not None:
+            found["original_max_position_embeddings"] = self.fields.number("original_max_position_embeddings")
+        original = found.setdefault("original_max_position_embeddings", float(self.max_sequence_len))
+        found.setdefault("factor", max(self.max_sequence_len / original, 1.0))
+        if kind == "longrope":
+            found |= {key: inner.numbers(key, rotary_dim // 2) for key in ("short_factor", "long_factor")}
+        if kind == "llama3" and found.setdefault("high_freq_factor", 4.0) <= found.setdefault(
+            "low_freq_factor", 1.0
+        ):
+            raise inner.error("high_freq_factor", found["high_freq_factor"], "a number above low_freq_factor")
+        found["truncate"] = bool(inner.get("truncate", True))
+        return found

@@ -1,0 +1,89 @@
+"""The settings of one shard: parsed once, frozen, passed down. What the shard derives from them is not stored here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+# Reported to the router, which refuses more; each costs a row of a top-k over the vocabulary.
+MAX_TOP_LOGPROBS = 20
+# One plan may admit many long prompts: 64 MiB hold 16 million token ids, and no valid plan comes near.
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+
+# Where the weights come from: the files of the folder, or (dummy) noise, for measurements.
+LoadFormat = Literal["safetensors", "dummy"]
+
+# Which code computes the model; auto: our own decoder where the family has a row, else transformers.
+ModelImpl = Literal["auto", "native", "transformers"]
+
+
+# Type of the KV cache; auto: that of the weights. The others are three names of one type, as other servers use them.
+KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3", "fp8_e4m3fn"]
+
+
+# The names of `penstock_kernels.backends`, written out here because importing that imports torch.
+AttentionBackend = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen"]
+
+
+# Whether generation_config.json gives the defaults of sampling; none: the server's own apply.
+GenerationConfig = Literal["auto", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """This shard's place in its tensor-parallel group."""
+
+    rank: int
+    world_size: int
+    # A private folder all ranks can reach; they meet through a file in it. Needed when world_size > 1.
+    rendezvous_dir: Path | None
+    # A rank whose process ended is noticed at once; one that is stopped, after this time.
+    timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """Sizes of what a step touches; None means derived from the model and the memory."""
+
+    max_sequence_len: int | None
+    max_step_tokens: int | None
+    num_slots: int
+    num_blocks: int | None
+    block_size: int
+    # Memory that was not written is NaN, so that a test notices when it is read.
+    is_poisoned: bool = False
+    dtype: KvCacheDtype = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class CudaConfig:
+    """Decode graphs, and what only a GPU has."""
+
+    # Numbers of rows that decode steps are captured for; None: chosen from the number of slots; empty: none.
+    graph_sizes: tuple[int, ...] | None = None
+    # Share of the GPU's memory for weights, cache and steps together.
+    memory_fraction: float = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Everything the command line says."""
+
+    model_path: Path
+    tokenizer_path: Path
+    load_format: LoadFormat
+    model_impl: ModelImpl
+    generation_config: GenerationConfig
+    uds_path: Path
+    dtype: str
+    device: str
+    threads: int | None
+    batch_invariant: bool
+    json_output: bool
+    parent_pipe_fd: int | None
+    group: GroupConfig
+    cache: CacheConfig
+    cuda: CudaConfig = CudaConfig()
+    attention_backend: AttentionBackend = "auto"
+    # Fault hooks, for tests only.
+    faults: tuple[str, ...] = ()

@@ -1,0 +1,44 @@
+"""What can go wrong, as a small tree. gRPC statuses are chosen in `interceptor`, exit codes in `cli`."""
+
+from enum import Enum
+
+
+class ErrorCode(Enum):
+    """Why a slot got no token."""
+
+    INVALID = "invalid"
+    NOT_FINITE = "not_finite"
+    GRAMMAR = "grammar"
+    OUT_OF_MEMORY = "out_of_memory"
+
+
+class PenstockError(Exception):
+    """Everything this package raises on purpose."""
+
+
+class StartError(PenstockError):
+    """The shard cannot start as asked, and the user can change that. One line: what, where, what to do."""
+
+
+class InvalidPlan(PenstockError):
+    """A plan is invalid as a whole, not for one slot only: the stream ends, the shard continues."""
+
+
+class StaleEpoch(PenstockError):
+    """The stream belongs to a router that has been replaced."""
+
+
+class SlotRefused(PenstockError):
+    """What a plan asks for one slot is invalid; the other slots of the plan are not affected."""
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class StepOutOfMemory(PenstockError):
+    """A rank had too little memory for a step, and all ranks know it: its requests fail, the group continues."""
+
+
+class ShardFailed(PenstockError):
+    """The shard cannot continue: a step failed half-way, or another rank is gone. The process ends."""

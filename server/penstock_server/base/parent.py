@@ -1,0 +1,24 @@
+"""Ties the life of this process to its launcher: no orphan may hold a device."""
+
+import ctypes
+import os
+import signal
+import threading
+
+_PR_SET_PDEATHSIG = 1
+
+
+def watch(pipe_fd: int) -> None:
+    """Exit at once when the launcher's end of the inherited pipe closes.
+
+    The kernel's parent-death signal comes on top, for a process that cannot run a thread any more. Alone it is not
+    enough: it is tied to the thread that forked, and it misses a parent that ended before it was set.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    threading.Thread(target=_exit_on_eof, args=(pipe_fd,), name="parent-watch", daemon=True).start()
+
+
+def _exit_on_eof(pipe_fd: int) -> None:
+    while os.read(pipe_fd, 1024):
+        pass
+    os._exit(1)

@@ -1,0 +1,123 @@
+"""Decode steps of fixed sizes: captured once and replayed, so that the host launches a whole step by one call.
+
+A step of fewer rows is padded by the spare row, whose context is empty: its result is never read, and
+what it writes goes to the spare block. Everything that a step needs beyond slots and positions is made on the device,
+from rows that plans have changed.
+
+On CUDA a graph is captured for every size before the first step. On a CPU a step is recorded when its size first
+occurs; a model whose code depends on computed values cannot be recorded and runs op by op.
+"""
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from penstock_kernels import DecodeSpans, find_decodes
+from penstock_kernels.dispatch import runs_kernels
+from penstock_kernels.native.recording import Arena, NotRecordable, record
+
+from penstock_server.engine.plan import Span
+from penstock_server.engine.slots import Slots
+from penstock_server.network.forward_input import ForwardInput
+from penstock_server.network.kv_cache import KVCache
+from penstock_server.network.model import Model
+
+Replay = Callable[[], None]
+
+logger = logging.getLogger(__name__)
+
+
+class DecodeGraphs:
+    """One graph per size, all in one memory pool."""
+
+    def __init__(self, model: Model, cache: KVCache, slots: Slots, sizes: Sequence[int]) -> None:
+        self.model = model
+        self.cache = cache
+        self.slots = slots
+        self.sizes = sorted(set(sizes))
+        # Slots and positions; int64 as they are sent.
+        self._inputs = torch.zeros(2, self.sizes[-1], dtype=torch.int64, device=slots.device)
+        self._inputs[0].fill_(slots.rows.spare)
+        self._query_starts = torch.arange(self.sizes[-1] + 1, dtype=torch.int32, device=slots.device)
+        # One for all sizes: a graph then keeps no memory of its own, and the next one may use the same.
+        self._logits = torch.zeros(self.sizes[-1], model.facts.vocab_size, device=slots.device)
+        self._replays: dict[int, Replay] = {}
+        # A recording does not see what Triton's interpreter computes, which only tests use.
+        self._is_interpreted = slots.device.type != "cuda" and runs_kernels(slots.device)
+        self._arena = Arena()
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Before the first step, on CUDA. Largest first: smaller ones fit into memory that the pool has then."""
+        if self.slots.device.type != "cuda":
+            return
+        pool: Any = None
+        for size in reversed(self.sizes):
+            graph = self._capture(size, pool)
+            pool = pool or graph.pool()
+            self._replays[size] = graph.replay
+
+    def size_for(self, spans: list[Span]) -> int | None:
+        """The size of the graph for a step over these spans, if there is one."""
+        if not self.sizes or len(spans) > self.sizes[-1]:
+            return None
+        if any(span.length != 1 or self.slots.reads_prompt(span) for span in spans):
+            return None
+        return self.sizes[bisect_left(self.sizes, len(spans))]
+
+    def run(self, decode: torch.Tensor) -> torch.Tensor:
+        """Logits [num_rows, vocab_size] float32, valid until the next run. decode: [2, num_rows] of `Step`."""
+        size = decode.shape[1]
+        self._inputs[:, :size].copy_(decode)
+        if size in self._replays:
+            self._replays[size]()
+        else:
+            self._replays[size] = self._record(size)
+        return self._logits[:size]
+
+    def _record(self, size: int) -> Replay:
+        """Compute a step and record it. All recordings share the memory of intermediate results."""
+        compute = partial(self._compute, size)
+        if not self._is_interpreted:
+            try:
+                return record(compute, self._arena).replay
+            except NotRecordable as reason:
+                logger.info("decode steps are not recorded: %s", reason)
+                # Without recordings, padding a step to a fixed size would only cost time.
+                self.sizes = []
+        compute()
+        return compute
+
+    def _compute(self, size: int) -> None:
+        hidden = self.model(self._forward_input(size), self.cache)
+        self._logits[:size].copy_(self.model.logits(hidden))
+
+    def _forward_input(self, size: int) -> ForwardInput:
+        """Made on the device, lengths included: `paged_attention` reads them there."""
+        limits, rows = self.slots.limits, self.slots.rows
+        positions = self._inputs[1, :size]
+        found = find_decodes(
+            self._inputs[0, :size], positions, rows.tokens, rows.block_table, limits.block_size, rows.spare
+        )
+        spans = DecodeSpans(
+            query_starts=self._query_starts[: size + 1],
+            context_lens=found.context_lens,
+            block_tables=found.block_tables,
+            block_size=limits.block_size,
+            max_query_len=1,
+            max_context_len=limits.max_sequence_len,
+            unbatched=self.slots.batch_invariant,
+        )
+        return ForwardInput(found.token_ids, positions, found.cache_positions, spans)
+
+    def _capture(self, size: int, pool: Any) -> torch.cuda.CUDAGraph:
+        # Computed once before: what the first call compiles or allocates must not be part of a graph.
+        self._compute(size)
+        torch.cuda.synchronize(self.slots.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            self._compute(size)
+        return graph

@@ -1,0 +1,183 @@
+"""Holds the model, the cache and the slots, and runs plans. Knows nothing of streams and threads.
+
+`launch` starts a step; on a GPU it returns before the step is computed. `PendingOutcome.resolve` waits for the outcome.
+On the CPU it is ready when `launch` returns.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from penstock_server.architectures.spec import ModelFacts
+from penstock_server.base.errors import ErrorCode, StepOutOfMemory
+from penstock_server.engine.decode_graphs import DecodeGraphs
+from penstock_server.engine.limits import Limits
+from penstock_server.engine.memory_pact import MemoryPact
+from penstock_server.engine.outcome import SlotError
+from penstock_server.engine.pending import PendingOutcome, StepClock
+from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.sampling import Scored, sample, score
+from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.engine.slots import Slots
+from penstock_server.engine.staging import Staging
+from penstock_server.engine.step import PromptRows, Step
+from penstock_server.files.generation_config import GenerationDefaults
+from penstock_server.network.distributed import Group
+from penstock_server.network.forward_input import ForwardInput
+from penstock_server.network.kv_cache import KVCache
+from penstock_server.network.model import Model
+from penstock_server.network.out_of_memory import is_out_of_memory
+
+# Prompt log probabilities need the logits of every prompt token; at most so many rows are computed at a time.
+_PROMPT_ROWS_AT_A_TIME = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What Describe reports; it does not change while the process runs."""
+
+    facts: ModelFacts
+    limits: Limits
+    dtype: str
+    kv_cache_dtype: str
+    attention_backend: str
+    device: str
+    rank: int
+    world_size: int
+    max_top_logprobs: int
+    abilities: tuple[str, ...]
+    generation: GenerationDefaults | None
+
+
+class Engine:
+    """One rank's engine."""
+
+    def __init__(
+        self,
+        model: Model,
+        cache: KVCache,
+        slots: Slots,
+        group: Group,
+        description: Description,
+        graphs: DecodeGraphs | None = None,
+    ) -> None:
+        self.model = model
+        self.cache = cache
+        self.slots = slots
+        self.group = group
+        self.description = description
+        self.graphs = graphs
+        self.staging = Staging(slots)
+        self._pact = MemoryPact(group, slots.device)
+
+    def use_on_this_thread(self) -> None:
+        """To be called on the thread that will step: CUDA keeps a current device for every thread."""
+        if self.slots.device.type == "cuda":
+            torch.cuda.set_device(self.slots.device)
+
+    def clear(self) -> None:
+        """Drop all slots; the weights stay."""
+        self.slots.clear()
+
+    def agree(self, epoch: int, step: int) -> bool:
+        """Whether all ranks are at this plan; waits for ranks that are behind. False: another rank has a newer plan.
+
+        When a router dies while it sends, some ranks have a plan that others never get. Computing it would mix the
+        collectives of two plans, so the rank with the older plan drops it and the one with the newer plan waits.
+        """
+        if self.group.size == 1:
+            return True
+        mine = (epoch, step)
+        while True:
+            everyone = self.group.gather_numbers(*mine)
+            if min(everyone) == max(everyone):
+                return True
+            if mine < max(everyone):
+                return False
+
+    @torch.inference_mode()
+    def launch(self, plan: Plan) -> PendingOutcome:
+        """Apply a plan and start its step. Raises InvalidPlan for an error that belongs to no single slot."""
+        clock = StepClock(self.slots.device)
+        clock.mark()
+        errors = self.slots.apply(plan)
+        self.cache.copy_blocks(plan.copied_from, plan.copied_to)
+        spans = self.slots.select(plan, errors)
+        pending = PendingOutcome(plan, list(errors.values()), clock)
+        if not spans:
+            return pending
+        try:
+            self._compute(spans, pending)
+        except (StepOutOfMemory, MemoryError, RuntimeError) as error:
+            if not self._fails_requests_only(error):
+                raise
+            failed = [
+                SlotError(span.slot, ErrorCode.OUT_OF_MEMORY, "no memory for this step") for span in spans
+            ]
+            return PendingOutcome(plan, list(errors.values()) + failed, clock)
+        return pending
+
+    def _fails_requests_only(self, error: Exception) -> bool:
+        """A single rank can continue after any lack of memory; several only after one that all know of."""
+        return isinstance(error, StepOutOfMemory) or (self.group.size == 1 and is_out_of_memory(error))
+
+    def _compute(self, spans: list[Span], pending: PendingOutcome) -> None:
+        """Launch the whole step. The tensors left in `pending` are read when the device is done."""
+        step = self.staging.stage(spans, self.graphs.size_for(spans) if self.graphs else None)
+        if self.cache.is_poisoned:
+            self.cache.poison(self.staging.unwritten(spans))
+        pending.clock.mark()
+        computing = self.slots.grammars.start_masks(step.sampling.rows)
+        logits, prompts = self._forward(step)
+        pending.clock.mark()
+        if logits is not None:
+            masks = None if computing is None else computing.result()
+            sampled = sample(logits, step.sampling, self.slots.rows.tokens, masks)
+            self.slots.commit(step.sampling, sampled.token_ids, masks)
+            pending.rows, pending.sampled = step.sampling.rows, sampled
+            pending.grammar_errors = {} if masks is None else masks.errors
+        pending.prompts = prompts
+        pending.clock.mark()
+        pending.fetch()
+
+    def _forward(self, step: Step) -> tuple[torch.Tensor | None, list[tuple[PromptRows, Scored]]]:
+        """Logits of the rows that get a token, if any does, and log probabilities of prompts."""
+        if step.decode is not None:
+            assert self.graphs is not None, "the graphs chose the size of this step"
+            logits = self.graphs.run(step.decode)
+            num_rows = len(step.sampling.rows)
+            if num_rows == step.num_spans:
+                return logits[:num_rows], []
+            return logits[step.sampled_rows] if num_rows else None, []
+        assert step.forward is not None, "a step has exactly one of the two"
+        hidden = self._hidden(step.forward)
+        prompts = [(rows, self._score_prompt(hidden, rows)) for rows in step.prompt_rows]
+        if not step.sampling.rows:
+            return None, prompts
+        is_all = len(step.sampling.rows) == len(hidden)
+        return self.model.logits(hidden if is_all else hidden[step.sampled_rows]), prompts
+
+    def _hidden(self, inputs: ForwardInput) -> torch.Tensor:
+        num_tokens = len(inputs.token_ids)
+        if self.group.size == 1 or num_tokens == len(inputs.spans.context_lens):
+            return self.model(inputs, self.cache)
+        return self._pact.run(lambda: self.model(inputs, self.cache), num_tokens)
+
+    def _score_prompt(self, hidden: torch.Tensor, rows: PromptRows) -> Scored:
+        targets = self.slots.rows.tokens[rows.slot, rows.start : rows.start + rows.count].long()
+        states = hidden[rows.first_row : rows.first_row + rows.count]
+        parts = [
+            slice(row, row + _PROMPT_ROWS_AT_A_TIME) for row in range(0, rows.count, _PROMPT_ROWS_AT_A_TIME)
+        ]
+        scored = [score(self.model.logits(states[part]), targets[part], rows.num_top) for part in parts]
+        return Scored(*(torch.cat(column) for column in zip(*scored, strict=True)))
+
+    def warm_up(self) -> None:
+        """Run a prompt and a decode through the real path, so that the first request pays for no initialisation."""
+        limits = self.slots.limits
+        length = min(8, limits.max_sequence_len - 2, limits.max_step_tokens, limits.block_size - 1)
+        if length >= 1:
+            admit = Admit(0, [0] * length, length, [0], SamplingParams())
+            self.launch(Plan(0, 1, admitted=[admit], spans=[Span(0, 0, length)])).resolve()
+            self.launch(Plan(0, 2, spans=[Span(0, length, 1)])).resolve()
+        self.clear()

@@ -1,0 +1,111 @@
+"""The state of every slot on the device: a row of int32 words each, so that one write applies a whole plan.
+
+    block table | seed | sampling parameters | tokens
+
+There is one spare row behind the last slot, with a block of its own: it pads a step of fixed size.
+"""
+
+import struct
+from enum import IntEnum
+
+import torch
+from penstock_kernels import write_runs
+
+from penstock_server.base.errors import StartError
+from penstock_server.engine.limits import Limits
+from penstock_server.engine.plan import Admit
+from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.network.upload import to_device
+
+_LARGEST_BUFFER = 2**31
+
+
+class Column(IntEnum):
+    """Columns of `Rows.params`. A top_k that float32 cannot hold exactly is beyond any vocabulary."""
+
+    TEMPERATURE = 0
+    TOP_K = 1
+    TOP_P = 2
+    MIN_P = 3
+    TYPICAL_P = 4
+    REPETITION_PENALTY = 5
+    FREQUENCY_PENALTY = 6
+    PRESENCE_PENALTY = 7
+    WATERMARK_DELTA = 8
+    WATERMARK_GAMMA = 9
+
+
+class Rows:
+    """The rows, and the changes that are not written yet."""
+
+    def __init__(self, limits: Limits, device: torch.device) -> None:
+        self.device = device
+        self.spare = limits.num_slots
+        # A seed has two words and is read as one number: it begins at an even column, and rows have even widths.
+        self._first_seed = limits.max_blocks + limits.max_blocks % 2
+        first_param = self._first_seed + 2
+        self._first_token = first_param + len(Column)
+        self._width = self._first_token + limits.max_sequence_len + limits.max_sequence_len % 2
+        self._buffer = _allocate(limits, self._width, device)
+        self.block_table = self._buffer[:, : limits.max_blocks]
+        self.seeds = self._buffer[:, self._first_seed : first_param].view(torch.int64).squeeze(1)
+        self.params = self._buffer[:, first_param : self._first_token].view(torch.float32)
+        self.tokens = self._buffer[:, self._first_token : self._first_token + limits.max_sequence_len]
+        self.no_seeds, self.no_params = self.seeds[:0], self.params[:0]
+        self.block_table[self.spare] = limits.num_blocks
+        self._values: list[int] = []
+        self._runs: list[tuple[int, int, int]] = []
+
+    def admit(self, admit: Admit) -> None:
+        """Write a sequence's tokens, blocks and parameters at the next flush."""
+        self._write(admit.slot, self._first_token, admit.token_ids)
+        self._write(admit.slot, self._first_seed, _words(admit.sampling))
+        self.append(admit.slot, 0, admit.block_ids)
+
+    def append(self, slot: int, first: int, block_ids: list[int]) -> None:
+        """Write blocks after the `first` blocks that a slot has, at the next flush."""
+        self._write(slot, first, block_ids)
+
+    def token_ids(self, slots: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """The tokens of these slots at these positions, int64."""
+        return self.tokens[slots, positions].long()
+
+    def flush(self) -> None:
+        """Write all changes since the last flush."""
+        if not self._runs:
+            return
+        values, longest = self._values, max(length for _, _, length in self._runs)
+        # One upload: the runs, then their values.
+        numbers = [number for run in self._runs for number in run]
+        sent = to_device(numbers + values, torch.int32, self.device)
+        runs = sent[: len(numbers)].view(-1, 3)
+        self._values, self._runs = [], []
+        write_runs(self._buffer.view(-1), sent[len(numbers) :], runs, longest)
+
+    def _write(self, slot: int, column: int, words: list[int]) -> None:
+        if words:
+            self._runs.append((len(self._values), slot * self._width + column, len(words)))
+            self._values.extend(words)
+
+
+def buffer_bytes(limits: Limits) -> int:
+    """Approximate size of the rows."""
+    return (limits.num_slots + 1) * (limits.max_sequence_len + limits.max_blocks + 64) * 4
+
+
+def _allocate(limits: Limits, width: int, device: torch.device) -> torch.Tensor:
+    num_rows = limits.num_slots + 1
+    if num_rows * width >= _LARGEST_BUFFER:
+        raise StartError(
+            f"--num-slots {limits.num_slots} with --max-sequence-len {limits.max_sequence_len} is more than a shard "
+            f"can hold: their product must stay below {_LARGEST_BUFFER}"
+        )
+    return torch.zeros(num_rows, width, dtype=torch.int32, device=device)
+
+
+def _words(params: SamplingParams) -> list[int]:
+    """Seed and parameters as words of a row."""
+    columns = [float(getattr(params, column.name.lower())) for column in Column]
+    return list(
+        struct.unpack(f"={2 + len(Column)}i", struct.pack(f"=Q{len(Column)}f", params.seed, *columns))
+    )

@@ -1,0 +1,166 @@
+"""Chooses tokens for a batch of rows: which rows need which op, and what the ops are given.
+
+The result of a row depends on that row only: an option is on or off for each row. What rows need is known on the host,
+so that it never waits for a GPU, and a batch that only needs the most likely tokens takes one op.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import penstock_kernels as ops
+import torch
+from penstock_kernels import DrawParams, PenaltyParams
+
+from penstock_server.engine.grammar import GrammarMasks
+from penstock_server.engine.rows import Column
+from penstock_server.engine.sampling_params import Feature, SamplingParams
+from penstock_server.engine.step import SamplingInput
+from penstock_server.network.upload import copy_to_device, to_device
+from penstock_server.watermark import green_tokens
+
+# Features that can change which token is most likely.
+_ADJUSTING = Feature.WATERMARK | Feature.PENALTIES | Feature.BIAS | Feature.SUPPRESSED
+# Far beyond any logit, far below overflow when two of them are added.
+_LARGEST = 1e37
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What a batch of rows chose; all tensors [num_rows] or [num_rows, most top tokens any row asked for]."""
+
+    token_ids: torch.Tensor
+    logprobs: torch.Tensor
+    finite: torch.Tensor
+    # Whether any token was allowed; None when no row is constrained by a grammar.
+    possible: torch.Tensor | None
+    top_ids: torch.Tensor | None
+    top_logprobs: torch.Tensor | None
+
+
+class Scored(NamedTuple):
+    """Log probabilities of given tokens, [num_rows], and the most likely ones in their places, [num_rows, num_top]."""
+
+    logprobs: torch.Tensor
+    top_ids: torch.Tensor
+    top_logprobs: torch.Tensor
+
+
+def sample(
+    logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor, masks: GrammarMasks | None = None
+) -> Sampled:
+    """logits: [num_rows, vocab_size] float32; tokens: the slots' [num_slots, max_sequence_len].
+
+    Log probabilities are of the raw logits, before penalties and temperature.
+    """
+    needed = inputs.features
+    is_plain = masks is None and not needed
+    scores = logits if is_plain else _adjust(logits, inputs, tokens, masks)
+    # For plain rows the op that computes log probabilities also chooses the token.
+    token_ids = None if is_plain else _choose(scores, inputs)
+    most = max(row.params.num_top_logprobs for row in inputs.rows)
+    found = ops.token_logprobs(logits, token_ids, most)
+    return Sampled(
+        token_ids=found.token_ids,
+        logprobs=found.chosen,
+        finite=found.finite,
+        possible=None if masks is None else scores.amax(dim=-1) > -torch.inf,
+        top_ids=found.top_ids if most else None,
+        top_logprobs=found.top_logprobs if most else None,
+    )
+
+
+def score(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> Scored:
+    """Log probabilities of given tokens. logits: [num_rows, vocab_size]; token_ids: [num_rows]."""
+    found = ops.token_logprobs(logits, token_ids, num_top)
+    return Scored(found.chosen, found.top_ids, found.top_logprobs)
+
+
+def _choose(scores: torch.Tensor, inputs: SamplingInput) -> torch.Tensor:
+    if Feature.DRAW not in inputs.features:
+        return scores.argmax(dim=-1)
+    columns = _columns(inputs)
+    params = DrawParams(
+        temperature=columns[Column.TEMPERATURE],
+        top_k=columns[Column.TOP_K].clamp(max=scores.shape[1]).int(),
+        top_p=columns[Column.TOP_P],
+        min_p=columns[Column.MIN_P],
+        typical_p=columns[Column.TYPICAL_P],
+        seeds=inputs.seeds,
+        positions=inputs.lengths,
+    )
+    return ops.draw(scores, params)
+
+
+def _adjust(
+    logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor, masks: GrammarMasks | None
+) -> torch.Tensor:
+    """Watermark, penalties, bias, suppression, grammar. The logits stay as they are."""
+    if masks is None and not inputs.features & _ADJUSTING:
+        return logits
+    scores = logits.clone()
+    _watermark(scores, inputs, tokens)
+    _penalize(scores, inputs, tokens)
+    _bias(scores, inputs)
+    if masks is not None:
+        rows = to_device(masks.rows, torch.int64, scores.device)
+        ops.apply_bitmask(scores, rows, copy_to_device(masks.bits, scores.device))
+    return scores
+
+
+def _columns(inputs: SamplingInput) -> torch.Tensor:
+    """[num_columns, num_rows]: each column contiguous, as the ops take it."""
+    return inputs.params.T.contiguous()
+
+
+def _watermark(scores: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor) -> None:
+    marked = inputs.having(Feature.WATERMARK)
+    if not marked:
+        return
+    rows = to_device(marked, torch.int64, scores.device)
+    previous = tokens[inputs.slots[rows], inputs.lengths[rows] - 1].long()
+    params = inputs.params[rows]
+    green = green_tokens(previous, params[:, Column.WATERMARK_GAMMA, None], scores.shape[1])
+    moved = scores[rows] + green * params[:, Column.WATERMARK_DELTA, None]
+    scores[rows] = moved.clamp_(-_LARGEST, _LARGEST)
+
+
+def _penalize(scores: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor) -> None:
+    penalised = inputs.having(Feature.PENALTIES)
+    if not penalised:
+        return
+    columns = _columns(inputs)
+    params = PenaltyParams(
+        tokens=tokens,
+        slots=inputs.slots,
+        lengths=inputs.lengths,
+        prompt_lens=inputs.prompt_lens,
+        repetition=columns[Column.REPETITION_PENALTY],
+        frequency=columns[Column.FREQUENCY_PENALTY],
+        presence=columns[Column.PRESENCE_PENALTY],
+    )
+    ops.penalize(scores, params, max_len=max(inputs.rows[number].position for number in penalised))
+
+
+def _bias(scores: torch.Tensor, inputs: SamplingInput) -> None:
+    entries = [
+        (number, token, value)
+        for number, row in enumerate(inputs.rows)
+        for token, value in _biases(row.features, row.params).items()
+    ]
+    if not entries:
+        return
+    numbers, ids, values = zip(*entries, strict=True)
+    places = to_device([numbers, ids], torch.int64, scores.device)
+    ops.add_bias(scores, places[0], places[1], to_device(values, torch.float32, scores.device))
+
+
+def _biases(features: Feature, params: SamplingParams) -> dict[int, float]:
+    """What is added to the scores of one row, by token; minus infinity forbids a token."""
+    biases: dict[int, float] = {}
+    if Feature.BIAS in features:
+        for token, value in zip(params.logit_bias_ids, params.logit_bias_values, strict=True):
+            biases[token] = biases.get(token, 0.0) + value
+    if Feature.SUPPRESSED in features:
+        biases |= dict.fromkeys(params.suppressed_ids, -math.inf)
+    return biases

@@ -1,0 +1,86 @@
+"""Opens and checks a model folder: what the model is, which code computes it, and where its weights are."""
+
+import ast
+import threading
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock_server.architectures.config_json import read_dtype
+from penstock_server.architectures.fields import Fields
+from penstock_server.architectures.registry import FAMILIES, load_spec, not_supported, read_config
+from penstock_server.architectures.spec import ModelSpec
+from penstock_server.base.config import GenerationConfig, LoadFormat, ModelImpl
+from penstock_server.files.checkpoint import Checkpoint
+from penstock_server.files.generation_config import GenerationDefaults, read_generation_defaults
+
+_CAUSAL_MODELS = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
+# Python 3.11 counts the depth of a syntax tree for all threads together: two that parse at once both fail.
+_PARSING = threading.Lock()
+
+
+class ModelFolder(NamedTuple):
+    """What a shard loads."""
+
+    path: Path
+    model_type: str
+    dtype: str
+    # None where the code of transformers computes the model.
+    spec: ModelSpec | None
+    # None where the weights are noise.
+    checkpoint: Checkpoint | None
+    # Sampling defaults of the model; None where those of the server apply.
+    generation: GenerationDefaults | None
+
+
+def open_folder(
+    folder: Path,
+    load_format: LoadFormat = "safetensors",
+    model_impl: ModelImpl = "auto",
+    generation_config: GenerationConfig = "auto",
+) -> ModelFolder:
+    """Read config.json and the headers of the weights; raises StartError with file, what is wrong and what to do."""
+    path, raw = read_config(folder)
+    model_type = str(raw.get("model_type"))
+    is_native = model_impl != "transformers" and (model_impl == "native" or model_type in FAMILIES)
+    if not is_native and not _is_borrowable(raw):
+        raise not_supported(path, raw)
+    spec = load_spec(folder) if is_native else None
+    generation = read_generation_defaults(folder) if generation_config == "auto" else None
+    checkpoint = None if load_format == "dummy" else Checkpoint.open(folder)
+    if spec is not None and checkpoint is not None:
+        _check_counts(spec, checkpoint)
+    return ModelFolder(folder, model_type, read_dtype(Fields(raw, path)), spec, checkpoint, generation)
+
+
+def _is_borrowable(raw: dict[str, Any]) -> bool:
+    model_type = raw.get("model_type")
+    with _PARSING:
+        return isinstance(model_type, str) and model_type in _causal_types()
+
+
+@cache
+def _causal_types() -> frozenset[str]:
+    """The types of causal models that the installed transformers has. Its table is parsed: an import takes seconds."""
+    found = find_spec("transformers")
+    if found is None or not found.submodule_search_locations:
+        return frozenset()
+    source = Path(found.submodule_search_locations[0]) / "models/auto/modeling_auto.py"
+    for statement in ast.parse(source.read_bytes()).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == _CAUSAL_MODELS:
+            constants = (node.value for node in ast.walk(statement.value) if isinstance(node, ast.Constant))
+            return frozenset(value for value in constants if isinstance(value, str))
+    return frozenset()
+
+
+def _check_counts(spec: ModelSpec, checkpoint: Checkpoint) -> None:
+    """The last layer and the last expert must be there, so that no number in config.json makes a start long."""
+    names, last = spec.names, spec.names.layer.format(spec.num_layers - 1)
+    checkpoint.require_name(f"{last}{names.attention_input_norm or names.output}.weight")
+    sparse = [number for number, layer in enumerate(spec.layers) if layer.is_sparse]
+    if spec.moe is None or not sparse:
+        return
+    prefix = names.layer.format(sparse[-1])
+    if not checkpoint.has(prefix + names.experts_gate_up):
+        checkpoint.require_name(f"{prefix}{names.expert_gate.format(spec.moe.num_experts - 1)}.weight")

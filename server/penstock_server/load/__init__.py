@@ -1,0 +1,1 @@
+"""From settings and a model folder to an engine that is ready."""

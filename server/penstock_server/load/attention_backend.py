@@ -1,0 +1,68 @@
+"""Chooses the attention backend and the type of the cache, and checks them against the model and the device."""
+
+import torch
+from penstock_kernels.backends import Backend, Demand, Unsupported, choose, reference_backend
+
+from penstock_server.architectures.spec import ModelSpec
+from penstock_server.base.config import ServerConfig
+from penstock_server.base.errors import StartError
+from penstock_server.network.distributed import Group
+from penstock_server.network.layers.heads import share_heads
+
+_FP8 = torch.float8_e4m3fn
+# Older GPUs have no 8-bit floats.
+_FP8_CAPABILITY = (8, 9)
+
+
+def choose_cache_dtype(config: ServerConfig, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """Type of the KV cache of a model of `dtype`."""
+    if config.cache.dtype == "auto":
+        return dtype
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
+        needed = ".".join(map(str, _FP8_CAPABILITY))
+        raise StartError(
+            f"--kv-cache-dtype {config.cache.dtype}: this GPU has no 8-bit floats; compute capability {needed} has"
+        )
+    return _FP8
+
+
+def choose_backend(
+    config: ServerConfig,
+    spec: ModelSpec | None,
+    group: Group,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    device: torch.device,
+) -> Backend:
+    """The backend for this rank's heads; raises StartError with the reason, before any weight is read."""
+    name = config.attention_backend
+    if spec is None:
+        return _for_any_model(name, device)
+    heads = share_heads(group, spec.num_heads, spec.num_kv_heads)
+    demand = Demand(
+        device,
+        dtype,
+        cache_dtype,
+        heads.num_heads,
+        heads.num_kv_heads,
+        spec.head_dim,
+        has_soft_cap=spec.attention_soft_cap is not None,
+        has_sinks=spec.sinks,
+        batch_invariant=config.batch_invariant,
+    )
+    try:
+        return choose(name, demand)
+    except Unsupported as reason:
+        raise StartError(f"--attention-backend {name}: {reason}") from None
+
+
+def _for_any_model(name: str, device: torch.device) -> Backend:
+    """For a model of transformers: what it needs of attention is known to its own code only."""
+    if name == "auto":
+        return Backend("auto")
+    if name == "reference":
+        return reference_backend(device)
+    raise StartError(
+        f"--attention-backend {name}: this model is computed by the code of transformers, whose needs are not known "
+        "ahead; use auto or reference"
+    )

@@ -1,0 +1,22 @@
+"""How much of a machine's memory the KV cache may take where the model is computed on the CPU."""
+
+import os
+
+# The pool shares the memory with the weights and the other programs of the user.
+CPU_BUDGET_BYTES = 4 * 1024**3
+CPU_BUDGET_SHARE = 4
+
+
+def budget_bytes(world_size: int) -> int:
+    """What the pool of this rank may take by default."""
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(max(available, _reclaimable_bytes()) // CPU_BUDGET_SHARE, CPU_BUDGET_BYTES) // world_size
+
+
+def _reclaimable_bytes() -> int:
+    """MemAvailable: free memory and page cache; 0 where the system does not say."""
+    try:
+        with open("/proc/meminfo") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return 0

@@ -1,0 +1,81 @@
+"""How much of a GPU's memory the KV cache may take: what is left after a trial of the largest legal step."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from penstock_server.base.config import MAX_TOP_LOGPROBS
+from penstock_server.engine.engine import Engine
+from penstock_server.engine.limits import Limits
+from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.rows import buffer_bytes
+from penstock_server.engine.sampling_params import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+# What the caching allocator loses to rounding, and what libraries allocate without it.
+_MARGIN_BYTES = 256 * 1024**2
+
+
+def cache_budget_bytes(
+    build: Callable[[Limits], Engine], limits: Limits, fraction: float, graph_sizes: Sequence[int]
+) -> int:
+    """Bytes for the cache of this rank. `limits.num_blocks` is not read: it follows from the result."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    step_bytes = _peak_bytes(build, limits, device)
+    graph_bytes = _graph_bytes(step_bytes, limits, graph_sizes)
+    other_bytes = graph_bytes + buffer_bytes(limits) + _MARGIN_BYTES
+    free, total = torch.cuda.mem_get_info(device)
+    budget = int(total * fraction) - (total - free) - step_bytes - other_bytes
+    logger.info(
+        "GPU memory: %.1f GiB, of which %.1f taken, %.2f for the largest step, %.2f for graphs and rows, "
+        "%.1f for the cache",
+        *(size / 1024**3 for size in (total, total - free, step_bytes, other_bytes, max(budget, 0))),
+    )
+    return max(budget, 0)
+
+
+def _peak_bytes(build: Callable[[Limits], Engine], limits: Limits, device: torch.device) -> int:
+    """What the largest step takes beyond weights and cache."""
+    num_blocks = sum(-(-length // limits.block_size) for length in _largest_lens(limits))
+    engine = build(replace(limits, num_blocks=num_blocks))
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    engine.launch(largest_plan(engine.slots.limits)).resolve()
+    peak = torch.cuda.max_memory_allocated(device) - before
+    del engine
+    torch.cuda.empty_cache()
+    return peak
+
+
+def largest_plan(limits: Limits) -> Plan:
+    """As many tokens as a step may have, in as many prompts as there are slots, each sampled with everything on."""
+    params = SamplingParams(
+        temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, typical_p=0.9, repetition_penalty=1.1,
+        frequency_penalty=0.1, presence_penalty=0.1, num_top_logprobs=min(MAX_TOP_LOGPROBS, limits.vocab_size),
+    )  # fmt: skip
+    plan, first = Plan(0, 1), 0
+    for slot, length in enumerate(_largest_lens(limits)):
+        num_blocks = -(-length // limits.block_size)
+        blocks = list(range(first, first + num_blocks))
+        plan.admitted.append(Admit(slot, [0] * length, length, blocks, params))
+        plan.spans.append(Span(slot, 0, length))
+        first += num_blocks
+    return plan
+
+
+def _largest_lens(limits: Limits) -> list[int]:
+    num_slots = min(limits.num_slots, limits.max_step_tokens)
+    length, rest = divmod(limits.max_step_tokens, num_slots)
+    # A sequence must have room for one token after the prompt.
+    most = max(limits.max_sequence_len - 1, 1)
+    return [min(length + (slot < rest), most) for slot in range(num_slots)]
+
+
+def _graph_bytes(step_bytes: int, limits: Limits, sizes: Sequence[int]) -> int:
+    """Memory of the decode graphs: all share that of the largest, and the logits are added."""
+    if not sizes:
+        return 0
+    return step_bytes * max(sizes) // limits.max_step_tokens + max(sizes) * limits.vocab_size * 4

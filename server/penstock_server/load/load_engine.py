@@ -1,0 +1,80 @@
+"""From settings to a ready engine: device, types, weights, sizes. A choice that the user can undo names its flag."""
+
+import logging
+import os
+
+import torch
+
+from penstock_server.base.config import ServerConfig
+from penstock_server.base.log import stage
+from penstock_server.engine.engine import Engine
+from penstock_server.engine.grammar import Grammars
+from penstock_server.files.model_folder import ModelFolder
+from penstock_server.load.allocation import allocating
+from penstock_server.load.attention_backend import choose_backend, choose_cache_dtype
+from penstock_server.load.device import choose_device, choose_dtype, name_of
+from penstock_server.load.loaded import Loaded
+from penstock_server.load.sizes import choose_graph_sizes, choose_limits
+from penstock_server.network.decoder import Decoder
+from penstock_server.network.distributed import Group
+from penstock_server.network.kv_cache import CacheFormat, KvScale
+from penstock_server.network.kv_scales import read_scales
+from penstock_server.network.layers.placement import Placement
+from penstock_server.network.model import Model
+from penstock_server.network.weights import fill_with_noise, load_weights
+
+logger = logging.getLogger(__name__)
+
+
+def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
+    """Build, fill and warm up the engine of this rank; raises StartError or, when the group breaks, ShardFailed."""
+    loaded = _load(config, folder)
+    graph_sizes = choose_graph_sizes(loaded)
+    engine = loaded.engine(choose_limits(loaded, graph_sizes), graph_sizes, config.cache.is_poisoned)
+    if engine.graphs is not None:
+        with stage(logger, "graphs"):
+            engine.graphs.capture()
+    loaded.group.begin_steps()
+    with stage(logger, "warm-up"):
+        engine.warm_up()
+    return engine
+
+
+def _load(config: ServerConfig, folder: ModelFolder) -> Loaded:
+    device = choose_device(config)
+    dtype = choose_dtype(config.dtype, folder.dtype, device)
+    cache_dtype = choose_cache_dtype(config, dtype, device)
+    torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.world_size))
+    with stage(logger, "group"):
+        group = Group(config.group, device)
+    attention = choose_backend(config, folder.spec, group, dtype, cache_dtype, device)
+    with stage(logger, "weights"):
+        placement = Placement(group, dtype, config.batch_invariant)
+        model = allocating("the weights", _model, config, folder, placement, device)
+    logger.info("attention by %s, KV cache of %s", attention.name, name_of(cache_dtype))
+    grammars = Grammars(config.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
+    cache_format = CacheFormat(cache_dtype, _scales(folder, dtype, cache_dtype), attention.attend)
+    return Loaded(config, folder, device, group, model, grammars, cache_format, attention)
+
+
+def _scales(folder: ModelFolder, dtype: torch.dtype, cache_dtype: torch.dtype) -> tuple[KvScale, ...]:
+    """The scales of the checkpoint, where the type of the cache is smaller than that of the model."""
+    if cache_dtype == dtype or folder.spec is None or folder.checkpoint is None:
+        return ()
+    return read_scales(folder.checkpoint, folder.spec)
+
+
+def _model(config: ServerConfig, folder: ModelFolder, placement: Placement, device: torch.device) -> Model:
+    """Our decoder where a row describes the model, else that of transformers."""
+    if folder.spec is None:
+        logger.info("%s is computed by the code of transformers", folder.model_type)
+        from penstock_server.network.borrowed.build import load_borrowed
+
+        return load_borrowed(folder, placement, device)
+    logger.info("%s is computed by our own decoder", folder.model_type)
+    decoder = Decoder(folder.spec, placement, device, config.cache.max_sequence_len)
+    if folder.checkpoint is None:
+        fill_with_noise(decoder, device)
+    else:
+        load_weights(decoder, folder.checkpoint, device)
+    return decoder

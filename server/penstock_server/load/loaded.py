@@ -1,0 +1,62 @@
+"""What is loaded once, and the engines made of it: one that measures the memory of a GPU, and one that serves."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from penstock_kernels.backends import Backend
+
+from penstock_server.base.config import MAX_TOP_LOGPROBS, ServerConfig
+from penstock_server.engine.decode_graphs import DecodeGraphs
+from penstock_server.engine.engine import Description, Engine
+from penstock_server.engine.grammar import Grammars
+from penstock_server.engine.limits import Limits
+from penstock_server.engine.slots import Slots
+from penstock_server.files.model_folder import ModelFolder
+from penstock_server.load.allocation import allocating
+from penstock_server.load.device import name_of
+from penstock_server.network.distributed import Group
+from penstock_server.network.kv_cache import CacheFormat, KVCache
+from penstock_server.network.model import Model
+
+
+class Loaded(NamedTuple):
+    """All that an engine needs but its limits."""
+
+    config: ServerConfig
+    folder: ModelFolder
+    device: torch.device
+    group: Group
+    model: Model
+    grammars: Grammars
+    cache_format: CacheFormat
+    attention: Backend
+
+    def engine(self, limits: Limits, graph_sizes: Sequence[int] = (), is_poisoned: bool = False) -> Engine:
+        """An engine with a cache and rows of its own."""
+        # One more block, for what the spare row writes.
+        sizes = (limits.num_blocks + 1, limits.block_size, self.cache_format, self.device, is_poisoned)
+        cache = allocating("the KV cache (see --num-blocks)", KVCache, self.model.cache_shape, *sizes)
+        slots = Slots(limits, self.grammars, self.device, self.config.batch_invariant)
+        graphs = DecodeGraphs(self.model, cache, slots, graph_sizes) if graph_sizes else None
+        return Engine(self.model, cache, slots, self.group, self.describe(limits), graphs)
+
+    def describe(self, limits: Limits) -> Description:
+        """What Describe reports."""
+        return Description(
+            facts=self.model.facts,
+            limits=limits,
+            dtype=name_of(self.model.dtype),
+            kv_cache_dtype=name_of(self.cache_format.dtype),
+            attention_backend=self.attention.name,
+            device=str(self.device),
+            rank=self.group.rank,
+            world_size=self.group.size,
+            max_top_logprobs=min(MAX_TOP_LOGPROBS, self.model.facts.vocab_size),
+            abilities=(
+                "prompt_logprobs",
+                *(["grammar"] if self.grammars.available else []),
+                *self.model.abilities,
+            ),
+            generation=self.folder.generation,
+        )

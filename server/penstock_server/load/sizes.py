@@ -1,0 +1,94 @@
+"""Chooses the limits of a shard (slots, blocks, lengths, tokens of a step) and the sizes of its decode graphs."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock_server.architectures.spec import ModelFacts
+from penstock_server.base.errors import StartError
+from penstock_server.engine.limits import Limits
+from penstock_server.load.allocation import allocating
+from penstock_server.load.cpu_memory import budget_bytes
+from penstock_server.load.cuda_memory import cache_budget_bytes
+from penstock_server.load.loaded import Loaded
+from penstock_server.network.kv_cache import block_bytes
+
+logger = logging.getLogger(__name__)
+
+_MAX_STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
+# A step of 17 rows costs no more than one of 24: between sizes only padding is lost.
+_LARGEST_GRAPH = 256
+# In larger steps the arithmetic takes longer than the calls of ops that a recording saves.
+_LARGEST_RECORDING = 32
+_USUAL_GRAPH_SIZES = (1, 2, 4, *range(8, 64, 8), *range(64, _LARGEST_GRAPH, 32))
+
+
+def choose_graph_sizes(loaded: Loaded) -> list[int]:
+    """Numbers of rows with a decode graph. On a CPU every number has a recording: a padded row would cost time."""
+    asked, num_slots = loaded.config.cuda.graph_sizes, loaded.config.cache.num_slots
+    if not (loaded.model.capturable and loaded.attention.capturable):
+        return []
+    if asked is not None:
+        return sorted({min(size, num_slots) for size in asked})
+    if loaded.device.type != "cuda":
+        return list(range(1, min(num_slots, _LARGEST_RECORDING) + 1)) if loaded.group.size == 1 else []
+    return [size for size in _USUAL_GRAPH_SIZES if size < num_slots] + [min(num_slots, _LARGEST_GRAPH)]
+
+
+def choose_limits(loaded: Loaded, graph_sizes: Sequence[int]) -> Limits:
+    """The limits of this shard, the same on all ranks; raises StartError where what was asked for does not fit."""
+    cache, facts = loaded.config.cache, loaded.model.facts
+    max_sequence_len = cache.max_sequence_len or facts.max_sequence_len
+    if max_sequence_len > facts.max_sequence_len:
+        raise StartError(
+            f"--max-sequence-len {max_sequence_len} is more than the {facts.max_sequence_len} the model was made for"
+        )
+    limits = Limits(
+        num_slots=cache.num_slots,
+        num_blocks=cache.num_blocks or 0,
+        block_size=cache.block_size,
+        vocab_size=facts.vocab_size,
+        max_sequence_len=max_sequence_len,
+        max_step_tokens=cache.max_step_tokens or _MAX_STEP_TOKENS[loaded.device.type],
+    )
+    if cache.num_blocks is None:
+        budget = _budget_bytes(loaded, limits, graph_sizes)
+        affordable = budget // block_bytes(
+            loaded.model.cache_shape, cache.block_size, loaded.cache_format.dtype
+        )
+        # No more than all slots together can fill.
+        limits = replace(limits, num_blocks=min(limits.num_slots * limits.max_blocks, affordable))
+    # All ranks must agree, and each sees its own free memory.
+    num_blocks = min(numbers[0] for numbers in loaded.group.gather_numbers(limits.num_blocks))
+    return _fitting(replace(limits, num_blocks=num_blocks), facts, cache.max_sequence_len is not None)
+
+
+def _positions_needed(facts: ModelFacts, limits: Limits) -> int:
+    """Cache positions for one sequence. Blocks that no window reaches any more are given back while it runs."""
+    if facts.attention_window is None:
+        return limits.max_sequence_len
+    num_seen = -(-(facts.attention_window - 1) // limits.block_size) + 1
+    return min(limits.max_sequence_len, num_seen * limits.block_size)
+
+
+def _budget_bytes(loaded: Loaded, limits: Limits, graph_sizes: Sequence[int]) -> int:
+    if loaded.device.type != "cuda":
+        return budget_bytes(loaded.group.size)
+    arguments = (loaded.engine, limits, loaded.config.cuda.memory_fraction, graph_sizes)
+    return allocating("the largest step (see --max-step-tokens)", cache_budget_bytes, *arguments)
+
+
+def _fitting(limits: Limits, facts: ModelFacts, is_asked: bool) -> Limits:
+    """Limits with sequences no longer than the cache holds; raises StartError where the length was asked for."""
+    positions = limits.num_blocks * limits.block_size
+    if positions >= _positions_needed(facts, limits):
+        return limits
+    if is_asked or positions < limits.block_size:
+        raise StartError(
+            f"--max-sequence-len {limits.max_sequence_len} does not fit into a cache of {positions} positions; "
+            "lower it, free memory or raise --num-blocks"
+        )
+    logger.warning(
+        "max sequence length lowered from %d to %d, what the cache holds", limits.max_sequence_len, positions
+    )
+    return replace(limits, max_sequence_len=positions)

@@ -1,0 +1,69 @@
+"""Builds a model of transformers, fills it with its weights, divides it among the ranks, and tries it."""
+
+import threading
+from typing import Any
+
+import torch
+import transformers
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface
+from transformers.utils import logging as transformers_logging
+
+from penstock_server.architectures.config_json import read_eos_token_ids
+from penstock_server.architectures.registry import read_config
+from penstock_server.base.errors import PenstockError, StartError
+from penstock_server.files.model_folder import ModelFolder
+from penstock_server.network.borrowed.attention import ATTENTION, paged
+from penstock_server.network.borrowed.loading import load_model
+from penstock_server.network.borrowed.model import BorrowedFacts, BorrowedModel
+from penstock_server.network.borrowed.parallel import divide
+from penstock_server.network.borrowed.self_test import compare
+from penstock_server.network.layers.placement import Placement
+from penstock_server.network.out_of_memory import is_out_of_memory
+
+# While it builds a model, transformers replaces functions of its classes and restores them afterwards. Two threads at
+# once restore the wrong ones, and tied weights are then not tied in any model built later.
+_BUILDING = threading.Lock()
+
+
+def load_borrowed(folder: ModelFolder, placement: Placement, device: torch.device) -> BorrowedModel:
+    """Build, fill, divide and try the model; raises StartError where transformers or the trial fails."""
+    if placement.batch_invariant:
+        raise StartError("--batch-invariant needs our own decoder; use --model-impl native, or leave it out")
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    AttentionInterface.register(ATTENTION, paged)
+    path, raw = read_config(folder.path)
+    try:
+        with _BUILDING:
+            model = _build(folder, placement).to(device).train(False)
+        config = model.config
+        facts = BorrowedFacts(
+            folder.model_type,
+            config.vocab_size,
+            getattr(config, "max_position_embeddings", None) or 2048,
+            read_eos_token_ids(raw, path.with_name("generation_config.json")),
+        )
+        borrowed = BorrowedModel(model, facts, placement.dtype)
+        compare(borrowed, device)
+    except Exception as error:  # whatever the library's code raises, it is this model that it cannot compute
+        if isinstance(error, PenstockError) or is_out_of_memory(error):
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise StartError(
+            f"{path}: transformers {transformers.__version__} cannot compute it: {reason}"
+        ) from None
+    return borrowed
+
+
+def _build(folder: ModelFolder, placement: Placement) -> Any:
+    """Concrete classes of the library: those of the folder's own code are never looked for."""
+    config: Any = CONFIG_MAPPING[folder.model_type].from_pretrained(folder.path)
+    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if folder.checkpoint is not None:
+        options = {"dtype": placement.dtype, "attn_implementation": ATTENTION}
+        return load_model(model_class, config, folder.checkpoint, placement.group, **options)
+    config._attn_implementation = ATTENTION
+    torch.manual_seed(0)
+    model = model_class(config).to(placement.dtype)
+    if placement.group.size > 1:
+        divide(model, placement.group)
+    return model

@@ -1,0 +1,105 @@
+"""Divides the linear layers of a transformers model among ranks, by its tensor-parallel plan or the usual names.
+
+A layer with an unknown style in that plan stays whole on every rank, which costs memory and changes no result.
+"""
+
+import logging
+import re
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from penstock_server.network.distributed import Group
+
+logger = logging.getLogger(__name__)
+
+_USUAL_PLAN = {f"layers.*.self_attn.{name}_proj": "colwise" for name in "qkv"} | {
+    "layers.*.self_attn.o_proj": "rowwise",
+    "layers.*.mlp.gate_proj": "colwise",
+    "layers.*.mlp.up_proj": "colwise",
+    "layers.*.mlp.down_proj": "rowwise",
+}
+
+
+class SummedLinear(nn.Module):
+    """A rank's inputs of a linear layer; the sum over ranks is the output."""
+
+    def __init__(self, whole: nn.Linear, group: Group) -> None:
+        super().__init__()
+        self.group = group
+        self.weight = nn.Parameter(_part(whole.weight, 1, group), requires_grad=False)
+        self.bias = whole.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = self.group.all_reduce(F.linear(x, self.weight).contiguous())
+        return total if self.bias is None else total + self.bias
+
+
+class Window(NamedTuple):
+    """What a rank keeps of a parameter."""
+
+    dim: int
+    start: int
+    stop: int
+
+
+def windows_of(model: Any, group: Group) -> dict[str, Window]:
+    """Of every parameter that `divide` divides, by its name in the model."""
+    windows = {}
+    for name, module, style in _divisible(model):
+        columns, full_name = style == "colwise", f"{model.base_model_prefix}.{name}"
+        total = module.out_features if columns else module.in_features
+        share = group.share(total, f"{'output' if columns else 'input'} of {name}")
+        start = group.rank * share
+        windows[f"{full_name}.weight"] = Window(0 if columns else 1, start, start + share)
+        if columns and module.bias is not None:
+            windows[f"{full_name}.bias"] = Window(0, start, start + share)
+    return windows
+
+
+def divide(model: Any, group: Group) -> None:
+    """Replace what the plan divides; also on the meta device, before anything is read."""
+    base, count = model.base_model, 0
+    for name, module, style in _divisible(model):
+        parent = base.get_submodule(name.rpartition(".")[0])
+        divided = _columns(module, name, group) if style == "colwise" else _rows(module, name, group)
+        setattr(parent, name.rpartition(".")[2], divided)
+        count += 1
+    logger.info("%d layers are divided among %d ranks; the rest is whole on each", count, group.size)
+
+
+def _divisible(model: Any) -> list[tuple[str, nn.Linear, str]]:
+    """Names below the base model, layers, and how the plan divides them."""
+    plan = getattr(model.config, "base_model_tp_plan", None) or _USUAL_PLAN
+    found = ((name, module, _style(plan, name)) for name, module in model.base_model.named_modules())
+    return [
+        (name, module, style)
+        for name, module, style in found
+        if type(module) is nn.Linear and style in ("colwise", "rowwise")
+    ]
+
+
+def _style(plan: dict[str, str], name: str) -> str | None:
+    general = re.sub(r"\d+", "*", name)
+    return plan.get(general)
+
+
+def _columns(whole: nn.Linear, name: str, group: Group) -> nn.Linear:
+    group.share(whole.out_features, f"output of {name}")
+    whole.weight = nn.Parameter(_part(whole.weight, 0, group), requires_grad=False)
+    if whole.bias is not None:
+        whole.bias = nn.Parameter(_part(whole.bias, 0, group), requires_grad=False)
+    whole.out_features = whole.weight.shape[0]
+    return whole
+
+
+def _rows(whole: nn.Linear, name: str, group: Group) -> SummedLinear:
+    group.share(whole.in_features, f"input of {name}")
+    return SummedLinear(whole, group)
+
+
+def _part(tensor: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+    share = tensor.shape[dim] // group.size
+    return tensor.detach().narrow(dim, group.rank * share, share).clone()

@@ -1,0 +1,81 @@
+"""The paged pool of keys and values: one tensor for all layers, so that copying a block is one call."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from penstock_kernels import Attend, copy_blocks
+from penstock_kernels.paged_attention import own_attention
+
+from penstock_server.architectures.spec import CacheShape
+from penstock_server.network.upload import to_device
+
+# NaN in every type that a cache may have, byte after byte.
+_NAN_BYTE = 0xFF
+
+
+class KvScale(NamedTuple):
+    """What the numbers of one layer were divided by before they were stored in 8 bits."""
+
+    key: float = 1.0
+    value: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFormat:
+    """The type and scales of keys and values, and the function that attends to them."""
+
+    dtype: torch.dtype
+    # One for each layer; empty where nothing is divided.
+    scales: tuple[KvScale, ...] = ()
+    attend: Attend = own_attention
+
+
+class LayerCache(NamedTuple):
+    """One layer's blocks: [num_blocks, block_size, num_kv_heads, head_dim] each."""
+
+    key: torch.Tensor
+    value: torch.Tensor
+    scale: KvScale
+    attend: Attend
+
+
+class KVCache:
+    """Blocks by number. The memory is not initialised: no op reads a position that was not written.
+
+    Tests check that with a poisoned cache, in which every position that a sequence has not written is NaN.
+    """
+
+    def __init__(
+        self, shape: CacheShape, num_blocks: int, block_size: int, cache_format: CacheFormat,
+        device: torch.device, is_poisoned: bool = False,
+    ) -> None:  # fmt: skip
+        sizes = (shape.num_layers, 2, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
+        self.pool = torch.empty(sizes, dtype=cache_format.dtype, device=device)
+        self.is_poisoned = is_poisoned
+        if is_poisoned:
+            self.spoil()
+        scales = cache_format.scales or (KvScale(),) * shape.num_layers
+        self.layers = [
+            LayerCache(layer[0], layer[1], scale, cache_format.attend)
+            for layer, scale in zip(self.pool, scales, strict=True)
+        ]
+
+    def copy_blocks(self, sources: list[int], targets: list[int]) -> None:
+        """Copy whole blocks of all layers; sources are read before any target is written."""
+        if sources:
+            index = to_device([sources, targets], torch.int64, self.pool.device)
+            copy_blocks(self.pool, index[0], index[1])
+
+    def spoil(self) -> None:
+        """Make all of it NaN."""
+        self.pool.view(torch.uint8).fill_(_NAN_BYTE)
+
+    def poison(self, positions: torch.Tensor) -> None:
+        """Make flat positions (block * block_size + offset) NaN in all layers."""
+        self.pool.view(torch.uint8).flatten(2, 3).index_fill_(2, positions, _NAN_BYTE)
+
+
+def block_bytes(shape: CacheShape, block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one block over all layers on this rank."""
+    return shape.num_layers * 2 * block_size * shape.num_kv_heads * shape.head_dim * dtype.itemsize

@@ -1,0 +1,98 @@
+"""The attention layer: fused projections, rotary embedding, paged cache. The arithmetic lives in penstock_kernels."""
+
+from collections.abc import Iterator
+
+import torch
+from penstock_kernels import Scoring, apply_rotary, paged_attention, rotate_and_store, store_kv
+from torch import nn
+
+from penstock_server.architectures.spec import ModelSpec
+from penstock_server.network.forward_input import ForwardInput
+from penstock_server.network.kv_cache import LayerCache
+from penstock_server.network.layers.heads import query_key_value_rows, share_heads
+from penstock_server.network.layers.linear import ColumnLinear, RowLinear
+from penstock_server.network.layers.norm import query_key_norm
+from penstock_server.network.layers.placement import Placement
+from penstock_server.network.layers.rotary import RotaryTable
+from penstock_server.network.weights import Has, Piece
+
+
+class Attention(nn.Module):
+    """Self-attention of one decoder layer, over this rank's heads."""
+
+    def __init__(self, spec: ModelSpec, layer: int, placement: Placement) -> None:
+        super().__init__()
+        names, prefix = spec.names, spec.names.layer.format(layer)
+        self.share = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
+        self.head_dim = spec.head_dim
+        self.scoring = Scoring(spec.attention_scale, spec.layers[layer].window, spec.attention_soft_cap)
+        sources = query_key_value_rows(spec, prefix, self.share)
+        self.qkv = ColumnLinear(sources, spec.hidden_size, spec.qkv_bias, placement, spec.transposed)
+        self.output = RowLinear(
+            prefix + names.output,
+            spec.num_heads * spec.head_dim,
+            spec.hidden_size,
+            spec.output_bias,
+            placement,
+            spec.transposed,
+        )
+        self.qk_norm = query_key_norm(spec, prefix, self.share, placement)
+        self.sinks = Sinks(spec, prefix + names.sinks, placement) if spec.sinks else None
+
+    def forward(
+        self, x: torch.Tensor, inputs: ForwardInput, rotary: RotaryTable | None, cache: LayerCache
+    ) -> torch.Tensor:
+        # [num_tokens, query + key + value heads, head_dim]
+        heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
+        query = self._rotate_and_store(heads, inputs.cache_positions, rotary, cache)
+        scoring = self.scoring if self.sinks is None else self.scoring._replace(sinks=self.sinks.weight)
+        attended = attend(query, cache, inputs, scoring)
+        return self.output(attended.view(x.shape[0], -1))  # type: ignore[no-any-return]
+
+    def _rotate_and_store(
+        self,
+        heads: torch.Tensor,
+        cache_positions: torch.Tensor,
+        rotary: RotaryTable | None,
+        cache: LayerCache,
+    ) -> torch.Tensor:
+        """Normalise, rotate, store keys and values in the cache, and return the queries; with one op where that can."""
+        norm = None if self.qk_norm is None else self.qk_norm.plain
+        if rotary is not None and (self.qk_norm is None or norm is not None):
+            weight, eps = (None, 0.0) if norm is None else norm
+            options = (weight, eps, *cache.scale)
+            return rotate_and_store(
+                heads, rotary.cos, rotary.sin, cache.key, cache.value, cache_positions, *options
+            )
+        num_heads = self.share.num_heads
+        num_rotated = num_heads + self.share.num_kv_heads
+        query_key, value = heads[:, :num_rotated], heads[:, num_rotated:]
+        if self.qk_norm is not None:
+            query_key = self.qk_norm(query_key)
+        if rotary is not None:
+            query_key = apply_rotary(query_key, rotary.cos, rotary.sin)
+        store_kv(query_key[:, num_heads:], value, cache.key, cache.value, cache_positions, *cache.scale)
+        return query_key[:, :num_heads]
+
+
+def attend(query: torch.Tensor, cache: LayerCache, inputs: ForwardInput, scoring: Scoring) -> torch.Tensor:
+    """`paged_attention` over the cache of a layer, by the backend it was made for; adds its scales to `scoring`."""
+    scoring = scoring._replace(key_scale=cache.scale.key, value_scale=cache.scale.value)
+    return paged_attention(query, cache.key, cache.value, inputs.spans, scoring, cache.attend)
+
+
+class Sinks(nn.Module):
+    """One learned score per head, which takes part in the softmax and has no value."""
+
+    weight: torch.Tensor
+
+    def __init__(self, spec: ModelSpec, name: str, placement: Placement) -> None:
+        super().__init__()
+        self.name = name
+        self.total = spec.num_heads
+        self.share = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
+        self.register_buffer("weight", torch.empty(self.share.num_heads, dtype=torch.float32))
+
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        first, count = self.share.first_head, self.share.num_heads
+        yield Piece(self.name, (self.total,), self, "weight", (slice(first, first + count),), slice(0, count))

@@ -1,0 +1,62 @@
+"""The dense feed-forward layer, gated or not, and its activations."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from penstock_kernels import clamped_swiglu, gelu_mul, silu_mul
+from torch import nn
+
+from penstock_server.architectures.spec import Activation, ModelSpec
+from penstock_server.network.layers.linear import ColumnLinear, RowLinear, Rows, share_rows
+from penstock_server.network.layers.placement import Placement
+
+Activate = Callable[[torch.Tensor], torch.Tensor]
+
+_GATED: dict[Activation, Activate] = {
+    "silu": silu_mul,
+    "gelu": partial(gelu_mul, tanh=False),
+    "gelu_tanh": gelu_mul,
+    "clamped_swiglu": clamped_swiglu,
+}
+_PLAIN: dict[Activation, Activate] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+def activation(spec: ModelSpec) -> Activate:
+    """The function between the first projection and the last."""
+    return (_GATED if spec.gated else _PLAIN)[spec.activation]
+
+
+class FeedForward(nn.Module):
+    """Two projections with an activation between them; the first may be a gate and an up projection."""
+
+    def __init__(self, spec: ModelSpec, layer: int, placement: Placement) -> None:
+        super().__init__()
+        names, prefix, size = spec.names, spec.names.layer.format(layer), spec.intermediate_size
+        self.activate = activation(spec)
+        if spec.gated:
+            sources = gate_up_rows(prefix, (names.gate, names.up), names.gate_up, size, placement)
+        else:
+            sources = [[share_rows(prefix + names.up, size, placement)]]
+        self.up = ColumnLinear(sources, spec.hidden_size, spec.mlp_bias, placement, spec.transposed)
+        self.down = RowLinear(
+            prefix + names.down, size, spec.hidden_size, spec.mlp_bias, placement, spec.transposed
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.activate(self.up(x)))  # type: ignore[no-any-return]
+
+
+def gate_up_rows(
+    prefix: str, split: tuple[str, str], fused: str, size: int, placement: Placement
+) -> list[list[Rows]]:
+    """Where gate and up come from: a tensor each, or one tensor with all gates first."""
+    separate = [share_rows(prefix + name, size, placement) for name in split]
+    if not fused:
+        return [separate]
+    return [separate, [share_rows(prefix + fused, size, placement, first, 2 * size) for first in (0, size)]]

@@ -1,0 +1,116 @@
+"""Which heads a rank has, and which rows of the checkpoint's tensors are theirs."""
+
+from dataclasses import dataclass
+
+import torch
+
+from penstock_server.architectures.spec import ModelSpec
+from penstock_server.base.errors import StartError
+from penstock_server.network.distributed import Group
+from penstock_server.network.layers.linear import Rows
+from penstock_server.network.weights import Arrange
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShare:
+    """A rank's heads. Where there are fewer key heads than ranks, several ranks hold the same one."""
+
+    first_head: int
+    num_heads: int
+    first_kv_head: int
+    num_kv_heads: int
+    # How many ranks hold each key head.
+    copies: int
+
+
+def share_heads(group: Group, num_heads: int, num_kv_heads: int) -> HeadShare:
+    """This rank's heads; raises StartError where they cannot be divided."""
+    copies = max(group.size // num_kv_heads, 1)
+    if num_kv_heads * copies % group.size:
+        raise StartError(
+            f"num_key_value_heads {num_kv_heads} cannot be divided among {group.size} shards; "
+            "use a --num-shard dividing it"
+        )
+    mine = group.share(num_heads, "num_attention_heads")
+    kv_heads = num_kv_heads * copies // group.size
+    return HeadShare(group.rank * mine, mine, group.rank // copies * kv_heads, kv_heads, copies)
+
+
+def query_key_value_rows(spec: ModelSpec, prefix: str, share: HeadShare) -> list[list[Rows]]:
+    """Where queries, keys and values come from: three tensors, or one tensor."""
+    names = spec.names
+    split = _split_rows(spec, prefix, share)
+    if not names.qkv:
+        return [split]
+    rows = _stacked_rows if spec.qkv_layout == "stacked" else _grouped_rows
+    return [split, rows(spec, prefix + names.qkv, share)]
+
+
+def pair_order(rotary_dim: int, head_dim: int) -> Arrange:
+    """Reorders numbers that are rotated in neighbouring pairs for rotation in halves; scores stay the same."""
+    rotated = torch.arange(rotary_dim, device="cpu").view(-1, 2).T.flatten()
+    order = torch.cat((rotated, torch.arange(rotary_dim, head_dim, device="cpu")))
+
+    def arrange(rows: torch.Tensor) -> torch.Tensor:
+        heads = rows.view(-1, head_dim, *rows.shape[1:])
+        return heads[:, order].view(rows.shape)
+
+    return arrange
+
+
+def head_order(spec: ModelSpec) -> Arrange | None:
+    """How the rows of a query or key head are reordered; None: they are not."""
+    return pair_order(spec.ropes[0].rotary_dim, spec.head_dim) if spec.interleaved_rope else None
+
+
+def _split_rows(spec: ModelSpec, prefix: str, share: HeadShare) -> list[Rows]:
+    dim, order = spec.head_dim, head_order(spec)
+    names = spec.names
+
+    def rows(name: str, total: int, first: int, count: int, arrange: Arrange | None) -> Rows:
+        return Rows(prefix + name, total * dim, first * dim, (first + count) * dim, arrange)
+
+    kv = (spec.num_kv_heads, share.first_kv_head, share.num_kv_heads)
+    return [
+        rows(names.query, spec.num_heads, share.first_head, share.num_heads, order),
+        rows(names.key, *kv, order),
+        rows(names.value, *kv, None),
+    ]
+
+
+def _stacked_rows(spec: ModelSpec, name: str, share: HeadShare) -> list[Rows]:
+    dim, order = spec.head_dim, head_order(spec)
+    total = (spec.num_heads + 2 * spec.num_kv_heads) * dim
+
+    def rows(first: int, count: int, arrange: Arrange | None) -> Rows:
+        return Rows(name, total, first * dim, (first + count) * dim, arrange)
+
+    keys = spec.num_heads + share.first_kv_head
+    return [
+        rows(share.first_head, share.num_heads, order),
+        rows(keys, share.num_kv_heads, order),
+        rows(keys + spec.num_kv_heads, share.num_kv_heads, None),
+    ]
+
+
+def _grouped_rows(spec: ModelSpec, name: str, share: HeadShare) -> list[Rows]:
+    """For each key head: its queries, the key, the value."""
+    dim, order = spec.head_dim, head_order(spec)
+    group = spec.num_heads // spec.num_kv_heads
+    total = (spec.num_heads + 2 * spec.num_kv_heads) * dim
+    kv_heads = range(share.first_kv_head, share.first_kv_head + share.num_kv_heads)
+    end = share.first_head + share.num_heads
+
+    def rows(kv_head: int, first: int, last: int, arrange: Arrange | None) -> Rows:
+        start = kv_head * (group + 2)
+        return Rows(name, total, (start + first) * dim, (start + last) * dim, arrange)
+
+    def queries(kv_head: int) -> Rows:
+        first = kv_head * group
+        return rows(kv_head, max(share.first_head, first) - first, min(end, first + group) - first, order)
+
+    return [
+        *(queries(kv_head) for kv_head in kv_heads),
+        *(rows(kv_head, group, group + 1, order) for kv_head in kv_heads),
+        *(rows(kv_head, group + 1, group + 2, None) for kv_head in kv_heads),
+    ]

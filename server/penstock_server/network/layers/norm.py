@@ -1,0 +1,149 @@
+"""Normalisation layers: of the hidden states, the same on every rank; of queries and keys, by head."""
+
+from collections.abc import Iterator
+
+import torch
+from penstock_kernels import layer_norm, rms_norm
+from torch import nn
+
+from penstock_server.architectures.spec import ModelSpec, NormSpec
+from penstock_server.network.layers.heads import HeadShare, head_order
+from penstock_server.network.layers.placement import Placement
+from penstock_server.network.weights import Has, Piece
+
+
+class Norm(nn.Module):
+    """Norm over the hidden size, fused with the residual addition before it."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, name: str, size: int, spec: NormSpec, placement: Placement) -> None:
+        super().__init__()
+        self.name = name
+        self.size = size
+        self.spec = spec
+        self.register_buffer("weight", placement.empty(size))
+        self.register_buffer("bias", placement.empty(size) if spec.bias else None)
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        if self.spec.centered:
+            return layer_norm(x, self.weight, self.bias, self.spec.eps, residual)
+        return rms_norm(x, self.weight, self.spec.eps, residual, self.spec.weight_offset)
+
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        everything = slice(0, self.size)
+        yield Piece(f"{self.name}.weight", (self.size,), self, "weight", (everything,), everything)
+        if self.bias is not None:
+            yield Piece(f"{self.name}.bias", (self.size,), self, "bias", (everything,), everything)
+
+
+class HeadNorm(nn.Module):
+    """Norm of every query and key head in one call: one row of weights per head."""
+
+    weight: torch.Tensor
+
+    def __init__(self, spec: ModelSpec, prefix: str, share: HeadShare, placement: Placement) -> None:
+        super().__init__()
+        self.spec = spec
+        self.share = share
+        self.names = (prefix + spec.names.query_norm, prefix + spec.names.key_norm)
+        self.register_buffer("weight", placement.empty(share.num_heads + share.num_kv_heads, spec.head_dim))
+
+    @property
+    def plain(self) -> tuple[torch.Tensor, float] | None:
+        """Weight and eps of a plain root-mean-square norm, which a fused op can apply; else None."""
+        norm = self.spec.norm
+        return None if norm.centered or norm.weight_offset else (self.weight, norm.eps)
+
+    def forward(self, heads: torch.Tensor) -> torch.Tensor:
+        """[num_tokens, query and key heads, head_dim]."""
+        norm = self.spec.norm
+        if norm.centered:
+            return layer_norm(heads, self.weight, None, norm.eps)
+        return rms_norm(heads, self.weight, norm.eps, None, norm.weight_offset)
+
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        spec, share = self.spec, self.share
+        kinds = (
+            (self.names[0], spec.num_heads, share.first_head, share.num_heads, 0),
+            (self.names[1], spec.num_kv_heads, share.first_kv_head, share.num_kv_heads, share.num_heads),
+        )
+        for name, total, first, count, row in kinds:
+            if "{}" in name:
+                for head in range(count):
+                    yield self._piece(name.format(first + head), None, 0, row + head, 1)
+            else:
+                yield self._piece(name, total if spec.qk_norm == "per_head" else None, first, row, count)
+
+    def _piece(self, name: str, num_heads: int | None, first: int, row: int, count: int) -> Piece:
+        """`num_heads`: how many rows the checkpoint has; None is one vector, for as many heads as there are."""
+        dim, order = self.spec.head_dim, head_order(self.spec)
+        shape: tuple[int, ...] = (dim,) if num_heads is None else (num_heads, dim)
+        window: tuple[slice, ...] = (slice(0, dim),)
+        if num_heads is not None:
+            window = (slice(first, first + count), *window)
+
+        def arrange(part: torch.Tensor) -> torch.Tensor:
+            return part if order is None else order(part.flatten()).view(part.shape)
+
+        return Piece(f"{name}.weight", shape, self, "weight", window, slice(row, row + count), arrange)
+
+
+class AllHeadsNorm(nn.Module):
+    """Root-mean-square norm over all query heads together, and over all key heads."""
+
+    weight: torch.Tensor
+    # No fused op computes sums over all heads and ranks.
+    plain = None
+
+    def __init__(self, spec: ModelSpec, prefix: str, share: HeadShare, placement: Placement) -> None:
+        super().__init__()
+        self.spec = spec
+        self.share = share
+        self.placement = placement
+        self.names = (prefix + spec.names.query_norm, prefix + spec.names.key_norm)
+        self.sizes = [share.num_heads * spec.head_dim, share.num_kv_heads * spec.head_dim]
+        self.register_buffer("weight", placement.empty(sum(self.sizes)))
+
+    def forward(self, heads: torch.Tensor) -> torch.Tensor:
+        """[num_tokens, query and key heads, head_dim]."""
+        num_tokens, num_heads, dim = heads.shape
+        flat = heads.reshape(num_tokens, num_heads * dim)
+        parts = [part.float() for part in torch.split(flat, self.sizes, dim=-1)]
+        shares = [part.square().sum(-1) / total for part, total in zip(parts, self._totals(), strict=True)]
+        means = self.placement.group.all_reduce(torch.stack(shares, dim=-1))  # [num_tokens, 2]
+        scales = (means + self.spec.norm.eps).rsqrt()
+        scaled = torch.cat([part * scales[:, i, None] for i, part in enumerate(parts)], dim=-1)
+        return (scaled.to(heads.dtype) * self.weight).view(num_tokens, num_heads, dim)
+
+    def _totals(self) -> list[int]:
+        """How many numbers all ranks add up: key heads that several ranks hold count as often."""
+        spec = self.spec
+        heads = (spec.num_heads, spec.num_kv_heads * self.share.copies)
+        return [count * spec.head_dim for count in heads]
+
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        spec, share = self.spec, self.share
+        begin = 0
+        for name, total, first, size in zip(
+            self.names,
+            (spec.num_heads, spec.num_kv_heads),
+            (share.first_head, share.first_kv_head),
+            self.sizes,
+            strict=True,
+        ):
+            start = first * spec.head_dim
+            window, target = slice(start, start + size), slice(begin, begin + size)
+            yield Piece(f"{name}.weight", (total * spec.head_dim,), self, "weight", (window,), target)
+            begin += size
+
+
+def query_key_norm(
+    spec: ModelSpec, prefix: str, share: HeadShare, placement: Placement
+) -> HeadNorm | AllHeadsNorm | None:
+    """The norm between projection and rotation, if the model has one."""
+    if spec.qk_norm is None:
+        return None
+    kind = AllHeadsNorm if spec.qk_norm == "all_heads" else HeadNorm
+    return kind(spec, prefix, share, placement)

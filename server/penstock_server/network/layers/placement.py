@@ -1,0 +1,20 @@
+"""How layers are placed: the group they are divided among, their dtype, and whether a row may depend on its batch."""
+
+from dataclasses import dataclass
+
+import torch
+
+from penstock_server.network.distributed import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What all layers of a model share."""
+
+    group: Group
+    dtype: torch.dtype
+    batch_invariant: bool = False
+
+    def empty(self, *shape: int) -> torch.Tensor:
+        """A parameter of this shape, to be filled later."""
+        return torch.empty(shape, dtype=self.dtype)

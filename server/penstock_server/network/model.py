@@ -1,0 +1,29 @@
+"""The model as the engine uses it: our decoder, or a model of transformers."""
+
+from typing import Protocol
+
+import torch
+
+from penstock_server.architectures.spec import CacheShape, ModelFacts
+from penstock_server.network.forward_input import ForwardInput
+from penstock_server.network.kv_cache import KVCache
+
+
+class Model(Protocol):
+    """The two calls that a step makes."""
+
+    facts: ModelFacts
+    cache_shape: CacheShape
+    dtype: torch.dtype
+    # What Describe reports of this kind of model.
+    abilities: tuple[str, ...]
+    # Whether a step of fixed size needs nothing from the host, so that it can be captured as a graph.
+    capturable: bool
+
+    def __call__(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
+        """Hidden states, [num_tokens, hidden_size]; fills the cache on the way."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[num_rows, hidden_size] to [num_rows, vocab_size] in float32."""
+        ...

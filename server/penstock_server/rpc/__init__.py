@@ -1,0 +1,1 @@
+"""The gRPC service: streams of plans in, outcomes out. Protobuf ends here."""
