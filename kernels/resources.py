@@ -193,7 +193,7 @@ def _recording(capability: str) -> Any:
         mock.patch.object(JITFunction, "run", keep),
         mock.patch.object(gpu.attention, "processor", return_value=chip),
         mock.patch.object(gpu.prefill_attention, "processor", return_value=chip),
-        mock.patch("penstock_kernels.dispatch.INTERPRETS", True),
+        mock.patch("penstock_kernels.base.devices.INTERPRETS", True),
     ):
         yield launches
 

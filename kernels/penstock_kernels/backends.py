@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args
 import torch
 
 from penstock_kernels import reference
-from penstock_kernels.attention_spans import Attend
-from penstock_kernels.dispatch import runs_kernels
+from penstock_kernels.base.attention_spans import Attend
+from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.native import attention as native
 from penstock_kernels.native.library import library
-from penstock_kernels.paged_attention import own_attention
+from penstock_kernels.ops.paged_attention import own_attention
 
 BackendName = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen"]
 NAMES: tuple[str, ...] = get_args(BackendName)
@@ -137,7 +137,7 @@ def _make_triton(demand: Demand) -> Backend:
 
 
 def _make_native(demand: Demand) -> Backend:
-    return Backend("native", native.attend)
+    return Backend("native", native.paged_attention)
 
 
 def reference_backend(device: torch.device) -> Backend:

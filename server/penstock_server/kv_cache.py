@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import Attend, copy_blocks
-from penstock_kernels.paged_attention import own_attention
+from penstock_kernels import Attend, copy_blocks, own_attention
 
 from penstock_server.models.spec import CacheShape
 from penstock_server.upload import to_device

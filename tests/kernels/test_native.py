@@ -18,7 +18,7 @@ from penstock_kernels import (
     rotate_and_store,
     silu_mul,
 )
-from penstock_kernels.destination import Destination
+from penstock_kernels.base.destination import Destination
 from penstock_kernels.native import activation as native_activation
 from penstock_kernels.native import attention as native
 from penstock_kernels.native import linear as native_linear
@@ -83,7 +83,7 @@ def test_every_width_of_vectors_equals_the_twin(
     spans = AttentionSpans((_LEN - 7,), (_LEN,), sequence.table[None], _BLOCK)
     scoring = Scoring(0.2, *options)
     arguments = AttentionArguments(sequence.query[7:], sequence.key, sequence.value, spans, scoring)
-    found = native.attend(arguments, max_lanes=lanes)
+    found = native.paged_attention(arguments, max_lanes=lanes)
     expected = reference.paged_attention(arguments)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
@@ -209,9 +209,9 @@ def test_rotated_and_stored_heads_equal_their_twins(
     heads = torch.randn(num_tokens, num_heads + 2 * num_kv_heads, dim + 16).to(dtype)[..., :dim]
     cos, sin = torch.randn(2, num_tokens, rotary_dim).to(dtype)
     norm = (torch.randn(num_heads + num_kv_heads, dim).to(dtype), 1e-5) if is_normed else None
-    slots = torch.randperm(5 * 8)[:num_tokens]
+    cache_positions = torch.randperm(5 * 8)[:num_tokens]
     caches = torch.full((4, 5, 8, num_kv_heads, dim), torch.nan, dtype=dtype)
-    ours, theirs = (Destination(caches[first], caches[first + 1], slots) for first in (0, 2))
+    ours, theirs = (Destination(caches[first], caches[first + 1], cache_positions) for first in (0, 2))
     found = native_rotary.rotate_and_store(heads, cos, sin, norm, ours, lanes)
     # The twin rounds after every op of the library.
     atol, rtol = (1e-5, 1e-5) if dtype == torch.float32 else (0.1, 0.02)
@@ -221,12 +221,12 @@ def test_rotated_and_stored_heads_equal_their_twins(
     assert found.is_contiguous()
 
 
-@pytest.mark.parametrize("slot", [-1, 40])
-def test_a_slot_outside_the_cache_is_refused_before_anything_is_written(slot: int) -> None:
+@pytest.mark.parametrize("cache_position", [-1, 40])
+def test_a_position_outside_the_cache_is_refused_before_anything_is_written(cache_position: int) -> None:
     caches = torch.zeros(2, 5, 8, 2, 32)
-    target = Destination(caches[0], caches[1], torch.tensor([3, slot]))
+    target = Destination(caches[0], caches[1], torch.tensor([3, cache_position]))
     angles = torch.randn(2, 32)
-    with pytest.raises(IndexError, match=f"slot {slot} of token 1"):
+    with pytest.raises(IndexError, match=f"cache position {cache_position} of token 1"):
         native_rotary.rotate_and_store(torch.randn(2, 8, 32), angles, angles, None, target)
     assert not caches.any()
 

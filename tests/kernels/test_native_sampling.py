@@ -47,9 +47,9 @@ def test_every_width_of_vectors_scores_like_the_twin(vocab_size: int, lanes: int
     ids, chosen, finite, top_ids, top = native.token_logprobs(logits, given, num_top, lanes)
     expected = reference.token_logprobs(logits.double(), given, num_top)
     assert ids is given
-    torch.testing.assert_close(chosen.double(), expected[0], atol=1e-5, rtol=0)
-    torch.testing.assert_close(top.double(), expected[3], atol=1e-5, rtol=0)
-    assert torch.equal(top_ids, expected[2])
+    torch.testing.assert_close(chosen.double(), expected.chosen, atol=1e-5, rtol=0)
+    torch.testing.assert_close(top.double(), expected.top_logprobs, atol=1e-5, rtol=0)
+    assert torch.equal(top_ids, expected.top_ids)
     assert finite.all()
     ids, most_likely, *_ = native.token_logprobs(logits, None, 0, lanes)
     assert torch.equal(ids, logits.argmax(-1))
@@ -78,10 +78,10 @@ def test_rows_that_are_not_finite_are_told_and_stay_like_the_twin(lanes: int) ->
     ids, chosen, finite, *top = native.token_logprobs(logits, None, 3, lanes)
     expected = reference.token_logprobs(logits, ids, 3)
     assert ids.tolist() == logits.argmax(-1).tolist()
-    assert finite.tolist() == expected[1].tolist() == [True, False, False, False, False, False]
-    torch.testing.assert_close(chosen, expected[0], atol=1e-5, rtol=0, equal_nan=True)
-    torch.testing.assert_close(top[1], expected[3], atol=1e-5, rtol=0, equal_nan=True)
-    assert torch.equal(top[0], expected[2])
+    assert finite.tolist() == expected.finite.tolist() == [True, False, False, False, False, False]
+    torch.testing.assert_close(chosen, expected.chosen, atol=1e-5, rtol=0, equal_nan=True)
+    torch.testing.assert_close(top[1], expected.top_logprobs, atol=1e-5, rtol=0, equal_nan=True)
+    assert torch.equal(top[0], expected.top_ids)
 
 
 def test_a_large_flat_vocabulary_keeps_its_precision() -> None:

@@ -120,18 +120,19 @@ def test_what_looks_at_numbers_is_refused(look: Callable[[torch.Tensor], object]
 
 
 def test_what_the_interpreter_computes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock_kernels.dispatch.INTERPRETS", True)
+    monkeypatch.setattr("penstock_kernels.base.devices.INTERPRETS", True)
     with pytest.raises(NotRecordable):
         record(lambda: None, Arena())
 
 
 @torch.inference_mode()
 def test_an_op_that_fails_later_says_why() -> None:
-    cache, slots = torch.zeros(2, 4, 1, 8), torch.tensor([3])
+    cache, cache_positions = torch.zeros(2, 4, 1, 8), torch.tensor([3])
     heads, cos, sin = torch.randn(1, 3, 8), torch.ones(1, 8), torch.zeros(1, 8)
-    recording = record(lambda: rotate_and_store(heads, cos, sin, cache, cache.clone(), slots), Arena())
-    slots.fill_(8)
-    with pytest.raises(IndexError, match="slot 8 of token 0 is not in the cache"):
+    given = (heads, cos, sin, cache, cache.clone(), cache_positions)
+    recording = record(lambda: rotate_and_store(*given), Arena())
+    cache_positions.fill_(8)
+    with pytest.raises(IndexError, match="cache position 8 of token 0 is not in the cache"):
         recording.replay()
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock_kernels.attention_spans import AttentionArguments, AttentionSpans
-from penstock_kernels.upload import upload
+from penstock_kernels.base.attention_spans import AttentionArguments, AttentionSpans
+from penstock_kernels.base.upload import upload
 
 # What its documentation asks for; parts of split sequences meet there.
 _WORKSPACE_BYTES = 128 * 1024**2

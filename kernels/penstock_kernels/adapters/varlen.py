@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from penstock_kernels.attention_spans import MAX_DECODE_LEN, Attend, AttentionArguments, AttentionSpans
-from penstock_kernels.paged_attention import own_attention
-from penstock_kernels.upload import upload
+from penstock_kernels.base.attention_spans import MAX_DECODE_LEN, Attend, AttentionArguments, AttentionSpans
+from penstock_kernels.base.upload import upload
+from penstock_kernels.table import paged_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _Division:
 class VarlenAttention:
     """`function` is `torch.nn.attention.varlen.varlen_attn`."""
 
-    def __init__(self, function: Callable[..., torch.Tensor], own: Attend = own_attention) -> None:
+    def __init__(self, function: Callable[..., torch.Tensor], own: Attend = paged_attention) -> None:
         self._function = function
         self._own = own
 

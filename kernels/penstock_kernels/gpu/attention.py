@@ -5,13 +5,18 @@ from typing import NamedTuple
 import torch
 import triton
 
-from penstock_kernels.attention_spans import MAX_DECODE_LEN, AttentionArguments, AttentionSpans, DecodeSpans
+from penstock_kernels.base.attention_spans import (
+    MAX_DECODE_LEN,
+    AttentionArguments,
+    AttentionSpans,
+    DecodeSpans,
+)
+from penstock_kernels.base.upload import upload
 from penstock_kernels.gpu import decode_attention as decode
 from penstock_kernels.gpu.attention_call import AttentionCall
 from penstock_kernels.gpu.prefill_attention import prefill_attention, prefill_tiles, tile_for
 from penstock_kernels.gpu.tiles import DECODE_KEYS, processor
 from penstock_kernels.gpu.work_map import WorkMap, work_map
-from penstock_kernels.upload import upload
 
 # Decode programs that a multiprocessor holds at once: its registers allow 5 at 92 each. Unmeasured.
 _RESIDENT = 4

@@ -100,18 +100,21 @@ def grouped_mlp(
     x: torch.Tensor,
     expert_ids: torch.Tensor,
     expert_weights: torch.Tensor,
-    gate_up: ExpertLayer,
-    down: ExpertLayer,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
     activate: Callable[[torch.Tensor], torch.Tensor],
+    gate_up_bias: torch.Tensor | None,
+    down_bias: torch.Tensor | None,
     invariant: bool,
 ) -> torch.Tensor:
     if expert_ids.numel() == 0:
         return torch.zeros_like(x)
-    top_k, num_experts = expert_ids.shape[1], gate_up.weight.shape[0]
+    top_k, num_experts = expert_ids.shape[1], gate_up.shape[0]
     tile = expert_tile(None if invariant else expert_ids.numel() // num_experts, x.element_size())
     tiles = expert_tiles(expert_ids, num_experts, tile.rows)
-    hidden = activate(expert_linear(x, gate_up, tiles, tile, top_k))
-    return _weighted_sum(expert_linear(hidden, down, tiles, tile, 1), expert_weights)
+    hidden = activate(expert_linear(x, ExpertLayer(gate_up, gate_up_bias), tiles, tile, top_k))
+    outputs = expert_linear(hidden, ExpertLayer(down, down_bias), tiles, tile, 1)
+    return _weighted_sum(outputs, expert_weights)
 
 
 def expert_linear(

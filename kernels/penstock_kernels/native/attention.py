@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from penstock_kernels.attention_spans import AttentionArguments, AttentionSpans, DecodeSpans
+from penstock_kernels.base.attention_spans import AttentionArguments, AttentionSpans, DecodeSpans
 from penstock_kernels.native.library import DTYPES, library, run
 
 
@@ -54,12 +54,10 @@ def _can_attend(head_dim: int, group: int) -> bool:
 
 
 def supports(arguments: AttentionArguments) -> bool:
-    """Whether `attend` can take these."""
+    """Whether `paged_attention` can take these."""
     query, cache = arguments.query, arguments.key_cache
-    return (
-        query.device.type == "cpu"
-        and arguments.spans.tree is None
-        and can_attend(query.dtype, cache.dtype, query.shape[2], arguments.group)
+    return arguments.spans.tree is None and can_attend(
+        query.dtype, cache.dtype, query.shape[2], arguments.group
     )
 
 
@@ -68,8 +66,8 @@ def can_attend(dtype: torch.dtype, cache_dtype: torch.dtype, head_dim: int, grou
     return dtype == cache_dtype and dtype in DTYPES and _can_attend(head_dim, group)
 
 
-def attend(arguments: AttentionArguments, max_lanes: int = 0) -> torch.Tensor:
-    """As `paged_attention`; every row has the same bits whatever is computed beside it.
+def paged_attention(arguments: AttentionArguments, max_lanes: int = 0) -> torch.Tensor:
+    """As the op; every row has the same bits whatever is computed beside it.
 
     `max_lanes` is for tests: 4 or 8 choose what a lesser processor would run.
     """

@@ -16,7 +16,7 @@ class _Call(ctypes.Structure):
     )
 
 
-def supports(token_ids: torch.Tensor, weight: torch.Tensor) -> bool:
+def supports(token_ids: torch.Tensor, weight: torch.Tensor, *_: object) -> bool:
     """Whether `embedding` can take these."""
     return weight.device.type == "cpu" and token_ids.dtype == torch.int64 and library() is not None
 

@@ -41,9 +41,11 @@ def _can_multiply(length: int) -> bool:
     return compiled is not None and bool(compiled.penstock_can_multiply(ctypes.c_int64(length)))
 
 
-def supports(x: torch.Tensor) -> bool:
-    """Whether `multiply` can take these rows, with weights of their type."""
-    return x.device.type == "cpu" and x.dtype in DTYPES and _can_multiply(x.shape[1])
+def supports(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, invariant: bool
+) -> bool:
+    """Whether `linear` can take these rows, with weights of their type, and is expected to be the faster."""
+    return x.dtype in DTYPES and _can_multiply(x.shape[1]) and (invariant or not _is_for_tiles(x))
 
 
 @cache
@@ -53,7 +55,7 @@ def _has_tiles() -> bool:
     return asks is not None and bool(asks())
 
 
-def is_for_tiles(x: torch.Tensor) -> bool:
+def _is_for_tiles(x: torch.Tensor) -> bool:
     """Whether the library is to be expected faster; not measured, for want of such a processor."""
     return x.dtype == torch.bfloat16 and x.shape[0] >= _WORTH_TILES and _has_tiles()
 
@@ -62,6 +64,13 @@ def is_for_tiles(x: torch.Tensor) -> bool:
 def _can_pair(length: int) -> bool:
     compiled = library()
     return compiled is not None and bool(compiled.penstock_can_pair(ctypes.c_int64(length)))
+
+
+def linear(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, invariant: bool
+) -> torch.Tensor:
+    """As the op, invariant or not."""
+    return multiply(x, weights, bias)
 
 
 def multiply(

@@ -25,15 +25,9 @@ def _can_norm(length: int) -> bool:
     return compiled is not None and bool(compiled.penstock_can_norm(ctypes.c_int64(length)))
 
 
-def supports(x: torch.Tensor, weight: torch.Tensor) -> bool:
+def supports(x: torch.Tensor, weight: torch.Tensor, *_: object) -> bool:
     """Whether `rms_norm` can take these, as the op has checked them."""
-    return (
-        x.dtype in DTYPES
-        and x.device.type == "cpu"
-        and x.dim() == 2
-        and weight.dim() == 1
-        and _can_norm(x.shape[1])
-    )
+    return x.dtype in DTYPES and x.dim() == 2 and weight.dim() == 1 and _can_norm(x.shape[1])
 
 
 def rms_norm(

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from penstock_kernels.dispatch import runs_kernels
+from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.native.library import Failure, address, library, recorded
 from penstock_kernels.native.lowering import lower
 

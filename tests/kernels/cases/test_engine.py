@@ -44,7 +44,7 @@ def of_twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Sequence]]:
 
     def run(folder: Path, **options: Any) -> list[Sequence]:
         with monkeypatch.context() as twins:
-            twins.setattr("penstock_kernels.dispatch.INTERPRETS", False)
+            twins.setattr("penstock_kernels.base.devices.INTERPRETS", False)
             return outputs(folder, device="cpu", **options)
 
     return run

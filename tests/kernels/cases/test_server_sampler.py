@@ -19,7 +19,7 @@ def _both(
 ) -> tuple[Sampled, Sampled]:
     found = run(logits.to(device), rows, masks)
     with patch.context() as twins:
-        twins.setattr("penstock_kernels.dispatch.INTERPRETS", False)
+        twins.setattr("penstock_kernels.base.devices.INTERPRETS", False)
         return found, run(logits, rows, masks)
 
 

@@ -37,7 +37,7 @@ typedef struct {
 
 #define GOLDEN UINT64_C(0x9E3779B97F4A7C15)
 
-/* SplitMix64's finaliser, as in reference_noise.py. */
+/* SplitMix64's finaliser, as in reference/noise.py. */
 static inline uint64_t mix(uint64_t x) {
     x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
     x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);

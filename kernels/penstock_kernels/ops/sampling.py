@@ -1,48 +1,11 @@
 """Sampling of a batch of rows. A row's result depends on nothing but that row."""
 
-from typing import NamedTuple
-
 import torch
 
-from penstock_kernels import reference
-from penstock_kernels.checks import require
-from penstock_kernels.dispatch import runs_kernel
-from penstock_kernels.native import sampling as native
-
-
-class DrawParams(NamedTuple):
-    """How rows are drawn, each [num_rows] and contiguous. What is off is off for its row alone."""
-
-    temperature: torch.Tensor  # float32; 0: the most likely token
-    top_k: torch.Tensor  # int32; 0: off
-    top_p: torch.Tensor  # float32; 1: off
-    min_p: torch.Tensor  # float32; 0: off
-    typical_p: torch.Tensor  # float32; 1: off
-    seeds: torch.Tensor  # int64, the bits of the unsigned seed
-    positions: torch.Tensor  # int64, of the new token
-
-
-class PenaltyParams(NamedTuple):
-    """What rows are penalised by, each [num_rows] and contiguous. tokens: [num_slots, max_len] int32."""
-
-    tokens: torch.Tensor
-    slots: torch.Tensor  # int64, the rows of `tokens`
-    lengths: torch.Tensor  # int64, tokens known
-    prompt_lens: torch.Tensor  # int64
-    repetition: torch.Tensor  # float32; 1: off
-    frequency: torch.Tensor  # float32; 0: off
-    presence: torch.Tensor  # float32; 0: off
-
-
-class Logprobs(NamedTuple):
-    """Chosen tokens [num_rows] int64 and theirs [num_rows] float32, whether all logits are finite [num_rows], and the
-    most likely tokens [num_rows, num_top] int64 and float32, best first."""
-
-    token_ids: torch.Tensor
-    chosen: torch.Tensor
-    finite: torch.Tensor
-    top_ids: torch.Tensor
-    top_logprobs: torch.Tensor
+from penstock_kernels import table
+from penstock_kernels.base.checks import require
+from penstock_kernels.base.results import Logprobs
+from penstock_kernels.base.sampling_params import DrawParams, PenaltyParams
 
 
 def draw(scores: torch.Tensor, params: DrawParams) -> torch.Tensor:
@@ -54,13 +17,7 @@ def draw(scores: torch.Tensor, params: DrawParams) -> torch.Tensor:
     _check_scores("draw", scores)
     for name, values in params._asdict().items():
         _check_row("draw", name, values, scores.shape[0])
-    if runs_kernel(scores):
-        from penstock_kernels.gpu.sampler import draw as kernel
-
-        return kernel(scores, *params)
-    if native.supports_draw(scores, params):
-        return native.draw(scores, params)
-    return reference.draw(scores, params)
+    return table.draw(scores, params)
 
 
 def penalize(scores: torch.Tensor, params: PenaltyParams, max_len: int) -> None:
@@ -73,12 +30,7 @@ def penalize(scores: torch.Tensor, params: PenaltyParams, max_len: int) -> None:
         params.tokens.dtype == torch.int32 and params.tokens.stride(1) == 1,
         "penalize: tokens must be int32 rows",
     )
-    if runs_kernel(scores):
-        from penstock_kernels.gpu.adjust import penalize as kernel
-
-        kernel(scores, *params, max_len)
-    else:
-        reference.penalize(scores, params, max_len)
+    table.penalize(scores, params, max_len)
 
 
 def add_bias(scores: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, values: torch.Tensor) -> None:
@@ -89,12 +41,7 @@ def add_bias(scores: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, values
         "add_bias: rows, ids and values differ in length",
     )
     require(values.dtype == torch.float32, f"add_bias: values are {values.dtype}")
-    if runs_kernel(scores):
-        from penstock_kernels.gpu.adjust import add_bias as kernel
-
-        kernel(scores, rows, ids, values)
-    else:
-        reference.add_bias(scores, rows, ids, values)
+    table.add_bias(scores, rows, ids, values)
 
 
 def apply_bitmask(scores: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor) -> None:
@@ -108,12 +55,7 @@ def apply_bitmask(scores: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor) 
         and bits.shape[0] == rows.shape[0],
         "apply_bitmask: bits must be int32, a row of them per row",
     )
-    if runs_kernel(scores):
-        from penstock_kernels.gpu.adjust import apply_bitmask as kernel
-
-        kernel(scores, rows, bits)
-    else:
-        reference.apply_bitmask(scores, rows, bits)
+    table.apply_bitmask(scores, rows, bits)
 
 
 def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor | None, num_top: int = 0) -> Logprobs:
@@ -127,14 +69,7 @@ def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor | None, num_top
         _check_row("token_logprobs", "token_ids", token_ids, logits.shape[0])
         require(token_ids.dtype == torch.int64, f"token_logprobs: token_ids are {token_ids.dtype}, not int64")
     require(0 <= num_top <= min(128, logits.shape[1]), f"token_logprobs: num_top {num_top}")
-    if not runs_kernel(logits) and native.supports(logits):
-        return Logprobs(*native.token_logprobs(logits, token_ids, num_top))
-    chosen = logits.argmax(dim=-1) if token_ids is None else token_ids
-    if runs_kernel(logits):
-        from penstock_kernels.gpu.logprobs import logprobs as kernel
-
-        return Logprobs(chosen, *kernel(logits, chosen, num_top))
-    return Logprobs(chosen, *reference.token_logprobs(logits, chosen, num_top))
+    return table.token_logprobs(logits, token_ids, num_top)
 
 
 def _check_scores(op: str, scores: torch.Tensor) -> None:

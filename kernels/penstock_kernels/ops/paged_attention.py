@@ -7,8 +7,8 @@ that walks one head reads rows of head_dim numbers (256 bytes in bf16 at 128), f
 
 import torch
 
-from penstock_kernels import reference
-from penstock_kernels.attention_spans import (
+from penstock_kernels import table
+from penstock_kernels.base.attention_spans import (
     MAX_DECODE_LEN,
     MAX_TREE_LEN,
     Attend,
@@ -17,10 +17,12 @@ from penstock_kernels.attention_spans import (
     DecodeSpans,
     Scoring,
 )
-from penstock_kernels.checks import require, require_same_dtype
-from penstock_kernels.dispatch import runs_kernel
-from penstock_kernels.native import attention as native
-from penstock_kernels.store_kv import FP8
+from penstock_kernels.base.checks import require, require_same_dtype
+from penstock_kernels.base.destination import FP8
+from penstock_kernels.base.devices import runs_kernels
+
+# What this device has of our own.
+own_attention: Attend = table.paged_attention
 
 
 def paged_attention(
@@ -43,17 +45,6 @@ def paged_attention(
     _check_cache(arguments)
     _check_scoring(arguments)
     return (attend or own_attention)(arguments)
-
-
-def own_attention(arguments: AttentionArguments) -> torch.Tensor:
-    """What this device has: the kernels, C, or the plain twin."""
-    if runs_kernel(arguments.query):
-        from penstock_kernels.gpu import attention
-
-        return attention.paged_attention(arguments)
-    if native.supports(arguments):
-        return native.attend(arguments)
-    return reference.paged_attention(arguments)
 
 
 def _check_spans(spans: AttentionSpans | DecodeSpans, query: torch.Tensor) -> None:
@@ -94,7 +85,7 @@ def _check_decodes(spans: DecodeSpans) -> int:
 
 
 def _check_tree(tree: torch.Tensor, query: torch.Tensor, longest: int) -> None:
-    max_len = MAX_DECODE_LEN if runs_kernel(query) else MAX_TREE_LEN
+    max_len = MAX_DECODE_LEN if runs_kernels(query.device) else MAX_TREE_LEN
     require(longest <= max_len, lambda: f"paged_attention: a tree of {longest} tokens, {max_len} is the most")
     require(
         tree.shape == query.shape[:1] and tree.dtype == torch.int32 and tree.is_contiguous(),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from penstock_kernels.upload import upload
+from penstock_kernels.base.upload import upload
 
 Shared = TypeVar("Shared")
 
@@ -127,6 +127,11 @@ class AttentionArguments:
     value_cache: torch.Tensor
     spans: AttentionSpans | DecodeSpans
     scoring: Scoring
+
+    @property
+    def device(self) -> torch.device:
+        """Of all tensors."""
+        return self.query.device
 
     @property
     def num_kv_heads(self) -> int:

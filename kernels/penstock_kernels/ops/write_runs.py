@@ -2,9 +2,8 @@
 
 import torch
 
-from penstock_kernels import reference
-from penstock_kernels.checks import require
-from penstock_kernels.dispatch import runs_kernel
+from penstock_kernels import table
+from penstock_kernels.base.checks import require
 
 
 def write_runs(target: torch.Tensor, values: torch.Tensor, runs: torch.Tensor, max_len: int) -> None:
@@ -24,9 +23,4 @@ def write_runs(target: torch.Tensor, values: torch.Tensor, runs: torch.Tensor, m
     require(max_len >= 0, f"{op}: max_len {max_len}")
     if runs.shape[0] == 0 or max_len == 0:
         return
-    if runs_kernel(target):
-        from penstock_kernels.gpu.write_runs import write_runs as kernel
-
-        kernel(target, values, runs, max_len)
-    else:
-        reference.write_runs(target, values, runs)
+    table.write_runs(target, values, runs, max_len)

@@ -2,10 +2,8 @@
 
 import torch
 
-from penstock_kernels import reference
-from penstock_kernels.checks import require
-from penstock_kernels.dispatch import runs_kernel
-from penstock_kernels.native import activation as native
+from penstock_kernels import table
+from penstock_kernels.base.checks import require
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
@@ -14,33 +12,19 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     gate_up: [..., 2 * dim], gate first, as one fused projection leaves them. Result: [..., dim].
     """
     _check("silu_mul", gate_up)
-    if runs_kernel(gate_up):
-        return _activate(gate_up, "silu")
-    return native.activate(gate_up, "silu") if native.supports(gate_up) else reference.silu_mul(gate_up)
+    return table.silu_mul(gate_up)
 
 
 def gelu_mul(gate_up: torch.Tensor, tanh: bool = True) -> torch.Tensor:
     """Return `gelu(gate) * up`, with the tanh approximation or exact. Shapes as in `silu_mul`."""
     _check("gelu_mul", gate_up)
-    if runs_kernel(gate_up):
-        return _activate(gate_up, "gelu_tanh" if tanh else "gelu")
-    if tanh and native.supports(gate_up):
-        return native.activate(gate_up, "gelu_tanh")
-    return reference.gelu_mul(gate_up, tanh)
+    return table.gelu_mul(gate_up, tanh)
 
 
 def clamped_swiglu(gate_up: torch.Tensor, alpha: float = 1.702, limit: float = 7.0) -> torch.Tensor:
     """Return `gate * sigmoid(alpha * gate) * (up + 1)`, gate at most `limit`, up within it. Shapes as in `silu_mul`."""
     _check("clamped_swiglu", gate_up)
-    if runs_kernel(gate_up):
-        return _activate(gate_up, "clamped_swiglu", alpha, limit)
-    return reference.clamped_swiglu(gate_up, alpha, limit)
-
-
-def _activate(gate_up: torch.Tensor, activation: str, *options: float) -> torch.Tensor:
-    from penstock_kernels.gpu.activation import gated_activation
-
-    return gated_activation(gate_up, activation, *options)
+    return table.clamped_swiglu(gate_up, alpha, limit)
 
 
 def _check(op: str, gate_up: torch.Tensor) -> None:

@@ -1,21 +1,10 @@
 """What a step in which every span is one token needs of its slots, found on the device."""
 
-from typing import NamedTuple
-
 import torch
 
-from penstock_kernels import reference
-from penstock_kernels.checks import require
-from penstock_kernels.native import decodes as native
-
-
-class Decodes(NamedTuple):
-    """One row for every slot."""
-
-    token_ids: torch.Tensor  # [num_rows] int64
-    cache_positions: torch.Tensor  # [num_rows] int64, `block * block_size + offset`
-    context_lens: torch.Tensor  # [num_rows] int32, the token included
-    block_tables: torch.Tensor  # [num_rows, max_blocks] int32
+from penstock_kernels import table
+from penstock_kernels.base.checks import require
+from penstock_kernels.base.results import Decodes
 
 
 def find_decodes(
@@ -44,5 +33,4 @@ def find_decodes(
         tokens.dtype == block_table.dtype == torch.int32 and tokens.stride(1) == block_table.stride(1) == 1,
         lambda: f"{op}: tokens and block_table must be int32, the numbers of a row contiguous",
     )
-    find = native.find_decodes if native.supports(slots) else reference.find_decodes
-    return Decodes(*find(slots, positions, tokens, block_table, block_size, spare))
+    return table.find_decodes(slots, positions, tokens, block_table, block_size, spare)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from penstock_kernels.attention_spans import AttentionArguments, AttentionSpans, DecodeSpans, Scoring
+from penstock_kernels.base.attention_spans import AttentionArguments, AttentionSpans, DecodeSpans, Scoring
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,9 @@
 
 import torch
 
-from penstock_kernels import reference
-from penstock_kernels.native import finite as native
+from penstock_kernels import table
 
 
 def all_finite(x: torch.Tensor) -> bool:
     """Whether no number of `x`, of any shape and floating type, is infinite or NaN."""
-    return native.all_finite(x) if native.supports(x) else reference.all_finite(x)
+    return table.all_finite(x)

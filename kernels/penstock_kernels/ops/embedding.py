@@ -2,10 +2,8 @@
 
 import torch
 
-from penstock_kernels import reference
-from penstock_kernels.checks import require
-from penstock_kernels.dispatch import runs_kernel
-from penstock_kernels.native import embedding as native
+from penstock_kernels import table
+from penstock_kernels.base.checks import require
 
 
 def embedding(token_ids: torch.Tensor, weight: torch.Tensor, first: int = 0) -> torch.Tensor:
@@ -18,10 +16,4 @@ def embedding(token_ids: torch.Tensor, weight: torch.Tensor, first: int = 0) -> 
     )
     require(not token_ids.is_floating_point(), lambda: f"embedding: token_ids are {token_ids.dtype}")
     require(weight.dim() == 2 and weight.is_contiguous(), "embedding: weight must be a contiguous matrix")
-    if runs_kernel(weight):
-        from penstock_kernels.gpu.embedding import embedding as kernel
-
-        return kernel(token_ids, weight, first)
-    if native.supports(token_ids, weight):
-        return native.embedding(token_ids, weight, first)
-    return reference.embedding(token_ids, weight, first)
+    return table.embedding(token_ids, weight, first)

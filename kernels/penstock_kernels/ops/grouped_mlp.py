@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from penstock_kernels import reference
-from penstock_kernels.checks import require, require_same_dtype
-from penstock_kernels.dispatch import runs_kernel
+from penstock_kernels import table
+from penstock_kernels.base.checks import require, require_same_dtype
 
 
 def grouped_mlp(
@@ -33,13 +32,7 @@ def grouped_mlp(
     for name, bias, weight in (("gate_up", gate_up_bias, gate_up), ("down", down_bias, down)):
         if bias is not None:
             _check_bias(name, bias, weight)
-    if runs_kernel(x):
-        from penstock_kernels.gpu.grouped_mlp import ExpertLayer
-        from penstock_kernels.gpu.grouped_mlp import grouped_mlp as kernel
-
-        layers = ExpertLayer(gate_up, gate_up_bias), ExpertLayer(down, down_bias)
-        return kernel(x, expert_ids, expert_weights, *layers, activate, invariant)
-    return reference.grouped_mlp(
+    return table.grouped_mlp(
         x, expert_ids, expert_weights, gate_up, down, activate, gate_up_bias, down_bias, invariant
     )
 

@@ -2,10 +2,8 @@
 
 import torch
 
-from penstock_kernels import reference
-from penstock_kernels.checks import require, require_same_dtype
-from penstock_kernels.dispatch import runs_kernel
-from penstock_kernels.native import norm as native
+from penstock_kernels import table
+from penstock_kernels.base.checks import require, require_same_dtype
 
 
 def rms_norm(
@@ -23,13 +21,7 @@ def rms_norm(
     """
     _check_weight("rms_norm", x, weight)
     _check("rms_norm", x, weight, residual)
-    if runs_kernel(x):
-        from penstock_kernels.gpu.norm import norm
-
-        return norm(x, weight, None, eps, residual, weight_offset)
-    if native.supports(x, weight):
-        return native.rms_norm(x, weight, eps, residual, weight_offset)
-    return reference.rms_norm(x, weight, eps, residual, weight_offset)
+    return table.rms_norm(x, weight, eps, residual, weight_offset)
 
 
 def layer_norm(
@@ -48,11 +40,7 @@ def layer_norm(
             lambda: f"layer_norm: bias {tuple(bias.shape)} against x {tuple(x.shape)}",
         )
         require_same_dtype("layer_norm", weight=weight, bias=bias)
-    if runs_kernel(x):
-        from penstock_kernels.gpu.norm import norm
-
-        return norm(x, weight, bias, eps, residual, 0.0, centered=True)
-    return reference.layer_norm(x, weight, bias, eps, residual)
+    return table.layer_norm(x, weight, bias, eps, residual)
 
 
 def _check_weight(op: str, x: torch.Tensor, weight: torch.Tensor) -> None:

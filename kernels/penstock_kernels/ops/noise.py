@@ -5,9 +5,8 @@ SplitMix64 (Steele, Lea, Flood 2014): its finaliser over a counter passes BigCru
 
 import torch
 
-from penstock_kernels import reference
-from penstock_kernels.checks import require
-from penstock_kernels.dispatch import runs_kernel
+from penstock_kernels import table
+from penstock_kernels.base.checks import require
 
 
 def gumbel(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
@@ -17,11 +16,7 @@ def gumbel(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> tor
     """
     _check("gumbel", seeds=seeds, positions=positions)
     require(seeds.shape == positions.shape, f"gumbel: {len(positions)} positions for {len(seeds)} seeds")
-    if runs_kernel(seeds):
-        from penstock_kernels.gpu.noise import gumbel as kernel
-
-        return kernel(seeds, positions, vocab_size)
-    return reference.gumbel(seeds, positions, vocab_size)
+    return table.gumbel(seeds, positions, vocab_size)
 
 
 def uniform(seeds: torch.Tensor, vocab_size: int) -> torch.Tensor:
@@ -30,11 +25,7 @@ def uniform(seeds: torch.Tensor, vocab_size: int) -> torch.Tensor:
     seeds: [num_rows] int64.
     """
     _check("uniform", seeds=seeds)
-    if runs_kernel(seeds):
-        from penstock_kernels.gpu.noise import uniform as kernel
-
-        return kernel(seeds, vocab_size)
-    return reference.uniform(seeds, vocab_size)
+    return table.uniform(seeds, vocab_size)
 
 
 def _check(op: str, **rows: torch.Tensor) -> None:

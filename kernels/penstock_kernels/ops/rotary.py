@@ -2,13 +2,10 @@
 
 import torch
 
-from penstock_kernels import reference
-from penstock_kernels.checks import require, require_same_dtype
-from penstock_kernels.destination import Destination
-from penstock_kernels.dispatch import runs_kernel
-from penstock_kernels.native import angles
-from penstock_kernels.native import rotary as native
-from penstock_kernels.store_kv import check_destination
+from penstock_kernels import table
+from penstock_kernels.base.checks import require, require_same_dtype
+from penstock_kernels.base.destination import Destination
+from penstock_kernels.ops.store_kv import check_destination
 
 
 def rotary_table(
@@ -26,8 +23,7 @@ def rotary_table(
         inv_freq.dim() == 1 and inv_freq.is_contiguous() and inv_freq.dtype == torch.float32,
         "rotary_table: inv_freq must be one contiguous row of float32",
     )
-    table = angles.rotary_table if angles.supports(positions) else reference.rotary_table
-    return table(positions, inv_freq, amplitude)
+    return table.rotary_table(positions, inv_freq, amplitude)
 
 
 def apply_rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -38,11 +34,7 @@ def apply_rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> t
     first half of `sin` is negated already. Returns a new tensor like `heads`.
     """
     _check("apply_rotary", heads, cos, sin)
-    if runs_kernel(heads):
-        from penstock_kernels.gpu.rotary import rotate
-
-        return rotate(heads, cos, sin, None, None)
-    return reference.apply_rotary(heads, cos, sin)
+    return table.apply_rotary(heads, cos, sin)
 
 
 def rotate_and_store(
@@ -51,7 +43,7 @@ def rotate_and_store(
     sin: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
+    cache_positions: torch.Tensor,
     norm_weight: torch.Tensor | None = None,
     norm_eps: float = 1e-6,
     key_scale: float = 1.0,
@@ -71,7 +63,7 @@ def rotate_and_store(
         num_heads > 0,
         lambda: f"{op}: {heads.shape[1]} heads with {num_kv_heads} key heads leave no query heads",
     )
-    destination = Destination(key_cache, value_cache, slot_mapping, key_scale, value_scale)
+    destination = Destination(key_cache, value_cache, cache_positions, key_scale, value_scale)
     check_destination(op, destination, (heads.shape[0], num_kv_heads, heads.shape[2]), heads.dtype)
     if norm_weight is not None:
         expected = (num_heads + num_kv_heads, heads.shape[2])
@@ -81,13 +73,7 @@ def rotate_and_store(
         )
         require_same_dtype(op, heads=heads, norm_weight=norm_weight)
     norm = None if norm_weight is None else (norm_weight, norm_eps)
-    if runs_kernel(heads):
-        from penstock_kernels.gpu.rotary import rotate
-
-        return rotate(heads, cos, sin, norm, destination)
-    if native.supports(heads, cos, destination):
-        return native.rotate_and_store(heads, cos, sin, norm, destination)
-    return reference.rotate_and_store(heads, cos, sin, norm, destination)
+    return table.rotate_and_store(heads, cos, sin, norm, destination)
 
 
 def _check(op: str, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:

@@ -1,16 +1,12 @@
 """The twins of the sampling ops, which a CPU runs where it has none in C: every stage over the rows that need it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
-from penstock_kernels.reference_noise import gumbel, gumbel_of
-
-if TYPE_CHECKING:
-    from penstock_kernels.sampling import DrawParams, PenaltyParams
+from penstock_kernels.base.results import Logprobs
+from penstock_kernels.base.sampling_params import DrawParams, PenaltyParams
+from penstock_kernels.reference.noise import gumbel, gumbel_of
 
 # Far beyond any logit, far below overflow when two are added.
 _LARGEST = 1e37
@@ -41,7 +37,7 @@ def truncate(scaled: torch.Tensor, params: DrawParams) -> torch.Tensor:
     return scaled
 
 
-Stage = Callable[[torch.Tensor, "DrawParams"], torch.Tensor]
+Stage = Callable[[torch.Tensor, DrawParams], torch.Tensor]
 
 
 def _narrow(stage: Stage, wanted: torch.Tensor, scaled: torch.Tensor, params: DrawParams) -> None:
@@ -160,11 +156,13 @@ def apply_bitmask(scores: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor) 
     scores[rows] = scores[rows].masked_fill(~allowed, -torch.inf)
 
 
-def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> tuple[torch.Tensor, ...]:
+def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor | None, num_top: int) -> Logprobs:
+    if token_ids is None:
+        token_ids = logits.argmax(dim=-1)
     normalizers = logits.logsumexp(dim=-1)
     chosen = logits.gather(1, token_ids.unsqueeze(1)).squeeze(1) - normalizers
     values, ids = _top(logits, num_top)
-    return chosen, _are_finite(logits), ids, values - normalizers.unsqueeze(1)
+    return Logprobs(token_ids, chosen, _are_finite(logits), ids, values - normalizers.unsqueeze(1))
 
 
 def _are_finite(logits: torch.Tensor) -> torch.Tensor:

@@ -2,12 +2,9 @@
 
 import torch
 
-from penstock_kernels import reference
-from penstock_kernels.checks import require, require_same_dtype
-from penstock_kernels.destination import Destination
-from penstock_kernels.dispatch import runs_kernel
-
-FP8 = torch.float8_e4m3fn
+from penstock_kernels import table
+from penstock_kernels.base.checks import require, require_same_dtype
+from penstock_kernels.base.destination import FP8, Destination
 
 
 def store_kv(
@@ -15,33 +12,28 @@ def store_kv(
     value: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
+    cache_positions: torch.Tensor,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
 ) -> None:
     """Scatter `key` and `value` into the cache, in place.
 
     key, value: [num_tokens, num_kv_heads, head_dim]; caches: [num_blocks, block_size, num_kv_heads, head_dim],
-    contiguous; slot_mapping: [num_tokens] int64, `block * block_size + offset`, in range and free of repeats: the
+    contiguous; cache_positions: [num_tokens] int64, `block * block_size + offset`, in range and free of repeats: the
     caller checked that, the op does not. The cache may be float8_e4m3fn: then what is stored is the number divided by
     its scale, and what does not fit becomes the largest that does.
     """
     require(key.shape == value.shape, "store_kv: key and value differ in shape")
     require(key.stride(2) == 1 and value.stride(2) == 1, "store_kv: the numbers of a head must be contiguous")
-    destination = Destination(key_cache, value_cache, slot_mapping, key_scale, value_scale)
+    destination = Destination(key_cache, value_cache, cache_positions, key_scale, value_scale)
     check_destination("store_kv", destination, tuple(key.shape), key.dtype)
     require_same_dtype("store_kv", key=key, value=value)
-    if runs_kernel(key):
-        from penstock_kernels.gpu.store_kv import store_kv as kernel
-
-        kernel(key, value, destination)
-    else:
-        reference.store_kv(key, value, destination)
+    table.store_kv(key, value, destination)
 
 
 def check_destination(op: str, target: Destination, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Raise ValueError unless keys of this shape and dtype can be stored there."""
-    key_cache, value_cache, slots = target[:3]
+    key_cache, value_cache, cache_positions = target[:3]
     require(
         key_cache.dim() == 4
         and key_cache.shape == value_cache.shape
@@ -52,8 +44,10 @@ def check_destination(op: str, target: Destination, shape: tuple[int, ...], dtyp
         key_cache.is_contiguous() and value_cache.is_contiguous(), lambda: f"{op}: caches must be contiguous"
     )
     require(
-        slots.shape == shape[:1] and slots.dtype == torch.int64 and slots.is_contiguous(),
-        lambda: f"{op}: slot_mapping must be int64, one per token",
+        cache_positions.shape == shape[:1]
+        and cache_positions.dtype == torch.int64
+        and cache_positions.is_contiguous(),
+        lambda: f"{op}: cache_positions must be int64, one per token",
     )
     require_same_dtype(op, key_cache=key_cache, value_cache=value_cache)
     require(key_cache.dtype in (dtype, FP8), lambda: f"{op}: {dtype} into a cache of {key_cache.dtype}")
@@ -75,11 +69,4 @@ def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor
     )
     if sources.numel() == 0:
         return
-    if not runs_kernel(pool):
-        reference.copy_blocks(pool, sources, targets)
-        return
-    from penstock_kernels.gpu.store_kv import copy_blocks as kernel
-
-    planes = pool.view(pool.shape[0] * 2, pool.shape[2], -1).view(torch.uint8)
-    is_wide = planes.shape[2] % 8 == 0
-    kernel(planes.view(torch.int64) if is_wide else planes, sources, targets)
+    table.copy_blocks(pool, sources, targets)

@@ -5,15 +5,9 @@ for every number. Ours never do; what they cannot take is padded then.
 """
 
 import torch
-import torch.nn.functional as F
 
-from penstock_kernels.checks import require, require_same_dtype
-from penstock_kernels.dispatch import runs_kernel
-from penstock_kernels.native import linear as native
-
-# Where the library multiplies, rows are padded to a multiple of this for invariance: in float32 BLAS takes other
-# kernels, and other sums, for fewer than four. On an AVX-512 core, 1024 x 4096: one row 0.38 ms, padded to eight 1.9.
-INVARIANT_ROWS = 8
+from penstock_kernels import table
+from penstock_kernels.base.checks import require, require_same_dtype
 
 
 def linear(
@@ -29,15 +23,7 @@ def linear(
     """
     weights = weight if isinstance(weight, tuple) else (weight,)
     _check(x, weights, bias)
-    is_others = runs_kernel(x) if invariant else native.is_for_tiles(x)
-    if native.supports(x) and not is_others:
-        return native.multiply(x, weights, bias)
-    if len(weights) == 1:
-        return _product(x, weights[0], bias, invariant)
-    counts = [part.shape[0] for part in weights]
-    biases = [None] * len(weights) if bias is None else torch.split(bias, counts)
-    parts = zip(weights, biases, strict=True)
-    return torch.cat([_product(x, part, its_bias, invariant) for part, its_bias in parts], dim=1)
+    return table.linear(x, weights, bias, invariant)
 
 
 def _check(x: torch.Tensor, weights: tuple[torch.Tensor, ...], bias: torch.Tensor | None) -> None:
@@ -67,17 +53,3 @@ def _refuse(
     for weight in weights:
         require_same_dtype("linear", x=x, weight=weight, bias=weight if bias is None else bias)
     raise ValueError("linear: the numbers of a row must be contiguous")
-
-
-def _product(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, invariant: bool
-) -> torch.Tensor:
-    """By one weight, not in C."""
-    if invariant and x.numel() and runs_kernel(x):
-        from penstock_kernels.gpu.linear import invariant_linear
-
-        return invariant_linear(x, weight, bias)
-    missing = -x.shape[0] % INVARIANT_ROWS if invariant else 0
-    if missing == 0:
-        return F.linear(x, weight, bias)
-    return F.linear(F.pad(x, (0, 0, 0, missing)), weight, bias)[: x.shape[0]]
