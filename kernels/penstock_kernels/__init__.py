@@ -1,4 +1,4 @@
-"""Ops of a paged language model: one public function each, checked, with a plain PyTorch twin in `reference`.
+"""Ops of a language model with a paged cache: public functions that check their arguments, each with a reference.
 
 Nothing here knows the server. Importing has no effects: no device is touched and no setting is read.
 """

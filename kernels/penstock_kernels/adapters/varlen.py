@@ -1,4 +1,4 @@
-"""Prompts by torch's `varlen_attn`, which is FlashAttention; all else by our own kernels.
+"""Prompts by `varlen_attn` of PyTorch, which is FlashAttention; everything else by our own kernels.
 
 It reads a paged cache only in pages of 256 positions, and ours are smaller. So it computes the spans that begin a
 sequence: their keys and values are gathered from the cache, side by side, no more of them than the step has tokens.

@@ -1,4 +1,4 @@
-"""What attention is told beside its tensors: which queries see which positions, and how scores are made."""
+"""Arguments of attention beside its tensors: which queries see which positions, and how scores are computed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,18 +11,18 @@ from penstock_kernels.base.upload import upload
 
 Shared = TypeVar("Shared")
 
-# A span of more tokens is a prefill: its own kernel, with taller tiles.
+# A span of more tokens is a prefill, which has a kernel of its own with taller tiles.
 MAX_DECODE_LEN = 8
-# Tokens whose visibility a tree's number can hold.
+# The most tokens of a tree: the int32 of each token has a bit for every one of them.
 MAX_TREE_LEN = 31
 
 
 class Scoring(NamedTuple):
-    """How scores are made of queries and keys.
+    """How scores are computed from queries and keys.
 
     `window`: a query sees itself and the window - 1 positions before. `soft_cap`: scores become
-    `soft_cap * tanh(score / soft_cap)`. `sinks`: [num_heads] float32, one more score per head that takes weight and has
-    no value. A cache of float8_e4m3fn holds numbers divided by `key_scale` and `value_scale`.
+    `soft_cap * tanh(score / soft_cap)`. `sinks`: [num_heads] float32, one more score per head, which has a weight in
+    the softmax and no value. A cache of float8_e4m3fn holds numbers divided by `key_scale` and `value_scale`.
     """
 
     scale: float
@@ -37,11 +37,11 @@ class Scoring(NamedTuple):
 class AttentionSpans:
     """Which queries see which cache positions, for one step and all layers.
 
-    Span i owns `query_lens[i]` consecutive rows of the queries and sees the first `context_lens[i]` positions of its
-    sequence, its own tokens being the last of them. `block_tables`: [num_spans, max_blocks] int32; entries past the
-    span's context are never read. `unbatched` computes every span by itself, so that none depends on its company.
+    Span i has `query_lens[i]` consecutive rows of the queries and sees the first `context_lens[i]` positions of its
+    sequence; its own tokens are the last of them. `block_tables`: [num_spans, max_blocks] int32; entries past the
+    span's context are never read. `unbatched`: every span is computed by itself, so that none depends on the others.
     `tree`: [num_tokens] int32 for spans that are trees of drafted tokens: bit i of a token's number says that it sees
-    its span's token i. Every token sees all of the context before its span.
+    token i of its span. Every token sees all of the context before its span.
     """
 
     query_lens: tuple[int, ...]
@@ -58,12 +58,12 @@ class AttentionSpans:
         return [0, *accumulate(self.query_lens)]
 
     def rows_of(self, members: Sequence[int]) -> list[int]:
-        """The rows that these spans own, span after span."""
+        """The rows of these spans, span after span."""
         starts = self.query_starts
         return [row for span in members for row in range(starts[span], starts[span + 1])]
 
     def among(self, members: Sequence[int]) -> "AttentionSpans":
-        """These spans alone, in this order; for queries of `rows_of`."""
+        """Only these spans, in this order; for the queries in `rows_of`."""
         tree, device = self.tree, self.block_tables.device
         chosen = upload(torch.tensor(members, dtype=torch.int64), device)
         return replace(
@@ -76,7 +76,7 @@ class AttentionSpans:
         )
 
     def shared(self: "AttentionSpans | DecodeSpans", key: Any, build: Callable[[], Shared]) -> Shared:
-        """What `build` makes, built once per step: layers of the same window share their work map."""
+        """The result of `build`, which is called once per step: layers of the same window share their work map."""
         if key not in self._shared:
             self._shared[key] = build()
         shared: Shared = self._shared[key]
@@ -88,7 +88,7 @@ class DecodeSpans:
     """Spans of at most MAX_DECODE_LEN tokens whose lengths only the device knows, as a captured graph needs them.
 
     query_starts: [num_spans + 1] int32, the first row of every span and the end of the last; context_lens: [num_spans]
-    int32; block_tables: [num_spans, max_blocks] int32. A span of no tokens or no context owns no row of the result.
+    int32; block_tables: [num_spans, max_blocks] int32. A span of no tokens or no context has no row in the result.
     `max_query_len` and `max_context_len` bound all steps that use these tensors. `unbatched` and `tree` as in
     `AttentionSpans`.
     """
@@ -106,7 +106,7 @@ class DecodeSpans:
     shared = AttentionSpans.shared
 
     def on_host(self) -> AttentionSpans:
-        """The same spans with their lengths on the host, which waits for them."""
+        """The same spans with their lengths on the host, which waits for the device."""
         starts = self.query_starts.tolist()
         return AttentionSpans(
             tuple(end - start for start, end in pairwise(starts)),
@@ -120,7 +120,7 @@ class DecodeSpans:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionArguments:
-    """What attention of one layer is given, checked: tensors as `paged_attention` says."""
+    """The checked arguments of attention in one layer: tensors as in `paged_attention`."""
 
     query: torch.Tensor
     key_cache: torch.Tensor
@@ -144,7 +144,7 @@ class AttentionArguments:
         return self.query.shape[1] // self.num_kv_heads
 
     def among(self, rows: torch.Tensor, spans: AttentionSpans) -> "AttentionArguments":
-        """The same for some spans, which own these rows of the queries."""
+        """The same for some spans, which have these rows of the queries."""
         return replace(self, query=self.query[rows], spans=spans)
 
 

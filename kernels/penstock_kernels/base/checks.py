@@ -6,7 +6,7 @@ import torch
 
 
 def require(holds: bool, message: str | Callable[[], str]) -> None:
-    """Raise ValueError with `message` unless `holds`. One that is put together only then costs a right call nothing."""
+    """Raise ValueError with `message` unless `holds`. A message that is a function is made only when it is needed."""
     if not holds:
         raise ValueError(message if isinstance(message, str) else message())
 

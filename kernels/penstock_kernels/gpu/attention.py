@@ -70,7 +70,7 @@ def _attend_in_graph(arguments: AttentionArguments, spans: DecodeSpans, out: tor
 
 
 def _lay_out(spans: AttentionSpans, group: int, rows: int) -> _Layout:
-    """One upload for all of it."""
+    """All of it goes to the device in one copy."""
     starts = spans.query_starts
     prefills = [span for span, query_len in enumerate(spans.query_lens) if query_len > MAX_DECODE_LEN]
     tiles = prefill_tiles(
@@ -130,5 +130,5 @@ def _graph_work(spans: DecodeSpans, window: int | None, num_kv_heads: int) -> Wo
 
 
 def _wanted_items(device: torch.device, num_kv_heads: int) -> int:
-    """As many as run at once: one wave."""
+    """As many as run at the same time."""
     return processor(device).num_multiprocessors * _RESIDENT // num_kv_heads

@@ -1,7 +1,7 @@
 """The experts' products: tiles of one expert each, whose rows are gathered where they lie and written by pair.
 
 Decoding is bound by reading the experts' weights, once each; prefill by the matrix units. A row's sum runs over the
-length in one order, by itself, so only the shape of the tile could tell its company, and that can be fixed.
+length in one order, so it can depend on the other rows only by the shape of the tile, and that can be fixed.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import triton.language as tl
 from penstock_kernels.gpu.routing import ExpertTiles, expert_tiles
 from penstock_kernels.gpu.tiles import ProductTile, expert_tile
 
-# Tiles that run side by side over all columns, so that they find each other's weights in the cache. Unmeasured.
+# Tiles that run side by side over all columns, so that they share weights in the cache. Unmeasured.
 _GROUP: tl.constexpr = tl.constexpr(8)
 # Columns of a program of the weighted sum: 8 per thread at 4 warps. Unmeasured.
 _BLOCK = 1024

@@ -11,7 +11,7 @@ from penstock_kernels.gpu.tiles import expert_tile
 def linear(
     x: torch.Tensor, weights: tuple[torch.Tensor, ...], bias: torch.Tensor | None, invariant: bool
 ) -> torch.Tensor:
-    assert invariant, "the library's products are faster"
+    assert invariant, "other products are those of PyTorch"
     counts = [weight.shape[0] for weight in weights]
     biases = [None] * len(weights) if bias is None else torch.split(bias, counts)
     parts = [_product(x, weight, its_bias) for weight, its_bias in zip(weights, biases, strict=True)]
@@ -19,7 +19,7 @@ def linear(
 
 
 def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The experts' product with one expert, which gets all rows in their order."""
+    """The product of experts with a single expert, which gets all rows in their order."""
     num_rows = x.shape[0]
     if x.numel() == 0:
         return F.linear(x, weight, bias)

@@ -12,7 +12,7 @@ _COPY_WORDS = 512
 
 @triton.jit
 def _store_scaled(cache_ptrs, numbers, inverse_scale, mask):
-    """As they are into a cache of their own type, else scaled and narrowed."""
+    """Unchanged into a cache of the same type, else scaled and converted."""
     if cache_ptrs.dtype.element_ty == numbers.dtype:
         tl.store(cache_ptrs, numbers, mask=mask)
     else:

@@ -1,4 +1,4 @@
-"""Gated activations in C: one pass where the library makes two, and no Python where a step is recorded."""
+"""Gated activations in C: one pass where PyTorch makes two, and no Python in a recorded step."""
 
 import ctypes
 from functools import cache

@@ -1,4 +1,4 @@
-"""Cosines and sines of rotary embedding in C: eight small ops of the library otherwise."""
+"""Cosines and sines of rotary embedding in C: otherwise eight small ops of PyTorch."""
 
 import ctypes
 
@@ -29,7 +29,7 @@ def supports(*_: object) -> bool:
 def rotary_table(
     positions: torch.Tensor, inv_freq: torch.Tensor, amplitude: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As the op; a token has the same bits whatever others there are."""
+    """As the op; a token has the same bits whatever other tokens there are."""
     num_tokens, half = len(positions), len(inv_freq)
     cos, sin = torch.empty(num_tokens, 2 * half), torch.empty(num_tokens, 2 * half)
     call = _Call(

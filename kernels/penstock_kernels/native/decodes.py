@@ -1,4 +1,4 @@
-"""What a step of decodes reads from the rows of its slots, in C: a dozen small ops of the library otherwise."""
+"""What a step of decodes reads from the rows of its slots, in C: otherwise a dozen small ops of PyTorch."""
 
 import ctypes
 

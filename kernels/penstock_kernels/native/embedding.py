@@ -1,4 +1,4 @@
-"""Rows of an embedding in C: the library first has to be asked whether all tokens are there."""
+"""Rows of an embedding in C. With PyTorch, a check that the table has all tokens must come first."""
 
 import ctypes
 

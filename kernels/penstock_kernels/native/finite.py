@@ -1,4 +1,4 @@
-"""Whether all numbers are finite, in C: one look at the bits, as fast as memory brings them."""
+"""Whether all numbers are finite, in C: one pass over the bits, as fast as memory can be read."""
 
 import ctypes
 
@@ -23,7 +23,7 @@ class _Call(ctypes.Structure):
 
 
 def supports(x: torch.Tensor) -> bool:
-    """Whether `all_finite` can take it: rows of contiguous numbers that lie at their places."""
+    """Whether `all_finite` can take it: rows of contiguous, aligned numbers."""
     return (
         x.dtype in _FORMATS
         and (x.is_contiguous() or (x.dim() == 2 and x.stride(1) == 1))

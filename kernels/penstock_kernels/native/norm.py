@@ -1,4 +1,4 @@
-"""The root-mean-square norm in C: in a decode step it is six small ops of the library otherwise."""
+"""The root-mean-square norm in C: otherwise six small ops of PyTorch in a decode step."""
 
 import ctypes
 from functools import cache
@@ -38,7 +38,7 @@ def rms_norm(
     weight_offset: float,
     max_lanes: int = 0,
 ) -> torch.Tensor:
-    """As the op; a row has the same bits however many there are. `max_lanes` as in `attend`."""
+    """As the op; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
     output = torch.empty(x.shape, dtype=x.dtype)
     call = _Call(
         x.data_ptr(),

@@ -1,4 +1,4 @@
-"""Norm, rotation and the write of the cache in C: in a decode step they are a dozen small ops of the library."""
+"""Norm, rotation and the write of the cache in C: otherwise a dozen small ops of PyTorch in a decode step."""
 
 import ctypes
 from functools import cache
@@ -54,7 +54,7 @@ def rotate_and_store(
     target: Destination,
     max_lanes: int = 0,
 ) -> torch.Tensor:
-    """As the op; a token has the same bits whatever others there are. `max_lanes` as in `attend`."""
+    """As the op; a token has the same bits whatever other tokens there are. `max_lanes` as in `paged_attention`."""
     num_tokens, num_all, dim = heads.shape
     num_blocks, block_size, num_kv_heads, _ = target.key_cache.shape
     num_heads = num_all - 2 * num_kv_heads

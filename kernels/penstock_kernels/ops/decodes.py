@@ -1,4 +1,4 @@
-"""What a step in which every span is one token needs of its slots, found on the device."""
+"""What a decode step reads from the rows of its slots, on the device."""
 
 import torch
 
@@ -15,10 +15,10 @@ def find_decodes(
     block_size: int,
     spare: int,
 ) -> Decodes:
-    """The tokens of `slots` at `positions`, and where their keys and values go.
+    """The tokens of `slots` at `positions`, and where their keys and values are stored.
 
     slots, positions: [num_rows] int64, contiguous, in range: the caller checked that, the op does not. tokens,
-    block_table: [num_slots + 1, ...] int32, rows of any stride. The slot `spare` pads a step and has no context.
+    block_table: [num_slots + 1, ...] int32, rows of any stride. The slot `spare` fills up a step; it has no context.
     """
     op = "find_decodes"
     require(

@@ -1,4 +1,4 @@
-"""Whether a tensor holds nothing but numbers."""
+"""Whether a tensor holds finite numbers only."""
 
 import torch
 

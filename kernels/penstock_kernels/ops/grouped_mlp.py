@@ -1,4 +1,4 @@
-"""Feed-forward layers of a mixture of experts, each of which sees the tokens that chose it."""
+"""Feed-forward layers of a mixture of experts, each of which computes the tokens that chose it."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def grouped_mlp(
     [num_experts, dim]; all but x contiguous. `activate` takes [num_rows, 2 * size] to [num_rows, size], contiguous.
     Tokens are sorted by expert, so that each expert's weights are read once for all of its tokens; on a GPU the device
     sorts, and neither launches nor shapes depend on what was chosen. A token's result does not depend on the order, and
-    with `invariant` not on its company either.
+    with `invariant` not on the other tokens either.
     """
     _check(x, expert_ids, expert_weights, gate_up, down)
     for name, bias, weight in (("gate_up", gate_up_bias, gate_up), ("down", down_bias, down)):

@@ -1,7 +1,7 @@
-"""Matrix products of a model's layers: the library's on a GPU, on a CPU ours, which are faster by measurement.
+"""Matrix products of a model's layers: by PyTorch on a GPU, in C on a CPU, which was measured to be faster.
 
-The library's sums depend on the number of rows; where that must not be, a GPU runs a kernel of tiles that are the same
-for every number. Ours never do; what they cannot take is padded then.
+In PyTorch a row's result may depend on the number of rows. Where it must not, a GPU runs a kernel whose tiles are the
+same for every number, and what C does not take is padded. In C it never depends on the number of rows.
 """
 
 import torch
@@ -18,7 +18,7 @@ def linear(
 ) -> torch.Tensor:
     """`x @ weight.T + bias`: [num_rows, len] and [num_columns, len] to [num_rows, num_columns].
 
-    A tuple of weights stands for one of all their rows: where they lie apart, nothing has to be copied to join them.
+    A tuple of weights means one weight with the rows of all: they may lie apart in memory, and nothing is copied.
     With `invariant`, a row's result has the same bits however many rows there are.
     """
     weights = weight if isinstance(weight, tuple) else (weight,)
@@ -27,7 +27,7 @@ def linear(
 
 
 def _check(x: torch.Tensor, weights: tuple[torch.Tensor, ...], bias: torch.Tensor | None) -> None:
-    """A small product takes little longer than its checks: words are looked for only where something is wrong."""
+    """A small product takes little longer than its checks, so messages are made only where something is wrong."""
     num_columns = 0
     is_right = x.dim() == 2 and x.stride(1) == 1
     for weight in weights:

@@ -2,7 +2,7 @@
 
 Cache layout: [num_blocks, block_size, num_kv_heads, head_dim] for keys and values each. One token's heads lie side by
 side, so that storing a token is one contiguous copy on the CPU, a gather by position moves whole rows, and a kernel
-that walks one head reads rows of head_dim numbers (256 bytes in bf16 at 128), full memory transactions on a GPU.
+that computes one head reads rows of head_dim numbers (256 bytes in bf16 at 128), full memory transactions on a GPU.
 """
 
 import torch
@@ -21,7 +21,7 @@ from penstock_kernels.base.checks import require, require_same_dtype
 from penstock_kernels.base.destination import FP8
 from penstock_kernels.base.devices import runs_kernels
 
-# What this device has of our own.
+# Our own implementation for the device.
 own_attention: Attend = table.paged_attention
 
 
@@ -36,8 +36,8 @@ def paged_attention(
     """Causal attention; keys and values of the spans themselves must be stored already.
 
     query: [num_tokens, num_heads, head_dim], num_tokens = sum(query_lens); caches: [num_blocks, block_size,
-    num_kv_heads, head_dim], num_heads a multiple of num_kv_heads. With `DecodeSpans` no lengths reach the host and the
-    grid does not change. `attend`: who computes it (see `backends`), else what this device has. Result like query,
+    num_kv_heads, head_dim], num_heads a multiple of num_kv_heads. With `DecodeSpans` the host reads no lengths and the
+    grid does not change. `attend`: the implementation (see `backends`), by default our own. Result like query,
     contiguous. Cache positions outside a span's context are never read into its result, whatever they hold.
     """
     arguments = AttentionArguments(query, key_cache, value_cache, spans, scoring)

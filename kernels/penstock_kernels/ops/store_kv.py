@@ -21,7 +21,7 @@ def store_kv(
     key, value: [num_tokens, num_kv_heads, head_dim]; caches: [num_blocks, block_size, num_kv_heads, head_dim],
     contiguous; cache_positions: [num_tokens] int64, `block * block_size + offset`, in range and free of repeats: the
     caller checked that, the op does not. The cache may be float8_e4m3fn: then what is stored is the number divided by
-    its scale, and what does not fit becomes the largest that does.
+    its scale, and a number that is too large becomes the largest.
     """
     require(key.shape == value.shape, "store_kv: key and value differ in shape")
     require(key.stride(2) == 1 and value.stride(2) == 1, "store_kv: the numbers of a head must be contiguous")

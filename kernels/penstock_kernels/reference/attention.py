@@ -1,4 +1,4 @@
-"""The twins of attention: decodes of similar length attend together, and what layers share is computed once."""
+"""Attention: decodes of similar length are computed together, and what layers share is computed once."""
 
 from dataclasses import dataclass
 
@@ -16,8 +16,8 @@ class _Group:
     query_len: int
     # Rows of the queries; None means all of them, in order.
     rows: torch.Tensor | None
-    # [num_spans * context_len] flat cache positions. Padding repeats a position of the same span: never another's,
-    # whose numbers could be NaN and would pass the mask.
+    # [num_spans * context_len] flat cache positions. Padding repeats a position of the same span. Numbers of
+    # another span could be NaN, which no mask hides.
     positions: torch.Tensor
     # [num_spans, 1, query_len, context_len], 0 or -inf; None when nothing is masked beyond plain causality.
     mask: torch.Tensor | None
@@ -39,7 +39,7 @@ def paged_attention(arguments: AttentionArguments) -> torch.Tensor:
 
 
 def _decode_attention(arguments: AttentionArguments, spans: DecodeSpans) -> torch.Tensor:
-    """By way of the host, which then knows the lengths; spans without tokens or context are left out."""
+    """The host reads the lengths; spans without tokens or context are left out."""
     on_host = spans.on_host()
     used = [span for span, length in enumerate(on_host.query_lens) if length and on_host.context_lens[span]]
     query = arguments.query
@@ -65,7 +65,7 @@ def _attend_group(query: torch.Tensor, arguments: AttentionArguments, group: _Gr
         for cache, scale in caches
     )
     if group.query_len == 1 and scoring.sinks is None:
-        # The query heads of one kv head stand where query positions do: no copy of keys.
+        # The query heads of one kv head take the place of query positions, so that keys are not copied.
         grouped = query.reshape(group.num_spans, num_kv_heads, -1, head_dim)
         return _attend(grouped, key, value, group.mask, False, scoring).reshape(query.shape)
     heads = query.view(group.num_spans, group.query_len, -1, head_dim).transpose(1, 2)
@@ -179,7 +179,7 @@ def _mask(
 
 
 def _causal_mask(query_len: int, key_len: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """[1, 1, query_len, key_len]: the last query stands at the last key."""
+    """[1, 1, query_len, key_len]: the last query is at the last key."""
     distance = torch.arange(key_len - query_len, key_len, device=device)[:, None] - torch.arange(
         key_len, device=device
     )
@@ -188,7 +188,7 @@ def _causal_mask(query_len: int, key_len: int, window: int | None, device: torch
 
 
 def _tree_mask(tree: torch.Tensor, key_len: int) -> torch.Tensor:
-    """[1, 1, query_len, key_len]: all of the context before the span, and of the span what the bits say."""
+    """[1, 1, query_len, key_len]: all of the context before the span, and the tokens of the span whose bits are set."""
     query_len = tree.shape[0]
     seen = torch.ones(query_len, key_len, dtype=torch.bool, device=tree.device)
     seen[:, key_len - query_len :] = (tree[:, None] >> torch.arange(query_len, device=tree.device)) & 1 == 1

@@ -4,5 +4,5 @@ import torch
 
 
 def all_finite(x: torch.Tensor) -> bool:
-    # Smallest and largest are NaN where any number is: twenty times as fast as asking each.
+    # The smallest and the largest are NaN if any number is. Twenty times as fast as a check of every number.
     return x.numel() == 0 or all(bool(end.isfinite()) for end in torch.aminmax(x))

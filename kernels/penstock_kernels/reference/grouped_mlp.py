@@ -1,4 +1,4 @@
-"""Feed-forward layers of a mixture of experts: one product per expert, over the tokens that chose it."""
+"""Feed-forward layers of a mixture of experts: two products per expert, over the tokens that chose it."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The twins of the random numbers. Wrapping int64 stands in for unsigned."""
+"""Random numbers from a counter. PyTorch has no unsigned arithmetic; int64 that wraps around has the same bits."""
 
 import torch
 
@@ -19,9 +19,9 @@ def gumbel(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> tor
 
 
 def gumbel_of(seeds: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Of some token ids: [num_ids], or [num_rows, num_ids] with others for every row."""
+    """The noise of some token ids: [num_ids], or [num_rows, num_ids] with different ones for every row."""
     bits = _bits(_mix(_mix(seeds) + positions * _GOLDEN), ids)
-    # The largest noises come from the smallest numbers here, where float32 is finest: no two tokens tie at the top.
+    # The largest noises come from the smallest numbers, where float32 is most precise: the largest two never tie.
     small = (_shift_right(bits, 64 - _BITS).float() + 0.5).mul_(2.0**-_BITS).clamp_(max=1 - 2.0**-24)
     return small.neg_().log1p_().neg_().log_().neg_()
 

@@ -1,4 +1,4 @@
-"""The twins of the sampling ops, which a CPU runs where it has none in C: every stage over the rows that need it."""
+"""Sampling: every stage computes the rows that need it and no others."""
 
 from collections.abc import Callable
 
@@ -10,9 +10,10 @@ from penstock_kernels.reference.noise import gumbel, gumbel_of
 
 # Far beyond any logit, far below overflow when two are added.
 _LARGEST = 1e37
-# Tokens among which top_p is nearly always reached. Of a vocabulary of 152,000 they cost 0.6 ms a row on a CPU, all 12.
+# So many of the most likely tokens nearly always reach top_p. Of a vocabulary of 152,000, to sort these takes 0.6 ms a
+# row on a CPU, to sort all 12.
 _LIKELY_ENOUGH = 4096
-# Of a vocabulary, the part that is kept by rows of which it pays to sort out who was: noise costs 15 times a sort.
+# Of rows that keep at most one in so many tokens, only the kept ones get noise: noise takes 15 times as long as a sort.
 _FEW = 16
 
 
@@ -41,7 +42,7 @@ Stage = Callable[[torch.Tensor, DrawParams], torch.Tensor]
 
 
 def _narrow(stage: Stage, wanted: torch.Tensor, scaled: torch.Tensor, params: DrawParams) -> None:
-    """Cut off what a stage does not keep of the rows that want it; the others keep their bits."""
+    """-inf for what a stage does not keep, in the rows that want the stage. The others keep their bits."""
     rows = _rows_where(wanted)
     if len(rows) == len(scaled):
         scaled.masked_fill_(~stage(scaled, params), -torch.inf)
@@ -81,7 +82,7 @@ def _typical_p(scaled: torch.Tensor, params: DrawParams) -> torch.Tensor:
 
 
 def _first_reaching(mass: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """[num_rows, 1]: how many come before the one whose running mass reaches the target; that one is kept, too."""
+    """[num_rows, 1]: the first place whose running mass reaches the target. It is kept, too."""
     return (mass < target).sum(dim=-1, keepdim=True).clamp(max=mass.shape[1] - 1)
 
 
@@ -101,7 +102,7 @@ def _noisiest_of_many(scaled: torch.Tensor, params: DrawParams) -> torch.Tensor:
 
 
 def _noisiest_of_few(scaled: torch.Tensor, params: DrawParams) -> torch.Tensor:
-    """Noise for those that were kept alone."""
+    """Only the kept tokens get noise."""
     most = int((scaled > -torch.inf).sum(dim=-1).max())
     values, ids = scaled.topk(max(most, 1), dim=-1)  # of a row of NaN none is kept
     noisy = values + gumbel_of(params.seeds, params.positions, ids)
@@ -121,7 +122,7 @@ def _only(params: DrawParams, rows: torch.Tensor) -> DrawParams:
 
 
 def penalize(scores: torch.Tensor, params: PenaltyParams, max_len: int) -> None:
-    """Only what the rows' tokens change is read and written."""
+    """Reads and writes only the scores of tokens that the rows have."""
     is_on = (params.repetition != 1) | (params.frequency != 0) | (params.presence != 0)
     rows = _rows_where(is_on & (params.lengths > 0))
     if len(rows) == 0:
@@ -130,7 +131,7 @@ def penalize(scores: torch.Tensor, params: PenaltyParams, max_len: int) -> None:
     lengths, prompt_lens, repetition, frequency, presence = (column[rows].unsqueeze(1) for column in columns)
     positions = torch.arange(max_len, device=scores.device)
     known = positions < lengths
-    # Beyond its length a row holds another sequence's tokens; the first of its own stands in for them.
+    # Beyond its length a row holds tokens of another sequence. Its own first token replaces them.
     history = tokens[slots[rows], :max_len].long()
     history = torch.where(known, history, history[:, :1])
     counts = torch.zeros(len(rows), scores.shape[1], device=scores.device)
@@ -166,7 +167,7 @@ def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor | None, num_top
 
 
 def _are_finite(logits: torch.Tensor) -> torch.Tensor:
-    """One pass: any NaN or infinity makes the sum so. A sum that only overflowed is looked at again."""
+    """One pass: with a NaN or an infinity the sum is not finite. A row whose sum only overflowed is checked again."""
     finite = logits.sum(dim=-1).isfinite()
     rows = _rows_where(~finite)
     if len(rows):
@@ -187,6 +188,6 @@ def _top(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _first_likely(logits: torch.Tensor, last: torch.Tensor, count: int) -> torch.Tensor:
-    """Of one row, where more than `count` reach the last one's value."""
+    """The ids of one row in which more than `count` tokens reach the value of the last."""
     ids = _rows_where(logits >= last)
     return ids[logits[ids].sort(descending=True, stable=True).indices[:count]]

@@ -18,7 +18,7 @@ def store_kv(key: torch.Tensor, value: torch.Tensor, target: Destination) -> Non
 
 
 def _narrow(rows: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
-    """The bits of numbers in 8 bits. What is beyond the largest becomes that: plain conversion makes it NaN."""
+    """The bits of numbers in 8 bits. A larger number than the largest becomes that: a plain conversion makes it NaN."""
     largest, wide = torch.finfo(dtype).max, torch.promote_types(rows.dtype, torch.float32)
     return (rows.to(wide) / scale).clamp(-largest, largest).to(dtype).view(torch.uint8)
 

@@ -1,4 +1,4 @@
-"""Norms, activations, embedding, rotary and the writes of the cache, against their twins."""
+"""Norms, activations, embedding, rotary and the writes of the cache, against their references."""
 
 import pytest
 import torch

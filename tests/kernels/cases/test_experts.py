@@ -152,7 +152,7 @@ def test_grouped_mlp_sums_any_number_of_experts(top_k: int, device: torch.device
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_token_has_the_same_bits_in_any_company(dtype: torch.dtype, device: torch.device) -> None:
+def test_a_token_has_the_same_bits_in_any_batch(dtype: torch.dtype, device: torch.device) -> None:
     layer = Layer(70, 35, dtype, device, True)
     x = torch.randn(90, 70, device=device).to(dtype)
     ids = torch.rand(90, 5, device=device).topk(2).indices

@@ -1,4 +1,4 @@
-"""The sampler and its noise against their twins."""
+"""The sampler and its noise against their references."""
 
 import pytest
 import torch
@@ -43,7 +43,9 @@ TRUNCATIONS: list[dict[str, float]] = [
 
 @pytest.mark.parametrize("changes", TRUNCATIONS, ids=str)
 @pytest.mark.parametrize("vocab_size", [1, 63, 5000])
-def test_draws_what_its_twin_draws(vocab_size: int, changes: dict[str, float], device: torch.device) -> None:
+def test_draws_what_its_reference_draws(
+    vocab_size: int, changes: dict[str, float], device: torch.device
+) -> None:
     scores = 4 * torch.randn(2, vocab_size + 3, device=device)[:, :vocab_size]
     params = _params(2, device, **changes)
     assert torch.equal(draw(scores, params), reference.draw(scores, params))

@@ -26,7 +26,7 @@ typedef struct {
     int32_t max_lanes; /* as in linear.c */
 } Draw;
 
-/* Tokens that may be drawn, in the order of their ids. Behind the last, vectors are filled up with what weighs nothing. */
+/* Tokens that may be drawn, in the order of their ids. The last vector is filled up with tokens of no weight. */
 typedef struct {
     float *distances; /* how far the score is below the largest, by temperature */
     float *weights;   /* e^-distance */

@@ -1,4 +1,4 @@
-/* Heads on their way from the projection to attention: norm, rotation, and keys and values into the cache. */
+/* Between the projection and attention: norm and rotation of heads, and the write of keys and values to the cache. */
 
 #include "processor.h"
 
