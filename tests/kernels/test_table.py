@@ -1,8 +1,10 @@
 """The table of implementations: it has a row for every op, its implementations agree, and it makes the right choice."""
 
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,6 +119,19 @@ def test_every_op_has_a_row() -> None:
     assert public["own_attention"] is table.paged_attention
     assert {name for name, row in ROWS.items() if row.gpu is None} == NO_KERNEL
     assert {name for name, row in ROWS.items() if row.native is not None} == {name for name, _ in IN_C}
+
+
+def test_the_page_says_who_computes() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text()
+    lines = re.findall(
+        r"^\| `(\w+)` \| (Triton|reference)\b.* \| (C|reference)\b.* \|.*\|$", page, re.MULTILINE
+    )
+    expected = {
+        # Without `invariant`, products are PyTorch's on CUDA.
+        (name, "Triton" if row.gpu and name != "linear" else "reference", "C" if row.native else "reference")
+        for name, row in ROWS.items()
+    }
+    assert set(lines) == expected
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -204,7 +204,7 @@ def test_one_huge_among_many_tiny(device: torch.device) -> None:
     )
 
 
-def test_unbatched_spans_do_not_depend_on_their_company(device: torch.device) -> None:
+def test_unbatched_spans_do_not_depend_on_the_others(device: torch.device) -> None:
     alone = Case(Shape(num_heads=1, num_kv_heads=1), [(1, 1500)], device)
     scoring = Scoring(alone.shape.dim**-0.5)
     expected = paged_attention(

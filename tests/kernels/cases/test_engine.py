@@ -81,7 +81,7 @@ def test_tokens_over_a_cache_of_eight_bits_are_those_without_kernels(
         assert other.logprobs == pytest.approx(one.logprobs, abs=2e-2)
 
 
-def test_a_token_does_not_depend_on_its_company(saved_model: Callable[..., Any]) -> None:
+def test_a_token_does_not_depend_on_the_others(saved_model: Callable[..., Any]) -> None:
     folder = saved_model("llama").folder
     engine = make_engine(folder, dtype="float32", device=DEVICE, batch_invariant=True)
     together = Driver(execute_on(engine)).run(sequences())
