@@ -4,7 +4,7 @@ Needs no GPU: the public ops are called on tensors without memory, and their lau
 specialisation that Triton would choose. So what is compiled is what would run.
 
     python kernels/resources.py            compile and write resources.json and the table in docs/kernels.md
-    python kernels/resources.py --check    compile and compare; tells the differences and fails
+    python kernels/resources.py --check    compile and compare; prints the differences and fails
 """
 
 import argparse

@@ -43,7 +43,7 @@ def _rotation(dtype: torch.dtype, cache_dtype: torch.dtype, dim: int = 64) -> tu
 
 def _draw_params(dtype: torch.dtype) -> DrawParams:
     numbers = [_ones(2, dtype=dtype) for _ in range(4)]
-    return DrawParams(numbers[0], torch.ones(2, dtype=torch.int32), *numbers[1:], _ids(1, 2), _ids(1, 2))
+    return DrawParams(numbers[0], torch.ones(2, dtype=torch.int32), *numbers[1:], *[_ids(1, 2)] * 2)
 
 
 def _norm(dtype: torch.dtype, *shape: int) -> tuple[Any, ...]:

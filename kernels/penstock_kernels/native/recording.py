@@ -173,13 +173,13 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Recording:
-    """What was computed, to be computed again on what its memory holds then."""
+    """A computation, to be repeated on the numbers that its memory holds then."""
 
     def __init__(self, steps: list[_Call | _TorchCall]) -> None:
         self._parts = list(_joined(steps))
 
     def replay(self) -> None:
-        """Once more. Results are where they were."""
+        """Compute again. Results are in the same memory as before."""
         for part in self._parts:
             part()
 
