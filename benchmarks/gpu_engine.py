@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,46 +27,11 @@ from penstock_server.load.load_engine import load_engine
 
 from benchmarks.gpu_models import MODELS, write_folder
 from benchmarks.gpu_report import served_table, table, write
+from benchmarks.gpu_rows import Rates, Row, Served
 from benchmarks.server import BIN, Server
 
 _IN_FLIGHT = 2
 _BLOCK_SIZE = 16
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What this device does at best: bytes per second of a copy, flop per second of a product."""
-
-    copy: float
-    product: float
-
-
-@dataclass(frozen=True)
-class Row:
-    """One measurement; times in microseconds."""
-
-    model: str
-    what: str
-    microseconds: float
-    floor_microseconds: float
-    tokens_per_second: float
-    # Of the time of a step, the part in which the device computed nothing.
-    idle: float | None = None
-
-    @property
-    def share(self) -> float:
-        return self.floor_microseconds / self.microseconds
-
-
-@dataclass(frozen=True)
-class Served:
-    """What clients saw of the whole server; medians, in milliseconds."""
-
-    model: str
-    load: str
-    tokens_per_second: float
-    first_token_ms: float
-    between_tokens_ms: float
 
 
 def rates(device: str) -> Rates:

@@ -4,15 +4,13 @@ import json
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from benchmarks.gpu_engine import Rates, Row, Served
+from benchmarks.gpu_rows import Rates, Row, Served
 
 _BAR_HEIGHT, _LABEL_WIDTH, _WIDTH = 22, 260, 400
 
 
-def write(folder: Path, device: str, best: "Rates", rows: list["Row"], served: list["Served"]) -> None:
+def write(folder: Path, device: str, best: Rates, rows: list[Row], served: list[Served]) -> None:
     """`gpu_engine.json`, `.md` and `.svg` in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     results = {
@@ -26,7 +24,7 @@ def write(folder: Path, device: str, best: "Rates", rows: list["Row"], served: l
     (folder / "gpu_engine.svg").write_text(bars([(f"{row.model}: {row.what}", row.share) for row in rows]))
 
 
-def page(device: str, best: "Rates", rows: list["Row"], served: list["Served"]) -> str:
+def page(device: str, best: Rates, rows: list[Row], served: list[Served]) -> str:
     """The tables, with what they are compared with."""
     head = (
         f"# The engine on {device}\n\nMeasured in the same run: a large copy {best.copy / 1e9:,.0f} GB/s, "
@@ -35,7 +33,7 @@ def page(device: str, best: "Rates", rows: list["Row"], served: list["Served"]) 
     return "\n".join([head, table(rows), "", served_table(served) if served else ""])
 
 
-def table(rows: list["Row"]) -> str:
+def table(rows: list[Row]) -> str:
     """The engine's rows, as Markdown."""
     lines = ["| model | what | time | floor | share | tokens/s | idle |", "| --- " * 7 + "|"]
     for row in rows:
@@ -47,7 +45,7 @@ def table(rows: list["Row"]) -> str:
     return "\n".join(lines)
 
 
-def served_table(rows: list["Served"]) -> str:
+def served_table(rows: list[Served]) -> str:
     """The server's rows, as Markdown."""
     lines = ["| model | load | tokens/s | first token | between tokens |", "| --- " * 5 + "|"]
     lines += [

@@ -4,7 +4,7 @@ Needs no GPU: the public ops are called on tensors without memory, and their lau
 specialisation that Triton would choose. So what is compiled is what would run.
 
     python kernels/resources.py            compile and write resources.json and the table in docs/kernels.md
-    python kernels/resources.py --check    compile and compare; tells the differences and fails
+    python kernels/resources.py --check    compile and compare; prints the differences and fails
 """
 
 import argparse
@@ -193,7 +193,7 @@ def _recording(capability: str) -> Any:
         mock.patch.object(JITFunction, "run", keep),
         mock.patch.object(gpu.attention, "processor", return_value=chip),
         mock.patch.object(gpu.prefill_attention, "processor", return_value=chip),
-        mock.patch("penstock_kernels.dispatch.INTERPRETS", True),
+        mock.patch("penstock_kernels.base.devices.INTERPRETS", True),
     ):
         yield launches
 

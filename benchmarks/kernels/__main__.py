@@ -21,7 +21,7 @@ BF16 = torch.bfloat16
 
 
 class Work(NamedTuple):
-    """A call to time, and what it has to move and to compute. `rival` is torch's own way, where there is one."""
+    """A call to time, and what it has to move and to compute. `rival` is the way of PyTorch, where there is one."""
 
     run: Callable[[], Any]
     num_bytes: float

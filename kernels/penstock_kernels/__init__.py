@@ -1,32 +1,31 @@
-"""Ops of a paged language model: one public function each, checked, with a plain PyTorch twin in `reference`.
+"""Ops of a language model with a paged cache: public functions that check their arguments, each with a reference.
 
 Nothing here knows the server. Importing has no effects: no device is touched and no setting is read.
 """
 
-from penstock_kernels.activation import clamped_swiglu, gelu_mul, silu_mul
-from penstock_kernels.attention_spans import Attend, AttentionArguments, AttentionSpans, DecodeSpans, Scoring
-from penstock_kernels.decodes import Decodes, find_decodes
-from penstock_kernels.embedding import embedding
-from penstock_kernels.finite import all_finite
-from penstock_kernels.grouped_mlp import grouped_mlp
-from penstock_kernels.linear import linear
-from penstock_kernels.noise import gumbel, uniform
-from penstock_kernels.norm import layer_norm, rms_norm
-from penstock_kernels.paged_attention import paged_attention
-from penstock_kernels.rotary import apply_rotary, rotary_table, rotate_and_store
-from penstock_kernels.route import Routes, route
-from penstock_kernels.sampling import (
-    DrawParams,
-    Logprobs,
-    PenaltyParams,
-    add_bias,
-    apply_bitmask,
-    draw,
-    penalize,
-    token_logprobs,
+from penstock_kernels.base.attention_spans import (
+    Attend,
+    AttentionArguments,
+    AttentionSpans,
+    DecodeSpans,
+    Scoring,
 )
-from penstock_kernels.store_kv import copy_blocks, store_kv
-from penstock_kernels.write_runs import write_runs
+from penstock_kernels.base.results import Decodes, Logprobs, Routes
+from penstock_kernels.base.sampling_params import DrawParams, PenaltyParams
+from penstock_kernels.ops.activation import clamped_swiglu, gelu_mul, silu_mul
+from penstock_kernels.ops.decodes import find_decodes
+from penstock_kernels.ops.embedding import embedding
+from penstock_kernels.ops.finite import all_finite
+from penstock_kernels.ops.grouped_mlp import grouped_mlp
+from penstock_kernels.ops.linear import linear
+from penstock_kernels.ops.noise import gumbel, uniform
+from penstock_kernels.ops.norm import layer_norm, rms_norm
+from penstock_kernels.ops.paged_attention import own_attention, paged_attention
+from penstock_kernels.ops.rotary import apply_rotary, rotary_table, rotate_and_store
+from penstock_kernels.ops.route import route
+from penstock_kernels.ops.sampling import add_bias, apply_bitmask, draw, penalize, token_logprobs
+from penstock_kernels.ops.store_kv import copy_blocks, store_kv
+from penstock_kernels.ops.write_runs import write_runs
 
 __all__ = [
     "Attend",
@@ -53,6 +52,7 @@ __all__ = [
     "gumbel",
     "layer_norm",
     "linear",
+    "own_attention",
     "paged_attention",
     "penalize",
     "rms_norm",

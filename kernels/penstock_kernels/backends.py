@@ -1,4 +1,4 @@
-"""Who computes attention: chosen by name, once, and refused with a reason where it cannot do what a model needs."""
+"""The choice of an attention backend by name. One that cannot do what a model needs is refused with the reason."""
 
 import importlib
 import inspect
@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args
 import torch
 
 from penstock_kernels import reference
-from penstock_kernels.attention_spans import Attend
-from penstock_kernels.dispatch import runs_kernels
+from penstock_kernels.base.attention_spans import Attend
+from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.native import attention as native
 from penstock_kernels.native.library import library
-from penstock_kernels.paged_attention import own_attention
+from penstock_kernels.ops.paged_attention import own_attention
 
 BackendName = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen"]
 NAMES: tuple[str, ...] = get_args(BackendName)
@@ -21,7 +21,7 @@ _VARLEN = "torch.nn.attention.varlen"
 
 
 class Unsupported(ValueError):
-    """Why a backend cannot be had; one line."""
+    """Why a backend cannot be used, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A choice. `capturable`: it asks nothing of the host in a step of `DecodeSpans`, so that a graph can hold it."""
+    """A choice. `capturable`: a step of `DecodeSpans` needs nothing from the host, so that a graph can hold it."""
 
     name: str
     attend: Attend = own_attention
@@ -49,7 +49,7 @@ class Backend:
 
 
 def choose(name: str, demand: Demand) -> Backend:
-    """Raises Unsupported. `auto` is what the device has of our own: nothing else was measured to be faster."""
+    """Raises Unsupported. `auto` is our own implementation for the device: no other was measured to be faster."""
     if name == "auto":
         return Backend(_own_name(demand))
     reason = _REFUSALS[name](demand)
@@ -59,7 +59,7 @@ def choose(name: str, demand: Demand) -> Backend:
 
 
 def _own_name(demand: Demand) -> str:
-    """What `own_attention` comes to."""
+    """The implementation that `own_attention` takes."""
     if runs_kernels(demand.device):
         return "triton"
     return "native" if _refuse_native(demand) is None else "reference"
@@ -110,7 +110,7 @@ def _refuse_old_varlen() -> str | None:
 
 
 def _refuse_foreign(demand: Demand) -> str | None:
-    """What no other library can do."""
+    """What the libraries of others cannot do."""
     if demand.device.type != "cuda":
         return f"it needs a CUDA device, this one is {demand.device.type}"
     if demand.dtype not in (torch.float16, torch.bfloat16):
@@ -125,7 +125,7 @@ def _refuse_foreign(demand: Demand) -> str | None:
 def _not_importable(module: str) -> str | None:
     try:
         importlib.import_module(module)
-    except Exception as error:  # whatever a library does when it is imported, it cannot be used
+    except Exception as error:  # any error of an import means that the library cannot be used
         return f"{module} cannot be imported here ({str(error).strip().splitlines()[0]})"
     return None
 
@@ -137,11 +137,11 @@ def _make_triton(demand: Demand) -> Backend:
 
 
 def _make_native(demand: Demand) -> Backend:
-    return Backend("native", native.attend)
+    return Backend("native", native.paged_attention)
 
 
 def reference_backend(device: torch.device) -> Backend:
-    """The plain twin, which can do anything. It reads lengths on the host, which a captured step cannot."""
+    """The reference, which takes everything. It reads lengths on the host, which a captured step cannot."""
     return Backend("reference", reference.paged_attention, capturable=device.type == "cpu")
 
 

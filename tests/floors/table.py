@@ -3,9 +3,30 @@
 from pathlib import Path
 
 from floors.python_imports import read_python
+from floors.rust_imports import read_rust
 from floors.tree import Floor, Tree
 
 _ROOT = Path(__file__).parents[2]
+
+ROUTER = Tree(
+    "router",
+    _ROOT / "router" / "src",
+    read_rust,
+    (
+        Floor("base", ("base/",)),
+        Floor("observe", ("observe/",)),
+        Floor("engine", ("engine/",)),
+        Floor("text", ("text/",)),
+        Floor("grammar", ("grammar/",)),
+        Floor("chat", ("chat/",)),
+        Floor("inference", ("inference/",)),
+        Floor("http", ("http/",)),
+        Floor("api", ("api/",)),
+        # Protobuf of the API ends here.
+        Floor("grpc", ("grpc/",)),
+        Floor("root", ("config.rs", "supervised.rs", "live_state.rs", "lib.rs")),
+    ),
+)
 
 SERVER = Tree(
     "server",
@@ -27,4 +48,21 @@ SERVER = Tree(
     ),
 )
 
-TREES: tuple[Tree, ...] = (SERVER,)
+KERNELS = Tree(
+    "kernels",
+    _ROOT / "kernels" / "penstock_kernels",
+    read_python,
+    (
+        Floor("base", ("base/",)),
+        Floor("reference", ("reference/",)),
+        Floor("native", ("native/",)),
+        Floor("gpu", ("gpu/",)),
+        Floor("table", ("table.py",)),
+        Floor("adapters", ("adapters/",)),
+        Floor("ops", ("ops/",)),
+        # What callers import, and their choice of who computes attention.
+        Floor("package", ("__init__.py", "backends.py")),
+    ),
+)
+
+TREES: tuple[Tree, ...] = (ROUTER, SERVER, KERNELS)

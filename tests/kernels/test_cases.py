@@ -1,4 +1,4 @@
-"""Runs the kernel cases in a process that may crash without taking the others along: interpreted, and compiled C."""
+"""Runs the kernel cases in a process of their own, which may crash: interpreted kernels, and C."""
 
 import os
 import subprocess
@@ -13,13 +13,13 @@ _CASES = Path(__file__).parent / "cases"
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("file", sorted(path.name for path in _CASES.glob("test_*.py")))
-def test_kernels_equal_their_twins(file: str) -> None:
+def test_kernels_equal_their_references(file: str) -> None:
     pytest.importorskip("triton")
     _run(file, "TRITON_INTERPRET", "1")
 
 
 @pytest.mark.parametrize("file", ["test_attention.py", "test_sampling.py"])
-def test_compiled_ops_equal_their_twins(file: str) -> None:
+def test_compiled_ops_equal_their_references(file: str) -> None:
     _run(file, "PENSTOCK_KERNEL_CASES", "cpu")
 
 

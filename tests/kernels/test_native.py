@@ -1,4 +1,4 @@
-"""The ops in C: every width of vectors, and the same bits for a row whatever is computed beside it."""
+"""The ops in C: every width of vectors, and the same bits for a row whatever else is computed."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from penstock_kernels import (
     rotate_and_store,
     silu_mul,
 )
-from penstock_kernels.destination import Destination
+from penstock_kernels.base.destination import Destination
 from penstock_kernels.native import activation as native_activation
 from penstock_kernels.native import attention as native
 from penstock_kernels.native import linear as native_linear
@@ -61,7 +61,7 @@ def test_it_is_built() -> None:
 @pytest.mark.parametrize("window", [None, 50])
 @pytest.mark.parametrize("heads", [(4, 4), (7, 1), (6, 2)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_has_the_same_bits_in_any_company(
+def test_a_row_has_the_same_bits_in_any_batch(
     heads: tuple[int, int], dtype: torch.dtype, window: int | None
 ) -> None:
     sequence = Sequence(*heads, 48, dtype)
@@ -76,14 +76,14 @@ def test_a_row_has_the_same_bits_in_any_company(
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("dim", [12, 40, 64, 80])
 @pytest.mark.parametrize("options", [(None, None), (33, 3.0)], ids=["plain", "window and soft cap"])
-def test_every_width_of_vectors_equals_the_twin(
+def test_every_width_of_vectors_equals_the_reference(
     lanes: int, dim: int, options: tuple[int | None, float | None]
 ) -> None:
     sequence = Sequence(6, 3, dim)
     spans = AttentionSpans((_LEN - 7,), (_LEN,), sequence.table[None], _BLOCK)
     scoring = Scoring(0.2, *options)
     arguments = AttentionArguments(sequence.query[7:], sequence.key, sequence.value, spans, scoring)
-    found = native.attend(arguments, max_lanes=lanes)
+    found = native.paged_attention(arguments, max_lanes=lanes)
     expected = reference.paged_attention(arguments)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
@@ -111,7 +111,7 @@ def test_threads_change_nothing() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(64, 100), (96, 37), (20, 3), (12, 1)])
-def test_a_product_has_the_same_bits_in_any_company(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_a_product_has_the_same_bits_in_any_batch(shape: tuple[int, int], dtype: torch.dtype) -> None:
     length, columns = shape
     x, weight, bias = (torch.randn(size).to(dtype) for size in ((150, length), (columns, length), (columns,)))
     whole = linear(x, weight, bias, invariant=True)
@@ -177,7 +177,7 @@ def test_a_weight_of_another_type_is_refused() -> None:
 @pytest.mark.parametrize("rows", [1, 5, 700])
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_norm_equals_its_twin(lanes: int, rows: int, offset: float, dtype: torch.dtype) -> None:
+def test_a_norm_equals_its_reference(lanes: int, rows: int, offset: float, dtype: torch.dtype) -> None:
     x, weight = torch.randn(rows, 3 * 96).to(dtype)[:, 96:192], torch.randn(96).to(dtype)
     residual = torch.randn(rows, 96).to(dtype)
     expected_residual = residual.clone()
@@ -191,7 +191,7 @@ def test_a_norm_equals_its_twin(lanes: int, rows: int, offset: float, dtype: tor
     )
 
 
-def test_a_norm_has_the_same_bits_in_any_company() -> None:
+def test_a_norm_has_the_same_bits_in_any_batch() -> None:
     x, weight = torch.randn(900, 96), torch.randn(96)
     whole = rms_norm(x, weight, 1e-6)
     for rows in (slice(0, 1), slice(7, 10), slice(3, 700)):
@@ -202,18 +202,18 @@ def test_a_norm_has_the_same_bits_in_any_company() -> None:
 @pytest.mark.parametrize("is_normed", [False, True])
 @pytest.mark.parametrize("rotary_dim", [32, 64, 96])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rotated_and_stored_heads_equal_their_twins(
+def test_rotated_and_stored_heads_equal_their_references(
     lanes: int, is_normed: bool, rotary_dim: int, dtype: torch.dtype
 ) -> None:
     num_heads, num_kv_heads, dim, num_tokens = 6, 2, 96, 33
     heads = torch.randn(num_tokens, num_heads + 2 * num_kv_heads, dim + 16).to(dtype)[..., :dim]
     cos, sin = torch.randn(2, num_tokens, rotary_dim).to(dtype)
     norm = (torch.randn(num_heads + num_kv_heads, dim).to(dtype), 1e-5) if is_normed else None
-    slots = torch.randperm(5 * 8)[:num_tokens]
+    cache_positions = torch.randperm(5 * 8)[:num_tokens]
     caches = torch.full((4, 5, 8, num_kv_heads, dim), torch.nan, dtype=dtype)
-    ours, theirs = (Destination(caches[first], caches[first + 1], slots) for first in (0, 2))
+    ours, theirs = (Destination(caches[first], caches[first + 1], cache_positions) for first in (0, 2))
     found = native_rotary.rotate_and_store(heads, cos, sin, norm, ours, lanes)
-    # The twin rounds after every op of the library.
+    # The reference rounds after every op of PyTorch.
     atol, rtol = (1e-5, 1e-5) if dtype == torch.float32 else (0.1, 0.02)
     expected = reference.rotate_and_store(heads, cos, sin, norm, theirs)
     torch.testing.assert_close(found, expected, atol=atol, rtol=rtol)
@@ -221,12 +221,12 @@ def test_rotated_and_stored_heads_equal_their_twins(
     assert found.is_contiguous()
 
 
-@pytest.mark.parametrize("slot", [-1, 40])
-def test_a_slot_outside_the_cache_is_refused_before_anything_is_written(slot: int) -> None:
+@pytest.mark.parametrize("cache_position", [-1, 40])
+def test_a_position_outside_the_cache_is_refused_before_anything_is_written(cache_position: int) -> None:
     caches = torch.zeros(2, 5, 8, 2, 32)
-    target = Destination(caches[0], caches[1], torch.tensor([3, slot]))
+    target = Destination(caches[0], caches[1], torch.tensor([3, cache_position]))
     angles = torch.randn(2, 32)
-    with pytest.raises(IndexError, match=f"slot {slot} of token 1"):
+    with pytest.raises(IndexError, match=f"cache position {cache_position} of token 1"):
         native_rotary.rotate_and_store(torch.randn(2, 8, 32), angles, angles, None, target)
     assert not caches.any()
 
@@ -234,14 +234,14 @@ def test_a_slot_outside_the_cache_is_refused_before_anything_is_written(slot: in
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("rows", [1, 3, 700])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_activation_equals_its_twin(lanes: int, rows: int, dtype: torch.dtype) -> None:
+def test_an_activation_equals_its_reference(lanes: int, rows: int, dtype: torch.dtype) -> None:
     gate_up = (torch.randn(rows, 200) * 8).to(dtype)[:, :96]
     gate_up[0, :4] = torch.tensor([-200.0, 200.0, 0.0, -87.5])
-    twins = {"silu": reference.silu_mul(gate_up), "gelu_tanh": reference.gelu_mul(gate_up)}
-    for name, twin in twins.items():
+    references = {"silu": reference.silu_mul(gate_up), "gelu_tanh": reference.gelu_mul(gate_up)}
+    for name, expected in references.items():
         found = native_activation.activate(gate_up, name, lanes)  # type: ignore[arg-type]
         tolerance = 1e-5 if dtype == torch.float32 else 0.02
-        torch.testing.assert_close(found, twin, atol=tolerance, rtol=tolerance)
+        torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 
 
 def test_an_activation_hides_nothing_and_leaves_other_rows_alone() -> None:
@@ -266,12 +266,12 @@ def test_an_embedding_has_zeros_for_tokens_of_others(dtype: torch.dtype) -> None
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 900])
-def test_a_rotary_table_equals_its_twin(count: int) -> None:
+def test_a_rotary_table_equals_its_reference(count: int) -> None:
     positions = torch.arange(count) * 137
     inv_freq = 1.0 / 10000.0 ** (torch.arange(0, 24, 2) / 24)
     found = rotary_table(positions, inv_freq, 1.3)
-    for ours, twin in zip(found, reference.rotary_table(positions, inv_freq, 1.3), strict=True):
-        torch.testing.assert_close(ours, twin, atol=1e-6, rtol=1e-6)
+    for ours, expected in zip(found, reference.rotary_table(positions, inv_freq, 1.3), strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-6)
     if count > 4:
         assert torch.equal(rotary_table(positions[4:5], inv_freq, 1.3)[1], found[1][4:5])
 
@@ -282,9 +282,9 @@ def test_decodes_are_found_where_the_rows_have_them() -> None:
     slots, positions = torch.tensor([4, 6, 0, 6]), torch.tensor([29, 0, 7, 0])
     given = (slots, positions, tokens, block_table, 4, 6)
     found = find_decodes(*given)
-    for ours, twin in zip(found, reference.find_decodes(*given), strict=True):
-        assert torch.equal(ours, twin)
-        assert ours.dtype == twin.dtype
+    for ours, expected in zip(found, reference.find_decodes(*given), strict=True):
+        assert torch.equal(ours, expected)
+        assert ours.dtype == expected.dtype
     assert found.token_ids.tolist() == [tokens[4, 29], tokens[6, 0], tokens[0, 7], tokens[6, 0]]
     assert found.cache_positions.tolist()[2] == block_table[0, 1] * 4 + 3
     assert found.context_lens.tolist() == [30, 0, 8, 0], "the spare row has no context"

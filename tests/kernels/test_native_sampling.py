@@ -1,4 +1,4 @@
-"""The sampler in C: every width of vectors, rows of any length, and the same bits for a row in any company."""
+"""The sampler in C: every width of vectors, rows of any length, and the same bits for a row in any batch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,16 +40,16 @@ _MIXED = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.01, "typical
 
 @pytest.mark.parametrize("lanes", _LANES)
 @pytest.mark.parametrize("vocab_size", _WIDTHS)
-def test_every_width_of_vectors_scores_like_the_twin(vocab_size: int, lanes: int) -> None:
+def test_every_width_of_vectors_scores_like_the_reference(vocab_size: int, lanes: int) -> None:
     logits = (5 * torch.randn(7, vocab_size + 1))[:, :vocab_size]
     given = torch.randint(0, vocab_size, (7,))
     num_top = min(5, vocab_size)
     ids, chosen, finite, top_ids, top = native.token_logprobs(logits, given, num_top, lanes)
     expected = reference.token_logprobs(logits.double(), given, num_top)
     assert ids is given
-    torch.testing.assert_close(chosen.double(), expected[0], atol=1e-5, rtol=0)
-    torch.testing.assert_close(top.double(), expected[3], atol=1e-5, rtol=0)
-    assert torch.equal(top_ids, expected[2])
+    torch.testing.assert_close(chosen.double(), expected.chosen, atol=1e-5, rtol=0)
+    torch.testing.assert_close(top.double(), expected.top_logprobs, atol=1e-5, rtol=0)
+    assert torch.equal(top_ids, expected.top_ids)
     assert finite.all()
     ids, most_likely, *_ = native.token_logprobs(logits, None, 0, lanes)
     assert torch.equal(ids, logits.argmax(-1))
@@ -68,7 +68,7 @@ def test_of_equal_logits_the_first_is_chosen(lanes: int) -> None:
 
 
 @pytest.mark.parametrize("lanes", _LANES)
-def test_rows_that_are_not_finite_are_told_and_stay_like_the_twin(lanes: int) -> None:
+def test_rows_that_are_not_finite_are_reported_and_scored_like_the_reference(lanes: int) -> None:
     logits = torch.randn(6, 37)
     logits[1, 36] = -torch.inf
     logits[2, 5] = torch.inf
@@ -78,10 +78,10 @@ def test_rows_that_are_not_finite_are_told_and_stay_like_the_twin(lanes: int) ->
     ids, chosen, finite, *top = native.token_logprobs(logits, None, 3, lanes)
     expected = reference.token_logprobs(logits, ids, 3)
     assert ids.tolist() == logits.argmax(-1).tolist()
-    assert finite.tolist() == expected[1].tolist() == [True, False, False, False, False, False]
-    torch.testing.assert_close(chosen, expected[0], atol=1e-5, rtol=0, equal_nan=True)
-    torch.testing.assert_close(top[1], expected[3], atol=1e-5, rtol=0, equal_nan=True)
-    assert torch.equal(top[0], expected[2])
+    assert finite.tolist() == expected.finite.tolist() == [True, False, False, False, False, False]
+    torch.testing.assert_close(chosen, expected.chosen, atol=1e-5, rtol=0, equal_nan=True)
+    torch.testing.assert_close(top[1], expected.top_logprobs, atol=1e-5, rtol=0, equal_nan=True)
+    assert torch.equal(top[0], expected.top_ids)
 
 
 def test_a_large_flat_vocabulary_keeps_its_precision() -> None:
@@ -98,7 +98,7 @@ def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_row_is_scored_and_drawn_the_same_in_any_company(threads: int) -> None:
+def test_a_row_is_scored_and_drawn_the_same_in_any_batch(threads: int) -> None:
     logits, params = 4 * torch.randn(40, 2051), _params(40, **_MIXED)
     with _threads(1):
         scored, drawn = token_logprobs(logits, None, 4), draw(logits, params)
@@ -117,7 +117,7 @@ def test_a_row_is_scored_and_drawn_the_same_in_any_company(threads: int) -> None
     [{}, {"temperature": 2.5}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.2}, {"typical_p": 0.4}, _MIXED],
     ids=str,
 )
-def test_every_width_of_vectors_draws_like_the_twin(
+def test_every_width_of_vectors_draws_like_the_reference(
     vocab_size: int, changes: dict[str, float], lanes: int
 ) -> None:
     scores = (4 * torch.randn(12, vocab_size + 1))[:, :vocab_size]
@@ -139,12 +139,12 @@ def test_rows_that_are_not_drawn_take_the_most_likely_token(lanes: int) -> None:
 
 @pytest.mark.parametrize("name", ["top_p", "typical_p"])
 @pytest.mark.parametrize("share", [0.0, 1e-30, 1 - 2**-24])
-def test_the_ends_of_a_share_draw_like_the_twin(name: str, share: float) -> None:
+def test_the_ends_of_a_share_draw_like_the_reference(name: str, share: float) -> None:
     scores, params = 3 * torch.randn(20, 300), _params(20, **{name: share})
     assert torch.equal(draw(scores, params), reference.draw(scores, params))
 
 
-def test_a_draw_by_columns_of_other_types_runs_the_twin() -> None:
+def test_a_draw_by_columns_of_other_types_runs_the_reference() -> None:
     scores, params = torch.randn(2, 30), _params(2, top_p=0.9)
     doubled = params._replace(top_p=params.top_p.double())
     assert not native.supports_draw(scores, doubled)

@@ -257,7 +257,7 @@ def test_other_ops_refuse_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="rotary_dim"):
         apply_rotary(torch.zeros(2, 3, 8), torch.zeros(2, 10), torch.zeros(2, 10))
     cache = torch.zeros(2, 4, 1, 8)
-    with pytest.raises(ValueError, match="slot_mapping"):
+    with pytest.raises(ValueError, match="cache_positions"):
         store_kv(torch.zeros(1, 1, 8), torch.zeros(1, 1, 8), cache, cache, torch.zeros(1, dtype=torch.int32))
 
 

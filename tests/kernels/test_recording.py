@@ -1,4 +1,4 @@
-"""Recordings: the same again on other numbers, and no recording of what would not be the same."""
+"""Recordings: the same computation on other numbers, and no recording of one that would change."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Layer:
-    """Some of our ops, and some of the library's before, between and after them."""
+    """Some of our ops, and some of PyTorch's before, between and after them."""
 
     def __init__(self, num_rows: int) -> None:
         self.ids = torch.randint(0, 50, (num_rows,))
@@ -43,7 +43,7 @@ def test_a_recording_computes_what_the_computation_would() -> None:
 
 
 class Forbidden(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """No op of the library is called."""
+    """No op of PyTorch is called."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise AssertionError(f"{func} is called")
@@ -62,7 +62,7 @@ SIMPLE: list[Callable[[torch.Tensor], torch.Tensor]] = [
 @torch.inference_mode()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("compute", SIMPLE)
-def test_simple_ops_of_the_library_are_repeated_in_c(
+def test_simple_ops_of_pytorch_are_repeated_in_c(
     compute: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
 ) -> None:
     x, found = torch.randn(3, 37).to(dtype), []
@@ -87,7 +87,7 @@ def test_simple_ops_of_the_library_are_repeated_in_c(
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_not_simple_is_left_to_the_library(
+def test_what_is_not_simple_is_left_to_pytorch(
     compute: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
 ) -> None:
     x, found = torch.randn(4, 6).to(dtype), []
@@ -112,7 +112,7 @@ LOOKS: list[Callable[[torch.Tensor], object]] = [
 
 @torch.inference_mode()
 @pytest.mark.parametrize("look", LOOKS)
-def test_what_looks_at_numbers_is_refused(look: Callable[[torch.Tensor], object]) -> None:
+def test_what_reads_numbers_is_refused(look: Callable[[torch.Tensor], object]) -> None:
     x = torch.ones(3)
     with pytest.raises(NotRecordable):
         record(lambda: look(x), Arena())
@@ -120,23 +120,24 @@ def test_what_looks_at_numbers_is_refused(look: Callable[[torch.Tensor], object]
 
 
 def test_what_the_interpreter_computes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock_kernels.dispatch.INTERPRETS", True)
+    monkeypatch.setattr("penstock_kernels.base.devices.INTERPRETS", True)
     with pytest.raises(NotRecordable):
         record(lambda: None, Arena())
 
 
 @torch.inference_mode()
 def test_an_op_that_fails_later_says_why() -> None:
-    cache, slots = torch.zeros(2, 4, 1, 8), torch.tensor([3])
+    cache, cache_positions = torch.zeros(2, 4, 1, 8), torch.tensor([3])
     heads, cos, sin = torch.randn(1, 3, 8), torch.ones(1, 8), torch.zeros(1, 8)
-    recording = record(lambda: rotate_and_store(heads, cos, sin, cache, cache.clone(), slots), Arena())
-    slots.fill_(8)
-    with pytest.raises(IndexError, match="slot 8 of token 0 is not in the cache"):
+    given = (heads, cos, sin, cache, cache.clone(), cache_positions)
+    recording = record(lambda: rotate_and_store(*given), Arena())
+    cache_positions.fill_(8)
+    with pytest.raises(IndexError, match="cache position 8 of token 0 is not in the cache"):
         recording.replay()
 
 
 @torch.inference_mode()
-def test_what_the_library_makes_lies_in_that_memory() -> None:
+def test_what_pytorch_makes_lies_in_that_memory() -> None:
     arena, x, seen = Arena(), torch.randn(3, 4), []
     record(lambda: seen.extend([x * 2, (x + 1).view(12), x.double()]), arena)
     first = arena.empty((1,), torch.float32).data_ptr()

@@ -67,7 +67,7 @@ _TAIL = """
   code from a model's folder, which is never run.
 - **`--dtype` on a CPU** is float32 unless told otherwise. bfloat16 halves the memory; it is faster where the processor
   multiplies it itself (avx512_bf16), and elsewhere about as fast in decodes and half as fast in prompts
-  ([kernels.md](kernels.md)).
+  ([devices.md](devices.md)).
 - **Sliding windows**: where every layer of our own decoder has one, blocks behind the widest come back while their
   sequence runs, so that it needs about twice its window however long it becomes, and may be longer than the whole
   cache. They stay cached while there is room; a prefix whose first blocks are gone is computed again. A model with a

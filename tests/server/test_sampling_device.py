@@ -33,7 +33,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         names.add(self.__name__.strip("_").removesuffix("_kernel"))
 
     monkeypatch.setattr(JITFunction, "run", keep)
-    monkeypatch.setattr("penstock_kernels.dispatch.INTERPRETS", True)
+    monkeypatch.setattr("penstock_kernels.base.devices.INTERPRETS", True)
     monkeypatch.setattr(
         sampling, "to_device", lambda values, dtype, device: torch.tensor(values, dtype=dtype).to(device)
     )

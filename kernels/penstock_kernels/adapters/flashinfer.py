@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock_kernels.attention_spans import AttentionArguments, AttentionSpans
-from penstock_kernels.upload import upload
+from penstock_kernels.base.attention_spans import AttentionArguments, AttentionSpans
+from penstock_kernels.base.upload import upload
 
-# What its documentation asks for; parts of split sequences meet there.
+# As its documentation says. The parts of split sequences are combined there.
 _WORKSPACE_BYTES = 128 * 1024**2
-# A plan travels from pinned memory of its wrapper, which the next plan may overwrite before the device has read it. A
-# wrapper is used again when the step before the last has been answered: so many steps are launched at a time.
+# A plan is copied from pinned memory of its wrapper, and the next plan may overwrite it before the device has read it.
+# So there are as many wrappers as there can be steps in flight.
 _STEPS_IN_FLIGHT = 2
 
 
 class PageTable(NamedTuple):
-    """Pages as FlashInfer wants them: int32, on the host but for the pages themselves."""
+    """Pages as FlashInfer wants them: int32; all but the pages themselves are on the host."""
 
     query_starts: torch.Tensor  # [num_spans + 1]
     page_starts: torch.Tensor  # [num_spans + 1]
@@ -58,7 +58,7 @@ class FlashInferAttention:
 
     def __call__(self, arguments: AttentionArguments) -> torch.Tensor:
         spans, scoring = arguments.spans, arguments.scoring
-        assert isinstance(spans, AttentionSpans), "it is not captured"
+        assert isinstance(spans, AttentionSpans), "its steps are not captured"
         assert spans.tree is None, "the server sends no trees"
         kind = (scoring.window, scoring.soft_cap, scoring.scale)
         wrapper = spans.shared(("flashinfer", kind), lambda: self._plan(arguments, spans, kind))

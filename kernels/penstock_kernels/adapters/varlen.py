@@ -1,4 +1,4 @@
-"""Prompts by torch's `varlen_attn`, which is FlashAttention; all else by our own kernels.
+"""Prompts by `varlen_attn` of PyTorch, which is FlashAttention; everything else by our own kernels.
 
 It reads a paged cache only in pages of 256 positions, and ours are smaller. So it computes the spans that begin a
 sequence: their keys and values are gathered from the cache, side by side, no more of them than the step has tokens.
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from penstock_kernels.attention_spans import MAX_DECODE_LEN, Attend, AttentionArguments, AttentionSpans
-from penstock_kernels.paged_attention import own_attention
-from penstock_kernels.upload import upload
+from penstock_kernels.base.attention_spans import MAX_DECODE_LEN, Attend, AttentionArguments, AttentionSpans
+from penstock_kernels.base.upload import upload
+from penstock_kernels.table import paged_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _Division:
 class VarlenAttention:
     """`function` is `torch.nn.attention.varlen.varlen_attn`."""
 
-    def __init__(self, function: Callable[..., torch.Tensor], own: Attend = own_attention) -> None:
+    def __init__(self, function: Callable[..., torch.Tensor], own: Attend = paged_attention) -> None:
         self._function = function
         self._own = own
 

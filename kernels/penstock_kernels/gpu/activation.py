@@ -31,9 +31,19 @@ def _gated_activation_kernel(
     tl.store(out_ptr + row * DIM + columns, (activated * up).to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def gated_activation(
-    gate_up: torch.Tensor, activation: str, alpha: float = 0.0, limit: float = 0.0
-) -> torch.Tensor:
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    return _activate(gate_up, "silu")
+
+
+def gelu_mul(gate_up: torch.Tensor, tanh: bool) -> torch.Tensor:
+    return _activate(gate_up, "gelu_tanh" if tanh else "gelu")
+
+
+def clamped_swiglu(gate_up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
+    return _activate(gate_up, "clamped_swiglu", alpha, limit)
+
+
+def _activate(gate_up: torch.Tensor, activation: str, alpha: float = 0.0, limit: float = 0.0) -> torch.Tensor:
     """`activation`: silu, gelu, gelu_tanh, or clamped_swiglu, which takes alpha and limit."""
     dim = gate_up.shape[-1] // 2
     out = torch.empty((*gate_up.shape[:-1], dim), dtype=gate_up.dtype, device=gate_up.device)

@@ -4,6 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock_kernels.base.sampling_params import PenaltyParams
+
 # Numbers of a program: 8 per thread at 4 warps. Unmeasured.
 _BLOCK = 1024
 # Far beyond any logit, far below overflow when two are added.
@@ -76,30 +78,28 @@ def _mask_kernel(score_ptr, row_ptr, bits_ptr, stride_row, num_words, vocab_size
     tl.store(score_ptr + row * stride_row + ids, banned, mask=is_banned & (ids < vocab_size))
 
 
-def penalize(
-    scores: torch.Tensor,
-    tokens: torch.Tensor,
-    slots: torch.Tensor,
-    lengths: torch.Tensor,
-    prompt_lens: torch.Tensor,
-    repetition: torch.Tensor,
-    frequency: torch.Tensor,
-    presence: torch.Tensor,
-    max_len: int,
-) -> None:
+def penalize(scores: torch.Tensor, params: PenaltyParams, max_len: int) -> None:
     num_rows, vocab_size = scores.shape
     if num_rows == 0:
         return
     counts = torch.zeros((num_rows, vocab_size), dtype=torch.int32, device=scores.device)
     _count_kernel[(num_rows, triton.cdiv(max_len, _BLOCK))](
-        tokens, slots, lengths, prompt_lens, counts, tokens.stride(0), vocab_size, BLOCK=_BLOCK, num_warps=4
+        params.tokens,
+        params.slots,
+        params.lengths,
+        params.prompt_lens,
+        counts,
+        params.tokens.stride(0),
+        vocab_size,
+        BLOCK=_BLOCK,
+        num_warps=4,
     )
     _penalize_kernel[(num_rows, triton.cdiv(vocab_size, _BLOCK))](
         scores,
         counts,
-        repetition,
-        frequency,
-        presence,
+        params.repetition,
+        params.frequency,
+        params.presence,
         scores.stride(0),
         vocab_size,
         BLOCK=_BLOCK,

@@ -5,13 +5,18 @@ from typing import NamedTuple
 import torch
 import triton
 
-from penstock_kernels.attention_spans import MAX_DECODE_LEN, AttentionArguments, AttentionSpans, DecodeSpans
+from penstock_kernels.base.attention_spans import (
+    MAX_DECODE_LEN,
+    AttentionArguments,
+    AttentionSpans,
+    DecodeSpans,
+)
+from penstock_kernels.base.upload import upload
 from penstock_kernels.gpu import decode_attention as decode
 from penstock_kernels.gpu.attention_call import AttentionCall
 from penstock_kernels.gpu.prefill_attention import prefill_attention, prefill_tiles, tile_for
 from penstock_kernels.gpu.tiles import DECODE_KEYS, processor
 from penstock_kernels.gpu.work_map import WorkMap, work_map
-from penstock_kernels.upload import upload
 
 # Decode programs that a multiprocessor holds at once: its registers allow 5 at 92 each. Unmeasured.
 _RESIDENT = 4
@@ -65,7 +70,7 @@ def _attend_in_graph(arguments: AttentionArguments, spans: DecodeSpans, out: tor
 
 
 def _lay_out(spans: AttentionSpans, group: int, rows: int) -> _Layout:
-    """One upload for all of it."""
+    """All of it goes to the device in one copy."""
     starts = spans.query_starts
     prefills = [span for span, query_len in enumerate(spans.query_lens) if query_len > MAX_DECODE_LEN]
     tiles = prefill_tiles(
@@ -125,5 +130,5 @@ def _graph_work(spans: DecodeSpans, window: int | None, num_kv_heads: int) -> Wo
 
 
 def _wanted_items(device: torch.device, num_kv_heads: int) -> int:
-    """As many as run at once: one wave."""
+    """As many as run at the same time."""
     return processor(device).num_multiprocessors * _RESIDENT // num_kv_heads

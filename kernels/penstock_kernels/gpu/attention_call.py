@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from penstock_kernels.attention_spans import AttentionArguments, Scoring
+from penstock_kernels.base.attention_spans import AttentionArguments, Scoring
 from penstock_kernels.gpu.tiles import Tile
 
 

@@ -1,7 +1,7 @@
 """Attention of few queries per sequence (decoding, verifying a draft) over long contexts: bound by reading the cache.
 
 A program reads one item of the work map for one key head, with all queries of that head's group, so that every key is
-read once. Sequences of one item are finished at once; the parts of others meet in a second kernel.
+read once. Sequences of one item are finished at once; a second kernel combines the parts of the others.
 """
 
 from typing import NamedTuple

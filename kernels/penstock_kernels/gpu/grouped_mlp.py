@@ -1,7 +1,7 @@
 """The experts' products: tiles of one expert each, whose rows are gathered where they lie and written by pair.
 
 Decoding is bound by reading the experts' weights, once each; prefill by the matrix units. A row's sum runs over the
-length in one order, by itself, so only the shape of the tile could tell its company, and that can be fixed.
+length in one order, so it can depend on the other rows only by the shape of the tile, and that can be fixed.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import triton.language as tl
 from penstock_kernels.gpu.routing import ExpertTiles, expert_tiles
 from penstock_kernels.gpu.tiles import ProductTile, expert_tile
 
-# Tiles that run side by side over all columns, so that they find each other's weights in the cache. Unmeasured.
+# Tiles that run side by side over all columns, so that they share weights in the cache. Unmeasured.
 _GROUP: tl.constexpr = tl.constexpr(8)
 # Columns of a program of the weighted sum: 8 per thread at 4 warps. Unmeasured.
 _BLOCK = 1024
@@ -100,18 +100,21 @@ def grouped_mlp(
     x: torch.Tensor,
     expert_ids: torch.Tensor,
     expert_weights: torch.Tensor,
-    gate_up: ExpertLayer,
-    down: ExpertLayer,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
     activate: Callable[[torch.Tensor], torch.Tensor],
+    gate_up_bias: torch.Tensor | None,
+    down_bias: torch.Tensor | None,
     invariant: bool,
 ) -> torch.Tensor:
     if expert_ids.numel() == 0:
         return torch.zeros_like(x)
-    top_k, num_experts = expert_ids.shape[1], gate_up.weight.shape[0]
+    top_k, num_experts = expert_ids.shape[1], gate_up.shape[0]
     tile = expert_tile(None if invariant else expert_ids.numel() // num_experts, x.element_size())
     tiles = expert_tiles(expert_ids, num_experts, tile.rows)
-    hidden = activate(expert_linear(x, gate_up, tiles, tile, top_k))
-    return _weighted_sum(expert_linear(hidden, down, tiles, tile, 1), expert_weights)
+    hidden = activate(expert_linear(x, ExpertLayer(gate_up, gate_up_bias), tiles, tile, top_k))
+    outputs = expert_linear(hidden, ExpertLayer(down, down_bias), tiles, tile, 1)
+    return _weighted_sum(outputs, expert_weights)
 
 
 def expert_linear(

@@ -4,6 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock_kernels.base.results import Logprobs
+
 # Logits of a program. Unmeasured.
 _BLOCK = 2048
 
@@ -88,8 +90,9 @@ def _join_kernel(
         tl.store(top_logprob_ptr + row * num_top + ranks, values - normalizer, mask=ranks < num_top)
 
 
-def logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> tuple[torch.Tensor, ...]:
-    """Log probabilities [num_rows], finite [num_rows], top ids and top log probabilities [num_rows, num_top]."""
+def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor | None, num_top: int) -> Logprobs:
+    if token_ids is None:
+        token_ids = logits.argmax(dim=-1)
     (num_rows, vocab_size), device = logits.shape, logits.device
     block = min(_BLOCK, triton.next_power_of_2(vocab_size))
     num_parts, width = triton.cdiv(vocab_size, block), triton.next_power_of_2(num_top) if num_top else 0
@@ -101,8 +104,9 @@ def logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> tup
     finite = torch.empty(num_rows, dtype=torch.bool, device=device)
     top_ids = torch.empty((num_rows, num_top), dtype=torch.int64, device=device)
     top_logprobs = torch.empty((num_rows, num_top), dtype=torch.float32, device=device)
+    found = Logprobs(token_ids, chosen, finite, top_ids, top_logprobs)
     if num_rows == 0:
-        return chosen, finite, top_ids, top_logprobs
+        return found
     _part_kernel[(num_rows, num_parts)](
         logits, largest, total, tops, logits.stride(0), vocab_size, NUM_TOP=width, BLOCK=block, num_warps=4
     )
@@ -123,4 +127,4 @@ def logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> tup
         BLOCK_PARTS=triton.next_power_of_2(num_parts),
         num_warps=4,
     )
-    return chosen, finite, top_ids, top_logprobs
+    return found

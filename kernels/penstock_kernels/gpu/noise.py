@@ -28,7 +28,7 @@ def noise_key(seed, position):
 
 @triton.jit
 def gumbel_of(key, ids):
-    """Standard Gumbel noise of token ids. The 40 random bits equal the twin's; the logarithms are within 1e-5."""
+    """Standard Gumbel noise of token ids. The 40 random bits equal the reference's; the logarithms are within 1e-5."""
     bits = mix(key + (ids.to(tl.int64) + 1) * GOLDEN)
     small = ((bits >> 24) & 0xFFFFFFFFFF).to(tl.float32)
     small = tl.minimum((small + 0.5) * 9.094947017729282e-13, 1.0 - 5.960464477539063e-08)

@@ -59,14 +59,30 @@ def _norm_kernel(
     tl.store(out_ptr + rows[:, None] * DIM + columns[None, :], y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def norm(
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None, weight_offset: float
+) -> torch.Tensor:
+    return _norm(x, weight, None, eps, residual, weight_offset, centered=False)
+
+
+def layer_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    eps: float,
+    residual: torch.Tensor | None,
+) -> torch.Tensor:
+    return _norm(x, weight, bias, eps, residual, 0.0, centered=True)
+
+
+def _norm(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     eps: float,
     residual: torch.Tensor | None,
     weight_offset: float,
-    centered: bool = False,
+    centered: bool,
 ) -> torch.Tensor:
     """Layer norm when centered, else root-mean-square norm."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -98,12 +114,12 @@ def norm(
         HAS_RESIDUAL=residual is not None,
         CENTERED=centered,
         HAS_BIAS=bias is not None,
-        num_warps=norm_warps(block_dim),
+        num_warps=_num_warps(block_dim),
     )
     return out
 
 
-def norm_warps(block_dim: int) -> int:
+def _num_warps(block_dim: int) -> int:
     """16 numbers a thread: two loads of 16 bytes in 16-bit types. Unmeasured."""
     return min(max(block_dim // 512, 4), 16)
 

@@ -1,7 +1,7 @@
 """Attention of many queries per sequence: bound by the matrix units, so tiles have 128 rows.
 
 A tile's rows are query tokens times the heads of one key head's group. It walks the keys in up to three phases, of
-which only the ends pay for masks:
+which only the first and the last need masks:
 
     positions   0 ........ window start ........ first query of the tile ... last query
     phase                  | left, masked |   middle, all visible   |  diagonal, masked  |

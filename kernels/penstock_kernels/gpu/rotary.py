@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from penstock_kernels.destination import Destination
+from penstock_kernels.base.destination import Destination
 
 # Tokens of a program; a program does one head. Unmeasured.
 _BLOCK_TOKENS = 8
@@ -45,8 +45,8 @@ def _load_weight(weight_ptr, head, first, DIM: tl.constexpr, SIZE: tl.constexpr,
 
 @triton.jit
 def _rotary_kernel(
-    heads_ptr, cos_ptr, sin_ptr, weight_ptr, slot_ptr, out_ptr, key_cache_ptr, value_cache_ptr, num_tokens,
-    num_out_heads, num_key_heads, stride_token, stride_head, eps, inverse_key_scale, inverse_value_scale,
+    heads_ptr, cos_ptr, sin_ptr, weight_ptr, cache_position_ptr, out_ptr, key_cache_ptr, value_cache_ptr,
+    num_tokens, num_out_heads, num_key_heads, stride_token, stride_head, eps, inverse_key_scale, inverse_value_scale,
     DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BLOCK_HALF: tl.constexpr,
     BLOCK_TAIL: tl.constexpr, HAS_NORM: tl.constexpr,
 ):  # fmt: skip
@@ -85,18 +85,32 @@ def _rotary_kernel(
         _store_head(out_ptr, (tokens * num_out_heads + head) * DIM, in_range, left, right, tail, 1.0,
                     HALF, TAIL, BLOCK_HALF, BLOCK_TAIL)  # fmt: skip
     else:
-        slots = tl.load(slot_ptr + tokens, mask=in_range, other=0)
+        cache_positions = tl.load(cache_position_ptr + tokens, mask=in_range, other=0)
         if is_rotated:
-            targets = (slots * num_key_heads + head - num_out_heads) * DIM
+            targets = (cache_positions * num_key_heads + head - num_out_heads) * DIM
             _store_head(key_cache_ptr, targets, in_range, left, right, tail, inverse_key_scale,
                         HALF, TAIL, BLOCK_HALF, BLOCK_TAIL)  # fmt: skip
         else:
-            targets = (slots * num_key_heads + head - num_out_heads - num_key_heads) * DIM
+            targets = (cache_positions * num_key_heads + head - num_out_heads - num_key_heads) * DIM
             _store_head(value_cache_ptr, targets, in_range, left, right, tail, inverse_value_scale,
                         HALF, TAIL, BLOCK_HALF, BLOCK_TAIL)  # fmt: skip
 
 
-def rotate(
+def apply_rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    return _rotate(heads, cos, sin, None, None)
+
+
+def rotate_and_store(
+    heads: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    norm: tuple[torch.Tensor, float] | None,
+    target: Destination,
+) -> torch.Tensor:
+    return _rotate(heads, cos, sin, norm, target)
+
+
+def _rotate(
     heads: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
@@ -118,7 +132,7 @@ def rotate(
         cos,
         sin,
         weight,
-        target.slots,
+        target.cache_positions,
         out,
         target.key_cache,
         target.value_cache,

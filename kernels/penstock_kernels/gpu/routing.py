@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock_kernels.base.results import Routes
+
 # Rows of a program that chooses. Unmeasured.
 _BLOCK_TOKENS = 4
 # Pairs that one step of the sort looks at. Unmeasured.
@@ -120,7 +122,7 @@ def _expert_tiles_kernel(
     tl.store(tile_ptr + 3 * tiles + 2, end, mask=mask)
 
 
-def route(logits: torch.Tensor, top_k: int, normalized: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def route(logits: torch.Tensor, top_k: int, normalized: bool) -> Routes:
     num_tokens, num_experts = logits.shape
     weights = torch.empty((num_tokens, top_k), dtype=torch.float32, device=logits.device)
     ids = torch.empty((num_tokens, top_k), dtype=torch.int64, device=logits.device)
@@ -139,7 +141,7 @@ def route(logits: torch.Tensor, top_k: int, normalized: bool) -> tuple[torch.Ten
             BLOCK_K=triton.next_power_of_2(top_k),
             num_warps=4,
         )
-    return weights, ids
+    return Routes(weights, ids)
 
 
 def expert_tiles(expert_ids: torch.Tensor, num_experts: int, rows: int) -> ExpertTiles:

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock_kernels.base.sampling_params import DrawParams
 from penstock_kernels.gpu.noise import gumbel_of, noise_key
 
 # Numbers that a program holds at once. Unmeasured.
@@ -192,28 +193,13 @@ def _draw_kernel(
     tl.store(token_ptr + row, token.to(tl.int64))
 
 
-def draw(
-    scores: torch.Tensor,
-    temperature: torch.Tensor,
-    top_k: torch.Tensor,
-    top_p: torch.Tensor,
-    min_p: torch.Tensor,
-    typical_p: torch.Tensor,
-    seeds: torch.Tensor,
-    positions: torch.Tensor,
-) -> torch.Tensor:
+def draw(scores: torch.Tensor, params: DrawParams) -> torch.Tensor:
     num_rows, vocab_size = scores.shape
     tokens = torch.empty(num_rows, dtype=torch.int64, device=scores.device)
     if num_rows:
         _draw_kernel[(num_rows,)](
             scores,
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            typical_p,
-            seeds,
-            positions,
+            *params,
             tokens,
             scores.stride(0),
             vocab_size,

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from penstock_kernels.destination import Destination
+from penstock_kernels.base.destination import Destination
 
 # 16-byte words of a program of the block copy. Unmeasured.
 _COPY_WORDS = 512
@@ -12,7 +12,7 @@ _COPY_WORDS = 512
 
 @triton.jit
 def _store_scaled(cache_ptrs, numbers, inverse_scale, mask):
-    """As they are into a cache of their own type, else scaled and narrowed."""
+    """Unchanged into a cache of the same type, else scaled and converted."""
     if cache_ptrs.dtype.element_ty == numbers.dtype:
         tl.store(cache_ptrs, numbers, mask=mask)
     else:
@@ -26,7 +26,7 @@ def _store_kv_kernel(
     value_ptr,
     key_cache_ptr,
     value_cache_ptr,
-    slot_ptr,
+    cache_position_ptr,
     stride_key_token,
     stride_key_head,
     stride_value_token,
@@ -44,7 +44,7 @@ def _store_kv_kernel(
     mask = (heads < NUM_HEADS)[:, None] & (columns < DIM)[None, :]
     key_offsets = token * stride_key_token + heads[:, None] * stride_key_head + columns[None, :]
     value_offsets = token * stride_value_token + heads[:, None] * stride_value_head + columns[None, :]
-    target = tl.load(slot_ptr + token) * (NUM_HEADS * DIM) + heads[:, None] * DIM + columns[None, :]
+    target = tl.load(cache_position_ptr + token) * (NUM_HEADS * DIM) + heads[:, None] * DIM + columns[None, :]
     _store_scaled(
         key_cache_ptr + target, tl.load(key_ptr + key_offsets, mask=mask, other=0.0), inverse_key_scale, mask
     )
@@ -61,7 +61,7 @@ def store_kv(key: torch.Tensor, value: torch.Tensor, target: Destination) -> Non
         value,
         target.key_cache,
         target.value_cache,
-        target.slots,
+        target.cache_positions,
         *key.stride()[:2],
         *value.stride()[:2],
         1 / target.key_scale,
@@ -87,9 +87,15 @@ def _copy_blocks_kernel(
 
 
 def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
-    """pool: [num_planes, num_blocks, words of a block], an integer view; no block is source and target at once."""
-    num_planes, _, num_words = pool.shape
+    words = _as_words(pool)
+    num_planes, _, num_words = words.shape
     block = 2 * _COPY_WORDS
     _copy_blocks_kernel[(sources.shape[0], num_planes, triton.cdiv(num_words, block))](
-        pool, sources, targets, num_words, pool.stride(0), pool.stride(1), BLOCK=block, num_warps=4
+        words, sources, targets, num_words, words.stride(0), words.stride(1), BLOCK=block, num_warps=4
     )
+
+
+def _as_words(pool: torch.Tensor) -> torch.Tensor:
+    """A view [num_planes, num_blocks, words of a block] of integers: of 8 bytes where blocks are a multiple of that."""
+    planes = pool.view(pool.shape[0] * 2, pool.shape[2], -1).view(torch.uint8)
+    return planes.view(torch.int64) if planes.shape[2] % 8 == 0 else planes

@@ -35,7 +35,7 @@ class Processor:
 
 @cache
 def processor(device: torch.device) -> Processor:
-    """Of a CUDA device; the interpreter stands for a small one, so that its tests split sequences."""
+    """Of a CUDA device; the interpreter counts as a small one, so that its tests split sequences."""
     if device.type != "cuda":
         return Processor(4, SHARED_AMPERE)
     properties = torch.cuda.get_device_properties(device)

@@ -1,4 +1,4 @@
-"""Gated activations in C: one pass where the library makes two, and no Python where a step is recorded."""
+"""Gated activations in C: one pass where PyTorch makes two, and no Python in a recorded step."""
 
 import ctypes
 from functools import cache
@@ -29,18 +29,24 @@ def _can_activate(length: int) -> bool:
     return compiled is not None and bool(compiled.penstock_can_activate(ctypes.c_int64(length)))
 
 
-def supports(gate_up: torch.Tensor) -> bool:
-    """Whether `activate` can take these."""
-    return (
-        gate_up.dtype in DTYPES
-        and gate_up.device.type == "cpu"
-        and gate_up.dim() == 2
-        and _can_activate(gate_up.shape[1] // 2)
-    )
+def supports(gate_up: torch.Tensor, tanh: bool = True) -> bool:
+    """Whether `silu_mul` and `gelu_mul` can take these; the exact gelu is not here."""
+    return tanh and gate_up.dtype in DTYPES and gate_up.dim() == 2 and _can_activate(gate_up.shape[1] // 2)
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """As the op."""
+    return activate(gate_up, "silu")
+
+
+def gelu_mul(gate_up: torch.Tensor, tanh: bool = True) -> torch.Tensor:
+    """As the op."""
+    assert tanh, "the row of the table asks `supports`"
+    return activate(gate_up, "gelu_tanh")
 
 
 def activate(gate_up: torch.Tensor, activation: Activation, max_lanes: int = 0) -> torch.Tensor:
-    """As the op; a row has the same bits however many there are. `max_lanes` as in `attend`."""
+    """As the ops; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
     num_rows, length = gate_up.shape[0], gate_up.shape[1] // 2
     output = torch.empty(num_rows, length, dtype=gate_up.dtype)
     call = _Call(

@@ -1,4 +1,4 @@
-"""Cosines and sines of rotary embedding in C: eight small ops of the library otherwise."""
+"""Cosines and sines of rotary embedding in C: otherwise eight small ops of PyTorch."""
 
 import ctypes
 
@@ -21,15 +21,15 @@ class _Call(ctypes.Structure):
     )
 
 
-def supports(positions: torch.Tensor) -> bool:
-    """Whether `rotary_table` can take these, as the op has checked them."""
-    return positions.device.type == "cpu" and library() is not None
+def supports(*_: object) -> bool:
+    """Whether `rotary_table` is compiled; then it takes all that the op lets through."""
+    return library() is not None
 
 
 def rotary_table(
     positions: torch.Tensor, inv_freq: torch.Tensor, amplitude: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As the op; a token has the same bits whatever others there are."""
+    """As the op; a token has the same bits whatever other tokens there are."""
     num_tokens, half = len(positions), len(inv_freq)
     cos, sin = torch.empty(num_tokens, 2 * half), torch.empty(num_tokens, 2 * half)
     call = _Call(

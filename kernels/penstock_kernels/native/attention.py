@@ -1,4 +1,4 @@
-"""Paged attention in C: reads keys and values where they lie, where the twin gathers them first."""
+"""Paged attention in C: reads keys and values in the cache itself; the reference gathers them first."""
 
 import ctypes
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from penstock_kernels.attention_spans import AttentionArguments, AttentionSpans, DecodeSpans
+from penstock_kernels.base.attention_spans import AttentionArguments, AttentionSpans, DecodeSpans
 from penstock_kernels.native.library import DTYPES, library, run
 
 
@@ -27,7 +27,7 @@ class _Call(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the spans of a step are, for all layers: int32 tensors on the CPU."""
+    """The spans of a step, for all layers: int32 tensors on the CPU."""
 
     query_starts: torch.Tensor  # [num_spans + 1]
     context_lens: torch.Tensor  # [num_spans]
@@ -54,24 +54,22 @@ def _can_attend(head_dim: int, group: int) -> bool:
 
 
 def supports(arguments: AttentionArguments) -> bool:
-    """Whether `attend` can take these."""
+    """Whether `paged_attention` can take these."""
     query, cache = arguments.query, arguments.key_cache
-    return (
-        query.device.type == "cpu"
-        and arguments.spans.tree is None
-        and can_attend(query.dtype, cache.dtype, query.shape[2], arguments.group)
+    return arguments.spans.tree is None and can_attend(
+        query.dtype, cache.dtype, query.shape[2], arguments.group
     )
 
 
 def can_attend(dtype: torch.dtype, cache_dtype: torch.dtype, head_dim: int, group: int) -> bool:
-    """Whether it is compiled, and for such heads."""
+    """Whether it is compiled, for such heads and types."""
     return dtype == cache_dtype and dtype in DTYPES and _can_attend(head_dim, group)
 
 
-def attend(arguments: AttentionArguments, max_lanes: int = 0) -> torch.Tensor:
-    """As `paged_attention`; every row has the same bits whatever is computed beside it.
+def paged_attention(arguments: AttentionArguments, max_lanes: int = 0) -> torch.Tensor:
+    """As the op; every row has the same bits whatever else is computed.
 
-    `max_lanes` is for tests: 4 or 8 choose what a lesser processor would run.
+    `max_lanes` is for tests: 4 or 8 choose what a processor with shorter vectors would run.
     """
     query, key_cache, scoring = arguments.query, arguments.key_cache, arguments.scoring
     work = _work_of(arguments.spans)

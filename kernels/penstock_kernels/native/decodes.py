@@ -1,9 +1,10 @@
-"""What a step of decodes reads from the rows of its slots, in C: a dozen small ops of the library otherwise."""
+"""What a step of decodes reads from the rows of its slots, in C: otherwise a dozen small ops of PyTorch."""
 
 import ctypes
 
 import torch
 
+from penstock_kernels.base.results import Decodes
 from penstock_kernels.native.library import library, run
 
 
@@ -21,9 +22,9 @@ class _Call(ctypes.Structure):
     )
 
 
-def supports(slots: torch.Tensor) -> bool:
-    """Whether `find_decodes` can take these, as the op has checked them."""
-    return slots.device.type == "cpu" and library() is not None
+def supports(*_: object) -> bool:
+    """Whether `find_decodes` is compiled; then it takes all that the op lets through."""
+    return library() is not None
 
 
 def find_decodes(
@@ -33,14 +34,14 @@ def find_decodes(
     block_table: torch.Tensor,
     block_size: int,
     spare: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> Decodes:
     """As the op."""
     num_rows, num_blocks = len(slots), block_table.shape[1]
     token_ids = torch.empty(num_rows, dtype=torch.int64)
     cache_positions = torch.empty(num_rows, dtype=torch.int64)
     context_lens = torch.empty(num_rows, dtype=torch.int32)
     block_tables = torch.empty(num_rows, num_blocks, dtype=torch.int32)
-    found = (token_ids, cache_positions, context_lens, block_tables)
+    found = Decodes(token_ids, cache_positions, context_lens, block_tables)
     call = _Call(
         *(tensor.data_ptr() for tensor in (slots, positions, tokens, block_table, *found)),
         tokens.stride(0),

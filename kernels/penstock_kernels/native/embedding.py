@@ -1,4 +1,4 @@
-"""Rows of an embedding in C: the library first has to be asked whether all tokens are there."""
+"""Rows of an embedding in C. With PyTorch, a check that the table has all tokens must come first."""
 
 import ctypes
 
@@ -16,7 +16,7 @@ class _Call(ctypes.Structure):
     )
 
 
-def supports(token_ids: torch.Tensor, weight: torch.Tensor) -> bool:
+def supports(token_ids: torch.Tensor, weight: torch.Tensor, *_: object) -> bool:
     """Whether `embedding` can take these."""
     return weight.device.type == "cpu" and token_ids.dtype == torch.int64 and library() is not None
 

@@ -9,11 +9,11 @@ from typing import Protocol
 
 import torch
 
-# Of work bound by memory: below this many numbers, waking the other threads costs more than they save.
+# Of work bound by memory: below this many numbers, to wake the other threads costs more than they save.
 WORTH_THREADS = 1 << 18
 # As in src/processor.h.
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
-# What an op that could not do it is to raise.
+# Makes the error of an op that failed.
 Failure = Callable[[], Exception]
 _PATH = Path(__file__).parents[1] / "_native.so"
 
@@ -22,8 +22,8 @@ _PATH = Path(__file__).parents[1] / "_native.so"
 def library() -> ctypes.CDLL | None:
     """The library, or None where it was not built or does not load.
 
-    Its threads are torch's own: it names OpenMP's functions without linking a runtime, so that the loader finds the
-    one that torch brought. Two runtimes would each keep threads that spin while the other works.
+    Its threads are those of torch: it is not linked with an OpenMP runtime, so the loader finds the one that torch has
+    loaded. Two runtimes would each keep threads that spin while the other works.
     """
     assert torch.__version__, "imported first, for its OpenMP runtime"
     try:
@@ -35,10 +35,10 @@ def library() -> ctypes.CDLL | None:
 
 
 class Tape(Protocol):
-    """Takes down what is called, see `recording`."""
+    """Records calls, see `recording`."""
 
     def add(self, op: int, call: ctypes.Structure, kept: tuple[object, ...], failure: Failure) -> None:
-        """An op's address and its arguments, which point into what is kept."""
+        """Record a call: the address of an op and its arguments, which point into what is kept."""
 
 
 class _Thread(threading.local):
@@ -49,15 +49,15 @@ recorded = _Thread()
 
 
 def address(name: str) -> int:
-    """Where an op of the library is; there is one."""
+    """The address of an op of the library, which must be there."""
     return ctypes.cast(getattr(library(), name), ctypes.c_void_p).value or 0
 
 
 def run(name: str, call: ctypes.Structure, *kept: object, failure: Failure = RuntimeError) -> None:
     """Call an op of the library. `kept`: all that its arguments point to."""
     compiled = library()
-    assert compiled is not None, "asked only where `supports` says so"
-    op = getattr(compiled, name)  # which remembers it, where an index does not
+    assert compiled is not None, "called only where `supports` is true"
+    op = getattr(compiled, name)  # an attribute is looked up once, an index every time
     if recorded.tape is not None:
         recorded.tape.add(address(name), call, kept, failure)
     if op(ctypes.byref(call)) != 0:

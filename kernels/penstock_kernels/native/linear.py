@@ -1,7 +1,7 @@
-"""Rows times a matrix in C: a few rows cost one read of the weights, where BLAS takes several times that.
+"""Matrix products in C: for a few rows they take one read of the weights, where BLAS takes several times as long.
 
-All weights of a 110M-parameter Llama, two threads of an AVX-512 processor, torch 2.13's time over ours for 1, 8, 16 and
-128 rows: float32 2.0, 3.4, 2.6 and 1.4; bfloat16, which this processor multiplies itself, 2.0, 1.8, 1.5 and 0.9.
+All weights of a 110M-parameter Llama, two threads of an AVX-512 processor, torch 2.13's time divided by ours for 1, 8,
+16 and 128 rows: float32 2.0, 3.4, 2.6 and 1.4; bfloat16, which this processor multiplies itself, 2.0, 1.8, 1.5 and 0.9.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ import torch
 
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
-# Rows that fill tiles several times over.
+# So many rows fill the tiles of a processor several times.
 _WORTH_TILES = 128
 
 
@@ -41,20 +41,22 @@ def _can_multiply(length: int) -> bool:
     return compiled is not None and bool(compiled.penstock_can_multiply(ctypes.c_int64(length)))
 
 
-def supports(x: torch.Tensor) -> bool:
-    """Whether `multiply` can take these rows, with weights of their type."""
-    return x.device.type == "cpu" and x.dtype in DTYPES and _can_multiply(x.shape[1])
+def supports(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, invariant: bool
+) -> bool:
+    """Whether `linear` can take these rows, with weights of their type, and is expected to be the faster."""
+    return x.dtype in DTYPES and _can_multiply(x.shape[1]) and (invariant or not _is_for_tiles(x))
 
 
 @cache
 def _has_tiles() -> bool:
-    """Whether the processor multiplies tiles of 16-bit floats (AMX), which the library uses and ours do not."""
+    """Whether the processor multiplies tiles of 16-bit floats (AMX), which PyTorch uses and C here does not."""
     asks = getattr(torch.cpu, "_is_amx_tile_supported", None)
     return asks is not None and bool(asks())
 
 
-def is_for_tiles(x: torch.Tensor) -> bool:
-    """Whether the library is to be expected faster; not measured, for want of such a processor."""
+def _is_for_tiles(x: torch.Tensor) -> bool:
+    """Whether PyTorch is expected to be faster. Not measured: there was no such processor."""
     return x.dtype == torch.bfloat16 and x.shape[0] >= _WORTH_TILES and _has_tiles()
 
 
@@ -64,12 +66,19 @@ def _can_pair(length: int) -> bool:
     return compiled is not None and bool(compiled.penstock_can_pair(ctypes.c_int64(length)))
 
 
+def linear(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, invariant: bool
+) -> torch.Tensor:
+    """As the op, invariant or not."""
+    return multiply(x, weights, bias)
+
+
 def multiply(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, max_lanes: int = 0
 ) -> torch.Tensor:
-    """`x @ weight.T` for each, side by side, `+ bias`; a row has the same bits however many there are.
+    """`x @ weight.T` for each, side by side, `+ bias`; a row has the same bits however many rows there are.
 
-    `max_lanes` as in `attend`.
+    `max_lanes` as in `paged_attention`.
     """
     is_paired = x.dtype == torch.bfloat16 and max_lanes == 0 and _can_pair(x.shape[1])
     rows = x.contiguous() if is_paired else x.float().contiguous()
@@ -94,7 +103,7 @@ def multiply(
 
 
 def _parts(weights: Sequence[torch.Tensor]) -> tuple[ctypes.Array[_Part], int]:
-    """As the library wants them, and how many columns they have together."""
+    """The weights as C takes them, and how many columns they have together."""
     parts = (_Part * len(weights))()
     first = 0
     for part, weight in zip(parts, weights, strict=True):

@@ -1,7 +1,7 @@
-"""Simple ops of the library as ops in C, for recordings.
+"""Simple ops of PyTorch as ops in C, for recordings.
 
-Between steps that read all weights of a model, all else has left the processor's caches: a way through the library's
-dispatch then takes up to a tenth of a millisecond, however few numbers it is for.
+A step reads all weights of a model, so nothing else stays in the processor's caches. A call through the dispatch of
+PyTorch then takes up to a tenth of a millisecond, even for a few numbers.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ class Lowered(NamedTuple):
 
 
 def lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Lowered | None:
-    """The same in C, for one of few ops on few numbers that lie side by side. `result`: what it was told to return."""
+    """The same op in C, if it is one of a few, on few contiguous numbers. `result`: what the op returned."""
     if func is _ATEN.zeros_like.default:
         return _move("penstock_move", None, result)
     if func in {_ATEN.to.dtype, _ATEN._to_copy.default}:

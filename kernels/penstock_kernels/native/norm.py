@@ -1,4 +1,4 @@
-"""The root-mean-square norm in C: in a decode step it is six small ops of the library otherwise."""
+"""The root-mean-square norm in C: otherwise six small ops of PyTorch in a decode step."""
 
 import ctypes
 from functools import cache
@@ -25,15 +25,9 @@ def _can_norm(length: int) -> bool:
     return compiled is not None and bool(compiled.penstock_can_norm(ctypes.c_int64(length)))
 
 
-def supports(x: torch.Tensor, weight: torch.Tensor) -> bool:
+def supports(x: torch.Tensor, weight: torch.Tensor, *_: object) -> bool:
     """Whether `rms_norm` can take these, as the op has checked them."""
-    return (
-        x.dtype in DTYPES
-        and x.device.type == "cpu"
-        and x.dim() == 2
-        and weight.dim() == 1
-        and _can_norm(x.shape[1])
-    )
+    return x.dtype in DTYPES and x.dim() == 2 and weight.dim() == 1 and _can_norm(x.shape[1])
 
 
 def rms_norm(
@@ -44,7 +38,7 @@ def rms_norm(
     weight_offset: float,
     max_lanes: int = 0,
 ) -> torch.Tensor:
-    """As the op; a row has the same bits however many there are. `max_lanes` as in `attend`."""
+    """As the op; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
     output = torch.empty(x.shape, dtype=x.dtype)
     call = _Call(
         x.data_ptr(),

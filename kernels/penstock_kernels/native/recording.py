@@ -1,8 +1,8 @@
-"""Takes down what a computation on a CPU does, and does it again without Python: a decode step has hundreds of ops.
+"""Records what a computation on a CPU does, and repeats it without Python: a decode step has hundreds of ops.
 
-Ops in C become one call for as many as follow each other. Ops of the library between them are repeated one by one, into
-the memory of the first time. So a computation must have the same shapes every time and may not look at its numbers: one
-that does is refused, in whatever way it looks.
+Ops in C that follow each other become one call. Ops of PyTorch between them are repeated one by one, and write into the
+memory of the first time. So a computation must have the same shapes every time and may not read its numbers: one that
+does is refused, in whatever way it reads them.
 """
 
 import ctypes
@@ -15,20 +15,20 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from penstock_kernels.dispatch import runs_kernels
+from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.native.library import Failure, address, library, recorded
 from penstock_kernels.native.lowering import lower
 
 _ALIGNMENT = 64
-# More than most steps need: sizes come in any order, and what is too small for one would be lost to it.
+# More than most steps need. Sizes come in any order, and the rest of a chunk that is too small for the next is lost.
 _CHUNK_BYTES = 1 << 26
-# What another run would not get the same shape or number from.
+# Ops whose result may have another shape or other numbers in the next run.
 _CHANGING = {
     torch.Tag.data_dependent_output,
     torch.Tag.dynamic_output_shape,
     torch.Tag.nondeterministic_seeded,
 }
-_LOOKS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
+_READS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
 
 
 class NotRecordable(Exception):
@@ -36,7 +36,7 @@ class NotRecordable(Exception):
 
 
 class Arena:
-    """Memory for what is computed on the way. Recordings share it: one at a time runs, then its results are read."""
+    """Memory for intermediate results. Recordings share it: one runs at a time, and then its results are read."""
 
     def __init__(self) -> None:
         self._chunks: list[torch.Tensor] = []
@@ -44,7 +44,7 @@ class Arena:
         self._used = 0
 
     def rewind(self) -> None:
-        """The next recording begins where this one did."""
+        """The next recording uses the same memory from its beginning."""
         self._chunk = self._used = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -95,8 +95,8 @@ class _Calls:
 
 
 @dataclass(frozen=True, slots=True)
-class _LibraryCall:
-    """An op of the library, and where its results belong; none for one that works in place."""
+class _TorchCall:
+    """An op of PyTorch, and the memory of its results; none for one that works in place."""
 
     op: Callable[..., Any]
     args: tuple[Any, ...]
@@ -109,24 +109,24 @@ class _LibraryCall:
             result.copy_(new)
 
 
-class _Looks(TorchFunctionMode):
-    """Refuses what reads numbers without an op of the library."""
+class _Reads(TorchFunctionMode):
+    """Refuses what reads numbers without an op of PyTorch."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in _LOOKS:
-            raise NotRecordable(f"{func.__name__}: numbers are looked at")
+        if func in _READS:
+            raise NotRecordable(f"{func.__name__}: numbers are read")
         return func(*args, **(kwargs or {}))
 
 
 class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Every op on its way."""
+    """Records every op."""
 
     def __init__(self, arena: Arena) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._arena = arena
-        self.steps: list[_Call | _LibraryCall] = []
+        self.steps: list[_Call | _TorchCall] = []
 
     def add(self, op: int, call: ctypes.Structure, kept: tuple[object, ...], failure: Failure) -> None:
         self.steps.append(_Call(op, call, kept, failure))
@@ -141,15 +141,15 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._arena.empty(args[0], kwargs.get("dtype") or torch.get_default_dtype())
         found = func(*args, **kwargs)
         if not isinstance(found, (torch.Tensor, tuple, list)):
-            raise NotRecordable(f"{func}: numbers are looked at")
+            raise NotRecordable(f"{func}: numbers are read")
         if func._schema.is_mutable:
-            self._take_down(func, args, kwargs, found, ())
+            self._record(func, args, kwargs, found, ())
         elif not _shares_memory(found, (*args, *kwargs.values())):
             found = self._moved(found)
-            self._take_down(func, args, kwargs, found, tuple(_tensors(found)))
+            self._record(func, args, kwargs, found, tuple(_tensors(found)))
         return found
 
-    def _take_down(
+    def _record(
         self,
         func: Any,
         args: tuple[Any, ...],
@@ -159,7 +159,7 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         lowered = lower(func, args, kwargs, found)
         if lowered is None:
-            self.steps.append(_LibraryCall(func, args, kwargs, results))
+            self.steps.append(_TorchCall(func, args, kwargs, results))
         else:
             self.steps.append(_Call(address(lowered.name), lowered.call, lowered.kept, RuntimeError))
 
@@ -173,33 +173,33 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Recording:
-    """What was computed, to be computed again on what its memory holds then."""
+    """A computation, to be repeated on the numbers that its memory holds then."""
 
-    def __init__(self, steps: list[_Call | _LibraryCall]) -> None:
+    def __init__(self, steps: list[_Call | _TorchCall]) -> None:
         self._parts = list(_joined(steps))
 
     def replay(self) -> None:
-        """Once more. Results are where they were."""
+        """Compute again. Results are in the same memory as before."""
         for part in self._parts:
             part()
 
 
 def record(compute: Callable[[], object], arena: Arena) -> Recording:
-    """Compute, and what was done. Raises NotRecordable; then nothing that was computed counts."""
+    """Compute, and record how. Raises NotRecordable; then the results must not be used."""
     if runs_kernels(torch.device("cpu")):
-        raise NotRecordable("the interpreter of kernels computes beside the library")
+        raise NotRecordable("the interpreter of kernels computes without ops of PyTorch")
     arena.rewind()
     tape = _Tape(arena)
     recorded.tape = tape
     try:
-        with _Looks(), tape:
+        with _Reads(), tape:
             compute()
     finally:
         recorded.tape = None
     return Recording(tape.steps)
 
 
-def _joined(steps: list[_Call | _LibraryCall]) -> Iterator[_Calls | _LibraryCall]:
+def _joined(steps: list[_Call | _TorchCall]) -> Iterator[_Calls | _TorchCall]:
     calls: list[_Call] = []
     for step in steps:
         if isinstance(step, _Call):

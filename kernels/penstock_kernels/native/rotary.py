@@ -1,11 +1,11 @@
-"""Norm, rotation and the write of the cache in C: in a decode step they are a dozen small ops of the library."""
+"""Norm, rotation and the write of the cache in C: otherwise a dozen small ops of PyTorch in a decode step."""
 
 import ctypes
 from functools import cache
 
 import torch
 
-from penstock_kernels.destination import Destination
+from penstock_kernels.base.destination import Destination
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
 
@@ -14,8 +14,11 @@ class _Call(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("heads", "cos", "sin", "weight")),
-        *((name, ctypes.c_void_p) for name in ("query", "key_cache", "value_cache", "slots")),
-        *((name, ctypes.c_int64) for name in ("num_tokens", "num_slots", "token_stride", "head_stride")),
+        *((name, ctypes.c_void_p) for name in ("query", "key_cache", "value_cache", "cache_positions")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("num_tokens", "num_cache_positions", "token_stride", "head_stride")
+        ),
         *((name, ctypes.c_int32) for name in ("num_heads", "num_kv_heads", "dim", "rotary_dim")),
         *((name, ctypes.c_int32) for name in ("dtype", "num_threads", "max_lanes")),
         ("eps", ctypes.c_float),
@@ -28,11 +31,16 @@ def _can_rotate(dim: int, rotary_dim: int) -> bool:
     return compiled is not None and bool(compiled.penstock_can_rotate(dim, rotary_dim))
 
 
-def supports(heads: torch.Tensor, cos: torch.Tensor, target: Destination) -> bool:
+def supports(
+    heads: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    norm: tuple[torch.Tensor, float] | None,
+    target: Destination,
+) -> bool:
     """Whether `rotate_and_store` can take these, as the op has checked them."""
     return (
         heads.dtype in DTYPES
-        and heads.device.type == "cpu"
         and target.key_cache.dtype == heads.dtype
         and _can_rotate(heads.shape[2], cos.shape[1])
     )
@@ -46,7 +54,7 @@ def rotate_and_store(
     target: Destination,
     max_lanes: int = 0,
 ) -> torch.Tensor:
-    """As the op; a token has the same bits whatever others there are. `max_lanes` as in `attend`."""
+    """As the op; a token has the same bits whatever other tokens there are. `max_lanes` as in `paged_attention`."""
     num_tokens, num_all, dim = heads.shape
     num_blocks, block_size, num_kv_heads, _ = target.key_cache.shape
     num_heads = num_all - 2 * num_kv_heads
@@ -59,7 +67,7 @@ def rotate_and_store(
         query.data_ptr(),
         target.key_cache.data_ptr(),
         target.value_cache.data_ptr(),
-        target.slots.data_ptr(),
+        target.cache_positions.data_ptr(),
         num_tokens,
         num_blocks * block_size,
         *heads.stride()[:2],
@@ -73,10 +81,16 @@ def rotate_and_store(
         0.0 if norm is None else norm[1],
     )
     kept = (heads, cos, sin, norm, query, target)
-    run("penstock_rotate", call, *kept, failure=lambda: _beyond(target.slots, num_blocks * block_size))
+    run(
+        "penstock_rotate",
+        call,
+        *kept,
+        failure=lambda: _beyond(target.cache_positions, num_blocks * block_size),
+    )
     return query
 
 
-def _beyond(slots: torch.Tensor, num_slots: int) -> IndexError:
-    token = int(((slots < 0) | (slots >= num_slots)).nonzero()[0])
-    return IndexError(f"rotate_and_store: slot {int(slots[token])} of token {token} is not in the cache")
+def _beyond(cache_positions: torch.Tensor, num_cache_positions: int) -> IndexError:
+    token = int(((cache_positions < 0) | (cache_positions >= num_cache_positions)).nonzero()[0])
+    found = int(cache_positions[token])
+    return IndexError(f"rotate_and_store: cache position {found} of token {token} is not in the cache")

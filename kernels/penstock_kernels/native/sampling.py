@@ -1,16 +1,12 @@
 """Rows of scores in C: log probabilities, the most likely token and draws, a few reads of a row each."""
 
-from __future__ import annotations
-
 import ctypes
-from typing import TYPE_CHECKING
 
 import torch
 
+from penstock_kernels.base.results import Logprobs
+from penstock_kernels.base.sampling_params import DrawParams
 from penstock_kernels.native.library import WORTH_THREADS, library, run
-
-if TYPE_CHECKING:
-    from penstock_kernels.sampling import DrawParams
 
 _DRAWN_BY = (
     *(torch.float32, torch.int32, torch.float32, torch.float32, torch.float32),
@@ -41,9 +37,9 @@ class _Draw(ctypes.Structure):
     )
 
 
-def supports(scores: torch.Tensor) -> bool:
+def supports(scores: torch.Tensor, *_: object) -> bool:
     """Whether `token_logprobs` can take these, as the op has checked them."""
-    return scores.device.type == "cpu" and scores.numel() > 0 and library() is not None
+    return scores.numel() > 0 and library() is not None
 
 
 def supports_draw(scores: torch.Tensor, params: DrawParams) -> bool:
@@ -53,8 +49,8 @@ def supports_draw(scores: torch.Tensor, params: DrawParams) -> bool:
 
 def token_logprobs(
     logits: torch.Tensor, token_ids: torch.Tensor | None, num_top: int, max_lanes: int = 0
-) -> tuple[torch.Tensor, ...]:
-    """As the op; a row has the same bits however many there are. `max_lanes` as in `attend`."""
+) -> Logprobs:
+    """As the op; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
     num_rows, vocab_size = logits.shape
     chooses = token_ids is None
     ids = torch.empty(num_rows, dtype=torch.int64) if token_ids is None else token_ids
@@ -75,13 +71,13 @@ def token_logprobs(
         _num_threads(logits),
         max_lanes,
     )
-    told = (logits, ids, logprobs, finite, top_ids, top_logprobs)
-    run("penstock_logprobs", call, *told, failure=lambda: _unknown(ids, vocab_size))
-    return ids, logprobs, finite, top_ids, top_logprobs
+    found = Logprobs(ids, logprobs, finite, top_ids, top_logprobs)
+    run("penstock_logprobs", call, logits, found, failure=lambda: _unknown(ids, vocab_size))
+    return found
 
 
 def draw(scores: torch.Tensor, params: DrawParams, max_lanes: int = 0) -> torch.Tensor:
-    """As the op; what a row draws depends on nothing but that row. `max_lanes` as in `attend`."""
+    """As the op; what a row draws depends on nothing but that row. `max_lanes` as in `paged_attention`."""
     token_ids = torch.empty(scores.shape[0], dtype=torch.int64)
     call = _Draw(
         scores.data_ptr(),

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from penstock_kernels import DecodeSpans, find_decodes
-from penstock_kernels.dispatch import runs_kernels
+from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.native.recording import Arena, NotRecordable, record
 
 from penstock_server.engine.plan import Span

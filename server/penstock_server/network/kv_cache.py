@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import Attend, copy_blocks
-from penstock_kernels.paged_attention import own_attention
+from penstock_kernels import Attend, copy_blocks, own_attention
 
 from penstock_server.architectures.spec import CacheShape
 from penstock_server.network.upload import to_device

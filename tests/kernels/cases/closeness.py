@@ -1,4 +1,4 @@
-"""How near a kernel must come to its twin, which is given the same rounded inputs and computes in float64."""
+"""How near a kernel must come to its reference, which is given the same rounded inputs and computes in float64."""
 
 import torch
 

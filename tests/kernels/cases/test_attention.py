@@ -109,15 +109,15 @@ class Case:
 
 
 def _check(case: Case, slack: float = 1.0, tree: torch.Tensor | None = None, **options: object) -> None:
-    """The kernel and the twin, eager and, where all spans are decodes, as a graph would call it."""
+    """The kernel and the reference, eager and, where all spans are decodes, as a graph would call it."""
     scale = case.shape.dim**-0.5
     expected = case.expected(scale, tree=tree, **options)  # type: ignore[arg-type]
     arguments = (case.query, case.key_cache, case.value_cache)
     spans = case.spans(tree=tree)
     scoring = Scoring(scale, **options)  # type: ignore[arg-type]
     assert_close(paged_attention(*arguments, spans, scoring), expected, slack)
-    twin = reference.paged_attention(AttentionArguments(*arguments, case.spans(tree=tree), scoring))
-    assert_close(twin, expected, slack)
+    plain = reference.paged_attention(AttentionArguments(*arguments, case.spans(tree=tree), scoring))
+    assert_close(plain, expected, slack)
     if all(query_len <= 8 for query_len, _ in case.lens):
         decoded = paged_attention(*arguments, case.decode_spans(tree=tree), scoring)
         assert_close(decoded, expected, slack)
@@ -187,8 +187,8 @@ def test_cache_of_eight_bits(dtype: torch.dtype, device: torch.device) -> None:
     scoring = Scoring(0.25, key_scale=0.5, value_scale=2.0)
     found = paged_attention(case.query, *caches, case.spans(), scoring)
     assert_close(found, 2 * case.expected(0.125), slack=2)
-    twin = reference.paged_attention(AttentionArguments(case.query, *caches, case.spans(), scoring))
-    assert_close(twin, 2 * case.expected(0.125), slack=2)
+    plain = reference.paged_attention(AttentionArguments(case.query, *caches, case.spans(), scoring))
+    assert_close(plain, 2 * case.expected(0.125), slack=2)
 
 
 def test_no_spans_and_empty_spans(device: torch.device) -> None:
@@ -204,7 +204,7 @@ def test_one_huge_among_many_tiny(device: torch.device) -> None:
     )
 
 
-def test_unbatched_spans_do_not_depend_on_their_company(device: torch.device) -> None:
+def test_unbatched_spans_do_not_depend_on_the_others(device: torch.device) -> None:
     alone = Case(Shape(num_heads=1, num_kv_heads=1), [(1, 1500)], device)
     scoring = Scoring(alone.shape.dim**-0.5)
     expected = paged_attention(

@@ -1,4 +1,4 @@
-"""Norms, activations, embedding, rotary and the writes of the cache, against their twins."""
+"""Norms, activations, embedding, rotary and the writes of the cache, against their references."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from penstock_kernels import (
     store_kv,
     write_runs,
 )
-from penstock_kernels.destination import Destination
+from penstock_kernels.base.destination import Destination
 
 
 def _double(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
@@ -118,10 +118,10 @@ def test_rotate_and_store(
     weight = torch.randn(6, dim, device=device).to(dtype) if with_norm else None
     caches = [torch.zeros(3, 16, 2, dim, device=device, dtype=dtype) for _ in range(2)]
     exact = [cache.double() for cache in caches]
-    slots = torch.randperm(48, device=device)[:num_tokens]
-    query = rotate_and_store(heads, cos, sin, caches[0], caches[1], slots, weight, 1e-6)
+    cache_positions = torch.randperm(48, device=device)[:num_tokens]
+    query = rotate_and_store(heads, cos, sin, caches[0], caches[1], cache_positions, weight, 1e-6)
     norm = None if weight is None else (weight.double(), 1e-6)
-    target = Destination(exact[0], exact[1], slots)
+    target = Destination(exact[0], exact[1], cache_positions)
     expected = reference.rotate_and_store(heads.double(), cos.double(), sin.double(), norm, target)
     assert_close(query, expected)
     assert_close(caches[0], exact[0])
@@ -133,33 +133,33 @@ def test_rotate_and_store_into_fp8(dtype: torch.dtype, device: torch.device) -> 
     heads = torch.randn(5, 4, 64, device=device).to(dtype)
     cos, sin = (torch.randn(5, 64, device=device).to(dtype) for _ in range(2))
     caches = [torch.zeros(2, 16, 1, 64, device=device, dtype=torch.float8_e4m3fn) for _ in range(2)]
-    slots = torch.randperm(32, device=device)[:5]
-    rotate_and_store(heads, cos, sin, caches[0], caches[1], slots, key_scale=0.5, value_scale=0.25)
+    cache_positions = torch.randperm(32, device=device)[:5]
+    rotate_and_store(heads, cos, sin, caches[0], caches[1], cache_positions, key_scale=0.5, value_scale=0.25)
     key, value = (
         reference.apply_rotary(heads[:, 2:3].double(), cos.double(), sin.double()),
         heads[:, 3:].double(),
     )
     assert_close(
-        caches[0].flatten(0, 1).float()[slots].to(dtype),
+        caches[0].flatten(0, 1).float()[cache_positions].to(dtype),
         (key / 0.5),
         slack=40 if dtype != torch.float32 else 2e4,
     )
     assert torch.equal(
-        caches[1].flatten(0, 1).view(torch.uint8)[slots],
+        caches[1].flatten(0, 1).view(torch.uint8)[cache_positions],
         (value / 0.25).float().to(torch.float8_e4m3fn).view(torch.uint8),
     )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_store_kv_writes_its_slots_only(dtype: torch.dtype, device: torch.device) -> None:
+def test_store_kv_writes_its_positions_only(dtype: torch.dtype, device: torch.device) -> None:
     heads = torch.randn(5, 9, 80, device=device).to(dtype)
     found = [torch.zeros(2, 16, 3, 80, device=device, dtype=dtype) for _ in range(2)]
     expected = [cache.clone() for cache in found]
-    slots = torch.randperm(32, device=device)[:5]
-    store_kv(heads[:, 3:6], heads[:, 6:], found[0], found[1], slots)
-    reference.store_kv(heads[:, 3:6], heads[:, 6:], Destination(expected[0], expected[1], slots))
+    cache_positions = torch.randperm(32, device=device)[:5]
+    store_kv(heads[:, 3:6], heads[:, 6:], found[0], found[1], cache_positions)
+    reference.store_kv(heads[:, 3:6], heads[:, 6:], Destination(expected[0], expected[1], cache_positions))
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-    store_kv(heads[:0, :3], heads[:0, :3], found[0], found[1], slots[:0])
+    store_kv(heads[:0, :3], heads[:0, :3], found[0], found[1], cache_positions[:0])
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
@@ -169,12 +169,14 @@ def test_store_kv_into_fp8_keeps_what_is_too_large_finite(dtype: torch.dtype, de
     heads[2, 1, 7], heads[3, 2, 0] = 1000.0, -1000.0
     found = [torch.zeros(2, 16, 2, 80, device=device, dtype=torch.float8_e4m3fn) for _ in range(2)]
     expected = [cache.clone() for cache in found]
-    slots = torch.randperm(32, device=device)[:5]
-    store_kv(heads[:, :2], heads[:, 2:], found[0], found[1], slots, key_scale=0.5, value_scale=2.0)
-    reference.store_kv(heads[:, :2], heads[:, 2:], Destination(expected[0], expected[1], slots, 0.5, 2.0))
+    cache_positions = torch.randperm(32, device=device)[:5]
+    store_kv(heads[:, :2], heads[:, 2:], found[0], found[1], cache_positions, key_scale=0.5, value_scale=2.0)
+    reference.store_kv(
+        heads[:, :2], heads[:, 2:], Destination(expected[0], expected[1], cache_positions, 0.5, 2.0)
+    )
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
-    key, value = (cache.flatten(0, 1).float()[slots] for cache in found)
+    key, value = (cache.flatten(0, 1).float()[cache_positions] for cache in found)
     assert key[2, 1, 7] == 448
     assert value[3, 0, 0] == -448
 

@@ -1,4 +1,4 @@
-"""A whole shard on the kernels: the tokens are those of the twins, in free steps and in steps of fixed sizes."""
+"""A whole shard on the kernels: the tokens are those without kernels, in free steps and in steps of fixed sizes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,49 +40,49 @@ def outputs(folder: Path, **options: Any) -> list[Sequence]:
 
 
 @pytest.fixture
-def of_twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Sequence]]:
-    """What the plain twins give on the CPU."""
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Sequence]]:
+    """What the CPU computes without kernels."""
 
     def run(folder: Path, **options: Any) -> list[Sequence]:
-        with monkeypatch.context() as twins:
-            twins.setattr("penstock_kernels.dispatch.INTERPRETS", False)
+        with monkeypatch.context() as patch:
+            patch.setattr("penstock_kernels.base.devices.INTERPRETS", False)
             return outputs(folder, device="cpu", **options)
 
     return run
 
 
 @pytest.mark.parametrize(("family", "options", "sizes"), CASES)
-def test_tokens_are_those_of_the_twins(
+def test_tokens_are_those_without_kernels(
     saved_model: Callable[..., Any],
-    of_twins: Callable[..., list[Sequence]],
+    without_kernels: Callable[..., list[Sequence]],
     family: str,
     options: dict[str, Any],
     sizes: tuple[int, ...],
 ) -> None:
     folder = saved_model(family, **options).folder
     found = outputs(folder, device=DEVICE, cuda=CudaConfig(sizes))
-    for one, other in zip(of_twins(folder), found, strict=True):
+    for one, other in zip(without_kernels(folder), found, strict=True):
         assert other.output == one.output
         assert other.logprobs == pytest.approx(one.logprobs, abs=1e-3)
 
 
 @pytest.mark.parametrize(("family", "options", "sizes"), FP8_CASES)
-def test_tokens_over_a_cache_of_eight_bits_are_those_of_the_twins(
+def test_tokens_over_a_cache_of_eight_bits_are_those_without_kernels(
     saved_model: Callable[..., Any],
-    of_twins: Callable[..., list[Sequence]],
+    without_kernels: Callable[..., list[Sequence]],
     family: str,
     options: dict[str, Any],
     sizes: tuple[int, ...],
 ) -> None:
     folder = saved_model(family, **options).folder
     found = outputs(folder, device=DEVICE, cuda=CudaConfig(sizes), kv_cache_dtype="fp8")
-    for one, other in zip(of_twins(folder, kv_cache_dtype="fp8"), found, strict=True):
+    for one, other in zip(without_kernels(folder, kv_cache_dtype="fp8"), found, strict=True):
         assert other.output == one.output
         # A number at the border between two that 8 bits can hold may fall to either side.
         assert other.logprobs == pytest.approx(one.logprobs, abs=2e-2)
 
 
-def test_a_token_does_not_depend_on_its_company(saved_model: Callable[..., Any]) -> None:
+def test_a_token_does_not_depend_on_the_others(saved_model: Callable[..., Any]) -> None:
     folder = saved_model("llama").folder
     engine = make_engine(folder, dtype="float32", device=DEVICE, batch_invariant=True)
     together = Driver(execute_on(engine)).run(sequences())

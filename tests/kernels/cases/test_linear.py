@@ -20,7 +20,7 @@ def test_product(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_has_the_same_bits_in_any_company(dtype: torch.dtype, device: torch.device) -> None:
+def test_a_row_has_the_same_bits_in_any_batch(dtype: torch.dtype, device: torch.device) -> None:
     x = torch.randn(70, 96, device=device).to(dtype)
     weight = torch.randn(80, 96, device=device).to(dtype)
     whole = linear(x, weight, None, invariant=True)

@@ -1,4 +1,4 @@
-"""The server's sampler over kernels against the same over twins: what a GPU serves is what a CPU serves."""
+"""The server's sampler on kernels against the same without them: a GPU serves what a CPU serves."""
 
 import random
 
@@ -18,8 +18,8 @@ def _both(
     masks: GrammarMasks | None = None,
 ) -> tuple[Sampled, Sampled]:
     found = run(logits.to(device), rows, masks)
-    with patch.context() as twins:
-        twins.setattr("penstock_kernels.dispatch.INTERPRETS", False)
+    with patch.context() as without_kernels:
+        without_kernels.setattr("penstock_kernels.base.devices.INTERPRETS", False)
         return found, run(logits, rows, masks)
 
 

@@ -1,7 +1,7 @@
 /* Attention over a paged KV cache on a CPU: which variant runs, and how the work is shared between threads.
 
-   Each query reads the keys and values where they lie in the cache; nothing is gathered first. A softmax is computed as it
-   goes, tile by tile. One source for three widths of vectors; the processor decides at run time. */
+   Each query reads keys and values in the cache itself; nothing is gathered first. The softmax is computed tile by tile.
+   One source for three widths of vectors; the processor decides at run time. */
 
 #include "attention.h"
 #include "processor.h"
@@ -13,7 +13,7 @@
 #define VARIANT "attention_variant.h"
 #include "variants.h"
 
-/* Also has the beginning of the work behind it fetched, if there is any. */
+/* Also fetches the beginning of the next work, if there is any. */
 typedef void (*Attend)(const Work *, const Work *next, Scratch *);
 
 /* The widest variant that there is and that divides a head; none if no variant does. */
@@ -61,8 +61,8 @@ static Work piece(const Attention *call, const int64_t *ends, int64_t number, in
     return (Work){call, span, (int)(inside % call->num_kv_heads), first, rest < tokens ? rest : tokens};
 }
 
-/* Pieces that a thread takes at a time: each but the last fetches the beginning of the next; more would leave others
-   without. Pieces of one prompt are of very different sizes, and are shared one by one. */
+/* Pieces that a thread takes at a time: each but the last fetches the beginning of the next; with more, other threads
+   would have none. Pieces of one prompt have very different sizes, and are taken one by one. */
 static int64_t share(const Attention *call, int64_t count) {
     if (count > (int64_t)call->num_spans * call->num_kv_heads) return 1;
     const int64_t share = count / (3 * call->num_threads);
@@ -71,7 +71,7 @@ static int64_t share(const Attention *call, int64_t count) {
 
 static _Thread_local Scratch scratch;
 
-/* Below so many numbers of keys, each counted for every query, waking the other threads costs more than they save. */
+/* Below so many numbers of keys, counted once per query, to wake the other threads costs more than they save. */
 enum { WORTH_THREADS = 1 << 17 };
 
 static int is_worth_threads(const Attention *call) {

@@ -34,7 +34,7 @@ typedef struct {
 } Attention;
 
 /* Positions whose scores are held at a time. Tiles begin at multiples of it, counted from a sequence's first position,
-   so what is summed in which order depends on the query's own position alone. */
+   so the order of a sum depends on the position of the query and on nothing else. */
 enum { TILE_LEN = 64, TILE_ROWS = 32, MAX_HEAD_DIM = 256 };
 
 /* One tile of queries: rows are (position, head) pairs that read the same keys. */
@@ -46,7 +46,7 @@ typedef struct {
     int32_t num_tokens;
 } Work;
 
-/* Positions that are read together: where their keys and values are, and as what. */
+/* Positions that are read together: where their keys and values are, and their type. */
 typedef struct {
     const char *keys[TILE_LEN];
     const char *values[TILE_LEN];
@@ -67,7 +67,7 @@ typedef struct {
     float total[TILE_ROWS];
     int32_t from[TILE_ROWS];   /* positions that a row sees: from, up to but without, until */
     int32_t until[TILE_ROWS];
-    Tile tiles[2];             /* the one that is read, and the next, which is fetched from memory meanwhile */
+    Tile tiles[2];             /* the one that is read, and the next one, which is fetched from memory at the same time */
     Tile *ready;               /* of these, the one with which the next work begins, if it is known */
 } __attribute__((aligned(64))) Scratch;
 

@@ -1,8 +1,8 @@
-/* The arithmetic of one tile of queries, for one width of vectors. Every sum is a chain in the order of positions, whatever is computed beside it: a row's result has the
-   same bits alone, in a batch and in any chunk of its prompt. */
+/* The arithmetic of one tile of queries, for one width of vectors. Every sum is a chain in the order of positions,
+   whatever else is computed: a row's result has the same bits alone, in a batch and in any chunk of its prompt. */
 
-/* Has the rows `from .. until` of the next tile brought from memory, as far as it has them: a head's are too far apart
-   for the processor to look ahead. */
+/* Fetches the rows `from .. until` of the next tile from memory, if it has them. The rows of a head are too far apart for
+   the processor to do it by itself. */
 INLINE void NAME(fetch)(const char *const *rows, int from, int until, const Tile *next) {
     const int end = until < next->count ? until : next->count;
     for (int i = from; i < end; i++)
@@ -31,7 +31,7 @@ INLINE void NAME(dot_block)(
 }
 
 /* output[row] += sum over i of weights[row][i] * values[i], `width` vectors of `num_rows` rows; both, and dtype, are
-   constants. Meanwhile as many values of `next` are fetched, if there is one. */
+   constants. At the same time as many values of `next` are fetched, if there is one. */
 INLINE void NAME(mix_block)(
     float *output, const float *weights, const Tile *tile, int from, int until, int dim, int d, const Tile *next,
     const int num_rows, const int width, const int dtype
@@ -96,7 +96,7 @@ static TARGET void NAME(dot)(
     else NAME(dot_as)(query, tile, dim, scores, next, 1, BFLOAT16);
 }
 
-/* scores become weights e^(score - largest); what was summed so far is brought to the new largest. */
+/* Scores become weights e^(score - largest); the sums so far are scaled to the new largest. */
 static TARGET void NAME(weigh)(Scratch *scratch, int row, int from, int until, int dim, float soft_cap) {
     float *scores = scratch->scores + row * TILE_LEN;
     float largest = scratch->largest[row];
@@ -126,7 +126,7 @@ static TARGET void NAME(weigh)(Scratch *scratch, int row, int from, int until, i
     scratch->total[row] += NAME(sum)(total);
 }
 
-/* Points a tile at the positions from `first` on, up to `end`: wherever the block table says. */
+/* Points a tile at the positions from `first` on, up to `end`, by the block table. */
 static TARGET void NAME(point)(const Work *work, Tile *tile, int first, int end) {
     const Attention *call = work->call;
     const int64_t size = call->dtype == FLOAT32 ? 4 : 2;
@@ -145,7 +145,7 @@ static TARGET void NAME(point)(const Work *work, Tile *tile, int first, int end)
     }
 }
 
-/* Widens what many rows are going to read. */
+/* Converts to float32 what many rows will read. */
 static TARGET void NAME(widen_tile)(Scratch *scratch, Tile *tile, int dim) {
     for (int i = 0; i < tile->count; i++) {
         float *key = scratch->key + i * dim, *value = scratch->value + i * dim;
@@ -160,7 +160,7 @@ static TARGET void NAME(widen_tile)(Scratch *scratch, Tile *tile, int dim) {
 static int NAME(at_least)(int x, int low) { return x < low ? low : x; }
 static int NAME(at_most)(int x, int high) { return x > high ? high : x; }
 
-/* `num_rows` rows over a tile: what all of them see together, what only some see one by one. */
+/* `num_rows` rows over a tile: positions that all of them see are computed together, the others row by row. */
 static TARGET void NAME(attend_rows)(
     Scratch *scratch, int row, int num_rows, const Tile *tile, const Tile *next, const Attention *call
 ) {
@@ -176,7 +176,7 @@ static TARGET void NAME(attend_rows)(
     NAME(dot)(scratch->query + row * dim, tile, dim, weights, next, num_rows);
     for (int r = 0; r < num_rows; r++)
         if (from[r] < until[r]) NAME(weigh)(scratch, row + r, from[r], until[r], dim, call->soft_cap);
-    if (together >= end) together = end = tile->count; /* nothing in common: each alone */
+    if (together >= end) together = end = tile->count; /* no common position: row by row */
     for (int r = 0; r < num_rows; r++) {
         const int before = NAME(at_most)(together, until[r]);
         NAME(mix)(output + r * dim, weights + r * TILE_LEN, tile, from[r], before, dim, NULL, 1);
@@ -229,7 +229,7 @@ static TARGET void NAME(finish)(const Work *work, Scratch *scratch) {
     }
 }
 
-/* Where the rows of some work begin to see: at a tile's first position. */
+/* The first position that the rows of some work see, rounded down to the first of a tile. */
 INLINE int NAME(begin_of)(const Work *work) {
     const Attention *call = work->call;
     const int len = call->query_starts[work->span + 1] - call->query_starts[work->span];
@@ -243,7 +243,7 @@ INLINE int NAME(end_of)(const Work *work) {
     return call->context_lens[work->span] - len + work->first + work->num_tokens;
 }
 
-/* All rows over a tile, while the next is fetched. */
+/* All rows over a tile, while the next tile is fetched. */
 static TARGET void NAME(attend_tile)(
     Scratch *scratch, Tile *tile, const Tile *next, int num_rows, const Attention *call
 ) {

@@ -1,4 +1,4 @@
-/* What a step of one token each reads from the rows of its slots. */
+/* What a decode step reads from the rows of its slots. */
 
 #include <stdint.h>
 #include <string.h>
@@ -18,7 +18,7 @@ typedef struct {
     int64_t num_rows;
     int64_t num_blocks;
     int64_t block_size;
-    int64_t spare; /* the slot that pads: it has no context */
+    int64_t spare; /* the slot that fills up a step: it has no context */
 } Decodes;
 
 int penstock_find_decodes(const Decodes *call) {

@@ -26,7 +26,7 @@ typedef struct {
     int32_t max_lanes; /* as in linear.c */
 } Draw;
 
-/* Tokens that may be drawn, in the order of their ids. Behind the last, vectors are filled up with what weighs nothing. */
+/* Tokens that may be drawn, in the order of their ids. The last vector is filled up with tokens of no weight. */
 typedef struct {
     float *distances; /* how far the score is below the largest, by temperature */
     float *weights;   /* e^-distance */
@@ -37,7 +37,7 @@ typedef struct {
 
 #define GOLDEN UINT64_C(0x9E3779B97F4A7C15)
 
-/* SplitMix64's finaliser, as in reference_noise.py. */
+/* SplitMix64's finaliser, as in reference/noise.py. */
 static inline uint64_t mix(uint64_t x) {
     x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
     x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);

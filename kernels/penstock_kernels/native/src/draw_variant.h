@@ -64,7 +64,7 @@ static TARGET void NAME(narrow)(Candidates *all, const float *keys, float limit)
 
 static TARGET void NAME(keep_top_p)(Candidates *all, float top_p) {
     const double whole = NAME(mass)(all->distances, all->weights, all->count, FLT_MAX);
-    /* All beyond this together weigh less than what may be cut off. */
+    /* All tokens beyond this together weigh less than what may be cut off. */
     const float enough = (float)(log(all->count / ((1.0 - top_p) * whole))) + 0.01f;
     NAME(narrow)(all, all->distances, fmaxf(enough, 0.0f));
     const float limit = NAME(reach)(all->distances, all->weights, all->count, top_p * whole, FLT_MAX);
@@ -96,7 +96,7 @@ static TARGET void NAME(truncate)(const Draw *call, int64_t row, Candidates *all
 /* The token of the largest score + noise; `fallback` if none weighs anything.
 
    A token beats the best one only if its noise is above best + distance: if its number in (0, 1), of which noise is
-   -log(-log(1 - x)), is below weight * e^-best. Its first 24 bits tell that of nearly all. */
+   -log(-log(1 - x)), is below weight * e^-best. For nearly all tokens its first 24 bits decide. */
 static TARGET int64_t NAME(noisiest)(const Candidates *all, uint64_t key, int64_t fallback) {
     float best = -INFINITY, reachable = INFINITY;
     for (int64_t first = 0; first < all->count; first += LANES) {

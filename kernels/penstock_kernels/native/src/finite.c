@@ -14,7 +14,7 @@ typedef struct {
     int32_t size;      /* bytes of a number: 2 or 4 */
     uint32_t infinity; /* its bits */
     int32_t num_threads;
-    int32_t is_finite; /* the answer */
+    int32_t is_finite; /* the result */
 } Finite;
 
 #if defined(__x86_64__) && !defined(__clang__)

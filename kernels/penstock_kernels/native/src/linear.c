@@ -28,7 +28,7 @@ typedef struct {
     int32_t is_paired; /* 16-bit floats are multiplied as they are */
 } Linear;
 
-/* Columns that a thread takes at a time, and rows that it multiplies by them before it goes on: both fit its caches. */
+/* Columns that a thread takes at a time, and rows that it multiplies by them before the next: both fit its caches. */
 enum { SHARE = 32, TILE = 64 };
 
 /* Bias of columns that have none. */
@@ -74,7 +74,7 @@ int penstock_can_pair(int64_t len) {
 #endif
 }
 
-/* The part that the share with this number is of; the number becomes that of a share within it. */
+/* The part of which this is a share; the number of the share becomes its number within the part. */
 static const Part *part_of(const Linear *call, int64_t *number) {
     for (const Part *part = call->parts; part < call->parts + call->num_parts; part++) {
         const int64_t num_shares = (part->num_columns + SHARE - 1) / SHARE;

@@ -47,8 +47,8 @@ INLINE void NAME(write)(
 
 /* `num_rows` rows by `num_columns` columns; both, `ahead` and dtype are constants.
 
-   Meanwhile `ahead` columns from `next` on are fetched from memory into the second cache. Of columns side by side, the
-   processor's own look-ahead does not go on to the next: with it alone, memory waits while numbers are multiplied. */
+   At the same time `ahead` columns from `next` on are fetched from memory into the second cache. The processor fetches
+   ahead within columns but not from one group of columns to the next, so memory would be idle during products. */
 INLINE void NAME(multiply_block)(
     const Linear *call,
     const Part *part,
@@ -122,7 +122,7 @@ INLINE void NAME(multiply_columns)(
         NAME(multiply_rows)(call, part, row, column, 1, num_columns, ahead, next, after, dtype);
 }
 
-/* The columns of a single row, one after the other, as they lie in memory: so the processor looks ahead by itself. */
+/* The columns of a single row in the order of memory, so that the processor fetches ahead by itself. */
 INLINE void NAME(multiply_one)(
     const Linear *call, const Part *part, int row, int64_t from, int64_t until, const int dtype
 ) {
@@ -130,8 +130,8 @@ INLINE void NAME(multiply_one)(
         NAME(multiply_block)(call, part, row, column, 1, 1, 0, 0, dtype);
 }
 
-/* The columns of at most 2 * ROWS rows, a constant, two by two: so each weight is loaded once. ROWS rows are as fast
-   four by four, and in pairs of 16 bits faster. */
+/* The columns of at most 2 * ROWS rows, a constant, two by two, so that each weight is loaded once. ROWS rows are as
+   fast four by four, and faster in pairs of 16 bits. */
 INLINE void NAME(multiply_few)(
     const Linear *call, const Part *part, int row, int64_t from, int64_t until, const int num_rows, const int dtype
 ) {

@@ -65,7 +65,7 @@ static int are_known(const Logprobs *call) {
     return row == call->num_rows;
 }
 
-/* 0, or -1 and nothing written when a token id is not of the vocabulary. */
+/* 0; or -1, with nothing written, when a token id is outside the vocabulary. */
 int penstock_logprobs(const Logprobs *call) {
     if (!call->chooses && !are_known(call)) return -1;
     const ScoreRow score_row = variant(call->max_lanes);

@@ -15,7 +15,7 @@ INLINE float NAME(normalizer)(const float *row, int64_t len, float largest) {
     return largest + (float)log(total);
 }
 
-/* Most blocks hold nothing that is likely enough: only the others are looked at number by number. */
+/* Most blocks hold nothing that is likely enough: only the others are read number by number. */
 INLINE void NAME(find_top)(const float *row, int64_t len, Top *top) {
     for (int64_t first = 0; first < len; first += 16 * LANES) {
         const int64_t end = first + 16 * LANES < len ? first + 16 * LANES : len;

@@ -1,4 +1,4 @@
-/* What the library does between ops of ours to numbers that lie side by side: recordings need not return to it. */
+/* Simple ops of PyTorch on contiguous numbers, so that a recording needs no PyTorch between ops in C. */
 
 #include "processor.h"
 
@@ -25,7 +25,7 @@ static void narrow(uint16_t *to, const float *from, int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] = to_bfloat16(from[i]);
 }
 
-/* to = from, as another type if need be. */
+/* to = from, converted to another type if necessary. */
 int penstock_move(const Move *call) {
     if (!call->from || call->from_dtype == call->to_dtype) copy(call);
     else if (call->to_dtype == FLOAT32) widen(call->to, call->from, call->count);

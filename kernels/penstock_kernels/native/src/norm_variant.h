@@ -5,7 +5,7 @@ INLINE float NAME(scale)(vec squares, int64_t len, float eps) {
     return 1.0f / sqrtf(NAME(sum)(squares) / (float)len + eps);
 }
 
-/* As the library rounds: the normed number once, and once more times the weight, unless that has an offset. */
+/* Rounds as PyTorch does: the normed number, and then its product with the weight, unless that has an offset. */
 INLINE vec NAME(weighted)(const Norm *call, int64_t d, vec normed, const int dtype) {
     const vec weight = NAME(load_as)(call->weight, d, dtype);
     if (dtype == FLOAT32 || call->offset != 0) return normed * (weight + call->offset);

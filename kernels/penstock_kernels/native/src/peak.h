@@ -12,7 +12,7 @@ typedef struct {
     int is_finite;  /* whether all numbers of the row are */
 } Peak;
 
-/* As `lanes_for` of a length that every width divides: what is left of a row is filled up. */
+/* As `lanes_for` of a length that every width divides: the end of a row is filled up. */
 static inline int widest_lanes(int max_lanes) {
     return lanes_for(16, max_lanes);
 }

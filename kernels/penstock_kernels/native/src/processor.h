@@ -1,4 +1,4 @@
-/* What the ops in C share: types, what the processor can do, and the 16-bit numbers that it may not know. */
+/* What the ops in C share: types, abilities of the processor, and 16-bit numbers, which it may not support. */
 #ifndef PENSTOCK_PROCESSOR_H
 #define PENSTOCK_PROCESSOR_H
 

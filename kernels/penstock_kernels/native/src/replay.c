@@ -2,7 +2,7 @@
 
 #include <stdint.h>
 
-/* What every op of this library is: given its arguments, 0 if it could do it. */
+/* Every op of this library takes its arguments and returns 0 on success. */
 typedef int (*Op)(const void *arguments);
 
 /* Mirrored in recording.py. */

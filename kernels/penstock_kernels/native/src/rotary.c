@@ -1,4 +1,4 @@
-/* Heads on their way from the projection to attention: norm, rotation, and keys and values into the cache. */
+/* Between the projection and attention: norm and rotation of heads, and the write of keys and values to the cache. */
 
 #include "processor.h"
 
@@ -13,11 +13,11 @@ typedef struct {
     const void *sin;    /* the same; its first half is negated */
     const void *weight; /* [num_heads + num_kv_heads, dim] of the norm, or none */
     void *query;        /* [num_tokens, num_heads, dim] */
-    void *key_cache;    /* [num_slots, num_kv_heads, dim] */
+    void *key_cache;    /* [num_cache_positions, num_kv_heads, dim] */
     void *value_cache;
-    const int64_t *slots; /* [num_tokens] */
+    const int64_t *cache_positions; /* [num_tokens] */
     int64_t num_tokens;
-    int64_t num_slots;
+    int64_t num_cache_positions;
     int64_t token_stride;
     int64_t head_stride;
     int32_t num_heads;
@@ -52,10 +52,10 @@ int penstock_can_rotate(int32_t dim, int32_t rotary_dim) {
     return variant(dim, rotary_dim, 0) != 0;
 }
 
-/* -1 when a slot is not in the cache: then nothing is written. */
+/* -1 when a position is not in the cache: then nothing is written. */
 int penstock_rotate(const Rotation *call) {
     for (int64_t token = 0; token < call->num_tokens; token++)
-        if (call->slots[token] < 0 || call->slots[token] >= call->num_slots) return -1;
+        if (call->cache_positions[token] < 0 || call->cache_positions[token] >= call->num_cache_positions) return -1;
     const Rotate rotate = variant(call->dim, call->rotary_dim, call->max_lanes);
 #pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
     for (int64_t token = 0; token < call->num_tokens; token++) rotate(call, token);

@@ -41,7 +41,7 @@ INLINE vec NAME(choose)(ivec condition, vec yes, vec no) {
 #define FOLD(x, y, size) (__builtin_shuffle(x, y, HALVES(size, 0)) + __builtin_shuffle(x, y, HALVES(size, (size) / 2)))
 #define LANE(i, size, half) ((i) / ((size) / 2) * (size) + (i) % ((size) / 2) + (half))
 
-/* Lane i: the sum of the lanes of x[i], of up to LANES vectors. Each is summed by halves, whatever stands beside it. */
+/* Lane i: the sum of the lanes of x[i], of up to LANES vectors. Each is summed by halves, whatever the other lanes hold. */
 INLINE vec NAME(sums)(vec *x, int count) {
     for (int i = 0; i < count; i += 2) x[i / 2] = FOLD(x[i], x[i + 1 < count ? i + 1 : i], LANES);
     count = (count + 1) / 2;

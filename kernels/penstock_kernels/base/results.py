@@ -1,0 +1,32 @@
+"""Results of the ops that return several tensors."""
+
+from typing import NamedTuple
+
+import torch
+
+
+class Routes(NamedTuple):
+    """The experts of every token, best first: [num_tokens, top_k] float32 and int64."""
+
+    weights: torch.Tensor
+    expert_ids: torch.Tensor
+
+
+class Decodes(NamedTuple):
+    """What a decode step needs, one row for every slot of the step."""
+
+    token_ids: torch.Tensor  # [num_rows] int64
+    cache_positions: torch.Tensor  # [num_rows] int64, `block * block_size + offset`
+    context_lens: torch.Tensor  # [num_rows] int32, the token included
+    block_tables: torch.Tensor  # [num_rows, max_blocks] int32
+
+
+class Logprobs(NamedTuple):
+    """Chosen tokens [num_rows] int64 and their log probabilities [num_rows] float32, whether all logits of a row are
+    finite [num_rows], and the most likely tokens [num_rows, num_top] int64 and float32, best first."""
+
+    token_ids: torch.Tensor
+    chosen: torch.Tensor
+    finite: torch.Tensor
+    top_ids: torch.Tensor
+    top_logprobs: torch.Tensor

@@ -1,0 +1,48 @@
+"""The reference of every op in plain PyTorch: what a kernel must equal, and what runs where no kernel can.
+
+An op's reference, its Triton kernel and its C function take the same arguments and return the same result. A reference
+calls nothing but PyTorch and other references.
+"""
+
+from penstock_kernels.reference.activation import clamped_swiglu, gelu_mul, silu_mul
+from penstock_kernels.reference.attention import paged_attention
+from penstock_kernels.reference.decodes import find_decodes
+from penstock_kernels.reference.embedding import embedding
+from penstock_kernels.reference.finite import all_finite
+from penstock_kernels.reference.grouped_mlp import grouped_mlp
+from penstock_kernels.reference.linear import linear
+from penstock_kernels.reference.noise import gumbel, uniform
+from penstock_kernels.reference.norm import layer_norm, rms_norm
+from penstock_kernels.reference.rotary import apply_rotary, rotary_table, rotate_and_store
+from penstock_kernels.reference.route import route
+from penstock_kernels.reference.sampling import add_bias, apply_bitmask, draw, penalize, token_logprobs
+from penstock_kernels.reference.store_kv import copy_blocks, store_kv
+from penstock_kernels.reference.write_runs import write_runs
+
+__all__ = [
+    "add_bias",
+    "all_finite",
+    "apply_bitmask",
+    "apply_rotary",
+    "clamped_swiglu",
+    "copy_blocks",
+    "draw",
+    "embedding",
+    "find_decodes",
+    "gelu_mul",
+    "grouped_mlp",
+    "gumbel",
+    "layer_norm",
+    "linear",
+    "paged_attention",
+    "penalize",
+    "rms_norm",
+    "rotary_table",
+    "rotate_and_store",
+    "route",
+    "silu_mul",
+    "store_kv",
+    "token_logprobs",
+    "uniform",
+    "write_runs",
+]

@@ -1,0 +1,195 @@
+"""Attention: decodes of similar length are computed together, and what layers share is computed once."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from penstock_kernels.base.attention_spans import AttentionArguments, AttentionSpans, DecodeSpans, Scoring
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Spans computed by one call: decodes of similar length together, a longer span by itself."""
+
+    num_spans: int
+    query_len: int
+    # Rows of the queries; None means all of them, in order.
+    rows: torch.Tensor | None
+    # [num_spans * context_len] flat cache positions. Padding repeats a position of the same span. Numbers of
+    # another span could be NaN, which no mask hides.
+    positions: torch.Tensor
+    # [num_spans, 1, query_len, context_len], 0 or -inf; None when nothing is masked beyond plain causality.
+    mask: torch.Tensor | None
+
+
+def paged_attention(arguments: AttentionArguments) -> torch.Tensor:
+    spans = arguments.spans
+    if isinstance(spans, DecodeSpans):
+        return _decode_attention(arguments, spans)
+    key = (arguments.scoring.window, arguments.query.dtype)
+    groups = spans.shared(key, lambda: _work_map(spans, *key))
+    query = arguments.query
+    if len(groups) == 1 and groups[0].rows is None:
+        return _attend_group(query, arguments, groups[0])
+    output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    for group in groups:
+        output.index_copy_(0, _rows(group), _attend_group(query[group.rows], arguments, group))
+    return output
+
+
+def _decode_attention(arguments: AttentionArguments, spans: DecodeSpans) -> torch.Tensor:
+    """The host reads the lengths; spans without tokens or context are left out."""
+    on_host = spans.on_host()
+    used = [span for span, length in enumerate(on_host.query_lens) if length and on_host.context_lens[span]]
+    query = arguments.query
+    rows = torch.tensor(on_host.rows_of(used), dtype=torch.int64, device=query.device)
+    output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    if used:
+        output[rows] = paged_attention(arguments.among(rows, on_host.among(used)))
+    return output
+
+
+def _rows(group: _Group) -> torch.Tensor:
+    assert group.rows is not None, "a group without rows is the only one"
+    return group.rows
+
+
+def _attend_group(query: torch.Tensor, arguments: AttentionArguments, group: _Group) -> torch.Tensor:
+    scoring, (num_kv_heads, head_dim) = arguments.scoring, arguments.key_cache.shape[2:]
+    caches = ((arguments.key_cache, scoring.key_scale), (arguments.value_cache, scoring.value_scale))
+    key, value = (
+        _gather(cache, group.positions, query.dtype, scale)
+        .view(group.num_spans, -1, num_kv_heads, head_dim)
+        .transpose(1, 2)
+        for cache, scale in caches
+    )
+    if group.query_len == 1 and scoring.sinks is None:
+        # The query heads of one kv head take the place of query positions, so that keys are not copied.
+        grouped = query.reshape(group.num_spans, num_kv_heads, -1, head_dim)
+        return _attend(grouped, key, value, group.mask, False, scoring).reshape(query.shape)
+    heads = query.view(group.num_spans, group.query_len, -1, head_dim).transpose(1, 2)
+    causal = group.mask is None and group.query_len > 1
+    attended = _attend(heads, key, value, group.mask, causal, scoring)
+    return attended.transpose(1, 2).reshape(query.shape).contiguous()
+
+
+def _gather(cache: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype, scale: float) -> torch.Tensor:
+    """Rows of the cache by flat position; of a cache of smaller numbers, in the queries' dtype."""
+    flat = cache.flatten(0, 1)
+    if cache.dtype == dtype:
+        return flat.index_select(0, positions)
+    rows = flat.view(torch.uint8).index_select(0, positions).view(cache.dtype)
+    return rows.to(dtype) if scale == 1.0 else (rows.float() * scale).to(dtype)
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    causal: bool,
+    scoring: Scoring,
+) -> torch.Tensor:
+    if scoring.soft_cap is None and scoring.sinks is None:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal, scale=scoring.scale, enable_gqa=True
+        )
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    scores = (query.float() @ key.float().transpose(-1, -2)).mul_(scoring.scale)
+    if scoring.soft_cap is not None:
+        scores = (scores / scoring.soft_cap).tanh_().mul_(scoring.soft_cap)
+    if causal:
+        mask = _causal_mask(query.shape[2], key.shape[2], None, scores.device)
+    if mask is not None:
+        scores += mask
+    if scoring.sinks is not None:
+        sinks = scoring.sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        return (torch.cat((scores, sinks), -1).softmax(-1)[..., :-1] @ value.float()).to(query.dtype)
+    return (scores.softmax(-1) @ value.float()).to(query.dtype)
+
+
+def _work_map(spans: AttentionSpans, window: int | None, dtype: torch.dtype) -> list[_Group]:
+    starts = spans.query_starts
+    return [_group(spans, members, starts, window, dtype) for members in _members(spans, window)]
+
+
+def _members(spans: AttentionSpans, window: int | None) -> list[list[int]]:
+    """Decodes whose contexts are within a factor of two share a group: at most half of what is gathered is padding."""
+    alone: list[list[int]] = []
+    decodes: dict[int, list[int]] = {}
+    for span, query_len in enumerate(spans.query_lens):
+        if query_len == 0:
+            continue
+        if query_len > 1 or spans.unbatched:
+            alone.append([span])
+            continue
+        seen = _seen_len(spans, span, window)
+        decodes.setdefault(max(seen - 1, 63).bit_length(), []).append(span)
+    return [*decodes.values(), *alone]
+
+
+def _seen_len(spans: AttentionSpans, span: int, window: int | None) -> int:
+    """Positions that any query of the span can see."""
+    context_len = spans.context_lens[span]
+    return context_len if window is None else min(context_len, window + spans.query_lens[span] - 1)
+
+
+def _group(
+    spans: AttentionSpans, members: list[int], starts: list[int], window: int | None, dtype: torch.dtype
+) -> _Group:
+    device = spans.block_tables.device
+    query_len = spans.query_lens[members[0]]
+    seen = [_seen_len(spans, span, window) for span in members]
+    longest = max(seen)
+    rows = None
+    if len(members) < len(spans.query_lens):
+        rows = torch.cat([torch.arange(starts[span], starts[span] + query_len) for span in members]).to(
+            device
+        )
+    seen_lens = torch.tensor(seen, device=device).unsqueeze(1)
+    skipped = torch.tensor(
+        [spans.context_lens[span] - n for span, n in zip(members, seen, strict=True)], device=device
+    )
+    index = torch.arange(longest, device=device)
+    offsets = torch.minimum(index, seen_lens - 1) + skipped.unsqueeze(1)  # [num_spans, longest]
+    tables = spans.block_tables[torch.tensor(members, device=device)].long()
+    blocks = tables.gather(1, offsets // spans.block_size)
+    positions = (blocks * spans.block_size + offsets % spans.block_size).flatten()
+    mask = _mask(query_len, seen, window, index < seen_lens, dtype)
+    if spans.tree is not None and query_len > 1:
+        first = starts[members[0]]
+        mask = _tree_mask(spans.tree[first : first + query_len], seen[0]).to(dtype)
+    return _Group(len(members), query_len, rows, positions, mask)
+
+
+def _mask(
+    query_len: int, seen: list[int], window: int | None, inside: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor | None:
+    if query_len == 1:
+        if min(seen) == max(seen):
+            return None
+        return torch.zeros(inside.shape, dtype=dtype, device=inside.device).masked_fill_(~inside, -torch.inf)[
+            :, None, None
+        ]
+    if query_len == seen[0] and (window is None or window >= query_len):
+        return None
+    return _causal_mask(query_len, seen[0], window, inside.device).to(dtype)
+
+
+def _causal_mask(query_len: int, key_len: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """[1, 1, query_len, key_len]: the last query is at the last key."""
+    distance = torch.arange(key_len - query_len, key_len, device=device)[:, None] - torch.arange(
+        key_len, device=device
+    )
+    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+    return torch.zeros(distance.shape, device=device).masked_fill_(hidden, -torch.inf)[None, None]
+
+
+def _tree_mask(tree: torch.Tensor, key_len: int) -> torch.Tensor:
+    """[1, 1, query_len, key_len]: all of the context before the span, and the tokens of the span whose bits are set."""
+    query_len = tree.shape[0]
+    seen = torch.ones(query_len, key_len, dtype=torch.bool, device=tree.device)
+    seen[:, key_len - query_len :] = (tree[:, None] >> torch.arange(query_len, device=tree.device)) & 1 == 1
+    return torch.zeros(seen.shape, device=tree.device).masked_fill_(~seen, -torch.inf)[None, None]

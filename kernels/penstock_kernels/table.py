@@ -1,0 +1,153 @@
+"""Which implementation an op takes on which device: one row for every op.
+
+A row names the reference, which takes all arguments on all devices, and what is faster than it: a C function on a CPU,
+a Triton kernel on CUDA (and everywhere under Triton's interpreter). A new implementation is a file in its folder and a
+name here. All implementations of an op take the same arguments, which the op has checked.
+"""
+
+import importlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+
+from penstock_kernels import reference
+from penstock_kernels.base.devices import runs_kernels
+from penstock_kernels.native import activation as c_activation
+from penstock_kernels.native import angles as c_angles
+from penstock_kernels.native import attention as c_attention
+from penstock_kernels.native import decodes as c_decodes
+from penstock_kernels.native import embedding as c_embedding
+from penstock_kernels.native import finite as c_finite
+from penstock_kernels.native import grouped_mlp as c_grouped_mlp
+from penstock_kernels.native import linear as c_linear
+from penstock_kernels.native import norm as c_norm
+from penstock_kernels.native import rotary as c_rotary
+from penstock_kernels.native import sampling as c_sampling
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def _always(*_: object) -> bool:
+    return True
+
+
+class Row(Generic[Arguments, Result]):
+    """Who computes one op. The first argument, a tensor or something with a `device`, says where.
+
+    `native` is for a CPU and for arguments of which `native_if` is true. `gpu` is "module.function" in `gpu/`, which is
+    imported when it is first needed, and is for arguments of which `gpu_if` is true. A condition takes the arguments of
+    the op. Where both may compute, the kernel does.
+    """
+
+    def __init__(
+        self,
+        reference: Callable[Arguments, Result],
+        *,
+        native: Callable[..., Result] | None = None,
+        native_if: Callable[..., bool] = _always,
+        gpu: str | None = None,
+        gpu_if: Callable[..., bool] = _always,
+    ) -> None:
+        self.reference = reference
+        self.native = native
+        self.native_if = native_if
+        self.gpu = gpu
+        self.gpu_if = gpu_if
+
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        """Compute the op by the implementation for these arguments."""
+        return self.choose(*args, **kwargs)(*args, **kwargs)
+
+    def choose(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Callable[..., Result]:
+        """The implementation for these arguments."""
+        first: Any = args[0]
+        device: torch.device = first.device
+        if self.gpu is not None and runs_kernels(device) and self.gpu_if(*args, **kwargs):
+            return launcher(self.gpu)
+        if self.native is not None and device.type == "cpu" and self.native_if(*args, **kwargs):
+            return self.native
+        return self.reference
+
+
+@cache
+def launcher(name: str) -> Callable[..., Any]:
+    """The function of `gpu/` that "module.function" names. The import of it imports Triton."""
+    module, function = name.split(".")
+    found: Callable[..., Any] = getattr(importlib.import_module(f"penstock_kernels.gpu.{module}"), function)
+    return found
+
+
+def _is_invariant(x: Any, weights: Any, bias: Any, invariant: bool) -> bool:
+    """Where a row's result may depend on the number of rows, the product of PyTorch is taken: cuBLAS on CUDA."""
+    return invariant
+
+
+rms_norm = Row(reference.rms_norm, native=c_norm.rms_norm, native_if=c_norm.supports, gpu="norm.rms_norm")
+layer_norm = Row(reference.layer_norm, gpu="norm.layer_norm")
+silu_mul = Row(
+    reference.silu_mul,
+    native=c_activation.silu_mul,
+    native_if=c_activation.supports,
+    gpu="activation.silu_mul",
+)
+gelu_mul = Row(
+    reference.gelu_mul,
+    native=c_activation.gelu_mul,
+    native_if=c_activation.supports,
+    gpu="activation.gelu_mul",
+)
+clamped_swiglu = Row(reference.clamped_swiglu, gpu="activation.clamped_swiglu")
+linear = Row(
+    reference.linear,
+    native=c_linear.linear,
+    native_if=c_linear.supports,
+    gpu="linear.linear",
+    gpu_if=_is_invariant,
+)
+embedding = Row(
+    reference.embedding,
+    native=c_embedding.embedding,
+    native_if=c_embedding.supports,
+    gpu="embedding.embedding",
+)
+route = Row(reference.route, gpu="routing.route")
+grouped_mlp = Row(
+    reference.grouped_mlp,
+    native=c_grouped_mlp.grouped_mlp,
+    native_if=c_grouped_mlp.supports,
+    gpu="grouped_mlp.grouped_mlp",
+)
+rotary_table = Row(reference.rotary_table, native=c_angles.rotary_table, native_if=c_angles.supports)
+apply_rotary = Row(reference.apply_rotary, gpu="rotary.apply_rotary")
+rotate_and_store = Row(
+    reference.rotate_and_store,
+    native=c_rotary.rotate_and_store,
+    native_if=c_rotary.supports,
+    gpu="rotary.rotate_and_store",
+)
+store_kv = Row(reference.store_kv, gpu="store_kv.store_kv")
+copy_blocks = Row(reference.copy_blocks, gpu="store_kv.copy_blocks")
+paged_attention = Row(
+    reference.paged_attention,
+    native=c_attention.paged_attention,
+    native_if=c_attention.supports,
+    gpu="attention.paged_attention",
+)
+find_decodes = Row(reference.find_decodes, native=c_decodes.find_decodes, native_if=c_decodes.supports)
+write_runs = Row(reference.write_runs, gpu="write_runs.write_runs")
+all_finite = Row(reference.all_finite, native=c_finite.all_finite, native_if=c_finite.supports)
+penalize = Row(reference.penalize, gpu="adjust.penalize")
+add_bias = Row(reference.add_bias, gpu="adjust.add_bias")
+apply_bitmask = Row(reference.apply_bitmask, gpu="adjust.apply_bitmask")
+draw = Row(reference.draw, native=c_sampling.draw, native_if=c_sampling.supports_draw, gpu="sampler.draw")
+token_logprobs = Row(
+    reference.token_logprobs,
+    native=c_sampling.token_logprobs,
+    native_if=c_sampling.supports,
+    gpu="logprobs.token_logprobs",
+)
+gumbel = Row(reference.gumbel, gpu="noise.gumbel")
+uniform = Row(reference.uniform, gpu="noise.uniform")

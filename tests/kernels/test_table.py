@@ -1,0 +1,213 @@
+"""The table of implementations: it has a row for every op, its implementations agree, and it makes the right choice."""
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import penstock_kernels
+import pytest
+import torch
+from penstock_kernels import AttentionArguments, AttentionSpans, DrawParams, Scoring, table
+from penstock_kernels.base.destination import Destination
+from penstock_kernels.native.library import library
+
+ROWS: dict[str, table.Row[..., Any]] = {
+    name: row for name, row in vars(table).items() if isinstance(row, table.Row)
+}
+BF16, FP16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
+
+
+def _ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.ones(shape).to(dtype)
+
+
+def _ids(*ids: int) -> torch.Tensor:
+    return torch.tensor(ids)
+
+
+def _attention(dtype: torch.dtype, cache_dtype: torch.dtype, dim: int = 64, tree: bool = False) -> Any:
+    cache = _ones(1, 4, 2, dim, dtype=cache_dtype)
+    bits = torch.ones(1, dtype=torch.int32) if tree else None
+    spans = AttentionSpans((1,), (1,), torch.zeros(1, 1, dtype=torch.int32), 4, tree=bits)
+    return AttentionArguments(_ones(1, 4, dim, dtype=dtype), cache, cache, spans, Scoring(1.0))
+
+
+def _rotation(dtype: torch.dtype, cache_dtype: torch.dtype, dim: int = 64) -> tuple[Any, ...]:
+    cache, angles = _ones(1, 4, 2, dim, dtype=cache_dtype), _ones(1, dim, dtype=dtype)
+    return _ones(1, 8, dim, dtype=dtype), angles, angles, None, Destination(cache, cache, _ids(0))
+
+
+def _draw_params(dtype: torch.dtype) -> DrawParams:
+    numbers = [_ones(2, dtype=dtype) for _ in range(4)]
+    return DrawParams(numbers[0], torch.ones(2, dtype=torch.int32), *numbers[1:], *[_ids(1, 2)] * 2)
+
+
+def _norm(dtype: torch.dtype, *shape: int) -> tuple[Any, ...]:
+    return _ones(*shape, dtype=dtype), _ones(*shape[1:], dtype=dtype), 1e-5, None, 0.0
+
+
+def _experts(dtype: torch.dtype) -> tuple[Any, ...]:
+    weights = _ones(3, 32, 16, dtype=dtype), _ones(3, 16, 16, dtype=dtype)
+    return _ones(2, 16, dtype=dtype), _ids(0, 1)[:, None], _ones(2, 1), *weights, None, None, None, False
+
+
+def _product(dtype: torch.dtype, invariant: bool, length: int = 64) -> tuple[Any, ...]:
+    return _ones(2, length, dtype=dtype), (_ones(3, length, dtype=dtype),), None, invariant
+
+
+# On a CPU. What is not here has no function in C.
+IN_C: list[tuple[str, tuple[Any, ...]]] = [
+    ("rms_norm", _norm(torch.float32, 2, 64)),
+    ("rms_norm", _norm(BF16, 2, 64)),
+    ("silu_mul", (_ones(2, 64),)),
+    ("gelu_mul", (_ones(2, 64), True)),
+    ("linear", _product(torch.float32, invariant=False)),
+    ("linear", _product(BF16, invariant=True)),
+    ("embedding", (_ids(0), _ones(4, 8), 0)),
+    ("grouped_mlp", _experts(torch.float32)),
+    ("rotary_table", (_ids(1), _ones(4), 1.0)),
+    ("rotate_and_store", _rotation(torch.float32, torch.float32)),
+    ("paged_attention", (_attention(torch.float32, torch.float32),)),
+    ("paged_attention", (_attention(BF16, BF16),)),
+    ("find_decodes", (_ids(0), _ids(0), _ids(0)[None], _ids(0)[None], 4, 1)),
+    ("all_finite", (_ones(3),)),
+    ("all_finite", (_ones(3, dtype=FP16),)),
+    ("draw", (_ones(2, 8), _draw_params(torch.float32))),
+    ("token_logprobs", (_ones(2, 8), None, 0)),
+]
+BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
+    ("rms_norm", _norm(FP16, 2, 64)),
+    ("rms_norm", _norm(torch.float32, 2, 3, 64)),
+    ("rms_norm", _norm(torch.float32, 2, 63)),
+    ("layer_norm", (_ones(2, 64), _ones(64), None, 1e-5, None)),
+    ("silu_mul", (_ones(2, 64, dtype=FP16),)),
+    ("gelu_mul", (_ones(2, 64), False)),
+    ("clamped_swiglu", (_ones(2, 64), 1.0, 1.0)),
+    ("linear", _product(FP16, invariant=False)),
+    ("linear", _product(torch.float32, invariant=True, length=63)),
+    ("embedding", (_ids(0).int(), _ones(4, 8), 0)),
+    ("route", (_ones(2, 4), 2, False)),
+    ("grouped_mlp", _experts(FP16)),
+    ("apply_rotary", (_ones(1, 2, 64), _ones(1, 64), _ones(1, 64))),
+    ("rotate_and_store", _rotation(torch.float32, FP8)),
+    ("store_kv", (_ones(1, 2, 8), _ones(1, 2, 8), None)),
+    ("copy_blocks", (_ones(1, 2, 3, 4, 1, 8), _ids(0), _ids(1))),
+    ("paged_attention", (_attention(FP16, FP16),)),
+    ("paged_attention", (_attention(BF16, FP8),)),
+    ("paged_attention", (_attention(BF16, BF16, dim=512),)),
+    ("paged_attention", (_attention(BF16, BF16, tree=True),)),
+    ("write_runs", (_ids(0), _ids(0), _ids(0), 1)),
+    ("all_finite", (_ones(3, dtype=torch.float64),)),
+    ("penalize", (_ones(2, 8), None, 1)),
+    ("add_bias", (_ones(2, 8), None, None, None)),
+    ("apply_bitmask", (_ones(2, 8), None, None)),
+    ("draw", (_ones(2, 8), _draw_params(torch.float64))),
+    ("draw", (_ones(0, 8), _draw_params(torch.float32))),
+    ("gumbel", (_ids(1), _ids(1), 8)),
+    ("uniform", (_ids(1), 8)),
+]
+NO_KERNEL = {"rotary_table", "find_decodes", "all_finite"}
+
+
+def test_every_op_has_a_row() -> None:
+    public = {name: getattr(penstock_kernels, name) for name in penstock_kernels.__all__}
+    assert {name for name, found in public.items() if inspect.isfunction(found)} == set(ROWS)
+    assert public["own_attention"] is table.paged_attention
+    assert {name for name, row in ROWS.items() if row.gpu is None} == NO_KERNEL
+    assert {name for name, row in ROWS.items() if row.native is not None} == {name for name, _ in IN_C}
+
+
+def test_the_page_says_who_computes() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text()
+    lines = re.findall(
+        r"^\| `(\w+)` \| (Triton|reference)\b.* \| (C|reference)\b.* \|.*\|$", page, re.MULTILINE
+    )
+    expected = {
+        # Without `invariant`, products are PyTorch's on CUDA.
+        (name, "Triton" if row.gpu and name != "linear" else "reference", "C" if row.native else "reference")
+        for name, row in ROWS.items()
+    }
+    assert set(lines) == expected
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_all_implementations_of_an_op_take_the_same_arguments(name: str) -> None:
+    row = ROWS[name]
+    expected = list(inspect.signature(row.reference).parameters)
+    found = [row.native] if row.native else []
+    if row.gpu:
+        pytest.importorskip("triton")
+        found.append(table.launcher(row.gpu))
+    for implementation in found:
+        names = list(inspect.signature(implementation).parameters)
+        # After those of the op: what only tests give, or what only another implementation does.
+        both = min(len(names), len(expected))
+        assert names[:both] == expected[:both]
+        assert {*names[both:], *expected[both:]} <= {"max_lanes", "multiply"}
+
+
+@pytest.mark.parametrize(("name", "args"), IN_C)
+def test_a_cpu_takes_c_for_what_it_supports(name: str, args: tuple[Any, ...]) -> None:
+    assert library() is not None
+    assert ROWS[name].choose(*args) is ROWS[name].native
+
+
+@pytest.mark.parametrize(("name", "args"), BY_REFERENCE)
+def test_a_cpu_takes_the_reference_for_all_else(name: str, args: tuple[Any, ...]) -> None:
+    assert ROWS[name].choose(*args) is ROWS[name].reference
+
+
+def test_a_processor_with_tiles_leaves_products_of_many_rows_to_pytorch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock_kernels.native.linear._has_tiles", lambda: True)
+    many, weight = _ones(128, 64, dtype=BF16), (_ones(3, 64, dtype=BF16),)
+    assert table.linear.choose(many, weight, None, False) is table.linear.reference
+    assert table.linear.choose(many, weight, None, True) is table.linear.native
+    assert table.linear.choose(many[:127], weight, None, False) is table.linear.native
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_cuda_takes_the_kernel_and_another_device_the_reference(name: str) -> None:
+    pytest.importorskip("triton")
+    row = ROWS[name]
+    on_cuda: Any = SimpleNamespace(device=torch.device("cuda"))
+    on_mps: Any = SimpleNamespace(device=torch.device("mps"))
+    # Of a product, whether it is to be invariant: only then is there a kernel.
+    others = (None, None, True) if name == "linear" else ()
+    assert row.choose(on_cuda, *others) is (table.launcher(row.gpu) if row.gpu else row.reference)
+    assert row.choose(on_mps, *others) is row.reference
+
+
+def test_cuda_leaves_products_that_may_depend_on_the_number_of_rows_to_pytorch() -> None:
+    on_cuda: Any = SimpleNamespace(device=torch.device("cuda"))
+    assert table.linear.choose(on_cuda, (), None, False) is table.linear.reference
+
+
+@pytest.mark.parametrize(("name", "args"), IN_C)
+def test_the_interpreter_runs_the_kernel_wherever_there_is_one(
+    name: str, args: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr("penstock_kernels.base.devices.INTERPRETS", True)
+    row = ROWS[name]
+    has_kernel = row.gpu is not None and (name != "linear" or args[3])
+    assert row.choose(*args) is (table.launcher(row.gpu) if has_kernel and row.gpu else row.native)
+
+
+def test_a_machine_without_triton_computes() -> None:
+    program = """
+import sys, torch
+sys.modules["triton"] = None
+import penstock_kernels as ops
+from penstock_kernels import backends
+assert ops.silu_mul(torch.ones(2, 8)).shape == (2, 4)
+assert ops.route(torch.ones(2, 8), 2).weights.shape == (2, 2)
+assert backends.choose("auto", backends.Demand(torch.device("cpu"), torch.float32, torch.float32, 8, 2, 64))
+assert not [name for name in sys.modules if name.startswith("penstock_kernels.gpu")]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
