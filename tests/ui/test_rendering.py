@@ -1,4 +1,4 @@
-"""The modules without a view, run in the browser: the event parser, reasoning, Markdown, requests."""
+"""The modules without a view, run in the browser: the event parser, reasoning."""
 
 from playwright.sync_api import Page
 
@@ -58,60 +58,3 @@ def test_reasoning_never_leaks_into_the_answer_at_any_split(page: Page) -> None:
         }"""
     )
     assert wrong == [True, "", "plain"]
-
-
-def test_growing_markdown_ends_like_markdown_shown_at_once(page: Page) -> None:
-    text = (
-        "# Title\n\nSome *text* with `code` and a [link](https://e.org).\n\n- [x] one\n- two\n  - three\n\n"
-        "1. a\n2. b\n\n> quote\n\n```js\nlet x = 1;\n```\n\n| a | b |\n| - | -: |\n| 1 | 2 |\n\n"
-        "---\nend &amp; **bold** ~~gone~~"
-    )
-    grown, whole, nodes_kept = page.evaluate(
-        """async (text) => {
-          const { MarkdownView, renderMarkdown } = await import('/ui/js/markdown.js');
-          const root = document.createElement('div');
-          root.className = 'markdown';
-          const view = new MarkdownView(root);
-          let heading;
-          for (let i = 1; i <= text.length; i++) {
-            view.update(text.slice(0, i));
-            if (i === 20) heading = root.firstChild;
-          }
-          return [root.outerHTML, renderMarkdown(text).outerHTML, heading === root.firstChild];
-        }""",
-        text,
-    )
-    assert grown == whole
-    assert nodes_kept, "blocks that are complete must not be rebuilt"
-    for tag in (
-        "<h3>",
-        "<em>",
-        "<code>",
-        "<a ",
-        "<ul>",
-        "<ol>",
-        "<blockquote>",
-        "<pre",
-        "<table>",
-        "<hr>",
-        "<strong>",
-        "<del>",
-        "<input",
-    ):
-        assert tag in whole
-    assert "end &amp; <strong>" in whole
-
-
-def test_long_markdown_renders_fast_enough_to_stream(page: Page) -> None:
-    milliseconds = page.evaluate(
-        """async () => {
-          const { MarkdownView } = await import('/ui/js/markdown.js');
-          const view = new MarkdownView(document.createElement('div'));
-          const text = '## Part\\n\\nSome *words* and `code` here.\\n\\n- a\\n- b\\n\\n'.repeat(600);
-          view.update(text);
-          const start = performance.now();
-          for (let i = 1; i <= 10; i++) view.update(text + 'word '.repeat(i));
-          return (performance.now() - start) / 10;
-        }"""
-    )
-    assert milliseconds < 1000, "a frame of a 30,000-character answer takes about 10 ms on an idle laptop"

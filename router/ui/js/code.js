@@ -4,16 +4,23 @@ import { h } from './dom.js';
 import { copyButton } from './copy.js';
 
 export function codeBlock(text, language) {
-  const code = h('code', {}, text);
-  const head = h('div', { class: 'code-head' },
-    h('span', {}, language || 'code'), copyButton('Copy code', () => code.textContent));
-  const pre = h('pre', { tabindex: '0', role: 'region', 'aria-label': `Code ${language}`.trim() }, code);
+  const code = h('code');
+  const name = h('span');
+  const head = h('div', { class: 'code-head' }, name, copyButton('Copy code', () => code.textContent));
+  const pre = h('pre', { tabindex: '0', role: 'region' }, code);
   const root = h('div', { class: 'code' }, head, pre);
-  root.update = (longer) => {
-    const node = code.firstChild;
-    // Appending keeps what the user has selected.
-    if (node && longer.startsWith(node.data)) node.appendData(longer.slice(node.data.length));
-    else code.textContent = longer;
+  root.update = (text, language) => {
+    name.textContent = language || 'code';
+    pre.setAttribute('aria-label', `Code ${language}`.trim());
+    growText(code, text);
   };
+  root.update(text, language);
   return root;
+}
+
+// Appending keeps what the user has selected.
+function growText(element, text) {
+  const node = element.firstChild;
+  if (node && text.startsWith(node.data)) node.appendData(text.slice(node.data.length));
+  else element.textContent = text;
 }

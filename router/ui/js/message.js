@@ -5,7 +5,7 @@ import { copyButton } from './copy.js';
 import { codeBlock } from './code.js';
 import { h, icon, iconButton } from './dom.js';
 import { problemCard } from './problem.js';
-import { MarkdownView } from './markdown.js';
+import { MarkdownView } from './markdown/view.js';
 import { statsLine } from './stats-line.js';
 import { toolCallCard } from './tool-call.js';
 
@@ -73,7 +73,7 @@ export class MessageView {
     const { content = '', reasoning = '', streaming = false, error } = this.message;
     const parts = this.#parts;
     this.root.setAttribute('aria-busy', String(streaming));
-    parts.content.update(content);
+    parts.content.update(content, streaming);
     parts.contentRoot.classList.toggle('streaming', streaming && content !== '');
     this.#updateReasoning(reasoning);
     parts.waiting.hidden = !streaming || content !== '' || reasoning !== '' || Boolean(this.message.toolCalls);
@@ -86,7 +86,7 @@ export class MessageView {
     const { fold, summary } = this.#parts;
     const { thinking, stats } = this.message;
     fold.hidden = reasoning === '' && !thinking;
-    this.#parts.reasoning.update(reasoning);
+    this.#parts.reasoning.update(reasoning, Boolean(thinking));
     const seconds = stats?.thinkingMs >= 100 ? ` for ${(stats.thinkingMs / 1000).toFixed(1)} s` : '';
     const text = thinking ? 'Thinking…' : `Thought${seconds}`;
     if (summary.textContent !== text) summary.replaceChildren(text);
