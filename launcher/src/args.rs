@@ -7,12 +7,16 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{
-    ArgAction, ArgMatches, Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+    ArgAction, ArgMatches, Args as ClapArgs, Command, CommandFactory, FromArgMatches, Parser, Subcommand,
+    ValueEnum,
 };
 use penstock_router::config::RouterOptions;
 
 use crate::supervisor::RestartLimit;
-use crate::tgi_flags::TgiArgs;
+use crate::tgi::{TgiArgs, renamed_variables};
+
+/// The name of [`Task::CheckTgiArgs`].
+const CHECK: &str = "check-tgi-args";
 
 /// Serve a large language model over HTTP
 ///
@@ -106,6 +110,26 @@ pub enum Task {
     ///
     /// Exit codes: 0 it is there; 1 it cannot be had.
     Download(DownloadArgs),
+
+    /// Say what becomes of each argument of a text-generation-launcher command line
+    ///
+    /// The environment variables of text-generation-inference that are set are looked at, too. Nothing is started, and
+    /// neither the model nor the machine is looked at.
+    ///
+    /// Exit codes: 0 this command line would be accepted; 2 something in it is refused or unknown.
+    CheckTgiArgs(CheckArgs),
+}
+
+/// What to check.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct CheckArgs {
+    /// Write one JSON object instead of lines
+    #[arg(long)]
+    pub json: bool,
+
+    /// Arguments as text-generation-launcher takes them
+    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub line: Vec<String>,
 }
 
 /// What to fetch.
@@ -134,7 +158,7 @@ pub struct ShardArgs {
     #[arg(long, env, default_value = "auto")]
     pub device: Device,
 
-    /// Most sequences that run at once [default: what the device has room for]
+    /// Most sequences that run at once [default: 128]
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub max_batch_size: Option<u32>,
 
@@ -282,9 +306,19 @@ pub enum Device {
 }
 
 impl Args {
-    /// Parses the command line and the environment; prints help or the error and its exit code otherwise.
+    /// Parses the command line and the environment; the error prints help or what is wrong, and has the exit code.
     pub fn from_command_line() -> Result<Self, clap::Error> {
-        Self::from_matches(&Self::command().try_get_matches()?)
+        let mut line = std::env::args_os();
+        let (program, arguments) = (line.next().unwrap_or_default(), line.collect::<Vec<_>>());
+        // Of a server with TGI's variables: they are the question, and need not be right.
+        if arguments.first().is_some_and(|first| first == CHECK) {
+            return Self::from_matches(
+                &without_variables().try_get_matches_from([vec![program], arguments].concat())?,
+            );
+        }
+        let renamed = renamed_variables(|name| std::env::var_os(name));
+        let matches = Self::command().try_get_matches_from([vec![program], renamed, arguments].concat())?;
+        Self::from_matches(&matches)
     }
 
     fn from_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
@@ -330,6 +364,11 @@ fn fraction(text: &str) -> Result<f32, String> {
         Ok(value) if value > 0.0 && value <= 1.0 => Ok(value),
         _ => Err(format!("{text} is not a number above 0 and at most 1")),
     }
+}
+
+/// The launcher's flags, read from a command line only.
+pub fn without_variables() -> Command {
+    Args::command().mut_args(|arg| arg.env(None::<&'static str>))
 }
 
 fn default_of(id: &str) -> String {

@@ -58,11 +58,17 @@ fn defaults(arg: &Arg) -> String {
 /// What can be asked for instead of serving.
 fn subcommand(command: &Command) -> String {
     let about = command.get_long_about().map(ToString::to_string).unwrap_or_default();
-    let positional =
-        command.get_positionals().map(|arg| format!(" {}", arg.get_id().as_str().to_uppercase()));
-    let head = format!("\n## launcher {}{}\n\n{about}\n", command.get_name(), positional.collect::<String>());
-    let flags: String = command.get_opts().map(row).collect();
+    let head = format!("\n## launcher {}{}\n\n{about}\n", command.get_name(), positionals(command));
+    let flags: String = command.get_arguments().filter(|arg| !arg.is_positional()).map(row).collect();
     head + "\n| Flag | Variable | Default | |\n| --- | --- | --- | --- |\n" + &flags
+}
+
+fn positionals(command: &Command) -> String {
+    let name = |arg: &Arg| match arg.get_num_args() {
+        Some(count) if count.max_values() > 1 => " ARGS…".to_owned(),
+        _ => format!(" {}", arg.get_id().as_str().to_uppercase()),
+    };
+    command.get_positionals().map(name).collect()
 }
 
 /// The last paragraph of the help text.

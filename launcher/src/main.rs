@@ -15,7 +15,7 @@ mod report;
 mod resolve;
 mod runner;
 mod supervisor;
-mod tgi_flags;
+mod tgi;
 mod watch;
 
 use std::io::Write;
@@ -26,7 +26,7 @@ use anyhow::Context;
 use penstock_router::http::auth::{ApiKeyError, ApiKeys};
 use penstock_router::http::server::tls::TlsError;
 
-use crate::args::{Args, DownloadArgs, LoadFormat, Task};
+use crate::args::{Args, CheckArgs, DownloadArgs, LoadFormat, Task};
 use crate::console::Console;
 use crate::hardware::Hardware;
 use crate::parent_pipe::ParentPipe;
@@ -37,7 +37,7 @@ use crate::report::Reporter;
 use crate::resolve::{AlreadyTold, Wanted, resolve};
 use crate::runner::{Runner, Signals, StopSignals};
 use crate::supervisor::{Ending, Supervisor, Timeouts};
-use crate::tgi_flags::NotSupported;
+use crate::tgi::NotSupported;
 
 // One thread: a parent-death signal follows the thread that forked, and this one ends last.
 #[tokio::main(flavor = "current_thread")]
@@ -55,14 +55,27 @@ async fn main() -> ExitCode {
     if args.process.openapi {
         return print(&penstock_router::api::openapi::document_text());
     }
+    if let Some(Task::CheckTgiArgs(wanted)) = &args.task {
+        return check_tgi_args(wanted);
+    }
     let console = Console::start(args.router.json_output);
     let ending = match &args.task {
         Some(Task::Download(wanted)) => download(wanted, &console).await,
-        None => launch(&args, &console).await,
+        _ => launch(&args, &console).await,
     };
     let code = exit_code(ending, &console);
     console.flush();
     code
+}
+
+fn check_tgi_args(wanted: &CheckArgs) -> ExitCode {
+    // A variable that is no text is none that TGI reads.
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let report = tgi::check(&wanted.line, &variables.collect());
+    let text = if wanted.json { report.to_json() } else { report.to_string() };
+    let printed = print(&text);
+    if report.is_accepted { printed } else { ExitCode::from(2) }
 }
 
 /// Fetches a model ahead of time. What needs it prints its progress; the folder is all that goes to stdout.

@@ -152,12 +152,22 @@ fn choose_device(args: &Args, hardware: &Hardware) -> Result<Device, PlanError> 
     }
 }
 
+/// What contradicts itself on every machine.
+pub fn contradiction(args: &Args) -> Option<PlanError> {
+    match (args.shards.sharded, args.shards.num_shard) {
+        (Some(false), Some(asked)) if asked > 1 => Some(PlanError::ShardedOff { asked }),
+        (Some(true), Some(1)) => Some(PlanError::NothingToShard { found: 1 }),
+        _ => None,
+    }
+}
+
 fn choose_num_shards(args: &Args, hardware: &Hardware, device: Device) -> Result<u32, PlanError> {
+    if let Some(error) = contradiction(args) {
+        return Err(error);
+    }
     let visible = if device == Device::Cuda { hardware.num_gpus } else { 1 };
     match (args.shards.sharded, args.shards.num_shard) {
-        (Some(false), Some(asked)) if asked > 1 => Err(PlanError::ShardedOff { asked }),
         (Some(false), _) => Ok(1),
-        (Some(true), Some(1)) => Err(PlanError::NothingToShard { found: 1 }),
         (Some(true), None) if visible < 2 => Err(PlanError::NothingToShard { found: visible }),
         (_, Some(asked)) if device == Device::Cuda && asked > visible => {
             Err(PlanError::TooFewGpus { asked, visible })

@@ -236,3 +236,50 @@ fn keys_that_are_none_are_errors_before_anything_is_loaded() {
         installation.run(&[&format!("--api-key-file={}", installation.path("keys").display())]);
     assert_eq!((code, stderr.ends_with("/keys has no key\n")), (Some(2), true), "{stderr}");
 }
+
+/// `check-tgi-args` with these variables and no others, and what it says.
+fn check(arguments: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_launcher"));
+    command.arg("check-tgi-args").args(arguments).env_clear().envs(variables.iter().copied());
+    let output = command.output().expect("output");
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn the_example_of_the_page_on_moving_from_tgi_is_what_is_said() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/moving-from-tgi.md");
+    let page = std::fs::read_to_string(path).expect("the page");
+    let blocks: Vec<String> = page.split("```").map(|block| block.replace("\n   ", "\n")).collect();
+    let line = blocks[1].trim_start_matches("sh").trim().trim_start_matches("launcher check-tgi-args ");
+    let arguments: Vec<&str> = line.split_whitespace().collect();
+    let (code, said) = check(&arguments, &[]);
+    assert_eq!((code, said.trim()), (Some(2), blocks[3].trim()));
+}
+
+#[test]
+fn variables_that_the_launcher_itself_refuses_are_explained_and_not_in_the_way() {
+    let (code, said) =
+        check(&["--json", "--model-id", "m"], &[("KV_CACHE_DTYPE", "fp8_e5m2"), ("API_KEY", "k")]);
+    let said: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
+    assert_eq!((code, &said["is_accepted"]), (Some(2), &serde_json::Value::Bool(false)));
+    let fate = |name: &str| {
+        let all = said["arguments"].as_array().expect("a list");
+        all.iter().find(|finding| finding["argument"] == name).map(|finding| finding["fate"].clone())
+    };
+    assert_eq!(fate("KV_CACHE_DTYPE"), Some("refused".into()));
+    assert_eq!(fate("API_KEY"), Some("kept".into()));
+    assert_eq!(check(&["--model-id", "m", "--port", "80"], &[]).0, Some(0));
+}
+
+#[test]
+fn the_former_name_of_a_variable_counts() {
+    let start = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_launcher"));
+        command.arg("--markdown-help").env_clear().envs(variables.iter().copied());
+        ended(command.output().expect("output"))
+    };
+    let (code, stderr) = start(&[("MAX_INPUT_LENGTH", "many")]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("invalid value 'many' for '--max-input-tokens"), "{stderr}");
+    assert_eq!(start(&[("MAX_INPUT_LENGTH", "many"), ("MAX_INPUT_TOKENS", "7")]).0, Some(0));
+}

@@ -33,8 +33,8 @@ _BORROWED = """
 
 A model_type without a row is computed by the modelling code of the installed transformers (`pip install
 'penstock[transformers]'`), over the same paged cache: our attention stands in its attention interface. `--model-impl
-native` forbids that, `--model-impl transformers` asks for it even where there is a row. Which it is stands in the log
-and in `/info` (`model_impl`).
+native` forbids that, `--model-impl transformers` asks for it even where there is a row. The log
+and `/info` (`model_impl`) say which of the two it is.
 
 Continuous batching, chunked prefill and the prefix cache work as above. With `--num-shard`, linear layers are divided
 by the model's tensor-parallel plan, or by the usual names; what a plan says in other words (experts, fused
@@ -56,7 +56,7 @@ _TAIL = """
   a token must not depend on how long its sequence became. Dynamic scaling begins where a model's length ends, and
   no sequence goes there.
 - **Weights** are read from safetensors, fused or split, and converted to `--dtype` on the way, a slice at a time.
-  Names without the first part (a folder saved without the head) are found, too. A tensor that holds NaN or infinity
+  Names without their first part are found, too, as in a folder that was saved without the head. A tensor that holds NaN or infinity
   is refused. On a CPU, what is stored in `--dtype` already is not read but mapped: it is checked, and stays in the
   file's pages, which all shards share and the system may take back. Replace such a file only by renaming another into
   its place: one that shrinks while it is served ends the shards.
