@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use penstock_router::app::app;
 use penstock_router::config::ConnectionLimits;
@@ -10,6 +11,10 @@ use penstock_router::http_server::{HttpServer, bind};
 use tokio_rustls::TlsAcceptor;
 
 use super::server::Server;
+
+/// How long a test waits for what must happen, however busy the machine is; shorter than the timeouts that a connection
+/// has by default, so that those set by a test are what ended it. The exact times are tested where time stands still.
+pub const PATIENCE: Duration = Duration::from_secs(15);
 
 pub fn serve(server: &Server, limits: ConnectionLimits) -> SocketAddr {
     serve_with(server, limits, None)
