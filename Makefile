@@ -19,6 +19,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 CLIENTS := .venv-clients/.installed
 RIVALS := .venv-rivals/.installed
+SCHEMA_SUITE := target/json_schema_suite/.installed
 SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(shell find router launcher proto server kernels -type f -not -path '*/__pycache__/*' -not -name '*.pyc' -not -name '*.so' 2>/dev/null)
 
@@ -64,6 +65,18 @@ $(CLIENTS): tests/clients/requirements.txt
 	.venv-clients/bin/python -m pip install --quiet --no-compile -r tests/clients/requirements.txt
 	@touch $@
 
+# The public JSON-Schema test suite, which the source distribution of a validator carries; where it cannot be had, its
+# test is skipped.
+.PHONY: schema-suite
+schema-suite:
+	@$(MAKE) --no-print-directory $(SCHEMA_SUITE) || echo 'The JSON-Schema test suite cannot be had: its test will be skipped.'
+
+$(SCHEMA_SUITE): tests/json_schema/requirements.txt
+	@rm -rf $(@D) && mkdir -p $(@D)
+	$(PY) -m pip download --quiet --no-deps --no-binary :all: --require-hashes -r $< -d $(@D)
+	@tar -xzf $(@D)/*.tar.gz -C $(@D) --strip-components=3 --wildcards '*/json/tests/draft2020-12/*'
+	@touch $@
+
 # What `make bench` compares ours with; what cannot be had is named in the results with the reason.
 .PHONY: rivals
 rivals: setup
@@ -78,7 +91,7 @@ $(RIVALS): benchmarks/compare/requirements.txt
 	@touch $@
 
 .PHONY: test
-test: setup browser clients ## every test that needs no GPU: Rust, then Python
+test: setup browser clients schema-suite ## every test that needs no GPU: Rust, then Python
 	@mkdir -p target; failed=0; \
 	$(CARGO_TEST) 2>&1 | tee target/rust-tests.log || failed=1; \
 	$(BIN)/python -m pytest -m 'not gpu' --durations=25 2>&1 | tee target/python-tests.log || failed=1; \

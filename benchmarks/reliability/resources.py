@@ -40,14 +40,14 @@ def _out_of_files(server: Launched, oracle: Oracle) -> Figure:
     """Connections take the last descriptor of the router; those that run go on, the next are served when some go."""
     oracle.begin()
     pid = faults.router(server)
-    load = _load(server)
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (num_files(pid) + _SPARE_FILES, limits[1]))
     assert server.address
     with ExitStack() as stack:
-        for _ in range(10 * _SPARE_FILES):
-            stack.enter_context(socket.create_connection(server.address, timeout=10))
-        time.sleep(1)
+        with faults.held_load(server, _BODIES) as load:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (num_files(pid) + _SPARE_FILES, limits[1]))
+            for _ in range(10 * _SPARE_FILES):
+                stack.enter_context(socket.create_connection(server.address, timeout=10))
+            time.sleep(1)
         records = load.finish()
     back_s = faults.wait_until_ready(server)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
@@ -59,8 +59,9 @@ def _out_of_memory(server: Launched, oracle: Oracle) -> Figure:
     """A shard may not take a page more than it has."""
     oracle.begin()
     pid, restarts = faults.shard(server, 1), faults.restarts(server)
-    load = _load(server)
-    with machine.without_memory(pid) as how:
+    with ExitStack() as stack:
+        with faults.held_load(server, _BODIES) as load:
+            how = stack.enter_context(machine.without_memory(pid))
         # What those that run need may all be there: more of them take more.
         more = Load(server, _BODIES)
         back_s = faults.time_until(lambda: faults.restarts(server) > restarts, _PATIENCE_S)
@@ -86,10 +87,11 @@ def _clock_jumps() -> list[Figure]:
             clock.set(_HOUR_S)
             assert _told_time(server) - before >= _HOUR_S
             oracle.begin()
-            restarts, load = faults.restarts(server), _load(server)
-            for seconds in (-_HOUR_S, 0):
-                clock.set(seconds)
-                load.wait_for_tokens(load.num_tokens + _NUM_STREAMS * 5)
+            restarts = faults.restarts(server)
+            with faults.held_load(server, _BODIES) as load:
+                for seconds in (-_HOUR_S, 0):
+                    clock.set(seconds)
+                    load.wait_for_tokens(load.num_tokens + _NUM_STREAMS * 2)
             records = _finish(load, oracle)
             assert faults.restarts(server) == restarts
     return [_went_on("clock jumps", records, "two hours back, then one ahead; nothing is restarted")]
@@ -115,10 +117,10 @@ def _out_of_disk() -> list[Figure]:
         with suppress(OSError):
             filler.write_bytes(bytes(2 << 20))
         served_full = _went_on(
-            "full disk", _finish(_load(server), oracle), "requests while nothing can be written"
+            "full disk", _finish(Load(server, _BODIES), oracle), "requests while nothing can be written"
         )
-        load = _load(server)
-        faults.kill(faults.shard(server, 0))
+        with faults.held_load(server, _BODIES) as load:
+            faults.kill(faults.shard(server, 0))
         time.sleep(5)
         filler.unlink()
         begun = time.monotonic()
@@ -127,12 +129,6 @@ def _out_of_disk() -> list[Figure]:
         back_s = time.monotonic() - begun
     note = f"a rank was killed on it 5 s before there was room again; {back_s:.1f} s later all were done"
     return [served_full, _went_on("full disk, and a rank killed", records, note)]
-
-
-def _load(server: Launched) -> Load:
-    load = Load(server, _BODIES)
-    load.wait_for_tokens(_NUM_STREAMS * 5)
-    return load
 
 
 def _finish(load: Load, oracle: Oracle) -> list[Record]:

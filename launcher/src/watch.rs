@@ -138,13 +138,16 @@ pub fn reachable(address: SocketAddr) -> SocketAddr {
 mod tests {
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_stopped_process_is_told_from_one_that_waits() {
         use nix::sys::signal::{Signal, kill};
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let pid = Pid::from_raw(child.id().cast_signed());
         assert!(timeout(4 * STOPPED_INTERVAL * STOPPED_LOOKS, until_stopped(pid)).await.is_err());
         kill(pid, Signal::SIGSTOP).expect("a child");
+        while !is_stopped(pid) {
+            std::thread::yield_now();
+        }
         let told = timeout(10 * STOPPED_INTERVAL * STOPPED_LOOKS, until_stopped(pid)).await;
         assert_eq!(told.as_deref(), Ok("it is stopped"));
         child.kill().expect("a child");

@@ -17,6 +17,11 @@ use tempfile::TempDir;
 /// busy"): writing and starting take turns.
 static WRITING_OR_STARTING: Mutex<()> = Mutex::new(());
 
+/// How long a test waits for what must happen, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the launcher waits for children that were told to end once.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// An installation in a folder of its own: the launcher, and scripts beside it.
 struct Installation {
     folder: TempDir,
@@ -85,7 +90,7 @@ fn ended(output: Output) -> (Option<i32>, String) {
 }
 
 fn wait_until<T>(mut found: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(value) = found() {
             return value;
@@ -112,6 +117,10 @@ fn assert_all_end(pids: Vec<Pid>) {
 const LOADS_FOR_EVER: &str =
     "cd \"$(dirname \"$0\")\"; sleep 600 & echo $! > pid.$$.child; echo $$ > pid.$$; wait";
 
+/// The same, but it goes on when it is told to end, and leaves a file that says so.
+const IGNORES_SIGTERM: &str = "cd \"$(dirname \"$0\")\"; trap '' TERM; sleep 600 & echo $! > pid.$$.child;
+    trap 'touch asked' TERM; echo $$ > pid.$$; while :; do wait; done";
+
 #[test]
 fn a_shard_that_fails_at_start_is_shown_in_full() {
     let shard = "echo loading >&2; echo 'Traceback (most recent call last):' >&2; echo 'ValueError: no heads' >&2; exit 3";
@@ -125,8 +134,9 @@ fn a_shard_that_fails_at_start_is_shown_in_full() {
 
 #[test]
 fn one_shard_that_fails_ends_the_others_and_what_they_started() {
-    let installation =
-        Installation::new(&format!("case \"$*\" in *--rank=1*) sleep 1; exit 1;; esac\n{LOADS_FOR_EVER}"));
+    // It fails when the other has written both of its files.
+    let fails = "*--rank=1*) until [ \"$(ls \"$(dirname \"$0\")\" | grep -c '^pid')\" = 2 ]; do sleep 0.05; done; exit 1";
+    let installation = Installation::new(&format!("case \"$*\" in {fails};; esac\n{LOADS_FOR_EVER}"));
     let launcher = installation.start(&["--num-shard=2"]);
     let pids = installation.wait_for_pids(2);
     let (code, stderr) = ended(launcher.wait_with_output().expect("output"));
@@ -149,15 +159,15 @@ fn sigterm_while_loading_stops_everything_with_exit_code_0() {
 
 #[test]
 fn children_that_ignore_sigterm_are_killed_by_a_second_signal() {
-    let installation = Installation::new(&format!("trap '' TERM\n{LOADS_FOR_EVER}"));
+    let installation = Installation::new(IGNORES_SIGTERM);
     let launcher = installation.start(&[]);
     let pids = installation.wait_for_pids(2);
     signal(&launcher, Signal::SIGTERM);
-    std::thread::sleep(Duration::from_millis(300));
+    wait_until(|| installation.path("asked").exists().then_some(()));
+    let asked = Instant::now();
     signal(&launcher, Signal::SIGINT);
-    let stopped = Instant::now();
     assert_eq!(ended(launcher.wait_with_output().expect("output")).0, Some(0));
-    assert!(stopped.elapsed() < Duration::from_secs(3));
+    assert!(asked.elapsed() < STOP_TIMEOUT, "they are not waited for");
     assert_all_end(pids);
 }
 

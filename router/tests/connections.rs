@@ -13,8 +13,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 use support::fake_engine::FakeEngine;
-use support::listening::serve;
+use support::listening::{PATIENCE, serve};
 use support::server::{Server, facts, limits};
+
+const ALIVE: &[u8] = b"GET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
 
 async fn status_of(stream: &mut TcpStream) -> u16 {
     let mut start = [0; 12];
@@ -22,12 +24,14 @@ async fn status_of(stream: &mut TcpStream) -> u16 {
     std::str::from_utf8(&start[9..]).unwrap().parse().unwrap()
 }
 
-/// Sends bytes, and reads until the connection is closed or the patience is over.
+/// Sends bytes, and reads until the connection is closed.
 async fn talk(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(bytes).await.unwrap();
     let mut reply = Vec::new();
-    let _ = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut reply)).await;
+    let closed = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut reply)).await;
+    // A reset is an end, too.
+    let _ = closed.expect("closed");
     String::from_utf8_lossy(&reply).into_owned()
 }
 
@@ -43,19 +47,18 @@ async fn so_many_connections_and_no_more() {
         assert_eq!(status_of(&mut stream).await, expected, "connection {}", open.len());
         open.push(stream);
     }
-    // Who goes makes room.
+    // Who goes makes room, as soon as the server has noticed.
     open.remove(0);
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let reply = talk(address, b"GET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
-    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+    let served = async { while !talk(address, ALIVE).await.starts_with("HTTP/1.1 200") {} };
+    tokio::time::timeout(PATIENCE, served).await.expect("there is room");
 }
 
 #[tokio::test]
 async fn who_is_one_too_many_is_told_so_in_json() {
     let server = Server::start();
     let address = serve(&server, ConnectionLimits { max_connections: 1, ..ConnectionLimits::default() });
+    // Connections are accepted in the order in which they came.
     let _first = TcpStream::connect(address).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(50)).await;
     let mut reply = String::new();
     TcpStream::connect(address).await.unwrap().read_to_string(&mut reply).await.unwrap();
     let (head, body) = reply.split_once("\r\n\r\n").unwrap();
@@ -87,7 +90,7 @@ async fn headers_that_began_but_do_not_end_in_time_are_not_waited_for() {
     let started = Instant::now();
     let reply = talk(address, b"GET /health/live HTTP/1.1\r\nhost: ").await;
     assert_eq!(reply, "");
-    assert!((900..3000).contains(&started.elapsed().as_millis()), "{:?}", started.elapsed());
+    assert!(started.elapsed() >= Duration::from_secs(1), "{:?}", started.elapsed());
     // Slowly is fine as long as it is in time.
     let mut stream = TcpStream::connect(address).await.unwrap();
     for byte in b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n" {
@@ -106,7 +109,7 @@ async fn a_connection_without_a_request_is_kept_for_the_idle_timeout() {
         let started = Instant::now();
         let reply = talk(address, bytes).await;
         assert_eq!(reply.is_empty(), bytes.is_empty());
-        assert!((1900..4000).contains(&started.elapsed().as_millis()), "{:?}", started.elapsed());
+        assert!(started.elapsed() >= Duration::from_secs(2), "{:?}", started.elapsed());
     }
 }
 
@@ -173,7 +176,7 @@ async fn a_reader_that_stops_reading_is_cut_off_and_others_are_unharmed() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), cut_off).await.expect("cut off");
+    tokio::time::timeout(PATIENCE, cut_off).await.expect("cut off");
     tokio::time::sleep(Duration::from_secs(2)).await;
     let mut received = Vec::new();
     let _ = stream.read_to_end(&mut received).await;

@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use support::identity::Identity;
-use support::listening::serve;
+use support::listening::{PATIENCE, serve};
 use support::server::{Server, post};
 
 const PAYLOAD_LIMIT: usize = 500_000;
@@ -70,8 +70,7 @@ async fn head_of(stream: &mut TcpStream) -> String {
     let mut received = Vec::new();
     while !received.windows(4).any(|window| window == b"\r\n\r\n") {
         let mut bytes = [0; 4096];
-        let len =
-            tokio::time::timeout(Duration::from_secs(10), stream.read(&mut bytes)).await.unwrap().unwrap();
+        let len = tokio::time::timeout(PATIENCE, stream.read(&mut bytes)).await.unwrap().unwrap();
         assert!(len > 0, "closed after {:?}", String::from_utf8_lossy(&received));
         received.extend_from_slice(&bytes[..len]);
     }
@@ -126,13 +125,12 @@ async fn over_http2_the_whole_body_is_taken() {
 async fn a_body_that_would_take_too_much_is_not_waited_for() {
     let server = server();
     let address = serve(&server, ConnectionLimits::default());
-    let started = Instant::now();
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head = head(&Method::POST, "/generate", JSON);
     let head = head + &format!("content-length: {}\r\n\r\n", 8 * PAYLOAD_LIMIT + 1);
     stream.write_all(head.as_bytes()).await.unwrap();
+    // The body never comes, and would be waited for longer than this test has patience.
     assert!(head_of(&mut stream).await.starts_with("HTTP/1.1 413"));
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
 
 #[tokio::test]
@@ -144,7 +142,7 @@ async fn a_body_that_does_not_come_is_waited_for_as_long_as_any() {
     let head = head(&Method::POST, "/nothing/here", JSON) + "content-length: 100\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     assert!(head_of(&mut stream).await.starts_with("HTTP/1.1 404"));
-    assert!((900..5000).contains(&started.elapsed().as_millis()), "{:?}", started.elapsed());
+    assert!(started.elapsed() >= Duration::from_secs(1), "{:?}", started.elapsed());
 }
 
 #[tokio::test]

@@ -95,6 +95,14 @@ class Load:
     def wait_for_tokens(self, count: int) -> None:
         wait_until(lambda: self.num_tokens >= count or not self.is_running(), DRAIN_S)
 
+    def wait_for_each(self, count: int) -> None:
+        """Until each has so many tokens, or has ended."""
+        wait_until(lambda: all(len(it.tokens) >= count or it.ends for it in self.records), DRAIN_S)
+
+    def ends(self) -> list[str]:
+        """How those ended that have."""
+        return [end for record in self.records for end in record.ends]
+
     def is_running(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)
 
@@ -144,9 +152,9 @@ def _join(threads: Sequence[threading.Thread]) -> None:
 
 
 def make_body(number: int, max_new_tokens: int, seed: int | None = None) -> dict[str, Any]:
-    """A request with a canary of its own; drawn at random with a seed, else greedy."""
+    """A request with a canary of its own, for so many tokens; drawn at random with a seed, else greedy."""
     sampling = {} if seed is None else {"do_sample": True, "temperature": 0.8, "seed": seed}
     return {
         "inputs": f"canary-{number:06x} once upon a time",
-        "parameters": {"max_new_tokens": max_new_tokens, **sampling},
+        "parameters": {"max_new_tokens": max_new_tokens, "ignore_eos": True, **sampling},
     }

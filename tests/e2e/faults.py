@@ -5,15 +5,21 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from e2e.clients import COMPLETE, Load
 from e2e.launched import Launched, arguments, wait_until
 from e2e.oracle import SLACK
 
 # The tiny model's tokens are bytes: a character that no other prompt has crashes or delays a step.
 CRASH_CHAR, SLOW_CHAR = "~", "^"
 SLOW_S = 4
+# From this position of a sequence on, a held step takes two seconds: a stream that has 50 tokens more to come cannot
+# end before the test does.
+HOLD_FROM = 100
 MAX_CONCURRENT = 64
 WRONG_ANSWERS = ("count", "nan", "vocabulary", "differ", "epoch")
 RESTART_S = 60.0
@@ -34,7 +40,39 @@ def flags(tmp: Path, model: Path, max_concurrent: int = MAX_CONCURRENT) -> list[
         f"--fault=crash-on-token:{vocabulary[CRASH_CHAR]}",
         f"--fault=slow-on-token:{vocabulary[SLOW_CHAR]}:{SLOW_S}",
         f"--fault=file:{tmp / 'order'}",
+        hold_flag(tmp),
     ]
+
+
+def hold_flag(tmp: Path) -> str:
+    """Of a server with this run folder whose streams can be held."""
+    return f"--fault=hold:{hold_file(tmp)}:{HOLD_FROM}"
+
+
+def hold_file(tmp: Path) -> Path:
+    """While it exists, streams are held."""
+    return tmp / "hold"
+
+
+@contextmanager
+def held(server: Launched) -> Iterator[None]:
+    """No stream that is long enough ends in this context, and no shard that starts gets ready."""
+    hold_file(server.tmp).touch()
+    try:
+        yield
+    finally:
+        hold_file(server.tmp).unlink()
+
+
+@contextmanager
+def held_load(server: Launched, bodies: Sequence[dict[str, Any]], min_tokens: int = 5) -> Iterator[Load]:
+    """Streams that all have so many tokens and are held in their middle while the context is open."""
+    with held(server):
+        load = Load(server, bodies)
+        load.wait_for_each(min_tokens)
+        assert load.ends() == [], "a stream ended before it was harmed"
+        yield load
+        assert COMPLETE not in load.ends(), "a stream ended before it was harmed"
 
 
 def shard(server: Launched, rank: int) -> int:
@@ -73,6 +111,12 @@ def stop(pid: int) -> None:
 def restarts(server: Launched) -> int:
     """How often the shards were restarted."""
     return int(json.loads(server.get("/stats")[1])["restarts"])
+
+
+def num_requests(server: Launched) -> int:
+    """Requests that wait or run."""
+    stats = json.loads(server.get("/stats")[1])
+    return int(stats["waiting"] + stats["running"])
 
 
 def is_ready(server: Launched) -> bool:

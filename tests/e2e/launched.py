@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from typing import Any, Self
 
 _COMMAND = Path(sys.executable).parent / "launcher"
 _SERVING = re.compile(r"Serving .* on https?://([\d.]+):(\d+)")
-_START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 90.0
 # `make test-gpu` runs the same tests there.
 _DEVICE = os.environ.get("PENSTOCK_TEST_DEVICE", "cpu")
 
@@ -58,13 +59,13 @@ class Launched:
         self.process.stderr.close()
 
     def wait_until_serving(self) -> Self:
-        wait_until(lambda: self.address or self.process.poll() is not None, _START_TIMEOUT_S)
+        wait_until(lambda: self.address or self.process.poll() is not None, START_TIMEOUT_S)
         assert self.address, f"it did not start:\n{self.stderr}"
         return self
 
     def end(self) -> tuple[int, str]:
         """Wait for it to end; its exit code and all that it wrote."""
-        code = self.process.wait(_START_TIMEOUT_S)
+        code = self.process.wait(START_TIMEOUT_S)
         self._reader.join(timeout=10)
         return code, self.stderr
 
@@ -111,6 +112,16 @@ class Launched:
         with self.request("POST", path, body) as response:
             assert response.status == 200
             return list(events(response))
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port of this machine that a server may listen on, and that nobody is given by chance meanwhile."""
+    with socket.socket() as holder:
+        # Bound and never listening: what listens there must say the same, as our servers do.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 def arguments(pid: int) -> list[str]:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from e2e.conftest import Launch
-from e2e.launched import arguments, wait_until
+from e2e.launched import START_TIMEOUT_S, arguments, wait_until
 from penstock_server.process.flags import parse
 
 FLAGS = (
@@ -22,7 +22,7 @@ FLAGS = (
 
 def test_every_flag_of_a_shard_is_understood_by_it(launch: Launch, model: Path) -> None:
     launched = launch(f"--model-id={model}", *FLAGS)
-    wait_until(lambda: len(launched.children()) == 2, 20)
+    wait_until(lambda: len(launched.children()) == 2, START_TIMEOUT_S)
     given = [arguments(pid) for pid in launched.children()]
     for line in given:
         config = parse([argument for argument in line[line.index("penstock_server") + 1 :] if argument])

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import grpc
 import pytest
-from e2e.launched import Launched
+from e2e import faults
+from e2e.launched import Launched, reserved_port
 from e2e.models import make_model
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from penstock_server.pb import api_pb2, api_pb2_grpc
@@ -33,11 +34,9 @@ class Served(NamedTuple):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    model = make_model(tmp_path_factory.mktemp("model"))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    flags = (f"--model-id={model}", "--dtype=float32", f"--api-key={KEY}", f"--grpc-port={port}")
-    with Launched(tmp_path_factory.mktemp("run"), *flags) as launched:
+    model, tmp = make_model(tmp_path_factory.mktemp("model")), tmp_path_factory.mktemp("run")
+    flags = (f"--model-id={model}", "--dtype=float32", f"--api-key={KEY}", faults.hold_flag(tmp))
+    with reserved_port() as port, Launched(tmp, *flags, f"--grpc-port={port}") as launched:
         launched.wait_until_serving()
         address = f"127.0.0.1:{port}"
         with grpc.insecure_channel(address) as channel:
@@ -87,12 +86,13 @@ def test_errors_have_their_codes(served: Served) -> None:
 
 def test_a_generation_is_aborted_by_its_id(served: Served) -> None:
     request = greedy(text="hello", request_id="mine", ignore_eos=True)
-    stream = served.stub.Generate(request, metadata=METADATA, timeout=60)
-    assert next(stream).accepted.request_id == "mine"
-    aborted = served.stub.Abort(api_pb2.AbortRequest(request_id="mine"), metadata=METADATA, timeout=60)
-    assert aborted.aborted
-    with pytest.raises(grpc.RpcError) as ended:
-        list(stream)
+    with faults.held(served.launched):
+        stream = served.stub.Generate(request, metadata=METADATA, timeout=60)
+        assert next(stream).accepted.request_id == "mine"
+        aborted = served.stub.Abort(api_pb2.AbortRequest(request_id="mine"), metadata=METADATA, timeout=60)
+        assert aborted.aborted
+        with pytest.raises(grpc.RpcError) as ended:
+            list(stream)
     assert ended.value.code() is grpc.StatusCode.CANCELLED
 
 

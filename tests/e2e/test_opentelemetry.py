@@ -5,13 +5,15 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from e2e import faults
 from e2e.conftest import Launch
-from e2e.launched import events
+from e2e.launched import events, wait_until
 from e2e.oracle import SLACK
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -66,14 +68,22 @@ def hanging() -> Iterator[Collector]:
 
 
 def test_what_a_request_did_is_there_when_the_server_has_ended(
-    launch: Launch, model: Path, collector: Collector
+    launch: Launch, model: Path, collector: Collector, tmp_path: Path
 ) -> None:
     flags = (f"--model-id={model}", "--num-shard=2", f"--otlp-endpoint=http://{collector.address}")
-    launched = launch(*flags, "--otlp-service-name=name-of-a-test").wait_until_serving()
-    with launched.request("POST", "/generate_stream", BODY, headers=HEADERS) as response:
-        stream = events(response)
+    name = "--otlp-service-name=name-of-a-test"
+    launched = launch(*flags, name, faults.hold_flag(tmp_path)).wait_until_serving()
+    body = {"inputs": BODY["inputs"], "parameters": {"max_new_tokens": 200, "ignore_eos": True}}
+    with ExitStack() as stack:
+        held = stack.enter_context(ExitStack())
+        held.enter_context(faults.held(launched))
+        stream = events(
+            stack.enter_context(launched.request("POST", "/generate_stream", body, headers=HEADERS))
+        )
         next(stream)
         launched.signal(signal.SIGTERM)
+        wait_until(lambda: launched.get("/health")[0] == 503, 5.0 * SLACK)
+        held.close()
         assert '"generated_text":"' in list(stream)[-1]
     code, stderr = launched.end()
     assert code == 0, stderr

@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from e2e import faults
+from e2e.conftest import Launch
 from e2e.launched import Launched, events, wait_until
 from e2e.models import MAX_LEN, greedy
+from e2e.oracle import SLACK
 
 PROMPTS = ["Once upon a time", "x", "Grüße, 世界!", "the same words " * 8]
 
@@ -92,11 +95,13 @@ def test_wrong_requests_are_told_so_in_json(
     assert reply["error_type"]
 
 
-def test_a_client_that_leaves_frees_its_slot(server: Launched) -> None:
-    """The gauge of running requests goes back to what it was, long before the request could have ended by itself."""
-    body = {"inputs": "x", "parameters": {"max_new_tokens": MAX_LEN - 2}}
-    for _ in range(8):
-        with server.request("POST", "/generate_stream", body) as response:
-            next(events(response))
-    # All slots and blocks are there for whoever comes next.
-    wait_until(lambda: server.post("/generate", {**body, "parameters": {"max_new_tokens": 4}})[0] == 200, 5)
+def test_clients_that_leave_free_their_slots(launch: Launch, model: Path, tmp_path: Path) -> None:
+    """Nothing runs any more while the streams, had they gone on, would still be held in their middle."""
+    server = launch(f"--model-id={model}", faults.hold_flag(tmp_path)).wait_until_serving()
+    body = {"inputs": "x", "parameters": {"max_new_tokens": MAX_LEN - 2, "ignore_eos": True}}
+    with faults.held(server):
+        for _ in range(8):
+            with server.request("POST", "/generate_stream", body) as response:
+                next(events(response))
+        wait_until(lambda: faults.num_requests(server) == 0, 5.0 * SLACK)
+    assert server.post("/generate", {**body, "parameters": {"max_new_tokens": 4}})[0] == 200

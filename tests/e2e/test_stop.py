@@ -5,16 +5,22 @@ import signal
 from pathlib import Path
 
 import pytest
+from e2e import faults
+from e2e.clients import COMPLETE
 from e2e.conftest import Launch
-from e2e.launched import Launched, events, wait_until
+from e2e.launched import START_TIMEOUT_S, Launched, events, wait_until
 from e2e.models import MAX_LEN
+from e2e.oracle import SLACK
 
-LONG = {"inputs": "x", "parameters": {"max_new_tokens": MAX_LEN - 2}}
+LONG = {"inputs": "x", "parameters": {"max_new_tokens": MAX_LEN - 2, "ignore_eos": True}}
+
+
+GONE_S = 3.0 * SLACK
 
 
 @pytest.fixture
-def running(launch: Launch, model: Path) -> Launched:
-    return launch(f"--model-id={model}", "--num-shard=2").wait_until_serving()
+def running(launch: Launch, model: Path, tmp_path: Path) -> Launched:
+    return launch(f"--model-id={model}", "--num-shard=2", faults.hold_flag(tmp_path)).wait_until_serving()
 
 
 def _is_clean(launched: Launched) -> bool:
@@ -24,39 +30,42 @@ def _is_clean(launched: Launched) -> bool:
 def test_nothing_outlives_a_launcher_that_is_killed(running: Launched) -> None:
     assert len(running.children()) == 3
     running.signal(signal.SIGKILL)
-    wait_until(lambda: _is_clean(running), 3)
+    wait_until(lambda: _is_clean(running), GONE_S)
 
 
-def test_nothing_outlives_a_launcher_that_is_killed_while_it_loads(launch: Launch, model: Path) -> None:
-    launched = launch(f"--model-id={model}", "--num-shard=2")
-    wait_until(lambda: len(launched.children()) == 2, 20)
+def test_nothing_outlives_a_launcher_that_is_killed_while_it_loads(
+    launch: Launch, model: Path, tmp_path: Path
+) -> None:
+    # What is held does not get ready.
+    faults.hold_file(tmp_path).touch()
+    launched = launch(f"--model-id={model}", "--num-shard=2", faults.hold_flag(tmp_path))
+    wait_until(lambda: len(launched.children()) == 2, START_TIMEOUT_S)
     launched.signal(signal.SIGKILL)
-    wait_until(lambda: not launched.children(), 3)
+    wait_until(lambda: not launched.children(), GONE_S)
+
+
+def _ask_to_stop(launched: Launched, number: signal.Signals = signal.SIGTERM) -> None:
+    """Returns when the server has taken notice."""
+    launched.signal(number)
+    wait_until(lambda: launched.get("/health")[0] == 503, 5.0 * SLACK)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_streams_finish(running: Launched, number: signal.Signals) -> None:
-    with running.request("POST", "/generate_stream", LONG) as response:
-        stream = events(response)
-        first = next(stream)
-        running.signal(number)
-        *_, last = [first, *stream]
-    assert json.loads(last)["generated_text"]
+    with faults.held_load(running, [LONG]) as load:
+        _ask_to_stop(running, number)
+    assert [record.end for record in load.finish()] == [COMPLETE]
     assert running.end()[0] == 0
     assert _is_clean(running)
 
 
 def test_who_comes_while_streams_finish_is_told_to_come_back(running: Launched) -> None:
-    with running.request("POST", "/generate_stream", LONG) as response:
-        stream = events(response)
-        next(stream)
-        running.signal(signal.SIGTERM)
-        wait_until(lambda: running.get("/health")[0] == 503, 5)
+    with faults.held_load(running, [LONG]) as load:
+        _ask_to_stop(running)
         with running.request("POST", "/generate", LONG) as refused:
             assert (refused.status, refused.headers["retry-after"]) == (503, "1")
             assert json.loads(refused.read())["error_type"] == "shutting_down"
-        *_, last = stream
-    assert json.loads(last)["generated_text"]
+    assert [record.end for record in load.finish()] == [COMPLETE]
     assert running.end()[0] == 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from e2e.launched import Launched
+from e2e.oracle import SLACK
 
 SCHEMA = {
     "type": "object",
@@ -131,12 +132,13 @@ def test_a_hostile_grammar_delays_nobody(demo: Launched, name: str) -> None:
     demo.post("/generate", bystander)
     with ThreadPoolExecutor(1) as pool:
         attacking = pool.submit(demo.post, "/generate", hostile)
-        slowest = 0.0
-        while not attacking.done():
+        slowest, is_over = 0.0, False
+        while not is_over:
+            is_over = attacking.done()
             started = time.monotonic()
             assert demo.post("/generate", bystander)[0] == 200
             slowest = max(slowest, time.monotonic() - started)
     status, reply = attacking.result()
     assert status in (200, 422), reply
-    assert slowest < 2.0
+    assert slowest < 2.0 * SLACK
     assert demo.get("/health/ready")[0] == 200

@@ -12,7 +12,7 @@ from driver import Driver, Sequence
 from penstock_server.engine.plan import Grammar
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.pb import engine_pb2 as pb
-from shard_client import Shard, execute_on_shards, greedy, running_shards
+from shard_client import DEADLINE_S, Shard, execute_on_shards, greedy, running_shards
 from test_parity import prompts
 
 ADMIT = pb.Admit(slot=3, token_ids=[5, 6, 7], prompt_len=3, block_ids=[5], sampling=greedy())
@@ -70,6 +70,10 @@ def test_a_router_that_dies_while_it_sends_leaves_the_group_usable(pair: list[Sh
     span = {"span_slots": [3], "span_starts": [0], "span_lens": [3]}
     half = pair[0].open(1)
     half.send(admitted=[ADMIT], **span)  # the other rank never gets this plan
+    beats = pair[0].stub.Watch(pb.WatchRequest(interval_ms=1), timeout=DEADLINE_S)
+    # It is at the plan, and waits for the other.
+    assert any(beat.running_ms for beat in beats)
+    beats.cancel()
     half.call.cancel()
     assert ask_both(pair, 2, admitted=[ADMIT], **span) == [[3], []]
 

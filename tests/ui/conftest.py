@@ -65,7 +65,7 @@ def server() -> Iterator[ScriptedServer]:
     """A server of the test's own."""
     server = ScriptedServer()
     yield server
-    server.stop()
+    server.close()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ how fast, and where it breaks is what the test asked for.
 """
 
 import json
+import socket
 import sys
 import threading
 import time
@@ -41,6 +42,9 @@ class Answer:
     cut: bool = False
     # Waits after the last piece until the client leaves.
     hold: bool = False
+    # Waits after so many deltas until the test sets `go`.
+    wait_after: int | None = None
+    go: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
 
     def deltas(self) -> Iterator[dict[str, Any]]:
@@ -86,14 +90,17 @@ class ScriptedServer:
         self.api_key: str | None = None
         self.on_stats: Any = None
         self.closing = threading.Event()
-        self._port = 0
+        # Bound and never listening, so that nobody else gets the port while the server is stopped.
+        self._holder = socket.socket()
+        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._holder.bind(("127.0.0.1", 0))
+        self._port = self._holder.getsockname()[1]
         self.start()
 
     def start(self) -> None:
         """Listens."""
         self.closing.clear()
         self._http = _HttpServer(("127.0.0.1", self._port), _handler(self))
-        self._port = self._http.server_address[1]
         threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self) -> None:
@@ -101,6 +108,11 @@ class ScriptedServer:
         self.closing.set()
         self._http.shutdown()
         self._http.server_close()
+
+    def close(self) -> None:
+        """Stops for good."""
+        self.stop()
+        self._holder.close()
 
     @property
     def url(self) -> str:
@@ -197,7 +209,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, chunks: Iterator[dict[str, Any]], answer: Answer) -> None:
         waiting = len(list(answer.deltas()))
-        for chunk in chunks:
+        for number, chunk in enumerate(chunks):
+            if number == answer.wait_after:
+                self._wait_to_go(answer)
             if waiting == 0 and answer.hold:
                 self._hold()
             if waiting == 0 and answer.cut:
@@ -211,6 +225,10 @@ class _Handler(BaseHTTPRequestHandler):
             if self.scripted.closing.wait(answer.delay_s):
                 return
         self._event("[DONE]")
+
+    def _wait_to_go(self, answer: Answer) -> None:
+        while not self.scripted.closing.is_set() and not answer.go.wait(0.02):
+            pass
 
     def _hold(self) -> None:
         # Comments are what tells that the client has gone.

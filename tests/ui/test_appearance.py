@@ -109,7 +109,7 @@ def luminance(colour: str) -> float:
 def test_nothing_sticks_out_on_a_phone(page: Page, server: ScriptedServer, view: str) -> None:
     chat_for_pictures(page, server)
     page.get_by_role("tab", name=view).click()
-    page.wait_for_timeout(1_100)
+    expect(page.locator("#facts")).to_contain_text("penstock/demo")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     wide = page.evaluate(
         """() => [...document.querySelectorAll('main *')]

@@ -8,11 +8,24 @@ from playwright.sync_api import Page, expect
 from ui.scripted_server import ScriptedServer
 from ui.steps import answers, ask
 
+# Where an element is scrolled to, once that was the same in ten frames.
+STANDS_STILL = """element => new Promise((resolve) => {
+  let last, times = 0;
+  const look = () => {
+    times = element.scrollTop === last ? times + 1 : 0;
+    last = element.scrollTop;
+    times < 10 ? requestAnimationFrame(look) : resolve(last);
+  };
+  look();
+})"""
+
 
 def test_streams_an_answer_and_measures_it(page: Page, server: ScriptedServer) -> None:
-    server.script("Water ", "flows ", "down.", delay_s=0.03, cached_tokens=7)
+    answer = server.script("Water ", "flows ", "down.", wait_after=1, cached_tokens=7)
     expect(page.get_by_label("Model", exact=True)).to_be_enabled()
     ask(page, "Where does water flow?")
+    expect(page.locator(".message.assistant")).to_contain_text("Water")
+    answer.go.set()
     expect(page.locator(".message.assistant")).to_contain_text("Water flows down.")
     stats = page.get_by_label("Measurements of this answer")
     expect(stats).to_contain_text("to first token")
@@ -300,16 +313,18 @@ def test_asks_for_the_key_and_uses_it(page: Page, server: ScriptedServer) -> Non
 
 
 def test_follows_a_long_answer_until_the_reader_scrolls_up(page: Page, server: ScriptedServer) -> None:
-    server.script(*[f"line {n}\n\n" for n in range(120)], delay_s=0.02)
+    answer = server.script(*[f"line {n}\n\n" for n in range(120)], wait_after=60)
     ask(page, "long")
-    expect(page.locator(".message.assistant")).to_contain_text("line 40")
+    expect(page.locator(".message.assistant")).to_contain_text("line 59")
     thread = page.locator("#thread")
     distance = "t => t.scrollHeight - t.scrollTop - t.clientHeight"
+    thread.evaluate(STANDS_STILL)
     assert thread.evaluate(distance) < 60
     thread.hover()
     page.mouse.wheel(0, -600)
     expect(page.get_by_label("To the latest message")).to_be_visible()
-    before = thread.evaluate("t => t.scrollTop")
+    before = thread.evaluate(STANDS_STILL)
+    answer.go.set()
     expect(page.locator(".message.assistant")).to_contain_text("line 119")
     assert thread.evaluate("t => t.scrollTop") == before, "the text must stand still"
     page.get_by_label("To the latest message").click()
@@ -327,10 +342,13 @@ def test_copies_an_answer_and_a_code_block(page: Page, server: ScriptedServer) -
 
 
 def test_tells_screen_readers_whole_sentences(page: Page, server: ScriptedServer) -> None:
-    server.script("The gate ", "opens. ", "Water ", "flows.", delay_s=0.02)
+    answer = server.script("The gate ", "opens. ", "Water ", "flows.", wait_after=3)
     ask(page, "go")
+    told = page.locator("#announcer p")
+    expect(told).to_have_text(["Answering", "The gate opens."])
+    answer.go.set()
     answers(page)
-    assert page.locator("#announcer p").all_inner_texts() == ["Answering", "The gate opens.", "Water flows."]
+    assert told.all_inner_texts() == ["Answering", "The gate opens.", "Water flows."]
     assert page.locator("#announcer").get_attribute("aria-live") == "polite"
 
 

@@ -94,12 +94,12 @@ def test_links_open_apart_and_tell_where_they_go(page: Page, server: ScriptedSer
 
 
 def test_the_policy_forbids_what_the_page_never_does(page: Page, wrong: list[str]) -> None:
-    refused = page.evaluate(
-        """() => {
-          try { document.createElement('div').innerHTML = '<b>x</b>'; return false } catch { return true }
-        }"""
-    )
+    with page.expect_console_message(lambda message: "TrustedHTML" in message.text):
+        refused = page.evaluate(
+            """() => {
+              try { document.createElement('div').innerHTML = '<b>x</b>'; return false } catch { return true }
+            }"""
+        )
     assert refused, "trusted types must be enforced"
-    page.wait_for_timeout(100)
     assert "TrustedHTML" in " ".join(wrong)
     wrong.clear()

@@ -3,12 +3,17 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use penstock_router::http::server::limits::ConnectionLimits;
 use penstock_router::http::server::{HttpServer, bind};
 use tokio_rustls::TlsAcceptor;
 
 use super::server::Server;
+
+/// How long a test waits for what must happen, however busy the machine is; shorter than the timeouts that a connection
+/// has by default, so that those set by a test are what ended it. The exact times are tested where time stands still.
+pub const PATIENCE: Duration = Duration::from_secs(15);
 
 pub fn serve(server: &Server, limits: ConnectionLimits) -> SocketAddr {
     serve_with(server, limits, None)

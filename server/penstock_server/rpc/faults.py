@@ -4,6 +4,9 @@
 `--fault slow-on-token:ID:SECONDS` makes a step that admits this token take so long.
 `--fault file:PATH` does, once, what the file `PATH-RANK` says when it appears, and removes it: `count`, `nan`,
 `vocabulary`, `differ` and `epoch` spoil the next outcome that has tokens, `hang` stops stepping for good.
+`--fault hold:PATH:POSITION` holds streams in their middle while the file `PATH` exists: a step waits that computes this
+position of a sequence or a later one. It waits two seconds at most, so that it is slow and does not count as hung. A
+shard that starts waits until the file is gone.
 """
 
 import logging
@@ -27,6 +30,8 @@ from penstock_server.rpc.step_loop import StepLoop
 logger = logging.getLogger(__name__)
 
 _FOREVER_S = 1e9
+_LONGEST_HELD_STEP_S = 2.0
+_LOOK_EVERY_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +42,17 @@ class Faults:
     slow_on: int | None = None
     slow_s: float = 0.0
     order_file: Path | None = None
+    hold_file: Path | None = None
+    hold_from: int = 0
+
+    def before_start(self) -> None:
+        """Called once, before the shard says that it is ready."""
+        self._wait_while_held(_FOREVER_S)
 
     def before_step(self, plan: Plan) -> None:
         """Called with every plan that is about to run."""
+        if any(span.start + span.length > self.hold_from for span in plan.spans):
+            self._wait_while_held(_LONGEST_HELD_STEP_S)
         # Generated tokens do not count: after a replay a token drawn at random would otherwise cause the fault.
         admitted = {token for admit in plan.admitted for token in admit.token_ids[: admit.prompt_len]}
         if self.crash_on in admitted:
@@ -53,6 +66,11 @@ class Faults:
         """Make an outcome wrong before it is sent, if that was ordered and the outcome has tokens."""
         if message.sampled_checksum and (kind := self._ordered(tuple(_SPOILERS))):
             _SPOILERS[kind](message)
+
+    def _wait_while_held(self, limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        while self.hold_file is not None and self.hold_file.exists() and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)
 
     def _ordered(self, kinds: tuple[str, ...]) -> str | None:
         """The order in the file if it is one of these; it is carried out once."""
@@ -74,6 +92,7 @@ class FaultyEngine(Engine):
             engine.model, engine.cache, engine.slots, engine.group, engine.description, engine.graphs
         )
         self._faults = faults
+        faults.before_start()
 
     def launch(self, plan: Plan) -> PendingOutcome:
         self._faults.before_step(plan)
@@ -103,6 +122,8 @@ def parse(specs: Sequence[str], rank: int) -> Faults:
                 faults = replace(faults, crash_on=int(token))
             case "slow-on-token", [token, seconds]:
                 faults = replace(faults, slow_on=int(token), slow_s=float(seconds))
+            case "hold", [path, position]:
+                faults = replace(faults, hold_file=Path(path), hold_from=int(position))
             case "file", [path]:
                 faults = replace(faults, order_file=Path(f"{path}-{rank}"))
             case _:

@@ -1,5 +1,5 @@
-//! The public JSON-Schema test suite, draft 2020-12 with its optional parts (tests/json_schema_suite): every schema is
-//! obeyed, or refused with the keyword that is not supported. What differs is listed in `deviations`, case by case.
+//! The public JSON-Schema test suite, draft 2020-12 with its optional parts: every schema is obeyed, or refused with the
+//! keyword that is not supported. What differs is listed in `deviations`, case by case. `make schema-suite` gets it.
 
 mod deviations;
 
@@ -94,16 +94,15 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-fn run() -> Tally {
+fn run(root: &Path) -> Tally {
     let tokenizer = byte_level();
     let vocab_size = tokenizer.get_vocab_size(true) as u32;
     let eos = tokenizer.token_to_id("</s>").unwrap();
     let compiler = Compiler::new(&Vocabulary::new(tokenizer), vocab_size, &[eos]).unwrap();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/json_schema_suite/draft2020-12");
     let mut tally = Tally::default();
-    for path in files(&root) {
+    for path in files(root) {
         let groups: Vec<Group> = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-        let file = path.strip_prefix(&root).unwrap().with_extension("");
+        let file = path.strip_prefix(root).unwrap().with_extension("");
         for group in &groups {
             tally.add(&file.display().to_string(), group, &compiler);
         }
@@ -117,7 +116,14 @@ fn listed(deviations: &[(&str, &[&str])]) -> BTreeSet<String> {
 
 #[test]
 fn every_schema_is_obeyed_or_refused_with_its_keyword() {
-    let tally = run();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/json_schema_suite/draft2020-12");
+    if !root.exists() {
+        // No reason to fail on a machine without a registry, but one where nobody looks.
+        assert!(std::env::var_os("CI").is_none(), "no JSON-Schema test suite");
+        eprintln!("skipped: no JSON-Schema test suite; `make schema-suite` gets it");
+        return;
+    }
+    let tally = run(&root);
     assert_eq!(tally.unexplained, [""; 0]);
     assert_eq!(tally.allowed, listed(&ALLOWED));
     assert_eq!(tally.missing, listed(&MISSING));
