@@ -19,8 +19,10 @@ from typing import Any
 import torch
 from penstock_server.base.config import CacheConfig, CudaConfig, GroupConfig, ServerConfig
 from penstock_server.engine.engine import Engine
+from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.pending import PendingOutcome
-from penstock_server.engine.plan import Admit, Outcome, Plan, SamplingParams, Span
+from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.files.model_folder import open_folder
 from penstock_server.load.load_engine import load_engine
 

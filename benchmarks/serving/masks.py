@@ -8,7 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from penstock_server.engine.grammar import Grammars
-from penstock_server.engine.plan import Admit, Feature, Grammar, SamplingParams
+from penstock_server.engine.plan import Admit, Grammar
+from penstock_server.engine.sampling_params import Feature, SamplingParams
 from penstock_server.engine.step import SampledRow
 from tokenizers import Tokenizer
 

@@ -1,8 +1,8 @@
 """From the name of a model to a local folder: `python -m penstock_server.resolve [MODEL] [--revision R]`.
 
 Prints as the last line of stdout, in JSON, the folder and the tokenizer.json. A local folder costs milliseconds: the
-hub's client is imported only for a model that has to be looked up there. Whether a shard can serve what is in the
-folder is the shard's to say.
+hub's client is imported only for a model that has to be looked up there. Whether the model can be
+served is checked by the shard.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""A watermark: of every token's possible successors some are green, and green ones get a head start.
+"""A watermark: some of the possible successors of every token are green, and their scores are raised.
 
-Which ones follows from the token before alone, so whoever knows the vocabulary can count them in a text (Kirchenbauer
-and others, 2023).
+Which tokens are green follows from the token before them alone, so whoever knows the size of the vocabulary can count
+the green ones in a text (Kirchenbauer and others, 2023).
 """
 
 import math

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from e2e.conftest import Launch
 from e2e.launched import arguments, wait_until
-from penstock_server.process.cli import parse
+from penstock_server.process.flags import parse
 
 FLAGS = (
     "--num-shard=2",

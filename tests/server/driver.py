@@ -11,16 +11,9 @@ from typing import Any
 
 from penstock_server.base.config import CacheConfig, GroupConfig, ServerConfig
 from penstock_server.engine.engine import Engine
-from penstock_server.engine.plan import (
-    Admit,
-    Append,
-    Grammar,
-    Outcome,
-    Plan,
-    PromptLogprobs,
-    SamplingParams,
-    Span,
-)
+from penstock_server.engine.outcome import Outcome, PromptLogprobs
+from penstock_server.engine.plan import Admit, Append, Grammar, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.files.model_folder import open_folder
 from penstock_server.load.load_engine import load_engine
 

@@ -2,7 +2,7 @@
 
 import math
 
-from penstock_server.engine.plan import SamplingParams
+from penstock_server.engine.sampling_params import SamplingParams
 
 _MASK = 2**64 - 1
 

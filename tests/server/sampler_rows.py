@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 from penstock_server.engine.grammar import GrammarMasks
-from penstock_server.engine.plan import Feature, SamplingParams
 from penstock_server.engine.rows import Column
 from penstock_server.engine.sampling import Sampled, sample
+from penstock_server.engine.sampling_params import Feature, SamplingParams
 from penstock_server.engine.step import SampledRow, SamplingInput
 
 VOCAB = 61

@@ -7,7 +7,8 @@ import pytest
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.base.config import CudaConfig
 from penstock_server.engine.engine import Engine
-from penstock_server.engine.plan import Admit, Plan, SamplingParams, Span
+from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.load.cuda_memory import largest_plan
 
 FAMILIES: list[tuple[str, dict[str, Any]]] = [

@@ -9,7 +9,8 @@ import pytest
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.base.errors import ErrorCode
 from penstock_server.engine.engine import Engine
-from penstock_server.engine.plan import Grammar, SamplingParams
+from penstock_server.engine.plan import Grammar
+from penstock_server.engine.sampling_params import SamplingParams
 from tokenizers import Tokenizer
 
 PROMPT = [5, 6, 7, 8]

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from conftest import SavedModel
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.base.errors import ErrorCode
-from penstock_server.engine.plan import Admit, Plan, SamplingParams, Span
+from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
 
 
 def test_reading_what_was_never_written_is_noticed(saved_model: Callable[..., SavedModel]) -> None:

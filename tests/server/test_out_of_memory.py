@@ -13,7 +13,9 @@ import torch
 from driver import make_engine
 from penstock_server.base.errors import ErrorCode
 from penstock_server.engine.engine import Engine
-from penstock_server.engine.plan import Admit, Outcome, Plan, SamplingParams, Span
+from penstock_server.engine.outcome import Outcome
+from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
 
 GREEDY = SamplingParams()
 # Slot 0 begins, slot 1 begins beside it, slot 1 is given back, slot 2 begins; slot 0 decodes where it may.

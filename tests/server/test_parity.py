@@ -7,7 +7,7 @@ from typing import Any
 import oracle
 import pytest
 from driver import Driver, Sequence, execute_on, make_engine
-from penstock_server.engine.plan import SamplingParams
+from penstock_server.engine.sampling_params import SamplingParams
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",

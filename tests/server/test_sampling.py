@@ -8,7 +8,7 @@ import pytest
 import torch
 from penstock_kernels import gumbel
 from penstock_server.engine.grammar import GrammarMasks
-from penstock_server.engine.plan import SamplingParams
+from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.watermark import z_score
 from sampler_rows import VOCAB, Row, random_row, run
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from penstock_server.engine import sampling
 from penstock_server.engine.grammar import GrammarMasks
-from penstock_server.engine.plan import SamplingParams
+from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.step import SamplingInput
 from sampler_rows import VOCAB, Row, columns, random_row, sampled_row
 

@@ -10,7 +10,9 @@ import torch
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.base.errors import ErrorCode, InvalidPlan
 from penstock_server.engine.engine import Engine
-from penstock_server.engine.plan import Admit, Append, Grammar, Outcome, Plan, SamplingParams, Span
+from penstock_server.engine.outcome import Outcome
+from penstock_server.engine.plan import Admit, Append, Grammar, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
 
 PROMPT = [5, 6, 7, 8, 9, 10]
 GOOD = Admit(0, PROMPT, 6, [0, 1], SamplingParams())
@@ -102,8 +104,8 @@ def test_decodes_are_staged_the_same_beside_a_longer_span(engine: Engine) -> Non
     admits = [GOOD, replace(GOOD, slot=3, token_ids=[40, *PROMPT[1:]], block_ids=[9, 4])]
     engine.slots.apply(Plan(1, 1, admitted=admits))
     decodes = [Span(3, 0, 1), Span(3, 5, 1), Span(0, 5, 1)]
-    alone = engine.slots.stage(decodes).forward
-    beside = engine.slots.stage([*decodes, Span(0, 0, 2)]).forward
+    alone = engine.staging.stage(decodes).forward
+    beside = engine.staging.stage([*decodes, Span(0, 0, 2)]).forward
     assert alone is not None
     assert beside is not None
     assert alone.token_ids.tolist() == beside.token_ids[:3].tolist() == [40, 10, 10]
@@ -111,7 +113,7 @@ def test_decodes_are_staged_the_same_beside_a_longer_span(engine: Engine) -> Non
     size = engine.slots.limits.block_size
     third, first = [9, 4][5 // size], [0, 1][5 // size]
     places = [9 * size, third * size + 5 % size, first * size + 5 % size]
-    assert alone.slot_mapping.tolist() == beside.slot_mapping[:3].tolist() == places
+    assert alone.cache_positions.tolist() == beside.cache_positions[:3].tolist() == places
     assert torch.equal(alone.spans.block_tables, beside.spans.block_tables[:3])
 
 

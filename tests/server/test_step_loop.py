@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from penstock_server.base.errors import InvalidPlan, ShardFailed, StaleEpoch
-from penstock_server.engine.plan import Outcome, Plan
+from penstock_server.engine.outcome import Outcome
+from penstock_server.engine.plan import Plan
 from penstock_server.rpc.session import Session
 from penstock_server.rpc.step_loop import StepLoop
 

@@ -9,7 +9,8 @@ import grpc
 import oracle
 import pytest
 from driver import Driver, Sequence
-from penstock_server.engine.plan import Grammar, SamplingParams
+from penstock_server.engine.plan import Grammar
+from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.pb import engine_pb2 as pb
 from shard_client import Shard, execute_on_shards, greedy, running_shards
 from test_parity import prompts

@@ -1,4 +1,4 @@
-"""config.json to `ModelSpec`, by the row of its family. Pure Python: it runs before torch is imported."""
+"""Reads config.json into a `ModelSpec`, as the row of its family says."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ _MAX_EXPERTS = 4096
 
 
 def build_spec(family: Family, raw: dict[str, Any], path: Path) -> ModelSpec:
-    """A family's row and a config.json together."""
+    """The spec of a model, from the row of its family and its config.json; raises StartError."""
     if family.adapt is not None:
         family = family.adapt(family, raw)
     fields = Fields(raw, path, family.aliases, family.defaults)
@@ -157,7 +157,7 @@ def _moe(fields: Fields, experts: Experts) -> MoeSpec:
 
 
 def read_dtype(fields: Fields) -> str:
-    """The type of the weights, by any of the names it was given over time."""
+    """The type of the weights, under either key that transformers has used."""
     key = "dtype" if fields.get("dtype") is not None else "torch_dtype"
     written = fields.get(key, "float32")
     name = str(written).removeprefix("torch.")

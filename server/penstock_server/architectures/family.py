@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-# A fact: fixed, or the name of the config.json key that says it.
+# A fact of a family: a fixed value, or the key of config.json that has it.
 Fact = bool | str
 Number = float | str | None
 
-# Rows of one tensor for query, key and value: all queries, all keys, all values; or so for each key head in turn.
+# One tensor for query, key and value. stacked: all queries, then all keys, then all values; grouped: for each key
+# head its queries, the key and the value.
 QkvLayout = Literal["stacked", "grouped"]
-# Of each head with one weight vector, of each head with its own, or over all heads at once.
+# head: each head, all with one weight vector; per_head: each head with a vector of its own; all_heads: all together.
 QkNorm = Literal["head", "per_head", "all_heads"]
 
 
@@ -19,7 +20,7 @@ class NameMap:
     """Where a family keeps its weights: names of the checkpoint without `.weight` and `.bias`.
 
     Names of a layer stand under `layer`, `{}` being its number; an empty name means that there is no such thing. Where
-    a fused and split names are given, the checkpoint decides.
+    a fused name and split names are given, the one that the checkpoint has counts.
     """
 
     embedding: str = "model.embed_tokens"
@@ -62,7 +63,7 @@ class NameMap:
 class Windows:
     """Which layers see only the last `sliding_window` positions, where config.json has no `layer_types`."""
 
-    # Every n-th layer sees everything; 0 is none.
+    # Every n-th layer sees all positions; 0: no layer does.
     full_every: int = 0
     # The key that says n, for configs older than `layer_types`.
     pattern_key: str = "sliding_window_pattern"
@@ -81,9 +82,9 @@ class Experts:
     size: str = "moe_intermediate_size"
     normalized: Fact = "norm_topk_prob"
     bias: bool = False
-    # Gate and up rows alternate, and the tensors stand the other way round: inputs first.
+    # Gate and up rows alternate, and the tensors are transposed: inputs first.
     interleaved: bool = False
-    # "" where there is none.
+    # The key with the size of the shared expert; empty: there is none.
     shared_size: str = ""
 
 
@@ -92,13 +93,13 @@ class Family:
     """One row. What a row leaves out is as in Llama."""
 
     model_type: str
-    # For docs/models.md: the models that people know it by.
+    # For docs/models.md: the names of its models.
     title: str
     # Our key -> this family's key in config.json.
     aliases: Mapping[str, str] = field(default_factory=dict)
-    # What config.json means by leaving out one of our keys.
+    # The values of our keys that config.json leaves out.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    # Keys that must be so or missing: with another value it is a different model.
+    # Keys that must have this value or be missing: with another value it is a different model.
     fixed: Mapping[str, Any] = field(default_factory=dict)
     norm_centered: bool = False
     norm_bias: bool = False
@@ -124,7 +125,7 @@ class Family:
     rope_only_in_windows: bool = False
     # Layers with a window have a rotary embedding of their own, with this theta and no scaling.
     local_rope: tuple[str, float] | None = None
-    # Of rope: other names for its kinds.
+    # Other names for kinds of rotary scaling.
     rope_kinds: Mapping[str, str] = field(default_factory=dict)
     activation: str = "hidden_act"
     # Other names for activations.
@@ -132,10 +133,10 @@ class Family:
     # What config.json calls silu is the clamped activation of gpt-oss.
     clamped_swiglu: bool = False
     gated: bool = True
-    # The matrices of linear layers stand the other way round: inputs first.
+    # The matrices of linear layers are transposed: inputs first.
     transposed: bool = False
     experts: Experts | None = None
-    # Attention and feed-forward read the same sum, and both are added to it.
+    # Attention and feed-forward both read the same residual sum, and both are added to it.
     parallel: Fact = False
     embedding_scale: Number = 1.0
     scales_embedding_by_size: bool = False
@@ -144,5 +145,5 @@ class Family:
     logit_divisor: Number = 1.0
     logit_soft_cap: Number = None
     names: NameMap = field(default_factory=NameMap)
-    # The row for one config.json, for families that are several in one.
+    # Changes the row to fit one config.json, where a model_type stands for several architectures.
     adapt: "Callable[[Family, dict[str, Any]], Family] | None" = None

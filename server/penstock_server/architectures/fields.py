@@ -1,4 +1,4 @@
-"""Typed look-ups in the JSON of a model folder: what is wrong is said with the file, the key and what was found."""
+"""Typed look-ups in the JSON of a model folder. An error names the file, the key and the value."""
 
 import json
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from typing import Any
 from penstock_server.architectures.family import Fact, Number
 from penstock_server.base.errors import StartError
 
-# Nothing real comes near; products of two still fit into 64 bits.
+# No real model comes near; the product of two still fits into 64 bits.
 _MAX_SIZE = 2**26
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Fields:
-    """A JSON object, under our names for its keys, with what a family means by leaving them out."""
+    """A JSON object under our names for its keys, with the defaults of a family for keys that it leaves out."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Fields:
         self.defaults = defaults
 
     def name(self, key: str) -> str:
-        """What this file calls a key."""
+        """The name of a key in this file."""
         return self.aliases.get(key, key)
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -55,14 +55,14 @@ class Fields:
         return float(value)
 
     def numbers(self, key: str, count: int) -> list[float]:
-        """A list of so many positive numbers."""
+        """A list of `count` positive numbers."""
         values = self.get(key)
         if not isinstance(values, list) or len(values) != count:
             raise self.error(key, values, f"a list of {count} positive numbers")
         return [Fields({key: value}, self.path).number(key) for value in values]
 
     def fact(self, fact: Fact) -> bool:
-        """A fact of a row: fixed, or what its key says."""
+        """A fact of a row: its fixed value, or that of its key."""
         if isinstance(fact, bool):
             return fact
         value = self.get(fact, False)
@@ -71,7 +71,7 @@ class Fields:
         return value
 
     def number_fact(self, fact: Number) -> float | None:
-        """A number of a row: fixed, or what its key says; null says that there is none."""
+        """A number of a row: its fixed value, or that of its key; None where the key is null or missing."""
         if not isinstance(fact, str):
             return fact
         if fact in self.raw and self.raw[fact] is None:

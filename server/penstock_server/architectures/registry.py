@@ -47,7 +47,7 @@ def read_config(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def not_supported(path: Path, raw: dict[str, Any]) -> StartError:
-    """The refusal of a model_type that nothing here knows."""
+    """The error for a model_type that no row describes."""
     supported = ", ".join(sorted(FAMILIES))
     return StartError(
         f"{path}: model_type {raw.get('model_type')!r} is not supported; supported: {supported}, "

@@ -24,7 +24,7 @@ _OPTIONAL_NUMBERS = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_s
 
 
 def read_ropes(fields: Fields, family: Family, head_dim: int, max_sequence_len: int) -> tuple[RopeSpec, ...]:
-    """The embedding of most layers, and behind it that of layers with a window where it differs."""
+    """The embedding of most layers, followed by that of layers with a window where it differs."""
     if not family.rotary:
         return ()
     scaling = _object(fields, "rope_parameters") or _object(fields, "rope_scaling")

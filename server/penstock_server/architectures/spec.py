@@ -1,4 +1,4 @@
-"""What the decoder has to know of a model: a family's row and a config.json together, every number checked."""
+"""Everything that the decoder has to know of a model; every number is checked."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
@@ -9,7 +9,7 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_swiglu"]
 
 
 class ModelFacts(Protocol):
-    """What is told of any model, whoever computes it."""
+    """The facts of any model, whichever code computes it."""
 
     @property
     def model_type(self) -> str: ...
@@ -24,7 +24,7 @@ class ModelFacts(Protocol):
 
 
 class CacheShape(NamedTuple):
-    """What a rank keeps of each position."""
+    """The size of what the cache of a rank holds for each position."""
 
     num_layers: int
     num_kv_heads: int

@@ -6,26 +6,26 @@ from typing import Literal
 
 # Reported to the router, which refuses more; each costs a row of a top-k over the vocabulary.
 MAX_TOP_LOGPROBS = 20
-# One plan may admit many long prompts: 64 MiB hold 16 million token ids, and nothing legal comes near.
+# One plan may admit many long prompts: 64 MiB hold 16 million token ids, and no valid plan comes near.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 
-# Where weights come from: the files of the folder, or noise, for measuring.
+# Where the weights come from: the files of the folder, or (dummy) noise, for measurements.
 LoadFormat = Literal["safetensors", "dummy"]
 
-# Whose modelling code computes; auto: our own where it knows the family.
+# Which code computes the model; auto: our own decoder where the family has a row, else transformers.
 ModelImpl = Literal["auto", "native", "transformers"]
 
 
-# Type of the KV cache; auto: that of the weights. The others are one type, under the names that other servers have.
+# Type of the KV cache; auto: that of the weights. The others are three names of one type, as other servers use them.
 KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3", "fp8_e4m3fn"]
 
 
-# Who computes attention, as `penstock_kernels.backends` has them, which would import torch.
+# The names of `penstock_kernels.backends`, written out here because importing that imports torch.
 AttentionBackend = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen"]
 
 
-# Whether requests sample as the model's makers have it where they do not say how.
+# Whether generation_config.json gives the defaults of sampling; none: the server's own apply.
 GenerationConfig = Literal["auto", "none"]
 
 
@@ -37,7 +37,7 @@ class GroupConfig:
     world_size: int
     # A private folder all ranks can reach; they meet through a file in it. Needed when world_size > 1.
     rendezvous_dir: Path | None
-    # A dead peer is noticed at once, a stopped one after this long.
+    # A rank whose process ended is noticed at once; one that is stopped, after this time.
     timeout_s: float = 10.0
 
 
@@ -50,18 +50,18 @@ class CacheConfig:
     num_slots: int
     num_blocks: int | None
     block_size: int
-    # Whatever was not written is NaN, so that a test sees it where it is read.
+    # Memory that was not written is NaN, so that a test notices when it is read.
     is_poisoned: bool = False
     dtype: KvCacheDtype = "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class CudaConfig:
-    """What is captured, and what only a GPU has."""
+    """Decode graphs, and what only a GPU has."""
 
     # Numbers of rows that decode steps are captured for; None: chosen from the number of slots; empty: none.
     graph_sizes: tuple[int, ...] | None = None
-    # Of the GPU's memory, for weights, cache and steps together.
+    # Share of the GPU's memory for weights, cache and steps together.
     memory_fraction: float = 0.9
 
 

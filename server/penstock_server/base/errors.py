@@ -21,7 +21,7 @@ class StartError(PenstockError):
 
 
 class InvalidPlan(PenstockError):
-    """A plan as a whole makes no sense (not one slot of it): the stream ends, the shard goes on."""
+    """A plan is invalid as a whole, not for one slot only: the stream ends, the shard continues."""
 
 
 class StaleEpoch(PenstockError):
@@ -29,7 +29,7 @@ class StaleEpoch(PenstockError):
 
 
 class SlotRefused(PenstockError):
-    """What a plan says of one slot is refused; its neighbours are unharmed."""
+    """What a plan asks for one slot is invalid; the other slots of the plan are not affected."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID) -> None:
         super().__init__(message)
@@ -37,8 +37,8 @@ class SlotRefused(PenstockError):
 
 
 class StepOutOfMemory(PenstockError):
-    """A step had no memory on some rank, and all ranks know: its requests fail, the group goes on."""
+    """A rank had too little memory for a step, and all ranks know it: its requests fail, the group continues."""
 
 
 class ShardFailed(PenstockError):
-    """The shard cannot go on: a step broke half-way, or another rank is gone. The process ends."""
+    """The shard cannot continue: a step failed half-way, or another rank is gone. The process ends."""

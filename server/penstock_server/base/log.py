@@ -1,4 +1,4 @@
-"""Log lines on stderr: human, or one JSON object a line for the launcher to pass on."""
+"""Log lines on stderr: as text, or as one JSON object a line, which the launcher passes on."""
 
 import json
 import logging

@@ -11,8 +11,8 @@ _PR_SET_PDEATHSIG = 1
 def watch(pipe_fd: int) -> None:
     """Exit at once when the launcher's end of the inherited pipe closes.
 
-    The kernel's parent-death signal comes on top, for a process too stuck to run a thread; alone it would not do,
-    because it follows the thread that forked and misses a parent that was gone before it was set.
+    The kernel's parent-death signal comes on top, for a process that cannot run a thread any more. Alone it is not
+    enough: it is tied to the thread that forked, and it misses a parent that ended before it was set.
     """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     threading.Thread(target=_exit_on_eof, args=(pipe_fd,), name="parent-watch", daemon=True).start()

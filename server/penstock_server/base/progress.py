@@ -1,4 +1,4 @@
-"""Tells how far a long stage of the start has come, in log lines: not too many, and none for a short one."""
+"""Logs the progress of a long stage of the start: a line every two seconds, none for a short stage."""
 
 import logging
 import time
@@ -17,7 +17,7 @@ class Progress:
         self._due = time.monotonic() + _EVERY_S
 
     def add(self, size: int) -> None:
-        """So many more bytes are done; logs when the last line is old enough."""
+        """Count `size` more bytes as done; logs if the last line is old enough."""
         self._done += size
         if time.monotonic() < self._due:
             return

@@ -1,11 +1,12 @@
-"""What a plan may say. The router is trusted with fairness, never with memory: every number is checked before use."""
+"""Checks of plans: every number of a plan is checked before it is used, because it may address memory."""
 
 import math
 
 from penstock_server.base.config import MAX_TOP_LOGPROBS
 from penstock_server.base.errors import InvalidPlan, SlotRefused
 from penstock_server.engine.limits import Limits
-from penstock_server.engine.plan import Admit, Plan, SamplingParams
+from penstock_server.engine.plan import Admit, Plan
+from penstock_server.engine.sampling_params import SamplingParams
 
 
 def require(holds: bool, message: str) -> None:
@@ -15,7 +16,7 @@ def require(holds: bool, message: str) -> None:
 
 
 def check_copies(plan: Plan, limits: Limits) -> None:
-    """Copies belong to no slot, so a bad one condemns the plan."""
+    """Raise InvalidPlan unless all copies are in range: a copy belongs to no slot that could be refused."""
     if len(plan.copied_from) != len(plan.copied_to):
         raise InvalidPlan(f"step {plan.step}: copied_from and copied_to differ in length")
     if any(block >= limits.num_blocks for block in plan.copied_from + plan.copied_to):
@@ -23,7 +24,7 @@ def check_copies(plan: Plan, limits: Limits) -> None:
 
 
 def check_admit(admit: Admit, limits: Limits) -> None:
-    """Raise SlotRefused unless everything the admitted slot brings is in range."""
+    """Raise SlotRefused unless everything of an admission is in range."""
     num_tokens = len(admit.token_ids)
     require(
         1 <= num_tokens <= limits.max_sequence_len,

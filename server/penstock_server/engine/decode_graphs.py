@@ -1,11 +1,11 @@
-"""Decode steps of fixed sizes: captured once and replayed, so that the host gives one order for a whole step.
+"""Decode steps of fixed sizes: captured once and replayed, so that the host launches a whole step by one call.
 
-A step of fewer rows is padded by the spare row, whose context is empty: its result is garbage that nobody reads, and
+A step of fewer rows is padded by the spare row, whose context is empty: its result is never read, and
 what it writes goes to the spare block. Everything that a step needs beyond slots and positions is made on the device,
 from rows that plans have changed.
 
 On CUDA a graph is captured for every size before the first step. On a CPU a step is recorded when its size first
-occurs; a model that looks at its numbers on the way runs free.
+occurs; a model whose code depends on computed values cannot be recorded and runs op by op.
 """
 
 import logging
@@ -42,10 +42,10 @@ class DecodeGraphs:
         self._inputs = torch.zeros(2, self.sizes[-1], dtype=torch.int64, device=slots.device)
         self._inputs[0].fill_(slots.rows.spare)
         self._query_starts = torch.arange(self.sizes[-1] + 1, dtype=torch.int32, device=slots.device)
-        # One for all sizes, so that a graph keeps nothing and the next may use its memory.
+        # One for all sizes: a graph then keeps no memory of its own, and the next one may use the same.
         self._logits = torch.zeros(self.sizes[-1], model.facts.vocab_size, device=slots.device)
         self._replays: dict[int, Replay] = {}
-        # Triton's interpreter, which only tests run, computes where no recording sees it.
+        # A recording does not see what Triton's interpreter computes, which only tests use.
         self._is_interpreted = slots.device.type != "cuda" and runs_kernels(slots.device)
         self._arena = Arena()
 
@@ -79,14 +79,14 @@ class DecodeGraphs:
         return self._logits[:size]
 
     def _record(self, size: int) -> Replay:
-        """Computes, too. What it computes on the way lies in memory that all share."""
+        """Compute a step and record it. All recordings share the memory of intermediate results."""
         compute = partial(self._compute, size)
         if not self._is_interpreted:
             try:
                 return record(compute, self._arena).replay
             except NotRecordable as reason:
                 logger.info("decode steps are not recorded: %s", reason)
-                # Without a recording a step of any size is faster.
+                # Without recordings, padding a step to a fixed size would only cost time.
                 self.sizes = []
         compute()
         return compute
@@ -96,7 +96,7 @@ class DecodeGraphs:
         self._logits[:size].copy_(self.model.logits(hidden))
 
     def _forward_input(self, size: int) -> ForwardInput:
-        """All of it on the device: `paged_attention` reads lengths there."""
+        """Made on the device, lengths included: `paged_attention` reads them there."""
         limits, rows = self.slots.limits, self.slots.rows
         positions = self._inputs[1, :size]
         found = find_decodes(
@@ -114,7 +114,7 @@ class DecodeGraphs:
         return ForwardInput(found.token_ids, positions, found.cache_positions, spans)
 
     def _capture(self, size: int, pool: Any) -> torch.cuda.CUDAGraph:
-        # Once outside: what is compiled or allocated at the first call must not be part of a graph.
+        # Computed once before: what the first call compiles or allocates must not be part of a graph.
         self._compute(size)
         torch.cuda.synchronize(self.slots.device)
         graph = torch.cuda.CUDAGraph()

@@ -1,7 +1,7 @@
 """Holds the model, the cache and the slots, and runs plans. Knows nothing of streams and threads.
 
-`launch` gives a step to the device and returns at once where the device works by itself; the outcome is fetched from
-the `PendingOutcome`. On the CPU it is ready when `launch` returns.
+`launch` starts a step; on a GPU it returns before the step is computed. `PendingOutcome.resolve` waits for the outcome.
+On the CPU it is ready when `launch` returns.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,13 @@ from penstock_server.base.errors import ErrorCode, StepOutOfMemory
 from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.memory_pact import MemoryPact
+from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.pending import PendingOutcome, StepClock
-from penstock_server.engine.plan import Admit, Plan, SamplingParams, SlotError, Span
+from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling import Scored, sample, score
+from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.slots import Slots
+from penstock_server.engine.staging import Staging
 from penstock_server.engine.step import PromptRows, Step
 from penstock_server.files.generation_config import GenerationDefaults
 from penstock_server.network.distributed import Group
@@ -25,15 +28,15 @@ from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
 from penstock_server.network.out_of_memory import is_out_of_memory
 
-# Prompt log probabilities need logits of every prompt token: so many rows of the vocabulary at a time.
+# Prompt log probabilities need the logits of every prompt token; at most so many rows are computed at a time.
 _PROMPT_ROWS_AT_A_TIME = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What Describe reports and does not change while the process lives."""
+    """What Describe reports; it does not change while the process runs."""
 
-    spec: ModelFacts
+    facts: ModelFacts
     limits: Limits
     dtype: str
     kv_cache_dtype: str
@@ -64,6 +67,7 @@ class Engine:
         self.group = group
         self.description = description
         self.graphs = graphs
+        self.staging = Staging(slots)
         self._pact = MemoryPact(group, slots.device)
 
     def use_on_this_thread(self) -> None:
@@ -76,10 +80,10 @@ class Engine:
         self.slots.clear()
 
     def agree(self, epoch: int, step: int) -> bool:
-        """Whether all ranks are at this plan; waits for those behind. False: another rank is at a newer plan already.
+        """Whether all ranks are at this plan; waits for ranks that are behind. False: another rank has a newer plan.
 
-        When a router dies while it sends, some ranks hold a plan that others never get. Stepping on would mix the
-        collectives of two plans, so the rank that is behind gives its plan up and the one ahead waits.
+        When a router dies while it sends, some ranks have a plan that others never get. Computing it would mix the
+        collectives of two plans, so the rank with the older plan drops it and the one with the newer plan waits.
         """
         if self.group.size == 1:
             return True
@@ -93,7 +97,7 @@ class Engine:
 
     @torch.inference_mode()
     def launch(self, plan: Plan) -> PendingOutcome:
-        """Apply a plan and start its step. Raises InvalidPlan for what no single slot is to blame."""
+        """Apply a plan and start its step. Raises InvalidPlan for an error that belongs to no single slot."""
         clock = StepClock(self.slots.device)
         clock.mark()
         errors = self.slots.apply(plan)
@@ -114,14 +118,14 @@ class Engine:
         return pending
 
     def _fails_requests_only(self, error: Exception) -> bool:
-        """Alone a rank can go on after any lack of memory, several only after one that all know of."""
+        """A single rank can continue after any lack of memory; several only after one that all know of."""
         return isinstance(error, StepOutOfMemory) or (self.group.size == 1 and is_out_of_memory(error))
 
     def _compute(self, spans: list[Span], pending: PendingOutcome) -> None:
-        """Everything that a step launches; what it leaves in `pending` stays unread until the device is done."""
-        step = self.slots.stage(spans, self.graphs.size_for(spans) if self.graphs else None)
+        """Launch the whole step. The tensors left in `pending` are read when the device is done."""
+        step = self.staging.stage(spans, self.graphs.size_for(spans) if self.graphs else None)
         if self.cache.is_poisoned:
-            self.cache.poison(self.slots.unwritten(spans))
+            self.cache.poison(self.staging.unwritten(spans))
         pending.clock.mark()
         computing = self.slots.grammars.start_masks(step.sampling.rows)
         logits, prompts = self._forward(step)
@@ -139,13 +143,13 @@ class Engine:
     def _forward(self, step: Step) -> tuple[torch.Tensor | None, list[tuple[PromptRows, Scored]]]:
         """Logits of the rows that get a token, if any does, and log probabilities of prompts."""
         if step.decode is not None:
-            assert self.graphs is not None, "they chose the size of the step"
+            assert self.graphs is not None, "the graphs chose the size of this step"
             logits = self.graphs.run(step.decode)
             num_rows = len(step.sampling.rows)
             if num_rows == step.num_spans:
                 return logits[:num_rows], []
             return logits[step.sampled_rows] if num_rows else None, []
-        assert step.forward is not None, "a step has one or the other"
+        assert step.forward is not None, "a step has exactly one of the two"
         hidden = self._hidden(step.forward)
         prompts = [(rows, self._score_prompt(hidden, rows)) for rows in step.prompt_rows]
         if not step.sampling.rows:

@@ -28,12 +28,12 @@ _STACK_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class GrammarMasks:
-    """Which tokens the constrained rows of a step may get."""
+    """Which tokens are allowed in the constrained rows of a step."""
 
     rows: list[int]
     # [len(rows), ceil(vocab_size / 32)] int32, one bit per token, least significant first.
     bits: torch.Tensor
-    # Rows whose grammar cannot go on, with the reason.
+    # Rows whose grammar cannot continue, with the reason.
     errors: dict[int, str] = field(default_factory=dict)
 
 
@@ -58,7 +58,7 @@ class Grammars:
         self._matchers.pop(slot, None)
 
     def admit(self, admit: Admit) -> None:
-        """Start building a slot's matcher; what is wrong with its text is told with its first mask."""
+        """Start building a slot's matcher; an error in its text is reported with its first mask."""
         if admit.grammar is None:
             return
         if not self.available:
@@ -119,7 +119,7 @@ class Grammars:
             error = _fill(matcher, bits)
             if error:
                 masks.errors[number] = error
-                bits.fill_(-1)  # the row is not used; anything that can be sampled will do
+                bits.fill_(-1)  # the token of this row is not used, but one must be found
         return masks
 
 

@@ -1,11 +1,11 @@
-"""What a shard has room for: how many slots and blocks, how long a sequence, how large a step."""
+"""The limits of a shard: how many slots and blocks, how long a sequence, how large a step."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of this shard; reported by Describe."""
+    """What a plan must keep to; reported by Describe."""
 
     num_slots: int
     num_blocks: int

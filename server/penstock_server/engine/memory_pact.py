@@ -1,7 +1,7 @@
-"""A step that a device has no memory for fails its requests, not the shard; with several ranks, on all of them.
+"""When a device has too little memory for a step, its requests fail and the shard continues, on all ranks alike.
 
-A rank that runs out in the middle of a forward pass would leave the others waiting in sums that it never reaches. So it
-takes part in those that are left, with zeros, and then all compare, before anything is kept of what was computed. That
+If a rank runs out of memory in the middle of a forward pass, the others would wait for ever in sums that it never
+reaches. So it takes part in the remaining sums with zeros; then all ranks compare, before any result is used. That
 is one exchange of a number over gloo, in steps that compute prompts only: a step of decodes needs little, and the same
 that all before it needed.
 """
@@ -25,7 +25,7 @@ class _Sum(NamedTuple):
 
 
 class MemoryPact:
-    """The ranks' agreement on whether a pass had memory everywhere. What sums a pass makes is learnt from the first."""
+    """Lets all ranks know whether a pass had enough memory on each. The first pass shows which sums a pass makes."""
 
     def __init__(self, group: Group, device: torch.device) -> None:
         self._group = group
@@ -33,11 +33,11 @@ class MemoryPact:
         self._sums: list[_Sum] | None = None
 
     def run(self, compute: Callable[[], torch.Tensor], num_tokens: int) -> torch.Tensor:
-        """The hidden states of a pass over so many tokens; raises StepOutOfMemory on all ranks if one ran out."""
+        """The hidden states of a pass over `num_tokens`; raises StepOutOfMemory on all ranks if it ran out on one."""
         made = self._group.summed = []
         hidden = self._try(compute)
         self._group.summed = None
-        # Behind the handler: while it lives, the error holds what the pass had allocated.
+        # After the handler: while the error exists, it keeps what the pass had allocated.
         if hidden is None:
             self._take_part(len(made), num_tokens)
         elif self._sums is None:
@@ -56,8 +56,8 @@ class MemoryPact:
             return None
 
     def _take_part(self, num_made: int, num_tokens: int) -> None:
-        """In the sums that the others make and this rank did not reach."""
-        assert self._sums is not None, "else the error went on"
+        """Take part in the sums that this rank did not reach."""
+        assert self._sums is not None, "without them the error was raised"
         for before, after, dtype in self._sums[num_made:]:
             self._group.all_reduce(
                 torch.zeros((*before, num_tokens, *after), dtype=dtype, device=self._device)
@@ -65,7 +65,7 @@ class MemoryPact:
 
 
 def _learn(made: list[tuple[torch.Size, torch.dtype]], num_tokens: int) -> list[_Sum] | None:
-    """The sums of a pass over so many tokens; None where that number could stand for something else, or is missing."""
+    """The sums of a pass over so many tokens; None if a shape has that number for another reason, or not at all."""
     if num_tokens == 1 or not all(num_tokens in shape for shape, _dtype in made):
         return None
     places = [shape.index(num_tokens) for shape, _dtype in made]

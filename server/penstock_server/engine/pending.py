@@ -1,4 +1,4 @@
-"""A step that was given to the device, and what is to come of it."""
+"""A launched step, and its results once the device has computed them."""
 
 import time
 from dataclasses import dataclass, field, fields
@@ -7,14 +7,8 @@ from typing import Any
 import torch
 
 from penstock_server.base.errors import ErrorCode
-from penstock_server.engine.plan import (
-    Outcome,
-    Plan,
-    PromptLogprobs,
-    SlotError,
-    Timings,
-    TopTokens,
-)
+from penstock_server.engine.outcome import Outcome, PromptLogprobs, SlotError, Timings, TopTokens
+from penstock_server.engine.plan import Plan
 from penstock_server.engine.sampling import Sampled, Scored
 from penstock_server.engine.step import PromptRows, SampledRow
 
@@ -27,7 +21,7 @@ class StepClock:
         self._marks: list[Any] = []
 
     def mark(self) -> None:
-        """A stage ends here, when the device comes to it; the first mark is the beginning."""
+        """End a stage at this point of the device's work; the first mark begins the first stage."""
         if self._is_cuda:
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
@@ -36,11 +30,11 @@ class StepClock:
             self._marks.append(time.perf_counter())
 
     def is_past(self) -> bool:
-        """Whether the device has come to the last mark."""
+        """Whether the device has reached the last mark."""
         return not self._is_cuda or bool(self._marks[-1].query())
 
     def wait(self) -> None:
-        """Return when the device has come to the last mark, whatever was launched behind it."""
+        """Wait until the device has reached the last mark, but not for what was launched after it."""
         if self._is_cuda:
             self._marks[-1].synchronize()
 
@@ -54,7 +48,7 @@ class StepClock:
 
 @dataclass(slots=True)
 class PendingOutcome:
-    """A launched step. `resolve` waits for the device and reads what it brought to the host."""
+    """A launched step. `resolve` waits for the device and reads the results."""
 
     plan: Plan
     errors: list[SlotError]
@@ -65,7 +59,7 @@ class PendingOutcome:
     prompts: list[tuple[PromptRows, Scored]] = field(default_factory=list)
 
     def fetch(self) -> None:
-        """Start to bring the results to the host; the clock's last mark follows."""
+        """Start the copy of the results to the host; the last mark of the clock follows it."""
         if self.sampled is not None:
             self.sampled = _fetch_all(self.sampled)
         self.prompts = [(rows, Scored(*map(_fetch, scored))) for rows, scored in self.prompts]
@@ -81,8 +75,8 @@ class PendingOutcome:
         timings = Timings(*self.clock.laps_us())
         outcome = Outcome(self.plan.epoch, self.plan.step, errors=list(self.errors), timings=timings)
         for rows, scored in self.prompts:
-            told = (column.tolist() for column in scored)
-            outcome.prompt_logprobs.append(PromptLogprobs(rows.slot, rows.start, *told))
+            columns = (column.tolist() for column in scored)
+            outcome.prompt_logprobs.append(PromptLogprobs(rows.slot, rows.start, *columns))
         if self.sampled is not None:
             self._report(self.sampled, outcome)
         return outcome
@@ -101,7 +95,7 @@ class PendingOutcome:
                 outcome.top_tokens.append(_top_tokens(sampled, number, row))
 
     def _failures(self, sampled: Sampled) -> dict[int, tuple[ErrorCode, str]]:
-        """Rows that got no token. Their slots go on as if they had: what is in flight already builds on that."""
+        """Rows that got no token. Their slots continue as if they had one, because plans in flight assume it."""
         failures = {number: (ErrorCode.GRAMMAR, message) for number, message in self.grammar_errors.items()}
         if sampled.possible is not None:
             for number in _where_false(sampled.possible):
@@ -124,7 +118,7 @@ def _fetch_all(sampled: Sampled) -> Sampled:
 
 
 def _fetch(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the host, there when the device has come to it."""
+    """A copy on the host, complete once the device has reached this point."""
     if tensor.device.type != "cuda":
         return tensor
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

@@ -1,9 +1,8 @@
-"""What the device remembers of every slot: one row of int32 words each, so that a plan changes all by one write.
+"""The state of every slot on the device: a row of int32 words each, so that one write applies a whole plan.
 
     block table | seed | sampling parameters | tokens
 
-A row beyond the last slot is spare: a step that is padded to a fixed size computes it, and its one block takes what
-such a step writes.
+There is one spare row behind the last slot, with a block of its own: it pads a step of fixed size.
 """
 
 import struct
@@ -14,7 +13,8 @@ from penstock_kernels import write_runs
 
 from penstock_server.base.errors import StartError
 from penstock_server.engine.limits import Limits
-from penstock_server.engine.plan import Admit, SamplingParams
+from penstock_server.engine.plan import Admit
+from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.network.upload import to_device
 
 _LARGEST_BUFFER = 2**31
@@ -36,7 +36,7 @@ class Column(IntEnum):
 
 
 class Rows:
-    """The rows, and what is to be written into them."""
+    """The rows, and the changes that are not written yet."""
 
     def __init__(self, limits: Limits, device: torch.device) -> None:
         self.device = device
@@ -63,7 +63,7 @@ class Rows:
         self.append(admit.slot, 0, admit.block_ids)
 
     def append(self, slot: int, first: int, block_ids: list[int]) -> None:
-        """Write blocks behind the `first` that a slot has already, at the next flush."""
+        """Write blocks after the `first` blocks that a slot has, at the next flush."""
         self._write(slot, first, block_ids)
 
     def token_ids(self, slots: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -71,11 +71,11 @@ class Rows:
         return self.tokens[slots, positions].long()
 
     def flush(self) -> None:
-        """Write what was asked for."""
+        """Write all changes since the last flush."""
         if not self._runs:
             return
         values, longest = self._values, max(length for _, _, length in self._runs)
-        # One upload: the runs stand before their values.
+        # One upload: the runs, then their values.
         numbers = [number for run in self._runs for number in run]
         sent = to_device(numbers + values, torch.int32, self.device)
         runs = sent[: len(numbers)].view(-1, 3)
@@ -89,7 +89,7 @@ class Rows:
 
 
 def buffer_bytes(limits: Limits) -> int:
-    """About what the rows take."""
+    """Approximate size of the rows."""
     return (limits.num_slots + 1) * (limits.max_sequence_len + limits.max_blocks + 64) * 4
 
 
@@ -104,7 +104,7 @@ def _allocate(limits: Limits, width: int, device: torch.device) -> torch.Tensor:
 
 
 def _words(params: SamplingParams) -> list[int]:
-    """Seed and columns as they stand in a row."""
+    """Seed and parameters as words of a row."""
     columns = [float(getattr(params, column.name.lower())) for column in Column]
     return list(
         struct.unpack(f"={2 + len(Column)}i", struct.pack(f"=Q{len(Column)}f", params.seed, *columns))

@@ -1,7 +1,7 @@
 """Chooses tokens for a batch of rows: which rows need which op, and what the ops are given.
 
-A row's result depends on nothing but that row: for the ops, what is off is off for its row alone. What rows need is
-known on the host, so a GPU is never waited for, and a batch that only wants the most likely tokens costs one op.
+The result of a row depends on that row only: an option is on or off for each row. What rows need is known on the host,
+so that it never waits for a GPU, and a batch that only needs the most likely tokens takes one op.
 """
 
 import math
@@ -13,13 +13,13 @@ import torch
 from penstock_kernels import DrawParams, PenaltyParams
 
 from penstock_server.engine.grammar import GrammarMasks
-from penstock_server.engine.plan import Feature, SamplingParams
 from penstock_server.engine.rows import Column
+from penstock_server.engine.sampling_params import Feature, SamplingParams
 from penstock_server.engine.step import SamplingInput
 from penstock_server.network.upload import copy_to_device, to_device
 from penstock_server.watermark import green_tokens
 
-# What moves the most likely token.
+# Features that can change which token is most likely.
 _ADJUSTING = Feature.WATERMARK | Feature.PENALTIES | Feature.BIAS | Feature.SUPPRESSED
 # Far beyond any logit, far below overflow when two of them are added.
 _LARGEST = 1e37
@@ -32,7 +32,7 @@ class Sampled:
     token_ids: torch.Tensor
     logprobs: torch.Tensor
     finite: torch.Tensor
-    # Whether a token was left to choose; None when no row is constrained by a grammar.
+    # Whether any token was allowed; None when no row is constrained by a grammar.
     possible: torch.Tensor | None
     top_ids: torch.Tensor | None
     top_logprobs: torch.Tensor | None
@@ -56,7 +56,7 @@ def sample(
     needed = inputs.features
     is_plain = masks is None and not needed
     scores = logits if is_plain else _adjust(logits, inputs, tokens, masks)
-    # Of plain rows the op that tells log probabilities chooses, too.
+    # For plain rows the op that computes log probabilities also chooses the token.
     token_ids = None if is_plain else _choose(scores, inputs)
     most = max(row.params.num_top_logprobs for row in inputs.rows)
     found = ops.token_logprobs(logits, token_ids, most)
@@ -71,7 +71,7 @@ def sample(
 
 
 def score(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> Scored:
-    """What given tokens score: [num_rows, vocab_size] and [num_rows]."""
+    """Log probabilities of given tokens. logits: [num_rows, vocab_size]; token_ids: [num_rows]."""
     found = ops.token_logprobs(logits, token_ids, num_top)
     return Scored(found.chosen, found.top_ids, found.top_logprobs)
 
@@ -109,7 +109,7 @@ def _adjust(
 
 
 def _columns(inputs: SamplingInput) -> torch.Tensor:
-    """[num_columns, num_rows]: the ops take a column at a time."""
+    """[num_columns, num_rows]: each column contiguous, as the ops take it."""
     return inputs.params.T.contiguous()
 
 
@@ -156,7 +156,7 @@ def _bias(scores: torch.Tensor, inputs: SamplingInput) -> None:
 
 
 def _biases(features: Feature, params: SamplingParams) -> dict[int, float]:
-    """Of one row, by token: the op takes every token once. Minus infinity forbids it."""
+    """What is added to the scores of one row, by token; minus infinity forbids a token."""
     biases: dict[int, float] = {}
     if Feature.BIAS in features:
         for token, value in zip(params.logit_bias_ids, params.logit_bias_values, strict=True):

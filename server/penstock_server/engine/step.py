@@ -1,11 +1,11 @@
-"""The tensors of one step, as the model and the sampler take them. Built by `slots`, in one place."""
+"""The tensors of one step, as the model and the sampler take them. `staging` builds them."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
-from penstock_server.engine.plan import Feature, SamplingParams
+from penstock_server.engine.sampling_params import Feature, SamplingParams
 from penstock_server.network.forward_input import ForwardInput
 
 
@@ -13,7 +13,7 @@ class SampledRow(NamedTuple):
     """One slot that gets a token: what the host knows of it without asking the device."""
 
     slot: int
-    # Position of the new token, which is the slot's length before.
+    # Position of the new token: the length of the slot before it.
     position: int
     num_generated: int
     features: Feature
@@ -28,7 +28,7 @@ class SamplingInput:
     slots: torch.Tensor  # [num_rows] int64
     lengths: torch.Tensor  # [num_rows] int64
     prompt_lens: torch.Tensor  # [num_rows] int64
-    # Of no rows where none has a feature: nothing reads them then.
+    # Parameters and seeds are empty where no row has a feature.
     params: torch.Tensor  # [num_rows, num_columns] float32; columns are `rows.Column`
     seeds: torch.Tensor  # [num_rows] int64, the bits of the unsigned seed
 
@@ -51,20 +51,20 @@ class PromptRows:
     """A span whose prompt log probabilities were asked for."""
 
     slot: int
-    # First prompt token that gets one; the hidden row before it predicts it.
+    # First prompt token that gets one; the row of the position before predicts it.
     start: int
     # Rows of the hidden states: `first_row .. first_row + count`.
     first_row: int
     count: int
-    # How many of the most likely tokens to tell beside each.
+    # How many of the most likely tokens to report for each.
     num_top: int
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One plan's work on the device."""
+    """What the device computes for one plan."""
 
-    # Exactly one of the two: what the model takes, or slots and positions [2, num_rows] for a step of fixed size.
+    # Exactly one is not None: what the model takes, or slots and positions [2, num_rows] for a decode graph.
     forward: ForwardInput | None
     decode: torch.Tensor | None
     num_spans: int

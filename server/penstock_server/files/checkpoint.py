@@ -59,7 +59,7 @@ class Checkpoint:
         return self._find(name) is not None
 
     def _find(self, name: str) -> Entry | None:
-        """A folder saved from a model without its head has names without their first part."""
+        """A checkpoint of a model without its head has names without their first part."""
         return self.entries.get(name) or self.entries.get(name.partition(".")[2])
 
     def require_name(self, name: str) -> Entry:

@@ -30,7 +30,7 @@ _TIMEOUT_S = 60.0
 
 
 def converted_tokenizer(folder: Path) -> Path:
-    """The tokenizer.json that stands for the folder's tokenizer.model; raises StartError where it cannot be made."""
+    """The tokenizer.json made from the folder's tokenizer.model; raises StartError where that fails."""
     kept = _cache() / _digest(folder) / "tokenizer.json"
     if not kept.is_file():
         sys.stderr.write(f"Converting {folder / SENTENCEPIECE} to {kept}, once\n")
@@ -39,7 +39,7 @@ def converted_tokenizer(folder: Path) -> Path:
 
 
 def _cache() -> Path:
-    """Beside the hub's cache, wherever that was put."""
+    """The folder of converted tokenizers, beside the hub's cache."""
     from huggingface_hub.constants import HF_HOME
 
     return Path(HF_HOME) / "penstock" / "tokenizers"
@@ -65,7 +65,7 @@ def _version(package: str, folder: Path) -> str:
 
 
 def _write(target: Path, folder: Path) -> None:
-    """Whole or not at all, whoever else converts the same at the same time."""
+    """Write the file atomically: another process may convert the same tokenizer at the same time."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as temporary:
@@ -100,7 +100,7 @@ def _convert_in_child(folder: Path, target: Path) -> None:
 
 
 def refused(folder: Path, reason: str) -> StartError:
-    """One line, with what to do."""
+    """The error, with what to do."""
     return StartError(
         f"{folder / SENTENCEPIECE} cannot be converted: {reason}; "
         "download the model with its tokenizer.json, or put one into the folder"
@@ -112,7 +112,7 @@ def _convert(folder: Path) -> str:
     import sentencepiece
     from transformers import AutoTokenizer
 
-    # Other tokenizers have files of the same name; what transformers would say of them is long and misleading.
+    # Other tokenizers have files of the same name; transformers' error for them is long and misleading.
     try:
         sentencepiece.SentencePieceProcessor(model_file=str(folder / SENTENCEPIECE))
     except (RuntimeError, OSError):

@@ -1,6 +1,6 @@
-"""How a model's makers have it sample: generation_config.json, or what an older config.json holds of it. Pure Python.
+"""The sampling defaults of a model, from generation_config.json, or from config.json where older models have them.
 
-What ends a sequence is read elsewhere (`models.config`), whether or not this is to be used.
+The tokens that end a sequence are read by `config_json`, whether or not these defaults are used.
 """
 
 from dataclasses import dataclass, fields
@@ -15,7 +15,7 @@ GENERATION_CONFIG = "generation_config.json"
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """What a request means that leaves these out; None where the model does not say."""
+    """Values for what a request leaves out; None where the model gives none."""
 
     do_sample: bool | None = None
     temperature: float | None = None
@@ -26,14 +26,14 @@ class GenerationDefaults:
     repetition_penalty: float | None = None
 
     def given(self) -> dict[str, Any]:
-        """Those that the model does say."""
+        """Those that the model gives."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """What requests may ask for, too."""
+    """The same limits as for the parameter of a request."""
 
     low: float
     high: float

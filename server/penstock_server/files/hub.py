@@ -1,4 +1,4 @@
-"""Models of the Hugging Face Hub, brought into its cache: only what is read, and only where it can be served."""
+"""Downloads models of the Hugging Face Hub into its cache: only files that are read, of models with safetensors."""
 
 from fnmatch import fnmatch
 from pathlib import Path
@@ -11,12 +11,12 @@ from penstock_server.files.missing_weights import no_weights
 _WEIGHTS = "*.safetensors"
 # No pickles and no code: nothing else of a repository is read, so nothing else is downloaded.
 _PATTERNS = [_WEIGHTS, "*.json", "*.jinja", "tokenizer.model", "*.txt"]
-# Folders hold copies for other programs; so does the one file that Mistral's repositories have beside the others.
+# Subfolders hold copies for other programs, as does this one file in Mistral's repositories.
 _IGNORED = ["*/*", "consolidated*.safetensors"]
 
 
 def download(model: str, revision: str | None, with_weights: bool) -> Path:
-    """The folder of a model in the cache, downloaded if need be; StartError where there is none to be had."""
+    """The folder of a model in the cache, downloaded if need be; raises StartError where that fails."""
     try:
         if with_weights:
             _refuse_pickles(model, revision)
@@ -24,7 +24,7 @@ def download(model: str, revision: str | None, with_weights: bool) -> Path:
         return Path(
             snapshot_download(model, revision=revision, allow_patterns=patterns, ignore_patterns=_IGNORED)
         )
-    # Errors with a more special meaning come first: a gated repository is also one that is not found.
+    # The most specific error first: GatedRepoError is a RepositoryNotFoundError.
     except errors.GatedRepoError as error:
         raise StartError(
             f"{model} is gated: ask for access on its page on the Hugging Face Hub and set HF_TOKEN"
@@ -45,14 +45,14 @@ def download(model: str, revision: str | None, with_weights: bool) -> Path:
 
 
 def _refuse_pickles(model: str, revision: str | None) -> None:
-    """Before gigabytes of other things are downloaded."""
+    """Raise StartError for a repository without safetensors, before gigabytes of other files are downloaded."""
     names = _listed(model, revision)
     if names is not None and not any(fnmatch(name, _WEIGHTS) for name in names):
         raise StartError(f"{model} {no_weights(names, model, model.rpartition('/')[2])}")
 
 
 def _listed(model: str, revision: str | None) -> list[str] | None:
-    """The files of a repository; None where the hub cannot be asked: the model may be in the cache all the same."""
+    """The files of a repository; None where the hub cannot be reached: the model may still be in the cache."""
     try:
         siblings = HfApi().model_info(model, revision=revision).siblings
     except (errors.HfHubHTTPError, errors.HFValidationError):

@@ -1,4 +1,4 @@
-"""What is said of a folder or a repository without safetensors."""
+"""The error text for a folder or a repository that has no safetensors files."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatch
@@ -7,7 +7,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth")
 
 
 def no_weights(names: Iterable[str], source: str, target: str) -> str:
-    """Why the weights among these files are not read, and the one line that makes those of `source` readable."""
+    """Why none of these files can be read as weights, and the command that converts the weights of `source`."""
     if not any(fnmatch(name, pattern) for name in names for pattern in _PICKLES):
         return "has no *.safetensors; download the model again"
     return (

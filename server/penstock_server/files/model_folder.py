@@ -1,4 +1,4 @@
-"""A model folder, opened and checked without torch: what the model is, who computes it, and where its weights are."""
+"""Opens and checks a model folder: what the model is, which code computes it, and where its weights are."""
 
 import ast
 import threading
@@ -30,7 +30,7 @@ class ModelFolder(NamedTuple):
     spec: ModelSpec | None
     # None where the weights are noise.
     checkpoint: Checkpoint | None
-    # How it samples where a request does not say; None where that is the server's own affair.
+    # Sampling defaults of the model; None where those of the server apply.
     generation: GenerationDefaults | None
 
 
@@ -62,7 +62,7 @@ def _is_borrowable(raw: dict[str, Any]) -> bool:
 
 @cache
 def _causal_types() -> frozenset[str]:
-    """The types that the installed transformers has a causal model of. Its table is read, not imported: seconds."""
+    """The types of causal models that the installed transformers has. Its table is parsed: an import takes seconds."""
     found = find_spec("transformers")
     if found is None or not found.submodule_search_locations:
         return frozenset()

@@ -1,4 +1,4 @@
-"""Who computes attention, and in what type the cache is kept: what was asked for, checked against model and device."""
+"""Chooses the attention backend and the type of the cache, and checks them against the model and the device."""
 
 import torch
 from penstock_kernels.backends import Backend, Demand, Unsupported, choose, reference_backend
@@ -10,7 +10,7 @@ from penstock_server.network.distributed import Group
 from penstock_server.network.layers.heads import share_heads
 
 _FP8 = torch.float8_e4m3fn
-# Older GPUs have no such numbers.
+# Older GPUs have no 8-bit floats.
 _FP8_CAPABILITY = (8, 9)
 
 
@@ -34,7 +34,7 @@ def choose_backend(
     cache_dtype: torch.dtype,
     device: torch.device,
 ) -> Backend:
-    """For this rank's share of the heads; raises StartError with the reason before any weight is read."""
+    """The backend for this rank's heads; raises StartError with the reason, before any weight is read."""
     name = config.attention_backend
     if spec is None:
         return _for_any_model(name, device)
@@ -57,7 +57,7 @@ def choose_backend(
 
 
 def _for_any_model(name: str, device: torch.device) -> Backend:
-    """What a model that transformers computes asks of attention is known to its own code only."""
+    """For a model of transformers: what it needs of attention is known to its own code only."""
     if name == "auto":
         return Backend("auto")
     if name == "reference":

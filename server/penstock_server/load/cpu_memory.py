@@ -2,13 +2,13 @@
 
 import os
 
-# On the CPU the pool competes with the weights and the user's other programs for the same memory.
+# The pool shares the memory with the weights and the other programs of the user.
 CPU_BUDGET_BYTES = 4 * 1024**3
 CPU_BUDGET_SHARE = 4
 
 
 def budget_bytes(world_size: int) -> int:
-    """What the pool of this rank may take on a CPU by default."""
+    """What the pool of this rank may take by default."""
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(max(available, _reclaimable_bytes()) // CPU_BUDGET_SHARE, CPU_BUDGET_BYTES) // world_size
 

@@ -1,4 +1,4 @@
-"""How much of a GPU's memory the KV cache may take: what is left when the largest legal step has been tried."""
+"""How much of a GPU's memory the KV cache may take: what is left after a trial of the largest legal step."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -9,19 +9,20 @@ import torch
 from penstock_server.base.config import MAX_TOP_LOGPROBS
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.limits import Limits
-from penstock_server.engine.plan import Admit, Plan, SamplingParams, Span
+from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.rows import buffer_bytes
+from penstock_server.engine.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
 
-# What the caching allocator loses to rounding, and the libraries take without asking it.
+# What the caching allocator loses to rounding, and what libraries allocate without it.
 _MARGIN_BYTES = 256 * 1024**2
 
 
 def cache_budget_bytes(
     build: Callable[[Limits], Engine], limits: Limits, fraction: float, graph_sizes: Sequence[int]
 ) -> int:
-    """Bytes for the cache of this rank. `limits` without its blocks: how many there are is what is asked."""
+    """Bytes for the cache of this rank. `limits.num_blocks` is not read: it follows from the result."""
     device = torch.device("cuda", torch.cuda.current_device())
     step_bytes = _peak_bytes(build, limits, device)
     graph_bytes = _graph_bytes(step_bytes, limits, graph_sizes)
@@ -68,13 +69,13 @@ def largest_plan(limits: Limits) -> Plan:
 def _largest_lens(limits: Limits) -> list[int]:
     num_slots = min(limits.num_slots, limits.max_step_tokens)
     length, rest = divmod(limits.max_step_tokens, num_slots)
-    # A prompt leaves room for the token that follows it.
+    # A sequence must have room for one token after the prompt.
     most = max(limits.max_sequence_len - 1, 1)
     return [min(length + (slot < rest), most) for slot in range(num_slots)]
 
 
 def _graph_bytes(step_bytes: int, limits: Limits, sizes: Sequence[int]) -> int:
-    """A graph keeps the memory of its step, and all share that of the largest; the logits come on top."""
+    """Memory of the decode graphs: all share that of the largest, and the logits are added."""
     if not sizes:
         return 0
     return step_bytes * max(sizes) // limits.max_step_tokens + max(sizes) * limits.vocab_size * 4

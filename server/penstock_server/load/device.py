@@ -1,4 +1,4 @@
-"""The device of a shard and the type of its weights, as asked for or as the machine and the model have them."""
+"""The device of a shard and the type of its weights: as asked for, or chosen from machine and model."""
 
 import torch
 
@@ -25,7 +25,7 @@ def choose_device(config: ServerConfig) -> torch.device:
 
 
 def choose_dtype(wanted: str, of_model: str, device: torch.device) -> torch.dtype:
-    """The type of weights and activations: `wanted`, or on a GPU that of the model where it is "auto"."""
+    """The type of weights and activations; auto: float32 on a CPU, that of the model on a GPU."""
     if wanted == "auto":
         wanted = "float32" if device.type == "cpu" else of_model
     if wanted not in _DTYPES:

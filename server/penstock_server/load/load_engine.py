@@ -43,23 +43,23 @@ def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
 def _load(config: ServerConfig, folder: ModelFolder) -> Loaded:
     device = choose_device(config)
     dtype = choose_dtype(config.dtype, folder.dtype, device)
-    kept = choose_cache_dtype(config, dtype, device)
+    cache_dtype = choose_cache_dtype(config, dtype, device)
     torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.world_size))
     with stage(logger, "group"):
         group = Group(config.group, device)
-    attention = choose_backend(config, folder.spec, group, dtype, kept, device)
+    attention = choose_backend(config, folder.spec, group, dtype, cache_dtype, device)
     with stage(logger, "weights"):
         placement = Placement(group, dtype, config.batch_invariant)
         model = allocating("the weights", _model, config, folder, placement, device)
-    logger.info("attention by %s, KV cache of %s", attention.name, name_of(kept))
+    logger.info("attention by %s, KV cache of %s", attention.name, name_of(cache_dtype))
     grammars = Grammars(config.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
-    form = CacheFormat(kept, _scales(folder, dtype, kept), attention.attend)
-    return Loaded(config, folder, device, group, model, grammars, form, attention)
+    cache_format = CacheFormat(cache_dtype, _scales(folder, dtype, cache_dtype), attention.attend)
+    return Loaded(config, folder, device, group, model, grammars, cache_format, attention)
 
 
-def _scales(folder: ModelFolder, dtype: torch.dtype, kept: torch.dtype) -> tuple[KvScale, ...]:
-    """Those of the checkpoint, where the cache is of a smaller type than the model."""
-    if kept == dtype or folder.spec is None or folder.checkpoint is None:
+def _scales(folder: ModelFolder, dtype: torch.dtype, cache_dtype: torch.dtype) -> tuple[KvScale, ...]:
+    """The scales of the checkpoint, where the type of the cache is smaller than that of the model."""
+    if cache_dtype == dtype or folder.spec is None or folder.checkpoint is None:
         return ()
     return read_scales(folder.checkpoint, folder.spec)
 

@@ -21,7 +21,7 @@ from penstock_server.network.model import Model
 
 
 class Loaded(NamedTuple):
-    """What every engine of this process is made of."""
+    """All that an engine needs but its limits."""
 
     config: ServerConfig
     folder: ModelFolder
@@ -29,13 +29,13 @@ class Loaded(NamedTuple):
     group: Group
     model: Model
     grammars: Grammars
-    form: CacheFormat
+    cache_format: CacheFormat
     attention: Backend
 
     def engine(self, limits: Limits, graph_sizes: Sequence[int] = (), is_poisoned: bool = False) -> Engine:
-        """With a cache and rows of its own."""
-        # One block more, for what the spare row writes.
-        sizes = (limits.num_blocks + 1, limits.block_size, self.form, self.device, is_poisoned)
+        """An engine with a cache and rows of its own."""
+        # One more block, for what the spare row writes.
+        sizes = (limits.num_blocks + 1, limits.block_size, self.cache_format, self.device, is_poisoned)
         cache = allocating("the KV cache (see --num-blocks)", KVCache, self.model.cache_shape, *sizes)
         slots = Slots(limits, self.grammars, self.device, self.config.batch_invariant)
         graphs = DecodeGraphs(self.model, cache, slots, graph_sizes) if graph_sizes else None
@@ -44,10 +44,10 @@ class Loaded(NamedTuple):
     def describe(self, limits: Limits) -> Description:
         """What Describe reports."""
         return Description(
-            spec=self.model.facts,
+            facts=self.model.facts,
             limits=limits,
             dtype=name_of(self.model.dtype),
-            kv_cache_dtype=name_of(self.form.dtype),
+            kv_cache_dtype=name_of(self.cache_format.dtype),
             attention_backend=self.attention.name,
             device=str(self.device),
             rank=self.group.rank,

@@ -1,4 +1,4 @@
-"""How much a shard takes at a time: slots, blocks, lengths, tokens of a step, and the sizes of its decode graphs."""
+"""Chooses the limits of a shard (slots, blocks, lengths, tokens of a step) and the sizes of its decode graphs."""
 
 import logging
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 _MAX_STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
 # A step of 17 rows costs no more than one of 24: between sizes only padding is lost.
 _LARGEST_GRAPH = 256
-# Beyond, what a step computes counts for more than its number of ops.
+# In larger steps the arithmetic takes longer than the calls of ops that a recording saves.
 _LARGEST_RECORDING = 32
 _USUAL_GRAPH_SIZES = (1, 2, 4, *range(8, 64, 8), *range(64, _LARGEST_GRAPH, 32))
 
 
 def choose_graph_sizes(loaded: Loaded) -> list[int]:
-    """Rows of the decode steps with a graph, or a recording on a CPU: there every number, as no row is free."""
+    """Numbers of rows with a decode graph. On a CPU every number has a recording: a padded row would cost time."""
     asked, num_slots = loaded.config.cuda.graph_sizes, loaded.config.cache.num_slots
     if not (loaded.model.capturable and loaded.attention.capturable):
         return []
@@ -53,8 +53,10 @@ def choose_limits(loaded: Loaded, graph_sizes: Sequence[int]) -> Limits:
     )
     if cache.num_blocks is None:
         budget = _budget_bytes(loaded, limits, graph_sizes)
-        affordable = budget // block_bytes(loaded.model.cache_shape, cache.block_size, loaded.form.dtype)
-        # No more than all slots could ever fill.
+        affordable = budget // block_bytes(
+            loaded.model.cache_shape, cache.block_size, loaded.cache_format.dtype
+        )
+        # No more than all slots together can fill.
         limits = replace(limits, num_blocks=min(limits.num_slots * limits.max_blocks, affordable))
     # All ranks must agree, and each sees its own free memory.
     num_blocks = min(numbers[0] for numbers in loaded.group.gather_numbers(limits.num_blocks))
@@ -62,7 +64,7 @@ def choose_limits(loaded: Loaded, graph_sizes: Sequence[int]) -> Limits:
 
 
 def _positions_needed(facts: ModelFacts, limits: Limits) -> int:
-    """Of the cache, for one sequence. Blocks behind the window of a model are given back while it runs."""
+    """Cache positions for one sequence. Blocks that no window reaches any more are given back while it runs."""
     if facts.attention_window is None:
         return limits.max_sequence_len
     num_seen = -(-(facts.attention_window - 1) // limits.block_size) + 1
@@ -77,7 +79,7 @@ def _budget_bytes(loaded: Loaded, limits: Limits, graph_sizes: Sequence[int]) ->
 
 
 def _fitting(limits: Limits, facts: ModelFacts, is_asked: bool) -> Limits:
-    """Sequences no longer than the cache holds; an error where the length was asked for."""
+    """Limits with sequences no longer than the cache holds; raises StartError where the length was asked for."""
     positions = limits.num_blocks * limits.block_size
     if positions >= _positions_needed(facts, limits):
         return limits

@@ -17,7 +17,7 @@ from penstock_server.network.layers.rotary import Rotary, RotaryTable
 
 
 class DecoderLayer(nn.Module):
-    """Attention and feed-forward with norms before or behind them; `residual` is the running sum, updated in place.
+    """Attention and feed-forward with norms before or after them; `residual` is the running sum, updated in place.
 
     What a layer returns is still to be added to the sum: the next norm does both in one pass.
     """
@@ -48,14 +48,15 @@ class DecoderLayer(nn.Module):
         cache: LayerCache,
     ) -> torch.Tensor:
         x = _add_and_norm(self.attention_input_norm, x, residual)
-        attended = self._leave(self.attention(x, inputs, rotary, cache), self.attention_output_norm)
+        attended = self._scaled(self.attention(x, inputs, rotary, cache), self.attention_output_norm)
         if self.parallel:
             both = x if self.mlp_input_norm is None else self.mlp_input_norm(residual)
-            return attended + self._leave(self.feed_forward(both), self.mlp_output_norm)
+            return attended + self._scaled(self.feed_forward(both), self.mlp_output_norm)
         x = _add_and_norm(self.mlp_input_norm, attended, residual)
-        return self._leave(self.feed_forward(x), self.mlp_output_norm)
+        return self._scaled(self.feed_forward(x), self.mlp_output_norm)
 
-    def _leave(self, x: torch.Tensor, norm: Norm | None) -> torch.Tensor:
+    def _scaled(self, x: torch.Tensor, norm: Norm | None) -> torch.Tensor:
+        """The output of a part as it is added to the residual sum."""
         x = x if norm is None else norm(x)
         return x if self.multiplier == 1.0 else x * self.multiplier
 
@@ -99,7 +100,7 @@ class Decoder(nn.Module):
             self.lm_head = head
         served_len = max_sequence_len or spec.max_sequence_len
         self.rotaries = [Rotary(rope, served_len, device) for rope in spec.ropes]
-        # Rounded as the models were trained with it.
+        # Rounded to the type of the weights, as in training.
         self.embedding_scale = float(torch.tensor(spec.embedding_scale, dtype=placement.dtype))
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:

@@ -25,13 +25,13 @@ class Group:
         self.size = config.world_size
         self._config = config
         self._dist: Any = _join(config, device) if config.world_size > 1 else None
-        # None is torch's default group, which is patient: ranks load at different speeds.
+        # None is torch's default group, which has a long timeout: ranks load at different speeds.
         self._members: Any = None
-        # Shape and type of every sum, while somebody counts them.
+        # Shape and type of every sum, while the engine records them.
         self.summed: list[tuple[torch.Size, torch.dtype]] | None = None
 
     def begin_steps(self) -> None:
-        """All ranks are loaded: from here a rank that does not answer in time is taken for lost."""
+        """All ranks are loaded: from here a rank that does not take part in time counts as lost."""
         if self._dist is not None:
             self._call(self._dist.barrier)
             self._members = self._dist.new_group(timeout=timedelta(seconds=self._config.timeout_s))
@@ -88,7 +88,7 @@ def _join(config: GroupConfig, device: torch.device) -> Any:
     import torch.distributed as dist
 
     assert config.rendezvous_dir is not None, "checked by the command line"
-    # They have no argument for it: without this they may listen on every interface.
+    # The backends have no argument for it: without this they may listen on every interface.
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
     try:
         dist.init_process_group(

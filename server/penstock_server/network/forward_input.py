@@ -1,4 +1,4 @@
-"""What a model computes in one step, and where in the cache its keys and values go."""
+"""What a model takes for one step: its tokens, and where in the cache their keys and values go."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,11 @@ from penstock_kernels import AttentionSpans, DecodeSpans
 
 @dataclass(frozen=True, slots=True)
 class ForwardInput:
-    """What the decoder computes: every token of every span, in order."""
+    """Every token of every span, in order."""
 
     token_ids: torch.Tensor  # [num_tokens] int64
     positions: torch.Tensor  # [num_tokens] int64
-    slot_mapping: torch.Tensor  # [num_tokens] int64, where each token's key and value go
+    cache_positions: (
+        torch.Tensor
+    )  # [num_tokens] int64: block * block_size + offset of each token's key and value
     spans: AttentionSpans | DecodeSpans

@@ -23,10 +23,10 @@ class KvScale(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CacheFormat:
-    """How keys and values are kept, and who attends to them."""
+    """The type and scales of keys and values, and the function that attends to them."""
 
     dtype: torch.dtype
-    # By layer; none where nothing is divided.
+    # One for each layer; empty where nothing is divided.
     scales: tuple[KvScale, ...] = ()
     attend: Attend = own_attention
 
@@ -41,23 +41,23 @@ class LayerCache(NamedTuple):
 
 
 class KVCache:
-    """Blocks by number. Left as the allocator gives it: no op reads a position that was not written.
+    """Blocks by number. The memory is not initialised: no op reads a position that was not written.
 
-    A test holds that by a poisoned cache, in which all that was not written for whom it is read for is NaN.
+    Tests check that with a poisoned cache, in which every position that a sequence has not written is NaN.
     """
 
     def __init__(
-        self, shape: CacheShape, num_blocks: int, block_size: int, form: CacheFormat,
+        self, shape: CacheShape, num_blocks: int, block_size: int, cache_format: CacheFormat,
         device: torch.device, is_poisoned: bool = False,
     ) -> None:  # fmt: skip
         sizes = (shape.num_layers, 2, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
-        self.pool = torch.empty(sizes, dtype=form.dtype, device=device)
+        self.pool = torch.empty(sizes, dtype=cache_format.dtype, device=device)
         self.is_poisoned = is_poisoned
         if is_poisoned:
             self.spoil()
-        scales = form.scales or (KvScale(),) * shape.num_layers
+        scales = cache_format.scales or (KvScale(),) * shape.num_layers
         self.layers = [
-            LayerCache(layer[0], layer[1], scale, form.attend)
+            LayerCache(layer[0], layer[1], scale, cache_format.attend)
             for layer, scale in zip(self.pool, scales, strict=True)
         ]
 

@@ -1,4 +1,4 @@
-"""Scales of a KV cache of 8 bits that a checkpoint brings: what keys and values are divided by, layer by layer.
+"""Scales for an 8-bit KV cache from a checkpoint: what keys and values of each layer are divided by.
 
 Without them everything is stored as it is, which float8_e4m3fn holds up to 448.
 """
@@ -12,12 +12,12 @@ from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.network.kv_cache import KvScale
 
-# Where they are, under the name of the layer's key or value projection: beside it, or its own.
+# The names of a scale: beside the layer's key or value projection, or below it.
 _NAMES = ("{parent}.{kind}_scale", "{projection}.{kind}_scale")
 
 
 def read_scales(checkpoint: Checkpoint, spec: ModelSpec) -> tuple[KvScale, ...]:
-    """Of every layer; 1 where the checkpoint says nothing."""
+    """The scales of every layer; 1 where the checkpoint has none."""
     prefixes = (spec.names.layer.format(layer) for layer in range(spec.num_layers))
     return tuple(
         KvScale(

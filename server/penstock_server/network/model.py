@@ -1,4 +1,4 @@
-"""What computes steps, as the engine sees it: our decoder, or a model of transformers."""
+"""The model as the engine uses it: our decoder, or a model of transformers."""
 
 from typing import Protocol
 
@@ -15,9 +15,9 @@ class Model(Protocol):
     facts: ModelFacts
     cache_shape: CacheShape
     dtype: torch.dtype
-    # What it can do beyond others, or is: told by Describe.
+    # What Describe reports of this kind of model.
     abilities: tuple[str, ...]
-    # Whether a step of fixed size asks nothing of the host, so that a graph can hold it.
+    # Whether a step of fixed size needs nothing from the host, so that it can be captured as a graph.
     capturable: bool
 
     def __call__(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:

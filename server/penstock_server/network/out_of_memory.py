@@ -4,5 +4,5 @@ import torch
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """torch's CPU allocator raises a bare RuntimeError."""
+    """Whether memory ran out; torch's CPU allocator raises a bare RuntimeError."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)

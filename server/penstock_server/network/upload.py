@@ -7,14 +7,14 @@ import torch
 
 
 def copy_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor of the host, which may change as soon as this returns: a GPU copies what was pinned."""
+    """Copy a tensor of the host, which may change as soon as this returns: a GPU copies from pinned memory."""
     return tensor if device.type != "cuda" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def to_device(
     values: Sequence[float] | Sequence[Sequence[float]], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """On a GPU through pinned memory, which torch takes again only when the copy has been made."""
+    """A tensor of these values; for a GPU through pinned memory, which torch reuses only after the copy."""
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype)
     return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
@@ -28,12 +28,12 @@ class Upload:
         self._sizes: list[int] = []
 
     def add(self, numbers: Iterable[int]) -> None:
-        """One more list."""
+        """Append a list."""
         before = len(self._numbers)
         self._numbers.extend(numbers)
         self._sizes.append(len(self._numbers) - before)
 
     def send(self, device: torch.device) -> Sequence[torch.Tensor]:
-        """Every list in turn, int64; some must have numbers. Made of a list, a tensor costs several times as much."""
+        """The lists in order, int64; one must have numbers. Making tensors of lists takes several times as long."""
         sent = copy_to_device(torch.frombuffer(self._numbers, dtype=torch.int64), device)
         return sent.split_with_sizes(self._sizes)

@@ -1,7 +1,7 @@
-"""A rank's slices of a checkpoint become its parameters.
+"""Loads a rank's slices of a checkpoint into its parameters.
 
-On a CPU, what needs no change stays where it is: in the files, as pages that all ranks and the page cache share. The
-rest is copied one tensor at a time, and nothing is read that is not kept.
+On a CPU, slices that need no change stay in the files, as mapped pages that all ranks and the page cache share. The
+rest is copied one tensor at a time, and only what is kept is read.
 """
 
 import logging
@@ -34,7 +34,7 @@ Parameter = tuple[nn.Module, str]
 # Names of the files' types.
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
-# Of dummy weights: small enough for many layers, large enough to be no rounding error.
+# Standard deviation of dummy weights: small enough for many layers, large enough to be no rounding error.
 _DUMMY_SCALE = 0.02
 
 
@@ -52,12 +52,12 @@ class Piece:
     # A vector fills several rows by repetition.
     index: Index
     arrange: Arrange | None = None
-    # Whether the module also takes a tuple of its slices of rows instead of the parameter that they fill.
+    # Whether the module also takes a tuple of slices of rows in the place of the parameter that they fill.
     may_stay_apart: bool = False
 
     @property
     def parameter(self) -> Parameter:
-        """What it is a part of."""
+        """The parameter that it fills a part of."""
         return self.module, self.attribute
 
     @property
@@ -129,7 +129,7 @@ def _can_stay(entry: Entry, piece: Piece) -> bool:
 
 
 def _keep(module: nn.Module, attribute: str, slices: list[tuple[Piece, torch.Tensor]]) -> None:
-    """What stays in the files becomes the parameter, or a tuple in its place."""
+    """Slices that stay in the files become the parameter, or a tuple in its place."""
     parts = [_aligned(part) for _piece, part in sorted(slices, key=lambda pair: pair[0].start)]
     delattr(module, attribute)
     if len(parts) == 1:
@@ -139,12 +139,12 @@ def _keep(module: nn.Module, attribute: str, slices: list[tuple[Piece, torch.Ten
 
 
 def _aligned(part: torch.Tensor) -> torch.Tensor:
-    """Copied where its numbers lie across their places: the header of a file may have any length."""
+    """A copy if the numbers are not aligned: the header of a file may have any length."""
     return part if part.data_ptr() % part.element_size() == 0 else part.clone()
 
 
 def fill_with_noise(model: nn.Module, device: torch.device) -> None:
-    """Weights that mean nothing, for measuring: the same on every start."""
+    """Random weights for measurements, the same on every start."""
     allocate(model, device)
     generator = torch.Generator(device).manual_seed(0)
     for buffer in model.buffers():
@@ -152,7 +152,7 @@ def fill_with_noise(model: nn.Module, device: torch.device) -> None:
 
 
 def allocate(model: nn.Module, device: torch.device, without: Container[Parameter] = ()) -> None:
-    """Memory for every other buffer. `Module.to_empty` does the same after importing half of sympy."""
+    """Memory for all other buffers. (`Module.to_empty` does the same, but imports sympy.)"""
     for module in model.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
             if (module, name) not in without:
@@ -160,7 +160,7 @@ def allocate(model: nn.Module, device: torch.device, without: Container[Paramete
 
 
 def _read(file: Path, pairs: Iterable[tuple[Entry, Piece]]) -> Iterator[tuple[Piece, torch.Tensor]]:
-    """This rank's slices of tensors of one file, looked at."""
+    """This rank's slices of the tensors of one file, checked."""
     try:
         with safe_open(file, framework="pt") as opened:
             for entry, piece in pairs:
@@ -172,7 +172,7 @@ def _read(file: Path, pairs: Iterable[tuple[Entry, Piece]]) -> Iterator[tuple[Pi
 
 
 def read_slice(opened: safe_open, name: str, piece: Piece) -> torch.Tensor:
-    """This rank's part, as pages of the file: only what is looked at is read, and nothing is copied yet."""
+    """This rank's part, as mapped pages of the file: nothing is copied, and pages are read when they are used."""
     part: torch.Tensor = opened.get_tensor(name)[piece.window]  # type: ignore[no-untyped-call]
     return part
 

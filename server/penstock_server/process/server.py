@@ -1,4 +1,4 @@
-"""Composition root of a shard process: engine, step loop, gRPC server, until told to stop."""
+"""Composition root of a shard process: engine, step loop, gRPC server, until a signal stops it."""
 
 import gc
 import logging
@@ -45,22 +45,22 @@ def serve(config: ServerConfig, folder: ModelFolder, begun: float) -> int:
     _install_signals(stop_pipe, has_parent=config.parent_pipe_fd is not None)
     loop = StepLoop(engine, on_failure=stop_pipe.stop)
     service = EngineService(loop) if faults is None else faulty.FaultyService(loop, faults)
-    beats = health.HealthServicer(experimental_non_blocking=True)
-    server = listen(config.uds_path, service, beats)
+    health_service = health.HealthServicer(experimental_non_blocking=True)
+    server = listen(config.uds_path, service, health_service)
     loop.start()
     server.start()
     for name in ("", SERVICE_NAME):
-        beats.set(name, health_pb2.HealthCheckResponse.SERVING)
+        health_service.set(name, health_pb2.HealthCheckResponse.SERVING)
     limits = engine.description.limits
     logger.info(
         "ready after %.2f s: %s, %s on %s, rank %d of %d, %d blocks of %d",
         time.perf_counter() - begun, folder.model_type, engine.description.dtype, engine.description.device,
         config.group.rank, config.group.world_size, limits.num_blocks, limits.block_size,
     )  # fmt: skip
-    # All that is there now stays: looking at it again and again took the garbage collector 6% of a busy shard's time.
+    # The objects that exist now stay: without this, the garbage collector took 6% of a busy shard's time to visit them.
     gc.freeze()
     stop_pipe.wait()
-    beats.enter_graceful_shutdown()
+    health_service.enter_graceful_shutdown()
     service.stopping.set()
     loop.stop()
     server.stop(_STOP_GRACE_S).wait()
@@ -77,5 +77,5 @@ def _install_signals(stop_pipe: StopPipe, has_parent: bool) -> None:
         stop_pipe.stop()
 
     signal.signal(signal.SIGTERM, on_signal)
-    # Ctrl-C reaches the whole terminal; under a launcher it is the launcher's to drain first and then to say stop.
+    # Ctrl-C reaches every process of the terminal. The launcher first drains the router and then sends SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN if has_parent else on_signal)

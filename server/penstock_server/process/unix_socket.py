@@ -7,7 +7,7 @@ from penstock_server.base.errors import StartError
 
 
 def prepare(path: Path) -> None:
-    """Make way for a new socket: remove a stale one, refuse a live one, which gRPC would silently take over."""
+    """Remove a stale socket; raise StartError for one in use, which gRPC would silently take over."""
     if not path.parent.is_dir():
         raise StartError(
             f"{path}: the folder of this socket does not exist; create it or choose another --uds-path"
@@ -18,6 +18,6 @@ def prepare(path: Path) -> None:
         except FileNotFoundError:
             return
         except OSError:
-            path.unlink(missing_ok=True)  # left behind by a process that is gone
+            path.unlink(missing_ok=True)  # left by a process that ended
             return
     raise StartError(f"{path}: another process listens on this socket; stop it or choose another --uds-path")

@@ -1,11 +1,13 @@
-"""Protobuf to our own words and back. Protobuf types are known to this folder only."""
+"""Protobuf messages to plans, and outcomes to protobuf messages. The floors below know no protobuf."""
 
 import struct
 import zlib
 from itertools import accumulate, chain
 
 from penstock_server.base.errors import ErrorCode, InvalidPlan
-from penstock_server.engine.plan import Admit, Append, Grammar, Outcome, Plan, SamplingParams, Span
+from penstock_server.engine.outcome import Outcome
+from penstock_server.engine.plan import Admit, Append, Grammar, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.files.generation_config import GenerationDefaults
 from penstock_server.pb import engine_pb2 as pb
 
@@ -23,12 +25,12 @@ _GRAMMAR_KINDS = {
 
 
 def generation_to_pb(known: GenerationDefaults | None) -> pb.GenerationDefaults | None:
-    """Absent where it is not to be used; what the model does not say is absent in it."""
+    """None where the defaults are not used; what the model does not give is absent in the message."""
     return None if known is None else pb.GenerationDefaults(**known.given())
 
 
 def plan_from_pb(plan: pb.Plan) -> Plan:
-    """Raises InvalidPlan where parallel lists do not match: no slot can be blamed then."""
+    """Raises InvalidPlan where parallel lists do not match: that error belongs to no slot."""
     if not len(plan.span_slots) == len(plan.span_starts) == len(plan.span_lens):
         raise InvalidPlan(f"step {plan.step}: span_slots, span_starts and span_lens differ in length")
     return Plan(
@@ -94,7 +96,7 @@ def _sampling_from_pb(params: pb.SamplingParams) -> SamplingParams:
 
 
 def outcome_to_pb(outcome: Outcome, rank: int) -> pb.Outcome:
-    """Rank 0 tells the tokens; the others only prove that they chose the same."""
+    """The tokens are sent by rank 0; the other ranks send a checksum of theirs only."""
     message = pb.Outcome(
         epoch=outcome.epoch,
         step=outcome.step,

@@ -40,7 +40,7 @@ class Faults:
 
     def before_step(self, plan: Plan) -> None:
         """Called with every plan that is about to run."""
-        # What was generated does not count: else a random draw would do harm once it is computed again.
+        # Generated tokens do not count: after a replay a token drawn at random would otherwise cause the fault.
         admitted = {token for admit in plan.admitted for token in admit.token_ids[: admit.prompt_len]}
         if self.crash_on in admitted:
             _die()
@@ -50,7 +50,7 @@ class Faults:
             time.sleep(_FOREVER_S)
 
     def spoil(self, message: pb.Outcome) -> None:
-        """Make an outcome wrong that is about to be told, if that was ordered and it is about tokens."""
+        """Make an outcome wrong before it is sent, if that was ordered and the outcome has tokens."""
         if message.sampled_checksum and (kind := self._ordered(tuple(_SPOILERS))):
             _SPOILERS[kind](message)
 
@@ -67,7 +67,7 @@ class Faults:
 
 
 class FaultyEngine(Engine):
-    """An engine that fails as it was told to."""
+    """An engine with faults."""
 
     def __init__(self, engine: Engine, faults: Faults) -> None:
         super().__init__(
@@ -81,7 +81,7 @@ class FaultyEngine(Engine):
 
 
 class FaultyService(EngineService):
-    """A service that tells what it was told to."""
+    """A service with faults in what it sends."""
 
     def __init__(self, loop: StepLoop, faults: Faults) -> None:
         super().__init__(loop)

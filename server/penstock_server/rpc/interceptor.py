@@ -1,4 +1,4 @@
-"""Turns exceptions into gRPC statuses, in one place. What is not ours is logged once and told as INTERNAL."""
+"""Turns exceptions into gRPC statuses, in one place. An unexpected one is logged once and becomes INTERNAL."""
 
 import functools
 import logging
@@ -58,7 +58,7 @@ def _abort(context: grpc.ServicerContext, error: Exception) -> None:
     if isinstance(error, PenstockError):
         context.abort(_STATUSES.get(type(error), grpc.StatusCode.INTERNAL), str(error))
     if not context.is_active():
-        return  # the client is gone; gRPC's own way to say so is an exception without a name
+        return  # the client is gone, which gRPC reports by an exception of no particular class
     logger.exception("unexpected error in a call")
     context.abort(
         grpc.StatusCode.INTERNAL, f"unexpected {type(error).__name__}; the shard's log has the details"

@@ -17,7 +17,7 @@ from penstock_server.rpc.service import EngineService
 _NUM_THREADS = 32
 
 
-def listen(path: Path, service: EngineService, beats: health.HealthServicer) -> grpc.Server:
+def listen(path: Path, service: EngineService, health_service: health.HealthServicer) -> grpc.Server:
     """A server that is bound to a socket and not yet started; raises StartError where that cannot be."""
     options = [
         ("grpc.so_reuseport", 0),
@@ -27,7 +27,7 @@ def listen(path: Path, service: EngineService, beats: health.HealthServicer) -> 
     pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="grpc")
     server = grpc.server(pool, interceptors=[ErrorInterceptor()], options=options)
     engine_pb2_grpc.add_EngineServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-    health_pb2_grpc.add_HealthServicer_to_server(beats, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
     before = os.umask(0o177)  # the socket is for this user alone from the moment it exists
     try:
         server.add_insecure_port(f"unix:{path}")

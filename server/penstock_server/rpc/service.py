@@ -1,4 +1,4 @@
-"""The gRPC methods: protobuf to our own words and back. No tensors and no decisions here."""
+"""The gRPC methods of a shard. No tensors and no decisions here."""
 
 import threading
 import uuid
@@ -28,30 +28,30 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         self._instance_id = uuid.uuid4().hex
 
     def Describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.DescribeResponse:
-        known = self.loop.engine.description
-        spec, limits = known.spec, known.limits
+        description = self.loop.engine.description
+        facts, limits = description.facts, description.limits
         return pb.DescribeResponse(
             version=__version__,
             instance_id=self._instance_id,
-            model_type=spec.model_type,
-            dtype=known.dtype,
-            device=known.device,
-            rank=known.rank,
-            world_size=known.world_size,
+            model_type=facts.model_type,
+            dtype=description.dtype,
+            device=description.device,
+            rank=description.rank,
+            world_size=description.world_size,
             block_size=limits.block_size,
             num_blocks=limits.num_blocks,
             num_slots=limits.num_slots,
             vocab_size=limits.vocab_size,
-            eos_token_ids=spec.eos_token_ids,
+            eos_token_ids=facts.eos_token_ids,
             max_sequence_len=limits.max_sequence_len,
             max_step_tokens=limits.max_step_tokens,
-            max_top_logprobs=known.max_top_logprobs,
-            abilities=known.abilities,
+            max_top_logprobs=description.max_top_logprobs,
+            abilities=description.abilities,
             last_epoch=self.loop.last_epoch,
-            attention_window=spec.attention_window or 0,
-            generation_defaults=generation_to_pb(known.generation),
-            kv_cache_dtype=known.kv_cache_dtype,
-            attention_backend=known.attention_backend,
+            attention_window=facts.attention_window or 0,
+            generation_defaults=generation_to_pb(description.generation),
+            kv_cache_dtype=description.kv_cache_dtype,
+            attention_backend=description.attention_backend,
         )
 
     def Run(self, plans: Iterator[pb.Plan], context: grpc.ServicerContext) -> Iterator[pb.Outcome]:
@@ -61,7 +61,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         if first is None:
             return
         session = self.loop.open(first.epoch)
-        # Called however the stream ends, so that a router that is gone wakes `outcomes` below.
+        # Called however the stream ends: `outcomes` below must return when the router is gone.
         if not context.add_callback(session.close):
             session.close()
         reader = threading.Thread(

@@ -1,13 +1,15 @@
-"""One stream of plans from a router, and the outcomes that go back on it."""
+"""One stream: plans from a router, and the outcomes that go back to it."""
 
 import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
 
 from penstock_server.base.errors import InvalidPlan, PenstockError
-from penstock_server.engine.plan import Outcome, Plan
+from penstock_server.engine.outcome import Outcome
+from penstock_server.engine.plan import Plan
 
-# Plans of one stream that may wait here; beyond, the reader stops reading and gRPC's flow control does the rest.
+# Plans of one stream that may wait; when there are more, the reader stops reading, and gRPC's flow control
+# stops the sender.
 _MAX_QUEUED = 64
 
 
@@ -34,12 +36,12 @@ class Session:
         self._next_step += 1
         return True
 
-    def answer(self, outcome: Outcome) -> None:
-        """Hand an outcome to the stream."""
+    def deliver(self, outcome: Outcome) -> None:
+        """Send an outcome on the stream."""
         self._outbox.put(outcome)
 
     def close(self, error: PenstockError | None = None) -> None:
-        """End the stream after what was answered so far; later calls change nothing."""
+        """End the stream after the outcomes delivered so far; later calls change nothing."""
         if not self.closed:
             self.closed = True
             self._outbox.put(error)

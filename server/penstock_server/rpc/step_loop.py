@@ -20,7 +20,7 @@ from penstock_server.rpc.session import Session
 
 logger = logging.getLogger(__name__)
 
-# Steps on the device at a time: one runs, one waits behind it.
+# Steps on the device at a time: one runs, one waits.
 _MAX_LAUNCHED = 2
 # Ranks compare epochs as signed 64-bit numbers.
 _EPOCH_LIMIT = 2**63
@@ -28,8 +28,8 @@ _EPOCH_LIMIT = 2**63
 _POLL_S = 0.0005
 
 
-class Progress(NamedTuple):
-    """What a heartbeat says."""
+class StepProgress(NamedTuple):
+    """What a heartbeat reports."""
 
     epoch: int
     finished_step: int
@@ -72,11 +72,11 @@ class StepLoop:
         """Greatest epoch seen."""
         return self._session.epoch if self._session else 0
 
-    def progress(self) -> Progress:
-        """Never blocks, whatever the step does."""
+    def progress(self) -> StepProgress:
+        """What a heartbeat reports. Never blocks, even while a step runs."""
         since = self._running_since
         running_ms = 0 if since is None else max(1, int((time.monotonic() - since) * 1000))
-        return Progress(self.last_epoch, self._finished_step, running_ms)
+        return StepProgress(self.last_epoch, self._finished_step, running_ms)
 
     def open(self, epoch: int) -> Session:
         """A session for a new stream; ends the one before. Raises StaleEpoch unless the epoch is the greatest yet."""
@@ -105,11 +105,11 @@ class StepLoop:
         self._inbox.put(_Item(session, plan))
 
     def finish(self, session: Session) -> None:
-        """No more plans will come. Those queued are answered, then the slots are dropped."""
+        """No more plans will come. Those queued are computed, then the slots are dropped."""
         self._inbox.put(_Item(session, None))
 
     def stop(self) -> None:
-        """End the open stream: the process is told to go."""
+        """End the open stream, because the process stops."""
         with self._lock:
             if self._session is not None:
                 self._session.close(ShardFailed("the shard is stopping"))
@@ -119,7 +119,7 @@ class StepLoop:
             self.engine.use_on_this_thread()
             while True:
                 self._turn()
-        except Exception as error:  # the last line of defence: a broken step ends the process, never goes on
+        except Exception as error:  # whatever went wrong in a step: the process ends
             if not isinstance(error, ShardFailed):
                 logger.exception("a step failed")
             self._fail(error if isinstance(error, ShardFailed) else ShardFailed(f"a step failed: {error!r}"))
@@ -169,7 +169,7 @@ class StepLoop:
             self._finished_step = outcome.step
         self._running_since = time.monotonic() if self._launched else None
         if not session.closed:
-            session.answer(outcome)
+            session.deliver(outcome)
 
     def _end(self, session: Session) -> None:
         self._drain()

@@ -8,7 +8,8 @@ import pytest
 import torch
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.base.config import CudaConfig
-from penstock_server.engine.plan import Admit, Plan, SamplingParams, Span
+from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Norms of queries and keys on the way into the cache are the second's, windows the third's.

@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 from penstock_server.engine.grammar import GrammarMasks
-from penstock_server.engine.plan import SamplingParams
 from penstock_server.engine.sampling import Sampled
+from penstock_server.engine.sampling_params import SamplingParams
 from sampler_rows import VOCAB, Row, random_row, run
 
 

@@ -1,1 +1,1 @@
-"""A family's row and name map each: data, and where a family is several in one, the choice between them."""
+"""Rows of families: data, and where a model_type stands for several architectures, the choice between them."""

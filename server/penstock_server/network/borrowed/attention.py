@@ -23,11 +23,11 @@ _LAYER_KINDS = ("full_attention", "sliding_attention")
 class CurrentStep:
     """What the attention of every layer sees beside its arguments. One model runs one step at a time."""
 
-    # Of queries, keys and values, whatever the cache keeps.
+    # Type of queries, keys and values, whatever the type of the cache.
     dtype: torch.dtype
     inputs: ForwardInput | None = None
     cache: KVCache | None = None
-    # By layer, while the model is asked for its shapes: key heads and the sizes of keys and values.
+    # By layer, found by a run without a cache: number of key heads, and sizes of keys and values.
     shapes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
     @contextmanager
@@ -63,7 +63,7 @@ def paged(
     layer = step.cache.layers[module.layer_idx]
     dim = layer.key.shape[3]
     heads = [_rows(part, dim, step.dtype) for part in (query, key, value)]
-    store_kv(heads[1], heads[2], layer.key, layer.value, step.inputs.slot_mapping, *layer.scale)
+    store_kv(heads[1], heads[2], layer.key, layer.value, step.inputs.cache_positions, *layer.scale)
     scoring = Scoring(
         query.shape[3] ** -0.5 if scaling is None else scaling,
         sliding_window or module.penstock_window,
@@ -82,7 +82,7 @@ def _rows(heads: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
 
 @torch.inference_mode()
 def prepare(model: Any, step: CurrentStep) -> CacheShape:
-    """Give every attention layer the step, and ask the model for what it keeps by running a token through it."""
+    """Give every attention layer the step, and find the shape of the cache by running two tokens through the model."""
     config = model.config
     kinds = getattr(config, "layer_types", None)
     if kinds is not None and not set(kinds) <= set(_LAYER_KINDS):
@@ -98,7 +98,7 @@ def prepare(model: Any, step: CurrentStep) -> CacheShape:
 
 
 def _window(module: Any, config: Any, kinds: list[str] | None, layer: int) -> int | None:
-    """Some models tell a layer's window to the mask only, which we do not use."""
+    """Some models use a layer's window for the mask only, which we do not use."""
     if kinds is not None:
         return getattr(config, "sliding_window", None) if kinds[layer] == "sliding_attention" else None
     return getattr(module, "sliding_window", None) or getattr(config, "sliding_window", None)

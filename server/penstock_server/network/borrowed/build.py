@@ -20,8 +20,8 @@ from penstock_server.network.borrowed.self_test import compare
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.out_of_memory import is_out_of_memory
 
-# While it builds a model, transformers swaps out functions of its classes and puts back what it found: two at once
-# leave the swapped ones behind, and tied weights then stay apart in every model that comes after.
+# While it builds a model, transformers replaces functions of its classes and restores them afterwards. Two threads at
+# once restore the wrong ones, and tied weights are then not tied in any model built later.
 _BUILDING = threading.Lock()
 
 

@@ -1,4 +1,4 @@
-"""Fills a model of transformers with a checkpoint, on each of several ranks with no more than its own slices.
+"""Fills a model of transformers with a checkpoint. Each of several ranks reads its own slices only.
 
 transformers builds the model on the meta device and then takes the tensors of a checkpoint one by one, renaming and
 converting as it must. It is given a model that is divided already, and tensors that read this rank's part only. Where
@@ -42,7 +42,7 @@ def _divided(model_class: Any, checkpoint: Checkpoint, group: Group, windows: di
             divide(model, group)
             windows.update(found)
 
-    # It goes by the names of the class and its module when it looks for what to convert.
+    # transformers finds conversions by the names of the class and its module.
     names = {
         "__init__": build,
         "__module__": model_class.__module__,

@@ -1,7 +1,7 @@
 """A model computed by the code of transformers, with our attention in its attention interface.
 
-Its tokens are those of a step, side by side in one row; its keys and values go into the paged cache. Whether that gives
-what transformers gives alone is tried when it is loaded, not assumed.
+All tokens of a step are one row of its input; their keys and values go into the paged cache. `self_test` compares it
+with transformers alone before it serves.
 """
 
 import copy
@@ -19,18 +19,18 @@ from penstock_server.network.kv_cache import KVCache
 
 @dataclass(frozen=True, slots=True)
 class BorrowedFacts:
-    """What is told of the model."""
+    """The facts of a model, from its config in transformers."""
 
     model_type: str
     vocab_size: int
     max_sequence_len: int
     eos_token_ids: tuple[int, ...]
-    # Which layers see what is known to its own code only.
+    # Which layers have a window is known to its own code only.
     attention_window: int | None = None
 
 
 class GivenHidden(nn.Module):
-    """Stands where a model has its layers: gives what was computed, whatever it is asked."""
+    """Takes the place of a model's layers and returns hidden states that were computed before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,10 +54,10 @@ class _Output:
 
 
 class BorrowedModel(nn.Module):
-    """The model of transformers behind the two calls that the engine makes."""
+    """A model of transformers, with the two methods that the engine calls."""
 
     abilities: tuple[str, ...] = ("transformers",)
-    # What other people's code asks of the host between two ops is not ours to say.
+    # The library's code may need the host between two ops.
     capturable = False
 
     def __init__(self, model: Any, facts: BorrowedFacts, dtype: torch.dtype) -> None:
@@ -68,12 +68,12 @@ class BorrowedModel(nn.Module):
         self.step = CurrentStep(dtype)
         self.cache_shape = prepare(model, self.step)
         self.given = GivenHidden()
-        # The same model without its layers: what it does behind them is its own affair.
+        # The same model without its layers: it computes what the model does after them.
         self.head = copy.copy(model)
         self.head._modules = {**model._modules, model.base_model_prefix: self.given}
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
-        """Hidden states behind the last norm, [num_tokens, hidden_size]; fills the cache on the way."""
+        """Hidden states after the last norm, [num_tokens, hidden_size]; fills the cache on the way."""
         with self.step.of(inputs, cache):
             output = self.model.base_model(
                 input_ids=inputs.token_ids[None], position_ids=inputs.positions[None], use_cache=False

@@ -1,6 +1,6 @@
 """Divides the linear layers of a transformers model among ranks, by its tensor-parallel plan or the usual names.
 
-What a plan says in words that are not known here stays whole on every rank, which costs memory and changes nothing.
+A layer with an unknown style in that plan stays whole on every rank, which costs memory and changes no result.
 """
 
 import logging

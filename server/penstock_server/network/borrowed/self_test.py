@@ -7,7 +7,7 @@ from penstock_server.network.borrowed.model import BorrowedModel
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import CacheFormat, KVCache
 
-# Two sequences side by side, cut between steps, so that a token that sees what it must not is noticed.
+# Two sequences in each step, each cut in two: a token that sees positions that it must not see is noticed.
 _LENGTHS = (11, 6)
 _CUT = 4
 _BLOCK_SIZE = 4
@@ -36,8 +36,8 @@ def _ids(length: int, vocab_size: int, device: torch.device) -> torch.Tensor:
 
 
 def _paged(borrowed: BorrowedModel, ids: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    form = CacheFormat(borrowed.dtype)
-    cache = KVCache(borrowed.cache_shape, len(ids) * _BLOCKS_EACH, _BLOCK_SIZE, form, device, True)
+    cache_format = CacheFormat(borrowed.dtype)
+    cache = KVCache(borrowed.cache_shape, len(ids) * _BLOCKS_EACH, _BLOCK_SIZE, cache_format, device, True)
     first = _step(borrowed, cache, [(0, part[:_CUT]) for part in ids], device)
     second = _step(borrowed, cache, [(_CUT, part[_CUT:]) for part in ids], device)
     return [torch.cat(parts) for parts in zip(first, second, strict=True)]
@@ -52,10 +52,10 @@ def _step(
     lens = tuple(len(part) for _start, part in pieces)
     positions = [torch.arange(start, start + len(part), device=device) for start, part in pieces]
     per_sequence = _BLOCKS_EACH * _BLOCK_SIZE
-    slots = torch.cat([number * per_sequence + part for number, part in enumerate(positions)])
+    cache_positions = torch.cat([number * per_sequence + part for number, part in enumerate(positions)])
     tables = torch.arange(len(pieces) * _BLOCKS_EACH, dtype=torch.int32, device=device).view(len(pieces), -1)
     contexts = tuple(start + len(part) for start, part in pieces)
     spans = AttentionSpans(lens, contexts, tables, _BLOCK_SIZE)
     token_ids = torch.cat([part for _start, part in pieces])
-    hidden = borrowed(ForwardInput(token_ids, torch.cat(positions), slots, spans), cache)
+    hidden = borrowed(ForwardInput(token_ids, torch.cat(positions), cache_positions, spans), cache)
     return list(torch.split(borrowed.logits(hidden), list(lens)))

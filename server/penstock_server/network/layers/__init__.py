@@ -1,1 +1,1 @@
-"""Building blocks of the decoder. Each knows its slice of the weights and where in the checkpoint it comes from."""
+"""Layers of the decoder. Each has this rank's part of its weights and says where in the checkpoint it comes from."""

@@ -44,21 +44,25 @@ class Attention(nn.Module):
     ) -> torch.Tensor:
         # [num_tokens, query + key + value heads, head_dim]
         heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
-        query = self._rotate_and_store(heads, inputs.slot_mapping, rotary, cache)
+        query = self._rotate_and_store(heads, inputs.cache_positions, rotary, cache)
         scoring = self.scoring if self.sinks is None else self.scoring._replace(sinks=self.sinks.weight)
         attended = attend(query, cache, inputs, scoring)
         return self.output(attended.view(x.shape[0], -1))  # type: ignore[no-any-return]
 
     def _rotate_and_store(
-        self, heads: torch.Tensor, slot_mapping: torch.Tensor, rotary: RotaryTable | None, cache: LayerCache
+        self,
+        heads: torch.Tensor,
+        cache_positions: torch.Tensor,
+        rotary: RotaryTable | None,
+        cache: LayerCache,
     ) -> torch.Tensor:
-        """The queries, ready to attend; keys and values go to the cache. One op where it can do what the model does."""
+        """Normalise, rotate, store keys and values in the cache, and return the queries; with one op where that can."""
         norm = None if self.qk_norm is None else self.qk_norm.plain
         if rotary is not None and (self.qk_norm is None or norm is not None):
             weight, eps = (None, 0.0) if norm is None else norm
             options = (weight, eps, *cache.scale)
             return rotate_and_store(
-                heads, rotary.cos, rotary.sin, cache.key, cache.value, slot_mapping, *options
+                heads, rotary.cos, rotary.sin, cache.key, cache.value, cache_positions, *options
             )
         num_heads = self.share.num_heads
         num_rotated = num_heads + self.share.num_kv_heads
@@ -67,18 +71,18 @@ class Attention(nn.Module):
             query_key = self.qk_norm(query_key)
         if rotary is not None:
             query_key = apply_rotary(query_key, rotary.cos, rotary.sin)
-        store_kv(query_key[:, num_heads:], value, cache.key, cache.value, slot_mapping, *cache.scale)
+        store_kv(query_key[:, num_heads:], value, cache.key, cache.value, cache_positions, *cache.scale)
         return query_key[:, :num_heads]
 
 
 def attend(query: torch.Tensor, cache: LayerCache, inputs: ForwardInput, scoring: Scoring) -> torch.Tensor:
-    """`paged_attention` of a layer, by whom its cache is for. `scoring` without what the cache says."""
+    """`paged_attention` over the cache of a layer, by the backend it was made for; adds its scales to `scoring`."""
     scoring = scoring._replace(key_scale=cache.scale.key, value_scale=cache.scale.value)
     return paged_attention(query, cache.key, cache.value, inputs.spans, scoring, cache.attend)
 
 
 class Sinks(nn.Module):
-    """One learned score per head that takes weight and has no value."""
+    """One learned score per head, which takes part in the softmax and has no value."""
 
     weight: torch.Tensor
 

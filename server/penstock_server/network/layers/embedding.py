@@ -12,7 +12,7 @@ from penstock_server.network.weights import Has, Piece
 
 
 class VocabEmbedding(nn.Module):
-    """Rows `first .. stop` of the vocabulary live here; the last rank's share may be smaller and is padded."""
+    """Rows `first .. stop` of the vocabulary; the share of the last rank may be smaller and is padded."""
 
     weight: torch.Tensor
 
@@ -29,7 +29,7 @@ class VocabEmbedding(nn.Module):
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[num_tokens] to [num_tokens, hidden_size]."""
-        # Rows that pad the last rank's share are no token's.
+        # Rows that pad the last rank's share belong to no token.
         return self.placement.group.all_reduce(embedding(token_ids, self.weight, self.first))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

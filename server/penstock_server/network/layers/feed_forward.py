@@ -28,12 +28,12 @@ _PLAIN: dict[Activation, Activate] = {
 
 
 def activation(spec: ModelSpec) -> Activate:
-    """From what the first projection gives to what the last one takes."""
+    """The function between the first projection and the last."""
     return (_GATED if spec.gated else _PLAIN)[spec.activation]
 
 
 class FeedForward(nn.Module):
-    """Two projections with an activation between them; the first may be two, of which one gates the other."""
+    """Two projections with an activation between them; the first may be a gate and an up projection."""
 
     def __init__(self, spec: ModelSpec, layer: int, placement: Placement) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class FeedForward(nn.Module):
 def gate_up_rows(
     prefix: str, split: tuple[str, str], fused: str, size: int, placement: Placement
 ) -> list[list[Rows]]:
-    """Gate and up from a tensor each, or from one in which all gates stand first."""
+    """Where gate and up come from: a tensor each, or one tensor with all gates first."""
     separate = [share_rows(prefix + name, size, placement) for name in split]
     if not fused:
         return [separate]

@@ -37,7 +37,7 @@ def share_heads(group: Group, num_heads: int, num_kv_heads: int) -> HeadShare:
 
 
 def query_key_value_rows(spec: ModelSpec, prefix: str, share: HeadShare) -> list[list[Rows]]:
-    """Where queries, keys and values come from: three tensors, or one."""
+    """Where queries, keys and values come from: three tensors, or one tensor."""
     names = spec.names
     split = _split_rows(spec, prefix, share)
     if not names.qkv:
@@ -47,7 +47,7 @@ def query_key_value_rows(spec: ModelSpec, prefix: str, share: HeadShare) -> list
 
 
 def pair_order(rotary_dim: int, head_dim: int) -> Arrange:
-    """Puts numbers that are rotated as neighbours where they are rotated as halves: scores stay what they were."""
+    """Reorders numbers that are rotated in neighbouring pairs for rotation in halves; scores stay the same."""
     rotated = torch.arange(rotary_dim, device="cpu").view(-1, 2).T.flatten()
     order = torch.cat((rotated, torch.arange(rotary_dim, head_dim, device="cpu")))
 
@@ -59,7 +59,7 @@ def pair_order(rotary_dim: int, head_dim: int) -> Arrange:
 
 
 def head_order(spec: ModelSpec) -> Arrange | None:
-    """What is done to the rows of a query or key head."""
+    """How the rows of a query or key head are reordered; None: they are not."""
     return pair_order(spec.ropes[0].rotary_dim, spec.head_dim) if spec.interleaved_rope else None
 
 
@@ -94,7 +94,7 @@ def _stacked_rows(spec: ModelSpec, name: str, share: HeadShare) -> list[Rows]:
 
 
 def _grouped_rows(spec: ModelSpec, name: str, share: HeadShare) -> list[Rows]:
-    """Each key head's queries stand before it, its values behind it."""
+    """For each key head: its queries, the key, the value."""
     dim, order = spec.head_dim, head_order(spec)
     group = spec.num_heads // spec.num_kv_heads
     total = (spec.num_heads + 2 * spec.num_kv_heads) * dim

@@ -19,7 +19,7 @@ class Rows:
     total: int
     start: int
     stop: int
-    # Applied to the rows, if they are to stand in another order.
+    # Applied to the rows, if their order changes.
     arrange: Arrange | None = None
 
 
@@ -91,7 +91,7 @@ def matrix_piece(
     arrange: Arrange | None,
     transposed: bool,
 ) -> Piece:
-    """Some outputs of a matrix of `shape`, outputs first, which may stand the other way round in the checkpoint."""
+    """Some outputs of a matrix of `shape`, outputs first, which may be transposed in the checkpoint."""
     everything = slice(0, shape[1])
     if not transposed:
         rows = (slice(*window), everything)
@@ -133,7 +133,7 @@ class RowLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.placement.group.size == 1:
             return linear(x, self.weight, self.bias, self.placement.batch_invariant)
-        # The bias joins after the sum, else it would count once per rank.
+        # The bias is added after the sum, or it would be added once per rank.
         partial = self.placement.group.all_reduce(
             linear(x, self.weight, None, self.placement.batch_invariant)
         )

@@ -1,6 +1,6 @@
 """The sparse feed-forward layer: a router sends every token to a few experts.
 
-Every rank has all experts and a part of each: whichever are chosen, ranks work alike.
+Every rank has a part of every expert: ranks have equal work, whichever experts are chosen.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from penstock_server.network.weights import Has, Piece
 
 
 class SparseFeedForward(nn.Module):
-    """Router, experts, and the expert of all tokens where there is one."""
+    """Router, experts, and the shared expert where there is one."""
 
     def __init__(self, spec: ModelSpec, layer: int, placement: Placement) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Experts(nn.Module):
         )
 
     def pieces(self, has: Has) -> Iterator[Piece]:
-        """An expert at a time, so that no more than that is in memory twice."""
+        """An expert at a time, so that only one expert is in memory twice."""
         is_stacked = self.moe.interleaved or has(self.prefix + self.names.experts_gate_up)
         for expert in range(self.moe.num_experts):
             if self.moe.interleaved:
@@ -132,7 +132,7 @@ class Experts(nn.Module):
 
 
 class SharedExpert(nn.Module):
-    """An expert for every token, weighed by a gate of its own."""
+    """The expert that every token goes to, weighted by a gate of its own."""
 
     def __init__(self, spec: ModelSpec, moe: MoeSpec, prefix: str, placement: Placement) -> None:
         super().__init__()

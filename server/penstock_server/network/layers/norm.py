@@ -52,7 +52,7 @@ class HeadNorm(nn.Module):
 
     @property
     def plain(self) -> tuple[torch.Tensor, float] | None:
-        """Weight and eps where it is root-mean-square and nothing more: then another op can do it on the way."""
+        """Weight and eps of a plain root-mean-square norm, which a fused op can apply; else None."""
         norm = self.spec.norm
         return None if norm.centered or norm.weight_offset else (self.weight, norm.eps)
 
@@ -94,7 +94,7 @@ class AllHeadsNorm(nn.Module):
     """Root-mean-square norm over all query heads together, and over all key heads."""
 
     weight: torch.Tensor
-    # No other op has its sums over all heads and ranks.
+    # No fused op computes sums over all heads and ranks.
     plain = None
 
     def __init__(self, spec: ModelSpec, prefix: str, share: HeadShare, placement: Placement) -> None:

@@ -9,7 +9,7 @@ from penstock_server.network.distributed import Group
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What every layer of a model shares."""
+    """What all layers of a model share."""
 
     group: Group
     dtype: torch.dtype

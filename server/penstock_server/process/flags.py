@@ -1,0 +1,141 @@
+"""The flags of a shard, parsed into `ServerConfig`."""
+
+import argparse
+from pathlib import Path
+from typing import get_args
+
+from penstock_server import __version__
+from penstock_server.base.config import (
+    AttentionBackend,
+    CacheConfig,
+    CudaConfig,
+    GroupConfig,
+    KvCacheDtype,
+    ServerConfig,
+)
+
+# A Unix socket's address holds 108 bytes with its final zero.
+_MAX_SOCKET_PATH = 107
+
+
+def parse(argv: list[str]) -> ServerConfig:
+    """Flags to settings; argparse itself prints the usage and exits with code 2."""
+    parser = _parser()
+    flags = parser.parse_args(argv)
+    if flags.rank >= flags.world_size:
+        parser.error(f"--rank {flags.rank} must be below --world-size {flags.world_size}")
+    if flags.world_size > 1 and flags.rendezvous_dir is None:
+        parser.error("--rendezvous-dir is needed when --world-size is above 1")
+    if len(bytes(flags.uds_path)) > _MAX_SOCKET_PATH:
+        parser.error(f"--uds-path is longer than the {_MAX_SOCKET_PATH} bytes a Unix socket can have")
+    return _config(flags)
+
+
+def _config(flags: argparse.Namespace) -> ServerConfig:
+    return ServerConfig(
+        model_path=flags.model_path,
+        tokenizer_path=flags.tokenizer_path or flags.model_path / "tokenizer.json",
+        load_format=flags.load_format,
+        model_impl=flags.model_impl,
+        generation_config=flags.generation_config,
+        uds_path=flags.uds_path,
+        dtype=flags.dtype,
+        device=flags.device,
+        threads=flags.threads,
+        batch_invariant=flags.batch_invariant,
+        json_output=flags.json_output,
+        parent_pipe_fd=flags.parent_pipe_fd,
+        group=GroupConfig(flags.rank, flags.world_size, flags.rendezvous_dir),
+        cache=CacheConfig(
+            max_sequence_len=flags.max_sequence_len,
+            max_step_tokens=flags.max_step_tokens,
+            num_slots=flags.num_slots,
+            num_blocks=flags.num_blocks,
+            block_size=flags.block_size,
+            is_poisoned=flags.poison_cache,
+            dtype=flags.kv_cache_dtype,
+        ),
+        cuda=CudaConfig(flags.cuda_graphs, flags.cuda_memory_fraction),
+        attention_backend=flags.attention_backend,
+        faults=tuple(flags.fault),
+    )
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if not 1 <= value < 2**31:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {2**31 - 1}")
+    return value
+
+
+def _natural(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return () if text == "0" else tuple(_positive(size) for size in text.split(","))
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock_server", description="One shard of the Penstock LLM server."
+    )
+    add = parser.add_argument
+    add("--version", action="version", version=__version__)
+    add("--model-path", type=Path, required=True, help="local folder with config.json and safetensors")
+    add("--tokenizer-path", type=Path, help="tokenizer.json; default: that of the model's folder")
+    add("--load-format", choices=("safetensors", "dummy"), default="safetensors",
+        help="dummy: weights are noise and none are read, for measuring")  # fmt: skip
+    add("--model-impl", choices=("auto", "native", "transformers"), default="auto",
+        help="whose modelling code computes; auto: our own where it knows the family")  # fmt: skip
+    add("--generation-config", choices=("auto", "none"), default="auto",
+        help="auto: requests that do not say how to sample do as generation_config.json has it")  # fmt: skip
+    add("--uds-path", type=Path, required=True, help="Unix socket this rank serves on")
+    add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")
+    add("--world-size", type=_positive, default=1, help="size of the tensor-parallel group")
+    add("--rendezvous-dir", type=Path, help="fresh private folder in which the ranks of one group meet")
+    add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto",
+        help="of weights, activations and cache; auto: float32 on cpu, else the model's own")  # fmt: skip
+    add("--kv-cache-dtype", choices=get_args(KvCacheDtype), default="auto",
+        help="type of the KV cache; auto: that of the weights; the others are float8_e4m3fn")  # fmt: skip
+    add("--attention-backend", choices=get_args(AttentionBackend), default="auto",
+        help="who computes attention; auto: our own kernels for the device")  # fmt: skip
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda where there is one")
+    add(
+        "--max-sequence-len",
+        type=_positive,
+        help="prompt and output together; default: what the model was made for",
+    )
+    add(
+        "--max-step-tokens",
+        type=_positive,
+        help="tokens one step may compute; default: 2048 on cpu, 8192 on cuda",
+    )
+    add("--num-slots", type=_positive, default=128, help="sequences held at a time")
+    add(
+        "--num-blocks", type=_positive, help="KV blocks; default: from the free memory, the same on all ranks"
+    )
+    add("--block-size", type=_positive, default=16, help="token positions per KV block")
+    add("--threads", type=_positive, help="compute threads; default: cores divided by the world size")
+    add("--batch-invariant", action="store_true",
+        help="a request's tokens do not depend on what shares its batch, to the last bit; slower")  # fmt: skip
+    add("--cuda-graphs", type=_sizes, metavar="SIZES",
+        help="rows of decode steps to capture, as in 1,2,4; 0: none; default: to --num-slots, 32 on a CPU")  # fmt: skip
+    add("--cuda-memory-fraction", type=_fraction, default=CudaConfig().memory_fraction,
+        help="of the GPU's memory that weights, cache and steps may take together")  # fmt: skip
+    add("--poison-cache", action="store_true", help="for tests: KV cache that was not written is NaN; slow")
+    add("--json-output", action="store_true", help="log one JSON object a line")
+    add(
+        "--parent-pipe-fd",
+        type=_natural,
+        help="inherited pipe; the shard exits at once when its other end closes",
+    )
+    add("--fault", action="append", default=[], help=argparse.SUPPRESS)
+    return parser
