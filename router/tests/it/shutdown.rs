@@ -1,16 +1,14 @@
 //! How serving ends.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::server::Server;
 use axum::http::StatusCode;
 use penstock_router::app::app;
 use penstock_router::config::ConnectionLimits;
 use penstock_router::http_server::HttpServer;
 use penstock_router::shutdown::Shutdown;
 use serde_json::json;
-use support::server::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

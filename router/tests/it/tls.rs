@@ -2,14 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
-mod support;
-
 use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::support::fake_engine::FakeEngine;
+use crate::support::identity::Identity;
+use crate::support::listening::PATIENCE;
+use crate::support::server::{Server, facts, limits};
 use axum::body::Body;
 use axum::http::{Request, StatusCode, Version};
 use http_body_util::BodyExt;
@@ -19,10 +21,6 @@ use penstock_router::grpc::pb::inference_client::InferenceClient;
 use penstock_router::grpc::{self, Entrance};
 use penstock_router::http_server::tls::TlsFiles;
 use serde_json::json;
-use support::fake_engine::FakeEngine;
-use support::identity::Identity;
-use support::listening::PATIENCE;
-use support::server::{Server, facts, limits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};

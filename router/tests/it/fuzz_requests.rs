@@ -1,14 +1,12 @@
 //! Requests made up from nothing and from good ones: whatever comes in, the answer is JSON and never our fault.
 
-mod support;
-
+use crate::support::server::{Answer, Server};
 use axum::body::Body;
 use axum::http::{Method, Request, header};
 use penstock_router::routes::table::{Access, routes};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence};
 use serde_json::{Value, json};
-use support::server::{Answer, Server};
 use tokio::runtime::{Builder, Runtime};
 
 fn paths() -> Vec<&'static str> {

@@ -1,9 +1,9 @@
 //! The gRPC API over a real connection: what it answers, refuses, aborts and tells, and how it ends.
 
-mod support;
-
 use std::collections::HashMap;
 
+use crate::support::fake_engine::FakeEngine;
+use crate::support::server::{Server, facts, limits};
 use futures::StreamExt;
 use penstock_router::auth::ApiKeys;
 use penstock_router::config::{ConnectionLimits, Limits};
@@ -15,8 +15,6 @@ use penstock_router::grpc::pb::{
     Token, TokenIds, grammar,
 };
 use penstock_router::grpc::{self, Entrance};
-use support::fake_engine::FakeEngine;
-use support::server::{Server, facts, limits};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;

@@ -3,23 +3,21 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
-mod support;
-
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::fake_engine::FakeEngine;
+use crate::support::identity::Identity;
+use crate::support::listening::{PATIENCE, serve};
+use crate::support::server::{Server, facts, limits, post};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use penstock_router::auth::ApiKeys;
 use penstock_router::config::{ConnectionLimits, Limits};
 use serde_json::json;
-use support::fake_engine::FakeEngine;
-use support::identity::Identity;
-use support::listening::{PATIENCE, serve};
-use support::server::{Server, facts, limits, post};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

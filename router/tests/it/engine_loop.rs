@@ -1,18 +1,16 @@
 //! The engine loop over fake shards: pipelining, cancellation, loss.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::fake_engine::{FakeControl, FakeEngine};
+use crate::support::fake_shard::{expected_tokens, small_facts};
 use penstock_router::engine::EngineFacts;
 use penstock_router::engine_loop::{self, Levels, Observer, StepSummary};
 use penstock_router::generation::{EngineHandle, EngineStatus, Generation, GenerationEvent};
 use penstock_router::scheduler::{
     Failure, FinishReason, Load, NewRequest, Refused, SamplingParams, SchedulerConfig,
 };
-use support::fake_engine::{FakeControl, FakeEngine};
-use support::fake_shard::{expected_tokens, small_facts};
 
 /// Keeps what it is told last.
 #[derive(Clone, Default)]

@@ -2,16 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
-mod support;
-
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use crate::support::fake_engine::FakeEngine;
+use crate::support::listening::{PATIENCE, serve};
+use crate::support::server::{Server, facts, limits};
 use penstock_router::config::ConnectionLimits;
 use serde_json::json;
-use support::fake_engine::FakeEngine;
-use support::listening::{PATIENCE, serve};
-use support::server::{Server, facts, limits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
