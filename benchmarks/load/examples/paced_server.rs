@@ -1,7 +1,7 @@
 //! A server that streams made-up tokens at a set pace, to check load generators against one another:
 //! `paced_server <port> <first token, ms> <gap, ms>`.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support/mod.rs"]
 mod support;
 
 use std::sync::Arc;

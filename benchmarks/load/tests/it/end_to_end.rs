@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-mod support;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::support::{Pace, Seen};
 use clap::Parser;
 use penstock_load::{Cli, run};
 use serde_json::{Value, json};
-use support::{Pace, Seen};
 
 /// The command's results file, its tables, and whether its exit code was success.
 struct Outcome {
@@ -49,7 +47,7 @@ fn bench(command: &str, url: &str, flags: &str) -> Result<Outcome, String> {
 }
 
 fn server() -> (String, std::sync::Arc<Seen>) {
-    let (address, seen) = support::start_thread(Pace::default());
+    let (address, seen) = crate::support::start_thread(Pace::default());
     (format!("http://{address}"), seen)
 }
 
@@ -212,7 +210,8 @@ fn repeats_show_their_spread_and_seeds_differ() {
 
 #[test]
 fn a_duration_ends_a_closed_loop() {
-    let (address, _) = support::start_thread(Pace { gap: Duration::from_millis(1), ..Pace::default() });
+    let (address, _) =
+        crate::support::start_thread(Pace { gap: Duration::from_millis(1), ..Pace::default() });
     let outcome =
         bench("run", &format!("{address}"), "--duration 200ms --concurrency 2 --output-len 3").unwrap();
     assert!(outcome.summary()["requests"]["completed"].as_u64().unwrap() >= 2);

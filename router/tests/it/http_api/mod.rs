@@ -4,5 +4,3 @@ mod errors;
 mod native;
 mod openai;
 mod server;
-#[path = "../support/mod.rs"]
-mod support;

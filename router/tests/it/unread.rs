@@ -3,13 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
-mod support;
-
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::fake_engine::FakeEngine;
+use crate::support::identity::Identity;
+use crate::support::listening::{PATIENCE, serve};
+use crate::support::server::{Server, facts, limits, post};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::BodyExt;
@@ -19,9 +21,6 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use support::identity::Identity;
-use support::listening::{PATIENCE, serve};
-use support::server::{Server, post};
 
 const PAYLOAD_LIMIT: usize = 500_000;
 /// More than sockets and windows hold.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::collector::traced;
+use super::collector::traced;
 use crate::support::server::Server;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";

@@ -12,7 +12,7 @@ use penstock_scheduler::StepTimings;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::collector::{Collector, Received, all, names, only, spans_of, trace_to, traced};
+use super::collector::{Collector, Received, all, names, only, spans_of, trace_to, traced};
 use crate::support::fake_engine::FakeEngine;
 use crate::support::server::{Answer, Server, facts, limits};
 

@@ -1,14 +1,11 @@
 //! The Grafana dashboard in deploy/ asks for nothing that `/metrics` does not tell.
 
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::support::server::Server;
 use serde_json::Value;
 
-use support::server::Server;
-
-const DASHBOARD: &str = include_str!("../../deploy/grafana/penstock.json");
+const DASHBOARD: &str = include_str!("../../../deploy/grafana/penstock.json");
 
 /// Everything in a query that looks like the name of a metric of ours.
 fn metrics_of(query: &str) -> impl Iterator<Item = &str> {

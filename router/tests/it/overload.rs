@@ -1,12 +1,9 @@
 //! More requests than there is room for.
 
-mod support;
-
+use crate::support::fake_engine::FakeEngine;
+use crate::support::server::{Server, facts, limits};
 use axum::http::StatusCode;
 use serde_json::json;
-
-use support::fake_engine::FakeEngine;
-use support::server::{Server, facts, limits};
 
 fn small() -> Server {
     let mut limits = limits();

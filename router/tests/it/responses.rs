@@ -1,11 +1,8 @@
 //! `/v1/responses` as OpenAI's clients see it.
 
-mod support;
-
+use crate::support::server::Server;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
-
-use support::server::Server;
 
 const PROMPT: &str = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
 

@@ -2,17 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-mod support;
-
 use std::sync::atomic::Ordering;
 
+use crate::support::Pace;
 use clap::Parser;
 use penstock_load::{Cli, run};
-use support::Pace;
 
 #[test]
 fn five_hundred_streams_at_once_lose_no_event() {
-    let (address, seen) = support::start_thread(Pace { burst: 8, ..Pace::default() });
+    let (address, seen) = crate::support::start_thread(Pace { burst: 8, ..Pace::default() });
     let url = format!("http://{address}");
     let flags = "-n 1000 --concurrency 500 --input-len 3 --output-len 60 --warmup 0 --count-tokens pieces";
     let words = ["penstock-bench", "run", "--quiet", "--url", &url].into_iter().chain(flags.split(' '));

@@ -1,9 +1,8 @@
 //! How serving ends.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::server::Server;
 use axum::http::StatusCode;
 use penstock_router::base::shutdown::Shutdown;
 use penstock_router::http::server::HttpServer;
@@ -12,7 +11,6 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use support::server::Server;
 
 #[tokio::test]
 async fn no_new_request_is_taken_and_old_ones_end_in_peace() {

@@ -4,6 +4,4 @@
 mod collector;
 mod logs;
 mod spans;
-#[path = "../support/mod.rs"]
-mod support;
 mod trouble;

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use penstock_router::observe::telemetry::{Telemetry, TelemetryOptions};
 use serde_json::json;
 
-use crate::collector::{Collector, trace_to, traced};
+use super::collector::{Collector, trace_to, traced};
 use crate::support::listening::PATIENCE;
 use crate::support::server::Server;
 

@@ -1,13 +1,10 @@
 //! `/v1/messages` as Anthropic's clients see it.
 
-mod support;
-
+use crate::support::server::Server;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use penstock_router::http::auth::ApiKeys;
 use serde_json::{Value, json};
-
-use support::server::Server;
 
 const PROMPT: &str = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
 

@@ -1,11 +1,11 @@
 //! The routes that lead to others (SageMaker's, Vertex AI's), and those from text to tokens and back.
 
-mod support;
+
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use support::server::Server;
+use crate::support::server::Server;
 
 const CHAT: &str = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
 

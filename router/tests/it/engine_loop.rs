@@ -1,17 +1,19 @@
 //! The engine loop over fake shards: pipelining, cancellation, loss.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::fake_engine::{FakeControl, FakeEngine};
+use crate::support::fake_shard::{expected_tokens, small_facts};
 use penstock_router::engine::EngineFacts;
-use penstock_router::engine::engine_loop;
+use penstock_router::observe::observer::Levels;
+use penstock_router::observe::observer::Observer;
+use penstock_router::observe::observer::StepSummary;
+use penstock_router::engine::engine_loop::{self};
 use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation, GenerationEvent};
-use penstock_router::observe::observer::{Levels, Observer, StepSummary};
-use penstock_scheduler::{Failure, FinishReason, Load, NewRequest, Refused, SamplingParams, SchedulerConfig};
-
-use support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
+use penstock_scheduler::{
+    Failure, FinishReason, Load, NewRequest, Refused, SamplingParams, SchedulerConfig,
+};
 
 /// Keeps what it is told last.
 #[derive(Clone, Default)]

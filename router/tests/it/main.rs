@@ -1,0 +1,22 @@
+//! All tests of the router but the scheduler's, as one binary: each would link the whole router again.
+
+mod auth;
+mod chat_templates;
+mod connections;
+mod dashboard;
+mod dispatch;
+mod engine_loop;
+mod fuzz_requests;
+mod generation_defaults;
+mod grpc;
+mod http_api;
+mod messages;
+mod overload;
+mod responses;
+mod shutdown;
+mod streaming;
+#[path = "../support/mod.rs"]
+mod support;
+mod telemetry;
+mod tls;
+mod unread;
