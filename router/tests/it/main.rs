@@ -15,7 +15,6 @@ mod overload;
 mod responses;
 mod shutdown;
 mod streaming;
-#[path = "../support/mod.rs"]
 mod support;
 mod telemetry;
 mod tls;

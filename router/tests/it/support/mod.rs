@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
 pub mod fake_engine;
-#[path = "../../scheduler/tests/it/fake_shard.rs"]
+#[path = "../../../scheduler/tests/it/fake_shard.rs"]
 pub mod fake_shard;
 pub mod identity;
 pub mod listening;
