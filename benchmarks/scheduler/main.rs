@@ -1,4 +1,4 @@
-//! What the scheduler costs, and what its policy is worth: `cargo bench -p penstock-scheduler --bench scheduler`.
+//! How long the scheduler takes, and how good its policy is: `cargo bench -p penstock-scheduler --bench scheduler`.
 //!
 //! - time of `plan()` with 256 requests running and 1,000 waiting
 //! - time to look a prompt of 2,000 tokens up, as the cache grows

@@ -1,4 +1,4 @@
-//! Who holds which KV block, and which blocks without a holder still stand for a published prefix.
+//! Which KV blocks are held, and which blocks without a holder still store a published prefix.
 //!
 //! ```text
 //!            take                    release                 step answered
@@ -26,7 +26,7 @@ pub struct BlockPool {
     free: Vec<BlockId>,
     /// Published blocks without a holder; the first to be taken when nothing is free is the one unused for longest.
     idle: LruList,
-    /// Idle blocks that somebody asked to keep until a time; taken only when there is no other.
+    /// Idle blocks that a request asked to keep until a time; taken only when there is no other.
     retained: BTreeSet<(Duration, BlockId)>,
     /// By block number: until when it is retained, if it is.
     retained_until: Vec<Duration>,
@@ -38,15 +38,15 @@ pub struct BlockPool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
-    /// By so many sequences.
+    /// Held by this number of sequences.
     Held(u32),
-    /// Nobody's, but touched by this step.
+    /// Held by no sequence, but this step may still touch it.
     Fenced(u64),
-    /// Nobody's, and published.
+    /// Held by no sequence, and published.
     Idle,
 }
 
-/// Blocks that nobody holds once `step` is answered, unless they were shared again.
+/// Blocks that are without a holder once `step` is answered, unless they were shared again.
 #[derive(Debug)]
 struct Fence {
     step: u64,
@@ -125,7 +125,7 @@ impl BlockPool {
         Some(block)
     }
 
-    /// Becomes one more holder of published blocks.
+    /// Adds one holder to published blocks.
     pub fn share(&mut self, blocks: &[BlockId]) {
         for block in blocks {
             self.states[block.0 as usize] = match self.states[block.0 as usize] {
@@ -148,7 +148,8 @@ impl BlockPool {
         self.retained.remove(&(self.retained_until[block.0 as usize], block));
     }
 
-    /// Published blocks were of use without being shared: they are the last to be taken, the first of them at the end.
+    /// Counts published blocks as used just now, without a holder: they are the last to be taken, and of them the first
+    /// of the slice last.
     pub fn touch(&mut self, blocks: &[BlockId]) {
         for block in blocks.iter().rev() {
             if self.idle.contains(*block) {
@@ -158,11 +159,11 @@ impl BlockPool {
         }
     }
 
-    /// Ends one holder's claim. Blocks that nobody holds any more become available when `step` is answered, the last
+    /// Takes one holder from each block. Blocks without a holder become available when `step` is answered, the last
     /// of the slice as the least recently used; published ones are kept until `retain_until` if anything else serves.
     pub fn release(&mut self, blocks: Vec<BlockId>, step: u64, retain_until: Duration) {
         let mut fenced = Vec::with_capacity(blocks.len());
-        // Leaves first: the end of a sequence is the least likely to be asked for again.
+        // The last block first: the end of a sequence is the least likely to be asked for again.
         for block in blocks.into_iter().rev() {
             let state = &mut self.states[block.0 as usize];
             *state = match *state {
@@ -211,7 +212,7 @@ impl BlockPool {
         }
     }
 
-    /// Blocks whose time of retention is over are like any other from now on.
+    /// Ends the retention of blocks whose time is over.
     pub fn expire_retained(&mut self, now: Duration) {
         while let Some((_, block)) = self.retained.first().copied().filter(|(until, _)| *until <= now) {
             self.retained.pop_first();
@@ -225,7 +226,7 @@ impl BlockPool {
         self.index.publish(block, key, parent, tokens);
     }
 
-    /// Forgets what blocks stand for: their content cannot be trusted.
+    /// Withdraws blocks from the published prefixes, because their content cannot be trusted.
     pub fn distrust(&mut self, blocks: &[BlockId]) {
         for block in blocks {
             self.index.withdraw(*block);

@@ -1,10 +1,10 @@
-//! What a scheduler is given to start with.
+//! The settings of a scheduler.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the shards offer.
+/// What the shards offer to the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capacity {
     /// Rows for running sequences.
@@ -21,7 +21,7 @@ pub struct Capacity {
     pub attention_window: Option<u32>,
 }
 
-/// What the scheduler may use: the capacity of the shards and the limits of the operator, the smaller of each.
+/// What the scheduler may use: the smaller of what the shards offer and what the operator allows.
 #[derive(Debug, Clone)]
 pub struct SchedulerConfig {
     /// Rows for running sequences.
@@ -38,15 +38,15 @@ pub struct SchedulerConfig {
     pub max_queued_tokens: u64,
     /// Bytes of requests waiting.
     pub max_queued_bytes: usize,
-    /// How long a step with decodes may take; `None` lets prefill at most double it, but for a burst (`pace`).
+    /// How long a step with decodes may take. With `None`, prefill at most doubles it, but for a pause (`pace`).
     pub target_itl: Option<Duration>,
     /// Whether prefixes are kept and shared.
     pub prefix_caching: bool,
     /// Secret of the cache's keys.
     pub cache_secret: u64,
-    /// Shares of tenants that have not the usual weight of 1.
+    /// Weights of tenants; a tenant that is not here has weight 1.
     pub tenant_weights: BTreeMap<Arc<str>, u32>,
-    /// Times that a request is computed again because the shards were lost, before it is given up.
+    /// Times that a request is computed again because the shards were lost, before it fails.
     pub max_replays: u32,
     /// Ids that end a sequence.
     pub eos_token_ids: Arc<[u32]>,

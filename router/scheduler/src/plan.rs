@@ -16,15 +16,15 @@ pub struct BlockId(pub u32);
 /// A run of token positions of one slot to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Whose.
+    /// The slot.
     pub slot: SlotId,
     /// First position.
     pub start: u32,
-    /// How many.
+    /// Number of positions.
     pub len: u32,
 }
 
-/// A sequence that gets a slot.
+/// A slot given to a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admission {
     /// The slot.
@@ -52,7 +52,7 @@ pub struct Plan {
     pub step: u64,
     /// Slots given back.
     pub retired: Vec<SlotId>,
-    /// Slots given out.
+    /// Slots given to sequences.
     pub admitted: Vec<Admission>,
     /// Blocks added to slots.
     pub appended: Vec<(SlotId, Vec<BlockId>)>,
@@ -65,9 +65,9 @@ pub struct Plan {
 /// A token sampled for a slot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
-    /// Whose.
+    /// The slot.
     pub slot: SlotId,
-    /// Which.
+    /// Its id in the vocabulary.
     pub id: u32,
     /// Its log probability.
     pub logprob: f32,
@@ -78,7 +78,7 @@ pub struct Sampled {
 /// Log probabilities of a stretch of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptScores {
-    /// Whose.
+    /// The slot.
     pub slot: SlotId,
     /// Position of the first.
     pub start: u32,
@@ -86,21 +86,21 @@ pub struct PromptScores {
     pub scores: Vec<PromptScore>,
 }
 
-/// Where the time of a step went on rank 0, in microseconds.
+/// The time of a step on rank 0 by phase, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepTimings {
-    /// Applying the plan.
+    /// Applying the plan to the rows.
     pub upload_us: u32,
-    /// The model.
+    /// Running the model.
     pub forward_us: u32,
     /// Choosing tokens.
     pub sample_us: u32,
-    /// Reading them.
+    /// Copying them to the host.
     pub download_us: u32,
 }
 
 impl StepTimings {
-    /// All of it.
+    /// The sum of the phases.
     pub fn total_us(&self) -> u32 {
         self.upload_us
             .saturating_add(self.forward_us)
@@ -120,6 +120,6 @@ pub struct Outcome {
     pub prompt_scores: Vec<PromptScores>,
     /// Slots that failed alone, and why.
     pub errors: Vec<(SlotId, String)>,
-    /// Where the time went.
+    /// How long it took.
     pub timings: StepTimings,
 }

@@ -1,7 +1,7 @@
 //! Which published block holds which tokens: a map from chained keys to blocks, checked against the tokens
 //! themselves, so that a collision of keys costs a miss and never a wrong hit.
 //!
-//! Knows nothing of who holds a block or when it may go: that is the pool's part.
+//! It does not know which blocks are held or may be taken again: that is the pool's part.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
@@ -11,11 +11,11 @@ use foldhash::fast::{FixedState, SeedableRandomState};
 
 use crate::plan::BlockId;
 
-/// Names a block's tokens together with all that comes before them, the adapter and the salt.
+/// Identifies a block's tokens together with all tokens before them, the adapter and the salt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockKey(u64);
 
-/// Makes keys under a secret, so that nobody outside can prepare collisions.
+/// Makes keys under a secret, so that clients cannot prepare collisions.
 #[derive(Debug, Clone)]
 pub struct KeyMaker(SeedableRandomState);
 
@@ -24,7 +24,7 @@ impl KeyMaker {
         Self(SeedableRandomState::with_seed(secret, SharedSeed::global_fixed()))
     }
 
-    /// The key before the first block: who may share, and computed by which adapter.
+    /// The key before the first block. Only requests with the same salt and adapter have the same, and share.
     pub fn root(&self, salt: &str, adapter_id: Option<&str>) -> BlockKey {
         BlockKey(self.0.hash_one((salt, adapter_id)))
     }
@@ -87,7 +87,7 @@ impl PrefixIndex {
         (link.parent == parent && self.tokens_of(block) == tokens).then_some(block)
     }
 
-    /// Publishes a block that was written completely. False if another block already stands for the same key.
+    /// Publishes a block that was written completely. False if another block is published under the same key.
     pub fn publish(&mut self, block: BlockId, key: BlockKey, parent: BlockKey, tokens: &[u32]) -> bool {
         if self.by_key.contains_key(&key) {
             return false;

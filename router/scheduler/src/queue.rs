@@ -1,6 +1,6 @@
-//! Who is next. Tenants share what is served by weight: the one that was served least comes first. Within a tenant
+//! The order of waiting requests. Tenants share what is served by weight: the one that was served least comes first. Within a tenant
 //! the order is arrival, where each level of priority is worth a fixed time of waiting, so that nothing waits for
-//! ever. Sequences that lost their place to memory pressure come before all others, oldest first.
+//! ever. Sequences that ran before, and were preempted or lost their shards, come before all others, oldest first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl FairQueue {
         if !self.tenants.contains_key(&ticket.tenant) {
             self.drop_idle_tenants();
         }
-        // Whoever comes back after a pause starts level with the others: idleness earns no credit.
+        // A tenant that had no requests starts level with the others: it gets no credit for that time.
         let active = self.tenants.get(&ticket.tenant).is_some_and(|tenant| tenant.num_active > 0);
         let floor = if active { 0 } else { self.least_served_active() };
         let tenant = self.tenants.entry(Arc::clone(&ticket.tenant)).or_default();
@@ -134,9 +134,23 @@ impl FairQueue {
             .chain(fresh.flat_map(|tenant| tenant.waiting.iter().map(|rank| rank.id)))
     }
 
-    /// The requests of each tenant that wait, for those who watch.
+    /// How many requests of each tenant wait, for metrics.
     pub fn waiting_by_tenant(&self) -> impl Iterator<Item = (&str, usize)> {
         self.tenants.iter().map(|(name, tenant)| (&**name, tenant.waiting.len()))
+    }
+
+    /// Panics unless its counts and orders agree with the tenants.
+    pub fn check(&self) {
+        let num_waiting: usize = self.tenants.values().map(|tenant| tenant.waiting.len()).sum();
+        assert_eq!(num_waiting, self.num_waiting, "waiting requests are lost");
+        let waiting = self.tenants.iter().filter(|(_, tenant)| !tenant.waiting.is_empty());
+        let order: BTreeSet<_> = waiting.map(|(name, tenant)| (tenant.served, Arc::clone(name))).collect();
+        assert_eq!(order, self.order, "tenants are out of order");
+        let mut tenants = self.tenants.values();
+        assert!(
+            tenants.all(|tenant| tenant.waiting.len() <= tenant.num_active),
+            "a request waits and has ended"
+        );
     }
 
     fn least_served_active(&self) -> u64 {
@@ -176,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_stretch_the_share() {
+    fn a_larger_weight_gives_a_larger_share() {
         let mut queue = FairQueue::new(BTreeMap::from([("gold".into(), 10)]));
         queue.push(&ticket(1, "gold", 0));
         queue.push(&ticket(2, "plain", 0));
@@ -186,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn priority_is_worth_waiting_time_and_no_more() {
+    fn a_level_of_priority_is_worth_ten_seconds_of_waiting() {
         let mut queue = FairQueue::default();
         queue.push(&ticket(1, "t", 0));
         queue.push(&ticket(8, "t", 1));
@@ -203,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn idleness_earns_no_credit() {
+    fn a_tenant_without_requests_earns_no_credit() {
         let mut queue = FairQueue::default();
         queue.push(&ticket(1, "busy", 0));
         queue.charge(&"busy".into(), 1_000);

@@ -1,11 +1,11 @@
-//! What the scheduler is asked for and what it answers, in words that know neither HTTP nor protobuf.
+//! What the scheduler is asked for, and why it refuses or fails a request. Knows neither HTTP nor protobuf.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// Names a request for as long as the router lives.
+/// Identifies a request for as long as the router runs. Ids count up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
@@ -18,21 +18,21 @@ pub struct NewRequest {
     pub max_new_tokens: u32,
     /// How to choose tokens.
     pub sampling: SamplingParams,
-    /// Go on past end-of-sequence tokens.
+    /// Whether generation goes on after end-of-sequence tokens.
     pub ignore_eos: bool,
-    /// Constrains the output.
+    /// Constrains the output, if set.
     pub grammar: Option<Grammar>,
     /// Which adapter to apply; `None` is the base model.
     pub adapter_id: Option<String>,
-    /// Whose fair share it is charged to.
+    /// The tenant that is charged for it.
     pub tenant: Arc<str>,
     /// Only requests with the same salt share cached blocks.
     pub cache_salt: Arc<str>,
-    /// Each level above 0 is worth some seconds of waiting, and keeps it from being preempted by lower ones.
+    /// Each level above 0 counts like some seconds of waiting. Requests of lower levels are preempted first.
     pub priority: i32,
-    /// How long its blocks are worth keeping after its end; zero is like any other.
+    /// How long the cache keeps its blocks after its end; zero means as long as there is room.
     pub cache_ttl: Duration,
-    /// It fails if it waited longer than this for its first step.
+    /// It fails if it waits longer than this for its first slot.
     pub queue_timeout: Option<Duration>,
 }
 
@@ -148,7 +148,7 @@ pub struct TopToken {
     pub logprob: f32,
 }
 
-/// What the model thought of a token of the prompt.
+/// How likely the model found a token of the prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptScore {
     /// The token's log probability, given those before it.
@@ -157,7 +157,7 @@ pub struct PromptScore {
     pub top: Vec<TopToken>,
 }
 
-/// Why a generation was complete.
+/// Why a generation is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
     /// `max_new_tokens` were generated.
@@ -203,7 +203,7 @@ pub enum Refused {
         /// How many may wait.
         limit: usize,
     },
-    /// It could never run, not even alone.
+    /// It does not fit, not even alone.
     #[error(
         "the request needs {needed} tokens of KV cache and all of it holds {available} (--max-batch-total-tokens)"
     )]

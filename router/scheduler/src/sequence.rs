@@ -1,77 +1,43 @@
-//! One request on its way through the scheduler: its tokens, and while it runs, its slot and blocks.
+//! One request on its way through the scheduler: its tokens and its history. They survive preemption and the loss of
+//! the shards; what it holds on the device while it runs is in `row`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::event::EventKind;
+use crate::keyed_tokens::KeyedTokens;
 use crate::plan::{Admission, BlockId, SlotId};
-use crate::prefix_index::{BlockKey, KeyMaker};
+use crate::prefix_index::KeyMaker;
 use crate::queue::Ticket;
-use crate::request::{FinishReason, NewRequest, PromptScore, RequestId};
+use crate::request::{Failure, FinishReason, NewRequest, PromptScore, RequestId};
 
-/// A request and what is known of its output. Tokens survive preemption and the loss of the shards; `row` does not.
+/// After so many preemptions a request gets all the memory set aside that it may need, and is not preempted again.
+const MAX_PREEMPTIONS: u32 = 3;
+/// What an output token costs a tenant, in prompt tokens: it takes a step of its own.
+const OUTPUT_COST: u64 = 2;
+/// Cost at which a tenant's account is brought up to date.
+const CHARGE_EVERY: u64 = 32;
+
+/// A request, what is known of its output, and what became of it so far.
 #[derive(Debug)]
 pub struct Sequence {
-    pub request: NewRequest,
-    pub ticket: Ticket,
-    /// The prompt, then the tokens that outcomes confirmed.
-    pub tokens: Vec<u32>,
-    /// Cache keys of the full blocks of `tokens`, behind `root`.
-    pub keys: Vec<BlockKey>,
-    pub root: BlockKey,
-    /// Key of the whole prompt, by which others with the same one find it.
-    pub prompt_key: BlockKey,
-    /// Set while it runs.
-    pub row: Option<Row>,
+    request: NewRequest,
+    ticket: Ticket,
+    tokens: KeyedTokens,
     /// Plans in flight that compute something for it.
-    pub num_in_flight: u32,
-    /// Whether its client was told that it left the queue.
-    pub announced: bool,
-    /// Times it had to give its memory back.
-    pub num_preemptions: u32,
-    /// Times it was computed again because the shards were lost.
-    pub num_replays: u32,
-    /// Since when it is first in line and does not fit.
-    pub blocked_since: Option<Duration>,
-    /// Output tokens not yet charged to its tenant.
-    pub uncharged: u64,
-    /// Output tokens that it gets before it is to pause again for prompts.
-    pub rested_at: u32,
-    /// Log probabilities of the prompt, as spans bring them in.
-    pub prompt_scores: Vec<Option<PromptScore>>,
-}
-
-/// What a running sequence holds on the device.
-#[derive(Debug)]
-pub struct Row {
-    pub slot: SlotId,
-    /// In order of position, those given back among them.
-    pub blocks: Vec<BlockId>,
-    /// Blocks from the start that were given back: they are behind the window.
-    pub num_behind: usize,
-    /// Positions whose KV is computed by plans sent so far.
-    pub planned: u32,
-    /// Positions whose KV is computed by plans answered so far.
-    pub confirmed: u32,
-    /// Blocks from the start that are shared or published.
-    pub num_published: usize,
-    /// Tokens in the slot once those plans are done: the confirmed ones and one for each sample in flight.
-    pub len: u32,
-    /// The last plan that touches it.
-    pub last_step: u64,
-    /// Blocks set aside for it, because it was preempted often enough.
-    pub reserved: usize,
-}
-
-impl Row {
-    /// The blocks that are still its own.
-    pub fn held(&self) -> &[BlockId] {
-        &self.blocks[self.num_behind..]
-    }
-
-    /// Positions behind the planned ones that there are blocks for.
-    pub fn room(&self, block_size: u32) -> u32 {
-        self.blocks.len() as u32 * block_size - self.planned
-    }
+    num_in_flight: u32,
+    /// Whether it had a slot before, so that its client was told that it left the queue.
+    was_admitted: bool,
+    num_preemptions: u32,
+    num_replays: u32,
+    /// Since when it could be admitted but for memory.
+    blocked_since: Option<Duration>,
+    /// Cost of its output that its tenant has not been charged yet.
+    uncharged: u64,
+    /// It is not paused for prompts before it has so many output tokens.
+    next_pause: u32,
+    /// Log probabilities of the prompt, as outcomes bring them.
+    prompt_scores: Vec<Option<PromptScore>>,
 }
 
 impl Sequence {
@@ -82,29 +48,44 @@ impl Sequence {
         maker: &KeyMaker,
         block_size: u32,
     ) -> Self {
-        let root = maker.root(&request.cache_salt, request.adapter_id.as_deref());
-        let ticket = Ticket { id, tenant: Arc::clone(&request.tenant), priority: request.priority, arrived };
-        let mut sequence = Self {
-            tokens: request.prompt.to_vec(),
+        Self {
+            ticket: Ticket { id, tenant: Arc::clone(&request.tenant), priority: request.priority, arrived },
+            tokens: KeyedTokens::new(&request, maker, block_size),
             request,
-            ticket,
-            keys: Vec::new(),
-            root,
-            prompt_key: root,
-            row: None,
             num_in_flight: 0,
-            announced: false,
+            was_admitted: false,
             num_preemptions: 0,
             num_replays: 0,
             blocked_since: None,
             uncharged: 0,
-            rested_at: 0,
+            next_pause: 0,
             prompt_scores: Vec::new(),
-        };
-        sequence.extend_keys(maker, block_size);
-        let tail = sequence.tokens.chunks_exact(block_size as usize).remainder();
-        sequence.prompt_key = maker.child(sequence.last_key(), tail);
-        sequence
+        }
+    }
+
+    pub fn id(&self) -> RequestId {
+        self.ticket.id
+    }
+
+    pub fn request(&self) -> &NewRequest {
+        &self.request
+    }
+
+    /// Its place in the queue.
+    pub fn ticket(&self) -> &Ticket {
+        &self.ticket
+    }
+
+    pub fn tenant(&self) -> &Arc<str> {
+        &self.ticket.tenant
+    }
+
+    pub fn priority(&self) -> i32 {
+        self.ticket.priority
+    }
+
+    pub fn tokens(&self) -> &KeyedTokens {
+        &self.tokens
     }
 
     pub fn prompt_len(&self) -> u32 {
@@ -112,74 +93,51 @@ impl Sequence {
     }
 
     pub fn len(&self) -> u32 {
-        self.tokens.len() as u32
+        self.tokens.len()
     }
 
     pub fn num_generated(&self) -> u32 {
         self.len() - self.prompt_len()
     }
 
-    /// How long the cache is to keep what it wrote, if it is now.
+    /// Most tokens that it may have at its end.
+    pub fn max_len(&self) -> u32 {
+        self.prompt_len() + self.request.max_new_tokens
+    }
+
+    /// Time since its arrival.
+    pub fn age(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.ticket.arrived)
+    }
+
+    /// Until when it may wait for its first slot.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.request.queue_timeout.map(|timeout| self.ticket.arrived + timeout)
+    }
+
+    /// The failure of a request whose deadline is over.
+    pub fn deadline_failure(&self, now: Duration) -> Failure {
+        let limit = self.request.queue_timeout.unwrap_or_default();
+        Failure::QueueDeadline {
+            waited_ms: self.age(now).as_millis() as u64,
+            limit_ms: limit.as_millis() as u64,
+        }
+    }
+
+    /// Until when the cache is to keep what it wrote, if it ends now; zero is like any other.
     pub fn retain_until(&self, now: Duration) -> Duration {
         let ttl = self.request.cache_ttl;
         if ttl.is_zero() { Duration::ZERO } else { now + ttl }
     }
 
-    /// Longest it may become.
-    pub fn max_len(&self) -> u32 {
-        self.prompt_len() + self.request.max_new_tokens
-    }
-
-    /// Token positions that the next plan could compute; 0 when it is complete but for outcomes in flight.
-    pub fn num_plannable(&self) -> u32 {
-        match &self.row {
-            // The last token of a complete sequence is never fed back.
-            Some(row) if row.len < self.max_len() => row.len - row.planned,
-            _ => 0,
-        }
-    }
-
-    /// Whether what others computed may stand for its own: not where every prompt token is to be scored.
+    /// Whether cached blocks may be used for it: not where every prompt token is to be scored.
     pub fn may_share(&self) -> bool {
         !self.request.sampling.prompt_logprobs || self.num_generated() > 0
     }
 
-    /// Takes one sampled token in and says whether it was the last.
-    pub fn push(&mut self, token: u32, eos: &[u32]) -> Option<FinishReason> {
-        self.tokens.push(token);
-        // Length first: clients of TGI see `length` when the last token allowed is an end of sequence, too.
-        if self.len() >= self.max_len() {
-            return Some(FinishReason::Length);
-        }
-        let ended = !self.request.ignore_eos && eos.contains(&token);
-        ended.then_some(FinishReason::EndOfSequence)
-    }
-
-    /// Computes the keys of blocks that became full.
-    pub fn extend_keys(&mut self, maker: &KeyMaker, block_size: u32) {
-        for block in self.tokens.chunks_exact(block_size as usize).skip(self.keys.len()) {
-            let parent = self.keys.last().copied().unwrap_or(self.root);
-            self.keys.push(maker.child(parent, block));
-        }
-    }
-
-    fn last_key(&self) -> BlockKey {
-        self.keys.last().copied().unwrap_or(self.root)
-    }
-
-    /// All log probabilities of the prompt; the first token has none.
-    pub fn take_prompt_scores(&mut self) -> Vec<Option<PromptScore>> {
-        // A prompt of one token never got any.
-        self.prompt_scores.resize(self.request.prompt.len(), None);
-        std::mem::take(&mut self.prompt_scores)
-    }
-
-    /// Keeps the log probabilities of prompt positions `start ..`.
-    pub fn keep_prompt_scores(&mut self, start: u32, scores: Vec<PromptScore>) {
-        self.prompt_scores.resize(self.request.prompt.len(), None);
-        for (kept, score) in self.prompt_scores.iter_mut().skip(start as usize).zip(scores) {
-            *kept = Some(score);
-        }
+    /// Whether what `other` computed for its prompt is what this one needs for its own.
+    pub fn has_prompt_of(&self, other: &Self) -> bool {
+        self.tokens.root() == other.tokens.root() && self.request.prompt == other.request.prompt
     }
 
     /// What the shards need to take it in.
@@ -194,6 +152,110 @@ impl Sequence {
             suppressed: if suppress { Arc::clone(eos) } else { Arc::default() },
             grammar: self.request.grammar.clone(),
             adapter_id: self.request.adapter_id.clone(),
+        }
+    }
+
+    pub fn was_admitted(&self) -> bool {
+        self.was_admitted
+    }
+
+    /// It gets a slot. The event is for its client, the first time.
+    pub fn admit(&mut self, cached_tokens: u32, now: Duration) -> Option<EventKind> {
+        self.blocked_since = None;
+        let was_admitted = std::mem::replace(&mut self.was_admitted, true);
+        let queued = self.age(now);
+        (!was_admitted).then_some(EventKind::Admitted { queued, cached_tokens })
+    }
+
+    /// There is no memory to admit it; returns for how long that is so.
+    pub fn on_blocked(&mut self, now: Duration) -> Duration {
+        now.saturating_sub(*self.blocked_since.get_or_insert(now))
+    }
+
+    pub fn is_in_flight(&self) -> bool {
+        self.num_in_flight > 0
+    }
+
+    /// One more plan computes something for it.
+    pub fn on_planned(&mut self) {
+        self.num_in_flight += 1;
+    }
+
+    /// One of those plans is answered.
+    pub fn on_answered(&mut self) {
+        self.num_in_flight -= 1;
+    }
+
+    /// No plan will be answered any more.
+    pub fn forget_in_flight(&mut self) {
+        self.num_in_flight = 0;
+    }
+
+    pub fn on_preempted(&mut self) {
+        self.num_preemptions += 1;
+    }
+
+    /// Whether it must not be preempted again.
+    pub fn is_guaranteed(&self) -> bool {
+        self.num_preemptions >= MAX_PREEMPTIONS
+    }
+
+    /// It is computed again because the shards were lost, or fails if that was so `limit` times already.
+    pub fn replay(&mut self, limit: u32) -> Result<(), Failure> {
+        if self.num_replays >= limit {
+            return Err(Failure::TooManyReplays { limit });
+        }
+        self.num_replays += 1;
+        Ok(())
+    }
+
+    /// Its stream pauses for prompts in this step, and not again for `num_tokens`.
+    pub fn on_paused(&mut self, num_tokens: u32) {
+        self.next_pause = self.num_generated() + num_tokens;
+    }
+
+    pub fn may_be_paused(&self) -> bool {
+        self.num_generated() >= self.next_pause
+    }
+
+    /// Takes one sampled token in, and says whether it was the last.
+    pub fn push(&mut self, token: u32, eos: &[u32], maker: &KeyMaker) -> Option<FinishReason> {
+        self.tokens.push(token, maker);
+        self.uncharged += OUTPUT_COST;
+        // Length first: clients of TGI see `length` when the last token allowed is an end of sequence, too.
+        if self.len() >= self.max_len() {
+            return Some(FinishReason::Length);
+        }
+        let ended = !self.request.ignore_eos && eos.contains(&token);
+        ended.then_some(FinishReason::EndOfSequence)
+    }
+
+    /// What its tenant is to be charged now: nothing until there is enough for it.
+    pub fn take_due_cost(&mut self) -> Option<u64> {
+        (self.uncharged >= CHARGE_EVERY).then(|| std::mem::take(&mut self.uncharged))
+    }
+
+    /// What its tenant is still to be charged when it ends.
+    pub fn uncharged(&self) -> u64 {
+        self.uncharged
+    }
+
+    /// All log probabilities of the prompt, before its first output token, if they were asked for. The first token has
+    /// none.
+    pub fn take_prompt_scores(&mut self) -> Option<Vec<Option<PromptScore>>> {
+        if self.num_generated() > 0 || !self.request.sampling.prompt_logprobs {
+            return None;
+        }
+        // A prompt of one token never got any.
+        self.prompt_scores.resize(self.request.prompt.len(), None);
+        Some(std::mem::take(&mut self.prompt_scores))
+    }
+
+    /// Keeps the log probabilities of prompt positions `start ..`.
+    pub fn keep_prompt_scores(&mut self, start: u32, scores: Vec<PromptScore>) {
+        self.prompt_scores.resize(self.request.prompt.len(), None);
+        for (kept, score) in self.prompt_scores.iter_mut().skip(start as usize).zip(scores) {
+            *kept = Some(score);
         }
     }
 }

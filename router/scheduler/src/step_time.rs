@@ -1,5 +1,7 @@
-//! How long a step will take: learnt from the steps that were, by least squares over what a step costs: something
+//! How long a step will take: learnt from the steps before it, by least squares over what a step costs: something
 //! fixed, something per token, per pair of a token and a position that it attends to, and per cached position read.
+
+use std::time::Duration;
 
 /// What a step computes, in the terms that decide its time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -20,7 +22,7 @@ impl StepCost {
         Self { tokens: len, attended: len * (start + (len + 1.0) / 2.0), read: start + len }
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         Self {
             tokens: self.tokens + other.tokens,
@@ -36,7 +38,7 @@ const HALF_LIFE_STEPS: f64 = 200.0;
 const TOKENS_SCALE: f64 = 1.0 / 256.0;
 const ATTENDED_SCALE: f64 = 1.0 / 65_536.0;
 const READ_SCALE: f64 = 1.0 / 4096.0;
-/// Pulls what was never exercised towards zero.
+/// Pulls the weight of a term that no step had towards zero.
 const RIDGE: f64 = 1e-3;
 const NUM_TERMS: usize = 4;
 
@@ -100,6 +102,11 @@ impl StepTimeModel {
         }
         low
     }
+}
+
+/// A time in the unit of the model.
+pub fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 fn terms(cost: StepCost) -> Terms {

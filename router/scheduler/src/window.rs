@@ -1,4 +1,4 @@
-//! How much of a sequence has to be in the cache. Where every layer of the model has a sliding window, blocks wholly
+//! How many blocks a sequence needs. Where every layer of the model has a sliding window, blocks wholly
 //! behind the widest are given back while their sequence runs, so that it needs few however long it becomes.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //!                      └ next + 1 - window
 //! ```
 
-/// What the window of a model means for the blocks of a sequence.
+/// The window of a model, counted in blocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     block_size: u32,

@@ -1,4 +1,4 @@
-//! A shard without a model: its KV cache is a chain of hashes in real blocks, so that whatever is wrong with a plan
+//! A shard without a model: its KV cache is a chain of hashes in real blocks, so that every mistake in a plan
 //! (a block overwritten too early, a prefix shared that is not the same, a copy of the wrong block, a position left
 //! out) changes the tokens. It checks every plan as a real shard does.
 
@@ -8,10 +8,10 @@ use penstock_scheduler::{
     Admission, BlockId, Capacity, Outcome, Plan, PromptScore, PromptScores, Sampled, SlotId, Span, TopToken,
 };
 
-/// What a KV position holds before anything was written to it.
+/// What a KV position holds before it is written.
 const POISON: u64 = 0xdead_beef_dead_beef;
 
-/// What a plan is held against.
+/// What a plan must respect.
 #[derive(Debug, Clone)]
 pub struct ShardFacts {
     pub capacity: Capacity,
@@ -21,7 +21,7 @@ pub struct ShardFacts {
     pub max_sequence_len: u32,
 }
 
-/// The KV of a position: decided by the one before it and the token.
+/// The KV of a position: a hash of the one before it and the token.
 fn chain(before: u64, token: u32) -> u64 {
     (before ^ u64::from(token)).wrapping_mul(0x0100_0000_01b3).rotate_left(23) ^ 0x9e37_79b9
 }

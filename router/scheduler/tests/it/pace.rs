@@ -1,4 +1,4 @@
-//! What prompts may take from the streams that run: shards that say of each step how long it took.
+//! How much time prompts may take from the streams that run. The shards report a time for every step.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use crate::fake_shard::ShardFacts;
 use crate::world::{World, endless, prompt, request};
 use penstock_scheduler::{Capacity, Plan, RequestId, StepTimings};
 
-/// A step takes so long, and so long again for every position.
+/// Time of a step, and more for every position.
 const STEP: Duration = Duration::from_millis(10);
 const POSITION: Duration = Duration::from_millis(1);
 const PROMPT_LEN: u32 = 64;
 /// The longest pause.
 const MOST: Duration = Duration::from_secs(2);
 
-/// Shards that are known: a prompt of every size that a step may have was computed before.
+/// A scheduler that knows its shards: it has seen prompts of every size that a step may have.
 fn taught(target_itl: Option<Duration>) -> World {
     let facts = endless(4096);
     let capacity = Capacity { num_slots: 64, max_step_tokens: 4096, ..facts.capacity };
@@ -62,7 +62,7 @@ fn burst(world: &mut World, numbers: Range<u32>) -> Vec<RequestId> {
     numbers.map(|number| world.submit(&prompt(number, PROMPT_LEN), 1000)).collect()
 }
 
-/// Two prompts come, their clients leave after one step: the positions of that step.
+/// Two prompts come, and their clients leave after one step; returns the positions of that step.
 fn visit(world: &mut World, number: u32) -> u32 {
     let visitors = burst(world, number..number + 2);
     let plan = plan_and_answer(world).expect("there are prompts");
@@ -109,7 +109,7 @@ fn as_many_streams_as_prompts_are_not_paused() {
 }
 
 #[test]
-fn a_target_is_kept_whoever_waits() {
+fn a_target_is_kept_however_many_prompts_wait() {
     let target = Duration::from_millis(40);
     let mut world = taught(Some(target));
     stream(&mut world, 1);
@@ -119,7 +119,7 @@ fn a_target_is_kept_whoever_waits() {
 }
 
 #[test]
-fn a_stream_that_paused_has_its_peace_for_200_tokens() {
+fn a_stream_that_paused_does_not_pause_again_for_200_tokens() {
     let mut world = taught(None);
     let stream = stream(&mut world, 1);
     for round in 0..3 {
@@ -146,7 +146,7 @@ fn a_pause_ends_after_two_seconds() {
 }
 
 #[test]
-fn prompts_of_lower_priority_pause_nobody() {
+fn prompts_of_lower_priority_pause_no_stream() {
     let mut world = taught(None);
     let mut important = request(&prompt(1, 4), 1000);
     important.priority = 1;
@@ -159,7 +159,7 @@ fn prompts_of_lower_priority_pause_nobody() {
 }
 
 #[test]
-fn what_comes_during_a_long_step_is_in_the_next() {
+fn requests_that_come_during_a_long_step_are_in_the_next() {
     let mut world = taught(None);
     world.submit(&prompt(1, 200), 8);
     plan(&mut world).expect("there is a prompt");

@@ -1,4 +1,4 @@
-//! Behaviour of the scheduler as a whole, with shards beside it whose KV cache gives every mistake away.
+//! Behaviour of the scheduler as a whole, with shards beside it whose KV cache shows every mistake.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ fn preempted_requests_get_the_same_tokens() {
 }
 
 #[test]
-fn the_lowest_priority_gives_way_first() {
+fn the_lowest_priority_is_preempted_first() {
     let endless = endless(48);
     let mut world = World::with(endless, |_| {});
     let low = world.submit_with(NewRequest { priority: -1, ..request(&prompt(1, 5), 120) });
@@ -129,7 +129,7 @@ fn requests_survive_the_loss_of_the_shards() {
 }
 
 #[test]
-fn who_makes_the_shards_crash_twice_fails_alone() {
+fn a_request_that_makes_the_shards_crash_twice_fails_alone() {
     let mut world = World::new(64);
     let ids: Vec<RequestId> = (0..4).map(|number| world.submit(&prompt(number, 5), 10)).collect();
     let poison = ids[2];
@@ -137,11 +137,11 @@ fn who_makes_the_shards_crash_twice_fails_alone() {
     world.answer();
     world.plan();
     let first = world.lose_shards();
-    let convicts_nobody = first.iter().all(|event| event.kind == EventKind::Replayed);
-    assert!(convicts_nobody && !first.is_empty(), "one crash: {first:?}");
+    let fails_no_request = first.iter().all(|event| event.kind == EventKind::Replayed);
+    assert!(fails_no_request && !first.is_empty(), "one crash: {first:?}");
     let mut spans = Vec::new();
     loop {
-        assert!(world.plan(), "somebody is on trial");
+        assert!(world.plan(), "there is a suspect to try");
         let plan = world.plans.last().expect("just made");
         spans.push(plan.spans.len());
         // The third suspect has the third admission: the two before passed.
@@ -163,7 +163,7 @@ fn who_makes_the_shards_crash_twice_fails_alone() {
 fn a_request_is_not_computed_again_for_ever() {
     let mut world = World::with(facts(64), |config| config.max_replays = 1);
     let id = world.submit(&[1, 2, 3], 10);
-    // Nothing is in flight when the shards are lost, so nobody is suspected.
+    // Nothing is in flight when the shards are lost, so there is no suspect.
     world.plan();
     world.answer();
     assert_eq!(world.lose_shards(), [Event { id, kind: EventKind::Replayed }]);
@@ -175,7 +175,7 @@ fn a_request_is_not_computed_again_for_ever() {
 }
 
 #[test]
-fn refuses_what_could_never_run_and_what_is_too_many() {
+fn refuses_a_request_that_never_fits_and_one_too_many() {
     let mut scheduler = Scheduler::new(SchedulerConfig::new(facts(2).capacity, 1));
     let refused = scheduler.on_request(request(&[1; 5], 4), Duration::ZERO);
     assert_eq!(refused, Err(Refused::TooLarge { needed: 9, available: 8 }));
@@ -298,7 +298,7 @@ fn a_failed_request_leaves_nothing_in_the_cache() {
     world.run();
     let again = world.submit(&text, 5);
     world.run();
-    assert_eq!(world.cached[&again], 0, "what may hold garbage is not shared");
+    assert_eq!(world.cached[&again], 0, "blocks that may hold garbage are not shared");
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn a_short_prompt_overtakes_a_long_one() {
 }
 
 #[test]
-fn a_long_prompt_gets_on_beside_a_stream_of_short_ones() {
+fn a_long_prompt_is_computed_beside_a_stream_of_short_ones() {
     let mut world = World::new(64);
     let long = world.submit(&prompt(13, 120), 1);
     for i in 0..200 {
@@ -328,7 +328,7 @@ fn a_long_prompt_gets_on_beside_a_stream_of_short_ones() {
 }
 
 #[test]
-fn a_request_too_large_for_now_is_passed_by_for_a_bounded_time() {
+fn others_are_admitted_before_a_large_request_for_a_bounded_time() {
     let endless = endless(32);
     let mut world = World::with(endless, |_| {});
     for i in 0..3 {

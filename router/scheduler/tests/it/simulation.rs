@@ -146,7 +146,7 @@ enum End {
     Poison,
 }
 
-/// The scenario as it unfolds.
+/// A scenario while it runs.
 struct World<'a> {
     scenario: &'a Scenario,
     scheduler: Scheduler,
@@ -301,7 +301,7 @@ impl<'a> World<'a> {
 
     fn take(&mut self, events: Vec<Event>) {
         for Event { id, kind } in events {
-            assert!(!self.ends.contains_key(&id), "{id:?} hears something after its end");
+            assert!(!self.ends.contains_key(&id), "{id:?} gets an event after its end");
             match kind {
                 EventKind::Token(token, finish) => {
                     let output = self.output.entry(id).or_default();
@@ -346,7 +346,7 @@ impl<'a> World<'a> {
             let output = self.output.get(id).cloned().unwrap_or_default();
             if self.ends.get(id) == Some(&End::Poison) && request.sampling.seed != POISON_SEED {
                 let losses = self.num_crashes + self.num_deaths;
-                assert!(self.num_deaths > 0 && losses > 1, "{id:?} did no harm");
+                assert!(self.num_deaths > 0 && losses > 1, "{id:?} did not make the shards crash");
             }
             match self.ends.get(id) {
                 Some(End::Complete) => assert_eq!(output, expected, "{id:?}"),

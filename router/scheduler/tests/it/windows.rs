@@ -1,5 +1,5 @@
-//! Models whose layers all have a sliding window: blocks behind it come back while a sequence runs, and nothing that is
-//! still seen, shared, copied or cached is touched by that.
+//! Models whose layers all have a sliding window: blocks behind it are given back while a sequence runs, but not those
+//! that are still seen or shared.
 
 use crate::fake_shard::{ShardFacts, expected_tokens};
 use crate::world::{World, endless, prompt, request};
@@ -32,7 +32,7 @@ fn run_steps(world: &mut World, count: usize) {
     }
 }
 
-/// Runs to the end, and the most blocks in use on the way.
+/// Runs to the end; returns the most blocks that were in use.
 fn most_used(world: &mut World) -> usize {
     let mut most = 0;
     while world.plan() || !world.outcomes.is_empty() {
@@ -64,7 +64,7 @@ fn a_sequence_holds_no_more_than_twice_its_window() {
 }
 
 #[test]
-fn what_could_not_run_even_so_is_refused() {
+fn a_request_that_does_not_fit_even_with_a_window_is_refused() {
     let mut world = world(3);
     let refused = world.scheduler.on_request(request(&[1; 9], 4), world.now);
     assert_eq!(refused, Err(Refused::TooLarge { needed: 13, available: 12 }));
@@ -85,7 +85,7 @@ fn a_prefix_given_back_is_found_while_it_is_cached() {
 }
 
 #[test]
-fn of_a_cached_prefix_only_what_is_seen_is_held() {
+fn only_the_blocks_that_are_seen_of_a_cached_prefix_are_held() {
     let mut world = world(64);
     let first = prompt(1, 60);
     world.submit(&first, 1);
@@ -97,7 +97,7 @@ fn of_a_cached_prefix_only_what_is_seen_is_held() {
 }
 
 #[test]
-fn a_prefix_whose_beginning_is_gone_is_computed_again() {
+fn a_prefix_whose_first_block_was_taken_is_computed_again() {
     let mut world = world(8);
     let (first, other) = (prompt(1, 30), prompt(2, 30));
     world.submit(&first, 1);
@@ -112,7 +112,7 @@ fn a_prefix_whose_beginning_is_gone_is_computed_again() {
 }
 
 #[test]
-fn a_choice_that_comes_late_does_not_copy_what_was_given_back() {
+fn a_second_choice_does_not_copy_a_block_that_was_given_back() {
     let mut world = world(64);
     let prompt = prompt(1, 30);
     let first = world.submit(&prompt, 40);
@@ -125,7 +125,7 @@ fn a_choice_that_comes_late_does_not_copy_what_was_given_back() {
 }
 
 #[test]
-fn many_in_a_small_pool_give_way_and_get_their_tokens() {
+fn many_requests_in_a_small_pool_get_their_tokens() {
     let mut world = world(9);
     let prompts: Vec<Vec<u32>> = (0..6).map(|number| prompt(number, 20 + 7 * number)).collect();
     let ids: Vec<_> = prompts.iter().map(|prompt| world.submit(prompt, 40)).collect();
@@ -136,7 +136,7 @@ fn many_in_a_small_pool_give_way_and_get_their_tokens() {
 }
 
 #[test]
-fn what_is_lost_with_the_shards_is_computed_again() {
+fn requests_are_computed_again_when_the_shards_are_lost() {
     let mut world = world(5);
     let prompt = prompt(3, 50);
     let id = world.submit(&prompt, 40);

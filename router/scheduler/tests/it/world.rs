@@ -1,4 +1,4 @@
-//! The scheduler with shards beside it whose KV cache gives every mistake away, step by step.
+//! The scheduler with shards beside it whose KV cache shows every mistake, step by step.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use penstock_scheduler::{
 
 use crate::fake_shard::{FakeShard, ShardFacts, expected_tokens, small_facts};
 
-/// Facts of a shard with so many blocks.
+/// Facts of a shard with this number of blocks.
 pub fn facts(num_blocks: u32) -> ShardFacts {
     let small = small_facts();
     let capacity = Capacity { num_blocks, num_slots: 4, max_step_tokens: 16, ..small.capacity };
@@ -28,7 +28,7 @@ pub fn request(prompt: &[u32], max_new_tokens: u32) -> NewRequest {
     NewRequest::new(prompt.into(), max_new_tokens, SamplingParams::greedy())
 }
 
-/// A prompt like no other.
+/// A prompt that differs from that of every other number.
 pub fn prompt(number: u32, len: u32) -> Vec<u32> {
     (0..len).map(|i| 1 + (number * 37 + i * i) % 250).collect()
 }
@@ -38,7 +38,7 @@ pub fn solo(prompt: &[u32], max_new_tokens: usize) -> Vec<u32> {
     expected_tokens(prompt, 0, max_new_tokens, &small_facts())
 }
 
-/// The scheduler with shards beside it, in lock step or with outcomes held back.
+/// The scheduler with shards beside it, step by step or with outcomes held back.
 pub struct World {
     pub scheduler: Scheduler,
     pub shard: FakeShard,
@@ -117,7 +117,7 @@ impl World {
         self.scheduler.check();
     }
 
-    /// New shards, and what the scheduler says of the loss of the old ones.
+    /// Replaces the shards; returns the scheduler's events.
     pub fn lose_shards(&mut self) -> Vec<Event> {
         let events = self.scheduler.on_engine_lost();
         self.scheduler.check();

@@ -1,0 +1,37 @@
+//! What the scheduler reports of a request: for its client, for logs and for traces.
+
+use std::time::Duration;
+
+use crate::plan::Sampled;
+use crate::request::{Failure, FinishReason, PromptScore, RequestId};
+
+/// Something that happened to a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// The request.
+    pub id: RequestId,
+    /// What happened to it.
+    pub kind: EventKind,
+}
+
+/// What happened to a request. A token with a finish reason and `Failed` are final: nothing comes after them.
+#[derive(Debug, Clone, PartialEq)]
+pub enum EventKind {
+    /// It got a slot for the first time.
+    Admitted {
+        /// Time in the queue.
+        queued: Duration,
+        /// Prompt tokens found in the cache.
+        cached_tokens: u32,
+    },
+    /// All log probabilities of its prompt.
+    PromptLogprobs(Vec<Option<PromptScore>>),
+    /// One more token, and the finish reason if it is the last.
+    Token(Sampled, Option<FinishReason>),
+    /// It gave its slot and blocks back and waits for others; its tokens stay. Its client is not told.
+    Preempted,
+    /// The shards were lost, and it waits to be computed again. Its client is not told.
+    Replayed,
+    /// It failed, and no other request with it.
+    Failed(Failure),
+}

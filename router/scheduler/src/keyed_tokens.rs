@@ -1,0 +1,84 @@
+//! The tokens of a sequence, with the cache keys of their full blocks.
+
+use crate::prefix_index::{BlockKey, KeyMaker};
+use crate::request::NewRequest;
+
+/// Tokens and keys. There is one key for each full block, always.
+#[derive(Debug)]
+pub struct KeyedTokens {
+    /// The prompt, then the tokens that outcomes confirmed.
+    tokens: Vec<u32>,
+    block_size: usize,
+    /// The key before the first block.
+    root: BlockKey,
+    keys: Vec<BlockKey>,
+    /// Key of the whole prompt, by which others with the same one find it.
+    prompt_key: BlockKey,
+}
+
+/// A full block, as the cache publishes it.
+#[derive(Debug, Clone, Copy)]
+pub struct KeyedBlock<'a> {
+    pub key: BlockKey,
+    /// The key of the block before it, or the root.
+    pub parent: BlockKey,
+    pub tokens: &'a [u32],
+}
+
+impl KeyedTokens {
+    /// Those of a prompt.
+    pub fn new(request: &NewRequest, maker: &KeyMaker, block_size: u32) -> Self {
+        let root = maker.root(&request.cache_salt, request.adapter_id.as_deref());
+        let tokens = request.prompt.to_vec();
+        let mut this =
+            Self { tokens, block_size: block_size as usize, root, keys: Vec::new(), prompt_key: root };
+        this.extend_keys(maker);
+        let tail = this.tokens.chunks_exact(this.block_size).remainder();
+        this.prompt_key = maker.child(this.key_before(this.keys.len()), tail);
+        this
+    }
+
+    pub fn as_slice(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    pub fn len(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    pub fn root(&self) -> BlockKey {
+        self.root
+    }
+
+    pub fn prompt_key(&self) -> BlockKey {
+        self.prompt_key
+    }
+
+    /// The keys of the full blocks.
+    pub fn keys(&self) -> &[BlockKey] {
+        &self.keys
+    }
+
+    /// The full block at `index`.
+    pub fn block(&self, index: usize) -> KeyedBlock<'_> {
+        let tokens = &self.tokens[index * self.block_size..(index + 1) * self.block_size];
+        KeyedBlock { key: self.keys[index], parent: self.key_before(index), tokens }
+    }
+
+    /// Adds a token.
+    pub fn push(&mut self, token: u32, maker: &KeyMaker) {
+        self.tokens.push(token);
+        self.extend_keys(maker);
+    }
+
+    fn extend_keys(&mut self, maker: &KeyMaker) {
+        for block in self.tokens.chunks_exact(self.block_size).skip(self.keys.len()) {
+            let parent = self.keys.last().copied().unwrap_or(self.root);
+            self.keys.push(maker.child(parent, block));
+        }
+    }
+
+    fn key_before(&self, index: usize) -> BlockKey {
+        index.checked_sub(1).map_or(self.root, |before| self.keys[before])
+    }
+}

@@ -1,0 +1,137 @@
+//! The plans in flight, in order, and what is learnt from their answers about the time that steps take.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::load::StepSize;
+use crate::plan::{Outcome, SlotId};
+use crate::request::RequestId;
+use crate::sent_plan::{PlannedSpan, SentPlan};
+use crate::step_time::{StepTimeModel, micros};
+
+/// Plans sent before the oldest must be answered. Two keep the device busy during the round trip; a third would only
+/// make new requests wait longer.
+pub const MAX_PLANS_IN_FLIGHT: usize = 2;
+/// A step with prompts that takes so long: the round trip that a plan made in advance hides is nothing beside it.
+const LONG_STEP: Duration = Duration::from_millis(100);
+
+/// A shard's answer does not fit the plan that was sent.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("outcome of step {got} does not answer step {expected:?}: {reason}")]
+pub struct Mismatch {
+    got: u64,
+    expected: Option<u64>,
+    reason: &'static str,
+}
+
+/// The pipeline. Steps count up by one.
+#[derive(Debug)]
+pub struct Pipeline {
+    /// Oldest first.
+    in_flight: VecDeque<SentPlan>,
+    last_step: u64,
+    step_times: StepTimeModel,
+}
+
+impl Pipeline {
+    pub fn new() -> Self {
+        Self { in_flight: VecDeque::new(), last_step: 0, step_times: StepTimeModel::new() }
+    }
+
+    /// Whether a plan may be made now.
+    pub fn has_room(&self) -> bool {
+        self.in_flight.len() < MAX_PLANS_IN_FLIGHT && !self.awaits_answer()
+    }
+
+    /// Whether the step in flight is so long that the next plan is made after its answer: what comes while it runs is
+    /// then in the very next step, all of it.
+    fn awaits_answer(&self) -> bool {
+        self.in_flight.front().is_some_and(|plan| {
+            plan.has_prompts()
+                && self.step_times.predict(plan.cost()).is_some_and(|time| time >= micros(LONG_STEP))
+        })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// The number of the last plan sent.
+    pub fn last_step(&self) -> u64 {
+        self.last_step
+    }
+
+    /// What is known about the time that steps take.
+    pub fn step_times(&self) -> &StepTimeModel {
+        &self.step_times
+    }
+
+    /// A plan is sent.
+    pub fn push(&mut self, plan: SentPlan) {
+        self.last_step = plan.step();
+        self.in_flight.push_back(plan);
+    }
+
+    /// The oldest plan, which `outcome` answers.
+    pub fn answer(&mut self, outcome: &Outcome) -> Result<SentPlan, Mismatch> {
+        let expected = self.in_flight.front().map(SentPlan::step);
+        let mismatch = |reason| Mismatch { got: outcome.step, expected, reason };
+        if expected != Some(outcome.step) {
+            return Err(mismatch("it is out of order"));
+        }
+        let plan = self.in_flight.pop_front().ok_or(mismatch("nothing is in flight"))?;
+        if !samples_as_planned(&plan, outcome) {
+            return Err(mismatch("it does not sample the slots that were planned"));
+        }
+        self.learn(&plan, outcome.timings.total_us());
+        Ok(plan)
+    }
+
+    fn learn(&mut self, plan: &SentPlan, micros: u32) {
+        if micros > 0 && !plan.spans().is_empty() {
+            self.step_times.observe(plan.cost(), f64::from(micros));
+        }
+    }
+
+    /// The shards are lost: no plan will be answered.
+    pub fn forget_in_flight(&mut self) {
+        self.in_flight.clear();
+    }
+
+    /// New shards count their steps from 1.
+    pub fn restart(&mut self) {
+        self.last_step = 0;
+    }
+
+    /// The requests for which the plans in flight compute something, one for each span.
+    pub fn requests(&self) -> impl Iterator<Item = RequestId> {
+        self.in_flight.iter().flat_map(SentPlan::spans).map(|span| span.id)
+    }
+
+    /// The size of the step that is answered next; nothing if none is in flight.
+    pub fn next_answered(&self) -> StepSize {
+        self.in_flight.front().map(SentPlan::size).unwrap_or_default()
+    }
+
+    /// The spans of that step.
+    pub fn spans_answered_next(&self) -> impl Iterator<Item = &PlannedSpan> {
+        self.in_flight.front().into_iter().flat_map(SentPlan::spans)
+    }
+
+    /// Panics unless the plans in flight are the last ones, in order.
+    pub fn check(&self) {
+        assert!(self.in_flight.len() <= MAX_PLANS_IN_FLIGHT, "too many plans are in flight");
+        let steps = self.in_flight.iter().map(SentPlan::step);
+        let last = (1..=self.last_step).rev().take(self.in_flight.len());
+        assert!(steps.rev().eq(last), "plans in flight are out of order");
+    }
+}
+
+/// Whether there is a token for each slot that was to sample one and did not fail.
+fn samples_as_planned(plan: &SentPlan, outcome: &Outcome) -> bool {
+    let failed = |slot: SlotId| outcome.errors.iter().any(|(other, _)| *other == slot);
+    let expected = plan.sampling_spans().map(|span| span.slot).filter(|slot| !failed(*slot));
+    expected.eq(outcome.sampled.iter().map(|sampled| sampled.slot))
+}

@@ -1,0 +1,82 @@
+//! What running sequences are about to publish, so that others wait for it instead of computing it again.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+use crate::prefix_index::BlockKey;
+use crate::request::RequestId;
+
+type Owners = HashMap<BlockKey, RequestId, FixedState>;
+
+/// The promises, each of one running sequence.
+#[derive(Debug, Default)]
+pub struct Promises {
+    /// Full blocks that will be published.
+    blocks: Owners,
+    /// Whole prompts: a sequence with the same one copies the last block.
+    prompts: Owners,
+}
+
+impl Promises {
+    /// A sequence begins to run. What another has promised already stays the other's.
+    pub fn make(&mut self, id: RequestId, blocks: &[BlockKey], prompt: BlockKey) {
+        for key in blocks {
+            self.blocks.entry(*key).or_insert(id);
+        }
+        self.prompts.entry(prompt).or_insert(id);
+    }
+
+    /// The sequence published a block, or it never will.
+    pub fn settle(&mut self, id: RequestId, block: BlockKey) {
+        remove_if_owned(&mut self.blocks, block, id);
+    }
+
+    /// The sequence no longer runs: what it has not published will not come.
+    pub fn withdraw(&mut self, id: RequestId, blocks: &[BlockKey], prompt: BlockKey) {
+        for key in blocks {
+            self.settle(id, *key);
+        }
+        remove_if_owned(&mut self.prompts, prompt, id);
+    }
+
+    pub fn has_block(&self, key: BlockKey) -> bool {
+        self.blocks.contains_key(&key)
+    }
+
+    /// A running sequence with this whole prompt.
+    pub fn owner_of_prompt(&self, key: BlockKey) -> Option<RequestId> {
+        self.prompts.get(&key).copied()
+    }
+
+    /// Panics if a sequence that does not run has promised anything.
+    pub fn check(&self, runs: impl Fn(RequestId) -> bool) {
+        let mut owners = self.blocks.values().chain(self.prompts.values());
+        assert!(owners.all(|id| runs(*id)), "a sequence that does not run promises blocks");
+    }
+}
+
+/// Another sequence may have made the same promise since.
+fn remove_if_owned(owners: &mut Owners, key: BlockKey, id: RequestId) {
+    if owners.get(&key) == Some(&id) {
+        owners.remove(&key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prefix_index::KeyMaker;
+
+    #[test]
+    fn a_promise_that_another_made_before_stays_the_others() {
+        let key = KeyMaker::new(1).root("", None);
+        let mut promises = Promises::default();
+        promises.make(RequestId(1), &[key], key);
+        promises.make(RequestId(2), &[key], key);
+        promises.withdraw(RequestId(2), &[key], key);
+        assert_eq!((promises.has_block(key), promises.owner_of_prompt(key)), (true, Some(RequestId(1))));
+        promises.settle(RequestId(1), key);
+        assert_eq!((promises.has_block(key), promises.owner_of_prompt(key)), (false, Some(RequestId(1))));
+    }
+}

@@ -1,0 +1,78 @@
+//! Puts spans of running sequences into a plan, with blocks for them.
+
+use std::cmp::Reverse;
+
+use crate::draft::PlanDraft;
+use crate::event::EventKind;
+use crate::request::RequestId;
+use crate::running::Running;
+use crate::scheduler::Scheduler;
+
+impl Scheduler {
+    /// Puts the next `len` positions of a sequence into the plan; blocks for them are there.
+    pub(crate) fn plan_span(&mut self, id: RequestId, len: u32, draft: &mut PlanDraft) {
+        let Some(running) = self.sequences.running_mut(id) else { return };
+        draft.add_span(running.plan(len, draft.step()));
+        self.totals.computed_tokens += u64::from(len);
+    }
+
+    /// Makes sure that the next position of `id` has a block, if need be at the cost of a younger sequence. False if
+    /// it has to wait, or was preempted itself.
+    pub(crate) fn make_room(&mut self, id: RequestId, draft: &mut PlanDraft) -> bool {
+        loop {
+            let Some(running) = self.sequences.running(id) else { return false };
+            if self.memory.room(running.row()) > 0 || self.append_block(id, draft) {
+                return true;
+            }
+            // Blocks that come back with the steps in flight are worth waiting for.
+            if self.memory.awaits_blocks(self.sequences.all_running().map(Running::row)) {
+                return false;
+            }
+            let Some(victim) = self.victim(draft.step()) else { return false };
+            self.preempt(victim, draft);
+        }
+    }
+
+    /// Positions of a prompt that its next span may have. Where a window gave blocks back, it gets others for them.
+    pub(crate) fn extend(&mut self, id: RequestId, draft: &mut PlanDraft) -> u32 {
+        while self.lacks_blocks(id) && self.append_block(id, draft) {}
+        if !self.make_room(id, draft) {
+            return 0;
+        }
+        self.sequences.running(id).map_or(0, |running| self.num_computable(running))
+    }
+
+    /// Positions that can be computed next and have blocks.
+    pub(crate) fn num_computable(&self, running: &Running) -> u32 {
+        running.num_plannable().min(self.memory.room(running.row()))
+    }
+
+    pub(crate) fn lacks_blocks(&self, id: RequestId) -> bool {
+        self.sequences.running(id).is_some_and(|running| self.memory.lacks_blocks(running.row()))
+    }
+
+    fn append_block(&mut self, id: RequestId, draft: &mut PlanDraft) -> bool {
+        let Some(running) = self.sequences.running_mut(id) else { return false };
+        let row = running.row_mut();
+        let Some(block) = self.memory.append(row.table_mut()) else { return false };
+        draft.append(row.slot(), block);
+        true
+    }
+
+    /// The youngest of the lowest priority that runs, has nothing in this step, and may still be preempted.
+    fn victim(&self, step: u64) -> Option<RequestId> {
+        let preemptible = self.sequences.all_running().filter(|running| running.is_preemptible(step));
+        let victim = preemptible.min_by_key(|running| (running.sequence().priority(), Reverse(running.id())));
+        victim.map(Running::id)
+    }
+
+    /// Sends a running sequence back to the front of the queue; its tokens stay.
+    fn preempt(&mut self, id: RequestId, draft: &mut PlanDraft) {
+        self.totals.preemptions += 1;
+        draft.add_event(id, EventKind::Preempted);
+        self.requeue(id);
+        if let Some(sequence) = self.sequences.get_mut(id) {
+            sequence.on_preempted();
+        }
+    }
+}
