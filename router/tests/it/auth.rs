@@ -1,11 +1,12 @@
 //! Who may use what: every route of the table, with and without a key.
 
-use crate::support::server::{Server, post};
 use axum::body::Body;
 use axum::http::{HeaderName, Method, Request, StatusCode, header};
 use penstock_router::api::table::{Access, routes};
 use penstock_router::http::auth::ApiKeys;
 use serde_json::json;
+
+use crate::support::server::{Server, post};
 
 /// Whoever adds a route without a thought gets one that asks for the key; those that do not are listed here again.
 const OPEN: [&str; 13] = [

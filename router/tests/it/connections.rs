@@ -5,13 +5,14 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::support::fake_engine::FakeEngine;
-use crate::support::listening::{PATIENCE, serve};
-use crate::support::server::{Server, facts, limits};
 use penstock_router::http::server::limits::ConnectionLimits;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+
+use crate::support::fake_engine::FakeEngine;
+use crate::support::listening::{PATIENCE, serve};
+use crate::support::server::{Server, facts, limits};
 
 const ALIVE: &[u8] = b"GET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::support::server::Server;
 use serde_json::Value;
+
+use crate::support::server::Server;
 
 const DASHBOARD: &str = include_str!("../../../deploy/grafana/penstock.json");
 

@@ -1,7 +1,5 @@
 //! The routes that lead to others (SageMaker's, Vertex AI's), and those from text to tokens and back.
 
-
-
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 

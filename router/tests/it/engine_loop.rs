@@ -3,17 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::fake_engine::{FakeControl, FakeEngine};
-use crate::support::fake_shard::{expected_tokens, small_facts};
-use penstock_router::engine::EngineFacts;
-use penstock_router::observe::observer::Levels;
-use penstock_router::observe::observer::Observer;
-use penstock_router::observe::observer::StepSummary;
-use penstock_router::engine::engine_loop::{self};
 use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation, GenerationEvent};
-use penstock_scheduler::{
-    Failure, FinishReason, Load, NewRequest, Refused, SamplingParams, SchedulerConfig,
-};
+use penstock_router::engine::{EngineFacts, engine_loop};
+use penstock_router::observe::observer::{Levels, Observer, StepSummary};
+use penstock_scheduler::{Failure, FinishReason, Load, NewRequest, Refused, SamplingParams, SchedulerConfig};
+
+use crate::support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
 
 /// Keeps what it is told last.
 #[derive(Clone, Default)]

@@ -1,6 +1,5 @@
 //! Requests made up from nothing and from good ones: whatever comes in, the answer is JSON and never our fault.
 
-use crate::support::server::{Answer, Server};
 use axum::body::Body;
 use axum::http::{Method, Request, header};
 use penstock_router::api::table::{Access, routes};
@@ -9,6 +8,7 @@ use proptest::test_runner::{Config, FileFailurePersistence};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::support::server::{Answer, Server};
 
 fn paths() -> Vec<&'static str> {
     let work = routes().into_iter().filter(|it| it.method == Method::POST && it.access == Access::Key);

@@ -1,10 +1,11 @@
 //! What a request means that does not say how to sample: what the model's generation config says, but not in TGI's words.
 
-use crate::support::fake_engine::FakeEngine;
-use crate::support::server::{Server, facts, limits};
 use penstock_router::engine::{EngineFacts, GenerationDefaults};
 use penstock_scheduler::SamplingParams;
 use serde_json::{Value, json};
+
+use crate::support::fake_engine::FakeEngine;
+use crate::support::server::{Server, facts, limits};
 
 fn serving(generation_defaults: Option<GenerationDefaults>) -> Server {
     Server::with(FakeEngine::new(EngineFacts { generation_defaults, ..facts() }), limits())

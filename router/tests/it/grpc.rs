@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use crate::support::fake_engine::FakeEngine;
-use crate::support::server::{Server, facts, limits};
 use futures::StreamExt;
 use penstock_router::grpc::pb::generate_request::Prompt;
 use penstock_router::grpc::pb::generate_response::Event;
@@ -13,6 +11,9 @@ use penstock_router::grpc::pb::{
     Token, TokenIds, grammar,
 };
 use penstock_router::grpc::{self, Entrance};
+use penstock_router::http::auth::ApiKeys;
+use penstock_router::http::server::limits::ConnectionLimits;
+use penstock_router::inference::limits::Limits;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
@@ -25,6 +26,8 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
+use crate::support::fake_engine::FakeEngine;
+use crate::support::server::{Server, facts, limits};
 
 type Served = JoinHandle<Result<(), tonic::transport::Error>>;
 type Responses = Streaming<grpc::pb::GenerateResponse>;

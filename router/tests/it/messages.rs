@@ -1,10 +1,11 @@
 //! `/v1/messages` as Anthropic's clients see it.
 
-use crate::support::server::Server;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use penstock_router::http::auth::ApiKeys;
 use serde_json::{Value, json};
+
+use crate::support::server::Server;
 
 const PROMPT: &str = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
 

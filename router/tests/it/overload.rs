@@ -1,9 +1,10 @@
 //! More requests than there is room for.
 
-use crate::support::fake_engine::FakeEngine;
-use crate::support::server::{Server, facts, limits};
 use axum::http::StatusCode;
 use serde_json::json;
+
+use crate::support::fake_engine::FakeEngine;
+use crate::support::server::{Server, facts, limits};
 
 fn small() -> Server {
     let mut limits = limits();

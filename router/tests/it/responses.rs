@@ -1,8 +1,9 @@
 //! `/v1/responses` as OpenAI's clients see it.
 
-use crate::support::server::Server;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
+
+use crate::support::server::Server;
 
 const PROMPT: &str = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
 

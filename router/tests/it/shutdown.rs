@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::support::server::Server;
 use axum::http::StatusCode;
 use penstock_router::base::shutdown::Shutdown;
 use penstock_router::http::server::HttpServer;
@@ -11,6 +10,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::support::server::Server;
 
 #[tokio::test]
 async fn no_new_request_is_taken_and_old_ones_end_in_peace() {

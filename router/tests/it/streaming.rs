@@ -1,8 +1,9 @@
 //! Streams, byte by byte: framing, order, ends, errors on the way, clients that leave.
 
-use crate::support::server::Server;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
+
+use crate::support::server::Server;
 
 fn joined(events: &[Value], text_of: impl Fn(&Value) -> &Value) -> String {
     events.iter().filter_map(|event| text_of(event).as_str()).collect()

@@ -8,10 +8,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::support::fake_engine::FakeEngine;
-use crate::support::identity::Identity;
-use crate::support::listening::PATIENCE;
-use crate::support::server::{Server, facts, limits};
 use axum::body::Body;
 use axum::http::{Request, StatusCode, Version};
 use http_body_util::BodyExt;
@@ -24,6 +20,11 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
+
+use crate::support::fake_engine::FakeEngine;
+use crate::support::identity::Identity;
+use crate::support::listening::PATIENCE;
+use crate::support::server::{Server, facts, limits};
 
 fn ask(path: &str) -> Request<Body> {
     Request::get(format!("https://localhost{path}")).body(Body::empty()).unwrap()

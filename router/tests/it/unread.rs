@@ -8,10 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::fake_engine::FakeEngine;
-use crate::support::identity::Identity;
-use crate::support::listening::{PATIENCE, serve};
-use crate::support::server::{Server, facts, limits, post};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::BodyExt;
@@ -21,6 +17,9 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::support::identity::Identity;
+use crate::support::listening::{PATIENCE, serve};
+use crate::support::server::{Server, post};
 
 const PAYLOAD_LIMIT: usize = 500_000;
 /// More than sockets and windows hold.
