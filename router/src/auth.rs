@@ -1,5 +1,6 @@
 //! API keys: which there are, and the layer that asks for one. Which routes ask is said in `routes::table`.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -18,6 +19,7 @@ use crate::error::Error;
 use crate::rate_limit::{RateLimit, Rates};
 
 const MAX_TENANT_BYTES: usize = 64;
+const MAX_WEIGHT: u32 = 1000;
 
 /// A secret that a client sends with every request. Not shown by `{:?}`.
 #[derive(Clone, PartialEq, Eq)]
@@ -53,9 +55,22 @@ pub enum ApiKeyError {
     /// Something beside a key that is not known.
     #[error(
         "`{0}` is none of tenant=NAME (at most {MAX_TENANT_BYTES} bytes), requests-per-minute=N, tokens-per-minute=N \
-         (N at least 1)"
+         (N at least 1), weight=N (N from 1 to {MAX_WEIGHT})"
     )]
     Option(String),
+    /// A weight out of range.
+    #[error("`weight={0}`: a weight is an integer from 1 to {MAX_WEIGHT}")]
+    Weight(String),
+    /// A tenant has one weight, whichever of its keys is used.
+    #[error("weight={given}, but line {line} says weight={earlier} of the same tenant")]
+    Weights {
+        /// The weight of this line.
+        given: u32,
+        /// The weight before.
+        earlier: u32,
+        /// Its line, from 1.
+        line: usize,
+    },
     /// It has no line at all.
     #[error("--api-key-file {} has no key", .0.display())]
     NoLine(PathBuf),
@@ -89,12 +104,19 @@ struct Entry {
     key: ApiKey,
     tenant: Option<Arc<str>>,
     rates: Rates,
+    /// The tenant's share of the batch beside others.
+    weight: Option<u32>,
     limit: RateLimit,
 }
 
 impl Entry {
-    fn new(key: ApiKey, tenant: Option<Arc<str>>, rates: Rates) -> Self {
-        Self { key, tenant, rates, limit: RateLimit::new(rates) }
+    fn new(key: ApiKey, tenant: Option<Arc<str>>, rates: Rates, weight: Option<u32>) -> Self {
+        Self { key, tenant, rates, weight, limit: RateLimit::new(rates) }
+    }
+
+    /// What the tenant is known by: its name, or the key.
+    fn identity(&self) -> &[u8] {
+        self.tenant.as_ref().map_or(self.key.0.as_bytes(), |tenant| tenant.as_bytes())
     }
 }
 
@@ -105,7 +127,7 @@ pub struct ApiKeys(Arc<[Entry]>);
 impl ApiKeys {
     /// Those given and those of a file, one a line; blank lines and lines that start with `#` are none.
     pub fn load(given: &[ApiKey], file: Option<&Path>) -> Result<Self, ApiKeyError> {
-        let given = given.iter().map(|key| Entry::new(key.clone(), None, Rates::default()));
+        let given = given.iter().map(|key| Entry::new(key.clone(), None, Rates::default(), None));
         let mut entries: Vec<_> = given.collect();
         if let Some(path) = file {
             entries.extend(read(path)?);
@@ -126,6 +148,11 @@ impl ApiKeys {
     /// The tenant of a key, if it was given one.
     pub fn tenant(&self, KeyId(place): KeyId) -> Option<&Arc<str>> {
         self.0.get(place)?.tenant.as_ref()
+    }
+
+    /// The weights that were given to tenants, each by what the tenant is known by: its name, or its key.
+    pub fn weights(&self) -> impl Iterator<Item = (&[u8], u32)> {
+        self.0.iter().filter_map(|entry| Some((entry.identity(), entry.weight?)))
     }
 
     /// How much a key may use.
@@ -158,7 +185,8 @@ fn to_line(entry: &Entry) -> String {
     let tenant = entry.tenant.iter().map(|tenant| format!(" tenant={tenant}"));
     let requests = entry.rates.requests.iter().map(|rate| format!(" requests-per-minute={rate}"));
     let tokens = entry.rates.tokens.iter().map(|rate| format!(" tokens-per-minute={rate}"));
-    let options: String = tenant.chain(requests).chain(tokens).collect();
+    let weight = entry.weight.iter().map(|weight| format!(" weight={weight}"));
+    let options: String = tenant.chain(requests).chain(tokens).chain(weight).collect();
     format!("{key}{options}\n")
 }
 
@@ -169,16 +197,34 @@ fn read(path: &Path) -> Result<Vec<Entry>, ApiKeyError> {
     let lines = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
     let explained =
         |number| move |reason| ApiKeyError::Line { path: path.to_owned(), number, reason: Box::new(reason) };
-    let entries: Vec<Entry> =
-        lines.map(|(line, number)| entry(line).map_err(explained(number))).collect::<Result<_, _>>()?;
-    if entries.is_empty() { Err(ApiKeyError::NoLine(path.to_owned())) } else { Ok(entries) }
+    let entries: Vec<(usize, Entry)> = lines
+        .map(|(line, number)| Ok((number, entry(line).map_err(explained(number))?)))
+        .collect::<Result<_, _>>()?;
+    check_weights(&entries).map_err(|(number, reason)| explained(number)(reason))?;
+    if entries.is_empty() {
+        return Err(ApiKeyError::NoLine(path.to_owned()));
+    }
+    Ok(entries.into_iter().map(|(_, entry)| entry).collect())
 }
 
-/// A key, and after it what is said of it: `tenant=NAME`, `requests-per-minute=N`, `tokens-per-minute=N`.
+/// Refuses the first line that gives a tenant another weight than a line before it.
+fn check_weights(entries: &[(usize, Entry)]) -> Result<(), (usize, ApiKeyError)> {
+    let mut weights: HashMap<&[u8], (usize, u32)> = HashMap::new();
+    for (number, entry) in entries {
+        let Some(given) = entry.weight else { continue };
+        let (line, earlier) = *weights.entry(entry.identity()).or_insert((*number, given));
+        if given != earlier {
+            return Err((*number, ApiKeyError::Weights { given, earlier, line }));
+        }
+    }
+    Ok(())
+}
+
+/// A key, and after it what is said of it: `tenant=NAME`, `requests-per-minute=N`, `tokens-per-minute=N`, `weight=N`.
 fn entry(line: &str) -> Result<Entry, ApiKeyError> {
     let mut words = line.split_ascii_whitespace();
     let key = words.next().unwrap_or_default().parse()?;
-    let (mut tenant, mut rates) = (None, Rates::default());
+    let (mut tenant, mut rates, mut weight) = (None, Rates::default(), None);
     for word in words {
         let unknown = || ApiKeyError::Option(word.chars().take(60).collect());
         let rate = |value: &str| value.parse().ok().filter(|&rate| rate > 0).map(Some).ok_or_else(unknown);
@@ -188,10 +234,16 @@ fn entry(line: &str) -> Result<Entry, ApiKeyError> {
             }
             ("requests-per-minute", value) => rates.requests = rate(value)?,
             ("tokens-per-minute", value) => rates.tokens = rate(value)?,
+            ("weight", value) => weight = Some(parse_weight(value)?),
             _ => return Err(unknown()),
         }
     }
-    Ok(Entry::new(key, tenant, rates))
+    Ok(Entry::new(key, tenant, rates, weight))
+}
+
+fn parse_weight(value: &str) -> Result<u32, ApiKeyError> {
+    let weight = value.parse().ok().filter(|weight| (1..=MAX_WEIGHT).contains(weight));
+    weight.ok_or_else(|| ApiKeyError::Weight(value.chars().take(60).collect()))
 }
 
 /// The key that a request carries: `Authorization: Bearer KEY`, or `x-api-key: KEY`, as Anthropic's clients send it.
@@ -267,6 +319,33 @@ mod tests {
         assert_eq!(keys.tenant(id("b")).map(AsRef::as_ref), Some("shop"));
         assert!(keys.limit(id("b")).unwrap().take(Counted::Tokens, 1).is_ok());
         assert!(keys.limit(id("b")).unwrap().take(Counted::Tokens, 1).is_err());
+    }
+
+    #[test]
+    fn a_tenant_has_the_weight_that_its_keys_say() {
+        let lines = "a weight=1\nb tenant=shop\nc tenant=shop weight=1000\nd tenant=shop weight=1000\n";
+        let keys = ApiKeys::load(&[], Some(file(lines).path())).unwrap();
+        assert_eq!(keys.to_lines(), lines);
+        let weights: Vec<_> = keys.weights().collect();
+        assert_eq!(weights, [(&b"a"[..], 1), (b"shop", 1000), (b"shop", 1000)]);
+    }
+
+    #[test]
+    fn a_weight_out_of_range_or_unlike_another_of_its_tenant_is_an_error() {
+        let message = |text: &str| {
+            let file = file(text);
+            let message = ApiKeys::load(&[], Some(file.path())).unwrap_err().to_string();
+            message.replace(&*file.path().to_string_lossy(), "FILE")
+        };
+        for wrong in ["", "0", "1001", "-1", "1.5", "much"] {
+            let expected = format!("line 2: `weight={wrong}`: a weight is an integer from 1 to 1000");
+            assert_eq!(message(&format!("a\nb weight={wrong}\n")), format!("--api-key-file FILE {expected}"));
+        }
+        for (first, second) in [("a tenant=t", "b tenant=t"), ("a", "a")] {
+            let lines = format!("# the first line\n{first} weight=2\n{second} weight=3\n");
+            let expected = "line 3: weight=3, but line 2 says weight=2 of the same tenant";
+            assert_eq!(message(&lines), format!("--api-key-file FILE {expected}"));
+        }
     }
 
     #[test]

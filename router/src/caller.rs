@@ -1,5 +1,6 @@
 //! Who sent a request, as far as fairness and the cache need to know: a name derived from the API key, never the key.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
 
 use crate::app::AppState;
-use crate::auth::{KeyId, presented_key};
+use crate::auth::{ApiKeys, KeyId, presented_key};
 
 /// A tenant. All requests without a key come from the same one, whose name is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,6 +29,11 @@ pub struct CallerNames(RandomState);
 impl CallerNames {
     fn name(&self, key: &[u8]) -> Arc<str> {
         format!("{:016x}", self.0.hash_one(key)).into()
+    }
+
+    /// The weights of tenants by the names that their requests have.
+    pub fn weights(&self, keys: &ApiKeys) -> BTreeMap<Arc<str>, u32> {
+        keys.weights().map(|(identity, weight)| (self.name(identity), weight)).collect()
     }
 }
 

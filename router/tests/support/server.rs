@@ -144,13 +144,26 @@ impl Server {
         Self::with(FakeEngine::gated(facts()), limits())
     }
 
-    pub fn with((engine, control): (FakeEngine, FakeControl), limits: Limits) -> Self {
+    pub fn with(engine: (FakeEngine, FakeControl), limits: Limits) -> Self {
+        Self::with_keys(engine, limits, ApiKeys::default())
+    }
+
+    /// The same for clients with these keys, whose tenants have the keys' weights.
+    pub fn with_keys(
+        (engine, control): (FakeEngine, FakeControl),
+        limits: Limits,
+        api_keys: ApiKeys,
+    ) -> Self {
+        let callers = CallerNames::default();
         let (facts, tokenizer) = (engine.facts().clone(), byte_tokenizer());
         let templates = ChatTemplates::from_source(CHATML, Map::new()).unwrap();
         let chat = ChatFormat::new(templates, &tokenizer, &facts.eos_token_ids).unwrap();
         let request_limits = RequestLimits::new(&limits, &facts).unwrap();
         let metrics = Metrics::new(request_limits.max_input_tokens, request_limits.max_total_tokens).unwrap();
-        let config = SchedulerConfig::new(facts.capacity(), limits.max_concurrent_requests);
+        let config = SchedulerConfig {
+            tenant_weights: callers.weights(&api_keys),
+            ..SchedulerConfig::new(facts.capacity(), limits.max_concurrent_requests)
+        };
         let loaded = Tokenizer::new(tokenizer.clone(), 1).unwrap();
         let vocabulary = loaded.vocabulary().clone();
         let state = AppState {
@@ -162,10 +175,10 @@ impl Server {
             limits: Arc::new(request_limits),
             tokenizer: loaded,
             chat: Some(Arc::new(chat)),
-            api_keys: ApiKeys::default(),
+            api_keys,
             cors: None,
             grammars: Grammars::new(vocabulary, facts.vocab_size, facts.eos_token_ids.clone()).unwrap(),
-            callers: CallerNames::default(),
+            callers,
             engine: engine_loop::spawn(Box::new(engine), config, metrics.clone()),
             metrics,
             telemetry: Telemetry::default(),
@@ -215,7 +228,12 @@ impl Server {
 
     /// Sends a request and returns as soon as the headers are there.
     pub async fn open(&self, path: &str, body: Value) -> OpenStream {
-        let response = app(self.state.clone()).oneshot(post(path, &body)).await.unwrap();
+        self.open_request(post(path, &body)).await
+    }
+
+    /// The same of any request.
+    pub async fn open_request(&self, request: Request<Body>) -> OpenStream {
+        let response = app(self.state.clone()).oneshot(request).await.unwrap();
         OpenStream { status: response.status(), body: response.into_body().into_data_stream() }
     }
 
