@@ -80,8 +80,8 @@ pub struct RouterOptions {
     #[serde(skip)]
     pub api_key: Vec<ApiKey>,
 
-    /// File of such keys, one a line; after a key may come tenant=NAME, requests-per-minute=N and tokens-per-minute=N;
-    /// lines that start with # are comments
+    /// File of such keys, one a line; after a key may come tenant=NAME, requests-per-minute=N, tokens-per-minute=N and
+    /// weight=N; lines that start with # are comments
     #[arg(long, env)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key_file: Option<PathBuf>,

@@ -28,11 +28,12 @@ pub mod observe;
 pub mod supervised;
 pub mod text;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join;
-use penstock_scheduler::SchedulerConfig;
+use penstock_scheduler::{Capacity, SchedulerConfig};
 use thiserror::Error as ThisError;
 use tokio::net::TcpListener;
 
@@ -40,7 +41,7 @@ use api::service::service;
 use base::shutdown::Shutdown;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
-use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine};
+use engine::{ConnectOptions, Engine, EngineError, ShardedEngine};
 use grammar::Grammars;
 use http::auth::{ApiKeyError, ApiKeys};
 use http::body::BodyLimits;
@@ -158,7 +159,7 @@ async fn build(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppState, S
     let limits = RequestLimits::new(&options.limits, &facts)?;
     let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
     metrics.record_router_restarts(config.router_restarts);
-    let scheduler = scheduler_config(options, &facts);
+    let scheduler = scheduler_config(options, facts.capacity(), api_keys.weights());
     let inference = Inference {
         model: Arc::new(ServedModel { id: config.model_id.clone() }),
         limits: Arc::new(limits),
@@ -185,21 +186,26 @@ fn connect_options(config: &RouterConfig) -> ConnectOptions {
     }
 }
 
-fn scheduler_config(options: &RouterOptions, facts: &EngineFacts) -> SchedulerConfig {
+fn scheduler_config(
+    options: &RouterOptions,
+    capacity: Capacity,
+    tenant_weights: BTreeMap<Arc<str>, u32>,
+) -> SchedulerConfig {
     let limits = &options.limits;
     let max_blocks =
-        limits.max_batch_total_tokens.map_or(u32::MAX, |tokens| tokens / facts.block_size.max(1));
+        limits.max_batch_total_tokens.map_or(u32::MAX, |tokens| tokens / capacity.block_size.max(1));
     let max_step_tokens = limits.max_batch_prefill_tokens.unwrap_or(u32::MAX);
     SchedulerConfig {
-        num_blocks: facts.num_blocks.min(max_blocks),
-        max_step_tokens: facts.max_step_tokens.min(max_step_tokens),
+        num_blocks: capacity.num_blocks.min(max_blocks),
+        max_step_tokens: capacity.max_step_tokens.min(max_step_tokens),
         max_queued_tokens: limits.max_queued_tokens,
         max_queued_bytes: limits.max_queued_bytes,
         target_itl: options.target_itl_ms.map(|ms| Duration::from_millis(ms.into())),
         prefix_caching: options.prefix_caching,
         max_replays: options.max_replays,
         cache_secret: rand::random(),
-        ..SchedulerConfig::new(facts.capacity(), limits.max_concurrent_requests)
+        tenant_weights,
+        ..SchedulerConfig::new(capacity, limits.max_concurrent_requests)
     }
 }
 
@@ -207,5 +213,35 @@ async fn keep_up(metrics: Metrics) {
     loop {
         tokio::time::sleep(UPKEEP).await;
         metrics.upkeep();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        options: RouterOptions,
+    }
+
+    #[test]
+    fn the_scheduler_gets_the_smaller_limits_and_the_weights_of_tenants() {
+        let flags = ["x", "--max-batch-total-tokens=39", "--max-batch-prefill-tokens=100"];
+        let capacity = Capacity {
+            num_slots: 4,
+            num_blocks: 50,
+            block_size: 4,
+            max_step_tokens: 64,
+            eos_token_ids: vec![7],
+            attention_window: None,
+        };
+        let weights = BTreeMap::from([("shop".into(), 3)]);
+        let config = scheduler_config(&Flags::parse_from(flags).options, capacity, weights.clone());
+        assert_eq!((config.num_blocks, config.max_step_tokens), (9, 64));
+        assert_eq!(config.tenant_weights, weights);
     }
 }

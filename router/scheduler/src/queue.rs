@@ -10,6 +10,8 @@ use crate::request::RequestId;
 
 /// One level of priority is worth this much waiting.
 const PRIORITY_STEP: Duration = Duration::from_secs(10);
+/// Accounts count in this fraction of a token, so that a large weight is not lost in rounding.
+const PARTS: u64 = 1 << 16;
 /// Tenants without work whose account is kept, so that a pause does not clear it.
 const MAX_IDLE_TENANTS: usize = 4096;
 
@@ -39,7 +41,7 @@ impl Ticket {
 
 #[derive(Debug, Default)]
 struct Tenant {
-    /// Tokens served, divided by the tenant's weight.
+    /// Tokens served, divided by the tenant's weight, in units of 1/`PARTS` tokens.
     served: u64,
     waiting: BTreeSet<Rank>,
     /// Requests of it that wait or run.
@@ -118,7 +120,7 @@ impl FairQueue {
         let weight = u64::from(self.weights.get(name).copied().unwrap_or(1).max(1));
         let Some(tenant) = self.tenants.get_mut(name) else { return };
         let before = tenant.served;
-        tenant.served += tokens.div_ceil(weight);
+        tenant.served += (tokens * PARTS).div_ceil(weight);
         if !tenant.waiting.is_empty() {
             self.order.remove(&(before, Arc::clone(name)));
             self.order.insert((tenant.served, Arc::clone(name)));
@@ -196,6 +198,18 @@ mod tests {
         queue.push(&ticket(2, "plain", 0));
         queue.charge(&"gold".into(), 500);
         queue.charge(&"plain".into(), 60);
+        assert_eq!(order(&queue), [1, 2]);
+    }
+
+    #[test]
+    fn a_large_weight_counts_in_full_for_small_amounts() {
+        let mut queue = FairQueue::new(BTreeMap::from([("gold".into(), 1000)]));
+        queue.push(&ticket(1, "gold", 0));
+        queue.push(&ticket(2, "plain", 0));
+        for _ in 0..900 {
+            queue.charge(&"gold".into(), 1);
+        }
+        queue.charge(&"plain".into(), 1);
         assert_eq!(order(&queue), [1, 2]);
     }
 

@@ -1,5 +1,6 @@
 //! API keys: which there are, whose they are, and the layer that asks for one. The table of routes says which routes ask.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use crate::base::error::Error;
 use crate::base::rate_limit::{RateLimit, Rates};
 
 const MAX_TENANT_BYTES: usize = 64;
+const MAX_WEIGHT: u32 = 1000;
 
 /// A secret that a client sends with every request. Not shown by `{:?}`.
 #[derive(Clone, PartialEq, Eq)]
@@ -54,9 +56,22 @@ pub enum ApiKeyError {
     /// Something beside a key that is not known.
     #[error(
         "`{0}` is none of tenant=NAME (at most {MAX_TENANT_BYTES} bytes), requests-per-minute=N, tokens-per-minute=N \
-         (N at least 1)"
+         (N at least 1), weight=N (N from 1 to {MAX_WEIGHT})"
     )]
     Option(String),
+    /// A weight out of range.
+    #[error("`weight={0}`: a weight is an integer from 1 to {MAX_WEIGHT}")]
+    Weight(String),
+    /// A tenant has one weight, whichever of its keys is used.
+    #[error("weight={given}, but line {line} says weight={earlier} of the same tenant")]
+    Weights {
+        /// The weight of this line.
+        given: u32,
+        /// The weight before.
+        earlier: u32,
+        /// Its line, from 1.
+        line: usize,
+    },
     /// It has no line at all.
     #[error("--api-key-file {} has no key", .0.display())]
     NoLine(PathBuf),
@@ -86,13 +101,20 @@ struct Entry {
     key: ApiKey,
     tenant: Option<Arc<str>>,
     rates: Rates,
+    /// The tenant's share of the batch beside others.
+    weight: Option<u32>,
     limit: Option<Arc<RateLimit>>,
 }
 
 impl Entry {
-    fn new(key: ApiKey, tenant: Option<Arc<str>>, rates: Rates) -> Self {
+    fn new(key: ApiKey, tenant: Option<Arc<str>>, rates: Rates, weight: Option<u32>) -> Self {
         let is_limited = rates != Rates::default();
-        Self { key, tenant, rates, limit: is_limited.then(|| Arc::new(RateLimit::new(rates))) }
+        Self { key, tenant, rates, weight, limit: is_limited.then(|| Arc::new(RateLimit::new(rates))) }
+    }
+
+    /// What identifies the tenant: its name, or the key.
+    fn identity(&self) -> &[u8] {
+        self.tenant.as_ref().map_or(self.key.0.as_bytes(), |tenant| tenant.as_bytes())
     }
 }
 
@@ -107,7 +129,7 @@ pub struct ApiKeys {
 impl ApiKeys {
     /// Those given and those of a file, one a line; blank lines and lines that start with `#` are none.
     pub fn load(given: &[ApiKey], file: Option<&Path>) -> Result<Self, ApiKeyError> {
-        let given = given.iter().map(|key| Entry::new(key.clone(), None, Rates::default()));
+        let given = given.iter().map(|key| Entry::new(key.clone(), None, Rates::default(), None));
         let mut entries: Vec<_> = given.collect();
         if let Some(path) = file {
             entries.extend(read(path)?);
@@ -125,6 +147,12 @@ impl ApiKeys {
         self.entries.iter().map(to_line).collect()
     }
 
+    /// The weights that the key file gives to tenants, by the names that their requests have.
+    pub fn weights(&self) -> BTreeMap<Arc<str>, u32> {
+        let weighted = self.entries.iter().filter_map(|entry| Some((entry, entry.weight?)));
+        weighted.map(|(entry, weight)| (self.name(entry.identity()), weight)).collect()
+    }
+
     /// Who sent these headers. Refused without one of the keys, unless there are none.
     pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, Error> {
         let presented = presented_key(headers);
@@ -135,7 +163,7 @@ impl ApiKeys {
         // Other credentials than keys, which a proxy may have checked, tell callers apart just as well.
         let other = || headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
         let credential = presented.or_else(other).filter(|credential| !credential.is_empty());
-        let tenant = entry.and_then(|entry| entry.tenant.as_deref()).map(str::as_bytes).or(credential);
+        let tenant = entry.map(Entry::identity).or(credential);
         Ok(Caller {
             tenant: tenant.map(|tenant| self.name(tenant)).unwrap_or_default(),
             rate_limit: entry.and_then(|entry| entry.limit.clone()),
@@ -162,7 +190,8 @@ fn to_line(entry: &Entry) -> String {
     let tenant = entry.tenant.iter().map(|tenant| format!(" tenant={tenant}"));
     let requests = entry.rates.requests.iter().map(|rate| format!(" requests-per-minute={rate}"));
     let tokens = entry.rates.tokens.iter().map(|rate| format!(" tokens-per-minute={rate}"));
-    let options: String = tenant.chain(requests).chain(tokens).collect();
+    let weight = entry.weight.iter().map(|weight| format!(" weight={weight}"));
+    let options: String = tenant.chain(requests).chain(tokens).chain(weight).collect();
     format!("{key}{options}\n")
 }
 
@@ -173,16 +202,34 @@ fn read(path: &Path) -> Result<Vec<Entry>, ApiKeyError> {
     let lines = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
     let explained =
         |number| move |reason| ApiKeyError::Line { path: path.to_owned(), number, reason: Box::new(reason) };
-    let entries: Vec<Entry> =
-        lines.map(|(line, number)| entry(line).map_err(explained(number))).collect::<Result<_, _>>()?;
-    if entries.is_empty() { Err(ApiKeyError::NoLine(path.to_owned())) } else { Ok(entries) }
+    let entries: Vec<(usize, Entry)> = lines
+        .map(|(line, number)| Ok((number, entry(line).map_err(explained(number))?)))
+        .collect::<Result<_, _>>()?;
+    check_weights(&entries).map_err(|(number, reason)| explained(number)(reason))?;
+    if entries.is_empty() {
+        return Err(ApiKeyError::NoLine(path.to_owned()));
+    }
+    Ok(entries.into_iter().map(|(_, entry)| entry).collect())
 }
 
-/// A key, and after it what is said of it: `tenant=NAME`, `requests-per-minute=N`, `tokens-per-minute=N`.
+/// Refuses the first line that gives a tenant another weight than a line before it.
+fn check_weights(entries: &[(usize, Entry)]) -> Result<(), (usize, ApiKeyError)> {
+    let mut weights: HashMap<&[u8], (usize, u32)> = HashMap::new();
+    for (number, entry) in entries {
+        let Some(given) = entry.weight else { continue };
+        let (line, earlier) = *weights.entry(entry.identity()).or_insert((*number, given));
+        if given != earlier {
+            return Err((*number, ApiKeyError::Weights { given, earlier, line }));
+        }
+    }
+    Ok(())
+}
+
+/// A key, and after it what is said of it: `tenant=NAME`, `requests-per-minute=N`, `tokens-per-minute=N`, `weight=N`.
 fn entry(line: &str) -> Result<Entry, ApiKeyError> {
     let mut words = line.split_ascii_whitespace();
     let key = words.next().unwrap_or_default().parse()?;
-    let (mut tenant, mut rates) = (None, Rates::default());
+    let (mut tenant, mut rates, mut weight) = (None, Rates::default(), None);
     for word in words {
         let unknown = || ApiKeyError::Option(word.chars().take(60).collect());
         let rate = |value: &str| value.parse().ok().filter(|&rate| rate > 0).map(Some).ok_or_else(unknown);
@@ -192,10 +239,16 @@ fn entry(line: &str) -> Result<Entry, ApiKeyError> {
             }
             ("requests-per-minute", value) => rates.requests = rate(value)?,
             ("tokens-per-minute", value) => rates.tokens = rate(value)?,
+            ("weight", value) => weight = Some(parse_weight(value)?),
             _ => return Err(unknown()),
         }
     }
-    Ok(Entry::new(key, tenant, rates))
+    Ok(Entry::new(key, tenant, rates, weight))
+}
+
+fn parse_weight(value: &str) -> Result<u32, ApiKeyError> {
+    let weight = value.parse().ok().filter(|weight| (1..=MAX_WEIGHT).contains(weight));
+    weight.ok_or_else(|| ApiKeyError::Weight(value.chars().take(60).collect()))
 }
 
 /// The key that a request carries: `Authorization: Bearer KEY`, or `x-api-key: KEY`, as Anthropic's clients send it.
@@ -275,6 +328,33 @@ mod tests {
         let limit = entry("b").limit.as_ref().unwrap();
         assert!(limit.take(Counted::Tokens, 1).is_ok());
         assert!(limit.take(Counted::Tokens, 1).is_err());
+    }
+
+    #[test]
+    fn a_tenant_has_the_weight_that_its_keys_say() {
+        let lines = "a weight=1\nb tenant=shop\nc tenant=shop weight=1000\nd tenant=shop weight=1000\n";
+        let keys = ApiKeys::load(&[], Some(file(lines).path())).unwrap();
+        assert_eq!(keys.to_lines(), lines);
+        let expected = BTreeMap::from([(keys.name(b"a"), 1), (keys.name(b"shop"), 1000)]);
+        assert_eq!(keys.weights(), expected);
+    }
+
+    #[test]
+    fn a_weight_out_of_range_or_unlike_another_of_its_tenant_is_an_error() {
+        let message = |text: &str| {
+            let file = file(text);
+            let message = ApiKeys::load(&[], Some(file.path())).unwrap_err().to_string();
+            message.replace(&*file.path().to_string_lossy(), "FILE")
+        };
+        for wrong in ["", "0", "1001", "-1", "1.5", "much"] {
+            let expected = format!("line 2: `weight={wrong}`: a weight is an integer from 1 to 1000");
+            assert_eq!(message(&format!("a\nb weight={wrong}\n")), format!("--api-key-file FILE {expected}"));
+        }
+        for (first, second) in [("a tenant=t", "b tenant=t"), ("a", "a")] {
+            let lines = format!("# the first line\n{first} weight=2\n{second} weight=3\n");
+            let expected = "line 3: weight=3, but line 2 says weight=2 of the same tenant";
+            assert_eq!(message(&lines), format!("--api-key-file FILE {expected}"));
+        }
     }
 
     #[test]

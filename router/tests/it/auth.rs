@@ -3,10 +3,13 @@
 use axum::body::Body;
 use axum::http::{HeaderName, Method, Request, StatusCode, header};
 use penstock_router::api::table::{Access, routes};
+use penstock_router::engine::EngineFacts;
 use penstock_router::http::auth::ApiKeys;
+use penstock_router::inference::limits::Limits;
 use serde_json::json;
 
-use crate::support::server::{Server, post};
+use crate::support::fake_engine::FakeEngine;
+use crate::support::server::{Server, facts, limits, post};
 
 /// Whoever adds a route without a thought gets one that asks for the key; those that do not are listed here again.
 const OPEN: [&str; 13] = [
@@ -174,4 +177,35 @@ async fn a_key_may_use_so_many_tokens_and_no_more() {
             assert_eq!(answer.headers.contains_key("retry-after"), expected == 429);
         }
     }
+}
+
+#[tokio::test]
+async fn tenants_are_served_by_the_weights_of_their_keys() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "small\nlarge-1 tenant=large weight=3\nlarge-2 tenant=large\n")
+        .expect("written");
+    let keys = ApiKeys::load(&[], Some(file.path())).expect("keys");
+    let facts = EngineFacts { num_slots: 1, eos_token_ids: Vec::new(), ..facts() };
+    let limits = Limits { max_concurrent_requests: 100, ..limits() };
+    let server = Server::with_keys(FakeEngine::gated(facts), limits, keys);
+    let mut streams = Vec::new();
+    for number in 10..50 {
+        for key in ["small", if number % 2 == 0 { "large-1" } else { "large-2" }] {
+            let inputs = format!("{number}{}", if key == "small" { "small" } else { "large" });
+            let body = json!({"inputs": inputs, "parameters": {"max_new_tokens": 4}});
+            let request =
+                with(post("/generate_stream", &body), header::AUTHORIZATION, &format!("Bearer {key}"));
+            streams.push(server.open_request(request).await);
+        }
+    }
+    server.allow_steps(10_000);
+    for stream in streams {
+        stream.rest().await;
+    }
+    let plans = server.control.plans.lock().expect("not poisoned");
+    let order: Vec<_> = plans.iter().flat_map(|plan| &plan.admitted).collect();
+    let large = server.encode("large");
+    let num_large = order[..40].iter().filter(|admission| admission.tokens.ends_with(&large)).count();
+    assert_eq!(order.len(), 80);
+    assert!((29..=31).contains(&num_large), "{num_large} of the first 40");
 }

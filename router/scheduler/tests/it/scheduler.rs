@@ -365,6 +365,27 @@ fn tenants_share_by_what_they_were_served() {
 }
 
 #[test]
+fn tenants_are_served_by_their_weights() {
+    let mut world = World::with(endless(256), |config| {
+        config.num_slots = 1;
+        config.tenant_weights = [("large".into(), 3)].into();
+    });
+    let submit = |world: &mut World, tenant: &str, number| {
+        let request = request(&prompt(number, 8), 4);
+        world.submit_with(NewRequest { tenant: tenant.into(), ..request })
+    };
+    let large: Vec<RequestId> = (0..40)
+        .map(|number| {
+            submit(&mut world, "small", 2 * number);
+            submit(&mut world, "large", 2 * number + 1)
+        })
+        .collect();
+    world.run();
+    let num_large = world.ended[..40].iter().filter(|id| large.contains(id)).count();
+    assert!((29..=31).contains(&num_large), "{num_large} of the first 40");
+}
+
+#[test]
 fn a_request_that_waits_too_long_fails_with_its_limit() {
     let mut world = World::with(facts(64), |config| config.num_slots = 1);
     world.submit(&prompt(1, 4), 50);

@@ -152,13 +152,25 @@ impl Server {
         Self::with(FakeEngine::gated(facts()), limits())
     }
 
-    pub fn with((engine, control): (FakeEngine, FakeControl), limits: Limits) -> Self {
+    pub fn with(engine: (FakeEngine, FakeControl), limits: Limits) -> Self {
+        Self::with_keys(engine, limits, ApiKeys::default())
+    }
+
+    /// The same for clients with these keys, whose tenants have the keys' weights.
+    pub fn with_keys(
+        (engine, control): (FakeEngine, FakeControl),
+        limits: Limits,
+        api_keys: ApiKeys,
+    ) -> Self {
         let (facts, tokenizer) = (engine.facts().clone(), byte_tokenizer());
         let templates = ChatTemplates::from_source(CHATML, Map::new()).unwrap();
         let chat = ChatFormat::new(templates, &tokenizer, &facts.eos_token_ids).unwrap();
         let request_limits = RequestLimits::new(&limits, &facts).unwrap();
         let metrics = Metrics::new(request_limits.max_input_tokens, request_limits.max_total_tokens).unwrap();
-        let config = SchedulerConfig::new(facts.capacity(), limits.max_concurrent_requests);
+        let config = SchedulerConfig {
+            tenant_weights: api_keys.weights(),
+            ..SchedulerConfig::new(facts.capacity(), limits.max_concurrent_requests)
+        };
         let loaded = Tokenizer::new(tokenizer.clone(), 1).unwrap();
         let vocabulary = loaded.vocabulary().clone();
         let inference = Inference {
@@ -171,12 +183,8 @@ impl Server {
             metrics,
             shutdown: Shutdown::new(Duration::from_secs(90)),
         };
-        let state = AppState {
-            inference,
-            api_keys: ApiKeys::default(),
-            body_limits: body_limits(),
-            telemetry: Telemetry::default(),
-        };
+        let state =
+            AppState { inference, api_keys, body_limits: body_limits(), telemetry: Telemetry::default() };
         Self { state, cors: None, control, tokenizer }
     }
 
@@ -226,7 +234,12 @@ impl Server {
 
     /// Sends a request and returns as soon as the headers are there.
     pub async fn open(&self, path: &str, body: Value) -> OpenStream {
-        let response = self.service().oneshot(post(path, &body)).await.unwrap();
+        self.open_request(post(path, &body)).await
+    }
+
+    /// The same of any request.
+    pub async fn open_request(&self, request: Request<Body>) -> OpenStream {
+        let response = self.service().oneshot(request).await.unwrap();
         OpenStream { status: response.status(), body: response.into_body().into_data_stream() }
     }
 
