@@ -13,7 +13,7 @@ use crate::base::error::Error;
 use crate::http::body::Body;
 use crate::http::state::AppState;
 use crate::inference::Prompt;
-use crate::text::tokenizer::TextSpan;
+use crate::text::tokenizer::TokenOffsets;
 
 /// A token and the bytes of the text that it covers.
 #[derive(Serialize, ToSchema)]
@@ -56,7 +56,7 @@ pub async fn tokenize(
     State(app): State<AppState>,
     Body(request): Body<GenerateRequest>,
 ) -> Result<Json<Vec<SimpleToken>>, Error> {
-    let spans = app.inference.tokenizer.encode_spans(request.inputs.clone()).await?;
+    let spans = app.inference.tokenizer.encode_with_offsets(request.inputs.clone()).await?;
     Ok(Json(simple_tokens(&request.inputs, spans)))
 }
 
@@ -72,7 +72,7 @@ pub async fn chat_tokenize(
         return Err(Error::Internal);
     };
     let (templated_text, spans) =
-        app.inference.tokenizer.run(move |_| chat.encode_spans(conversation)).await?;
+        app.inference.tokenizer.run(move |_| chat.encode_with_offsets(conversation)).await?;
     Ok(Json(ChatTokens { tokenize_response: simple_tokens(&templated_text, spans), templated_text }))
 }
 
@@ -93,9 +93,9 @@ pub async fn detokenize(
     Ok(Json(DetokenizeResponse { prompt }))
 }
 
-fn simple_tokens(text: &str, spans: Vec<TextSpan>) -> Vec<SimpleToken> {
+fn simple_tokens(text: &str, spans: Vec<TokenOffsets>) -> Vec<SimpleToken> {
     let bytes = text.as_bytes();
-    let token = |TextSpan { id, start, stop }| {
+    let token = |TokenOffsets { id, start, stop }| {
         let text = String::from_utf8_lossy(bytes.get(start..stop).unwrap_or_default()).into_owned();
         SimpleToken { id, text, start, stop }
     };

@@ -1,4 +1,5 @@
-//! Who sent a request, as far as fairness, limits and the cache need to know. Found once per request, at the entrance.
+//! The caller of a request: its tenant and its rate limit, for fairness, limits and the cache. Found once per request,
+//! when the request arrives.
 
 use std::sync::Arc;
 
@@ -9,21 +10,21 @@ use super::rate_limit::RateLimit;
 /// A tenant and what its key may use. All requests without a key belong to the same tenant, whose name is empty.
 #[derive(Debug, Clone, Default)]
 pub struct Caller {
-    /// Its name: derived from the API key, never the key.
+    /// The tenant's name: derived from the API key, never the key itself.
     pub tenant: Arc<str>,
-    /// The limits of its key, if it has any.
+    /// The rate limit of its API key; `None` is no limit.
     pub rate_limit: Option<Arc<RateLimit>>,
 }
 
 impl Caller {
-    /// Takes from what the key may use. A caller without limits may use what there is.
+    /// Takes `amount` from the rate limit, or fails with [`Error::RateLimited`]. Never fails for a caller without one.
     pub fn charge(&self, counted: Counted, amount: u64) -> Result<(), Error> {
         self.rate_limit.as_ref().map_or(Ok(()), |limit| limit.take(counted, amount))
     }
 }
 
 impl PartialEq for Caller {
-    /// The same tenant under the same limits.
+    /// Whether the tenant is the same, and both share one rate limit.
     fn eq(&self, other: &Self) -> bool {
         let address = |caller: &Self| caller.rate_limit.as_ref().map(Arc::as_ptr);
         self.tenant == other.tenant && address(self) == address(other)

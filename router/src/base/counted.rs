@@ -1,6 +1,6 @@
 //! What rate limits count.
 
-/// What is counted.
+/// What a rate limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counted {
     /// Requests of routes that do work.
@@ -10,7 +10,7 @@ pub enum Counted {
 }
 
 impl Counted {
-    /// As messages and headers name it.
+    /// The name in messages and headers.
     pub fn name(self) -> &'static str {
         match self {
             Self::Requests => "requests",

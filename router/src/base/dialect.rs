@@ -1,20 +1,20 @@
-//! Whose words a client speaks, and what a parameter is called in them.
+//! The dialects of clients, and what each of them calls a parameter.
 
-/// Whose words the client speaks; messages name parameters as it wrote them. Where a family has two names for one thing,
-/// the dialect holds the one that was used.
+/// The dialect of a client. Error messages name parameters as the client wrote them: where a dialect has two names for
+/// one parameter, the variant holds the name that was used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Dialect {
-    /// `/generate` and its kin.
+    /// TGI's routes, such as `/generate`.
     #[default]
     Native,
     /// `/v1/completions`.
     Completions {
-        /// `best_of`, or `n` where that says it.
+        /// `best_of` or `n`: the one that the client set.
         best_of: &'static str,
     },
     /// `/v1/chat/completions`.
     Chat {
-        /// `max_tokens` or `max_completion_tokens`.
+        /// `max_tokens` or `max_completion_tokens`: the one that the client set.
         max_tokens: &'static str,
     },
     /// `/v1/messages`.
@@ -26,7 +26,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// Of a chat completion that says nothing of its length.
+    /// The dialect of a chat completion that sets no maximum length.
     pub const CHAT: Self = Self::Chat { max_tokens: "max_tokens" };
 
     /// A parameter's name in this dialect, from its native one.
@@ -51,7 +51,7 @@ impl Dialect {
         }
     }
 
-    /// Where the schema of a tool's arguments is, from its number among the tools.
+    /// The path of the schema of a tool's arguments; `number` is the tool's index, from 0.
     pub fn tool_parameters(self, number: usize) -> String {
         match self {
             Self::Messages => format!("tools[{number}].input_schema"),
@@ -59,7 +59,7 @@ impl Dialect {
         }
     }
 
-    /// Where a field of a tool's function is, from its number among the tools.
+    /// The path of a field of a tool's function; `number` is the tool's index, from 0.
     pub fn tool(self, number: usize, field: &str) -> String {
         match self {
             Self::Messages | Self::Responses => format!("tools[{number}].{field}"),
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_two_names_the_one_that_was_used_is_told() {
+    fn the_name_that_the_client_used_is_kept() {
         let newer = Dialect::Chat { max_tokens: "max_completion_tokens" };
         assert_eq!(newer.name("max_new_tokens"), "max_completion_tokens");
         assert_eq!(Dialect::CHAT.name("max_new_tokens"), "max_tokens");
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_are_where_the_dialect_has_them() {
+    fn paths_of_tools_follow_the_dialect() {
         assert_eq!(Dialect::CHAT.tool_parameters(2), "tools[2].function.parameters");
         assert_eq!(Dialect::Responses.tool_parameters(0), "tools[0].parameters");
         assert_eq!(Dialect::Messages.tool_parameters(1), "tools[1].input_schema");

@@ -1,9 +1,10 @@
-//! How deep JSON is nested, counted without recursion before anything reads it that recurses.
+//! Counts how deep JSON is nested, without recursion, before a recursive parser reads it.
 
-/// Objects and lists within each other that a body may have: as many as serde_json reads.
+/// Most nested objects and lists that a body may have: as many as serde_json reads.
 pub const MAX_DEPTH: usize = 127;
 
-/// How deep it is, if that is too deep. What has few brackets, as most requests do, is not looked at any closer.
+/// Returns the depth if it is more than [`MAX_DEPTH`]. Most requests have few brackets, and are not scanned any
+/// further.
 pub fn too_deep(json: &[u8]) -> Option<usize> {
     let brackets = json.iter().filter(|byte| matches!(byte, b'{' | b'[')).count();
     if brackets <= MAX_DEPTH {
@@ -12,8 +13,8 @@ pub fn too_deep(json: &[u8]) -> Option<usize> {
     Some(depth(json)).filter(|&depth| depth > MAX_DEPTH)
 }
 
-/// The most objects and lists that are open at once; what is in strings does not count. Of text that is no JSON, some
-/// number.
+/// The most objects and lists that are open at once; brackets in strings do not count. The result for text that is not
+/// JSON has no meaning.
 fn depth(json: &[u8]) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
     for byte in json {
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_open_at_once_counts_and_nothing_in_strings() {
+    fn only_open_brackets_outside_strings_count() {
         for (json, deepest) in [
             ("1", 0),
             ("[]", 1),
@@ -52,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn many_brackets_are_fine_side_by_side_and_in_texts() {
+    fn many_brackets_side_by_side_or_in_strings_are_accepted() {
         assert_eq!(too_deep(format!("[{}0]", "[],".repeat(1000)).as_bytes()), None);
         assert_eq!(too_deep(format!("\"{}\"", "[".repeat(1000)).as_bytes()), None);
         assert_eq!(too_deep("[".repeat(MAX_DEPTH).as_bytes()), None);

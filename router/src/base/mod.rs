@@ -1,11 +1,12 @@
-//! What every floor may use: errors, who speaks and how, who calls, shutdown. Nothing here knows HTTP handlers, the engine or text.
+//! What every floor may use: errors, dialects, callers and their rate limits, shutdown. Nothing here knows HTTP
+//! handlers, the engine or text.
 
-pub mod caller;
-pub mod counted;
-pub mod dialect;
-pub mod error;
-pub mod json_depth;
-pub mod rate_limit;
+pub(crate) mod caller;
+pub(crate) mod counted;
+pub(crate) mod dialect;
+pub(crate) mod error;
+pub(crate) mod json_depth;
+pub(crate) mod rate_limit;
 pub mod shutdown;
-pub mod text_or_list;
-pub mod unix_time;
+pub(crate) mod text_or_list;
+pub(crate) mod unix_time;

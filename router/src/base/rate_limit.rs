@@ -1,7 +1,7 @@
-//! How much one API key may use in a minute: a bucket of requests and one of tokens, which fill up steadily.
+//! The rate limit of one API key: a bucket of requests and a bucket of tokens, each refilled steadily.
 //!
 //! Tokens are charged when a request is accepted, as OpenAI does it: those of the prompt and those that the output may
-//! have at most. A request that is larger than the whole bucket needs it full.
+//! have at most. A request that is larger than the whole bucket is accepted when the bucket is full.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,29 +13,29 @@ use super::error::Error;
 
 const MINUTE_S: f64 = 60.0;
 
-/// The limits of one key; those not set are no limits.
+/// The limits of one key; `None` is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// Requests in a minute.
+    /// Requests per minute.
     pub requests: Option<u32>,
-    /// Tokens in a minute.
+    /// Tokens per minute.
     pub tokens: Option<u32>,
 }
 
 /// What is left of one limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Balance {
-    /// What is counted.
+    /// What the limit counts.
     pub counted: Counted,
-    /// How much there may be in a minute.
+    /// The limit, per minute.
     pub limit: u32,
     /// How much may be used now.
     pub remaining: u64,
-    /// When all of it may be used again.
+    /// Time until all of the limit may be used again.
     pub full_in: Duration,
 }
 
-/// What one key has left.
+/// The buckets of one key.
 #[derive(Debug)]
 pub struct RateLimit {
     requests: Option<Mutex<Bucket>>,
@@ -43,13 +43,13 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Full buckets.
+    /// Starts with full buckets.
     pub fn new(rates: Rates) -> Self {
         let bucket = |rate: Option<u32>| rate.map(|rate| Mutex::new(Bucket::new(rate, Instant::now())));
         Self { requests: bucket(rates.requests), tokens: bucket(rates.tokens) }
     }
 
-    /// Takes so much, or says when there will be enough.
+    /// Takes `amount`, or fails with the time until there is enough of it.
     pub fn take(&self, counted: Counted, amount: u64) -> Result<(), Error> {
         let Some(bucket) = self.bucket(counted) else { return Ok(()) };
         let mut bucket = lock(bucket);
@@ -82,12 +82,12 @@ impl RateLimit {
     }
 }
 
-/// A bucket is never left half changed.
+/// A poisoned lock may be used: a bucket is never left half changed.
 fn lock(bucket: &Mutex<Bucket>) -> MutexGuard<'_, Bucket> {
     bucket.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Holds a minute's worth.
+/// Holds at most what may be used in a minute.
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
     rate: u32,
@@ -110,7 +110,7 @@ impl Bucket {
         *self = self.filled(now);
         let amount = (amount as f64).min(f64::from(self.rate));
         let missing = amount - self.level;
-        // A little less than nothing is rounding.
+        // A smaller difference is a rounding error.
         if missing > 1e-6 {
             return Err(Duration::from_secs_f64(missing * MINUTE_S / f64::from(self.rate)));
         }
@@ -152,7 +152,7 @@ mod tests {
             limit.take(Counted::Tokens, amount).unwrap();
             assert_eq!(limit.take(Counted::Tokens, 1).is_ok(), is_left, "{amount}");
         }
-        // More than a whole bucket waits for a full one, not for ever.
+        // A request that is larger than the bucket waits for a full bucket, not for ever.
         let limit = limit(None, Some(100));
         limit.take(Counted::Tokens, 101).unwrap();
         let error = limit.take(Counted::Tokens, 101).unwrap_err();

@@ -1,17 +1,17 @@
-//! How serving ends: on the first signal no new request is taken and those under way go on; on the second, or when the
-//! grace is over, open streams end with an error event.
+//! How serving ends: after the first signal new requests are refused and running ones go on; after the second, or after
+//! the grace period, open streams end with an error event.
 //!
-//! axum's own graceful shutdown waits for open responses for ever: the second step is what bounds it.
+//! axum's own graceful shutdown waits for open responses for ever: the second stage is its time limit.
 
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// After the last step, time for the final events to reach the clients.
+/// Time for the final events to reach the clients, after running requests were ended.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// A cheap handle on how far the shutdown is.
+/// The state of the shutdown. Cheap to clone; all clones share one state.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     draining: CancellationToken,
@@ -20,12 +20,13 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Lets requests go on for `grace` once it is triggered.
+    /// Once triggered, running requests may go on for `grace`.
     pub fn new(grace: Duration) -> Self {
         Self { grace, ..Self::default() }
     }
 
-    /// The same, triggered by SIGTERM and SIGINT; SIGQUIT does not wait for anything. Needs a runtime.
+    /// Like [`Shutdown::new`], but triggered by SIGTERM and SIGINT; SIGQUIT ends running requests at once. Needs a
+    /// tokio runtime.
     pub fn on_signals(grace: Duration) -> std::io::Result<Self> {
         let shutdown = Self::new(grace);
         let stop = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
@@ -33,7 +34,7 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// Stops taking requests; a second call ends those under way.
+    /// Makes the server refuse new requests; a second call ends the running ones.
     pub fn trigger(&self) {
         if self.draining.is_cancelled() {
             self.expired.cancel();
@@ -51,12 +52,12 @@ impl Shutdown {
         self.draining.cancelled().await;
     }
 
-    /// Waits until those under way must end.
+    /// Waits until running requests must end.
     pub async fn expired(&self) {
         self.expired.cancelled().await;
     }
 
-    /// Runs the clock from the trigger on, and returns when nothing may be waited for any longer.
+    /// Waits for the trigger, ends running requests after the grace period, and returns when the server has to exit.
     pub(crate) async fn enforce(&self) {
         self.draining().await;
         tokio::select! {
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_grace_ends_what_is_under_way() {
+    async fn running_requests_end_after_the_grace_period() {
         let shutdown = Shutdown::new(Duration::from_secs(90));
         let started = tokio::time::Instant::now();
         shutdown.trigger();
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_second_trigger_does_not_wait_for_the_grace() {
+    async fn a_second_trigger_does_not_wait_for_the_grace_period() {
         let shutdown = Shutdown::new(Duration::from_secs(90));
         let started = tokio::time::Instant::now();
         shutdown.trigger();

@@ -1,12 +1,12 @@
-//! Fields that are a text or a list. serde's untagged enums try one after the other on a copy, and cannot say where in
-//! the list something does not fit; this looks at what comes and reads it in place.
+//! Fields that are a string or a list. serde's untagged enums try one variant after the other on a copy, and cannot
+//! name the wrong entry of a list; the visitor here looks at the type first and reads the value in place.
 
 use std::fmt;
 
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
-/// Reads a text by `text` or a list of `Item`s by `list`; of anything else is said what was expected.
+/// Converts a string by `text` or a list of `Item`s by `list`; for any other type the error names `expected`.
 pub fn text_or_list<'de, D: Deserializer<'de>, Item: Deserialize<'de>, T>(
     deserializer: D,
     expected: &'static str,

@@ -1,4 +1,4 @@
-//! The time of day, only to be told: no deadline may depend on a clock that an administrator can set.
+//! The wall clock, only for fields of responses: no deadline may depend on a clock that an administrator can set.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! A conversation to tokens: what a client sent, worded for the chat template, rendered, and encoded so that nothing
+//! From a conversation to tokens: messages are converted for the chat template, rendered, and encoded so that nothing
 //! that a user typed becomes a control token.
 
 use std::path::Path;
@@ -6,32 +6,32 @@ use std::path::Path;
 use penstock_scheduler::Grammar;
 use serde_json::{Map, Value};
 
-use super::message::{Message, worded};
+use super::message::{Message, template_message};
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::chat::reply::{Constraint, ReplyFormat, ReplyStyle};
 use crate::chat::template::{ChatTemplateError, ChatTemplates, TemplateInput};
 use crate::chat::tools::Tools;
 use crate::text::control_tokens::{ControlTokenError, ControlTokens};
-use crate::text::tokenizer::TextSpan;
+use crate::text::tokenizer::TokenOffsets;
 
 /// Roles that every template expects; others pass only if no template could turn them into a control token.
 const KNOWN_ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
 
-/// Messages and what the template is to do with them.
+/// Messages, tools and settings for the chat template.
 #[derive(Debug, Clone, Default)]
 pub struct Conversation {
     /// The messages, oldest first.
     pub messages: Vec<Message>,
-    /// What may be called.
+    /// Functions that the model may call.
     pub tools: Option<Tools>,
     /// Further variables of the template.
     pub template_kwargs: Map<String, Value>,
-    /// Open the assistant's turn; unless told, if the last message is not the assistant's.
+    /// Whether to open the assistant's turn; by default, if the last message is not the assistant's.
     pub add_generation_prompt: Option<bool>,
-    /// Go on with the last message; unless told, if it is the assistant's.
+    /// Whether the model continues the last message; by default, if it is the assistant's.
     pub continue_final_message: Option<bool>,
-    /// In whose words the client has sent it.
+    /// The client's dialect, for error messages.
     pub dialect: Dialect,
 }
 
@@ -42,24 +42,24 @@ pub struct ChatFormat {
     style: ReplyStyle,
 }
 
-/// A conversation that is ready to be continued.
+/// A conversation as the model gets it.
 #[derive(Debug, Clone)]
 pub struct EncodedChat {
-    /// What the model is to continue.
+    /// The prompt.
     pub tokens: Vec<u32>,
-    /// How to read the reply.
+    /// The format of the reply, for its parser.
     pub reply: ReplyFormat,
-    /// What the reply is held to.
+    /// What constrains the reply; `None` if nothing does.
     pub constraint: Option<Constraint>,
 }
 
-/// Why there is no chat format.
+/// Why the chat format of a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ChatFormatError {
     /// The template is broken.
     #[error(transparent)]
     Template(#[from] ChatTemplateError),
-    /// The tokenizer has control tokens that cannot be told from text.
+    /// The tokenizer has control tokens that cannot be distinguished from text.
     #[error("cannot prepare the control tokens of the tokenizer: {0}")]
     ControlTokens(#[from] ControlTokenError),
 }
@@ -86,32 +86,39 @@ impl ChatFormat {
     }
 
     /// Whether replies may hold reasoning.
-    pub fn reasons(&self) -> bool {
-        self.style.reasons()
+    pub fn may_reason(&self) -> bool {
+        self.style.may_reason()
     }
 
-    /// The tokens that a model is to continue, and what its reply will look like; `asked` constrains it.
-    pub fn encode(&self, conversation: Conversation, asked: Option<Grammar>) -> Result<EncodedChat, Error> {
+    /// The prompt of a conversation, and the format of its reply. `requested` is the grammar that the client asked for.
+    pub fn encode(
+        &self,
+        conversation: Conversation,
+        requested: Option<Grammar>,
+    ) -> Result<EncodedChat, Error> {
         let (tools, dialect) = (conversation.tools.clone(), conversation.dialect);
         let rendered = self.render(conversation)?;
         let functions = tools.iter().flat_map(|tools| tools.functions());
         let mut reply =
             self.style.format(&rendered, functions.map(|function| function.name.clone()).collect());
-        let constraint = self.style.constrain(&mut reply, tools.as_ref(), asked, dialect)?;
+        let constraint = self.style.constrain(&mut reply, tools.as_ref(), requested, dialect)?;
         let tokens = self.control_tokens.encode(&rendered);
         let tokens = tokens.map_err(|error| Error::Template(error.to_string()))?;
         Ok(EncodedChat { tokens, reply, constraint })
     }
 
-    /// The same with the text, and the bytes of it that each token covers.
-    pub fn encode_spans(&self, conversation: Conversation) -> Result<(String, Vec<TextSpan>), Error> {
+    /// The text of the prompt, and its tokens with the bytes of the text that each covers.
+    pub fn encode_with_offsets(
+        &self,
+        conversation: Conversation,
+    ) -> Result<(String, Vec<TokenOffsets>), Error> {
         let rendered = self.render(conversation)?;
-        let spans = self.control_tokens.encode_spans(&rendered);
-        let spans = spans.map_err(|error| Error::Template(error.to_string()))?;
-        Ok((ControlTokens::reveal(&rendered), spans))
+        let offsets = self.control_tokens.encode_with_offsets(&rendered);
+        let offsets = offsets.map_err(|error| Error::Template(error.to_string()))?;
+        Ok((ControlTokens::reveal(&rendered), offsets))
     }
 
-    /// The text that a model is to continue; control tokens spelt in messages are still split by BREAKs.
+    /// The text of the prompt; control tokens spelt in messages are still split by BREAKs.
     fn render(&self, conversation: Conversation) -> Result<String, Error> {
         if conversation.messages.is_empty() {
             let messages = conversation.dialect.name("inputs");
@@ -119,8 +126,8 @@ impl ChatFormat {
         }
         let mut messages = self.messages(conversation.messages)?;
         let mut tools = conversation.tools;
-        if let Some(unshown) = tools.take_if(|_| !self.style.shows_tools) {
-            self.append(&mut messages, &unshown.as_text());
+        if let Some(hidden) = tools.take_if(|_| !self.style.shows_tools) {
+            self.append(&mut messages, &hidden.as_text());
         }
         let is_from_assistant = messages.last().is_some_and(is_from_assistant);
         let continues = conversation.continue_final_message.unwrap_or(is_from_assistant);
@@ -137,7 +144,7 @@ impl ChatFormat {
         }
     }
 
-    /// Adds to the last message of the user, for templates that have no place for it.
+    /// Adds text to the last message of the user, for templates that do not show tools.
     fn append(&self, messages: &mut [Value], text: &str) {
         let from_user = |message: &&mut Value| message["role"] == "user" && message["content"].is_string();
         if let Some(message) = messages.iter_mut().rev().find(from_user) {
@@ -158,7 +165,7 @@ impl ChatFormat {
             let message = format!("`{place}` must be one of {KNOWN_ROLES:?}. Given: {given:?}");
             return Err(Error::invalid(place, message));
         }
-        Ok(self.control_tokens.defuse_json(worded(number, message)?))
+        Ok(self.control_tokens.defuse_json(template_message(number, message)?))
     }
 
     fn template_kwargs(&self, kwargs: Map<String, Value>) -> Map<String, Value> {
@@ -169,12 +176,12 @@ impl ChatFormat {
     }
 }
 
-/// The last message, if it is one that can be continued.
+/// Whether a message is one of the assistant that can be continued.
 fn is_from_assistant(message: &Value) -> bool {
     message["role"] == "assistant" && message["content"].is_string() && message["tool_calls"].is_null()
 }
 
-/// Ends the text right after the last message's, so that the model goes on with it.
+/// Cuts the rendered text after the last message, so that the model continues it.
 fn cut_after(mut rendered: String, last_text: &str) -> Result<String, Error> {
     let text = last_text.trim();
     let Some(start) = rendered.rfind(text) else {
@@ -226,10 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn the_client_may_say_otherwise() {
+    fn the_client_may_choose_not_to_continue() {
         let messages = json!([{"role": "assistant", "content": "done"}]);
-        let told = Conversation { continue_final_message: Some(false), ..conversation(messages) };
-        let rendered = format().render(told).unwrap();
+        let finished = Conversation { continue_final_message: Some(false), ..conversation(messages) };
+        let rendered = format().render(finished).unwrap();
         assert_eq!(rendered, "<|im_start|>assistant\ndone<|im_end|>\n<|im_start|>assistant\n");
     }
 

@@ -1,4 +1,4 @@
-//! A message of a conversation: as a client sends it, and worded for the chat template.
+//! A message of a conversation: as a client sends it, and as the chat template expects it.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ pub struct Message {
     tool_call_id: Option<String>,
     #[serde(alias = "reasoning")]
     reasoning_content: Option<String>,
-    /// Where the client has it, in words that have no `messages` of this kind.
+    /// Path of the message in the request, for dialects that have no `messages` of this kind.
     #[serde(skip)]
     place: Option<String>,
 }
@@ -45,39 +45,39 @@ struct Part {
 }
 
 impl Message {
-    /// Of someone who says this; `place` is where the client has it.
+    /// A message with a text; `place` is its path in the request.
     pub fn new(role: impl Into<String>, text: impl Into<String>, place: impl Into<String>) -> Self {
-        Self { content: Some(Content::Text(text.into())), ..Self::silent(role, place) }
+        Self { content: Some(Content::Text(text.into())), ..Self::empty(role, place) }
     }
 
-    /// Of someone who says nothing.
-    pub fn silent(role: impl Into<String>, place: impl Into<String>) -> Self {
+    /// A message without a text; `place` is its path in the request.
+    pub fn empty(role: impl Into<String>, place: impl Into<String>) -> Self {
         Self { role: role.into(), place: Some(place.into()), ..Self::default() }
     }
 
-    /// What came of a call.
+    /// The result of a tool call.
     pub fn of_tool(call_id: String, text: String, place: impl Into<String>) -> Self {
         Self { tool_call_id: Some(call_id), ..Self::new("tool", text, place) }
     }
 
-    /// Adds a call of a function, its arguments as text.
+    /// Adds a call of a function; `arguments` is JSON.
     pub fn add_call(&mut self, id: &str, name: &str, arguments: &str) {
         let function = json!({ "name": name, "arguments": arguments });
         let call = json!({ "id": id, "type": "function", "function": function });
         self.tool_calls.get_or_insert_default().push(call);
     }
 
-    /// Whether it is of this role.
+    /// Whether the message has this role.
     pub fn is_from(&self, role: &str) -> bool {
         self.role == role
     }
 
-    /// Where the client has it, if it is the one of this number.
+    /// Path of the message in the request; `number` is its index.
     pub(super) fn place(&self, number: usize) -> String {
         self.place.clone().unwrap_or_else(|| format!("messages[{number}]"))
     }
 
-    /// Characters of its text.
+    /// Number of characters of its text.
     pub fn num_chars(&self) -> usize {
         match &self.content {
             None => 0,
@@ -89,19 +89,19 @@ impl Message {
     }
 }
 
-/// A message as templates know it.
-pub(super) fn worded(number: usize, message: Message) -> Result<Value, Error> {
+/// A message as templates expect it.
+pub(super) fn template_message(number: usize, message: Message) -> Result<Value, Error> {
     let place = message.place(number);
     let content = message.content.map(|content| text(&place, content)).transpose()?;
     let has_calls = message.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty());
-    let mut worded = json!({ "role": message.role });
-    worded["content"] = match content {
+    let mut converted = json!({ "role": message.role });
+    converted["content"] = match content {
         Some(text) => text.into(),
         None if has_calls => Value::Null,
         None => "".into(),
     };
     if let Some(calls) = message.tool_calls.filter(|_| has_calls) {
-        worded["tool_calls"] = calls.into_iter().map(with_parsed_arguments).collect();
+        converted["tool_calls"] = calls.into_iter().map(with_parsed_arguments).collect();
     }
     let optional = [
         ("name", message.name),
@@ -110,10 +110,10 @@ pub(super) fn worded(number: usize, message: Message) -> Result<Value, Error> {
     ];
     for (field, value) in optional {
         if let Some(value) = value {
-            worded[field] = value.into();
+            converted[field] = value.into();
         }
     }
-    Ok(worded)
+    Ok(converted)
 }
 
 fn text(place: &str, content: Content) -> Result<String, Error> {

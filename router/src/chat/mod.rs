@@ -1,11 +1,11 @@
 //! Conversations: from messages and tools to tokens, and from the model's text back to reasoning, text and tool calls.
 
-pub mod conversation;
-pub mod message;
-pub mod python_json;
-pub mod reply;
+mod conversation;
+mod message;
+mod python_json;
+pub(crate) mod reply;
 pub mod template;
-pub mod tools;
+pub(crate) mod tools;
 
 pub use conversation::{ChatFormat, ChatFormatError, Conversation, EncodedChat};
 pub use message::Message;

@@ -24,7 +24,7 @@ mod pb {
 
 /// Largest message either way: a prompt of a million tokens is 5 MB, prompt scores of one step far less.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
-/// A local socket answers at once or never.
+/// Time for one call: a process behind a local socket responds at once or never.
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A connected shard with an open stream of plans.
@@ -35,29 +35,29 @@ pub(super) struct ShardClient {
     epoch: u64,
 }
 
-/// What a shard says of itself: the facts, and its place in the group.
+/// What a shard returns for `Describe`: the facts, and its place in the group.
 pub(super) struct Description {
     pub facts: EngineFacts,
-    /// Another one after every start of the process.
+    /// A new one after every start of the process.
     pub instance_id: String,
     pub rank: u32,
     pub last_epoch: u64,
 }
 
-/// A shard's answer: its tokens if it is rank 0, and the checksum of what it sampled.
+/// A shard's outcome: with its tokens if it is rank 0, and the checksum of what it sampled.
 pub(super) struct RankOutcome {
     pub outcome: Outcome,
     pub checksum: u32,
 }
 
-/// How long to wait before a shard is given up.
+/// Times after which a shard counts as lost.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// Between heartbeats, when all is well.
+    /// Time between two heartbeats of a healthy shard.
     pub interval: Duration,
-    /// Between heartbeats, at most.
+    /// Longest time without a heartbeat.
     pub silence: Duration,
-    /// For one step.
+    /// Longest time for one step.
     pub step: Duration,
 }
 
@@ -68,12 +68,12 @@ impl Patience {
     }
 }
 
-/// What the shard behind a socket says of itself; the error is for people.
+/// The facts of the shard behind a socket; the error is a message for operators.
 pub async fn describe_shard(socket: &Path) -> Result<EngineFacts, String> {
     Ok(Connection::open(socket).await?.describe().await?.facts)
 }
 
-/// Watches one shard until it stops or hangs, and says what was seen.
+/// Watches one shard until it stops or hangs, and returns the reason for operators.
 pub async fn watch_shard(socket: &Path, patience: Patience) -> String {
     match Connection::open(socket).await {
         Ok(connection) => watch(connection.0, patience).await,
@@ -81,24 +81,24 @@ pub async fn watch_shard(socket: &Path, patience: Patience) -> String {
     }
 }
 
-/// Why a stream of outcomes is over, and what was seen.
+/// Why a stream of outcomes has ended, with the reason for operators.
 pub(super) enum Broken {
-    /// The shard is gone.
-    Gone(String),
-    /// It answers what makes no sense.
-    Wrong(String),
+    /// The shard ended or cannot be reached.
+    Unreachable(String),
+    /// The shard sent something that the protocol does not allow.
+    Protocol(String),
 }
 
 impl Broken {
-    pub fn of(self, rank: usize) -> EngineError {
+    pub fn at_rank(self, rank: usize) -> EngineError {
         match self {
-            Self::Gone(reason) => EngineError::Unreachable { rank, reason },
-            Self::Wrong(reason) => EngineError::Protocol { rank, reason },
+            Self::Unreachable(reason) => EngineError::Unreachable { rank, reason },
+            Self::Protocol(reason) => EngineError::Protocol { rank, reason },
         }
     }
 }
 
-/// A shard that answers calls but has no stream yet.
+/// A connected shard that has no stream of plans yet.
 pub(super) struct Connection(pb::engine_client::EngineClient<Channel>);
 
 impl Connection {
@@ -108,7 +108,7 @@ impl Connection {
             let path = path.clone();
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
         });
-        // The URI is required and ignored: the connector knows where to go.
+        // The URI is required and ignored: the connector always opens the socket.
         let endpoint = Endpoint::from_static("http://shard").connect_timeout(CALL_DEADLINE);
         let channel = endpoint
             .connect_with_connector(connector)
@@ -122,23 +122,23 @@ impl Connection {
 
     pub async fn describe(&mut self) -> Result<Description, String> {
         let call = self.0.describe(pb::DescribeRequest {});
-        let reply = tokio::time::timeout(CALL_DEADLINE, call)
+        let response = tokio::time::timeout(CALL_DEADLINE, call)
             .await
             .map_err(|_| format!("no answer to Describe within {} s", CALL_DEADLINE.as_secs()))?
             .map_err(|status| status.to_string())?;
-        Ok(reply.into_inner().into())
+        Ok(response.into_inner().into())
     }
 
     /// Opens the stream of plans under `epoch`.
     pub async fn run(mut self, epoch: u64) -> Result<ShardClient, String> {
-        // Bounded in effect: the scheduler keeps at most MAX_PLANS_IN_FLIGHT plans unanswered.
+        // Bounded in effect: the scheduler has at most MAX_PLANS_IN_FLIGHT plans without an outcome.
         let (plans, receiver) = mpsc::unbounded_channel();
         let call = self.0.run(UnboundedReceiverStream::new(receiver));
-        let reply = tokio::time::timeout(CALL_DEADLINE, call)
+        let response = tokio::time::timeout(CALL_DEADLINE, call)
             .await
             .map_err(|_| format!("no answer to Run within {} s", CALL_DEADLINE.as_secs()))?
             .map_err(|status| status.to_string())?;
-        Ok(ShardClient { client: self.0, plans, outcomes: reply.into_inner(), epoch })
+        Ok(ShardClient { client: self.0, plans, outcomes: response.into_inner(), epoch })
     }
 }
 
@@ -149,17 +149,18 @@ impl ShardClient {
 
     /// The next outcome. Cancel safe.
     pub async fn recv(&mut self) -> Result<RankOutcome, Broken> {
-        let outcome = self.outcomes.message().await.map_err(|status| Broken::Gone(status.to_string()))?;
-        let outcome = outcome.ok_or_else(|| Broken::Gone("it closed the stream".to_owned()))?;
-        // An older stream has its own outcomes: none can be late in this one.
+        let outcome =
+            self.outcomes.message().await.map_err(|status| Broken::Unreachable(status.to_string()))?;
+        let outcome = outcome.ok_or_else(|| Broken::Unreachable("it closed the stream".to_owned()))?;
+        // Late outcomes of an older epoch arrive on the stream of that epoch, never on this one.
         if outcome.epoch != self.epoch {
             let (got, expected) = (outcome.epoch, self.epoch);
-            return Err(Broken::Wrong(format!("it answers in epoch {got}, not {expected}")));
+            return Err(Broken::Protocol(format!("it answers in epoch {got}, not {expected}")));
         }
-        outcome.try_into().map_err(Broken::Wrong)
+        outcome.try_into().map_err(Broken::Protocol)
     }
 
-    /// Beats of the shard, until they stop; says what was seen.
+    /// Reads the heartbeats of the shard until they stop, and returns the reason for operators.
     pub fn watch(&self, patience: Patience) -> impl Future<Output = String> + Send + use<> {
         watch(self.client.clone(), patience)
     }
@@ -169,7 +170,7 @@ async fn watch(mut client: pb::engine_client::EngineClient<Channel>, patience: P
     let request = pb::WatchRequest { interval_ms: patience.interval.as_millis() as u32 };
     let silent = || format!("no heartbeat for {} ms", patience.silence.as_millis());
     let mut beats = match tokio::time::timeout(patience.silence, client.watch(request)).await {
-        Ok(Ok(reply)) => reply.into_inner(),
+        Ok(Ok(response)) => response.into_inner(),
         Ok(Err(status)) => return status.to_string(),
         Err(_) => return silent(),
     };
@@ -188,45 +189,45 @@ async fn watch(mut client: pb::engine_client::EngineClient<Channel>, patience: P
 }
 
 impl From<pb::DescribeResponse> for Description {
-    fn from(reply: pb::DescribeResponse) -> Self {
+    fn from(response: pb::DescribeResponse) -> Self {
         Self {
-            instance_id: reply.instance_id,
-            rank: reply.rank,
-            last_epoch: reply.last_epoch,
+            instance_id: response.instance_id,
+            rank: response.rank,
+            last_epoch: response.last_epoch,
             facts: EngineFacts {
-                version: reply.version,
-                model_type: reply.model_type,
-                dtype: reply.dtype,
-                device: reply.device,
-                world_size: reply.world_size,
-                block_size: reply.block_size,
-                num_blocks: reply.num_blocks,
-                num_slots: reply.num_slots,
-                vocab_size: reply.vocab_size,
-                eos_token_ids: reply.eos_token_ids,
-                max_sequence_len: reply.max_sequence_len,
-                max_step_tokens: reply.max_step_tokens,
-                max_top_logprobs: reply.max_top_logprobs,
-                attention_window: (reply.attention_window > 0).then_some(reply.attention_window),
-                kv_cache_dtype: reply.kv_cache_dtype,
-                attention_backend: reply.attention_backend,
-                abilities: reply.abilities,
-                generation_defaults: reply.generation_defaults.map(Into::into),
+                version: response.version,
+                model_type: response.model_type,
+                dtype: response.dtype,
+                device: response.device,
+                world_size: response.world_size,
+                block_size: response.block_size,
+                num_blocks: response.num_blocks,
+                num_slots: response.num_slots,
+                vocab_size: response.vocab_size,
+                eos_token_ids: response.eos_token_ids,
+                max_sequence_len: response.max_sequence_len,
+                max_step_tokens: response.max_step_tokens,
+                max_top_logprobs: response.max_top_logprobs,
+                attention_window: (response.attention_window > 0).then_some(response.attention_window),
+                kv_cache_dtype: response.kv_cache_dtype,
+                attention_backend: response.attention_backend,
+                abilities: response.abilities,
+                generation_defaults: response.generation_defaults.map(Into::into),
             },
         }
     }
 }
 
 impl From<pb::GenerationDefaults> for GenerationDefaults {
-    fn from(said: pb::GenerationDefaults) -> Self {
+    fn from(defaults: pb::GenerationDefaults) -> Self {
         Self {
-            do_sample: said.do_sample,
-            temperature: said.temperature,
-            top_k: said.top_k,
-            top_p: said.top_p,
-            min_p: said.min_p,
-            typical_p: said.typical_p,
-            repetition_penalty: said.repetition_penalty,
+            do_sample: defaults.do_sample,
+            temperature: defaults.temperature,
+            top_k: defaults.top_k,
+            top_p: defaults.top_p,
+            min_p: defaults.min_p,
+            typical_p: defaults.typical_p,
+            repetition_penalty: defaults.repetition_penalty,
         }
     }
 }
@@ -294,16 +295,20 @@ fn sampling_to_pb(sampling: &SamplingParams, suppressed: &[u32]) -> pb::Sampling
 impl TryFrom<pb::Outcome> for RankOutcome {
     type Error = String;
 
-    fn try_from(reply: pb::Outcome) -> Result<Self, String> {
-        let checksum = reply.sampled_checksum;
-        let sampled = sampled_from_pb(&reply)?;
-        let timings = reply.timings.unwrap_or_default();
-        let prompt_scores = reply.prompt_logprobs.into_iter().map(prompt_scores_from_pb);
+    fn try_from(message: pb::Outcome) -> Result<Self, String> {
+        let checksum = message.sampled_checksum;
+        let sampled = sampled_from_pb(&message)?;
+        let timings = message.timings.unwrap_or_default();
+        let prompt_scores = message.prompt_logprobs.into_iter().map(prompt_scores_from_pb);
         let outcome = Outcome {
-            step: reply.step,
+            step: message.step,
             sampled,
             prompt_scores: prompt_scores.collect::<Result<_, _>>()?,
-            errors: reply.slot_errors.into_iter().map(|error| (SlotId(error.slot), error.message)).collect(),
+            errors: message
+                .slot_errors
+                .into_iter()
+                .map(|error| (SlotId(error.slot), error.message))
+                .collect(),
             timings: StepTimings {
                 upload_us: timings.upload_us,
                 forward_us: timings.forward_us,
@@ -315,8 +320,8 @@ impl TryFrom<pb::Outcome> for RankOutcome {
     }
 }
 
-fn sampled_from_pb(reply: &pb::Outcome) -> Result<Vec<Sampled>, String> {
-    let (slots, ids, logprobs) = (&reply.sampled_slots, &reply.sampled_ids, &reply.sampled_logprobs);
+fn sampled_from_pb(message: &pb::Outcome) -> Result<Vec<Sampled>, String> {
+    let (slots, ids, logprobs) = (&message.sampled_slots, &message.sampled_ids, &message.sampled_logprobs);
     if slots.len() != ids.len() || slots.len() != logprobs.len() {
         let lens = (slots.len(), ids.len(), logprobs.len());
         return Err(format!("slots, ids and logprobs differ in number: {lens:?}"));
@@ -330,7 +335,7 @@ fn sampled_from_pb(reply: &pb::Outcome) -> Result<Vec<Sampled>, String> {
             top: Vec::new(),
         })
         .collect();
-    for top in &reply.top_tokens {
+    for top in &message.top_tokens {
         let row = sampled.iter_mut().find(|row| row.slot.0 == top.slot);
         let row = row.ok_or_else(|| format!("top tokens for slot {}, which sampled nothing", top.slot))?;
         row.top = top_tokens(&top.token_ids, &top.logprobs);

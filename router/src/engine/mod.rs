@@ -1,7 +1,7 @@
-//! The seam to the shards: plans go in, outcomes come out in the same order. Everything above it is free of gRPC,
-//! everything below it is free of requests.
+//! The interface to the shards: plans go in, outcomes come out in the same order. Code above it does not know gRPC,
+//! code below it does not know requests.
 
-mod answers;
+mod agreement;
 mod client;
 pub mod engine_loop;
 pub mod generation;
@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 pub use client::{Patience, describe_shard, watch_shard};
 pub use sharded::{ConnectOptions, ShardedEngine};
 
-/// What the shards said of the model and of themselves: results, never written back into any setting.
+/// What the shards report about the model and themselves: results, never written back into any setting.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineFacts {
     /// Version of the shard's package.
@@ -25,7 +25,7 @@ pub struct EngineFacts {
     pub model_type: String,
     /// Type of weights and activations.
     pub dtype: String,
-    /// Device computed on.
+    /// Device that the shards compute on.
     pub device: String,
     /// Shards in the tensor-parallel group.
     pub world_size: u32,
@@ -33,7 +33,7 @@ pub struct EngineFacts {
     pub block_size: u32,
     /// KV blocks in the pool.
     pub num_blocks: u32,
-    /// Rows for running sequences.
+    /// Slots for running sequences.
     pub num_slots: u32,
     /// Token ids are below this.
     pub vocab_size: u32,
@@ -49,16 +49,16 @@ pub struct EngineFacts {
     pub attention_window: Option<u32>,
     /// Type of the KV cache.
     pub kv_cache_dtype: String,
-    /// Who computes attention.
+    /// Name of the attention backend.
     pub attention_backend: String,
-    /// Optional things the shards can do.
+    /// Optional features of the shards.
     pub abilities: Vec<String>,
-    /// How the model's makers have it sample; `None` if that is not to be used.
+    /// Sampling parameters from the model's generation config; `None` if they are not to be used.
     pub generation_defaults: Option<GenerationDefaults>,
 }
 
 impl EngineFacts {
-    /// What of this bounds the steps.
+    /// The facts that limit steps, for the scheduler.
     pub fn capacity(&self) -> Capacity {
         Capacity {
             num_slots: self.num_slots,
@@ -69,10 +69,8 @@ impl EngineFacts {
             attention_window: self.attention_window,
         }
     }
-}
 
-impl EngineFacts {
-    /// What computes, for `x-compute-type`: "1-cpu", "4-cuda".
+    /// Number and kind of the devices, for the header `x-compute-type`: "1-cpu", "4-cuda".
     pub fn compute_type(&self) -> String {
         let kind = self.device.split(':').next().unwrap_or_default();
         format!("{}-{kind}", self.world_size)
@@ -99,26 +97,26 @@ pub struct GenerationDefaults {
     pub repetition_penalty: Option<f64>,
 }
 
-/// Why the shards can no longer be used. All of them end the stream: recovery is a new one, but for `Changed`.
+/// Why the shards can no longer be used. Every error ends the stream; a new stream recovers from all but `Changed`.
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// A shard cannot be reached, or its stream broke.
     #[error("shard {rank} cannot be reached: {reason}")]
     Unreachable {
-        /// Which one.
+        /// Rank of the shard.
         rank: usize,
-        /// What was seen.
+        /// The reason, for operators.
         reason: String,
     },
-    /// A shard answered something that the protocol does not allow, or ranks disagree.
+    /// A shard sent something that the protocol does not allow, or ranks disagree.
     #[error("shard {rank} broke the protocol: {reason}")]
     Protocol {
-        /// Which one.
+        /// Rank of the shard.
         rank: usize,
-        /// What was seen.
+        /// The reason, for operators.
         reason: String,
     },
-    /// The shards that came back are not those that were there: what was promised to requests no longer holds.
+    /// The restarted shards differ from those before: requests were accepted under facts that no longer hold.
     #[error("the shards came back as others: {0}")]
     Changed(String),
 }
@@ -126,16 +124,16 @@ pub enum EngineError {
 /// A group of shards with an open stream.
 #[async_trait]
 pub trait Engine: Send {
-    /// What the shards said when the stream was opened.
+    /// What the shards reported when the engine first connected.
     fn facts(&self) -> &EngineFacts;
 
     /// Sends a plan without waiting for anything.
     fn send(&mut self, plan: &Plan) -> Result<(), EngineError>;
 
-    /// The outcome of the oldest plan that is not yet answered. Cancel safe.
+    /// The outcome of the oldest plan that has none yet. Cancel safe.
     async fn recv(&mut self) -> Result<Outcome, EngineError>;
 
     /// Opens a new stream under a greater epoch, after `send` or `recv` failed. What was sent before is forgotten on
-    /// both sides. One attempt; to be repeated unless it fails with [`EngineError::Changed`].
+    /// both sides. Makes one attempt, which may be repeated unless it fails with [`EngineError::Changed`].
     async fn reconnect(&mut self) -> Result<(), EngineError>;
 }

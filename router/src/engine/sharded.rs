@@ -1,5 +1,5 @@
-//! A tensor-parallel group as one engine: every rank gets every plan, rank 0 answers with tokens, the others with a
-//! checksum that must agree.
+//! A tensor-parallel group as one engine: every rank gets every plan, rank 0 returns tokens, the others a checksum that
+//! must agree.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -12,12 +12,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::answers::{agreed_facts, agreed_outcome};
+use super::agreement::{agreed_facts, agreed_outcome};
 use super::client::{Connection, Description, Patience, RankOutcome, ShardClient};
 use super::{Engine, EngineError, EngineFacts};
 
-/// What the group answers late is not waited for: its heartbeats come from another thread and may go on.
-const ANSWER_SLACK: Duration = Duration::from_secs(5);
+/// Added to the step timeout for the outcome of a group. Heartbeats do not replace this limit: they come from another
+/// thread and may go on while no outcome is sent.
+const OUTCOME_SLACK: Duration = Duration::from_secs(5);
 
 /// How to connect to a group.
 #[derive(Debug, Clone)]
@@ -26,7 +27,8 @@ pub struct ConnectOptions {
     pub sockets: Vec<PathBuf>,
     /// How long one step may take.
     pub step_timeout: Duration,
-    /// Whether somebody starts every rank anew once one has failed: then one that is still there is not waited for.
+    /// Whether a supervisor restarts all ranks after one has failed: then a rank that still runs is not connected
+    /// again.
     pub restarted: bool,
 }
 
@@ -42,18 +44,19 @@ pub struct ShardedEngine {
 /// One stream to every rank, of one epoch.
 struct GroupStream {
     shards: Vec<ShardClient>,
-    /// When each plan that is not yet answered was sent.
+    /// When each plan that has no outcome yet was sent, oldest first.
     sent: VecDeque<Instant>,
-    /// Answers to the oldest plan, as far as they are here: `recv` may be dropped half way.
+    /// Outcomes of the oldest plan that have arrived, by rank. Kept here because `recv` may be cancelled between two.
     arrived: Vec<Option<RankOutcome>>,
-    /// The first rank whose heartbeat stopped, and what was seen.
+    /// The first rank whose heartbeat stopped, and the reason.
     silent: watch::Receiver<Option<(usize, String)>>,
     /// Reads the heartbeats; dropped with the stream.
     _watchers: JoinSet<()>,
 }
 
 impl ShardedEngine {
-    /// Connects to all ranks and opens their streams under a new epoch, once they have answered a step.
+    /// Connects to all ranks and opens their streams under a new epoch, once each has sent the outcome of an empty
+    /// step.
     pub async fn connect(options: ConnectOptions) -> Result<Self, EngineError> {
         try_step(&options).await?;
         let (connections, descriptions) = describe_all(&options.sockets).await?;
@@ -64,7 +67,7 @@ impl ShardedEngine {
         Ok(Self { options, facts, epoch, instance_ids, stream })
     }
 
-    /// Refuses ranks that will be replaced, and ranks that are no replacement.
+    /// Refuses ranks that are about to be restarted, and restarted ranks that differ from those before.
     fn check_restarted(&self, descriptions: &[Description]) -> Result<(), EngineError> {
         let mut ranks = descriptions.iter().zip(&self.instance_ids).enumerate();
         let old = ranks.find(|(_, (it, before))| self.options.restarted && it.instance_id == **before);
@@ -72,26 +75,27 @@ impl ShardedEngine {
             return Err(EngineError::Unreachable { rank, reason: "it is about to be restarted".to_owned() });
         }
         let facts = agreed_facts(descriptions)?;
-        // More blocks than before are fine: those that were there are used.
+        // More blocks than before are accepted, and not used.
         let num_blocks = facts.num_blocks.min(self.facts.num_blocks);
         let comparable = EngineFacts { num_blocks, ..facts.clone() };
-        match comparable == self.facts {
-            true => Ok(()),
-            false => Err(EngineError::Changed(format!("{facts:?}, and before {:?}", self.facts))),
+        if comparable == self.facts {
+            Ok(())
+        } else {
+            Err(EngineError::Changed(format!("{facts:?}, and before {:?}", self.facts)))
         }
     }
 }
 
-/// Has the group compute nothing, in an epoch of its own. A rank may hang in a step of the router before this one, and
-/// its heart beats on: who is ready answers steps.
+/// Has the group compute an empty step, in an epoch of its own. A rank may still hang in a step of an earlier router
+/// while its heartbeats go on; only an outcome shows that it is ready.
 async fn try_step(options: &ConnectOptions) -> Result<(), EngineError> {
     let (connections, descriptions) = describe_all(&options.sockets).await?;
     let facts = agreed_facts(&descriptions)?;
     let epoch = next_epoch(0, &descriptions);
     let mut stream = GroupStream::open(connections, epoch, options.step_timeout).await?;
     stream.send(&Plan { step: 1, ..Plan::default() })?;
-    let answers = stream.collect_in_time(options.step_timeout).await?;
-    agreed_outcome(answers, &facts).map(drop)
+    let outcomes = stream.collect_in_time(options.step_timeout).await?;
+    agreed_outcome(outcomes, &facts).map(drop)
 }
 
 async fn describe_all(sockets: &[PathBuf]) -> Result<(Vec<Connection>, Vec<Description>), EngineError> {
@@ -105,7 +109,7 @@ async fn describe_all(sockets: &[PathBuf]) -> Result<(Vec<Connection>, Vec<Descr
     Ok((connections, descriptions))
 }
 
-/// Greater than all that this router or any rank has seen.
+/// An epoch greater than all that this router or any rank has used.
 fn next_epoch(last: u64, descriptions: &[Description]) -> u64 {
     1 + descriptions.iter().map(|it| it.last_epoch).fold(last, u64::max)
 }
@@ -134,7 +138,7 @@ impl GroupStream {
         Ok(())
     }
 
-    /// Waits until every rank has answered the oldest plan.
+    /// Waits until every rank has sent its outcome of the oldest plan.
     async fn collect(&mut self) -> Result<Vec<RankOutcome>, EngineError> {
         while self.arrived.iter().any(Option::is_none) {
             let missing = self.shards.iter_mut().zip(&self.arrived).enumerate();
@@ -142,18 +146,18 @@ impl GroupStream {
                 .filter(|(_, (_, arrived))| arrived.is_none())
                 .map(|(rank, (shard, _))| Box::pin(async move { (rank, shard.recv().await) }))
                 .collect();
-            let ((rank, answer), ..) = select_all(pending).await;
-            self.arrived[rank] = Some(answer.map_err(|broken| broken.of(rank))?);
+            let ((rank, outcome), ..) = select_all(pending).await;
+            self.arrived[rank] = Some(outcome.map_err(|broken| broken.at_rank(rank))?);
         }
         self.sent.pop_front();
         Ok(self.arrived.iter_mut().filter_map(Option::take).collect())
     }
 
-    /// The same, but not for ever.
+    /// Like [`Self::collect`], but fails when a heartbeat stops or the time for the step is over.
     async fn collect_in_time(&mut self, step_timeout: Duration) -> Result<Vec<RankOutcome>, EngineError> {
         let mut silent = self.silent.clone();
-        let patience = step_timeout.saturating_add(ANSWER_SLACK);
-        let deadline = self.sent.front().and_then(|sent| sent.checked_add(patience));
+        let limit = step_timeout.saturating_add(OUTCOME_SLACK);
+        let deadline = self.sent.front().and_then(|sent| sent.checked_add(limit));
         tokio::select! {
             biased;
             collected = self.collect() => collected,
@@ -164,7 +168,7 @@ impl GroupStream {
             }
             () = sleep_until(deadline) => {
                 let rank = self.arrived.iter().position(Option::is_none).unwrap_or(0);
-                Err(EngineError::Protocol { rank, reason: "it owes an answer and computes nothing".to_owned() })
+                Err(EngineError::Protocol { rank, reason: "it sent no outcome and computes nothing".to_owned() })
             }
         }
     }
@@ -188,8 +192,8 @@ impl Engine for ShardedEngine {
     }
 
     async fn recv(&mut self) -> Result<Outcome, EngineError> {
-        let answers = self.stream.collect_in_time(self.options.step_timeout).await?;
-        agreed_outcome(answers, &self.facts)
+        let outcomes = self.stream.collect_in_time(self.options.step_timeout).await?;
+        agreed_outcome(outcomes, &self.facts)
     }
 
     async fn reconnect(&mut self) -> Result<(), EngineError> {

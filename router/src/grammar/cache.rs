@@ -1,17 +1,17 @@
-//! What is known of the grammars used last.
+//! The results of compiling the grammars that were used last.
 
 use std::collections::HashMap;
 
 use penstock_scheduler::Grammar;
 
 const MAX_ENTRIES: usize = 256;
-/// Of grammars together.
+/// Most bytes of all grammars together.
 const MAX_BYTES: usize = 8 << 20;
 
-/// Whether it works, or why not.
+/// Whether a grammar works; the error is the reason for the client.
 pub(super) type Checked = Result<(), String>;
 
-/// Forgets what was not asked for the longest.
+/// A cache that evicts the least recently used grammar.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     entries: HashMap<Grammar, Entry>,
@@ -40,11 +40,11 @@ impl Cache {
             self.num_bytes += num_bytes;
         }
         while self.entries.len() > MAX_ENTRIES || self.num_bytes > MAX_BYTES {
-            self.forget_oldest();
+            self.evict_oldest();
         }
     }
 
-    fn forget_oldest(&mut self) {
+    fn evict_oldest(&mut self) {
         let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.last_used);
         let Some(oldest) = oldest.map(|(grammar, _)| grammar.clone()) else { return };
         self.entries.remove(&oldest);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_last_stays() {
+    fn the_least_recently_used_is_evicted() {
         let mut cache = Cache::default();
         let numbered = |number: usize| regex(number.to_string());
         cache.put(numbered(0), Err("bad".to_owned()));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn long_ones_push_out_others_by_their_bytes() {
+    fn long_grammars_evict_others_by_their_bytes() {
         let mut cache = Cache::default();
         for letter in ["a", "b", "c"] {
             cache.put(regex(letter.repeat(MAX_BYTES / 2)), Ok(()));

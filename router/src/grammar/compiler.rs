@@ -1,4 +1,4 @@
-//! One grammar through llguidance, as a shard will build it, to see whether it works.
+//! Compiles one grammar with llguidance, as a shard will do it, to find out whether it works.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -13,13 +13,14 @@ use super::schema;
 use crate::text::detokenizer::Vocabulary;
 
 const MAX_BYTES: usize = 256 << 10;
-/// Of 1 to 2 kB each; as in the shard's `grammar.py`.
+/// Each state takes 1 to 2 kB; the same limit as in the shard's `grammar.py`.
 const MAX_LEXER_STATES: usize = 50_000;
-/// Entries of a schema that may be open at once; as in the shard's `grammar.py`. An optional property takes four.
+/// Most entries of a schema that may be open at once; the same limit as in the shard's `grammar.py`. An optional
+/// property takes four.
 const MAX_ITEMS_IN_ROW: usize = 4_000;
 const MAX_REASON_CHARS: usize = 300;
-/// Reasons of llguidance that do not name the keyword of the schema that is to blame, and which it may be. Lengths become
-/// expressions, too, of a form of their own.
+/// Errors of llguidance that do not name the keyword at fault, and the keywords that may cause each. Lengths become
+/// regular expressions, too, of the form `(?s:.{`.
 const UNNAMED: [(&str, &[&str]); 8] = [
     ("is not present in a registry", &["$ref", "$schema"]),
     ("Regex is empty", &["pattern", "format", "minLength", "maxLength"]),
@@ -30,17 +31,17 @@ const UNNAMED: [(&str, &[&str]); 8] = [
     ("regex for float range", &["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"]),
     ("patternProperty regexes", &["patternProperties"]),
 ];
-/// What it advises, and clients cannot do.
+/// Advice of llguidance that clients cannot follow; it is cut off.
 const ADVICE: &str = ". Enable 'coerce_one_of'";
 
-/// A vocabulary as llguidance knows it.
+/// Compiles grammars for one vocabulary.
 pub(super) struct Compiler {
     factory: ParserFactory,
 }
 
 impl Compiler {
     pub fn new(vocabulary: &Vocabulary, vocab_size: u32, eos_token_ids: &[u32]) -> Result<Self, String> {
-        let no_slices = []; // they make many masks faster; here it is one
+        let no_slices = []; // they make many masks faster; here only one is computed
         let trie = trie(vocabulary, vocab_size, eos_token_ids);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &no_slices);
@@ -55,17 +56,14 @@ impl Compiler {
         Ok(Self { factory })
     }
 
-    /// Builds it and asks for the first mask.
+    /// Compiles a grammar and computes the first mask; the error is the reason for the client.
     pub fn check(&self, grammar: &Grammar) -> Result<(), String> {
         let explain = |error: &dyn Display| in_short(&with_keyword(grammar, &error.to_string()));
         let mask = self.matcher(grammar)?.compute_mask().map_err(|error| explain(&error))?;
-        match mask.is_zero() {
-            true => Err("it allows no output".to_owned()),
-            false => Ok(()),
-        }
+        if mask.is_zero() { Err("it allows no output".to_owned()) } else { Ok(()) }
     }
 
-    /// Whether a whole output may be this text.
+    /// Whether this text may be a whole output.
     #[cfg(test)]
     pub fn allows(&self, grammar: &Grammar, text: &str) -> bool {
         let tokens = self.factory.tok_env().tok_trie().greedy_tokenize(text.as_bytes());
@@ -95,7 +93,7 @@ fn parse(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
     })
 }
 
-/// As the shard's llguidance sees it: there every added token is a special one, which text never spells.
+/// The vocabulary as the shard's llguidance has it: there every added token is special, and text never matches it.
 fn trie(vocabulary: &Vocabulary, vocab_size: u32, eos_token_ids: &[u32]) -> TokTrie {
     let added = vocabulary.tokenizer().get_added_tokens_decoder();
     let spell = |id| match added.get(&id) {
@@ -121,15 +119,15 @@ fn with_keyword(grammar: &Grammar, reason: &str) -> String {
     }
 }
 
-/// Those of the keywords that a schema uses; all of them if it is not to be told.
+/// Those of the keywords that a schema uses; all of them if it seems to use none.
 fn used_in(schema: &str, keywords: &[&str]) -> String {
     let is_used = |keyword: &&str| schema.contains(&format!("\"{keyword}\":"));
-    let is_told = keywords.iter().any(is_used);
-    let used = keywords.iter().filter(|keyword| is_used(keyword) || !is_told);
+    let uses_any = keywords.iter().any(is_used);
+    let used = keywords.iter().filter(|keyword| is_used(keyword) || !uses_any);
     used.map(|keyword| format!("`{keyword}`")).collect::<Vec<_>>().join(" or ")
 }
 
-/// On one line and no longer than a message should be.
+/// Puts a reason on one line, and cuts it after [`MAX_REASON_CHARS`].
 fn in_short(reason: &str) -> String {
     let line = reason.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MAX_REASON_CHARS) {

@@ -1,4 +1,4 @@
-//! Compiles grammars to see whether they work, on threads of its own and within limits.
+//! Compiles grammars to find out whether they work, on threads of its own and within limits.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,18 +17,19 @@ const THREADS: u32 = 2;
 const MAX_WAITING: usize = 64;
 /// Schemas recurse, at about 5 kB a level; `schema` bounds the levels.
 const STACK_BYTES: usize = 64 << 20;
-/// For waiting, and then for compiling. The shards compile it again, and their batch waits for that.
+/// Longest time in the queue, and again for compiling. The shards compile the grammar again, and their step waits for
+/// it.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Threads that may be held by grammars that took longer than that, beside those that compile.
+/// Most further threads, in place of those held by grammars that took longer than that.
 const MAX_HELD: u32 = 4;
 
-/// Compiles grammars to see whether they work. A cheap handle.
+/// Compiles grammars to find out whether they work. Cheap to clone.
 #[derive(Clone)]
 pub struct Grammars {
     workers: Workers,
     compiler: Arc<LazyCompiler>,
     cache: Arc<Mutex<Cache>>,
-    /// For waiting, and then for compiling.
+    /// Longest time in the queue, and again for compiling.
     limit: Duration,
 }
 
@@ -55,12 +56,12 @@ impl Grammars {
         Ok(Self { workers, compiler, cache: Arc::default(), limit: DEADLINE })
     }
 
-    /// Whether the grammar works; `param` is what the client called it.
+    /// Fails if the grammar does not work; `param` is its name in the client's dialect.
     pub async fn check(&self, grammar: &Grammar, param: &'static str) -> Result<(), Error> {
         let known = lock(&self.cache).get(grammar);
         let checked = match known {
             Some(known) => known,
-            // Goes on if the client leaves: what a grammar costs is paid once.
+            // Goes on if the client disconnects, so that the grammar is not compiled again.
             None => {
                 tokio::spawn(self.clone().compile(grammar.clone())).await.map_err(|_| Error::Internal)??
             }
@@ -71,7 +72,7 @@ impl Grammars {
     async fn compile(self, grammar: Grammar) -> Result<Checked, Error> {
         let checked = match self.try_compile(grammar.clone()).await {
             Ok(checked) => checked,
-            // llguidance has a few asserts left; what they catch is in the grammar.
+            // llguidance has a few asserts left, which fail only because of the grammar.
             Err(NoResult::Panicked) => Err("it cannot be compiled".to_owned()),
             Err(NoResult::TooLong) => Err(format!("it takes longer than {:?} to compile", self.limit)),
             Err(NoResult::Busy) => return Err(Error::GrammarsBusy { limit: MAX_WAITING }),
@@ -83,13 +84,13 @@ impl Grammars {
     async fn try_compile(&self, grammar: Grammar) -> Result<Checked, NoResult> {
         let compiler = Arc::clone(&self.compiler);
         if compiler.built.get().is_none() {
-            // The time that this takes is not the grammar's.
+            // The time that this takes does not count for the grammar.
             let compiler = Arc::clone(&compiler);
             self.workers.run(move || drop(compiler.get())).await?;
         }
         let cache = Arc::clone(&self.cache);
         let work = move || {
-            // The same one may have been compiled while this one waited.
+            // The same grammar may have been compiled while this job waited.
             let known = lock(&cache).get(&grammar);
             known.unwrap_or_else(|| compiler.get()?.check(&grammar))
         };

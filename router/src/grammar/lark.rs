@@ -1,30 +1,32 @@
-//! How many texts the `&` and `~` of a Lark grammar join, counted before it is compiled: as with the patterns of a schema,
-//! whether any text fits all of them costs several times as much with every one more.
+//! Counts the texts that `&` and `~` join in a Lark grammar, before it is compiled. As with the patterns of a schema,
+//! to find out whether any text matches all of them costs several times as much for each further one.
 
 use std::collections::HashMap;
 
 use super::limits::MAX_JOINED;
 
-/// Terminals within terminals.
+/// Most levels of terminals within terminals.
 const MAX_DEPTH: usize = 100;
 
-/// What stands on the right of a name.
+/// The right-hand side of a rule or a terminal.
 #[derive(Debug, Default)]
 struct Definition<'a> {
-    /// Its own `&` and `~`.
+    /// Number of `&` and `~` in it.
     operators: usize,
+    /// Names that it refers to.
     names: Vec<&'a str>,
 }
 
-/// Of what a name stands for.
+/// The size of a definition, with all that it refers to.
 #[derive(Debug, Clone, Copy, Default)]
 struct Size {
-    /// Operators that it brings together: where there is one, those of all names beside it count as well.
+    /// Operators that act on one text: a definition with an operator adds those of all names that it refers to.
     joined: usize,
+    /// Levels of terminals below it.
     height: usize,
 }
 
-/// Refuses a definition that joins too much, by its name.
+/// Refuses a grammar in which a definition joins too much; the error names it.
 pub(super) fn check_operators(text: &str) -> Result<(), String> {
     let mut measure = Measure { definitions: definitions(text), sizes: HashMap::new() };
     let mut names: Vec<&str> = measure.definitions.keys().copied().collect();
@@ -34,7 +36,8 @@ pub(super) fn check_operators(text: &str) -> Result<(), String> {
 
 struct Measure<'a> {
     definitions: HashMap<&'a str, Definition<'a>>,
-    /// What is known; nothing while it is measured, since only rules may contain themselves, and nothing joins rules.
+    /// Sizes that are known. A definition counts as empty while it is measured: only rules may contain themselves, and
+    /// operators do not join rules.
     sizes: HashMap<&'a str, Size>,
 }
 
@@ -69,17 +72,17 @@ impl<'a> Measure<'a> {
 }
 
 fn check_depth(depth: usize) -> Result<(), String> {
-    match depth > MAX_DEPTH {
-        true => Err(format!("its terminals are nested more than {MAX_DEPTH} deep")),
-        false => Ok(()),
+    if depth > MAX_DEPTH {
+        return Err(format!("its terminals are nested more than {MAX_DEPTH} deep"));
     }
+    Ok(())
 }
 
 fn is_terminal(name: &str) -> bool {
     name.trim_start_matches('_').starts_with(|c: char| c.is_ascii_uppercase())
 }
 
-/// By their names: whatever follows a name at the start of a line, up to the next such name.
+/// Definitions by name: all that follows a name at the start of a line, up to the next such name.
 fn definitions(text: &str) -> HashMap<&str, Definition<'_>> {
     let mut definitions: HashMap<&str, Definition<'_>> = HashMap::new();
     let (mut current, mut at_line_start, mut rest) = ("", true, text);
@@ -100,7 +103,8 @@ fn definitions(text: &str) -> HashMap<&str, Definition<'_>> {
     definitions
 }
 
-/// Of what stands at the beginning, and where no operator is seen: texts, expressions, comments, special tokens.
+/// Length of the first token. Strings, regular expressions, comments and special tokens are one token each, so that no
+/// operator is found in them.
 fn token_len(rest: &str, first: char) -> usize {
     let until_end_of_line = || rest.find('\n').unwrap_or(rest.len());
     match first {
@@ -146,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_joined_and_no_more() {
+    fn at_most_eight_operators_are_joined() {
         assert_eq!(check_operators(&format!("start: A\nA: {}", joined(8))), Ok(()));
         let reason = refused(&format!("start: A\nA: {}", joined(9)));
         assert_eq!(reason, "`A` may join at most 8 texts by `&` and `~`. Given: 9");
@@ -155,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_terminals_within_count_where_they_are_joined() {
+    fn operators_of_inner_terminals_count_where_they_are_joined() {
         let two = format!("A: {}\nB: {}\n", joined(4), joined(4));
         assert_eq!(check_operators(&format!("start: C\n{two}C: A | B")), Ok(()));
         assert_eq!(check_operators(&format!("start: A | B\n{two}")), Ok(()));

@@ -1,6 +1,6 @@
-//! What constrains an output: read from what clients send (`parse`), and compiled before the request is accepted, so that a
-//! grammar is refused with a reason or works. Compiling happens on threads of its own, with limits on what a grammar may
-//! cost. The shards compile it again, under the same limits, and compute the masks.
+//! Grammars, which constrain an output: read from requests (`parse`), and compiled before a request is accepted, so
+//! that a grammar either works or is refused with a reason. They are compiled on threads of their own, with limits on
+//! what a grammar may cost. The shards compile them again, under the same limits, and compute the masks.
 
 mod cache;
 mod compiler;
@@ -12,8 +12,7 @@ mod parse;
 mod schema;
 
 pub use grammars::Grammars;
-pub(crate) use parse::schema_text;
-pub use parse::{from_native, from_response_format, from_text, from_text_format};
+pub(crate) use parse::{from_native, from_response_format, from_text, from_text_format, schema_text};
 
 #[cfg(test)]
 mod suite;

@@ -1,19 +1,20 @@
-//! What `multipleOf` of a schema costs: every number up to the divisor is a state, and finding the way through them takes
-//! the square of it. llguidance reckons with 32 bits, and what does not fit would be wrong without a word.
+//! The cost of `multipleOf` in a schema: every number up to the divisor is a state, and the time grows with the square
+//! of their number. llguidance computes with 32 bits: larger divisors would give wrong results without an error.
 
 use serde_json::{Map, Value};
 
-/// A tenth of a second; five times as many are three seconds.
+/// Most states: these take a tenth of a second, five times as many take three seconds.
 const MAX_DIVISOR: u64 = 20_000;
 const RANGE: std::ops::RangeInclusive<f64> = 1e-8..=1e8;
 
-/// What one number has to be a multiple of, by one or several keywords.
+/// What one number has to be a multiple of, by one keyword or several.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Multiple {
     count: usize,
-    /// Its digits without the decimal point, if it is one; powers of ten have few states, being ours.
+    /// The divisor without the decimal point, if there is only one; 1 for a power of ten, which has few states because
+    /// numbers are written in base ten.
     digits: u64,
-    /// As whole numbers, multiplied.
+    /// The product of the divisors, each as a whole number.
     product: u64,
 }
 
@@ -24,7 +25,7 @@ impl Default for Multiple {
 }
 
 impl Multiple {
-    /// Of a subschema itself.
+    /// The `multipleOf` of a subschema itself.
     pub fn own(fields: &Map<String, Value>) -> Result<Self, String> {
         let Some(divisor) = fields.get("multipleOf").and_then(Value::as_f64) else {
             return Ok(Self::default());
@@ -43,7 +44,7 @@ impl Multiple {
         Ok(own)
     }
 
-    /// Where both hold.
+    /// For a number that has to be a multiple of both.
     pub fn joined(self, other: Self) -> Result<Self, String> {
         let joined = match (self.count, other.count) {
             (0, _) => other,
@@ -54,24 +55,24 @@ impl Multiple {
         Ok(joined)
     }
 
-    /// Where either holds, the one that costs more.
+    /// For a number that has to be a multiple of one of them: the one that costs more.
     pub fn or(self, other: Self) -> Self {
         if (self.count, self.product) < (other.count, other.product) { other } else { self }
     }
 
-    /// States that it takes.
+    /// Number of states.
     pub fn cost(&self) -> u64 {
         if self.count > 1 { self.product } else { self.digits }
     }
 }
 
-/// Of one number, or of all together.
+/// Refuses a cost above the limit, of one number or of all numbers together.
 pub(super) fn check(cost: u64) -> Result<(), String> {
-    match cost > MAX_DIVISOR {
-        true => Err(format!(
+    if cost > MAX_DIVISOR {
+        return Err(format!(
             "`multipleOf` may be at most {MAX_DIVISOR}, the decimal point left out, multiplied where several hold at \
              once and added over all of the schema; a power of ten alone is free. Given: {cost}"
-        )),
-        false => Ok(()),
+        ));
     }
+    Ok(())
 }

@@ -1,5 +1,5 @@
-//! What clients send as a grammar: TGI's `{"type", "value"}` in `grammar` and in `response_format`, and OpenAI's forms of
-//! the latter.
+//! Reads the grammar of a request: TGI's `{"type", "value"}` in `grammar` and in `response_format`, and OpenAI's forms
+//! of the latter.
 
 use penstock_scheduler::{Grammar, GrammarKind};
 use serde_json::{Value, json};
@@ -8,43 +8,43 @@ use super::{lark, schema};
 use crate::base::error::Error;
 use crate::base::json_depth::{MAX_DEPTH, too_deep};
 
-/// Of regular expressions and Lark.
+/// Most bytes of a regular expression or of Lark.
 const MAX_TEXT_BYTES: usize = 32 << 10;
 const WHITESPACE: &str = r" |\n[ \t]{0,24}";
 const TYPES: &str = "text, json_object, json_schema, json, regex, grammar";
 
-/// TGI's `grammar`.
+/// Reads TGI's `grammar`; `None` is plain text.
 pub fn from_native(value: &Value) -> Result<Option<Grammar>, Error> {
-    GRAMMAR.read(value)
+    NATIVE.read(value)
 }
 
-/// OpenAI's `response_format`; TGI's forms are understood, too. `None` is plain text.
+/// Reads OpenAI's `response_format`, in TGI's forms, too; `None` is plain text.
 pub fn from_response_format(value: &Value) -> Result<Option<Grammar>, Error> {
     Reader { param: "response_format", schema_in: Some("json_schema") }.read(value)
 }
 
-/// OpenAI's `text.format` of responses, where a schema and its name stand beside the type.
+/// Reads OpenAI's `text.format` of responses, in which a schema and its name are beside the type; `None` is plain text.
 pub fn from_text_format(value: &Value) -> Result<Option<Grammar>, Error> {
     Reader { param: "text.format", schema_in: None }.read(value)
 }
 
-/// A grammar whose language the client has named otherwise: the message of the gRPC API.
+/// Reads a grammar of the gRPC API, whose message has a field for each kind.
 pub fn from_text(kind: GrammarKind, text: String) -> Result<Grammar, Error> {
     let value = Value::String(text);
     match kind {
-        GrammarKind::JsonSchema => GRAMMAR.schema("json_schema", &value),
-        GrammarKind::Regex => GRAMMAR.text("regex", kind, &value),
-        GrammarKind::Lark => GRAMMAR.text("lark", kind, &value),
+        GrammarKind::JsonSchema => NATIVE.schema("json_schema", &value),
+        GrammarKind::Regex => NATIVE.text("regex", kind, &value),
+        GrammarKind::Lark => NATIVE.text("lark", kind, &value),
     }
 }
 
 struct Reader {
     param: &'static str,
-    /// The field that holds schema and name of a `json_schema`, unless they stand beside its type.
+    /// The field with the schema and the name of a `json_schema`; `None` if they are beside the type.
     schema_in: Option<&'static str>,
 }
 
-const GRAMMAR: Reader = Reader { param: "grammar", schema_in: Some("value") };
+const NATIVE: Reader = Reader { param: "grammar", schema_in: Some("value") };
 
 impl Reader {
     fn read(&self, given: &Value) -> Result<Option<Grammar>, Error> {
@@ -77,7 +77,7 @@ impl Reader {
         }
     }
 
-    /// Without a schema, any object will do.
+    /// Without a schema, any object is allowed.
     fn schema_or_any(&self, place: &str, schema: &Value) -> Result<Grammar, Error> {
         match schema {
             Value::Null => Ok(any_object()),
@@ -85,7 +85,7 @@ impl Reader {
         }
     }
 
-    /// A schema, or the text of one.
+    /// Reads a schema, or the text of one.
     fn schema(&self, place: &str, schema: &Value) -> Result<Grammar, Error> {
         if let Some(depth) = schema.as_str().and_then(|text| too_deep(text.as_bytes())) {
             let place = format!("`{}.{place}`", self.param);
@@ -109,7 +109,7 @@ impl Reader {
                 let given = text.len();
                 self.refuse(format!("{place} may have at most {MAX_TEXT_BYTES} bytes. Given: {given}"))
             }
-            // What is embedded would not be measured.
+            // The cost of an embedded grammar would not be checked.
             Some(text) if kind == GrammarKind::Lark && text.contains('%') => {
                 self.refuse(format!("{place} may hold no directives (`%json`, `%ignore` ..)"))
             }
@@ -133,8 +133,8 @@ fn any_object() -> Grammar {
     json_schema(json!({ "type": "object" }))
 }
 
-/// What llguidance reads from a schema: a client's would turn checks off. Room for any layout, but not for spaces
-/// without end, in which small models lose themselves.
+/// llguidance's settings inside a schema, instead of a client's, which could turn checks off. They allow any layout,
+/// but not endless whitespace, which small models would write.
 fn settings() -> Value {
     json!({ "whitespace_pattern": WHITESPACE })
 }
@@ -143,7 +143,7 @@ fn json_schema(schema: Value) -> Grammar {
     Grammar { kind: GrammarKind::JsonSchema, text: with_settings(schema).to_string() }
 }
 
-/// A schema with our settings.
+/// A schema with the router's settings.
 pub(super) fn with_settings(mut schema: Value) -> Value {
     if let Value::Object(fields) = &mut schema {
         fields.insert("x-guidance".to_owned(), settings());
@@ -151,7 +151,7 @@ pub(super) fn with_settings(mut schema: Value) -> Value {
     schema
 }
 
-/// A schema as other grammars embed it, if it is not too much work.
+/// The text of a schema for use inside another grammar; fails if the schema costs too much.
 pub(crate) fn schema_text(schema: &Value) -> Result<String, String> {
     schema::check_size(schema)?;
     Ok(with_settings(schema.clone()).to_string())
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_of_these_is_refused_by_place() {
+    fn invalid_grammars_are_refused_with_their_path() {
         for (format, place) in [
             (json!({}), "`grammar.type`"),
             (json!("json"), "`grammar.type`"),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_by_the_field_that_each_family_has() {
+    fn a_missing_schema_is_named_as_in_each_dialect() {
         let named = json!({"type": "json_schema"});
         for (error, message) in [
             (from_native(&named).unwrap_err(), "`grammar.value` must be an object"),

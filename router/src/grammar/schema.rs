@@ -1,5 +1,5 @@
-//! How much work a JSON schema is, counted before it is compiled: llguidance follows references by recursion and copies
-//! what a reference with siblings points to, so a small text could take all of the stack or of the memory.
+//! Measures what a JSON schema costs, before it is compiled. llguidance follows references by recursion and copies the
+//! target of a reference that has siblings, so a small text could use up the stack or the memory.
 
 use std::collections::HashMap;
 
@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 use super::limits::MAX_JOINED;
 use super::multiples::{self, Multiple};
 
-/// Subschemas within each other, references followed.
+/// Most levels of subschemas within each other, references followed.
 const MAX_LEVELS: usize = 1000;
-/// Subschemas, those copied for references included.
+/// Most subschemas, those copied for references included.
 const MAX_SUBSCHEMAS: usize = 10_000;
-/// Entries of one keyword whose alternatives are open at once.
+/// Most entries of one of the keywords [`ALTERNATIVES`], all of which are open at once.
 const MAX_ALTERNATIVES: usize = 500;
 const ALTERNATIVES: [&str; 6] = ["properties", "patternProperties", "anyOf", "oneOf", "allOf", "prefixItems"];
 /// Keywords that constrain nothing: beside these a reference is only followed, not copied.
@@ -31,7 +31,7 @@ const ANNOTATIONS: [&str; 12] = [
     "writeOnly",
 ];
 
-/// Refuses what is too deep or too large, with the keyword to blame.
+/// Refuses a schema that is too deep or too large; the error names the keyword at fault, if one is.
 pub(super) fn check_size(schema: &Value) -> Result<(), String> {
     let mut measure =
         Measure { root: schema, targets: HashMap::new(), levels: 0, subschemas: 0, multiples: 0 };
@@ -39,23 +39,24 @@ pub(super) fn check_size(schema: &Value) -> Result<(), String> {
     measure.add(&root)
 }
 
-/// Of one subschema.
+/// The size of one subschema.
 #[derive(Debug, Clone, Copy, Default)]
 struct Size {
+    /// Levels of subschemas in it.
     height: usize,
-    /// With copies.
+    /// Number of subschemas in it, with copies.
     subschemas: usize,
     /// Most patterns that one string within it may have to match at once.
     patterns: usize,
-    /// The costliest that one number within it may have to be a multiple of.
+    /// The costliest `multipleOf` of one number within it.
     multiple: Multiple,
-    /// What those of all numbers cost together, with copies.
+    /// What the `multipleOf` of all numbers within it cost together, with copies.
     multiples: u64,
 }
 
 struct Measure<'a> {
     root: &'a Value,
-    /// Sizes of what references point to; `None` while it is being measured.
+    /// Sizes of the targets of references; `None` while a target is being measured.
     targets: HashMap<&'a str, Option<Size>>,
     levels: usize,
     subschemas: usize,
@@ -63,8 +64,8 @@ struct Measure<'a> {
 }
 
 impl<'a> Measure<'a> {
-    /// Adds what will be compiled by itself. The order in which references are followed is llguidance's business, so
-    /// the levels of all of them count together.
+    /// Adds a subschema that is compiled by itself. The order in which llguidance follows references is not known, so
+    /// the levels of all of them are added.
     fn add(&mut self, size: &Size) -> Result<(), String> {
         self.levels += size.height;
         self.subschemas += size.subschemas;
@@ -93,7 +94,7 @@ impl<'a> Measure<'a> {
             let target = self.follow(reference, depth + 1)?;
             size.patterns += target.patterns;
             multiple = multiple.joined(target.multiple)?;
-            // In an applicator or beside other keywords it is copied.
+            // In an applicator or beside other keywords the target is copied.
             size.subschemas += if is_alone(fields) { 0 } else { target.subschemas };
         }
         if let Some(Value::Array(items)) = fields.get("allOf") {
@@ -133,7 +134,7 @@ impl<'a> Measure<'a> {
         Ok(all)
     }
 
-    /// What the references among these point to, which is merged with their siblings.
+    /// Subschemas in the targets of the references among these, which are merged with their siblings.
     fn copied(&mut self, items: &'a [Value], depth: usize) -> Result<usize, String> {
         let mut subschemas = 0;
         for reference in items.iter().filter_map(|item| item["$ref"].as_str()) {
@@ -142,7 +143,7 @@ impl<'a> Measure<'a> {
         Ok(subschemas)
     }
 
-    /// Of `allOf`: a string may have to match the patterns of every one.
+    /// The size of `allOf`: a string may have to match the patterns of every entry.
     fn visit_joined(&mut self, items: &'a [Value], depth: usize) -> Result<Size, String> {
         check_levels(depth)?;
         let mut all = Size::default();
@@ -158,13 +159,13 @@ impl<'a> Measure<'a> {
         Ok(all)
     }
 
-    /// Measures a target once. One that is being measured contains itself, and is not copied into itself.
+    /// Measures a target once. A target that is being measured contains itself, and is not copied into itself.
     fn follow(&mut self, reference: &'a str, depth: usize) -> Result<Size, String> {
         if let Some(known) = self.targets.get(reference) {
             return Ok(known.unwrap_or_default());
         }
         self.targets.insert(reference, None);
-        // What is named otherwise (by `$id`, by `$anchor`) lies in the same document.
+        // A target that is named otherwise (by `$id`, by `$anchor`) is in the same document.
         let pointer = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer));
         let size = self.visit(pointer.unwrap_or(self.root), depth)?;
         self.targets.insert(reference, Some(size));
@@ -173,12 +174,14 @@ impl<'a> Measure<'a> {
     }
 }
 
-/// What a string must match by itself: names of properties match no pattern that they are not given for.
+/// Patterns that a subschema itself has: `patternProperties` for names of properties, `pattern` and `format` for its
+/// value.
 fn own_patterns(fields: &Map<String, Value>) -> usize {
     let named = fields.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
     named + ["pattern", "format"].iter().filter(|keyword| fields.contains_key(**keyword)).count()
 }
 
+/// Whether only one keyword of a subschema constrains anything.
 fn is_alone(fields: &Map<String, Value>) -> bool {
     fields.keys().filter(|key| !ANNOTATIONS.contains(&key.as_str())).count() == 1
 }
@@ -204,25 +207,25 @@ fn check_alternatives(fields: &Map<String, Value>) -> Result<(), String> {
 }
 
 fn check_levels(levels: usize) -> Result<(), String> {
-    match levels > MAX_LEVELS {
-        true => Err(format!("its subschemas are nested more than {MAX_LEVELS} deep, `$ref` followed")),
-        false => Ok(()),
+    if levels > MAX_LEVELS {
+        return Err(format!("its subschemas are nested more than {MAX_LEVELS} deep, `$ref` followed"));
     }
+    Ok(())
 }
 
 fn check_subschemas(count: usize) -> Result<(), String> {
-    match count > MAX_SUBSCHEMAS {
-        true => Err(format!("it has more than {MAX_SUBSCHEMAS} subschemas, with copies for `$ref`")),
-        false => Ok(()),
+    if count > MAX_SUBSCHEMAS {
+        return Err(format!("it has more than {MAX_SUBSCHEMAS} subschemas, with copies for `$ref`"));
     }
+    Ok(())
 }
 
 fn check_patterns(count: usize) -> Result<(), String> {
-    match count > MAX_JOINED {
-        true => Err(format!(
+    if count > MAX_JOINED {
+        return Err(format!(
             "a string may have to match at most {MAX_JOINED} patterns at once, by `allOf`, `$ref` and \
              `patternProperties`. Given: {count}"
-        )),
-        false => Ok(()),
+        ));
     }
+    Ok(())
 }

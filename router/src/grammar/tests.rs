@@ -1,4 +1,4 @@
-//! What is refused and why, and what the worst that clients can send costs.
+//! Which grammars are refused and why, and what the worst grammars of clients cost.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ async fn check_schema(schema: Value) -> Result<(), String> {
 }
 
 #[tokio::test]
-async fn what_works_is_accepted_for_every_kind_of_tokenizer() {
+async fn valid_grammars_are_accepted_for_every_kind_of_tokenizer() {
     for tokenizer in [byte_level(), sentencepiece()] {
         let grammars = grammars_of(tokenizer);
         for (kind, text) in [
@@ -54,7 +54,7 @@ async fn a_keyword_that_is_not_supported_is_named() {
 }
 
 #[tokio::test]
-async fn the_keyword_that_is_to_blame_is_one_that_the_schema_has() {
+async fn the_keyword_at_fault_is_one_that_the_schema_has() {
     let string = |keyword: &str, value: Value| json!({"type": "string", keyword: value});
     for (schema, keyword) in [
         (string("pattern", json!("(")), "`pattern`: "),
@@ -80,7 +80,7 @@ async fn a_broken_expression_is_refused_on_one_line() {
     assert_eq!(long, "it may have at most 262144 bytes. Given: 300000");
 }
 
-/// Definitions of which each refers to the next, so often, beside another keyword or alone.
+/// `len` definitions, each of which refers to the next `fan` times; beside another keyword if `copied`.
 fn chain(len: usize, fan: usize, copied: bool) -> Value {
     let definition = |number: usize| {
         let mut reference = json!({ "$ref": format!("#/$defs/d{}", number + 1) });
@@ -97,7 +97,7 @@ fn chain(len: usize, fan: usize, copied: bool) -> Value {
 }
 
 #[tokio::test]
-async fn recursion_is_fine_but_not_without_end() {
+async fn recursion_is_accepted_up_to_a_limit() {
     let tree = json!({
         "$defs": {"node": {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/node"}}}}},
         "$ref": "#/$defs/node",
@@ -109,7 +109,7 @@ async fn recursion_is_fine_but_not_without_end() {
 }
 
 #[tokio::test]
-async fn hostile_ones_cost_little_and_do_not_stop_the_event_loop() {
+async fn hostile_grammars_cost_little_and_do_not_block_the_event_loop() {
     let names = |count: usize| (0..count).map(|number| format!("value number {number}"));
     let objects: Vec<Value> = names(10_000).map(|name| json!({ "a": name })).collect();
     let properties: serde_json::Map<_, _> = names(3000).map(|name| (name, json!({}))).collect();
@@ -165,14 +165,14 @@ async fn patterns_that_a_string_must_match_at_once_are_bounded() {
     assert!(refused(json!({ "allOf": of_property })).await.contains("at most 8 patterns"));
     let by_reference = json!({"$defs": {"p": all(5)}, "allOf": [{"$ref": "#/$defs/p"}, all(5)]});
     assert!(refused(by_reference).await.contains("at most 8 patterns"));
-    // Side by side they never meet.
+    // Patterns of different properties never apply to one string.
     let fields = (0..60).map(|number| (format!("p{number}"), pattern(number)));
     let side_by_side = json!({"type": "object", "properties": fields.collect::<serde_json::Map<_, _>>()});
     assert_eq!(check_schema(side_by_side).await, Ok(()));
 }
 
 #[tokio::test]
-async fn what_numbers_must_be_multiples_of_is_bounded() {
+async fn the_cost_of_multiple_of_is_bounded() {
     let multiple = |divisor: f64| json!({"type": "number", "multipleOf": divisor});
     let all = |divisors: &[f64]| json!({"allOf": divisors.iter().copied().map(multiple).collect::<Vec<_>>()});
     for allowed in
@@ -185,7 +185,7 @@ async fn what_numbers_must_be_multiples_of_is_bounded() {
     assert!(refused(multiple(99_999_989.0)).await.contains("`multipleOf` may be at most 20000"));
     assert!(refused(multiple(0.099_999_989)).await.ends_with("Given: 99999989"));
     assert!(refused(all(&[211.0, 223.0])).await.ends_with("Given: 47053"));
-    // Beyond these llguidance's numbers would not fit.
+    // Beyond these bounds the numbers would not fit into those of llguidance.
     assert!(refused(multiple(1e9)).await.ends_with("from 1e-8 to 1e8. Given: 1e9"));
     assert!(refused(multiple(1e-9)).await.contains("from 1e-8"));
     assert!(refused(all(&[1e6, 1e-3])).await.ends_with("Given: 1000000000"));
@@ -235,46 +235,46 @@ fn schema(text: String) -> Grammar {
     Grammar { kind: GrammarKind::JsonSchema, text }
 }
 
-/// One of many that take a moment each.
+/// One of many grammars that take a moment each to compile.
 fn slow(number: usize) -> Grammar {
     let names = (0..5_000).map(|name| format!("value number {name} of {number}"));
     schema(json!({ "enum": names.collect::<Vec<_>>() }).to_string())
 }
 
 #[tokio::test]
-async fn what_takes_too_long_is_refused_as_such_and_at_once_the_second_time() {
+async fn a_grammar_that_takes_too_long_is_refused_and_at_once_the_second_time() {
     let limit = Duration::from_millis(1);
     let grammars = Grammars { limit, ..grammars_of(byte_level()) };
     let refused = grammars.check(&slow(0), "response_format").await.unwrap_err();
     let reason = "it takes longer than 1ms to compile".to_owned();
     assert_eq!(refused, Error::Grammar { param: "response_format".into(), reason });
-    // The limit is not waited for again.
+    // The second refusal comes from the cache.
     let patient = Grammars { limit: Duration::from_secs(60), ..grammars };
     assert_eq!(patient.check(&slow(0), "response_format").await, Err(refused));
 }
 
 #[tokio::test]
-async fn a_flood_of_slow_ones_does_not_stop_a_neighbour() {
+async fn many_slow_grammars_do_not_stop_another_one() {
     let grammars = grammars_of(byte_level());
-    let flood: Vec<_> = (0..20)
+    let slow: Vec<_> = (0..20)
         .map(|number| {
             let grammars = grammars.clone();
             tokio::spawn(async move { grammars.check(&slow(number), "grammar").await })
         })
         .collect();
     tokio::task::yield_now().await;
-    let neighbour = schema(json!({"type": "object", "properties": {"a": {"type": "integer"}}}).to_string());
-    assert_eq!(grammars.check(&neighbour, "grammar").await, Ok(()));
-    for checked in flood {
+    let other = schema(json!({"type": "object", "properties": {"a": {"type": "integer"}}}).to_string());
+    assert_eq!(grammars.check(&other, "grammar").await, Ok(()));
+    for checked in slow {
         checked.await.unwrap().unwrap();
     }
 }
 
 #[tokio::test]
-async fn threads_that_are_held_do_not_stop_a_neighbour() {
+async fn held_threads_do_not_stop_another_grammar() {
     let grammars = grammars_of(byte_level());
-    let neighbour = schema(json!({"type": "object"}).to_string());
-    // As many as compile are given up, and are still at it.
+    let other = schema(json!({"type": "object"}).to_string());
+    // As many jobs as there are threads are given up, and still hold their threads.
     let (release, blocked) = std::sync::mpsc::channel::<()>();
     let blocked = Arc::new(Mutex::new(blocked));
     for _ in 0..THREADS {
@@ -283,6 +283,6 @@ async fn threads_that_are_held_do_not_stop_a_neighbour() {
         let given_up = grammars.workers.run_within(Duration::from_millis(20), work).await;
         assert_eq!(given_up, Err(NoResult::TooLong));
     }
-    assert_eq!(grammars.check(&neighbour, "grammar").await, Ok(()));
+    assert_eq!(grammars.check(&other, "grammar").await, Ok(()));
     drop(release);
 }

@@ -19,7 +19,7 @@ use crate::chat::{ChatFormat, Conversation, EncodedChat, Message};
 use crate::engine::generation::{EngineHandle, EngineStatus};
 use crate::grammar::Grammars;
 use crate::observe::metrics::Metrics;
-use crate::observe::telemetry::{Child, RequestTrace};
+use crate::observe::telemetry::{ChildSpan, RequestTrace};
 use crate::text::tokenizer::Tokenizer;
 
 /// Where the tokens come from.
@@ -106,7 +106,7 @@ impl Inference {
     /// Validates and tokenizes.
     pub async fn prepare(&self, prompt: Prompt, mut parameters: Parameters) -> Result<Prepared, Error> {
         let started = Instant::now();
-        let (validating, operation) = (Child::begin("validate"), prompt.operation());
+        let (validating, operation) = (ChildSpan::begin("validate"), prompt.operation());
         let dialect = parameters.dialect;
         let grammar = parameters.grammar.take();
         // Adapters are models by another name, and there are none beside the served one.

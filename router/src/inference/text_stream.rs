@@ -14,7 +14,7 @@ use crate::inference::validation::ValidRequest;
 use crate::observe::metrics::{Metrics, SequenceTimes};
 use crate::observe::telemetry::RequestTrace;
 use crate::text::detokenizer::Detokenizer;
-use crate::text::stop::{StopMatcher, StopStep};
+use crate::text::stop::{StopMatcher, StopOutput};
 use crate::text::tokenizer::Tokenizer;
 
 /// Why a sequence is complete.
@@ -242,7 +242,7 @@ impl TextStream {
         // TGI looks at the length and at end-of-sequence tokens first, OpenAI at stop strings.
         let is_over = finish.is_some() && self.dialect == Dialect::Native;
         let step = match is_over {
-            true => StopStep { text: piece, matched: None },
+            true => StopOutput { text: piece, matched: None },
             false => self.stop.push(&piece),
         };
         let (delta, finish) = match (step.matched, finish) {

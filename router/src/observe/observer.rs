@@ -1,37 +1,37 @@
-//! What the engine loop reports of each step. The metrics implement it; tests do, too.
+//! The interface through which the engine loop reports its steps. The metrics implement it, and so do tests.
 
 use penstock_scheduler::{Load, StepSize, StepTimings, Totals};
 
-/// What an operator sees of the loop, step by step. Implemented by the metrics.
+/// Receives the reports of the engine loop.
 pub trait Observer: Send + 'static {
-    /// A step was answered.
+    /// The outcome of a step has arrived.
     fn on_step(&mut self, step: &StepSummary);
 
-    /// After every step, and some times a second: requests come and end without steps, too.
+    /// Called after every step, and some times a second, because requests also arrive and end between steps.
     fn on_levels(&mut self, _levels: &Levels) {}
 
-    /// The shards are lost, with the step that they were to answer next if there was one; they are waited for.
+    /// The shards are lost, and the loop waits for them. `unanswered` is the oldest step without an outcome, if any.
     fn on_lost(&mut self, _unanswered: Option<StepSize>) {}
 
-    /// They are back.
+    /// The shards are connected again.
     fn on_reconnected(&mut self) {}
 }
 
-/// One answered step in numbers.
+/// One completed step in numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct StepSummary {
-    /// What it computed.
+    /// Sequences and positions that it computed.
     pub size: StepSize,
     /// Tokens that it sampled.
     pub num_sampled: usize,
-    /// Where the shards spent it.
+    /// Time that the shards spent on each part of it.
     pub timings: StepTimings,
 }
 
-/// What the scheduler counts.
+/// The numbers that the scheduler reports.
 #[derive(Debug, Clone, Copy)]
 pub struct Levels {
-    /// How full everything is.
+    /// Sequences and blocks in use now.
     pub load: Load,
     /// Counts since the start.
     pub totals: Totals,

@@ -1,13 +1,14 @@
 //! Keeps what a user typed apart from what a chat template wrote: text from a request never becomes a control token.
 //!
-//! A rendered template is plain text, so `<|im_end|>` in a message looks like the template's own. Three steps tell
-//! them apart, with three characters that Unicode reserves for the inside of programs:
+//! A rendered template is plain text, so `<|im_end|>` in a message looks like the template's own. Three stages
+//! distinguish them, with three characters that Unicode reserves for the inside of programs:
 //!
-//! 1. [`ControlTokens::defuse`] puts a BREAK into every control token spelt in a string of the request, before rendering.
-//! 2. [`ControlTokens::mark`] replaces what control tokens the rendered text still spells (the template's own) by
+//! 1. [`ControlTokens::defuse`] puts a BREAK into every control token spelt in a string of the request, before
+//!    rendering.
+//! 2. [`ControlTokens::mark`] replaces the control tokens that the rendered text still spells (the template's own) by
 //!    markers, and takes the BREAKs out.
-//! 3. [`ControlTokens::encode`] uses a copy of the tokenizer that knows the markers and encodes the control tokens'
-//!    spelling as ordinary text. Everything else (normalizer, spaces, other added tokens) is the tokenizer's own.
+//! 3. [`ControlTokens::encode`] uses a copy of the tokenizer that has the markers as tokens and encodes the spelling of
+//!    control tokens as ordinary text. Everything else (normalizer, spaces, other added tokens) is the tokenizer's own.
 
 use std::collections::HashSet;
 
@@ -16,9 +17,9 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 use tokenizers::{AddedToken, Tokenizer};
 
-use crate::text::tokenizer::{RememberedWords, TextSpan};
+use crate::text::tokenizer::{TokenOffsets, WordCache};
 
-/// Splits the spelling of a control token.
+/// Stands inside the spelling of a control token that a user typed, so that it is ordinary text.
 pub const BREAK: char = '\u{FDD0}';
 const OPEN: char = '\u{FDD1}';
 const CLOSE: char = '\u{FDD2}';
@@ -28,17 +29,17 @@ pub struct ControlTokens {
     /// Ids by marker number.
     ids: Vec<u32>,
     control_ids: HashSet<u32>,
-    /// Any spelling, overlapping ones too.
+    /// Finds every spelling, overlapping ones too.
     spelt: AhoCorasick,
-    /// The longest spelling from the left, as the tokenizer itself would match.
+    /// Finds the longest spelling from the left, as the tokenizer itself would match.
     leftmost: AhoCorasick,
     spellings: Vec<String>,
     tokenizer: Tokenizer,
-    words: RememberedWords,
+    words: WordCache,
     first_marker: u32,
 }
 
-/// Why a text could not be encoded, or the tokens not be told apart.
+/// Why a text could not be encoded, or control tokens cannot be distinguished from text.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct ControlTokenError(String);
@@ -59,12 +60,12 @@ impl ControlTokens {
             leftmost: automaton(MatchKind::LeftmostLongest, &spellings)?,
             spellings,
             tokenizer,
-            words: RememberedWords::default(),
+            words: WordCache::default(),
             first_marker,
         })
     }
 
-    /// Splits every control token that a string of a request spells.
+    /// Puts a [`BREAK`] into every control token that a string of a request spells.
     pub fn defuse(&self, text: &str) -> String {
         let mut breaks: Vec<usize> =
             self.spelt.find_overlapping_iter(text).map(|found| second_char(text, found.start())).collect();
@@ -81,7 +82,7 @@ impl ControlTokens {
         defused
     }
 
-    /// The same for every string in a JSON value, keys included.
+    /// Defuses every string in a JSON value, keys included.
     pub fn defuse_json(&self, value: Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.defuse(&text)),
@@ -107,26 +108,26 @@ impl ControlTokens {
         encoded.into_iter().map(|id| self.resolve(id)).collect()
     }
 
-    /// The same with the bytes that each token covers of the [revealed](Self::reveal) text.
-    pub fn encode_spans(&self, rendered: &str) -> Result<Vec<TextSpan>, ControlTokenError> {
+    /// Like [`Self::encode`], with the bytes of the [revealed](Self::reveal) text that each token covers.
+    pub fn encode_with_offsets(&self, rendered: &str) -> Result<Vec<TokenOffsets>, ControlTokenError> {
         let marked = self.mark(rendered);
         let encoding =
             self.tokenizer.encode(marked, false).map_err(|error| ControlTokenError(error.to_string()))?;
         let mut shift = 0;
-        let spans = encoding.get_ids().iter().zip(encoding.get_offsets());
-        spans
+        let offsets = encoding.get_ids().iter().zip(encoding.get_offsets());
+        offsets
             .map(|(&marked_id, &(start, stop))| {
                 let id = self.resolve(marked_id)?;
                 let start = start.saturating_add_signed(shift);
                 if let Some(number) = marked_id.checked_sub(self.first_marker) {
                     shift += self.growth(number as usize);
                 }
-                Ok(TextSpan { id, start, stop: stop.saturating_add_signed(shift) })
+                Ok(TokenOffsets { id, start, stop: stop.saturating_add_signed(shift) })
             })
             .collect()
     }
 
-    /// The rendered text as a reader should see it.
+    /// The rendered text without [`BREAK`]s, as clients get it.
     pub fn reveal(rendered: &str) -> String {
         rendered.replace(BREAK, "")
     }
@@ -154,7 +155,7 @@ impl ControlTokens {
     fn resolve(&self, id: u32) -> Result<u32, ControlTokenError> {
         match id.checked_sub(self.first_marker) {
             Some(number) => Ok(self.ids[number as usize]),
-            // Only a vocabulary that spells its control tokens as ordinary pieces gets here.
+            // Happens only if a vocabulary spells its control tokens by ordinary tokens.
             None if self.control_ids.contains(&id) => {
                 Err(ControlTokenError("the messages spell a control token of the model".to_owned()))
             }
@@ -203,7 +204,8 @@ fn second_char(text: &str, start: usize) -> usize {
     start + text[start..].chars().next().map_or(0, char::len_utf8)
 }
 
-/// All three start with this byte, as few other characters do. It is looked for much faster than they are.
+/// Whether there may be one of the three reserved characters. They and few others start with this byte, which is found
+/// much faster than a character.
 fn may_have_reserved(text: &str) -> bool {
     text.as_bytes().contains(&0xEF)
 }

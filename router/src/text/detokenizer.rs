@@ -2,18 +2,18 @@
 //!
 //! Byte-level vocabularies spell bytes, so their tokens are turned into bytes and those into characters; that is exact
 //! by construction. For all others the text of a token depends on its neighbours (SentencePiece drops the space before
-//! the first word): there a short window, the last tokens shown and those not yet shown, is decoded as a whole and
-//! compared with what the shown ones gave.
+//! the first word). There a short window is decoded as a whole: the tokens whose text was returned last, and those
+//! whose text was not returned yet. It is compared with the text of the former.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
 
 use tokenizers::{DecoderWrapper, Tokenizer};
 
-/// Tokens that may wait for a character to become complete before they are shown as they are.
+/// Most tokens that wait for a character to become complete; then their text is returned as it is.
 const MAX_PENDING: usize = 8;
 
-/// A tokenizer as a decoder sees it.
+/// A tokenizer, with the facts that decoding needs.
 pub struct Vocabulary {
     tokenizer: Tokenizer,
     special_ids: HashSet<u32>,
@@ -26,7 +26,7 @@ pub struct Vocabulary {
 /// How tokens spell text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spelling {
-    /// Each token is a run of bytes (GPT-2 and its heirs).
+    /// Each token is a run of bytes (GPT-2 and later byte-level tokenizers).
     Bytes,
     /// Words, with `<0x0A>` for single bytes (Llama 2, Gemma).
     WordsAndBytes,
@@ -140,13 +140,15 @@ static BYTE_OF_CHAR: LazyLock<HashMap<char, u8>> = LazyLock::new(|| {
 /// Decodes one sequence as it is generated.
 pub struct Detokenizer {
     vocabulary: Arc<Vocabulary>,
-    /// Bytes that are not yet a whole character, and for fallback bytes the tokens they came from.
+    /// Bytes that are not yet a whole character.
     bytes: Vec<u8>,
+    /// For fallback bytes, the tokens that they came from.
     byte_ids: Vec<u32>,
-    /// Tokens shown last, and what they decode to by themselves.
+    /// The tokens whose text was returned last.
     context: Vec<u32>,
+    /// What they decode to by themselves.
     context_text: String,
-    /// Tokens not yet shown.
+    /// Tokens whose text was not returned yet.
     pending: Vec<u32>,
 }
 
@@ -181,7 +183,7 @@ impl Detokenizer {
         broken + &self.show(&[id])
     }
 
-    /// What is left when no more tokens come.
+    /// The text that is left after the last token.
     pub fn finish(&mut self) -> String {
         let broken = self.take_broken();
         let text = self.decode_window();
@@ -202,7 +204,8 @@ impl Detokenizer {
         }
     }
 
-    /// The same for fallback bytes, whose tokens pass through the window: others may depend on them.
+    /// Like [`Self::take_characters`] for fallback bytes. Their tokens go through the window, because the text of later
+    /// tokens may depend on them.
     fn take_fallback_characters(&mut self) -> String {
         let mut text = String::new();
         loop {
@@ -218,7 +221,7 @@ impl Detokenizer {
         }
     }
 
-    /// Gives up on bytes that no longer can become a character.
+    /// Replaces bytes that can no longer become a character.
     fn take_broken(&mut self) -> String {
         self.byte_ids.clear();
         if std::mem::take(&mut self.bytes).is_empty() { String::new() } else { "\u{FFFD}".to_owned() }
@@ -304,8 +307,8 @@ mod tests {
         assert_eq!(words.token_bytes(words.tokenizer().token_to_id("<0x0A>").unwrap()), b"\n");
     }
 
-    /// The tokenizer's decoder, but for runs of fallback bytes: it gives up on a whole run for one broken
-    /// character, which a stream cannot do.
+    /// Whether the tokenizer's own decoder must give the same text. For one broken character it replaces a whole run of
+    /// fallback bytes, which a stream cannot do.
     fn decodes_exactly(vocabulary: &Vocabulary, ids: &[u32]) -> bool {
         vocabulary.spelling == Spelling::Bytes || !vocabulary.decode(ids, true).contains('\u{FFFD}')
     }

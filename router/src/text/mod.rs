@@ -1,7 +1,7 @@
 //! Text to tokens and back: tokenizers and the threads that run them, stop strings, control tokens.
 
-pub mod control_tokens;
-pub mod detokenizer;
-pub mod stop;
+pub(crate) mod control_tokens;
+pub(crate) mod detokenizer;
+pub(crate) mod stop;
 pub mod tokenizer;
-pub mod workers;
+pub(crate) mod workers;

@@ -1,34 +1,34 @@
-//! Finds stop strings in text that arrives in pieces. What could still become a stop string is held back, so that no
-//! part of one is ever shown, and the result does not depend on where the pieces were cut.
+//! Finds stop strings in text that arrives in pieces. Text that could still become a stop string is held back, so that
+//! no part of one is ever returned, and the result does not depend on where the pieces were cut.
 
 /// Watches a text for stop strings. The first to be complete wins; of two complete at once, the longer.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     patterns: Vec<Pattern>,
-    /// Seen but not shown: the longest end of the text that starts a stop string.
+    /// Received but not returned: the longest end of the text that starts a stop string.
     held: String,
 }
 
-/// What a piece of text led to.
+/// The result of one piece of text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StopStep {
-    /// May be shown now.
+pub struct StopOutput {
+    /// Text that may be sent to the client.
     pub text: String,
-    /// The stop string that was completed. Nothing may be fed after this.
+    /// The stop string that was completed. No further piece may be added after this.
     pub matched: Option<String>,
 }
 
 impl StopMatcher {
-    /// Watches for these; empty ones are ignored.
+    /// Watches for these stop strings; empty ones are ignored.
     pub fn new(stops: &[String]) -> Self {
         let patterns = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| Pattern::new(stop)).collect();
         Self { patterns, held: String::new() }
     }
 
     /// Adds a piece of text.
-    pub fn push(&mut self, piece: &str) -> StopStep {
+    pub fn push(&mut self, piece: &str) -> StopOutput {
         if self.patterns.is_empty() {
-            return StopStep { text: piece.to_owned(), matched: None };
+            return StopOutput { text: piece.to_owned(), matched: None };
         }
         let already_seen = self.held.len();
         self.held.push_str(piece);
@@ -39,10 +39,10 @@ impl StopMatcher {
         }
         let undecided = self.patterns.iter().map(|pattern| pattern.matched).max().unwrap_or(0);
         let text = self.held.drain(..self.held.len() - undecided).collect();
-        StopStep { text, matched: None }
+        StopOutput { text, matched: None }
     }
 
-    /// What was held back: the text is over, and no stop string was completed.
+    /// Returns the text that was held back, at the end of a text in which no stop string was completed.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -52,10 +52,10 @@ impl StopMatcher {
         complete.max_by_key(|stop| stop.len()).map(str::to_owned)
     }
 
-    fn cut_at(&mut self, end: usize, stop: String) -> StopStep {
+    fn cut_at(&mut self, end: usize, stop: String) -> StopOutput {
         let mut text = std::mem::take(&mut self.held);
         text.truncate(end - stop.len());
-        StopStep { text, matched: Some(stop) }
+        StopOutput { text, matched: Some(stop) }
     }
 }
 
@@ -74,19 +74,19 @@ impl Pattern {
         let bytes = text.as_bytes();
         let mut borders = vec![0; bytes.len()];
         for i in 1..bytes.len() {
-            borders[i] = step(bytes, &borders, borders[i - 1], bytes[i]);
+            borders[i] = next_state(bytes, &borders, borders[i - 1], bytes[i]);
         }
         Self { text: text.to_owned(), borders, matched: 0 }
     }
 
     fn advance(&mut self, byte: u8) -> Option<&str> {
-        self.matched = step(self.text.as_bytes(), &self.borders, self.matched, byte);
+        self.matched = next_state(self.text.as_bytes(), &self.borders, self.matched, byte);
         (self.matched == self.text.len()).then_some(self.text.as_str())
     }
 }
 
 /// The state after `byte`, from the state `matched` (less than the pattern's length).
-fn step(pattern: &[u8], borders: &[usize], mut matched: usize, byte: u8) -> usize {
+fn next_state(pattern: &[u8], borders: &[usize], mut matched: usize, byte: u8) -> usize {
     while matched > 0 && pattern[matched] != byte {
         matched = borders[matched - 1];
     }
@@ -104,10 +104,10 @@ mod tests {
         let mut matcher = StopMatcher::new(&stops);
         let mut shown = String::new();
         for piece in pieces {
-            let step = matcher.push(piece);
-            shown += &step.text;
-            if step.matched.is_some() {
-                return (shown, step.matched);
+            let output = matcher.push(piece);
+            shown += &output.text;
+            if output.matched.is_some() {
+                return (shown, output.matched);
             }
         }
         (shown + &matcher.finish(), None)

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use crate::engine::generation::EngineStatus;
 use crate::http::state::AppState;
-use crate::observe::metrics::Newest;
+use crate::observe::metrics::Snapshot;
 use crate::observe::observer::{Levels, StepSummary};
 
 /// The answer.
@@ -110,8 +110,8 @@ pub(crate) fn snapshot(app: &AppState) -> Stats {
         uptime_s: app.inference.metrics.uptime().as_secs_f64(),
         status,
         status_reason,
-        restarts: app.inference.metrics.newest().restarts,
-        counts: counts(&app.inference.metrics.newest(), facts.num_blocks as usize, facts.block_size),
+        restarts: app.inference.metrics.snapshot().restarts,
+        counts: counts(&app.inference.metrics.snapshot(), facts.num_blocks as usize, facts.block_size),
     }
 }
 
@@ -125,9 +125,9 @@ fn status(is_draining: bool, engine: &EngineStatus) -> (Status, Option<&'static 
     }
 }
 
-fn counts(newest: &Newest, num_blocks: usize, block_size: u32) -> Counts {
+fn counts(snapshot: &Snapshot, num_blocks: usize, block_size: u32) -> Counts {
     let idle = Load { num_blocks, ..Load::default() };
-    let Levels { load, totals } = newest.levels.unwrap_or(Levels { load: idle, totals: Totals::default() });
+    let Levels { load, totals } = snapshot.levels.unwrap_or(Levels { load: idle, totals: Totals::default() });
     Counts {
         waiting: load.waiting,
         running: load.running,
@@ -135,13 +135,13 @@ fn counts(newest: &Newest, num_blocks: usize, block_size: u32) -> Counts {
         kv_blocks_cached: load.cached_blocks,
         kv_blocks_total: load.num_blocks,
         kv_block_tokens: block_size,
-        tokens_generated_total: newest.sampled_tokens,
+        tokens_generated_total: snapshot.sampled_tokens,
         tokens_prompt_total: totals.admitted_tokens,
         prefix_cache_hit_tokens_total: totals.cached_tokens,
         preemptions_total: totals.preemptions,
-        requests_total: [("success", newest.successes)].into_iter().chain(newest.failures()).collect(),
-        steps_total: newest.steps,
-        last_step: newest.last_step.as_ref().map(LastStep::from),
+        requests_total: [("success", snapshot.successes)].into_iter().chain(snapshot.failures()).collect(),
+        steps_total: snapshot.steps,
+        last_step: snapshot.last_step.as_ref().map(LastStep::from),
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_server_that_did_nothing_yet_is_idle() {
-        let counts = counts(&Newest::default(), 100, 16);
+        let counts = counts(&Snapshot::default(), 100, 16);
         assert_eq!((counts.running, counts.kv_blocks_used, counts.kv_blocks_total), (0, 0, 100));
         assert_eq!(counts.last_step, None);
         assert_eq!(counts.requests_total["success"], 0);
@@ -197,7 +197,7 @@ mod tests {
             num_sampled: 3,
             timings: StepTimings { upload_us: 250, forward_us: 12_500, sample_us: 1_000, download_us: 5 },
         });
-        let value = serde_json::to_value(counts(&metrics.newest(), 100, 16)).unwrap();
+        let value = serde_json::to_value(counts(&metrics.snapshot(), 100, 16)).unwrap();
         let expected = json!({
             "waiting": 2, "running": 3, "kv_blocks_used": 7, "kv_blocks_cached": 5, "kv_blocks_total": 100, "kv_block_tokens": 16,
             "tokens_generated_total": 3, "tokens_prompt_total": 40, "prefix_cache_hit_tokens_total": 32,

@@ -63,7 +63,7 @@ fn into_parts(
 
 /// A model that cannot think must not look as if it had.
 fn check_thinking(app: &AppState, request: &MessagesRequest) -> Result<(), Error> {
-    let reasons = app.inference.chat.as_ref().is_some_and(|chat| chat.reasons());
+    let reasons = app.inference.chat.as_ref().is_some_and(|chat| chat.may_reason());
     if request.asks_to_think() && !reasons {
         let message = "`thinking` needs a model whose chat template knows reasoning: this one has none";
         return Err(Error::invalid("thinking", message));

@@ -94,7 +94,7 @@ impl InputItem {
         let arguments = self.arguments.ok_or_else(|| lacks(place, "arguments"))?;
         let mut message = match messages.pop_if(|last| last.is_from("assistant")) {
             Some(said) => said,
-            None => Message::silent("assistant", place),
+            None => Message::empty("assistant", place),
         };
         message.add_call(&id, &name, &arguments);
         messages.push(message);

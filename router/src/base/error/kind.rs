@@ -1,14 +1,13 @@
-//! What an error is to programs. Its kind decides its status, its name and when to try again; each dialect, the metrics and
-//! gRPC decide the rest by the kind, too, and list every kind, so that a new one cannot be forgotten anywhere.
+//! The kind of an error, which decides its HTTP status, its name and when to try again. The dialects, the metrics and
+//! gRPC also match on the kind, and list every one: the compiler then finds each place that a new kind needs.
 
 use axum::http::StatusCode;
 use penstock_scheduler::{Failure, Refused};
 
 use super::Error;
 
-/// What kind of error it is.
+/// The kind of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "`Error` documents each of them")]
 pub enum ErrorKind {
     Validation,
     NotSupported,
@@ -39,7 +38,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The HTTP status, unless a dialect has another.
+    /// The HTTP status, unless a dialect has another one for this kind.
     pub fn status(self) -> StatusCode {
         match self {
             Self::Validation | Self::NotSupported | Self::Grammar | Self::Template | Self::TooDeep => {
@@ -92,7 +91,7 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// What kind of error it is.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid { .. } | Self::WrongType { .. } => ErrorKind::Validation,
@@ -121,7 +120,7 @@ impl Error {
         }
     }
 
-    /// After how many seconds the same request may well be accepted; `None` if waiting changes nothing.
+    /// Seconds after which the same request may be accepted; `None` if waiting does not help.
     pub fn retry_after_s(&self) -> Option<u64> {
         match (self, self.kind().status()) {
             (Self::RateLimited { retry_after_s, .. }, _) => Some(*retry_after_s),

@@ -1,5 +1,5 @@
-//! Everything that can go wrong for a client: one enum and its messages. [`kind`] says what an error is to programs; each
-//! dialect in `api` writes the bodies that its clients read. Start-up errors are not here: they are `ServeError`.
+//! All errors that a client can get: one enum and its messages. [`kind`] gives each error its kind, HTTP status and
+//! name; each dialect in `api` writes its own error bodies. Start-up errors are not here: they are `ServeError`.
 
 mod kind;
 
@@ -11,141 +11,141 @@ use thiserror::Error;
 use super::counted::Counted;
 pub use kind::ErrorKind;
 
-/// Why a request was not answered as asked. Messages name the parameter, the value and the limit; none carries a path,
-/// an address or another request's text.
+/// Why a request failed. Messages name the parameter, the value and the limit; none carries a file's path, an address
+/// or another request's text.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum Error {
     /// A parameter is out of range, or does not go together with another.
     #[error("Input validation error: {message}")]
     Invalid {
-        /// Its name or its path, as the client wrote it.
+        /// Name or path of the parameter, as the client wrote it.
         param: Cow<'static, str>,
-        /// What is wrong with it.
+        /// What is wrong with its value.
         message: String,
     },
-    /// A parameter that is known, but not built.
+    /// A parameter that the API has, but this server does not implement.
     #[error("Input validation error: `{0}` is not supported yet")]
     NotSupported(&'static str),
     /// A grammar that cannot be compiled, or costs too much.
     #[error("Input validation error: `{param}` cannot be used: {reason}")]
     Grammar {
-        /// Where it is in the request, in the client's words.
+        /// Path of the grammar in the request, in the client's dialect.
         param: Cow<'static, str>,
-        /// What is wrong with it; a keyword is named.
+        /// Why it was refused; names the keyword at fault.
         reason: String,
     },
     /// Too many grammars wait for a thread.
     #[error("Model is overloaded: {limit} grammars already wait to be compiled")]
     GrammarsBusy {
-        /// How many may wait.
+        /// Most grammars that may wait.
         limit: usize,
     },
     /// The chat template is missing, or refused the messages.
     #[error("Template error: {0}")]
     Template(String),
-    /// Neither the served model nor a name that stands for it.
+    /// The client asked for another model than the served one, and not for an alias of it.
     #[error("the model `{name}` does not exist, this server serves `{served}`")]
     UnknownModel {
-        /// What was asked for.
+        /// The name in the request.
         name: String,
-        /// What there is.
+        /// The name of the served model.
         served: String,
     },
-    /// The scheduler has no room.
+    /// The scheduler refused the request, mostly because it has no room.
     #[error("{}", describe_refusal(.0))]
     Refused(#[from] Refused),
-    /// An API key has used what it may use.
+    /// An API key has reached its rate limit.
     #[error(
         "Rate limit reached: {limit} {} per minute for this API key. Try again in {retry_after_s} s",
         counted.name()
     )]
     RateLimited {
-        /// Of what there was too much.
+        /// What the limit counts.
         counted: Counted,
-        /// How much there may be in a minute.
+        /// The limit, per minute.
         limit: u32,
-        /// When there will be enough, in seconds.
+        /// Seconds until the request fits into the limit.
         retry_after_s: u64,
     },
     /// Too many prompts wait for a tokenizer thread.
     #[error("Model is overloaded: {limit} prompts already wait to be tokenized (--validation-workers)")]
     TokenizerBusy {
-        /// How many may wait.
+        /// Most prompts that may wait.
         limit: usize,
     },
-    /// Accepted, then failed.
+    /// The request was accepted, and failed later.
     #[error("Request failed during generation: {}", describe_failure(.0))]
     Failed(Failure),
-    /// The engine loop ended without a word.
+    /// The engine loop ended before the request did.
     #[error("Incomplete generation")]
     Incomplete,
-    /// Steps are not being answered.
+    /// The shards send no outcomes.
     #[error("unhealthy: the model shards do not answer")]
     Unhealthy,
-    /// Steps are not being answered, but will be.
+    /// The shards send no outcomes, because they are restarting.
     #[error("unhealthy: the model shards are restarting")]
     Restarting,
-    /// The body does not parse.
+    /// The body is not valid JSON.
     #[error("the body is not valid JSON: {0}")]
     MalformedJson(String),
-    /// The body is JSON, and nested too deep to be read.
+    /// The body is JSON, but nested too deep to be read.
     #[error("the body is nested {depth} levels deep, at most {limit} are read")]
     TooDeep {
-        /// Objects and lists within each other.
+        /// Levels of nested objects and lists in the body.
         depth: usize,
-        /// How many there may be.
+        /// Most levels that are read.
         limit: usize,
     },
-    /// The body parses, but does not fit.
+    /// The body is valid JSON, but a field is missing or has the wrong type.
     #[error("Input validation error: {}", describe_wrong_type(.param.as_deref(), .reason))]
     WrongType {
-        /// The path of what does not fit, or of what is missing; `None` for the body itself.
+        /// Path of the field; `None` for the body itself.
         param: Option<String>,
-        /// What is wrong with it.
+        /// What is wrong with the field.
         reason: String,
     },
     /// The body could not be read to its end.
     #[error("the body could not be read")]
     UnreadableBody,
-    /// The body takes too long.
+    /// The body did not arrive in time.
     #[error("the body did not arrive within {limit_s} seconds (--body-timeout)")]
     BodyTimeout {
-        /// How long it may take.
+        /// The limit, in seconds.
         limit_s: u64,
     },
-    /// The body is too long.
+    /// The body is too large.
     #[error("the body is larger than {limit} bytes (--payload-limit)")]
     BodyTooLarge {
-        /// How many bytes it may have.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// Not declared as JSON.
+    /// The `content-type` of the body is not JSON.
     #[error("the body must be JSON, sent with `content-type: application/json`")]
     UnsupportedMediaType,
-    /// Compressed, or otherwise not to be read as it is.
+    /// The body has a `content-encoding`, for example a compression.
     #[error("`Content-Encoding: {0}` is not supported: send the body as it is")]
     UnsupportedEncoding(String),
-    /// The client chose an id that one of its requests has.
+    /// The client chose a request id that one of its running requests has.
     #[error("`request_id` is under way. Given: {0:?}")]
     IdInUse(String),
-    /// The server asks for an API key.
+    /// The request has no valid API key, and the server asks for one.
     #[error("{}", describe_missing_key(*.has_key))]
     Unauthorized {
-        /// Whether there was one, but not one of the server's.
+        /// Whether the request had a key, which the server does not know.
         has_key: bool,
     },
-    /// Nothing is served there.
+    /// No route has this path.
     #[error("there is no route `{0}`")]
     UnknownRoute(String),
-    /// Something is served there, but not by this method.
+    /// The path has a route, but not for this method.
     #[error("the method {method} is not allowed on `{path}`")]
     MethodNotAllowed {
-        /// The method.
+        /// The method of the request.
         method: String,
-        /// Where.
+        /// The path of the request.
         path: String,
     },
-    /// A bug of ours.
+    /// A bug of the router.
     #[error("internal error")]
     Internal,
 }
@@ -168,7 +168,7 @@ fn describe_missing_key(has_key: bool) -> &'static str {
     }
 }
 
-/// What was seen of a lost shard may hold addresses: that is for the log, not for clients.
+/// The reason for which a shard was lost may hold addresses: it is written to the log and not sent to clients.
 fn describe_failure(failure: &Failure) -> String {
     match failure {
         Failure::EngineLost(_) => "the model shards stopped answering".to_owned(),
@@ -181,7 +181,7 @@ fn describe_failure(failure: &Failure) -> String {
     }
 }
 
-/// A missing field is named by its reason.
+/// serde's reason already names a missing field, so that its path is not added.
 fn describe_wrong_type(param: Option<&str>, reason: &str) -> String {
     match param {
         Some(path) if !reason.starts_with(MISSING) => format!("`{path}`: {reason}"),
@@ -189,16 +189,16 @@ fn describe_wrong_type(param: Option<&str>, reason: &str) -> String {
     }
 }
 
-/// How serde begins to say that a field is missing.
+/// How serde's message about a missing field begins.
 pub(crate) const MISSING: &str = "missing field";
 
 impl Error {
-    /// A parameter that is out of range.
+    /// An error about one parameter.
     pub fn invalid(param: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self::Invalid { param: param.into(), message: message.into() }
     }
 
-    /// The parameter to blame, where there is one.
+    /// The parameter at fault; `None` if the error is not about one parameter.
     pub fn param(&self) -> Option<&str> {
         match self {
             Self::Invalid { param, .. } | Self::Grammar { param, .. } => Some(param),

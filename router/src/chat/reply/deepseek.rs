@@ -1,5 +1,5 @@
-//! DeepSeek's calls: each between two markers, the name and its arguments on the two sides of a third. V3 and R1 put
-//! `function` before the separator, the name after it and the arguments into a fence; V3.1 has only name and arguments.
+//! DeepSeek's calls: each between two markers, with a separator between name and arguments. V3 and R1 write `function`
+//! before the separator, the name after it, and the arguments in a code fence; V3.1 writes only name and arguments.
 
 use super::events::Events;
 use super::json_call::ValueScanner;
@@ -19,7 +19,7 @@ pub(super) struct DeepSeekParser {
 
 enum State {
     Outside(Watch),
-    /// Until the arguments start: the name, and what stands around it.
+    /// The text before the arguments: the name, and what is written around it.
     Head(String),
     Arguments(ValueScanner),
     Closing(Watch),

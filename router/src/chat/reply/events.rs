@@ -1,22 +1,22 @@
-//! What a reply tells, in order.
+//! The events of a reply, in order.
 
 /// A piece of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplyEvent {
-    /// More of what the model thinks to itself.
+    /// More reasoning.
     Reasoning(String),
-    /// More of what it says.
+    /// More text.
     Text(String),
-    /// It calls a function; its arguments follow.
+    /// A call begins; its arguments follow.
     Call {
-        /// The function.
+        /// Name of the function.
         name: String,
     },
     /// More of the arguments of the last call, as JSON.
     Arguments(String),
 }
 
-/// Events not yet told. Pieces of the same kind become one.
+/// Events not yet returned. Neighbours of the same kind are joined.
 #[derive(Debug, Default)]
 pub(super) struct Events(Vec<ReplyEvent>);
 

@@ -17,36 +17,36 @@ pub enum ToolFormat {
     MistralNamed,
     /// Markers around a name and its arguments.
     DeepSeek,
-    /// The same with the arguments in a fence.
+    /// Like `DeepSeek`, with the arguments in a code fence.
     DeepSeekFenced,
     /// A Python list of calls.
     Pythonic,
     /// gpt-oss: messages on channels, also where there are no tools.
     Harmony,
-    /// JSON objects with `name` and `parameters`; Llama 3, and what has no format of its own.
+    /// JSON objects with `name` and `parameters`; Llama 3, and models without a format of their own.
     Json,
 }
 
 /// Whether a reply starts with reasoning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Thinking {
-    /// It does not, or the prompt holds it already.
+    /// It does not, or the prompt already has the reasoning.
     #[default]
     Never,
-    /// If the model opens it.
+    /// It does if the model writes the opening marker.
     Possible,
-    /// The prompt opened it.
+    /// It does: the prompt ends with the opening marker.
     Open,
 }
 
-/// How to read one reply.
+/// The format of one reply.
 #[derive(Debug, Clone, Default)]
 pub struct ReplyFormat {
-    /// Reasoning at its start.
+    /// Whether it starts with reasoning.
     pub thinking: Thinking,
-    /// Calls of tools, if there are tools.
+    /// The format of calls; `None` if nothing may be called.
     pub tools: Option<ToolFormat>,
-    /// What may be called.
+    /// Names of the functions that may be called.
     pub names: Names,
     /// Special tokens whose spelling is part of the reply.
     pub shown: Arc<HashSet<u32>>,

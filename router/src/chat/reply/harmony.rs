@@ -12,11 +12,11 @@ pub(super) const END: &str = "<|end|>";
 pub(super) const CALL: &str = "<|call|>";
 pub(super) const RETURN: &str = "<|return|>";
 
-/// Reads one reply. The prompt ends after the first `<|start|>assistant`, so a reply starts in a header.
+/// Parses one reply. The prompt ends with `<|start|>assistant`, so a reply starts in a header.
 pub(super) struct HarmonyReader {
     state: State,
     header: String,
-    /// Whether any marker came yet.
+    /// Whether any marker was found so far.
     is_harmony: bool,
     watch: Watch,
 }
@@ -45,7 +45,7 @@ impl HarmonyReader {
             let seen = self.watch.push(&text);
             self.read(&seen.before, out);
             rest = seen.found.map(|(marker, after)| {
-                self.pass(marker, out);
+                self.on_marker(marker, out);
                 after
             });
         }
@@ -55,9 +55,9 @@ impl HarmonyReader {
         let held = self.watch.finish();
         self.read(&held, out);
         match self.state {
-            // A reply that is no Harmony at all is text.
+            // A reply without any marker is text.
             State::Header if !self.is_harmony => out.text(&self.header),
-            // A call whose end did not come is not made up for.
+            // An incomplete call is not completed.
             State::Header | State::Body(_) => {}
         }
     }
@@ -75,7 +75,7 @@ impl HarmonyReader {
         }
     }
 
-    fn pass(&mut self, marker: &str, out: &mut Events) {
+    fn on_marker(&mut self, marker: &str, out: &mut Events) {
         self.is_harmony = true;
         match (self.state, marker) {
             (State::Header, MESSAGE) => {
@@ -83,7 +83,7 @@ impl HarmonyReader {
                 self.state = State::Body(open(&header, out));
                 self.watch = Watch::new(&[START, END, CALL, RETURN]);
             }
-            // What else stands in a header parts its words.
+            // Any other marker in a header separates words.
             (State::Header, _) => self.header.push(' '),
             (State::Body(_), _) => {
                 self.end_call(out);
@@ -104,7 +104,8 @@ fn header_watch() -> Watch {
     Watch::new(&[START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN])
 }
 
-/// `assistant analysis`, `commentary to=functions.NAME json` and the like, the markers taken out.
+/// Opens the channel that a header names: `assistant analysis`, `commentary to=functions.NAME json` and the like,
+/// without the markers.
 fn open(header: &str, out: &mut Events) -> Channel {
     let function = header.split_whitespace().find_map(|word| word.strip_prefix("to="));
     match function {

@@ -16,7 +16,7 @@ pub(super) struct HermesParser {
 enum State {
     Outside(Watch),
     Inside(Box<CallScanner>),
-    /// What stands between a call and its end is not looked at.
+    /// Text between a call and its closing marker is ignored.
     Closing(Watch),
 }
 
@@ -38,7 +38,7 @@ impl ToolParser for HermesParser {
             }
             State::Inside(scanner) => match scanner.push(text, &|_| true, out) {
                 Scan::More => None,
-                Scan::Broken(used) if !scanner.is_told() => {
+                Scan::Broken(used) if !scanner.is_emitted() => {
                     self.prose.push(&(OPEN.to_owned() + &scanner.take_raw()), out);
                     self.state = outside();
                     Some(text[used..].to_owned())
@@ -60,7 +60,7 @@ impl ToolParser for HermesParser {
     fn finish(&mut self, out: &mut Events) {
         let held = match &mut self.state {
             State::Outside(watch) => watch.finish(),
-            State::Inside(scanner) if !scanner.is_told() => OPEN.to_owned() + &scanner.take_raw(),
+            State::Inside(scanner) if !scanner.is_emitted() => OPEN.to_owned() + &scanner.take_raw(),
             State::Inside(_) | State::Closing(_) => return,
         };
         self.prose.push(&held, out);

@@ -1,9 +1,9 @@
-//! One call as a JSON object, `{"name": .., "arguments": {..}}`, read while it is written: the name is told as soon as it
-//! is known, and the arguments as they come.
+//! One call as a JSON object, `{"name": .., "arguments": {..}}`, parsed while it is written: the name is emitted as
+//! soon as it is known, and the arguments piece by piece.
 
 use super::events::Events;
 
-/// Follows a JSON value to its end, without looking at what is in it.
+/// Finds the end of a JSON value without parsing it.
 #[derive(Debug, Default)]
 pub(super) struct ValueScanner {
     depth: u32,
@@ -58,7 +58,7 @@ pub(super) enum Scan {
     More,
     /// The call ends before this byte.
     Done(usize),
-    /// What was read up to this byte is no call. [`CallScanner::take_raw`] has it, if no call was told.
+    /// The text up to this byte is no call. [`CallScanner::take_raw`] returns it, if no call was emitted.
     Broken(usize),
 }
 
@@ -72,23 +72,23 @@ enum State {
     InValue,
 }
 
-/// Reads one call.
+/// Parses one call.
 #[derive(Debug)]
 pub(super) struct CallScanner {
     state: State,
     scanner: ValueScanner,
     key: String,
     value: String,
-    /// Whether the value is told as it comes.
+    /// Whether the value is emitted piece by piece.
     streams: bool,
-    /// Arguments not yet told; `None` if there were none so far.
+    /// Arguments not yet emitted; `None` if there were none so far.
     arguments: Option<String>,
-    is_told: bool,
-    /// All that was read, until the call is told.
+    is_emitted: bool,
+    /// All text so far, until the call is emitted.
     raw: String,
 }
 
-/// Decides whether a name is a function's.
+/// Returns whether a name is that of a function.
 pub(super) type IsKnown<'a> = &'a dyn Fn(&str) -> bool;
 
 impl CallScanner {
@@ -100,12 +100,12 @@ impl CallScanner {
             value: String::new(),
             streams: false,
             arguments: None,
-            is_told: false,
+            is_emitted: false,
             raw: String::new(),
         }
     }
 
-    /// Reads on.
+    /// Reads one more piece of text.
     pub fn push(&mut self, text: &str, is_known: IsKnown<'_>, out: &mut Events) -> Scan {
         let mut at = 0;
         while at < text.len() {
@@ -118,22 +118,22 @@ impl CallScanner {
         Scan::More
     }
 
-    /// What was read of a call that was never told.
+    /// The text of a call that was never emitted.
     pub fn take_raw(&mut self) -> String {
         std::mem::take(&mut self.raw)
     }
 
-    /// Whether its name is out.
-    pub fn is_told(&self) -> bool {
-        self.is_told
+    /// Whether the call's name was emitted.
+    pub fn is_emitted(&self) -> bool {
+        self.is_emitted
     }
 
-    /// One bite: how many bytes, and what it led to.
+    /// Reads a part of the text; returns its length in bytes, and how far the call is.
     fn step(&mut self, rest: &str, is_known: IsKnown<'_>, out: &mut Events) -> (usize, Scan) {
         let blank = rest.len() - rest.trim_start().len();
         let next = match (self.state, rest.as_bytes().first()) {
             (State::InKey | State::InValue, _) => return self.read_value(rest, is_known, out),
-            _ if blank > 0 => return self.bite(&rest[..blank]),
+            _ if blank > 0 => return self.consume(&rest[..blank]),
             (State::BeforeValue, first) => {
                 self.streams = is_arguments(&self.key) && first == Some(&b'{');
                 self.state = State::InValue;
@@ -149,11 +149,11 @@ impl CallScanner {
             (State::Start | State::Key | State::Colon, _) => return (0, Scan::Broken(0)),
         };
         self.state = next;
-        self.bite(&rest[..1])
+        self.consume(&rest[..1])
     }
 
-    fn bite(&mut self, piece: &str) -> (usize, Scan) {
-        if !self.is_told {
+    fn consume(&mut self, piece: &str) -> (usize, Scan) {
+        if !self.is_emitted {
             self.raw.push_str(piece);
         }
         (piece.len(), Scan::More)
@@ -162,21 +162,22 @@ impl CallScanner {
     fn read_value(&mut self, rest: &str, is_known: IsKnown<'_>, out: &mut Events) -> (usize, Scan) {
         let end = self.scanner.push(rest);
         let piece = &rest[..end.unwrap_or(rest.len())];
-        let (used, more) = self.bite(piece);
-        match self.streams {
-            true => self.tell_arguments(piece, out),
-            false => self.value.push_str(piece),
+        let (used, more) = self.consume(piece);
+        if self.streams {
+            self.emit_arguments(piece, out);
+        } else {
+            self.value.push_str(piece);
         }
         if end.is_none() {
             return (used, more);
         }
         self.scanner = ValueScanner::default();
         let value = std::mem::take(&mut self.value);
-        let is_sound = match self.state {
+        let is_valid = match self.state {
             State::InKey => self.end_key(&value),
             _ => self.end_value(&value, is_known, out),
         };
-        (used, if is_sound { Scan::More } else { Scan::Broken(used) })
+        (used, if is_valid { Scan::More } else { Scan::Broken(used) })
     }
 
     fn end_key(&mut self, literal: &str) -> bool {
@@ -188,38 +189,39 @@ impl CallScanner {
     fn end_value(&mut self, literal: &str, is_known: IsKnown<'_>, out: &mut Events) -> bool {
         self.state = State::Key;
         match self.key.as_str() {
-            "name" if !self.is_told => match serde_json::from_str::<String>(literal) {
-                Ok(name) if is_known(&name) => self.tell_call(name, out),
+            "name" if !self.is_emitted => match serde_json::from_str::<String>(literal) {
+                Ok(name) if is_known(&name) => self.emit_call(name, out),
                 _ => return false,
             },
             key if is_arguments(key) && !std::mem::take(&mut self.streams) => {
-                self.tell_arguments(&arguments_in(literal), out);
+                self.emit_arguments(&arguments_in(literal), out);
             }
             _ => {}
         }
         true
     }
 
-    fn tell_call(&mut self, name: String, out: &mut Events) {
+    fn emit_call(&mut self, name: String, out: &mut Events) {
         out.call(name);
-        self.is_told = true;
+        self.is_emitted = true;
         self.raw.clear();
         if let Some(arguments) = &mut self.arguments {
             out.arguments(&std::mem::take(arguments));
         }
     }
 
-    fn tell_arguments(&mut self, piece: &str, out: &mut Events) {
+    fn emit_arguments(&mut self, piece: &str, out: &mut Events) {
         let waiting = self.arguments.get_or_insert_default();
-        match self.is_told {
-            true => out.arguments(piece),
-            false => waiting.push_str(piece),
+        if self.is_emitted {
+            out.arguments(piece);
+        } else {
+            waiting.push_str(piece);
         }
     }
 
     fn close(&mut self, out: &mut Events) -> (usize, Scan) {
-        let (used, _) = self.bite("}");
-        if !self.is_told {
+        let (used, _) = self.consume("}");
+        if !self.is_emitted {
             return (used, Scan::Broken(used));
         }
         if self.arguments.is_none() {
@@ -233,7 +235,7 @@ fn is_arguments(key: &str) -> bool {
     matches!(key, "arguments" | "parameters")
 }
 
-/// Some models write the arguments as the text of an object, or leave it out.
+/// The arguments as JSON: some models write the text of an object, or leave it out.
 fn arguments_in(literal: &str) -> String {
     match serde_json::from_str(literal) {
         Ok(serde_json::Value::String(text)) if !text.trim().is_empty() => text,

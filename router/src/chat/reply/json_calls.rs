@@ -32,7 +32,7 @@ impl JsonCallsParser {
         Self { names, state: State::Begin(String::new()), prose: Prose::default() }
     }
 
-    /// After a marker that announces calls.
+    /// Starts after a marker that announces calls.
     pub fn announced(names: Names) -> Self {
         Self { names, state: State::Between, prose: Prose::default() }
     }
@@ -86,7 +86,7 @@ impl ToolParser for JsonCallsParser {
             State::Call { before, scanner } => {
                 match scanner.push(text, &|name| self.names.iter().any(|known| known == name), out) {
                     Scan::More => None,
-                    Scan::Broken(used) if !scanner.is_told() => {
+                    Scan::Broken(used) if !scanner.is_emitted() => {
                         self.prose.push(&(std::mem::take(before) + &scanner.take_raw()), out);
                         self.state = State::Text;
                         Some(text[used..].to_owned())
@@ -109,7 +109,7 @@ impl ToolParser for JsonCallsParser {
     fn finish(&mut self, out: &mut Events) {
         let held = match &mut self.state {
             State::Begin(before) => std::mem::take(before),
-            State::Call { before, scanner } if !scanner.is_told() => {
+            State::Call { before, scanner } if !scanner.is_emitted() => {
                 std::mem::take(before) + &scanner.take_raw()
             }
             State::Call { .. } | State::Between | State::Text => String::new(),

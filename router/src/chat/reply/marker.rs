@@ -1,20 +1,20 @@
-//! Looking for markers in text that comes in pieces, and text between calls, whose edges are blank.
+//! Finds markers in text that arrives in pieces, and drops the blanks around calls.
 
 use super::events::Events;
 
-/// Watches for some markers, none of which starts another. What could become one is held back.
+/// Watches for markers, none of which is the start of another. Text that could become a marker is held back.
 #[derive(Debug)]
 pub(super) struct Watch {
     markers: &'static [&'static str],
     held: String,
 }
 
-/// What a piece of text led to.
+/// The result of one piece of text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// Before the marker, or what can be none.
+    /// Text before the marker, or text that can be no part of a marker.
     pub before: String,
-    /// The marker, and what follows it.
+    /// The marker, and the text after it.
     pub found: Option<(&'static str, String)>,
 }
 
@@ -23,7 +23,7 @@ impl Watch {
         Self { markers, held: String::new() }
     }
 
-    /// Adds a piece; starts anew after a marker.
+    /// Adds a piece of text; after a marker, the next piece starts anew.
     pub fn push(&mut self, text: &str) -> Seen {
         self.held.push_str(text);
         let found = self.markers.iter().filter_map(|marker| Some((self.held.find(marker)?, *marker))).min();
@@ -37,13 +37,13 @@ impl Watch {
         Seen { before, found: None }
     }
 
-    /// What was held back: the text is over.
+    /// Returns the text that was held back, at the end of the text.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
 
-/// Length of the longest start of `marker`, not all of it, that `text` ends with.
+/// Length of the longest proper prefix of `marker` that `text` ends with.
 fn overlap(text: &str, marker: &str) -> usize {
     let starts = marker.char_indices().map(|(at, _)| at).skip(1);
     starts.filter(|&len| text.ends_with(&marker[..len])).max().unwrap_or(0)
@@ -59,13 +59,13 @@ pub(super) struct Prose {
 impl Prose {
     pub fn push(&mut self, text: &str, out: &mut Events) {
         let text = if self.after_call && self.blank.is_empty() { text.trim_start() } else { text };
-        let said = text.trim_end();
-        if !said.is_empty() {
+        let trimmed = text.trim_end();
+        if !trimmed.is_empty() {
             out.text(&std::mem::take(&mut self.blank));
-            out.text(said);
+            out.text(trimmed);
             self.after_call = false;
         }
-        self.blank.push_str(&text[said.len()..]);
+        self.blank.push_str(&text[trimmed.len()..]);
     }
 
     pub fn before_call(&mut self) {
@@ -73,7 +73,7 @@ impl Prose {
         self.after_call = true;
     }
 
-    /// Blanks after a call stay untold, those after text are part of it.
+    /// Blanks after a call are dropped, those after text are part of it.
     pub fn finish(&mut self, out: &mut Events) {
         out.text(&std::mem::take(&mut self.blank));
     }

@@ -1,5 +1,5 @@
-//! Mistral's calls after `[TOOL_CALLS]`: a list of JSON objects, or, of later models, `name[ARGS]{..}` each with a marker of
-//! its own.
+//! Mistral's calls after `[TOOL_CALLS]`: a list of JSON objects, or, for later models, `name[ARGS]{..}`, where each
+//! call has its own marker.
 
 use super::events::Events;
 use super::format::Names;
@@ -19,7 +19,7 @@ pub(super) struct MistralParser {
 
 enum State {
     Outside(Watch),
-    /// After the marker, until it is clear which of the two it is.
+    /// After the marker, while it is not known which of the two it is.
     Opened,
     List(JsonCallsParser),
     /// A name, and maybe a call's id in brackets.

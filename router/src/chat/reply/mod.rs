@@ -1,5 +1,5 @@
-//! A model's reply taken apart while it is written: reasoning, text, calls of tools. What is told does not depend on where
-//! the text was cut into pieces.
+//! Parses a model's reply while it is written: reasoning, text, calls of tools. The events do not depend on where the
+//! text was cut into pieces.
 
 mod constraint;
 mod deepseek;
@@ -19,7 +19,7 @@ mod tool_parser;
 
 pub use constraint::{Constraint, Part};
 pub use events::ReplyEvent;
-pub use format::{ReplyFormat, Thinking, ToolFormat};
+pub use format::{ReplyFormat, ToolFormat};
 pub use reply_parser::ReplyParser;
 pub use style::ReplyStyle;
 

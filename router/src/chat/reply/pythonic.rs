@@ -1,5 +1,5 @@
-//! Llama 4's calls: a reply that is a Python list of calls, `[f(a=1, b="x"), g()]`. A call is told when it is complete,
-//! because its arguments only then become JSON.
+//! Llama 4's calls: a reply that is a Python list of calls, `[f(a=1, b="x"), g()]`. A call is emitted when it is
+//! complete, because only then its arguments can be converted to JSON.
 
 use serde_json::{Map, Value};
 
@@ -11,7 +11,7 @@ use super::tool_parser::ToolParser;
 pub(super) const START: &str = "<|python_start|>";
 pub(super) const END: &str = "<|python_end|>";
 
-/// Every piece of a call reads it anew; what is longer than this is no call.
+/// A longer text is no call: with every new piece, an incomplete call is parsed again from its start.
 const MAX_CALL_BYTES: usize = 64 << 10;
 
 pub(super) struct PythonicParser {
@@ -21,52 +21,54 @@ pub(super) struct PythonicParser {
 }
 
 enum State {
-    /// What was read so far of something that may be calls; some were told already.
+    /// What was read so far of something that may be calls, and whether some calls were emitted.
     Calls {
         read: String,
-        told: bool,
+        emitted: bool,
     },
     Text(Watch),
 }
 
 impl PythonicParser {
     pub fn new(names: Names) -> Self {
-        let state = State::Calls { read: String::new(), told: false };
+        let state = State::Calls { read: String::new(), emitted: false };
         Self { names, state, prose: Prose::default() }
     }
 
-    /// Reads as many calls as are complete; what is left, and whether it may become one.
-    fn read(&self, read: &str, mut told: bool, out: &mut Events) -> (String, bool, bool) {
+    /// Emits the calls that are complete; returns the rest, whether any call was emitted, and whether the rest may
+    /// become one.
+    fn read(&self, read: &str, mut emitted: bool, out: &mut Events) -> (String, bool, bool) {
         let mut rest = read;
         loop {
-            let start = match self.next_call(rest, told) {
+            let start = match self.next_call(rest, emitted) {
                 Next::Call(start) => start,
-                Next::Unclear => return (rest.to_owned(), told, true),
-                Next::Over(rest) => return (rest.to_owned(), told, false),
+                Next::Unclear => return (rest.to_owned(), emitted, true),
+                Next::Over(rest) => return (rest.to_owned(), emitted, false),
             };
-            let Some(len) = call_len(start) else { return (rest.to_owned(), told, true) };
-            let Some((name, arguments)) = parse_call(&start[..len]).filter(|(name, _)| self.knows(name))
+            let Some(len) = call_len(start) else { return (rest.to_owned(), emitted, true) };
+            let Some((name, arguments)) =
+                parse_call(&start[..len]).filter(|(name, _)| self.is_function(name))
             else {
-                return (rest.to_owned(), told, false);
+                return (rest.to_owned(), emitted, false);
             };
             out.call(name.to_owned());
             out.arguments(&Value::Object(arguments).to_string());
-            told = true;
+            emitted = true;
             rest = &start[len..];
         }
     }
 
-    fn knows(&self, name: &str) -> bool {
+    fn is_function(&self, name: &str) -> bool {
         self.names.iter().any(|known| known == name)
     }
 
-    fn next_call<'a>(&self, rest: &'a str, told: bool) -> Next<'a> {
+    fn next_call<'a>(&self, rest: &'a str, emitted: bool) -> Next<'a> {
         let start = rest.trim_start();
-        let start = if told { start } else { start.strip_prefix(START).map_or(start, str::trim_start) };
-        if start.is_empty() || (!told && START.starts_with(start)) {
+        let start = if emitted { start } else { start.strip_prefix(START).map_or(start, str::trim_start) };
+        if start.is_empty() || (!emitted && START.starts_with(start)) {
             return Next::Unclear;
         }
-        match (told, start.as_bytes()[0]) {
+        match (emitted, start.as_bytes()[0]) {
             (false, b'[') | (true, b',') => self.name_at(start[1..].trim_start(), rest),
             (true, b']') => Next::Over(&start[1..]),
             _ => Next::Over(rest),
@@ -77,7 +79,9 @@ impl PythonicParser {
         let name_len = start.find(|c: char| !(c.is_alphanumeric() || "_.-".contains(c)));
         match name_len {
             None => Next::Unclear,
-            Some(len) if start[len..].starts_with('(') && self.knows(&start[..len]) => Next::Call(start),
+            Some(len) if start[len..].starts_with('(') && self.is_function(&start[..len]) => {
+                Next::Call(start)
+            }
             Some(_) => Next::Over(rest),
         }
     }
@@ -93,21 +97,21 @@ enum Next<'a> {
 impl ToolParser for PythonicParser {
     fn step(&mut self, text: &str, out: &mut Events) -> Option<String> {
         match &mut self.state {
-            State::Calls { read, told } => {
+            State::Calls { read, emitted } => {
                 read.push_str(text);
-                let (read, told) = (std::mem::take(read), *told);
-                let (rest, told, goes_on) = self.read(&read, told, out);
-                if told {
+                let (read, emitted) = (std::mem::take(read), *emitted);
+                let (rest, emitted, goes_on) = self.read(&read, emitted, out);
+                if emitted {
                     self.prose.before_call();
                 }
                 if goes_on && rest.len() <= MAX_CALL_BYTES {
-                    self.state = State::Calls { read: rest, told };
+                    self.state = State::Calls { read: rest, emitted };
                     return None;
                 }
                 self.state = State::Text(Watch::new(&[END]));
                 Some(rest)
             }
-            // Text, in which only the end marker is none.
+            // All of it is text, except the end marker.
             State::Text(watch) => {
                 let seen = watch.push(text);
                 self.prose.push(&seen.before, out);
@@ -163,7 +167,7 @@ fn parse_call(call: &str) -> Option<(&str, Map<String, Value>)> {
     Some((name, arguments))
 }
 
-/// Deeper literals are not what a call is made of.
+/// A call with deeper literals is not read as one.
 const MAX_DEPTH: u32 = 64;
 
 /// Reads Python literals as JSON.

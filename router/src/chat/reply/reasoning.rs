@@ -1,4 +1,4 @@
-//! Reasoning between `<think>` and `</think>` before the answer.
+//! Reasoning between `<think>` and `</think>`, before the rest of a reply.
 
 use super::events::Events;
 use super::format::Thinking;
@@ -7,11 +7,11 @@ use super::marker::Watch;
 pub(super) const OPEN: &str = "<think>";
 pub(super) const CLOSE: &str = "</think>";
 
-/// Takes the reasoning off the start of a reply.
+/// Separates the reasoning at the start of a reply from the rest.
 pub(super) struct ReasoningSplitter {
     state: State,
     close: Watch,
-    /// Blanks that may be the edge of the reasoning, or of the answer.
+    /// Blanks that are part of the reasoning only if more of it follows.
     blank: String,
 }
 
@@ -36,7 +36,7 @@ impl ReasoningSplitter {
         Self { state, close: Watch::new(&[CLOSE]), blank: String::new() }
     }
 
-    /// What is no reasoning, if there is any.
+    /// Reads a piece of text; returns the part that is not reasoning, if there is any.
     pub fn push(&mut self, text: &str, out: &mut Events) -> Option<String> {
         match &mut self.state {
             State::Over => Some(text.to_owned()),
@@ -45,19 +45,19 @@ impl ReasoningSplitter {
                 let held = held.clone();
                 self.begin(&held, out)
             }
-            State::Thinking { .. } => self.think(text, out),
-            State::Closed => self.answer(text),
+            State::Thinking { .. } => self.read_reasoning(text, out),
+            State::Closed => self.rest(text),
         }
     }
 
-    /// What was held back and is no reasoning.
+    /// Returns the text that was held back and is not reasoning, if there is any.
     pub fn finish(&mut self, out: &mut Events) -> Option<String> {
         match &mut self.state {
             State::Begin(held) => Some(std::mem::take(held)),
             State::Thinking { begun } => {
                 let begun = *begun;
-                let rest = self.close.finish();
-                self.reason(&rest, begun, out);
+                let held = self.close.finish();
+                self.emit(&held, begun, out);
                 None
             }
             State::Closed | State::Over => None,
@@ -68,7 +68,7 @@ impl ReasoningSplitter {
         let start = held.trim_start();
         if let Some(thought) = start.strip_prefix(OPEN) {
             self.state = State::Thinking { begun: false };
-            return self.think(thought, out);
+            return self.read_reasoning(thought, out);
         }
         if OPEN.starts_with(start) {
             return None;
@@ -77,32 +77,32 @@ impl ReasoningSplitter {
         Some(held.to_owned())
     }
 
-    fn think(&mut self, text: &str, out: &mut Events) -> Option<String> {
+    fn read_reasoning(&mut self, text: &str, out: &mut Events) -> Option<String> {
         let State::Thinking { begun } = self.state else { return None };
         let seen = self.close.push(text);
-        let begun = self.reason(&seen.before, begun, out);
+        let begun = self.emit(&seen.before, begun, out);
         self.state = State::Thinking { begun };
         let (_, after) = seen.found?;
         self.state = State::Closed;
-        self.answer(&after)
+        self.rest(&after)
     }
 
-    /// Tells reasoning without the blanks around it; returns whether any was told yet.
-    fn reason(&mut self, text: &str, begun: bool, out: &mut Events) -> bool {
+    /// Emits reasoning without the blanks around it; returns whether any was emitted so far.
+    fn emit(&mut self, text: &str, begun: bool, out: &mut Events) -> bool {
         let text = if begun { text } else { text.trim_start() };
-        let said = text.trim_end();
-        if !said.is_empty() {
+        let trimmed = text.trim_end();
+        if !trimmed.is_empty() {
             out.reasoning(&std::mem::take(&mut self.blank));
-            out.reasoning(said);
+            out.reasoning(trimmed);
         }
-        let begun = begun || !said.is_empty();
+        let begun = begun || !trimmed.is_empty();
         if begun {
-            self.blank.push_str(&text[said.len()..]);
+            self.blank.push_str(&text[trimmed.len()..]);
         }
         begun
     }
 
-    fn answer(&mut self, text: &str) -> Option<String> {
+    fn rest(&mut self, text: &str) -> Option<String> {
         let text = text.trim_start();
         if text.is_empty() {
             return None;

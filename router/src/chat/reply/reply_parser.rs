@@ -1,4 +1,4 @@
-//! Reads one reply, in any format.
+//! The parser of replies in all formats.
 
 use super::deepseek::DeepSeekParser;
 use super::events::{Events, ReplyEvent};
@@ -11,7 +11,7 @@ use super::pythonic::PythonicParser;
 use super::reasoning::ReasoningSplitter;
 use super::tool_parser::ToolParser;
 
-/// Reads one reply.
+/// Parses one reply.
 pub struct ReplyParser {
     reader: Reader,
     events: Events,
@@ -25,7 +25,7 @@ enum Reader {
 }
 
 impl ReplyParser {
-    /// At the start of a reply in this format.
+    /// Starts a reply in this format.
     pub fn new(format: &ReplyFormat) -> Self {
         let reader = match format.tools {
             Some(ToolFormat::Harmony) => Reader::Harmony(HarmonyReader::new()),
@@ -37,7 +37,7 @@ impl ReplyParser {
         Self { reader, events: Events::default() }
     }
 
-    /// What one more piece of text tells.
+    /// The events of one more piece of text.
     pub fn push(&mut self, text: &str) -> Vec<ReplyEvent> {
         match &mut self.reader {
             Reader::Harmony(reader) => reader.push(text, &mut self.events),
@@ -50,7 +50,7 @@ impl ReplyParser {
         self.events.take()
     }
 
-    /// What is left when the reply is over.
+    /// The events that are left at the end of the reply.
     pub fn finish(&mut self) -> Vec<ReplyEvent> {
         match &mut self.reader {
             Reader::Harmony(reader) => reader.finish(&mut self.events),
@@ -74,7 +74,7 @@ fn read(text: &str, tools: &mut Option<Box<dyn ToolParser>>, events: &mut Events
     }
 }
 
-/// What finds calls in text; Harmony's calls are not in the text.
+/// The parser of calls in text; `None` for Harmony, whose calls are messages of their own.
 fn tool_parser(format: ToolFormat, names: &Names) -> Option<Box<dyn ToolParser>> {
     Some(match format {
         ToolFormat::Hermes => Box::new(HermesParser::new()),

@@ -1,4 +1,4 @@
-//! In which format a model writes its replies: found in its chat template and its tokenizer.
+//! The format in which a model writes its replies, as found in its chat template and its tokenizer.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use tokenizers::Tokenizer;
 use super::format::{Names, ReplyFormat, Thinking, ToolFormat};
 use super::{deepseek, harmony, hermes, json_calls, mistral, pythonic, reasoning};
 
-/// What a model's template tells of its replies.
+/// How a model writes its replies.
 #[derive(Debug, Clone)]
 pub struct ReplyStyle {
     pub(super) tools: ToolFormat,
     /// Whether the template shows tools to the model.
     pub shows_tools: bool,
     thinks: bool,
-    /// Markers that are tokens of their own, with their ids: in a grammar they are asked for by id.
+    /// Markers that are tokens of their own, with their ids: a grammar refers to them by id.
     pub(super) marker_ids: Arc<[(&'static str, u32)]>,
-    /// Those of them that are left out of texts unless they are asked for.
+    /// Those of them that are special tokens, which a detokenizer leaves out by default.
     hidden: Arc<HashSet<u32>>,
 }
 
@@ -46,7 +46,7 @@ const MARKERS: [&str; 21] = [
 ];
 
 impl ReplyStyle {
-    /// Of a template and the tokenizer beside it.
+    /// The style of a model with this template and this tokenizer.
     pub fn of(template: &str, tokenizer: &Tokenizer) -> Self {
         let added = tokenizer.get_added_tokens_decoder();
         let marker = |content: &str| MARKERS.into_iter().find(|marker| *marker == content);
@@ -62,41 +62,47 @@ impl ReplyStyle {
         }
     }
 
-    /// Whether the template knows reasoning.
-    pub fn reasons(&self) -> bool {
+    /// Whether replies may have reasoning.
+    pub fn may_reason(&self) -> bool {
         self.thinks || self.tools == ToolFormat::Harmony
     }
 
-    /// Id of a marker that is a token of its own.
+    /// Id of a marker, if it is a token of its own.
     pub(super) fn marker_id(&self, marker: &str) -> Option<u32> {
         self.marker_ids.iter().find(|(known, _)| *known == marker).map(|(_, id)| *id)
     }
 
-    /// Of a reply to this rendered prompt, when these functions may be called.
+    /// The format of a reply to this rendered prompt, if these functions may be called.
     pub fn format(&self, rendered: &str, names: Names) -> ReplyFormat {
         let end = rendered.trim_end();
-        let thinking = match self.thinks && self.tools != ToolFormat::Harmony {
-            true if end.ends_with(reasoning::OPEN) => Thinking::Open,
-            true if !end.ends_with(reasoning::CLOSE) => Thinking::Possible,
-            _ => Thinking::Never,
+        let thinking = if !self.thinks || self.tools == ToolFormat::Harmony || end.ends_with(reasoning::CLOSE)
+        {
+            Thinking::Never
+        } else if end.ends_with(reasoning::OPEN) {
+            Thinking::Open
+        } else {
+            Thinking::Possible
         };
         let tools = (!names.is_empty() || self.tools == ToolFormat::Harmony).then_some(self.tools);
-        let is_read = thinking != Thinking::Never || tools.is_some();
-        let shown = if is_read { Arc::clone(&self.hidden) } else { Arc::default() };
+        let is_parsed = thinking != Thinking::Never || tools.is_some();
+        let shown = if is_parsed { Arc::clone(&self.hidden) } else { Arc::default() };
         ReplyFormat { thinking, tools, names, shown }
     }
 }
 
 fn tool_format(template: &str) -> ToolFormat {
     let has = |text: &str| template.contains(text);
-    match () {
-        () if has(harmony::CHANNEL) => ToolFormat::Harmony,
-        () if has("<｜tool▁call") && has("```json") => ToolFormat::DeepSeekFenced,
-        () if has("<｜tool▁call") => ToolFormat::DeepSeek,
-        () if has(mistral::OPEN) && has(mistral::ARGS) => ToolFormat::MistralNamed,
-        () if has(mistral::OPEN) => ToolFormat::Mistral,
-        () if has(hermes::OPEN) => ToolFormat::Hermes,
-        () if has(pythonic::START) || has("[func_name1(") => ToolFormat::Pythonic,
-        () => ToolFormat::Json,
+    if has(harmony::CHANNEL) {
+        ToolFormat::Harmony
+    } else if has("<｜tool▁call") {
+        if has("```json") { ToolFormat::DeepSeekFenced } else { ToolFormat::DeepSeek }
+    } else if has(mistral::OPEN) {
+        if has(mistral::ARGS) { ToolFormat::MistralNamed } else { ToolFormat::Mistral }
+    } else if has(hermes::OPEN) {
+        ToolFormat::Hermes
+    } else if has(pythonic::START) || has("[func_name1(") {
+        ToolFormat::Pythonic
+    } else {
+        ToolFormat::Json
     }
 }

@@ -1,13 +1,13 @@
-//! What a parser of tool calls does.
+//! The interface of parsers of tool calls.
 
 use super::events::Events;
 
-/// Finds calls in the text after the reasoning. One for each format in which models write them.
+/// Finds calls in the text after the reasoning. One implementation for each format in which models write them.
 pub(super) trait ToolParser: Send {
-    /// Reads text until its own state changes; what is then left of the text, or nothing.
+    /// Reads text until the parser's state changes; returns the text that is then left, if any.
     fn step(&mut self, text: &str, out: &mut Events) -> Option<String>;
 
-    /// More of the text.
+    /// Reads one more piece of text.
     fn push(&mut self, text: &str, out: &mut Events) {
         let mut rest = Some(text.to_owned());
         while let Some(text) = rest.filter(|text| !text.is_empty()) {
@@ -15,6 +15,6 @@ pub(super) trait ToolParser: Send {
         }
     }
 
-    /// The text is over; what was held back for a call that did not come is text.
+    /// Ends the text. What was held back for a call that is not complete is text.
     fn finish(&mut self, out: &mut Events);
 }

@@ -1,4 +1,4 @@
-//! What templates find there: Jinja as transformers sets it up, with an end to what a template may do.
+//! The environment of templates: Jinja as transformers sets it up, with limits on what a template may do.
 
 use std::io;
 
@@ -7,12 +7,12 @@ use minijinja::{Environment, ErrorKind, Value as Jinja};
 
 use crate::chat::python_json;
 
-/// Instructions a template may execute: about a hundred for each of ten thousand messages.
+/// Most instructions that a template may execute: about a hundred for each of ten thousand messages.
 const MAX_FUEL: u64 = 1_000_000;
-/// Bytes a template may write; far above what any prompt limit lets through.
+/// Most bytes that a template may write; far above what any limit on prompts allows.
 const MAX_OUTPUT: usize = 16 << 20;
 
-/// With the functions and filters that templates expect.
+/// An environment with the functions and filters that templates expect.
 pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
@@ -53,7 +53,7 @@ fn tojson(value: &Jinja, kwargs: Kwargs) -> Result<String, minijinja::Error> {
     Ok(style.write(&serde_json::to_value(value).map_err(invalid)?))
 }
 
-/// The text of a template that does not write too much.
+/// The output of a template; a write beyond [`MAX_OUTPUT`] bytes fails.
 #[derive(Default)]
 pub(super) struct BoundedOutput {
     pub bytes: Vec<u8>,

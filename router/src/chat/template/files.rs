@@ -1,4 +1,4 @@
-//! The templates of a model folder and what they are rendered with, read from its files.
+//! Reads the templates of a model folder, and the special tokens that they are rendered with.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-/// The template that is rendered unless there is a better one.
+/// Name of the template that is rendered unless there is one for tools and there are tools.
 pub(super) const DEFAULT: &str = "default";
 
 /// Why a template could not be loaded.
@@ -17,7 +17,7 @@ pub struct ChatTemplateError {
     pub(super) reason: String,
 }
 
-/// The named templates in a file, if it is there and has any.
+/// The named templates in a file; `None` if there is no such file or it has none.
 pub(super) fn read_sources(path: &Path) -> Result<Option<Vec<(String, String)>>, ChatTemplateError> {
     if path.extension().is_some_and(|extension| extension == "jinja") {
         let source = read(path)?;

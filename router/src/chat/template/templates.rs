@@ -15,7 +15,7 @@ const TOOL_USE: &str = "tool_use";
 /// The chat templates of a model.
 pub struct ChatTemplates {
     environment: Environment<'static>,
-    /// `bos_token` and its like.
+    /// `bos_token`, `eos_token` and so on.
     special_tokens: Map<String, Value>,
 }
 
@@ -94,7 +94,7 @@ impl ChatTemplates {
     }
 }
 
-/// What the template said, without the place in the template, which is of no use to a client.
+/// The message of the template, without the place in the template, which does not help a client.
 fn template_error(error: minijinja::Error) -> Error {
     match error.kind() {
         ErrorKind::OutOfFuel => Error::Template("the template runs too long for these messages".to_owned()),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_template_refuses_is_told_in_its_words() {
+    fn the_message_of_a_template_reaches_the_client() {
         let error = render("{{ raise_exception('roles must alternate') }}", TemplateInput::default());
         assert_eq!(error, Err(Error::Template("roles must alternate".to_owned())));
     }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn generation_tags_are_seen_through() {
+    fn generation_tags_do_not_change_the_text() {
         let source = "{%- generation -%} {{ messages[0].content }} {%- endgeneration -%}!";
         assert_eq!(render(source, input(json!([{ "content": "hi" }]))).unwrap(), "hi!");
     }

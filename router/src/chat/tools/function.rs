@@ -10,18 +10,18 @@ const MAX_NAME_LEN: usize = 128;
 /// A function that the model may call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Function {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
     /// The JSON schema of its arguments, which are an object; `None` if it takes none.
     pub parameters: Option<Value>,
-    /// Where the client has that schema.
+    /// Path of that schema in the request.
     pub place: String,
-    /// Whether the arguments must obey it.
+    /// Whether the arguments must match the schema.
     pub is_strict: bool,
 }
 
 impl Function {
-    /// From what a client sent as its tool of this number.
+    /// Reads one tool of a request; `number` is its index.
     pub fn read(tool: &Map<String, Value>, number: usize, dialect: Dialect) -> Result<Self, Error> {
         Reader { number, dialect }.function(tool)
     }
@@ -71,7 +71,8 @@ impl Reader {
         Err(self.refusal("name", &why))
     }
 
-    /// Calls take objects, so a schema that does not say what it describes describes one.
+    /// The schema of the arguments. Arguments are always an object, so a schema without a `type` gets the type
+    /// "object".
     fn parameters(&self, described: &Map<String, Value>) -> Result<Option<Value>, Error> {
         let given = ["parameters", "arguments"].into_iter().filter_map(|field| described.get(field));
         let Some(schema) = given.into_iter().find(|schema| !schema.is_null()) else { return Ok(None) };
@@ -114,7 +115,7 @@ fn refusal(place: String, why: &str) -> Error {
     Error::invalid(place, message)
 }
 
-/// A value in a message, which is to stay short.
+/// A value for a message, cut after 60 characters.
 fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {

@@ -13,7 +13,7 @@ const MAX_TOOLS: usize = 128;
 const DEFAULT_PROMPT: &str = "You may call one of these functions. To do so, answer with nothing but JSON: \
     {\"name\": the function's name, \"parameters\": an object with its arguments}. Otherwise answer in plain text.";
 
-/// What may be called.
+/// The functions that the model may call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tools {
     /// As the client described them.
@@ -23,13 +23,12 @@ pub struct Tools {
     pub is_required: bool,
     /// Whether there may be several calls.
     pub is_parallel: bool,
-    /// What to tell models whose chat template does not show tools.
+    /// The prompt for models whose chat template does not show tools, instead of [`DEFAULT_PROMPT`].
     prompt: Option<String>,
 }
 
-/// What a request says of tools.
+/// The fields of a request about tools.
 #[derive(Debug, Clone, Default)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct ToolFields {
     pub tools: Option<Vec<Map<String, Value>>>,
     pub tool_choice: Option<Value>,
@@ -37,7 +36,7 @@ pub struct ToolFields {
     pub tool_prompt: Option<String>,
 }
 
-/// Which of the functions.
+/// Which functions may be called, and whether one must be.
 enum Choice {
     Auto,
     None,
@@ -46,7 +45,7 @@ enum Choice {
 }
 
 impl Tools {
-    /// What a request says; `None` if nothing may be called. What does not fit is named in the words of the client.
+    /// Checks the fields of a request; `None` if nothing may be called. Errors name fields as in the client's dialect.
     pub fn from_fields(fields: ToolFields, dialect: Dialect) -> Result<Option<Self>, Error> {
         let choice = choice(fields.tool_choice.as_ref())?;
         let tools = fields.tools.unwrap_or_default();
@@ -95,24 +94,24 @@ impl Tools {
         Ok(Some(self))
     }
 
-    /// What may be called.
+    /// The functions that may be called.
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
 
-    /// For the chat template.
+    /// All tools as the client described them, for the chat template.
     pub fn described(&self) -> Value {
         Value::Array(self.described.clone())
     }
 
-    /// For models whose chat template does not show tools.
+    /// All tools after a prompt, for models whose chat template does not show tools.
     pub fn as_text(&self) -> String {
         let prompt = self.prompt.as_deref().unwrap_or(DEFAULT_PROMPT);
         self.described.iter().fold(prompt.to_owned(), |text, tool| format!("{text}\n{tool}"))
     }
 }
 
-/// OpenAI's words and objects; any other word is a function's name, as TGI has it.
+/// Reads `tool_choice`: OpenAI's keywords and objects; any other string is a function's name, as in TGI.
 fn choice(given: Option<&Value>) -> Result<Choice, Error> {
     let Some(given) = given.filter(|choice| !choice.is_null()) else { return Ok(Choice::Auto) };
     match given.as_str() {

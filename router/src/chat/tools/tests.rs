@@ -1,4 +1,4 @@
-//! What may be called, what must, and what is refused by its place.
+//! Which functions may and which must be called, and which tools are refused.
 
 use serde_json::json;
 
@@ -39,7 +39,7 @@ fn the_choice_says_what_may_be_called_and_what_must() {
     }
 }
 
-/// The field that is blamed, and the message.
+/// The field at fault, and the message.
 fn refused(tools: Value, choice: Value) -> (String, String) {
     let error = parse(tools, choice).unwrap_err();
     assert_eq!(error.kind().status(), 422);
@@ -47,7 +47,7 @@ fn refused(tools: Value, choice: Value) -> (String, String) {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_by_place() {
+fn invalid_tools_are_refused_with_their_path() {
     for (tool, place, message) in [
         (json!({"type": "web_search"}), "tools[0].type", "Given: \"web_search\""),
         (json!({"type": "function"}), "tools[0].function", "must be an object"),
@@ -64,9 +64,9 @@ fn what_does_not_fit_is_refused_by_place() {
             "must be true or false. Given: \"yes\"",
         ),
     ] {
-        let (param, told) = refused(json!([tool]), json!("auto"));
+        let (param, refusal) = refused(json!([tool]), json!("auto"));
         assert_eq!(param, place);
-        assert!(told.contains(&format!("`{place}`")) && told.contains(message), "{told}");
+        assert!(refusal.contains(&format!("`{place}`")) && refusal.contains(message), "{refusal}");
     }
     for (tools, choice, param, message) in [
         (two(), json!("c"), "tool_choice", "\"c\""),
@@ -74,9 +74,9 @@ fn what_does_not_fit_is_refused_by_place() {
         (json!([]), json!("required"), "tool_choice", "no `tools`"),
         (Value::Array(vec![two()[0].clone(); 129]), json!("auto"), "tools", "Given: 129"),
     ] {
-        let (blamed, told) = refused(tools, choice);
-        assert_eq!(blamed, param);
-        assert!(told.contains(message), "{told}");
+        let (field, refusal) = refused(tools, choice);
+        assert_eq!(field, param);
+        assert!(refusal.contains(message), "{refusal}");
     }
 }
 
@@ -104,7 +104,7 @@ fn arguments_are_objects_whatever_the_schema_says() {
 }
 
 #[test]
-fn each_family_has_its_own_place_for_a_schema() {
+fn each_dialect_has_its_own_path_for_a_schema() {
     for (dialect, place) in
         [(Dialect::Messages, "tools[0].input_schema"), (Dialect::Responses, "tools[0].parameters")]
     {

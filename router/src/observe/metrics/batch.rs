@@ -1,5 +1,5 @@
-//! TGI's metrics of batches, for what its batches are here: the steps. A step that computes more positions than it has
-//! sequences holds a part of a prompt, and counts as `prefill`; all others as `decode`.
+//! TGI's metrics of batches. What TGI calls a batch is a step here. A step that computes more positions than it has
+//! sequences holds a part of a prompt, and counts as `prefill`; all others count as `decode`.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::names::Names;
 use crate::observe::observer::StepSummary;
 
 const METHODS: [&str; 2] = ["prefill", "decode"];
-/// In TGI, why a batch was joined by new requests. Here they may join at any step, in chunks.
+/// TGI's reasons for which new requests join a batch. Here they may join at any step, in chunks: the first reason.
 const JOIN_REASONS: [&str; 3] = ["chunking", "backpressure", "wait_exceeded"];
 
-/// Handles on them, by method where they have one.
+/// The metrics of batches; those with the label `method` are in `methods`.
 pub(super) struct BatchMetrics {
     next_size: Histogram,
     current_max_tokens: Gauge,
@@ -26,7 +26,7 @@ pub(super) struct BatchMetrics {
 struct MethodMetrics {
     count: Counter,
     success: Counter,
-    /// A step that fails ends the shards, and is not answered.
+    /// Steps without an outcome: a step that fails ends the shards.
     failure: Counter,
     inference: Histogram,
     forward: Histogram,
@@ -61,7 +61,7 @@ impl BatchMetrics {
         }
     }
 
-    /// A step will not be answered.
+    /// Counts a step that will have no outcome.
     pub(super) fn on_failed_step(&self, size: StepSize) {
         self.method(size).count.increment(1);
         self.method(size).failure.increment(1);
@@ -71,7 +71,7 @@ impl BatchMetrics {
         &self.methods[usize::from(!is_prefill(size))]
     }
 
-    /// A step was answered.
+    /// Counts a step whose outcome has arrived.
     pub(super) fn on_step(&self, step: &StepSummary) {
         let size = step.size;
         if size.sequences == 0 {
@@ -86,7 +86,7 @@ impl BatchMetrics {
         }
     }
 
-    /// How full the KV cache is.
+    /// Sets how full the KV cache is.
     pub(super) fn on_load(&self, load: &Load) {
         let block_tokens = f64::from(load.block_tokens);
         self.current_max_tokens.set(load.used_blocks as f64 * block_tokens);

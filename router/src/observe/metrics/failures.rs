@@ -1,14 +1,14 @@
-//! The reasons by which failed requests are counted.
+//! The reasons under which failed requests are counted.
 
 use crate::base::error::ErrorKind;
 
 /// Values of the label `err`, in the order of [`failure_index`].
 pub(super) const FAILURES: [&str; 7] =
     ["overloaded", "validation", "template", "generation", "incomplete", "dropped", "shutdown"];
-/// The client has left.
+/// The index of requests whose client has disconnected.
 pub(super) const DROPPED: usize = 5;
 
-/// The place of a kind of error in [`FAILURES`].
+/// The index in [`FAILURES`] for a kind of error.
 pub(super) fn failure_index(kind: ErrorKind) -> usize {
     match kind {
         ErrorKind::Overloaded | ErrorKind::QueueDeadline | ErrorKind::RateLimited => 0,

@@ -1,4 +1,4 @@
-//! A handle on the metrics, and what they are told.
+//! The handle through which metrics are recorded and rendered.
 //!
 //! The recorder belongs to one [`Metrics`] and is never installed for the whole process, so that two routers in one
 //! process (tests) do not count each other's requests. All metrics exist from the start, at zero.
@@ -10,18 +10,18 @@ use metrics_exporter_prometheus::BuildError;
 use penstock_scheduler::StepSize;
 
 use super::names;
-use super::newest::Newest;
 use super::registered::Registered;
 use super::sequence_times::SequenceTimes;
+use super::snapshot::Snapshot;
 use super::spans::SpanCounters;
 use crate::observe::observer::{Levels, Observer, StepSummary};
 
-/// A cheap handle on the metrics.
+/// All metrics of one router. Cheap to clone.
 #[derive(Clone)]
 pub struct Metrics(pub(super) Arc<Registered>);
 
 impl Metrics {
-    /// Registers all metrics; the limits are the ends of the length histograms.
+    /// Registers all metrics; the limits, in tokens, are the last buckets of the length histograms.
     pub fn new(max_input_tokens: u32, max_total_tokens: u32) -> Result<Self, BuildError> {
         let recorder = names::recorder(max_input_tokens, max_total_tokens)?;
         let metrics = Self(Arc::new(Registered::new(&recorder)));
@@ -34,53 +34,54 @@ impl Metrics {
         self.0.prometheus.render()
     }
 
-    /// Folds samples into the histograms. Needed now and then when nobody calls [`Metrics::render`]: samples pile up.
+    /// Folds samples into the histograms. Needed from time to time if [`Metrics::render`] is not called: samples pile
+    /// up.
     pub fn upkeep(&self) {
         self.0.prometheus.run_upkeep();
     }
 
-    /// How long there have been metrics, which is how long the router has run.
+    /// Time since the metrics were created, which is when the router started.
     pub fn uptime(&self) -> Duration {
         self.0.started.elapsed()
     }
 
-    /// The numbers as they are now.
-    pub fn newest(&self) -> Newest {
-        *self.0.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The numbers of `GET /stats`, as they are now.
+    pub fn snapshot(&self) -> Snapshot {
+        *self.0.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often the launcher has restarted this router.
+    /// Sets how often the launcher has restarted this router.
     pub fn record_router_restarts(&self, restarts: u64) {
         self.0.router_restarts.set(restarts as f64);
     }
 
-    pub(super) fn update(&self, update: impl FnOnce(&mut Newest)) {
-        update(&mut self.0.newest.lock().unwrap_or_else(PoisonError::into_inner));
+    pub(super) fn update(&self, update: impl FnOnce(&mut Snapshot)) {
+        update(&mut self.0.snapshot.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// What becomes of the spans of traces.
+    /// The counters for the spans of traces.
     pub fn span_counters(&self) -> SpanCounters {
         self.0.spans.clone()
     }
 
-    /// A request waited this long for its first token.
+    /// Records the time from a request's arrival to its first token.
     pub fn record_first_token(&self, since_arrival: Duration) {
         self.0.time_to_first_token.record(since_arrival);
     }
 
-    /// A token followed the one before it after this long.
+    /// Records the time between two tokens of a sequence.
     pub fn record_next_token(&self, since_last: Duration) {
         self.0.inter_token_latency.record(since_last);
     }
 
-    /// A request passed validation.
+    /// Records a request that has passed validation.
     pub fn record_valid(&self, took: Duration, input_len: usize, max_new_tokens: u32) {
         self.0.validation_duration.record(took);
         self.0.input_length.record(input_len as f64);
         self.0.max_new_tokens.record(f64::from(max_new_tokens));
     }
 
-    /// A sequence was completed.
+    /// Records a completed sequence.
     pub fn record_sequence(&self, sequence: &SequenceTimes) {
         self.0.queue_duration.record(sequence.queued);
         self.0.inference_duration.record(sequence.inference);
@@ -92,10 +93,10 @@ impl Metrics {
 
 impl Observer for Metrics {
     fn on_step(&mut self, step: &StepSummary) {
-        self.update(|newest| {
-            newest.steps += 1;
-            newest.sampled_tokens += step.num_sampled as u64;
-            newest.last_step = Some(*step);
+        self.update(|snapshot| {
+            snapshot.steps += 1;
+            snapshot.sampled_tokens += step.num_sampled as u64;
+            snapshot.last_step = Some(*step);
         });
         let metrics = &self.0;
         metrics.tokens_sampled.increment(step.num_sampled as u64);
@@ -109,7 +110,7 @@ impl Observer for Metrics {
     }
 
     fn on_levels(&mut self, levels: &Levels) {
-        self.update(|newest| newest.levels = Some(*levels));
+        self.update(|snapshot| snapshot.levels = Some(*levels));
         let (metrics, Levels { load, totals }) = (&self.0, levels);
         metrics.queue_size.set(load.waiting as f64);
         metrics.batch_current_size.set(load.running as f64);
@@ -137,7 +138,7 @@ impl Observer for Metrics {
     fn on_reconnected(&mut self) {
         self.0.engine_ready.set(1.0);
         self.0.shard_restarts.increment(1);
-        self.update(|newest| newest.restarts += 1);
+        self.update(|snapshot| snapshot.restarts += 1);
     }
 }
 

@@ -4,14 +4,14 @@ mod batch;
 mod failures;
 mod handle;
 mod names;
-mod newest;
 mod registered;
 mod requests;
 mod sequence_times;
+mod snapshot;
 mod spans;
 
 pub use handle::Metrics;
-pub use newest::Newest;
 pub use requests::RequestGuard;
 pub use sequence_times::SequenceTimes;
+pub use snapshot::Snapshot;
 pub use spans::SpanCounters;

@@ -5,7 +5,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 
 const METADATA: Metadata<'static> = Metadata::new("penstock", Level::INFO, None);
 
-/// A recorder that knows the buckets; the limits are the ends of the length histograms.
+/// A recorder with the buckets of all histograms; the limits, in tokens, are the last buckets of the length histograms.
 pub(super) fn recorder(
     max_input_tokens: u32,
     max_total_tokens: u32,
@@ -18,14 +18,14 @@ pub(super) fn recorder(
         .build_recorder())
 }
 
-/// Name and value.
+/// Name and value of a label.
 pub(super) type StaticLabel = (&'static str, &'static str);
 
 fn labelled(name: &'static str, (label, value): StaticLabel) -> Key {
     Key::from_parts(name, vec![Label::new(label, value)])
 }
 
-/// Registers and describes under one name.
+/// Registers and describes each metric under one name.
 pub(super) struct Names<'a>(pub &'a PrometheusRecorder);
 
 impl Names<'_> {

@@ -1,4 +1,4 @@
-//! The handles on all metrics, and their names.
+//! The handles on all metrics, with their names and help texts.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -9,12 +9,12 @@ use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
 use super::batch::BatchMetrics;
 use super::failures::FAILURES;
 use super::names::Names;
-use super::newest::Newest;
+use super::snapshot::Snapshot;
 use super::spans::SpanCounters;
 
 pub(super) struct Registered {
     pub started: Instant,
-    pub newest: Mutex<Newest>,
+    pub snapshot: Mutex<Snapshot>,
     pub prometheus: PrometheusHandle,
     pub request_count: Counter,
     pub request_success: Counter,
@@ -57,14 +57,14 @@ pub(super) struct Registered {
 }
 
 impl Registered {
-    /// All of them, at zero.
+    /// Registers all metrics, at zero.
     pub fn new(recorder: &PrometheusRecorder) -> Self {
         let names = Names(recorder);
         Self {
             batch: BatchMetrics::register(&names),
             spans: SpanCounters::register(&names),
             started: Instant::now(),
-            newest: Mutex::default(),
+            snapshot: Mutex::default(),
             prometheus: recorder.handle(),
             request_count: names.counter("tgi_request_count", "Requests that asked for a generation"),
             request_success: names.counter("tgi_request_success", "Requests answered as asked"),

@@ -1,4 +1,4 @@
-//! A request from its arrival to its end, counted once whatever happens to it.
+//! Counts each request once, from its arrival to its end, however it ends.
 
 use std::time::Instant;
 
@@ -7,8 +7,8 @@ use super::handle::Metrics;
 use crate::base::error::Error;
 use crate::observe::telemetry::RequestTrace;
 
-/// Makes sure that a request which was counted is counted as ended exactly once; dropped without a word means that its
-/// client has left.
+/// Counts the end of a request exactly once. If it is dropped before any other method has done so, the client has
+/// disconnected.
 pub struct RequestGuard {
     metrics: Metrics,
     trace: Option<RequestTrace>,
@@ -33,22 +33,22 @@ impl RequestGuard {
         self.started
     }
 
-    /// It was answered as asked.
+    /// Counts a request that has succeeded.
     pub fn succeed(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             self.metrics.0.request_success.increment(1);
-            self.metrics.update(|newest| newest.successes += 1);
+            self.metrics.update(|snapshot| snapshot.successes += 1);
             self.metrics.0.request_duration.record(self.started.elapsed());
         }
     }
 
-    /// It was not.
+    /// Counts a request that has failed.
     pub fn fail(&mut self, error: &Error) {
         let kind = error.kind();
         self.end_as(failure_index(kind), kind.name(), kind.status().is_server_error());
     }
 
-    /// It ended, one way or the other.
+    /// Counts a request that has ended with `result`.
     pub fn finish<T>(&mut self, result: &Result<T, Error>) {
         match result {
             Ok(_) => self.succeed(),
@@ -56,13 +56,13 @@ impl RequestGuard {
         }
     }
 
-    fn end_as(&mut self, failure: usize, kind: &'static str, is_ours: bool) {
+    fn end_as(&mut self, failure: usize, kind: &'static str, is_server_error: bool) {
         if !std::mem::replace(&mut self.ended, true) {
             if let Some(trace) = &self.trace {
-                trace.fail(kind, is_ours);
+                trace.fail(kind, is_server_error);
             }
             self.metrics.0.request_failures[failure].increment(1);
-            self.metrics.update(|newest| newest.failures[failure] += 1);
+            self.metrics.update(|snapshot| snapshot.failures[failure] += 1);
         }
     }
 }
@@ -93,9 +93,9 @@ mod tests {
         assert_eq!(value(&metrics, "tgi_request_failure{err=\"dropped\"}"), 1.0);
         assert_eq!(value(&metrics, "tgi_request_failure{err=\"incomplete\"}"), 0.0);
         assert_eq!(value(&metrics, "tgi_request_duration_count"), 1.0);
-        let newest = metrics.newest();
-        assert_eq!(newest.successes, 1);
-        let failed: Vec<_> = newest.failures().filter(|(_, count)| *count > 0).collect();
+        let snapshot = metrics.snapshot();
+        assert_eq!(snapshot.successes, 1);
+        let failed: Vec<_> = snapshot.failures().filter(|(_, count)| *count > 0).collect();
         assert_eq!(failed, [("template", 1), ("dropped", 1)]);
     }
 }

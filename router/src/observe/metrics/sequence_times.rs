@@ -1,13 +1,13 @@
-//! Where the time of a sequence went.
+//! How long a sequence has taken, for metrics and responses.
 
 use std::time::Duration;
 
-/// Where the time of one completed sequence went.
+/// How long one completed sequence has taken, and how many tokens it had.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SequenceTimes {
-    /// In the queue.
+    /// Time in the queue.
     pub queued: Duration,
-    /// From the queue to the last token.
+    /// Time from leaving the queue to the last token.
     pub inference: Duration,
     /// Tokens generated.
     pub generated_tokens: u32,

@@ -1,17 +1,17 @@
-//! What becomes of the spans of traces.
+//! Counters of exported and dropped spans of traces.
 
 use metrics::Counter;
 
 use super::names::Names;
 
-/// Counts spans that left, and those that did not.
+/// Counts the spans that were exported, and those that were dropped.
 #[derive(Clone)]
 pub struct SpanCounters {
-    /// The collector took them.
+    /// Spans that the collector accepted.
     pub exported: Counter,
-    /// They did not fit into the queue.
+    /// Spans that were dropped because the queue was full.
     pub queue_full: Counter,
-    /// The collector did not take them.
+    /// Spans that were dropped because the collector did not accept them.
     pub failed: Counter,
 }
 

@@ -1,5 +1,5 @@
-//! The names of attributes, once: OpenTelemetry's where it has one, `penstock.*` for the rest. None holds what a user wrote
-//! but for the request's id, which the client may choose.
+//! The names of attributes: OpenTelemetry's where it has one, `penstock.*` for the rest. No attribute holds text of a
+//! user except the request's id, which the client may choose.
 
 use opentelemetry::Key;
 

@@ -1,5 +1,6 @@
-//! Ended spans on their way to the collector: into a bounded queue at the end of a span, out of it in batches by a task of
-//! its own. Whatever the collector does, ending a span takes no time; what cannot be sent is dropped and counted.
+//! Exports ended spans to the collector. The end of a span puts it into a bounded queue; a task of its own sends the
+//! queue in batches. The end of a span never waits for the collector; spans that cannot be sent are dropped and
+//! counted.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,16 +26,16 @@ use crate::observe::metrics::SpanCounters;
 const MAX_QUEUED: usize = 8192;
 /// Spans that are sent together.
 const MAX_BATCH: usize = 512;
-/// How long spans are gathered.
+/// How long spans are gathered for one batch.
 const GATHER: Duration = Duration::from_millis(500);
 /// How long the collector may take for a batch.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the last spans may take at the end; the launcher waits longer for the router.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-/// A collector that is away is no reason to fill the log.
+/// Time between two warnings, so that an unreachable collector does not fill the log.
 const WARN_EVERY: Duration = Duration::from_secs(600);
 
-/// The ways to the collector: one for each process that spans are of.
+/// The queues to the collector: one for each process that spans belong to.
 pub(super) struct Exports {
     losses: Arc<Losses>,
     closing: CancellationToken,
@@ -47,7 +48,7 @@ impl Exports {
         Self { losses, closing: CancellationToken::new(), senders: TaskTracker::new() }
     }
 
-    /// A queue of spans of this resource. Connects when there is something to send.
+    /// Opens a queue for the spans of `resource`. Connects when there is something to send.
     pub fn open(
         &self,
         endpoint: &OtlpEndpoint,
@@ -65,7 +66,7 @@ impl Exports {
         Ok(SpanQueue { spans: queue, losses: Arc::clone(&self.losses) })
     }
 
-    /// Sends what is left, for as long as that may take.
+    /// Sends the spans that are left, for at most [`FLUSH_TIMEOUT`].
     pub async fn flush(&self) {
         self.closing.cancel();
         self.senders.close();
@@ -75,7 +76,7 @@ impl Exports {
     }
 }
 
-/// What is not sent.
+/// Counts the spans that are not sent, and warns of them.
 struct Losses {
     counters: SpanCounters,
     total: AtomicU64,
@@ -106,7 +107,7 @@ impl Losses {
     }
 }
 
-/// The end of a span puts it here.
+/// The queue into which the end of a span puts it.
 pub(super) struct SpanQueue {
     spans: mpsc::Sender<SpanData>,
     losses: Arc<Losses>,
@@ -131,13 +132,13 @@ impl SpanProcessor for SpanQueue {
         Ok(())
     }
 
-    /// The queue ends with [`Exports::flush`].
+    /// Does nothing: [`Exports::flush`] closes the queue.
     fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
         Ok(())
     }
 }
 
-/// Takes spans out of the queue.
+/// The task that sends the spans of one queue.
 struct Sender {
     spans: mpsc::Receiver<SpanData>,
     exporter: SpanExporter,
@@ -164,7 +165,7 @@ impl Sender {
             () = self.closing.cancelled() => {}
         }
         if (1..MAX_BATCH).contains(&batch.len()) {
-            // The end of the server does not wait.
+            // Not while the server shuts down.
             let _ = timeout(GATHER, self.closing.cancelled()).await;
         }
         if self.closing.is_cancelled() {

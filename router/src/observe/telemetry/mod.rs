@@ -1,11 +1,12 @@
-//! Traces for OpenTelemetry: one span per request, spans below it for what becomes of it, and what the shards did in its
+//! Traces for OpenTelemetry: one span per request, child spans for its phases, and spans for what the shards did in its
 //! steps. docs/observability.md lists them.
 //!
-//! Every time is known to the router: what the shards spent comes back with their answers, so that they need no part in
-//! this. Spans are made by hand and not from `tracing`'s: theirs would carry log lines out of the house, and begin and end
-//! where a function does, not where a request does. Prompts and outputs are in none of them.
+//! The router knows every time: outcomes carry the times of the shards, so that shards export nothing. Spans are made
+//! here and not from those of the crate `tracing`, which would send log lines to the collector, and which begin and end
+//! with a function and not with a request. No span holds a prompt or an output.
 //!
-//! A request that is not sampled has no [`RequestTrace`], and costs a look at a header and at a task's local variable.
+//! A request that is not sampled has no [`RequestTrace`]; it costs one look at a header and one at a task-local
+//! variable.
 
 mod attributes;
 mod export;
@@ -19,7 +20,7 @@ mod tracing;
 
 pub use options::{OtlpEndpoint, TelemetryOptions};
 pub use parent::remote_parent;
-pub use request::{Call, Child, RequestTrace, in_scope};
+pub use request::{Call, ChildSpan, RequestTrace, in_scope};
 pub use sequence::SequenceTrace;
 pub use sequences::SequenceTraces;
 pub use steps::AnsweredStep;

@@ -1,4 +1,4 @@
-//! What can be set about traces: where they go, under which name, and how many.
+//! Settings of traces: the collector, the name of the service, and the fraction that is sampled.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use opentelemetry_sdk::Resource;
 use serde::{Deserialize, Serialize};
 
 const SERVICE_NAME: Key = Key::from_static_str("service.name");
-/// What TGI's router calls itself, so that dashboards find it.
+/// The service name of TGI's router, so that its dashboards find the traces.
 const DEFAULT_NAME: &str = "text-generation-inference.router";
 
 /// Settings of traces.
@@ -34,7 +34,7 @@ pub struct TelemetryOptions {
 }
 
 impl TelemetryOptions {
-    /// The process that spans are of: what OTEL_RESOURCE_ATTRIBUTES says, and which part of the service.
+    /// The resource of a process: the attributes in OTEL_RESOURCE_ATTRIBUTES, the service name, and `component`.
     pub(super) fn resource(&self, component: &'static str) -> Resource {
         let found = Resource::builder().build();
         let is_named =
@@ -47,7 +47,7 @@ impl TelemetryOptions {
         }
     }
 
-    /// The same for a shard.
+    /// The resource of a shard.
     pub(super) fn shard_resource(&self, rank: i64) -> Resource {
         let name = self.resource("shard").get(&SERVICE_NAME).unwrap_or_else(|| DEFAULT_NAME.into());
         let resource = Resource::builder().with_service_name(name);
@@ -70,12 +70,12 @@ impl Default for TelemetryOptions {
 pub struct OtlpEndpoint(String);
 
 impl OtlpEndpoint {
-    /// As a URL.
+    /// The URL of the collector.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether what is sent is encrypted.
+    /// Whether the connection uses TLS.
     pub fn is_encrypted(&self) -> bool {
         self.0.starts_with("https:")
     }
@@ -90,7 +90,7 @@ impl fmt::Display for OtlpEndpoint {
 impl FromStr for OtlpEndpoint {
     type Err = String;
 
-    /// `host:port` is understood, too.
+    /// Accepts a URL, or `host:port` without TLS.
     fn from_str(text: &str) -> Result<Self, String> {
         let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
         let parsed = url.parse::<Uri>().ok().filter(|uri| {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fraction_is_one() {
+    fn the_sampled_fraction_is_from_0_to_1() {
         assert_eq!(ratio("0.25"), Ok(0.25));
         for wrong in ["-0.1", "1.01", "NaN", "all"] {
             assert!(ratio(wrong).is_err(), "{wrong}");

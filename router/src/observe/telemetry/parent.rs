@@ -1,4 +1,4 @@
-//! Whose trace a request belongs to, by the W3C headers `traceparent` and `tracestate`.
+//! The trace that a request belongs to, from the W3C headers `traceparent` and `tracestate`.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::Context;
@@ -7,10 +7,11 @@ use opentelemetry::trace::{SpanContext, TraceContextExt};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// What others must pass on at least. Every span of a request keeps a copy: more is not kept.
+/// The length of `tracestate` that everybody has to pass on. Every span of a request keeps a copy: longer ones are
+/// dropped.
 const MAX_STATE_BYTES: usize = 512;
 
-/// The client's span, if its headers name one.
+/// The client's span; `None` unless there is exactly one valid `traceparent`.
 pub fn remote_parent(headers: &HeaderMap) -> Option<SpanContext> {
     if headers.get_all(TRACEPARENT).iter().count() != 1 {
         return None;
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_context_is_none() {
+    fn an_invalid_or_repeated_header_gives_no_parent() {
         for wrong in ["", "00", "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01", "zz-1-2-3"] {
             assert_eq!(remote_parent(&headers(&[("traceparent", wrong)])), None, "{wrong}");
         }

@@ -1,5 +1,5 @@
-//! The span of a request, from its headers to the last byte of its answer, and how the code in between finds it: a handler's
-//! task carries it as a local variable, so that none of them has to pass it on.
+//! The span of a request, from its headers to the last byte of its response. The task of the request holds it in a
+//! task-local variable, so that functions need not pass it on.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,13 +22,13 @@ tokio::task_local! {
     static CURRENT: RequestTrace;
 }
 
-/// The span of a request that is sampled, and what is below it. Cheap to clone.
+/// The span of a sampled request; child spans are made from it. Cheap to clone.
 #[derive(Clone)]
 pub struct RequestTrace(Arc<Shared>);
 
 struct Shared {
     tracing: Arc<Tracing>,
-    /// Holds the span.
+    /// The context that holds the span.
     context: Context,
     usage: Mutex<Usage>,
 }
@@ -42,18 +42,18 @@ struct Usage {
     finish_reasons: Vec<StringValue>,
 }
 
-/// A method of the gRPC API.
+/// A call of the gRPC API.
 pub struct Call<'a> {
-    /// Of `penstock.api.v1.Inference`.
+    /// Name of a method of `penstock.api.v1.Inference`.
     pub method: &'static str,
-    /// Those of the client.
+    /// The client's metadata.
     pub headers: &'a HeaderMap,
-    /// As in the logs.
+    /// The request's id, as in the logs.
     pub id: &'a str,
 }
 
 impl Telemetry {
-    /// Begins the span of an HTTP request, if it is one that starts something (POST) and is sampled.
+    /// Begins the span of an HTTP request, if it starts work (POST) and is sampled.
     pub fn begin_http(&self, request: &Request, id: &str) -> Option<RequestTrace> {
         let tracing = self.0.as_ref().filter(|_| request.method() == Method::POST)?;
         let trace = RequestTrace::begin(tracing, "POST", request.headers())?;
@@ -61,7 +61,7 @@ impl Telemetry {
             KeyValue::new(attributes::HTTP_METHOD, "POST"),
             KeyValue::new(attributes::REQUEST_ID, id.to_owned()),
         ]);
-        // Of what is no route the path may be anything.
+        // Only the path of a known route: others may hold anything.
         if let Some(route) = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str) {
             trace.0.context.span().update_name(format!("POST {route}"));
             trace.set([KeyValue::new(attributes::HTTP_ROUTE, route.to_owned())]);
@@ -83,7 +83,7 @@ impl Telemetry {
     }
 }
 
-/// Runs a request's code, which then finds its trace.
+/// Runs the code of a request, for which [`RequestTrace::current`] then returns `trace`.
 pub async fn in_scope<F: Future>(trace: Option<&RequestTrace>, code: F) -> F::Output {
     match trace {
         Some(trace) => CURRENT.scope(trace.clone(), code).await,
@@ -104,17 +104,17 @@ impl RequestTrace {
         Some(Self(Arc::new(Shared { tracing, context, usage: Mutex::default() })))
     }
 
-    /// That of the request whose code runs.
+    /// The trace of the request whose code runs; `None` if it is not sampled.
     pub fn current() -> Option<Self> {
         CURRENT.try_with(Self::clone).ok()
     }
 
-    /// For logs.
+    /// The id of the trace, for logs.
     pub fn trace_id(&self) -> TraceId {
         self.span_context().trace_id()
     }
 
-    /// What was asked for is known.
+    /// The request was validated and its prompt tokenized.
     pub fn on_prepared(&self, operation: &'static str, model: &str, input_tokens: usize) {
         self.set([
             KeyValue::new(attributes::PROVIDER, "penstock"),
@@ -125,7 +125,7 @@ impl RequestTrace {
         self.update(|usage| usage.input_tokens += input_tokens as i64);
     }
 
-    /// One of its sequences is complete.
+    /// One of the request's sequences is complete.
     pub fn on_completed(&self, output_tokens: u32, cached_tokens: u32, finish_reason: &'static str) {
         self.update(|usage| {
             usage.output_tokens += i64::from(output_tokens);
@@ -134,47 +134,47 @@ impl RequestTrace {
         });
     }
 
-    /// It is not answered as asked; the kind is a word of ours.
-    pub fn fail(&self, kind: &'static str, is_ours: bool) {
+    /// The request failed; `kind` is the name of an error's kind, never text of a client.
+    pub fn fail(&self, kind: &'static str, is_server_error: bool) {
         self.set([KeyValue::new(attributes::ERROR_TYPE, kind)]);
-        if is_ours {
+        if is_server_error {
             self.0.context.span().set_status(Status::error(""));
         }
     }
 
-    /// Ends it with the last byte of its answer.
+    /// Ends the span with the last byte of the response, or when the client disconnects.
     pub fn end_with(self, response: Response) -> Response {
         let status = response.status();
         self.set([KeyValue::new(attributes::HTTP_STATUS, i64::from(status.as_u16()))]);
         if status.is_server_error() {
             self.0.context.span().set_status(Status::error(""));
         }
-        let answer = Answer(self);
+        let end = EndOnDrop(self);
         response.map(|body| {
             Body::new(body.map_frame(move |frame| {
-                let _ = &answer;
+                let _ = &end;
                 frame
             }))
         })
     }
 
-    /// Ends it with the code of a call.
+    /// Ends the span of a gRPC call with its status code.
     pub fn end_call(&self, code: tonic::Code) {
         self.set([KeyValue::new(attributes::RPC_STATUS, i64::from(code as i32))]);
         self.end();
     }
 
-    /// A span below it.
-    pub(super) fn begin_below(&self, builder: SpanBuilder) -> Span {
+    /// Begins a child span.
+    pub(super) fn begin_child(&self, builder: SpanBuilder) -> Span {
         self.0.tracing.router.build_with_context(builder, &self.0.context)
     }
 
-    /// What makes spans of the processes.
+    /// The tracers of router and shards.
     pub(super) fn tracing(&self) -> &Arc<Tracing> {
         &self.0.tracing
     }
 
-    /// What a span below it needs to know.
+    /// The context that child spans refer to.
     pub(super) fn span_context(&self) -> SpanContext {
         self.0.context.span().span_context().clone()
     }
@@ -208,39 +208,39 @@ impl Usage {
     }
 }
 
-/// An answer on its way.
-struct Answer(RequestTrace);
+/// Ends the span of a request when it is dropped, together with the body of the response.
+struct EndOnDrop(RequestTrace);
 
-impl Drop for Answer {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
-/// A span of a piece of the request's code, if that is traced; it ends where this is dropped.
-pub struct Child(Option<Box<Below>>);
+/// A child span for a part of the request's code, if the request is traced. The span ends when this is dropped.
+pub struct ChildSpan(Option<Box<OpenSpan>>);
 
-struct Below {
+struct OpenSpan {
     request: RequestTrace,
     span: Span,
 }
 
-impl Child {
-    /// Below the span of the request.
+impl ChildSpan {
+    /// Begins a child of the request's span.
     pub fn begin(name: &'static str) -> Self {
         Self(RequestTrace::current().map(|request| {
-            let span = request.begin_below(SpanBuilder::from_name(name));
-            Box::new(Below { request, span })
+            let span = request.begin_child(SpanBuilder::from_name(name));
+            Box::new(OpenSpan { request, span })
         }))
     }
 
-    /// Below this one.
+    /// Begins a child of this span.
     pub fn child(&self, name: &'static str) -> Self {
-        Self(self.0.as_ref().map(|below| {
-            let parent = Context::new().with_remote_span_context(below.span.span_context().clone());
-            let tracer = &below.request.tracing().router;
+        Self(self.0.as_ref().map(|open| {
+            let parent = Context::new().with_remote_span_context(open.span.span_context().clone());
+            let tracer = &open.request.tracing().router;
             let span = tracer.build_with_context(SpanBuilder::from_name(name), &parent);
-            Box::new(Below { request: below.request.clone(), span })
+            Box::new(OpenSpan { request: open.request.clone(), span })
         }))
     }
 }

@@ -1,6 +1,5 @@
-//! One sequence on its way through the engine, as spans that follow each other: `queue` until it first gets a slot,
-//! `prefill` until its first token, `decode` until its last. What happens to it in between is an event of the span that is
-//! open then.
+//! The trace of one sequence, as spans that follow each other: `queue` until it first gets a slot, `prefill` until its
+//! first token, `decode` until its last. A preemption or a replay is an event of the span that is open.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -14,12 +13,13 @@ use super::steps::{self, AnsweredStep, StepTotals};
 use super::tracing::Tracing;
 use super::{RequestTrace, attributes};
 
-/// Steps of a prefill that are spans of their own: the chunks of a prompt of common length. All are in the sums.
+/// Most steps of a prefill that get spans of their own: the chunks of a prompt of common length. The sums have all
+/// steps.
 const MAX_PREFILL_STEPS: u32 = 8;
-/// Steps of a decode that are: enough to see what a step is like. An output has thousands, and one is like another.
+/// Most steps of a decode that get spans of their own: an output has thousands of steps that are like each other.
 const MAX_DECODE_STEPS: u32 = 2;
 
-/// Dropped, it ends.
+/// The trace of one sequence. When it is dropped, the open span ends.
 pub struct SequenceTrace {
     tracing: Arc<Tracing>,
     /// The span of the request.
@@ -39,7 +39,8 @@ enum Phase {
     Decode,
 }
 
-/// The wall's time, as it went on from a start: steps of the wall clock would end spans before they begin.
+/// The wall clock at a start, plus the monotonic time since: if somebody set the wall clock back, spans would otherwise
+/// end before they begin.
 struct Clock {
     wall: SystemTime,
     started: Instant,
@@ -52,7 +53,7 @@ impl Clock {
 }
 
 impl SequenceTrace {
-    /// It is about to be queued.
+    /// Begins the span `queue`; the sequence is not queued yet.
     pub fn begin(request: &RequestTrace) -> Self {
         Self {
             tracing: Arc::clone(request.tracing()),
@@ -60,19 +61,19 @@ impl SequenceTrace {
             id: 0,
             clock: Clock { wall: SystemTime::now(), started: Instant::now() },
             phase: Phase::Queue,
-            span: request.begin_below(SpanBuilder::from_name("queue")),
+            span: request.begin_child(SpanBuilder::from_name("queue")),
             steps: StepTotals::default(),
             output_tokens: 0,
         }
     }
 
-    /// It is queued under this number.
+    /// The scheduler has accepted the sequence under this id.
     pub fn on_accepted(&mut self, id: RequestId) {
         self.id = id.0 as i64;
         self.span.set_attribute(KeyValue::new(attributes::SEQUENCE, self.id));
     }
 
-    /// What the scheduler says of it.
+    /// Records an event of the scheduler.
     pub fn on_event(&mut self, event: &EventKind) {
         match event {
             EventKind::Admitted { cached_tokens, .. } => self.on_admitted(*cached_tokens),
@@ -84,10 +85,10 @@ impl SequenceTrace {
         }
     }
 
-    /// A step that computed so many of its positions was answered.
+    /// A step has completed that computed `own_positions` positions of this sequence.
     pub fn on_step(&mut self, step: &AnsweredStep, own_positions: u32) {
-        let shown = if self.phase == Phase::Decode { MAX_DECODE_STEPS } else { MAX_PREFILL_STEPS };
-        if self.steps.count < shown {
+        let max_steps = if self.phase == Phase::Decode { MAX_DECODE_STEPS } else { MAX_PREFILL_STEPS };
+        if self.steps.count < max_steps {
             let parent = Context::new().with_remote_span_context(self.span.span_context().clone());
             steps::emit(&self.tracing.shard, &parent, step, own_positions, self.clock.now());
         }

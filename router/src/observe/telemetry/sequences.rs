@@ -1,4 +1,4 @@
-//! The sequences of the engine loop that are traced. Nothing is looked up while there is none.
+//! The traced sequences of the engine loop. While there are none, no sequence is looked up.
 
 use std::collections::HashMap;
 
@@ -6,12 +6,12 @@ use penstock_scheduler::{Event, RequestId};
 
 use super::{AnsweredStep, SequenceTrace};
 
-/// By their numbers.
+/// The traces of sequences, by id.
 #[derive(Default)]
 pub struct SequenceTraces(HashMap<RequestId, Box<SequenceTrace>>);
 
 impl SequenceTraces {
-    /// It was accepted; it may be none that is traced.
+    /// The scheduler has accepted a sequence; `trace` is `None` if it is not traced.
     pub fn begin(&mut self, id: RequestId, trace: Option<Box<SequenceTrace>>) {
         if let Some(mut trace) = trace {
             trace.on_accepted(id);
@@ -19,14 +19,14 @@ impl SequenceTraces {
         }
     }
 
-    /// It is over.
+    /// Ends the trace of a sequence, if it is traced.
     pub fn end(&mut self, id: RequestId) {
         if !self.0.is_empty() {
             self.0.remove(&id);
         }
     }
 
-    /// What the scheduler says of one.
+    /// Records an event of the scheduler.
     pub fn on_event(&mut self, event: &Event) {
         if !self.0.is_empty()
             && let Some(trace) = self.0.get_mut(&event.id)
@@ -35,7 +35,7 @@ impl SequenceTraces {
         }
     }
 
-    /// A step was answered in which these have so many positions.
+    /// A step has completed; `parts` has its sequences, and how many positions of each it computed.
     pub fn on_step(&mut self, step: &AnsweredStep, parts: impl Iterator<Item = (RequestId, u32)>) {
         if self.0.is_empty() {
             return;

@@ -1,6 +1,6 @@
-//! What the shards did in a step, as spans of rank 0's process: made here, from the times that come back with an answer.
-//! They say how long, and the router knows when the answer was there; so a step is taken to have ended then, and its
-//! parts to have followed each other. Where two steps overlap on a device, that is late by up to the time of one.
+//! What the shards did in a step, as spans of rank 0's process: made here, from the durations in an outcome. Durations
+//! have no start, so a step is assumed to end when its outcome arrives, and its parts to follow each other. Where two
+//! steps overlap on a device, the spans are late by up to the time of one step.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,14 +11,14 @@ use penstock_scheduler::{StepSize, StepTimings};
 
 use super::attributes;
 
-/// A step of the shards, answered.
+/// A step whose outcome has arrived.
 #[derive(Debug, Clone, Copy)]
 pub struct AnsweredStep {
-    /// Its number.
+    /// The number of the step.
     pub step: u64,
-    /// What it computed, for all.
+    /// Sequences and positions that it computed, of all requests.
     pub size: StepSize,
-    /// Where the time went.
+    /// Time that the shards spent on each part of it.
     pub timings: StepTimings,
 }
 
@@ -45,11 +45,11 @@ pub(super) fn emit(shard: &SdkTracer, parent: &Context, step: &AnsweredStep, own
         KeyValue::new(attributes::OWN_POSITIONS, i64::from(own)),
     ]);
     let mut span = shard.build_with_context(builder, parent);
-    let below = Context::new().with_remote_span_context(span.span_context().clone());
+    let step_context = Context::new().with_remote_span_context(span.span_context().clone());
     for (name, took) in parts {
         let builder = SpanBuilder::from_name(name).with_start_time(at);
         at += took;
-        shard.build_with_context(builder, &below).end_with_timestamp(at);
+        shard.build_with_context(builder, &step_context).end_with_timestamp(at);
     }
     span.end_with_timestamp(end);
 }
@@ -57,13 +57,13 @@ pub(super) fn emit(shard: &SdkTracer, parent: &Context, step: &AnsweredStep, own
 /// Sums over steps.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct StepTotals {
-    /// How many.
+    /// Number of steps.
     pub count: u32,
     spent: [Duration; 4],
 }
 
 impl StepTotals {
-    /// One more.
+    /// Adds one step.
     pub fn add(&mut self, timings: StepTimings) {
         self.count += 1;
         for (sum, (_, took)) in self.spent.iter_mut().zip(parts(timings)) {
@@ -71,7 +71,7 @@ impl StepTotals {
         }
     }
 
-    /// For the span of those steps.
+    /// The attributes of the span that these steps belong to.
     pub fn attributes(&self) -> [KeyValue; 5] {
         let [upload, forward, sample, download] = self.spent.map(|sum| sum.as_secs_f64() * 1e3);
         [

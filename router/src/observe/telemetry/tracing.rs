@@ -1,4 +1,4 @@
-//! What begins traces, and where they go.
+//! The tracers of router and shards, and their queues to the collector.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::export::{Exports, SpanQueue};
 use super::options::{OtlpEndpoint, TelemetryOptions};
 use crate::observe::metrics::SpanCounters;
 
-/// Why no traces can be sent.
+/// Why traces could not be set up.
 #[derive(Debug, ThisError)]
 #[error("--otlp-endpoint {endpoint} cannot be used: {reason}")]
 pub struct TelemetryError {
@@ -21,28 +21,28 @@ pub struct TelemetryError {
     reason: ExporterBuildError,
 }
 
-/// What begins traces. Cheap to clone; one that is off begins none.
+/// Begins traces, if they are on. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Telemetry(pub(super) Option<Arc<Tracing>>);
 
-/// Traces that are on.
+/// The tracers, if traces are on.
 pub(super) struct Tracing {
     pub router: SdkTracer,
-    /// Of rank 0, which reports its times.
+    /// The tracer of rank 0, whose outcomes carry times.
     pub shard: SdkTracer,
     exports: Exports,
 }
 
 impl Telemetry {
-    /// Off without an endpoint. What is not there yet, or not any more, is no error: traces are then lost and counted.
-    /// Needs a runtime.
+    /// Traces are off without an endpoint. A collector that cannot be reached is no error: spans are then dropped and
+    /// counted. Needs a tokio runtime.
     pub fn start(options: &TelemetryOptions, counters: SpanCounters) -> Result<Self, TelemetryError> {
         let Some(endpoint) = &options.otlp_endpoint else { return Ok(Self::default()) };
         let explain = |reason| TelemetryError { endpoint: endpoint.clone(), reason };
         let exports = Exports::new(counters);
         let service = options.resource("router");
         let queue = exports.open(endpoint, &service).map_err(explain)?;
-        // The client decides if it says so; everything below a sampled span is sampled.
+        // The client's `traceparent` decides, if it has one; all children of a sampled span are sampled.
         let ratio = Sampler::TraceIdRatioBased(options.otel_traces_sampler_arg);
         let router = tracer(queue, Sampler::ParentBased(Box::new(ratio)), service);
         let rank = options.shard_resource(0);
@@ -50,7 +50,7 @@ impl Telemetry {
         Ok(Self(Some(Arc::new(Tracing { router, shard, exports }))))
     }
 
-    /// Sends what has ended, for a bounded time; what ends later is lost.
+    /// Sends the spans that have ended, for a bounded time; spans that end later are dropped.
     pub async fn flush(&self) {
         if let Some(tracing) = &self.0 {
             tracing.exports.flush().await;

@@ -10,42 +10,42 @@ use thiserror::Error;
 use crate::base::error::Error;
 use crate::text::detokenizer::Vocabulary;
 use crate::text::workers::{NoResult, Workers, WorkersConfig};
-pub(crate) use words::RememberedWords;
+pub(crate) use words::WordCache;
 
 /// Prompts that may wait for a thread. At a millisecond each this is a second of work for two threads.
 const MAX_WAITING: usize = 1024;
 /// Schemas of tools are measured by recursion, up to a thousand levels.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Why there is no tokenizer.
+/// Why the tokenizer could not be loaded or started.
 #[derive(Debug, Error)]
 pub enum TokenizerError {
     /// The file is missing or broken.
     #[error("cannot load the tokenizer {}: {reason}", path.display())]
     Unreadable {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         reason: String,
     },
-    /// The system gives no more threads.
+    /// A thread could not be started.
     #[error("cannot start a tokenizer thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// A cheap handle on the vocabulary and the threads that work with it; they end with the last handle.
+/// The vocabulary and the threads that work with it. Cheap to clone; the threads end with the last clone.
 #[derive(Clone)]
 pub struct Tokenizer {
     vocabulary: Arc<Vocabulary>,
-    words: Arc<RememberedWords>,
+    words: Arc<WordCache>,
     workers: Workers,
     num_workers: u32,
 }
 
 /// A token of a text, with the bytes of the text it covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TextSpan {
-    /// Token.
+pub struct TokenOffsets {
+    /// Id of the token.
     pub id: u32,
     /// First byte.
     pub start: usize,
@@ -61,10 +61,11 @@ impl Tokenizer {
         Self::new(tokenizer, num_workers)
     }
 
-    /// Takes a tokenizer as it is, but for padding and truncation: a prompt is neither filled up nor cut in silence.
+    /// Takes a tokenizer as it is, but without padding and truncation: a prompt is never padded, and never cut
+    /// silently.
     pub fn new(mut tokenizer: tokenizers::Tokenizer, num_workers: u32) -> Result<Self, TokenizerError> {
         tokenizer.with_padding(None);
-        // Without parameters there is nothing to be wrong with.
+        // Cannot fail: only the parameters of a truncation are checked.
         let _ = tokenizer.with_truncation(None);
         let workers = Workers::start(WorkersConfig {
             name: "tokenizer",
@@ -81,12 +82,12 @@ impl Tokenizer {
         })
     }
 
-    /// How many threads there are.
+    /// Number of threads.
     pub fn num_workers(&self) -> u32 {
         self.num_workers
     }
 
-    /// The vocabulary.
+    /// The vocabulary, for detokenizers.
     pub fn vocabulary(&self) -> &Arc<Vocabulary> {
         &self.vocabulary
     }
@@ -98,17 +99,17 @@ impl Tokenizer {
             .await
     }
 
-    /// The same with positions.
-    pub async fn encode_spans(&self, text: String) -> Result<Vec<TextSpan>, Error> {
+    /// Like [`Self::encode`], with the bytes that each token covers.
+    pub async fn encode_with_offsets(&self, text: String) -> Result<Vec<TokenOffsets>, Error> {
         self.run(move |vocabulary| {
             let encoding = vocabulary.tokenizer().encode(text, true).map_err(unencodable)?;
-            let spans = encoding.get_ids().iter().zip(encoding.get_offsets());
-            Ok(spans.map(|(&id, &(start, stop))| TextSpan { id, start, stop }).collect())
+            let offsets = encoding.get_ids().iter().zip(encoding.get_offsets());
+            Ok(offsets.map(|(&id, &(start, stop))| TokenOffsets { id, start, stop }).collect())
         })
         .await
     }
 
-    /// Runs work that takes long enough to hold up other requests on one of the threads.
+    /// Runs work on one of the threads, if it takes so long that it would block other requests.
     pub async fn run<R: Send + 'static>(
         &self,
         work: impl FnOnce(&Vocabulary) -> Result<R, Error> + Send + 'static,
@@ -150,7 +151,7 @@ pub(crate) mod fixtures {
         ["<s>", "</s>", "<|im_start|>", "<|im_end|>"].map(|token| AddedToken::from(token, true)).to_vec()
     }
 
-    /// GPT-2's kind.
+    /// A byte-level tokenizer, like GPT-2's.
     pub(crate) fn byte_level() -> Tokenizer {
         let mut trainer: TrainerWrapper = BpeTrainer::builder()
             .vocab_size(400)
@@ -167,7 +168,8 @@ pub(crate) mod fixtures {
         tokenizer
     }
 
-    /// Llama 2's kind: a space before the first word, bytes for what the vocabulary lacks.
+    /// A SentencePiece tokenizer, like Llama 2's: a space before the first word, bytes for characters that the
+    /// vocabulary lacks.
     pub(crate) fn sentencepiece() -> Tokenizer {
         let mut vocab: tokenizers::models::bpe::Vocab = Default::default();
         let mut add = |piece: String| {
@@ -213,10 +215,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn spans_cover_the_text() {
-        let spans = tokenizer().encode_spans("the fox".to_owned()).await.unwrap();
-        assert_eq!(spans.first().map(|span| span.start), Some(0));
-        assert_eq!(spans.last().map(|span| span.stop), Some(7));
+    async fn offsets_cover_the_text() {
+        let offsets = tokenizer().encode_with_offsets("the fox".to_owned()).await.unwrap();
+        assert_eq!(offsets.first().map(|token| token.start), Some(0));
+        assert_eq!(offsets.last().map(|token| token.stop), Some(7));
     }
 
     #[tokio::test]

@@ -1,5 +1,5 @@
-//! Encoding faster than `tokenizers` does, with the same result. Most tokenizers split a text into words first and encode
-//! each by itself, so the tokens of a word that was seen before need not be computed again.
+//! Encoding faster than `tokenizers` does, with the same result. Most tokenizers split a text into words first and
+//! encode each by itself, so the tokens of a word that was seen before need not be computed again.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,22 +13,23 @@ use tokenizers::{
     Encoding, OffsetReferential, OffsetType, PostProcessor, PreTokenizedString, Token, Tokenizer,
 };
 
-/// Words remembered by each thread; a hundred bytes each.
+/// Most words in one map; each takes about a hundred bytes.
 const MAX_WORDS: usize = 20_000;
-/// Longer words are rarely seen twice.
+/// Longer words are not kept: they rarely occur twice.
 const MAX_WORD_BYTES: usize = 64;
 
 type Words = HashMap<Box<str>, Box<[u32]>, RandomState>;
 
-/// The words of one tokenizer.
+/// The tokens of words that one tokenizer has encoded.
 #[derive(Default)]
-pub(crate) struct RememberedWords {
-    /// As many as have been needed at once: who encodes takes one and brings it back.
+pub(crate) struct WordCache {
+    /// One map for each thread that has encoded at the same time: `encode` takes one out and puts it back.
     spare: Mutex<Vec<Words>>,
 }
 
-impl RememberedWords {
-    /// The tokens of a text, with those that the tokenizer puts around it if they are wanted. Always the same tokenizer.
+impl WordCache {
+    /// The tokens of a text, with those that the tokenizer puts around it if `adds_tokens`. Needs the same tokenizer
+    /// every time.
     pub fn encode(&self, tokenizer: &Tokenizer, text: &str, adds_tokens: bool) -> Result<Vec<u32>> {
         let Some(splitter) = Splitter::of(tokenizer) else {
             return Ok(tokenizer.encode_fast(text, adds_tokens)?.get_ids().to_vec());
@@ -48,7 +49,7 @@ impl RememberedWords {
 struct Splitter<'a> {
     tokenizer: &'a Tokenizer,
     split: &'a Split,
-    /// What is done with each word then.
+    /// What is then done with each word.
     rest: &'a [PreTokenizerWrapper],
 }
 
@@ -119,7 +120,7 @@ fn looks_at_one_word(step: &PreTokenizerWrapper) -> bool {
     matches!(step, ByteLevel(_) | Digits(_) | Punctuation(_) | Split(_))
 }
 
-/// With what the tokenizer puts around a text.
+/// Adds the tokens that the tokenizer puts around a text.
 fn with_added(tokenizer: &Tokenizer, ids: Vec<u32>) -> Result<Vec<u32>> {
     if tokenizer.get_post_processor().is_none_or(|step| step.added_tokens(false) == 0) {
         return Ok(ids);
@@ -169,7 +170,7 @@ mod tests {
         tokenizer
     }
 
-    fn assert_same(tokenizer: &Tokenizer, words: &RememberedWords, text: &str) {
+    fn assert_same(tokenizer: &Tokenizer, words: &WordCache, text: &str) {
         for adds_tokens in [false, true] {
             let expected = tokenizer.encode(text, adds_tokens).unwrap();
             let encoded = words.encode(tokenizer, text, adds_tokens).unwrap();
@@ -182,14 +183,14 @@ mod tests {
         for tokenizer in [splitting(None), splitting(Some(Digits::new(true).into())), with_template()] {
             assert!(Splitter::of(&tokenizer).is_some());
         }
-        // One has no words, the other makes them of what it has changed.
+        // The first has no words; the second splits a text that it has already changed.
         assert!(Splitter::of(&sentencepiece()).is_none());
         assert!(Splitter::of(&byte_level()).is_none());
     }
 
     #[test]
-    fn a_word_is_remembered_and_words_are_forgotten_when_they_are_too_many() {
-        let (tokenizer, words) = (splitting(None), RememberedWords::default());
+    fn words_are_kept_up_to_a_limit() {
+        let (tokenizer, words) = (splitting(None), WordCache::default());
         for number in 0..MAX_WORDS + 500 {
             words.encode(&tokenizer, &letters(number), false).unwrap();
         }
@@ -219,9 +220,9 @@ mod tests {
     proptest! {
         #[test]
         fn the_tokens_are_those_of_the_tokenizer(texts in prop::collection::vec(texts(), 1..6)) {
-            let plain = (splitting(None), RememberedWords::default());
-            let digits = (splitting(Some(Digits::new(true).into())), RememberedWords::default());
-            let wrapped = (with_template(), RememberedWords::default());
+            let plain = (splitting(None), WordCache::default());
+            let digits = (splitting(Some(Digits::new(true).into())), WordCache::default());
+            let wrapped = (with_template(), WordCache::default());
             for (tokenizer, words) in [&plain, &digits, &wrapped] {
                 // The second time every word is known.
                 for text in texts.iter().chain(&texts) {

@@ -1,4 +1,4 @@
-//! A job with a limit on its time. Whoever takes its reply answers: the thread that does it, or the watch that gives it up.
+//! A job with a time limit. Its result is sent once: by the thread that runs it, or by the watch that gives it up.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,58 +7,59 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, sleep_until};
 
 use super::config::NoResult;
-use super::crew::Crew;
+use super::threads::Threads;
 
-type Reply<R> = oneshot::Sender<Result<R, NoResult>>;
+type ResultSender<R> = oneshot::Sender<Result<R, NoResult>>;
 
-/// What the thread and the watch share of a job.
+/// The state of a job that its thread and its watch share.
 pub(super) struct Attempt<R> {
-    reply: Mutex<Option<Reply<R>>>,
+    /// `None` once the result was sent.
+    sender: Mutex<Option<ResultSender<R>>>,
     begun: OnceLock<Instant>,
 }
 
 impl<R: Send> Attempt<R> {
-    pub fn new(reply: Reply<R>) -> Self {
-        Self { reply: Mutex::new(Some(reply)), begun: OnceLock::new() }
+    pub fn new(sender: ResultSender<R>) -> Self {
+        Self { sender: Mutex::new(Some(sender)), begun: OnceLock::new() }
     }
 
-    /// Whether anyone still waits for it.
+    /// Notes that the job begins; returns whether its result is still awaited.
     pub fn begin(&self) -> bool {
-        let reply = self.reply();
-        let is_awaited = reply.as_ref().is_some_and(|reply| !reply.is_closed());
+        let sender = self.sender();
+        let is_awaited = sender.as_ref().is_some_and(|sender| !sender.is_closed());
         is_awaited && self.begun.set(Instant::now()).is_ok()
     }
 
-    /// Whether it came in time.
+    /// Sends the result; returns false if the job was given up before.
     pub fn end(&self, result: Result<R, NoResult>) -> bool {
-        // Its client may have left while it ran.
-        self.reply().take().map(|reply| drop(reply.send(result))).is_some()
+        // The client may have disconnected while the job ran.
+        self.sender().take().map(|sender| drop(sender.send(result))).is_some()
     }
 
-    /// Gives it up when it has not begun within the limit, or has not ended within it then.
-    pub async fn watch(self: Arc<Self>, limit: Duration, crew: Arc<Crew>) {
+    /// Gives the job up if it has not begun within `limit`, or has not ended within `limit` after it began.
+    pub async fn watch(self: Arc<Self>, limit: Duration, threads: Arc<Threads>) {
         sleep(limit).await;
         let Some(begun) = self.refuse_unless_begun() else { return };
         sleep_until((begun + limit).into()).await;
-        let mut reply = self.reply();
-        if let Some(reply) = reply.take() {
-            crew.hold();
-            let _ = reply.send(Err(NoResult::TooLong));
+        let mut sender = self.sender();
+        if let Some(sender) = sender.take() {
+            threads.hold();
+            let _ = sender.send(Err(NoResult::TooLong));
         }
     }
 
     fn refuse_unless_begun(&self) -> Option<Instant> {
-        let mut reply = self.reply();
+        let mut sender = self.sender();
         let begun = self.begun.get().copied();
         if begun.is_none()
-            && let Some(reply) = reply.take()
+            && let Some(sender) = sender.take()
         {
-            let _ = reply.send(Err(NoResult::Busy));
+            let _ = sender.send(Err(NoResult::Busy));
         }
         begun
     }
 
-    fn reply(&self) -> MutexGuard<'_, Option<Reply<R>>> {
-        self.reply.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sender(&self) -> MutexGuard<'_, Option<ResultSender<R>>> {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

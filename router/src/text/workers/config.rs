@@ -1,29 +1,29 @@
-//! What threads are given, and what comes of it.
+//! Settings of worker threads, and why a job may have no result.
 
 /// Work for a thread.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
-/// How many threads, and what they are given.
+/// Settings of worker threads.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkersConfig {
-    /// Names the threads.
+    /// First part of the threads' names.
     pub name: &'static str,
     /// Threads; at least one.
     pub threads: u32,
-    /// Further threads, in the place of those held by jobs that were given up.
+    /// Most further threads, each in place of one that is held by a job that was given up.
     pub max_held: u32,
-    /// Jobs that may wait.
+    /// Most jobs that may wait.
     pub max_waiting: usize,
-    /// Stack of a thread.
+    /// Stack of a thread, in bytes.
     pub stack_bytes: usize,
 }
 
-/// Why there is no result.
+/// Why a job has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoResult {
     /// Too many jobs wait, or this one has waited for too long.
     Busy,
-    /// The job panicked: a bug, and this job's alone.
+    /// The job panicked, which is a bug; other jobs go on.
     Panicked,
     /// The job took too long and was given up.
     TooLong,

@@ -1,4 +1,4 @@
-//! A handle on the threads.
+//! The handle through which jobs are run on the threads.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,20 +10,20 @@ use tokio::sync::oneshot;
 
 use super::attempt::Attempt;
 use super::config::{Job, NoResult, WorkersConfig};
-use super::crew::Crew;
+use super::threads::Threads;
 
-/// A cheap handle on the threads; they end with the last handle.
+/// A handle on the threads. Cheap to clone; the threads end with the last clone.
 #[derive(Clone)]
 pub struct Workers {
     jobs: SyncSender<Job>,
-    crew: Arc<Crew>,
+    threads: Arc<Threads>,
 }
 
 impl Workers {
     /// Starts the threads.
     pub fn start(config: WorkersConfig) -> io::Result<Self> {
         let (jobs, queue) = sync_channel(config.max_waiting);
-        Ok(Self { jobs, crew: Crew::start(config, queue)? })
+        Ok(Self { jobs, threads: Threads::start(config, queue)? })
     }
 
     /// Runs work on one of the threads.
@@ -31,35 +31,35 @@ impl Workers {
         &self,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<R, NoResult> {
-        let (reply, result) = oneshot::channel();
-        let name = self.crew.config.name;
+        let (sender, result) = oneshot::channel();
+        let name = self.threads.config.name;
         let job = move || {
-            if !reply.is_closed() {
-                // The client may leave while it runs.
-                let _ = reply.send(caught(name, work));
+            if !sender.is_closed() {
+                // The client may disconnect while the job runs.
+                let _ = sender.send(caught(name, work));
             }
         };
         self.jobs.try_send(Box::new(job)).map_err(|_| NoResult::Busy)?;
         result.await.unwrap_or(Err(NoResult::Panicked))
     }
 
-    /// The same for work that may never end: what has not begun within the limit, or has not ended within it then, is
-    /// given up.
+    /// Like [`Self::run`] for work that may never end: it is given up if it has not begun within `limit`, or has not
+    /// ended within `limit` after it began.
     pub async fn run_within<R: Send + 'static>(
         &self,
         limit: Duration,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<R, NoResult> {
-        let (reply, result) = oneshot::channel();
-        let (attempt, crew) = (Arc::new(Attempt::new(reply)), Arc::clone(&self.crew));
+        let (sender, result) = oneshot::channel();
+        let (attempt, threads) = (Arc::new(Attempt::new(sender)), Arc::clone(&self.threads));
         let watched = Arc::clone(&attempt);
         let job = move || {
-            if attempt.begin() && !attempt.end(caught(crew.config.name, work)) {
-                crew.release();
+            if attempt.begin() && !attempt.end(caught(threads.config.name, work)) {
+                threads.release();
             }
         };
         self.jobs.try_send(Box::new(job)).map_err(|_| NoResult::Busy)?;
-        tokio::spawn(watched.watch(limit, Arc::clone(&self.crew)));
+        tokio::spawn(watched.watch(limit, Arc::clone(&self.threads)));
         result.await.unwrap_or(Err(NoResult::Panicked))
     }
 }
@@ -90,7 +90,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(50);
 
-    /// A job that ends when it is told to, and the way to tell it.
+    /// A job that runs until its sender is used or dropped.
     fn endless() -> (impl FnOnce() -> bool + Send, Sender<()>) {
         let (release, blocked) = channel();
         (move || blocked.recv().is_ok(), release)
@@ -106,14 +106,14 @@ mod tests {
         assert_eq!(workers.run(|| 7).await, Ok(7));
         // Its thread is free again, and there is one thread too many, which ends.
         release.send(()).unwrap();
-        while Arc::strong_count(&workers.crew) > 2 {
+        while Arc::strong_count(&workers.threads) > 2 {
             assert_eq!(workers.run(|| 8).await, Ok(8));
         }
         assert_eq!(workers.run(|| 9).await, Ok(9));
     }
 
     #[tokio::test]
-    async fn only_so_many_threads_are_held_and_then_jobs_wait_no_longer_than_the_limit() {
+    async fn held_threads_are_replaced_up_to_a_limit_and_then_jobs_wait_no_longer_than_theirs() {
         let workers = one();
         let (first, second) = (endless(), endless());
         assert_eq!(workers.run_within(LIMIT, first.0).await, Err(NoResult::TooLong));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_within_the_limit_is_told_at_once() {
+    async fn a_panic_within_the_limit_is_returned_at_once() {
         let workers = one();
         let never = Duration::from_secs(60);
         assert_eq!(workers.run_within::<()>(never, || panic!("a bug")).await, Err(NoResult::Panicked));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_queue_refuses_at_once_and_the_abandoned_are_skipped() {
+    async fn a_full_queue_refuses_at_once_and_cancelled_jobs_are_skipped() {
         let workers = one();
         let (release, blocked) = channel::<()>();
         let (started, is_running) = oneshot::channel();
@@ -167,6 +167,6 @@ mod tests {
         release.send(()).unwrap();
         running.await.unwrap().unwrap();
         while workers.run(|| ()).await == Err(NoResult::Busy) {}
-        assert_eq!(*ran.lock().unwrap(), 1, "seven of eight were given up while they waited");
+        assert_eq!(*ran.lock().unwrap(), 1, "seven of eight were cancelled while they waited");
     }
 }

@@ -1,5 +1,5 @@
-//! The grammar of a reply that is held to something: reasoning first, if the model thinks, then calls of tools in the
-//! model's own format, or what `response_format` asks for. Written in Lark, in which llguidance embeds JSON schemas.
+//! The grammar of a constrained reply: reasoning first, if the model reasons, then calls of tools in the model's own
+//! format, or the content that `response_format` asks for. Written in Lark, in which llguidance embeds JSON schemas.
 
 mod shape;
 
@@ -17,90 +17,90 @@ use crate::base::error::Error;
 use crate::chat::tools::{Function, Tools};
 use crate::grammar;
 
-/// A grammar, and whose fault it is if it does not work.
+/// The grammar of a reply, and what is needed to report the part that does not work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Constraint {
-    /// What the reply is held to.
+    /// The grammar of the whole reply.
     pub grammar: Grammar,
-    /// What the client called it.
+    /// The parameter that asks for it, in the client's dialect.
     pub param: &'static str,
-    /// What the client gave for it, each by itself; one of these is to blame, if it does not work alone.
+    /// The grammars that the client gave, each by itself: one that does not work alone is the one at fault.
     pub parts: Vec<Part>,
-    /// If it does not work, the reply is not held to anything.
+    /// If the grammar does not work, the reply is not constrained and the request goes on.
     pub is_optional: bool,
 }
 
 /// A grammar that a client gave, as a part of another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// Where it is in the request.
+    /// Path in the request.
     pub place: Cow<'static, str>,
-    /// By itself.
+    /// The grammar by itself.
     pub grammar: Grammar,
 }
 
-/// Before an answer that is text.
-const HARMONY_ANSWER: &str = "<|channel|>final<|message|>";
+/// What models write before content in Harmony.
+const HARMONY_FINAL: &str = "<|channel|>final<|message|>";
 
 impl ReplyStyle {
-    /// What a reply is held to, if to anything; the format may change with it.
+    /// What constrains a reply; `None` if nothing does. May change the format of calls.
     pub fn constrain(
         &self,
         format: &mut ReplyFormat,
         tools: Option<&Tools>,
-        asked: Option<Grammar>,
+        requested: Option<Grammar>,
         dialect: Dialect,
     ) -> Result<Option<Constraint>, Error> {
         let param = dialect.name("grammar");
-        let given = asked.clone();
-        let Some(held) = self.hold(format, tools, asked, param)? else { return Ok(None) };
+        let given = requested.clone();
+        let Some(whole) = self.whole(format, tools, requested, param)? else { return Ok(None) };
         Ok(Some(Constraint {
-            grammar: held.grammar,
-            param: held.param,
+            grammar: whole.grammar,
+            param: whole.param,
             parts: parts(tools, given, param)?,
-            is_optional: held.is_optional,
+            is_optional: whole.is_optional,
         }))
     }
 
-    fn hold(
+    fn whole(
         &self,
         format: &mut ReplyFormat,
         tools: Option<&Tools>,
-        asked: Option<Grammar>,
+        requested: Option<Grammar>,
         param: &'static str,
-    ) -> Result<Option<Held>, Error> {
+    ) -> Result<Option<Whole>, Error> {
         let writer = Writer { style: self, thinking: format.thinking };
-        match (tools, asked) {
+        match (tools, requested) {
             (None, None) => Ok(None),
-            (None, Some(asked)) => {
-                let grammar = match asked.kind {
-                    // It starts as it starts: there is no room for reasoning before it.
+            (None, Some(requested)) => {
+                let grammar = match requested.kind {
+                    // It is the whole reply: reasoning cannot be put before it.
                     GrammarKind::Lark => {
                         format.thinking = Thinking::Never;
-                        asked
+                        requested
                     }
-                    _ if writer.starts_with_answer() => asked,
-                    _ => lark(writer.after_reasoning(&writer.answer(&asked))),
+                    _ if writer.starts_with_content() => requested,
+                    _ => lark(writer.after_reasoning(&writer.content(&requested))),
                 };
-                Ok(Some(Held { grammar, param, is_optional: false }))
+                Ok(Some(Whole { grammar, param, is_optional: false }))
             }
             (Some(tools), None) if tools.is_required => {
                 let calls = self.tools.when_required();
                 format.tools = Some(calls);
                 let body = writer.after_reasoning("calls") + &writer.calls(calls, tools)?;
-                Ok(Some(Held { grammar: lark(body), param: "tools", is_optional: false }))
+                Ok(Some(Whole { grammar: lark(body), param: "tools", is_optional: false }))
             }
             (Some(tools), None) => {
                 let grammar = writer.calls_if_triggered(self.tools, tools)?;
                 let is_optional = !tools.functions().iter().any(|function| function.is_strict);
-                Ok(grammar.map(|grammar| Held { grammar, param: "tools", is_optional }))
+                Ok(grammar.map(|grammar| Whole { grammar, param: "tools", is_optional }))
             }
-            (Some(tools), Some(asked)) if !tools.is_required && asked.kind != GrammarKind::Lark => {
+            (Some(tools), Some(requested)) if !tools.is_required && requested.kind != GrammarKind::Lark => {
                 let calls = self.tools.when_required();
                 format.tools = Some(calls);
-                let either = writer.after_reasoning(&format!("calls | {}", writer.answer(&asked)));
+                let either = writer.after_reasoning(&format!("calls | {}", writer.content(&requested)));
                 let grammar = lark(either + &writer.calls(calls, tools)?);
-                Ok(Some(Held { grammar, param, is_optional: false }))
+                Ok(Some(Whole { grammar, param, is_optional: false }))
             }
             (Some(_), Some(_)) => {
                 let message = format!(
@@ -113,17 +113,17 @@ impl ReplyStyle {
     }
 }
 
-/// A constraint as a whole.
-struct Held {
+/// The grammar of a whole reply, without the parts that the client gave.
+struct Whole {
     grammar: Grammar,
     param: &'static str,
     is_optional: bool,
 }
 
-/// What the client gave, each by itself.
-fn parts(tools: Option<&Tools>, asked: Option<Grammar>, param: &'static str) -> Result<Vec<Part>, Error> {
-    let asked = asked.map(|grammar| Part { place: param.into(), grammar });
-    let mut parts: Vec<Part> = asked.into_iter().collect();
+/// The grammars that the client gave, each by itself.
+fn parts(tools: Option<&Tools>, requested: Option<Grammar>, param: &'static str) -> Result<Vec<Part>, Error> {
+    let requested = requested.map(|grammar| Part { place: param.into(), grammar });
+    let mut parts: Vec<Part> = requested.into_iter().collect();
     for function in tools.iter().flat_map(|tools| tools.functions()) {
         if let Some(text) = arguments_schema(function)? {
             let grammar = Grammar { kind: GrammarKind::JsonSchema, text };
@@ -137,7 +137,7 @@ fn lark(text: String) -> Grammar {
     Grammar { kind: GrammarKind::Lark, text }
 }
 
-/// A schema or an expression inside a rule.
+/// A schema or a regular expression as a part of a rule.
 fn embedded(grammar: &Grammar) -> String {
     match grammar.kind {
         GrammarKind::JsonSchema => format!("%json {}", grammar.text),
@@ -153,43 +153,44 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn starts_with_answer(&self) -> bool {
+    /// Whether a reply cannot have anything before its content.
+    fn starts_with_content(&self) -> bool {
         self.thinking == Thinking::Never && self.style.tools != ToolFormat::Harmony
     }
 
-    /// What is asked for, and what the model puts before it.
-    fn answer(&self, asked: &Grammar) -> String {
+    /// The content that is asked for, after what the model writes before it.
+    fn content(&self, requested: &Grammar) -> String {
         match self.style.tools {
-            ToolFormat::Harmony => self.literal(HARMONY_ANSWER) + " " + &embedded(asked),
-            _ => embedded(asked),
+            ToolFormat::Harmony => self.literal(HARMONY_FINAL) + " " + &embedded(requested),
+            _ => embedded(requested),
         }
     }
 
-    /// The same for Harmony, where reasoning is a message of its own.
+    /// The start rule for Harmony, where reasoning is a message of its own.
     fn after_analysis(&self, body: &str) -> String {
         let (open, next) =
             (self.literal("<|channel|>analysis<|message|>"), self.literal("<|start|>assistant"));
         let end = self.text_until("analysis_end", harmony::END);
-        format!("start: ({open} analysis_end {next})? answer\nanswer: {body}\n{end}TEXT: /(.|\\n)*/\n")
+        format!("start: ({open} analysis_end {next})? content\ncontent: {body}\n{end}TEXT: /(.|\\n)*/\n")
     }
 
-    /// The start rule, for what may come after reasoning.
+    /// The start rule; `body` is what may come after reasoning.
     fn after_reasoning(&self, body: &str) -> String {
         if self.style.tools == ToolFormat::Harmony {
             return self.after_analysis(body);
         }
         let rules = match self.thinking {
             Thinking::Never => return format!("start: {body}\n"),
-            Thinking::Open => "start: thought answer\n".to_owned(),
-            Thinking::Possible => format!("start: ({} thought)? answer\n", self.literal(reasoning::OPEN)),
+            Thinking::Open => "start: thought content\n".to_owned(),
+            Thinking::Possible => format!("start: ({} thought)? content\n", self.literal(reasoning::OPEN)),
         };
         let thought = self.text_until("thought_end", reasoning::CLOSE);
         format!(
-            "{rules}answer: {body}\nthought: thought_end (\"\\n\" | \"\\n\\n\")?\n{thought}TEXT: /(.|\\n)*/\n"
+            "{rules}content: {body}\nthought: thought_end (\"\\n\" | \"\\n\\n\")?\n{thought}TEXT: /(.|\\n)*/\n"
         )
     }
 
-    /// A rule for any text that ends with the first of this marker.
+    /// A rule for any text up to and with the first `marker`.
     fn text_until(&self, rule: &str, marker: &str) -> String {
         match self.style.marker_id(marker) {
             Some(id) => format!("{rule}: TEXT <[{id}]>\n"),
@@ -207,7 +208,8 @@ impl Writer<'_> {
         Ok(rules + &self.call("call", shape.before_name, shape, tools)?)
     }
 
-    /// Text until the model starts a call by itself, and from there on a call that is sound.
+    /// Any text until the model starts a call, and a valid call from there on. `None` if nothing starts only calls, or
+    /// if the reply may have reasoning.
     fn calls_if_triggered(&self, format: ToolFormat, tools: &Tools) -> Result<Option<Grammar>, Error> {
         let (Some(trigger), Thinking::Never) = (format.trigger(), self.thinking) else { return Ok(None) };
         let shape = format.shape();
@@ -241,7 +243,7 @@ impl Writer<'_> {
         Ok(rules)
     }
 
-    /// Text as it is, its markers as the tokens that they are to this tokenizer.
+    /// A text as it is; markers that are tokens of the tokenizer are written as their ids.
     fn literal(&self, text: &str) -> String {
         let markers = self.style.marker_ids.iter();
         let first = markers.filter_map(|(marker, id)| Some((text.find(marker)?, marker.len(), id))).min();
@@ -264,7 +266,7 @@ fn arguments(function: &Function) -> Result<String, Error> {
     Ok(schema.map_or_else(|| quoted("{}"), |schema| format!("%json {schema}")))
 }
 
-/// The text of the schema of a function's arguments, if it takes any.
+/// The text of the schema of a function's arguments; `None` if it takes none.
 fn arguments_schema(function: &Function) -> Result<Option<String>, Error> {
     let refuse = |reason| Error::Grammar { param: function.place.clone().into(), reason };
     function.parameters.as_ref().map(|schema| grammar::schema_text(schema).map_err(refuse)).transpose()

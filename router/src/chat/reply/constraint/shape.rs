@@ -1,9 +1,9 @@
-//! What each format writes around the name and the arguments of a call.
+//! The text that each format has around the name and the arguments of a call.
 
 use crate::chat::reply::{ToolFormat, deepseek, hermes, mistral};
 
-/// What is written around calls.
-pub struct Shape {
+/// The text around calls in one format.
+pub(super) struct Shape {
     pub open: &'static str,
     pub before_name: &'static str,
     pub after_name: &'static str,
@@ -70,17 +70,17 @@ const JSON: Shape = Shape {
 };
 
 impl ToolFormat {
-    /// The format in which calls are written when they must be: Python's literals have no grammar here, and models that
-    /// write them know JSON, too.
-    pub fn when_required(self) -> Self {
+    /// The format of required calls: there is no grammar for Python's literals here, and models that write them know
+    /// JSON, too.
+    pub(super) fn when_required(self) -> Self {
         match self {
             Self::Pythonic => Self::Json,
             other => other,
         }
     }
 
-    /// What is written around the calls of this format.
-    pub fn shape(self) -> &'static Shape {
+    /// The text around the calls of this format.
+    pub(super) fn shape(self) -> &'static Shape {
         match self {
             Self::Hermes => &HERMES,
             Self::Mistral => &MISTRAL,
@@ -92,8 +92,8 @@ impl ToolFormat {
         }
     }
 
-    /// What starts a call and nothing else.
-    pub fn trigger(self) -> Option<&'static str> {
+    /// The text that starts only calls; `None` if the start of a call may also be text.
+    pub(super) fn trigger(self) -> Option<&'static str> {
         match self {
             Self::Hermes => Some(hermes::OPEN),
             Self::Mistral | Self::MistralNamed => Some(mistral::OPEN),

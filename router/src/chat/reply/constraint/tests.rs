@@ -1,4 +1,4 @@
-//! What a model may and may not write under the grammars, asked of llguidance itself.
+//! What a model may and may not write under the grammars, as llguidance itself decides.
 
 use std::sync::Arc;
 
@@ -32,25 +32,25 @@ fn tools(choice: &str, parallel: bool) -> Tools {
     Tools::from_fields(fields, Dialect::CHAT).unwrap().unwrap()
 }
 
-fn asked(kind: GrammarKind, text: &str) -> Option<Grammar> {
+fn requested(kind: GrammarKind, text: &str) -> Option<Grammar> {
     Some(Grammar { kind, text: text.to_owned() })
 }
 
-/// The grammar for a template with these words in it, after a prompt with this end.
+/// The constraint for a template that has the text `template`, after a prompt that ends with `prompt`.
 fn constrain(
     template: &str,
     prompt: &str,
     tools: Option<&Tools>,
-    asked: Option<Grammar>,
+    requested: Option<Grammar>,
 ) -> (ReplyFormat, Option<Constraint>) {
     let style = ReplyStyle::of(template, &sentencepiece());
     let functions = tools.iter().flat_map(|tools| tools.functions());
     let mut format = style.format(prompt, functions.map(|function| function.name.clone()).collect());
-    let constraint = style.constrain(&mut format, tools, asked, Dialect::CHAT).unwrap();
+    let constraint = style.constrain(&mut format, tools, requested, Dialect::CHAT).unwrap();
     (format, constraint)
 }
 
-/// Whether a text is all that a model could write: accepted to its end, where it may stop.
+/// Whether a text may be a whole reply: accepted to its end, where the model may stop.
 fn accepts(grammar: &Grammar, text: &str) -> bool {
     let factory = ParserFactory::new_simple(&ApproximateTokEnv::single_byte_env()).unwrap();
     assert_eq!(grammar.kind, GrammarKind::Lark, "{}", grammar.text);
@@ -61,7 +61,7 @@ fn accepts(grammar: &Grammar, text: &str) -> bool {
 }
 
 #[test]
-fn a_required_call_is_all_there_is_in_every_format() {
+fn a_required_call_is_the_whole_reply_in_every_format() {
     for (template, calls, other) in [
         (
             "<tool_call>",
@@ -109,7 +109,7 @@ fn a_required_call_is_all_there_is_in_every_format() {
 }
 
 #[test]
-fn several_calls_are_for_those_who_asked_for_them() {
+fn several_calls_are_allowed_only_if_asked_for() {
     let one = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
     let two = format!("{one}\n{one}");
     for (choice, parallel, allows_two) in
@@ -123,7 +123,7 @@ fn several_calls_are_for_those_who_asked_for_them() {
 
 #[test]
 fn text_is_free_until_a_call_starts() {
-    for (template, start, sound, unsound) in [
+    for (template, start, valid, invalid) in [
         (
             "<tool_call>",
             "<tool_call>",
@@ -136,17 +136,17 @@ fn text_is_free_until_a_call_starts() {
         let (_, constraint) = constrain(template, "", Some(&tools("auto", true)), None);
         let Constraint { grammar, is_optional, .. } = constraint.unwrap();
         assert!(is_optional);
-        for text in ["", "I do not call\n<tool", &format!("Look: {start}{sound}")] {
+        for text in ["", "I do not call\n<tool", &format!("Look: {start}{valid}")] {
             assert!(accepts(&grammar, text), "{text}\n{}", grammar.text);
         }
-        assert!(!accepts(&grammar, &format!("Look: {start}{unsound}")), "{}", grammar.text);
+        assert!(!accepts(&grammar, &format!("Look: {start}{invalid}")), "{}", grammar.text);
     }
     assert_eq!(constrain("", "", Some(&tools("auto", true)), None).1, None);
 }
 
 #[test]
-fn reasoning_comes_before_what_is_asked_for() {
-    let regex = || asked(GrammarKind::Regex, "a+/b");
+fn reasoning_comes_before_the_content_that_is_asked_for() {
+    let regex = || requested(GrammarKind::Regex, "a+/b");
     let open = constrain("</think>", "<think>\n", None, regex()).1.unwrap().grammar;
     assert!(accepts(&open, "hm\n\nso</think>\n\naa/b") && accepts(&open, "</think>a/b"));
     assert!(!accepts(&open, "a/b"));
@@ -161,8 +161,8 @@ fn reasoning_comes_before_what_is_asked_for() {
 }
 
 #[test]
-fn harmonys_answer_is_held_to_what_is_asked_for_on_its_channel() {
-    let grammar = constrain("<|channel|>", "", None, asked(GrammarKind::Regex, "a+")).1.unwrap().grammar;
+fn harmonys_final_channel_has_the_content_that_is_asked_for() {
+    let grammar = constrain("<|channel|>", "", None, requested(GrammarKind::Regex, "a+")).1.unwrap().grammar;
     assert!(accepts(&grammar, "<|channel|>final<|message|>aa"));
     assert!(accepts(
         &grammar,
@@ -172,8 +172,8 @@ fn harmonys_answer_is_held_to_what_is_asked_for_on_its_channel() {
 }
 
 #[test]
-fn a_reply_may_be_calls_or_what_is_asked_for() {
-    let schema = asked(GrammarKind::JsonSchema, r#"{"type":"integer"}"#);
+fn a_reply_may_be_calls_or_the_content_that_is_asked_for() {
+    let schema = requested(GrammarKind::JsonSchema, r#"{"type":"integer"}"#);
     let grammar = constrain("<tool_call>", "", Some(&tools("auto", true)), schema).1.unwrap().grammar;
     assert!(accepts(&grammar, "12"));
     assert!(accepts(&grammar, "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"));
@@ -199,9 +199,9 @@ fn markers_that_are_tokens_are_asked_for_by_id() {
 }
 
 #[test]
-fn what_the_client_gave_is_kept_by_its_place() {
+fn the_clients_grammars_are_kept_with_their_paths() {
     let (_, constraint) =
-        constrain("<tool_call>", "", Some(&tools("auto", true)), asked(GrammarKind::Regex, "a+"));
+        constrain("<tool_call>", "", Some(&tools("auto", true)), requested(GrammarKind::Regex, "a+"));
     let parts = constraint.unwrap().parts;
     let places: Vec<_> = parts.iter().map(|part| part.place.as_ref()).collect();
     assert_eq!(places, ["response_format", "tools[0].function.parameters"], "`now` takes nothing");

@@ -1,16 +1,16 @@
-//! Replies in every format, and what they tell: calls of each of two functions, what is written around them, and what
-//! looks like a call and is none.
+//! Replies in every format, and their events: calls of each of two functions, text around them, and text that looks
+//! like a call and is none.
 
 use super::{call, text};
 use crate::chat::reply::{ReplyEvent, ToolFormat};
 
-/// A format, what is written, and what that tells.
+/// A format, a reply, and its events.
 type Example = (ToolFormat, String, Vec<ReplyEvent>);
 
 const WEATHER: &str = r#"{"city": "Ulm \"}]( ü", "days": [1, {"a": 2}]}"#;
 const ADD: &str = r#"{"a":1,"b":-2.5}"#;
 
-/// All of them.
+/// The examples of all formats.
 pub fn examples() -> Vec<Example> {
     [hermes(), mistral(), json(), deepseek(), pythonic(), harmony()].concat()
 }
@@ -19,7 +19,7 @@ fn both() -> Vec<ReplyEvent> {
     [call("weather", WEATHER), call("add", ADD)].concat()
 }
 
-/// The same after a text.
+/// Both calls after a text.
 fn both_after_text() -> Vec<ReplyEvent> {
     [&[text("I look.")], &both()[..]].concat()
 }
@@ -32,7 +32,7 @@ fn objects(key: &str) -> (String, String) {
 
 fn hermes() -> Vec<Example> {
     let (first, second) = objects("arguments");
-    let told: [(String, Vec<ReplyEvent>); 8] = [
+    let replies: [(String, Vec<ReplyEvent>); 8] = [
         (
             format!("I look.\n<tool_call>\n{first}\n</tool_call>\n<tool_call>{second}</tool_call>\n"),
             both_after_text(),
@@ -51,28 +51,28 @@ fn hermes() -> Vec<Example> {
         ("a <tool_cal".into(), vec![text("a <tool_cal")]),
         (r#"<tool_call>{"name": 7}"#.into(), vec![text(r#"<tool_call>{"name": 7}"#)]),
     ];
-    of(ToolFormat::Hermes, told)
+    of(ToolFormat::Hermes, replies)
 }
 
 fn mistral() -> Vec<Example> {
     let (first, second) = objects("arguments");
-    let told = [
+    let replies = [
         (format!("I look.[TOOL_CALLS] [{first}, {second}]"), both_after_text()),
         (format!("[TOOL_CALLS]weather[ARGS]{WEATHER}[TOOL_CALLS]add[CALL_ID]123456789[ARGS]{ADD}"), both()),
     ];
-    of(ToolFormat::Mistral, told)
+    of(ToolFormat::Mistral, replies)
 }
 
 fn json() -> Vec<Example> {
     let ((first, second), (llama1, llama2)) = (objects("arguments"), objects("parameters"));
-    let told: [(String, Vec<ReplyEvent>); 5] = [
+    let replies: [(String, Vec<ReplyEvent>); 5] = [
         (format!("<|python_tag|>{llama1}; {llama2}"), both()),
         (format!("[{first},\n{second}]\n"), both()),
         (r#"{"type": "function", "name": "now", "parameters": null}"#.into(), call("now", "{}").to_vec()),
         (r#"{"name": "Ann", "age": 3} is it"#.into(), vec![text(r#"{"name": "Ann", "age": 3} is it"#)]),
         ("[1, 2]".into(), vec![text("[1, 2]")]),
     ];
-    of(ToolFormat::Json, told)
+    of(ToolFormat::Json, replies)
 }
 
 fn deepseek() -> Vec<Example> {
@@ -84,7 +84,7 @@ fn deepseek() -> Vec<Example> {
 }
 
 fn pythonic() -> Vec<Example> {
-    let told: [(String, Vec<ReplyEvent>); 3] = [
+    let replies: [(String, Vec<ReplyEvent>); 3] = [
         (
             "<|python_start|>[weather(city=\"Ulm )]\", days=[1, {'a': None}], ok=True), now()]<|python_end|>"
                 .into(),
@@ -94,12 +94,12 @@ fn pythonic() -> Vec<Example> {
         ("[see(x)] and".into(), vec![text("[see(x)] and")]),
         ("[weather(city=".into(), vec![text("[weather(city=")]),
     ];
-    of(ToolFormat::Pythonic, told)
+    of(ToolFormat::Pythonic, replies)
 }
 
 fn harmony() -> Vec<Example> {
     let reasoning = |thought: &str| ReplyEvent::Reasoning(thought.into());
-    let told: [(String, Vec<ReplyEvent>); 5] = [
+    let replies: [(String, Vec<ReplyEvent>); 5] = [
         (
             format!(
                 "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>\
@@ -115,9 +115,9 @@ fn harmony() -> Vec<Example> {
         ("<|channel|>analysis<|message|>a<|end|><|start|>assis".into(), vec![reasoning("a")]),
         (" plain".into(), vec![text(" plain")]),
     ];
-    of(ToolFormat::Harmony, told)
+    of(ToolFormat::Harmony, replies)
 }
 
-fn of(format: ToolFormat, told: impl IntoIterator<Item = (String, Vec<ReplyEvent>)>) -> Vec<Example> {
-    told.into_iter().map(|(written, events)| (format, written, events)).collect()
+fn of(format: ToolFormat, replies: impl IntoIterator<Item = (String, Vec<ReplyEvent>)>) -> Vec<Example> {
+    replies.into_iter().map(|(written, events)| (format, written, events)).collect()
 }

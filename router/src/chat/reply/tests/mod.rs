@@ -1,4 +1,4 @@
-//! What every format of calls looks like, and that no cut of it changes what is told.
+//! The events of replies in every format, however a reply is cut into pieces.
 
 mod examples;
 
@@ -17,10 +17,10 @@ fn format(tools: Option<ToolFormat>, thinking: Thinking) -> ReplyFormat {
 /// All events of a text in these pieces, neighbours of one kind joined.
 fn read<'a>(format: &ReplyFormat, pieces: impl IntoIterator<Item = &'a str>) -> Vec<ReplyEvent> {
     let mut parser = ReplyParser::new(format);
-    let mut told: Vec<ReplyEvent> = pieces.into_iter().flat_map(|piece| parser.push(piece)).collect();
-    told.extend(parser.finish());
+    let mut events: Vec<ReplyEvent> = pieces.into_iter().flat_map(|piece| parser.push(piece)).collect();
+    events.extend(parser.finish());
     let mut joined = Events::default();
-    for event in told {
+    for event in events {
         match event {
             ReplyEvent::Text(text) => joined.text(&text),
             ReplyEvent::Reasoning(text) => joined.reasoning(&text),
@@ -40,11 +40,11 @@ fn call(name: &str, arguments: &str) -> [ReplyEvent; 2] {
 }
 
 #[test]
-fn every_format_tells_its_calls() {
-    for (tools, written, told) in examples() {
+fn every_format_gives_its_events() {
+    for (tools, written, events) in examples() {
         assert_eq!(
             read(&format(Some(tools), Thinking::Never), [written.as_str()]),
-            told,
+            events,
             "{tools:?}: {written}"
         );
     }
@@ -63,12 +63,12 @@ fn reasoning_comes_first_without_the_blanks_around_it() {
     assert_eq!(read(&format(None, Thinking::Possible), ["no"]), [text("no")]);
     assert_eq!(read(&format(None, Thinking::Open), ["a </th"]), [ReplyEvent::Reasoning("a </th".into())]);
     let calls = "<think>a</think>\n<tool_call>{\"name\": \"now\"}</tool_call>";
-    let told = read(&format(Some(ToolFormat::Hermes), Thinking::Possible), [calls]);
-    assert_eq!(told, [&[ReplyEvent::Reasoning("a".into())], &call("now", "{}")[..]].concat());
+    let events = read(&format(Some(ToolFormat::Hermes), Thinking::Possible), [calls]);
+    assert_eq!(events, [&[ReplyEvent::Reasoning("a".into())], &call("now", "{}")[..]].concat());
 }
 
 #[test]
-fn arguments_are_told_as_they_come() {
+fn arguments_are_emitted_piece_by_piece() {
     let mut parser = ReplyParser::new(&format(Some(ToolFormat::Hermes), Thinking::Never));
     assert_eq!(parser.push("<tool_call>\n{\"name\": \"ad"), []);
     assert_eq!(parser.push("d\", \"arg"), [ReplyEvent::Call { name: "add".into() }]);
@@ -91,7 +91,7 @@ fn cut(texts: Vec<(ToolFormat, String)>) -> impl Strategy<Value = (ToolFormat, V
     })
 }
 
-/// Anything made of what the formats are made of.
+/// A random text of parts of the formats.
 fn noise() -> impl Strategy<Value = (ToolFormat, String)> {
     use ToolFormat::*;
     let bits = vec![
@@ -141,7 +141,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn no_cut_changes_what_is_told(
+    fn no_cut_of_a_reply_changes_its_events(
         (tools, pieces) in cut(examples().into_iter().map(|(tools, written, _)| (tools, written)).collect()),
         thinking in proptest::sample::select(vec![Thinking::Never, Thinking::Possible, Thinking::Open]),
     ) {
@@ -151,7 +151,7 @@ proptest! {
     }
 
     #[test]
-    fn no_cut_of_anything_changes_what_is_told(
+    fn no_cut_of_noise_changes_its_events(
         (tools, pieces) in noise().prop_flat_map(|noise| cut(vec![noise])),
         thinking in proptest::sample::select(vec![Thinking::Never, Thinking::Possible, Thinking::Open]),
     ) {

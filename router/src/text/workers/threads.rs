@@ -1,5 +1,5 @@
-//! The threads behind [`Workers`](super::Workers): as many as wanted, and for each that is held by a job which was given
-//! up another one, up to a limit.
+//! The threads behind [`Workers`](super::Workers): as many as configured, and another one for each that is held by a
+//! job which was given up, up to a limit.
 
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,8 +7,8 @@ use std::{io, thread};
 
 use super::config::{Job, WorkersConfig};
 
-/// Threads and what they take from. They end when nobody can send a job any more.
-pub(super) struct Crew {
+/// The threads and their queue. The threads end when no job can be sent any more.
+pub(super) struct Threads {
     pub config: WorkersConfig,
     queue: Mutex<Receiver<Job>>,
     count: Mutex<Count>,
@@ -20,19 +20,19 @@ struct Count {
     held: u32,
 }
 
-impl Crew {
+impl Threads {
     /// Starts the threads.
     pub fn start(config: WorkersConfig, queue: Receiver<Job>) -> io::Result<Arc<Self>> {
-        let crew = Arc::new(Self { config, queue: Mutex::new(queue), count: Mutex::default() });
-        let mut count = crew.count();
-        for _ in 0..crew.config.threads.max(1) {
-            crew.add_thread(&mut count)?;
+        let threads = Arc::new(Self { config, queue: Mutex::new(queue), count: Mutex::default() });
+        let mut count = threads.count();
+        for _ in 0..threads.config.threads.max(1) {
+            threads.add_thread(&mut count)?;
         }
         drop(count);
-        Ok(crew)
+        Ok(threads)
     }
 
-    /// A thread is held by a job that was given up; another takes its place, if there may be one.
+    /// Counts a thread that is held by a job that was given up, and starts another in its place, up to `max_held`.
     pub fn hold(self: &Arc<Self>) {
         let mut count = self.count();
         count.held += 1;
@@ -44,15 +44,15 @@ impl Crew {
         }
     }
 
-    /// A held thread is free again.
+    /// Counts a held thread that is free again.
     pub fn release(&self) {
         self.count().held -= 1;
     }
 
     fn add_thread(self: &Arc<Self>, count: &mut Count) -> io::Result<()> {
-        let crew = Arc::clone(self);
+        let threads = Arc::clone(self);
         let thread = thread::Builder::new().name(format!("{}-{}", self.config.name, count.threads));
-        thread.stack_size(self.config.stack_bytes).spawn(move || crew.work())?;
+        thread.stack_size(self.config.stack_bytes).spawn(move || threads.work())?;
         count.threads += 1;
         Ok(())
     }
@@ -70,7 +70,7 @@ impl Crew {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
     }
 
-    /// Whether the thread that asks has been replaced, and is to end.
+    /// Whether the current thread was replaced while it was held, and has to end. If so, it is no longer counted.
     fn is_one_too_many(&self) -> bool {
         let mut count = self.count();
         let is_one_too_many = count.threads - count.held > self.config.threads.max(1);

@@ -3,26 +3,26 @@
 use super::failures::FAILURES;
 use crate::observe::observer::{Levels, StepSummary};
 
-/// What `GET /stats` reads: the handles of Prometheus can be written and not read, so these few are kept beside them.
+/// The numbers that `GET /stats` shows. Handles of Prometheus can be written but not read, so these are counted twice.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Newest {
-    /// Requests answered as asked.
+pub struct Snapshot {
+    /// Requests that have succeeded.
     pub successes: u64,
     /// Tokens sampled by the shards.
     pub sampled_tokens: u64,
-    /// Steps answered by the shards.
+    /// Steps whose outcome has arrived.
     pub steps: u64,
-    /// Times that the shards came back after they were lost.
+    /// Number of times that the shards were connected again after they were lost.
     pub restarts: u64,
-    /// The last of them.
+    /// The last step; `None` before the first.
     pub last_step: Option<StepSummary>,
-    /// What the scheduler counts.
+    /// Load and totals of the scheduler, as last reported.
     pub levels: Option<Levels>,
     pub(super) failures: [u64; FAILURES.len()],
 }
 
-impl Newest {
-    /// Requests not answered as asked, by reason.
+impl Snapshot {
+    /// Failed requests, by reason.
     pub fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
         FAILURES.into_iter().zip(self.failures)
     }

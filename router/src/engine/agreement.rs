@@ -1,11 +1,11 @@
-//! What a group of ranks says, compared: only what all agree on, and what can be true, goes further.
+//! Compares what the ranks of a group send: facts and outcomes are used only if all ranks agree and they are possible.
 
 use penstock_scheduler::{Outcome, Sampled};
 
 use super::client::{Description, RankOutcome};
 use super::{EngineError, EngineFacts};
 
-/// The facts of rank 0, if all ranks are where they should be and tell the same.
+/// The facts of rank 0, if every rank has its own place in the group and sends the same facts.
 pub(super) fn agreed_facts(descriptions: &[Description]) -> Result<EngineFacts, EngineError> {
     let protocol = |rank, reason| Err(EngineError::Protocol { rank, reason });
     let Some(first) = descriptions.first() else {
@@ -19,7 +19,7 @@ pub(super) fn agreed_facts(descriptions: &[Description]) -> Result<EngineFacts, 
                 format!("it says it is rank {said} of {size}, not {rank} of {}", descriptions.len()),
             );
         }
-        // The device differs by its number.
+        // Each rank has a device of its own number.
         let comparable = EngineFacts { device: first.facts.device.clone(), ..other.facts.clone() };
         if comparable != first.facts {
             return protocol(
@@ -31,13 +31,16 @@ pub(super) fn agreed_facts(descriptions: &[Description]) -> Result<EngineFacts, 
     Ok(first.facts.clone())
 }
 
-/// The tokens of rank 0, if every rank answered the same step and sampled the same, and they can be true.
-pub(super) fn agreed_outcome(answers: Vec<RankOutcome>, facts: &EngineFacts) -> Result<Outcome, EngineError> {
-    let mut answers = answers.into_iter().enumerate();
-    let Some((_, first)) = answers.next() else {
+/// The outcome of rank 0, if every rank sent one of the same step with the same tokens, and it is possible.
+pub(super) fn agreed_outcome(
+    outcomes: Vec<RankOutcome>,
+    facts: &EngineFacts,
+) -> Result<Outcome, EngineError> {
+    let mut outcomes = outcomes.into_iter().enumerate();
+    let Some((_, first)) = outcomes.next() else {
         return Err(EngineError::Protocol { rank: 0, reason: "there are no shards".to_owned() });
     };
-    for (rank, other) in answers {
+    for (rank, other) in outcomes {
         if (other.outcome.step, other.checksum) != (first.outcome.step, first.checksum) {
             let (step, first_step) = (other.outcome.step, first.outcome.step);
             let reason = format!("step {step} does not agree with step {first_step} of rank 0");
@@ -56,7 +59,7 @@ pub(super) fn agreed_outcome(answers: Vec<RankOutcome>, facts: &EngineFacts) -> 
     }
 }
 
-/// What no healthy shard says. A slot whose logits are not finite is an error of that slot, never a token.
+/// Why no healthy shard can send this outcome. A slot whose logits are not finite has an error, never a token.
 fn impossible(outcome: &Outcome, facts: &EngineFacts) -> Option<String> {
     let mut rows = outcome.sampled.iter();
     let top = |row: &Sampled| row.top.iter().map(|top| top.id).max().unwrap_or(0);
@@ -97,38 +100,38 @@ mod tests {
         }
     }
 
-    fn answer(step: u64, checksum: u32, change: impl FnOnce(&mut Sampled)) -> RankOutcome {
+    fn rank_outcome(step: u64, checksum: u32, change: impl FnOnce(&mut Sampled)) -> RankOutcome {
         let mut sampled = Sampled { slot: SlotId(3), id: 255, logprob: -0.5, top: Vec::new() };
         change(&mut sampled);
         RankOutcome { outcome: Outcome { step, sampled: vec![sampled], ..Outcome::default() }, checksum }
     }
 
-    fn refused(answers: Vec<RankOutcome>) -> String {
-        agreed_outcome(answers, &facts()).map(|_| ()).unwrap_err().to_string()
+    fn refused(outcomes: Vec<RankOutcome>) -> String {
+        agreed_outcome(outcomes, &facts()).map(|_| ()).unwrap_err().to_string()
     }
 
     #[test]
-    fn ranks_must_answer_the_same_step_with_the_same_tokens() {
-        let agreed = vec![answer(4, 7, |_| {}), answer(4, 7, |_| {})];
+    fn ranks_must_agree_on_step_and_tokens() {
+        let agreed = vec![rank_outcome(4, 7, |_| {}), rank_outcome(4, 7, |_| {})];
         assert_eq!(agreed_outcome(agreed, &facts()).unwrap().sampled[0].id, 255);
-        for other in [answer(5, 7, |_| {}), answer(4, 8, |_| {})] {
-            let error = refused(vec![answer(4, 7, |_| {}), other]);
+        for other in [rank_outcome(5, 7, |_| {}), rank_outcome(4, 8, |_| {})] {
+            let error = refused(vec![rank_outcome(4, 7, |_| {}), other]);
             assert!(error.starts_with("shard 1 broke the protocol"), "{error}");
         }
     }
 
     #[test]
-    fn a_token_that_cannot_be_is_not_passed_on() {
-        let past = refused(vec![answer(1, 0, |row| row.id = 256)]);
+    fn an_impossible_token_is_refused() {
+        let past = refused(vec![rank_outcome(1, 0, |row| row.id = 256)]);
         assert!(past.contains("token 256 is not in the vocabulary of 256"), "{past}");
         let top = TopToken { id: 300, logprob: -1.0 };
-        assert!(refused(vec![answer(1, 0, |row| row.top.push(top))]).contains("token 300"));
+        assert!(refused(vec![rank_outcome(1, 0, |row| row.top.push(top))]).contains("token 300"));
     }
 
     #[test]
-    fn a_probability_that_cannot_be_is_not_passed_on() {
+    fn an_impossible_probability_is_refused() {
         for logprob in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let error = refused(vec![answer(1, 0, |row| row.logprob = logprob)]);
+            let error = refused(vec![rank_outcome(1, 0, |row| row.logprob = logprob)]);
             assert!(error.contains("slot 3 has the log probability"), "{error}");
         }
     }
