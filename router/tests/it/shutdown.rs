@@ -1,15 +1,17 @@
 //! How serving ends.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use penstock_router::base::shutdown::Shutdown;
-use penstock_router::http::server::HttpServer;
 use penstock_router::http::server::limits::ConnectionLimits;
+use penstock_router::http::server::{HttpServer, bind};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
+use crate::support::listening::reserve;
 use crate::support::server::Server;
 
 #[tokio::test]
@@ -52,17 +54,19 @@ async fn what_takes_too_long_ends_with_an_error() {
     assert!(openai.ends_with("data: [DONE]\n\n"), "{openai}");
 }
 
-/// Serves on a port of the system's choice; returns once a stream is open.
-async fn open_over_tcp(server: &Server) -> (TcpStream, tokio::task::JoinHandle<std::io::Result<()>>, String) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound").to_string();
+/// Serves there; returns once a stream is open.
+async fn open_over_tcp(
+    server: &Server,
+    address: SocketAddr,
+) -> (TcpStream, tokio::task::JoinHandle<std::io::Result<()>>) {
+    let listener = bind(address).and_then(|socket| socket.listen(64)).expect("it is reserved");
     let http = HttpServer::new(
         server.service(),
         ConnectionLimits::default(),
         server.state.inference.shutdown.clone(),
     );
     let serving = tokio::spawn(http.serve(listener));
-    let mut stream = TcpStream::connect(&address).await.expect("it listens");
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
     let body = json!({"inputs": "abc", "parameters": {"max_new_tokens": 4}}).to_string();
     let head = "POST /generate_stream HTTP/1.1\r\nhost: x\r\ncontent-type: application/json";
     let request = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
@@ -70,27 +74,29 @@ async fn open_over_tcp(server: &Server) -> (TcpStream, tokio::task::JoinHandle<s
     let mut start = [0; 12];
     stream.read_exact(&mut start).await.expect("an answer");
     assert_eq!(&start, b"HTTP/1.1 200");
-    (stream, serving, address)
+    (stream, serving)
 }
 
 #[tokio::test]
 async fn serving_ends_when_the_last_stream_has_ended() {
     let server = Server::gated();
-    let (mut stream, serving, address) = open_over_tcp(&server).await;
+    let (_holder, address) = reserve();
+    let (mut stream, serving) = open_over_tcp(&server, address).await;
     server.state.inference.shutdown.trigger();
     server.allow_steps(100);
     let mut rest = String::new();
     stream.read_to_string(&mut rest).await.unwrap();
     assert!(rest.contains("\"generated_text\":\""), "{rest}");
     serving.await.unwrap().unwrap();
-    assert!(TcpStream::connect(&address).await.is_err());
+    assert!(TcpStream::connect(address).await.is_err());
 }
 
 #[tokio::test]
 async fn serving_ends_when_the_grace_is_over() {
     let mut server = Server::gated();
     server.state.inference.shutdown = Shutdown::new(Duration::from_millis(10));
-    let (mut stream, serving, _) = open_over_tcp(&server).await;
+    let (_holder, address) = reserve();
+    let (mut stream, serving) = open_over_tcp(&server, address).await;
     server.state.inference.shutdown.trigger();
     let mut rest = String::new();
     stream.read_to_string(&mut rest).await.unwrap();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use penstock_router::http::server::limits::ConnectionLimits;
 use penstock_router::http::server::{HttpServer, bind};
+use tokio::net::TcpSocket;
 use tokio_rustls::TlsAcceptor;
 
 use super::server::Server;
@@ -14,6 +15,14 @@ use super::server::Server;
 /// How long a test waits for what must happen, however busy the machine is; shorter than the timeouts that a connection
 /// has by default, so that those set by a test are what ended it. The exact times are tested where time stands still.
 pub const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A port that refuses connections, and that nobody else in this process or beside it is given while the socket is kept.
+/// Who binds the address by name may listen there.
+pub fn reserve() -> (TcpSocket, SocketAddr) {
+    let holder = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = holder.local_addr().unwrap();
+    (holder, address)
+}
 
 pub fn serve(server: &Server, limits: ConnectionLimits) -> SocketAddr {
     serve_with(server, limits, None)

@@ -1,6 +1,5 @@
 //! A collector that is away, hangs, or comes late: serving must not notice.
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
@@ -8,7 +7,7 @@ use penstock_router::observe::telemetry::{Telemetry, TelemetryOptions};
 use serde_json::json;
 
 use super::collector::{Collector, trace_to, traced};
-use crate::support::listening::PATIENCE;
+use crate::support::listening::{PATIENCE, reserve};
 use crate::support::server::Server;
 
 const DROPPED: &str = "tgi_trace_spans_dropped{reason=\"export_failed\"}";
@@ -29,7 +28,7 @@ async fn serve(server: &Server, count: usize) -> Duration {
 
 #[tokio::test]
 async fn a_collector_that_is_not_there_costs_traces_and_nothing_else() {
-    let nobody = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound");
+    let (_holder, nobody) = reserve();
     let mut server = Server::start();
     trace_to(&mut server, nobody, 1.0);
     serve(&server, 20).await;

@@ -7,6 +7,7 @@ use proptest::sample::subsequence;
 
 use self::examples::examples;
 use super::events::Events;
+use super::format::Thinking;
 use super::*;
 
 fn format(tools: Option<ToolFormat>, thinking: Thinking) -> ReplyFormat {
