@@ -1,5 +1,6 @@
-//! What can be set, declared once: the launcher flattens [`RouterOptions`] into its own flags and hands the router
-//! a complete [`RouterConfig`]. Nothing here reads the environment except clap, when a binary parses its arguments.
+//! The settings of the router, each declared once: the launcher flattens [`RouterOptions`] into its own flags and hands
+//! the router a complete [`RouterConfig`]. Nothing here reads the environment except clap, when a binary parses its
+//! arguments.
 
 use std::path::PathBuf;
 
@@ -12,7 +13,7 @@ use crate::http::server::tls::TlsFiles;
 use crate::inference::limits::Limits;
 use crate::observe::telemetry::TelemetryOptions;
 
-/// All the router needs to start.
+/// All settings that the router needs to start.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RouterConfig {
@@ -49,7 +50,7 @@ pub struct RouterConfig {
 }
 
 impl RouterConfig {
-    /// Where the tokenizer is.
+    /// The path of tokenizer.json: the setting, or the file in the model's folder.
     pub fn tokenizer_file(&self) -> PathBuf {
         self.tokenizer_path.clone().unwrap_or_else(|| self.model_path.join("tokenizer.json"))
     }
@@ -59,8 +60,8 @@ impl RouterConfig {
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RouterOptions {
-    /// Address to listen on; loopback unless told otherwise, 0.0.0.0 for every interface
-    // Loopback, because a server that nobody secured yet should not be reachable from outside.
+    /// Address to listen on; loopback by default, 0.0.0.0 for every interface
+    // Loopback, because a server without keys and TLS should not be reachable from other machines.
     #[arg(long, env, default_value = "127.0.0.1")]
     pub hostname: String,
 
@@ -75,7 +76,7 @@ pub struct RouterOptions {
 
     /// Key that clients must send as `Authorization: Bearer KEY`; give it again for several
     /// [default: everyone may use the server]
-    // Not for the command line of the router, which everyone on the machine may read: the launcher writes a file.
+    // The launcher passes keys to the router in a file, because every user of the machine can read a command line.
     #[arg(long, env, hide_env_values = true, action = clap::ArgAction::Append)]
     #[serde(skip)]
     pub api_key: Vec<ApiKey>,
@@ -116,7 +117,7 @@ pub struct RouterOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_itl_ms: Option<u32>,
 
-    /// Keep the KV cache of prompts and answers, and share it between requests that begin alike
+    /// Keep the KV cache of prompts and replies, and share it between requests that begin with the same tokens
     #[arg(long, env, num_args = 0..=1, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub prefix_caching: bool,
 
@@ -125,7 +126,8 @@ pub struct RouterOptions {
     pub max_replays: u32,
 
     /// Seconds that one step of the shards may take before they are restarted
-    // Long enough for the longest prefill on a slow CPU: a stopped process is noticed by its heartbeat, much sooner.
+    // Long enough for the longest prefill on a slow CPU. A process that stopped is noticed much sooner, by its
+    // heartbeat.
     #[arg(long, env, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub step_timeout: u64,
 
@@ -145,12 +147,12 @@ pub struct RouterOptions {
 }
 
 impl RouterOptions {
-    /// What addresses of the server begin with.
+    /// The scheme of the server's URLs: `http`, or `https` if it has a certificate.
     pub fn scheme(&self) -> &'static str {
         if self.tls_cert.is_some() { "https" } else { "http" }
     }
 
-    /// Of a server that speaks HTTPS.
+    /// The certificate and its key, if the server serves HTTPS.
     pub fn tls_files(&self) -> Option<TlsFiles<'_>> {
         Some(TlsFiles { cert: self.tls_cert.as_deref()?, key: self.tls_key.as_deref()? })
     }

@@ -1,18 +1,18 @@
 //! The Penstock router: takes HTTP, decides what every step of the shards does, and streams tokens back.
 //!
-//! Folders are floors: each imports only what lies below it. From the ground up:
+//! Folders are floors: each imports only from floors below it. From the lowest:
 //!
 //! - [`base`]: errors, dialects, callers, shutdown
 //! - [`observe`]: metrics and traces
-//! - [`engine`]: the seam to the shards, and the loop that drives the scheduler (`penstock_scheduler`, a crate of its own)
+//! - [`engine`]: the interface to the shards, and the loop that drives the scheduler (the crate `penstock_scheduler`)
 //! - [`text`]: tokenizers, stop strings, control tokens
-//! - [`grammar`]: what constrains an output, checked before it is accepted
-//! - [`chat`]: conversations to tokens, and replies to text and tool calls
+//! - [`grammar`]: grammars that constrain an output, checked before the request is accepted
+//! - [`chat`]: turns conversations into tokens, and replies into text and tool calls
 //! - [`inference`]: limits and validation of requests, and running them
-//! - [`http`]: what all HTTP handlers share
+//! - [`http`]: what all HTTP handlers share: bodies, streams, API keys, layers, connections
 //! - [`api`]: the routes, a folder for each dialect of clients
-//! - [`grpc`]: the same service for internal clients
-//! - [`config`], [`supervised`], `live_state`: what can be set, what the launcher is told, what an operator asks for
+//! - [`grpc`]: the gRPC API for internal clients
+//! - [`config`], [`supervised`], `live_state`: the settings, the lines to the launcher, the state that SIGUSR1 logs
 
 pub mod api;
 pub mod base;
@@ -55,12 +55,12 @@ use observe::metrics::Metrics;
 use observe::telemetry::{Telemetry, TelemetryError};
 use text::tokenizer::{Tokenizer, TokenizerError};
 
-/// How often histograms are folded when nobody reads the metrics.
+/// How often histograms are compacted, so that they stay small even if nobody reads the metrics.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Why the router could not start, or stopped.
 #[derive(Debug, ThisError)]
-#[expect(missing_docs, reason = "each variant says it by its source")]
+#[expect(missing_docs, reason = "the message of each variant explains it")]
 pub enum ServeError {
     #[error(transparent)]
     ApiKeys(#[from] ApiKeyError),
@@ -88,39 +88,40 @@ pub enum ServeError {
     Lost(String),
 }
 
-/// Where clients come in, bound by the caller, who knows the flag to blame when it cannot be.
+/// The listening sockets. The caller binds them: it knows which flag to name if that fails.
 pub struct Listeners {
-    /// For HTTP.
+    /// The socket for HTTP.
     pub http: TcpListener,
-    /// For gRPC, if it is served.
+    /// The socket for gRPC, if that is served.
     pub grpc: Option<TcpListener>,
 }
 
-/// Serves until the shutdown is complete. The shards must be up.
+/// Serves until the shutdown is complete. The shards must be up before. Fails if the router cannot start, and when the
+/// shards are lost for good.
 pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdown) -> Result<(), ServeError> {
     let tls = config.options.tls_files().map(|files| files.acceptor()).transpose()?;
     let cors = http::cors::layer(&config.options.cors_allow_origin)?;
-    let state = build(&config, &shutdown).await?;
+    let state = build_state(&config, &shutdown).await?;
     if config.supervised {
         tokio::spawn(supervised::report(state.inference.engine.clone()));
     }
     let mut engine = state.inference.engine.clone();
     let lost = async {
         let reason = engine.wait_for_loss().await;
-        // Every stream has its final error; what is left is to let them be read.
+        // Every stream has its error by now. The drain gives clients time to read it.
         shutdown.trigger();
         reason
     };
     let telemetry = state.telemetry.clone();
     let (metrics, limits) = (state.inference.metrics.clone(), config.options.connections.clone());
-    let grpc = listeners.grpc.map(|listener| grpc::Entrance { listener, tls: tls.clone() });
+    let grpc = listeners.grpc.map(|listener| grpc::GrpcListener { listener, tls: tls.clone() });
     let server =
         HttpServer::new(service(state.clone(), cors), limits.clone(), shutdown.clone()).with_tls(tls);
-    tokio::spawn(live_state::tell_on_signal(state.clone(), server.connections()));
+    tokio::spawn(live_state::log_on_signal(state.clone(), server.connections()));
     let serving = async {
         tokio::select! {
             served = serve_all(state, limits, (server, listeners.http), grpc) => served,
-            () = keep_up(metrics) => Ok(()),
+            () = run_upkeep(metrics) => Ok(()),
         }
     };
     tokio::pin!(serving);
@@ -132,14 +133,14 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
     served
 }
 
-/// HTTP, and gRPC beside it if there is an entrance.
+/// Serves HTTP and, if there is a listener for it, gRPC.
 async fn serve_all(
     state: AppState,
     limits: ConnectionLimits,
     (server, listener): (HttpServer, TcpListener),
-    grpc: Option<grpc::Entrance>,
+    grpc: Option<grpc::GrpcListener>,
 ) -> Result<(), ServeError> {
-    let grpc = grpc.map(|entrance| Box::pin(grpc::serve(state, limits, entrance)));
+    let grpc = grpc.map(|listener| Box::pin(grpc::serve(state, limits, listener)));
     let http = async { server.serve(listener).await.map_err(ServeError::from) };
     match grpc {
         Some(grpc) => try_join(http, async { grpc.await.map_err(ServeError::from) }).await.map(drop),
@@ -147,8 +148,8 @@ async fn serve_all(
     }
 }
 
-/// Everything that handlers share, from the model's folder, the flags and what the shards tell of themselves.
-async fn build(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppState, ServeError> {
+/// Builds the state that handlers share from the model's folder, the flags and the facts that the shards report.
+async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppState, ServeError> {
     let options = &config.options;
     let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
     let tokenizer = Tokenizer::load(config.tokenizer_file(), options.validation_workers)?;
@@ -209,7 +210,7 @@ fn scheduler_config(
     }
 }
 
-async fn keep_up(metrics: Metrics) {
+async fn run_upkeep(metrics: Metrics) {
     loop {
         tokio::time::sleep(UPKEEP).await;
         metrics.upkeep();

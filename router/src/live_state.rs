@@ -1,5 +1,5 @@
-//! What the router does right now, in one line of the log, whenever it gets SIGUSR1: for operators who have a shell on the
-//! machine but no key. Counts only, no prompts.
+//! Logs the present state of the router in one line whenever it gets SIGUSR1: for operators who have a shell on the
+//! machine but no API key. The line holds counts only, no prompts.
 
 use std::io;
 
@@ -18,10 +18,10 @@ struct LiveState {
     stats: Stats,
 }
 
-/// Tells it at every signal, for as long as it is polled.
-pub(crate) async fn tell_on_signal(app: AppState, connections: OpenConnections) -> io::Result<()> {
-    let mut asked = signal(SignalKind::user_defined1())?;
-    while asked.recv().await.is_some() {
+/// Logs the state at every signal, for as long as the future is polled.
+pub(crate) async fn log_on_signal(app: AppState, connections: OpenConnections) -> io::Result<()> {
+    let mut signals = signal(SignalKind::user_defined1())?;
+    while signals.recv().await.is_some() {
         tracing::info!("live state: {}", line(&app, &connections));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What a router tells the launcher that started it: one line each, on stdout.
+//! The lines that a router writes on stdout for the launcher that started it.
 
 use std::fmt;
 use std::io::Write;
@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use crate::engine::generation::{EngineHandle, EngineStatus};
 
-/// How often a router whose engine loop turns says so.
+/// How often a router writes `alive` while its engine loop runs.
 pub const ALIVE_EVERY: Duration = Duration::from_millis(500);
 
 const LISTENING: &str = "listening on ";
 const ALIVE: &str = "alive";
 const SHARDS_FAILED: &str = "shards failed: ";
 
-/// One line.
+/// One line on stdout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
-    /// Where it listens: with port 0 nobody else knows.
+    /// The address for HTTP. With port 0 the system chooses the port, so only the router knows it.
     Listening(SocketAddr),
-    /// The engine loop turns.
+    /// The engine loop runs.
     Alive,
-    /// The shards cannot be used any longer, and what was seen of them.
+    /// The shards cannot be used any longer, with the error that was seen.
     ShardsFailed(String),
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Line {
 impl FromStr for Line {
     type Err = ();
 
-    /// What is no such line is something else that was written to stdout.
+    /// Fails for any other line: libraries may write to stdout, too.
     fn from_str(line: &str) -> Result<Self, ()> {
         if let Some(address) = line.strip_prefix(LISTENING) {
             return address.trim().parse().map(Self::Listening).map_err(drop);
@@ -52,29 +52,29 @@ impl FromStr for Line {
 }
 
 impl Line {
-    /// Writes it; a launcher that is gone is noticed elsewhere.
-    pub fn say(&self) {
+    /// Writes the line. Errors are ignored: that the launcher has ended is noticed elsewhere.
+    pub fn write(&self) {
         let _ = writeln!(std::io::stdout(), "{self}");
     }
 }
 
-/// Tells the launcher how the engine is, for as long as it is.
+/// Reports the state of the engine to the launcher until the engine loop ends.
 pub(crate) async fn report(mut engine: EngineHandle) {
     let mut ticks = tokio::time::interval(ALIVE_EVERY);
     loop {
         tokio::select! {
-            _ = ticks.tick() => if engine.is_live() { Line::Alive.say() },
+            _ = ticks.tick() => if engine.is_live() { Line::Alive.write() },
             changed = engine.status.changed() => match changed {
-                Ok(()) => complain(&engine.status.borrow_and_update()),
+                Ok(()) => report_failure(&engine.status.borrow_and_update()),
                 Err(_) => return,
             },
         }
     }
 }
 
-fn complain(status: &EngineStatus) {
+fn report_failure(status: &EngineStatus) {
     if let EngineStatus::Restarting(reason) = status {
-        Line::ShardsFailed(reason.clone()).say();
+        Line::ShardsFailed(reason.clone()).write();
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_is_read_as_it_was_written() {
+    fn every_line_is_parsed_as_it_was_written() {
         let address = "127.0.0.1:3000".parse().unwrap();
         for line in [Line::Listening(address), Line::Alive, Line::ShardsFailed("rank 1: gone".to_owned())] {
             assert_eq!(line.to_string().parse(), Ok(line));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_stays_on_its_line_and_other_output_is_not_mistaken() {
+    fn a_reason_stays_on_one_line_and_other_output_is_refused() {
         assert_eq!(Line::ShardsFailed("a\nb".to_owned()).to_string(), "shards failed: a b");
         assert_eq!("still alive".parse::<Line>(), Err(()));
         assert_eq!("listening on nothing".parse::<Line>(), Err(()));

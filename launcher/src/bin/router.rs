@@ -82,7 +82,7 @@ async fn listen(args: &Args) -> anyhow::Result<Listeners> {
         Some(port) => Some(bind(&options.hostname, port).await?),
         None => None,
     };
-    Line::Listening(http.local_addr()?).say();
+    Line::Listening(http.local_addr()?).write();
     Ok(Listeners { http, grpc })
 }
 

@@ -1,4 +1,5 @@
-//! What the assistant says in OpenAI's words: whole messages and pieces of them, with reasoning and calls of tools.
+//! Writes replies in OpenAI's format, whole or as deltas, with reasoning and tool calls. The encoders of Anthropic's
+//! and of the responses dialect build on these deltas.
 
 use serde::Serialize;
 use serde::de::IgnoredAny;
@@ -7,12 +8,11 @@ use utoipa::ToSchema;
 use crate::chat::reply::{ReplyEvent, ReplyFormat, ReplyParser, ToolFormat};
 use crate::inference::text_stream::Finish;
 
-/// A whole message.
+/// A whole message of the assistant.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct AssistantMessage {
     pub role: &'static str,
-    /// `null` if there is nothing but calls.
+    /// `null` if the message has only tool calls.
     pub content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
@@ -20,26 +20,23 @@ pub struct AssistantMessage {
     pub tool_calls: Vec<ToolCall>,
 }
 
-/// A call of a function.
+/// A call of a tool.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct ToolCall {
     pub id: String,
     pub r#type: &'static str,
     pub function: CalledFunction,
 }
 
-/// What is called, and with what, as the text of a JSON object.
+/// The function of a call. Its arguments are the text of a JSON object.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct CalledFunction {
     pub name: String,
     pub arguments: String,
 }
 
-/// A piece of a message.
+/// A part of a message, as a stream sends it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<&'static str>,
@@ -51,9 +48,8 @@ pub struct Delta {
     pub tool_calls: Vec<ToolCallDelta>,
 }
 
-/// A piece of a call: its start has the id and the name.
+/// A part of a call. The first part has the id and the name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct ToolCallDelta {
     pub index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,41 +59,41 @@ pub struct ToolCallDelta {
     pub function: FunctionDelta,
 }
 
-/// A piece of what is called.
+/// A part of the function of a call.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct FunctionDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub arguments: String,
 }
 
-/// Words one reply, piece by piece.
+/// Writes one reply as deltas, or as a whole message.
 pub struct AssistantWriter {
     parser: ReplyParser,
     num_calls: usize,
-    /// Of the last call, so far.
+    /// The arguments of the last call, as far as they are written.
     arguments: String,
-    /// Whether a call before the last one has arguments that are not all there.
-    has_cut: bool,
-    /// Mistral's templates accept ids of nine characters only.
+    /// Whether a call before the last one has incomplete arguments.
+    has_incomplete_call_before: bool,
+    /// Whether ids have nine characters, as Mistral's templates require.
     short_ids: bool,
 }
 
 impl AssistantWriter {
-    /// At the start of a reply.
+    /// A writer at the start of a reply.
     pub fn new(format: &ReplyFormat) -> Self {
         let short_ids = matches!(format.tools, Some(ToolFormat::Mistral | ToolFormat::MistralNamed));
         Self {
             parser: ReplyParser::new(format),
             num_calls: 0,
             arguments: String::new(),
-            has_cut: false,
+            has_incomplete_call_before: false,
             short_ids,
         }
     }
 
-    /// What more text says; `is_last` if there is no more. A piece may say nothing yet.
+    /// The delta for more text; `is_last` if no more text follows. It may be empty while a marker of the format is
+    /// incomplete.
     pub fn delta(&mut self, text: &str, is_last: bool) -> Delta {
         let mut delta = Delta::default();
         let mut events = self.parser.push(text);
@@ -110,7 +106,7 @@ impl AssistantWriter {
         delta
     }
 
-    /// A whole reply.
+    /// The message for the text of a whole reply.
     pub fn message(&mut self, text: &str) -> AssistantMessage {
         let delta = self.delta(text, true);
         let whole = |call: ToolCallDelta| ToolCall {
@@ -130,18 +126,21 @@ impl AssistantWriter {
         }
     }
 
-    /// OpenAI's word for the end of a reply. A call that a stop string cut is not one to be made.
+    /// OpenAI's `finish_reason`. It is not `tool_calls` if a call has incomplete arguments: a client must not make such
+    /// a call.
     pub fn finish_reason(&self, finish: Finish) -> &'static str {
         match finish {
             Finish::Length => "length",
-            Finish::EndOfSequence | Finish::Stop if self.num_calls > 0 && !self.is_cut() => "tool_calls",
+            Finish::EndOfSequence | Finish::Stop if self.num_calls > 0 && !self.has_incomplete_call() => {
+                "tool_calls"
+            }
             Finish::EndOfSequence | Finish::Stop => "stop",
         }
     }
 
-    /// Whether there is a call whose arguments are not all there.
-    fn is_cut(&self) -> bool {
-        self.has_cut || (self.num_calls > 0 && !is_whole(&self.arguments))
+    /// Whether any call has incomplete arguments.
+    fn has_incomplete_call(&self) -> bool {
+        self.has_incomplete_call_before || (self.num_calls > 0 && !is_complete_json(&self.arguments))
     }
 
     fn add(&mut self, event: ReplyEvent, delta: &mut Delta) {
@@ -149,7 +148,7 @@ impl AssistantWriter {
             ReplyEvent::Text(text) => delta.content.get_or_insert_default().push_str(&text),
             ReplyEvent::Reasoning(text) => delta.reasoning_content.get_or_insert_default().push_str(&text),
             ReplyEvent::Call { name } => {
-                self.has_cut = self.is_cut();
+                self.has_incomplete_call_before = self.has_incomplete_call();
                 let function = FunctionDelta { name: Some(name), arguments: String::new() };
                 let (id, index) = (Some(self.new_id()), self.num_calls);
                 delta.tool_calls.push(ToolCallDelta { index, id, r#type: Some("function"), function });
@@ -171,20 +170,21 @@ impl AssistantWriter {
 
     fn new_id(&self) -> String {
         let random = rand::random::<u128>();
-        match self.short_ids {
-            true => format!("{:09x}", random & 0xf_ffff_ffff),
-            false => format!("call_{:024x}", random >> 32),
+        if self.short_ids {
+            format!("{:09x}", random & 0xf_ffff_ffff)
+        } else {
+            format!("call_{:024x}", random >> 32)
         }
     }
 }
 
-/// Whether the arguments of a call are all there.
-pub(crate) fn is_whole(arguments: &str) -> bool {
+/// Whether the arguments of a call are a complete JSON value.
+pub(crate) fn is_complete_json(arguments: &str) -> bool {
     serde_json::from_str::<IgnoredAny>(arguments).is_ok()
 }
 
 impl Delta {
-    /// Whether it says nothing.
+    /// Whether it has neither text nor reasoning nor calls.
     pub fn is_empty(&self) -> bool {
         self.content.is_none() && self.reasoning_content.is_none() && self.tool_calls.is_empty()
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_leave_the_content_null() {
+    fn a_message_with_calls_only_has_null_content() {
         let mut writer = writer(ToolFormat::Hermes);
         let message = writer.message(r#"<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>"#);
         assert_eq!(message.content, None);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pieces_of_calls_carry_their_index() {
+    fn deltas_of_calls_have_their_index() {
         let mut writer = writer(ToolFormat::Mistral);
         let first = writer.delta("[TOOL_CALLS]f[ARGS]{\"x\"", false);
         assert_eq!(first.tool_calls[0].id.as_deref().map(str::len), Some(9));
@@ -237,13 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_a_stop_string_cut_is_not_told_as_one_to_be_made() {
+    fn a_call_that_a_stop_string_cut_has_the_finish_reason_stop() {
         let call = r#"<tool_call>{"name": "f", "arguments": {"x": [1, "a"]}}</tool_call>"#;
         let two = call.to_owned() + &call[..call.find("\"a\"").unwrap()];
         let broken = r#"<tool_call>{"name": "f"]</tool_call>"#.to_owned() + call;
         for (written, reason) in [
             (call, "tool_calls"),
-            // What is left out is not part of the arguments.
+            // The missing text is not part of the arguments.
             (&call[..call.find("}</").unwrap()], "tool_calls"),
             (&call[..call.find("}}").unwrap()], "stop"),
             (&call[..call.find(", \"arg").unwrap()], "stop"),
@@ -263,13 +263,13 @@ mod tests {
                 assert_eq!(streamed.finish_reason(finish), reason, "{written}");
             }
             assert_eq!(whole.finish_reason(Finish::Length), "length");
-            let told: String = calls.iter().map(|call| call.function.arguments.as_str()).collect();
-            assert_eq!(told, arguments, "what was written is told as it is, whole and streamed");
+            let of_whole: String = calls.iter().map(|call| call.function.arguments.as_str()).collect();
+            assert_eq!(of_whole, arguments, "arguments are the same, whole and streamed");
         }
     }
 
     #[test]
-    fn a_harmony_call_without_arguments_is_whole_only_at_its_end() {
+    fn a_harmony_call_without_arguments_is_complete_only_at_its_end() {
         let header = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>";
         let mut ended = writer(ToolFormat::Harmony);
         assert_eq!(ended.message(&format!("{header}<|call|>")).tool_calls[0].function.arguments, "{}");

@@ -1,5 +1,5 @@
-//! Log probabilities in OpenAI's two shapes: a list of tokens for chat, parallel lists for completions. Tokens that are
-//! no part of the text (end of sequence) are left out of both.
+//! Log probabilities in OpenAI's two formats: a list of tokens for chat, parallel lists for completions. Both leave out
+//! tokens that are not part of the text (end of sequence).
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct ChatLogprobs {
     content: Vec<ChatTokenLogprob>,
 }
 
-/// Of one token, with the most likely ones in its place.
+/// The log probability of one token, with the most likely tokens at its position.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ChatTokenLogprob {
     #[serde(flatten)]
@@ -39,42 +39,46 @@ impl ChatLogprobs {
         if token.is_special {
             return;
         }
-        let top_logprobs = token.top.iter().map(|top| word(vocabulary, top.id, top.logprob)).collect();
-        self.content
-            .push(ChatTokenLogprob { token: word(vocabulary, token.id, token.logprob), top_logprobs });
+        let top_logprobs =
+            token.top.iter().map(|top| token_logprob(vocabulary, top.id, top.logprob)).collect();
+        self.content.push(ChatTokenLogprob {
+            token: token_logprob(vocabulary, token.id, token.logprob),
+            top_logprobs,
+        });
     }
 }
 
-/// Log probabilities of the tokens that are the text of an answer, as it grows: not of its reasoning, not of its calls.
+/// Collects the log probabilities of tokens that are the text of a reply, and not of its reasoning or its calls.
 pub struct TextLogprobs {
     tokenizer: Tokenizer,
-    /// Of tokens that have said nothing yet.
+    /// Log probabilities of tokens for which the writer has returned no delta yet.
     pending: ChatLogprobs,
 }
 
 impl TextLogprobs {
-    /// At the start of an answer.
+    /// A collector at the start of a reply.
     pub fn new(tokenizer: Tokenizer) -> Self {
         Self { tokenizer, pending: ChatLogprobs::default() }
     }
 
-    /// Of the text that the answer says with this token.
+    /// The log probabilities of the text in `delta`, which the writer returned for this token.
     pub fn next(&mut self, token: &TextToken, delta: &Delta) -> Vec<ChatTokenLogprob> {
         self.pending.push(self.tokenizer.vocabulary(), token);
-        let says_text = delta.content.as_ref().is_some_and(|text| !text.is_empty());
-        match says_text || !delta.is_empty() {
-            true => std::mem::take(&mut self.pending.content).into_iter().filter(|_| says_text).collect(),
-            false => Vec::new(),
+        if delta.is_empty() {
+            return Vec::new();
         }
+        let logprobs = std::mem::take(&mut self.pending.content);
+        let has_text = delta.content.as_ref().is_some_and(|text| !text.is_empty());
+        if has_text { logprobs } else { Vec::new() }
     }
 
-    /// Of the text of a whole answer.
+    /// The log probabilities of the text of a whole reply.
     pub fn of_whole(mut self, mut writer: AssistantWriter, tokens: &[TextToken]) -> Vec<ChatTokenLogprob> {
         tokens.iter().flat_map(|token| self.next(token, &writer.delta(&token.delta, false))).collect()
     }
 }
 
-fn word(vocabulary: &Vocabulary, id: u32, logprob: f32) -> TokenLogprob {
+fn token_logprob(vocabulary: &Vocabulary, id: u32, logprob: f32) -> TokenLogprob {
     TokenLogprob { token: vocabulary.token_text(id), logprob, bytes: vocabulary.token_bytes(id) }
 }
 
@@ -83,7 +87,7 @@ fn word(vocabulary: &Vocabulary, id: u32, logprob: f32) -> TokenLogprob {
 pub struct CompletionLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f32>>,
-    /// The most likely tokens; in place of a prompt's first token nothing was.
+    /// The most likely tokens at each position; null for the first token of a prompt.
     top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
     text_offset: Vec<usize>,
     #[serde(skip)]
@@ -106,7 +110,7 @@ impl CompletionLogprobs {
         self.push_entry(vocabulary.token_text(token.id), Some(token.logprob), Some(top));
     }
 
-    /// What was added since the last time.
+    /// Returns the tokens that were added since the last call.
     pub fn take(&mut self) -> Self {
         let next = Self { next_offset: self.next_offset, ..Self::default() };
         std::mem::replace(self, next)

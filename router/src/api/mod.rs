@@ -1,19 +1,19 @@
-//! The routes: a folder for each dialect of clients, what they share, and the table that says which route is where.
+//! The routes: a folder for each dialect of clients, what the dialects share, and the table of all routes.
 
-pub mod about;
-pub mod anthropic;
-pub mod assistant;
-pub mod clouds;
-pub mod logprobs;
-pub mod object_schema;
-pub mod openai;
+pub(crate) mod about;
+mod anthropic;
+mod assistant;
+mod clouds;
+mod logprobs;
+mod object_schema;
+mod openai;
 pub mod openapi;
-pub mod pages;
-pub mod response_headers;
-pub mod responses;
-pub mod route_doc;
+mod pages;
+mod response_headers;
+mod responses;
+mod route_doc;
 pub mod service;
 mod shared_fields;
 pub mod table;
-pub mod tgi;
-pub mod tokenize;
+mod tgi;
+mod tokenize;

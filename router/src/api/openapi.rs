@@ -1,5 +1,5 @@
-//! The OpenAPI document: paths from the table of routes, schemas from the types that handlers read and write. Committed
-//! as docs/openapi.json (`make docs`), served at `/openapi.json`.
+//! Builds the OpenAPI document: paths from the table of routes, schemas from the types that handlers read and write. It
+//! is committed as docs/openapi.json (`make docs`) and served at `/openapi.json`.
 
 use axum::http::Method;
 use serde_json::{Map, Value, json};
@@ -9,7 +9,7 @@ use super::table::{Access, Route, dialect_of, routes};
 
 const JSON: &str = "application/json";
 
-/// The document.
+/// The OpenAPI document as JSON.
 pub fn document() -> Value {
     let mut schemas = Schemas::default();
     let mut paths = Map::new();
@@ -22,7 +22,7 @@ pub fn document() -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "Penstock",
-            "description": "A server for large language models that speaks the words of text-generation-inference, OpenAI and Anthropic. Numbers that depend on the model and on flags are told by /info.",
+            "description": "A server for large language models with the APIs of text-generation-inference, OpenAI and Anthropic. /info returns the limits that depend on the model and on flags.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
             "version": env!("CARGO_PKG_VERSION"),
         },
@@ -37,7 +37,7 @@ pub fn document() -> Value {
     })
 }
 
-/// The document as it is committed and served.
+/// The text of the document, as it is committed and served.
 pub fn document_text() -> String {
     serde_json::to_string_pretty(&document()).expect("our own document has text keys only") + "\n"
 }
@@ -46,23 +46,22 @@ fn operation(route: &Route, doc: &Doc, schemas: &mut Schemas) -> Value {
     let mut operation = json!({
         "summary": doc.summary,
         "operationId": operation_id(route),
-        "responses": { "200": answer(doc, schemas) },
+        "responses": { "200": success(doc, schemas) },
     });
     if let Some(name) = route.path.split("{*").nth(1) {
         let name = name.trim_end_matches('}');
         operation["parameters"] =
             json!([{ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }]);
     }
-    if let Some(schema) = any_of(&doc.takes, schemas) {
+    if let Some(schema) = any_of(&doc.accepts, schemas) {
         operation["requestBody"] = json!({ "required": true, "content": { JSON: { "schema": schema } } });
     }
     if route.access == Access::Key {
-        // None is needed where the server has no keys.
+        // `{}`: a server without keys requires none.
         operation["security"] = json!([{}, { "bearer": [] }, { "x-api-key": [] }]);
-        operation["responses"]["401"] =
-            refusal(route.path, "The server has API keys, and none of them was sent");
+        operation["responses"]["401"] = refusal(route.path, "The request has none of the server's API keys");
     }
-    operation["responses"]["default"] = refusal(route.path, "What is wrong");
+    operation["responses"]["default"] = refusal(route.path, "An error");
     operation
 }
 
@@ -72,18 +71,18 @@ fn operation_id(route: &Route) -> String {
     std::iter::once(method).chain(words).collect::<Vec<_>>().join("_")
 }
 
-fn answer(doc: &Doc, schemas: &mut Schemas) -> Value {
-    let mut answer = json!({ "description": "As asked" });
-    if let Some(schema) = any_of(&doc.gives, schemas) {
-        answer["content"][JSON] = json!({ "schema": schema });
+fn success(doc: &Doc, schemas: &mut Schemas) -> Value {
+    let mut response = json!({ "description": "Success" });
+    if let Some(schema) = any_of(&doc.returns, schemas) {
+        response["content"][JSON] = json!({ "schema": schema });
     }
     if let Some(media_type) = doc.media_type {
-        answer["content"][media_type] = json!({ "schema": { "type": "string" } });
+        response["content"][media_type] = json!({ "schema": { "type": "string" } });
     }
-    answer
+    response
 }
 
-/// Errors in the dialect of the route.
+/// An error response, in the dialect of the path.
 fn refusal(path: &str, description: &str) -> Value {
     let schema = (dialect_of(path).schema)();
     json!({ "description": description, "content": { JSON: { "schema": schema } } })
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_leads_to_a_schema() {
+    fn every_reference_has_a_schema() {
         let document = document();
         let text = document.to_string();
         let references =

@@ -6,26 +6,26 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::observe::metrics::SequenceTimes;
 
-/// What is known before anything is generated; streams send only this.
-pub fn early(compute_type: &str, input_chars: usize) -> HeaderMap {
+/// The headers that are known before anything is generated. Streams send only these.
+pub fn initial_headers(compute_type: &str, input_chars: usize) -> HeaderMap {
     let mut headers = HeaderMap::new();
     put(&mut headers, "x-compute-type", compute_type);
     put(&mut headers, "x-compute-characters", &input_chars.to_string());
     headers
 }
 
-/// What one or several prompts of a request took; of several, TGI's clients expect the sums.
+/// The times and token counts of a request. For several prompts they are sums, as TGI's clients expect.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Arrival to answer.
+    /// From the arrival of the request to its response.
     pub total: Duration,
     /// Validation and tokenization.
     pub validation: Duration,
-    /// In the queue.
+    /// Time in the queue.
     pub queue: Duration,
     /// From the queue to the last token.
     pub inference: Duration,
-    /// Per generated token.
+    /// Inference time per generated token.
     pub per_token: Duration,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
@@ -34,7 +34,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Adds what one prompt took.
+    /// Adds the times and counts of one prompt.
     pub fn add(&mut self, validation: Duration, prompt_tokens: usize, sequence: &SequenceTimes) {
         self.validation += validation;
         self.queue += sequence.queued;
@@ -50,7 +50,7 @@ impl Times {
         put(headers, "x-compute-time", &self.total.as_secs_f64().to_string());
     }
 
-    /// Adds all others.
+    /// Adds all other headers.
     pub fn put_all(&self, headers: &mut HeaderMap) {
         let millis = [
             ("x-total-time", self.total),
@@ -68,7 +68,7 @@ impl Times {
 }
 
 fn put(headers: &mut HeaderMap, name: &'static str, value: &str) {
-    // Numbers always are header values; a device name that is none is left out.
+    // Numbers are always valid; a device name that is not a valid header value is left out.
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(HeaderName::from_static(name), value);
     }
@@ -88,7 +88,7 @@ mod tests {
         };
         let mut times = Times::default();
         times.add(Duration::from_millis(5), 7, &sequence);
-        let mut headers = early("1-cpu", 42);
+        let mut headers = initial_headers("1-cpu", 42);
         times.put_all(&mut headers);
         times.put_compute_time(&mut headers);
         let expected = [

@@ -1,4 +1,4 @@
-//! What the OpenAPI document says of a route, and the schemas that it refers to.
+//! The entry of a route in the OpenAPI document, and the schemas that it refers to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,65 +6,65 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-/// Registers the schema of a type, and gives a reference to it.
+/// Registers the schema of a type, and returns a reference to it.
 pub type SchemaOf = Arc<dyn Fn(&mut Schemas) -> Value>;
 
-/// By name, with all that they refer to.
+/// Schemas by name, including all schemas that they refer to.
 #[derive(Default)]
 pub struct Schemas(pub BTreeMap<String, Value>);
 
-/// What the document says of a route.
+/// The entry of a route in the OpenAPI document.
 #[derive(Clone, Default)]
 pub struct Doc {
-    /// One line for people.
+    /// The summary, in one line.
     pub summary: &'static str,
-    /// The types of the body.
-    pub takes: Vec<SchemaOf>,
-    /// The types of the answer.
-    pub gives: Vec<SchemaOf>,
-    /// What it may give instead of, or beside, JSON.
+    /// The types that the body may have.
+    pub accepts: Vec<SchemaOf>,
+    /// The types that the JSON response may have.
+    pub returns: Vec<SchemaOf>,
+    /// Another media type that the response may have.
     pub media_type: Option<&'static str>,
 }
 
 impl Doc {
-    /// One line for people.
+    /// An entry with a summary only.
     pub fn new(summary: &'static str) -> Self {
         Self { summary, ..Self::default() }
     }
 
-    /// The type of the body, or one of several.
-    pub fn takes<T: ToSchema + 'static>(mut self) -> Self {
-        self.takes.push(Arc::new(refer::<T>));
+    /// Adds a type that the body may have.
+    pub fn accepts<T: ToSchema + 'static>(mut self) -> Self {
+        self.accepts.push(Arc::new(refer::<T>));
         self
     }
 
-    /// The type of the answer, or one of several.
-    pub fn gives<T: ToSchema + 'static>(mut self) -> Self {
-        self.gives.push(Arc::new(refer::<T>));
+    /// Adds a type that the response may have.
+    pub fn returns<T: ToSchema + 'static>(mut self) -> Self {
+        self.returns.push(Arc::new(refer::<T>));
         self
     }
 
-    /// The same under a name of its own, for a type that takes another, `P`, as its parameter.
-    pub fn gives_as<T: ToSchema + 'static, P: ToSchema + 'static>(mut self, name: &'static str) -> Self {
-        self.gives.push(Arc::new(move |schemas| {
+    /// Adds a generic type with the parameter `P` under a name of its own.
+    pub fn returns_as<T: ToSchema + 'static, P: ToSchema + 'static>(mut self, name: &'static str) -> Self {
+        self.returns.push(Arc::new(move |schemas| {
             refer::<P>(schemas);
             refer_as::<T>(name.to_owned(), schemas)
         }));
         self
     }
 
-    /// The same for a list.
-    pub fn gives_list<T: ToSchema + 'static>(mut self) -> Self {
-        self.gives.push(Arc::new(|schemas| json!({ "type": "array", "items": refer::<T>(schemas) })));
+    /// Adds a list of a type that the response may have.
+    pub fn returns_list<T: ToSchema + 'static>(mut self) -> Self {
+        self.returns.push(Arc::new(|schemas| json!({ "type": "array", "items": refer::<T>(schemas) })));
         self
     }
 
-    /// Another form of the answer.
+    /// Sets the other media type of the response.
     pub fn as_media_type(self, media_type: &'static str) -> Self {
         Self { media_type: Some(media_type), ..self }
     }
 
-    /// The answer comes in server-sent events, if it is asked to.
+    /// The response may be a stream of server-sent events.
     pub fn streams(self) -> Self {
         self.as_media_type("text/event-stream")
     }
@@ -84,7 +84,7 @@ fn refer_as<T: ToSchema>(name: String, schemas: &mut Schemas) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
-/// One of the types, or any of several.
+/// The schema of one type, or `anyOf` several; `None` without types.
 pub fn any_of(types: &[SchemaOf], schemas: &mut Schemas) -> Option<Value> {
     match types {
         [] => None,

@@ -1,4 +1,4 @@
-//! The whole HTTP service: the routes of the table, with the layers around them.
+//! Builds the whole HTTP service: the routes of the table with the layers around them.
 
 use std::sync::LazyLock;
 
@@ -15,12 +15,12 @@ use super::table::{dialect_of, router};
 use crate::base::error::Error;
 use crate::http::body::unread::drain;
 use crate::http::errors::{DialectOfPath, write_errors};
-use crate::http::layers::{harden, internal_error, trace};
+use crate::http::layers::{add_security_headers, internal_error, trace};
 use crate::http::state::AppState;
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(document_text);
 
-/// Everything that is served over HTTP; `cors` says to which other origins.
+/// The HTTP service; `cors` is its layer for pages of other origins, if any are allowed.
 pub fn service(state: AppState, cors: Option<CorsLayer>) -> Router {
     let (telemetry, limits) = (state.telemetry.clone(), state.body_limits);
     let service = router(&state)
@@ -31,7 +31,7 @@ pub fn service(state: AppState, cors: Option<CorsLayer>) -> Router {
         .layer(DefaultBodyLimit::max(limits.max_bytes))
         .layer(CatchPanicLayer::custom(internal_error))
         .layer(from_fn_with_state(dialect_of as DialectOfPath, write_errors))
-        .layer(from_fn(harden))
+        .layer(from_fn(add_security_headers))
         .layer(from_fn_with_state(telemetry, trace))
         .layer(from_fn_with_state(limits, drain));
     match cors {

@@ -1,7 +1,8 @@
-//! The fields that requests of TGI's and of OpenAI's clients have in common: how to sample, and how to treat the request
-//! beside others. They stand here once, as a macro: serde's `flatten` would lose where in a body something does not fit.
+//! The fields that requests of TGI's and of OpenAI's dialect have in common: sampling parameters and scheduling hints.
+//! They are declared once, by a macro: serde's `flatten` would lose the path of a field with a wrong type.
 
-/// A request with fields of its own, and those that it shares, which `shared_parameters` reads.
+/// Declares a request with its own fields and the shared ones. `shared_parameters` returns the shared ones as
+/// parameters.
 macro_rules! with_shared_fields {
     (
         $(#[$meta:meta])*
@@ -27,7 +28,7 @@ macro_rules! with_shared_fields {
         }
 
         impl $name {
-            /// What the shared fields ask for, and nothing else.
+            /// Parameters with only the shared fields set.
             fn shared_parameters(&self, caller: $crate::base::caller::Caller) -> $crate::inference::validation::Parameters {
                 $crate::inference::validation::Parameters {
                     temperature: self.temperature,

@@ -1,5 +1,5 @@
-//! Every route, once: its method, its path, who may use it. The service is built from this table and from nothing else,
-//! so a route that is not here is not served, and one that says nothing of its own asks for the API key.
+//! The table of all routes, each with its method, its path, and who may use it. The service is built from this table
+//! only, so a route that is not here is not served. A route requires an API key unless the table says that it is open.
 
 use axum::Router;
 use axum::handler::Handler;
@@ -25,7 +25,7 @@ use crate::http::layers::refuse_while_draining;
 use crate::http::rate_limit::count_request;
 use crate::http::state::AppState;
 
-/// Which dialect the clients of a path speak, also of a path where nothing is served.
+/// The error dialect of a path, also of a path without a route.
 pub fn dialect_of(path: &str) -> ErrorDialect {
     match path.strip_prefix("/v1/") {
         Some(rest) if rest == "messages" || rest.starts_with("messages/") => anthropic::errors::ERRORS,
@@ -37,9 +37,9 @@ pub fn dialect_of(path: &str) -> ErrorDialect {
 /// Who may use a route of a server that has API keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Whoever has a key.
+    /// Callers with an API key.
     Key,
-    /// Everyone: probes, scrapers, and files that are no secret.
+    /// Everyone: for probes, scrapers, and files that are not secret.
     Open,
 }
 
@@ -47,12 +47,13 @@ pub enum Access {
 pub struct Route {
     /// GET or POST.
     pub method: Method,
-    /// As axum writes paths: `/v1/models/{*id}`.
+    /// The path in axum's syntax, such as `/v1/models/{*id}`.
     pub path: &'static str,
     /// Who may use it.
     pub access: Access,
-    /// What the OpenAPI document says of it; `None` for files of pages.
+    /// Its entry in the OpenAPI document; `None` for files of pages.
     pub doc: Option<Doc>,
+    /// Whether it starts work: such a route counts against the rate limit and is refused while the server drains.
     is_work: bool,
     handler: MethodRouter<AppState>,
 }
@@ -74,17 +75,17 @@ impl Route {
         Self { doc: Some(doc), ..self }
     }
 
-    /// Asks for no key.
+    /// Requires no API key.
     fn open(self) -> Self {
         Self { access: Access::Open, ..self }
     }
 
-    /// Is refused while the server drains.
+    /// Counts against the rate limit, and is refused while the server drains.
     fn work(self) -> Self {
         Self { is_work: true, ..self }
     }
 
-    /// The handler behind what guards it, the key first.
+    /// The handler inside its layers. The check of the API key is the outermost.
     fn guarded(self, state: &AppState) -> MethodRouter<AppState> {
         let mut handler = self.handler;
         if self.is_work {
@@ -99,141 +100,152 @@ impl Route {
     }
 }
 
-/// All of them.
+/// All routes.
 pub fn routes() -> Vec<Route> {
-    [generating(), assistants(), tokens(), about(), pages()].into_iter().flatten().collect()
+    [tgi_and_clouds(), openai_and_anthropic(), tokens(), about(), pages()].into_iter().flatten().collect()
 }
 
-/// Those of TGI and of the clouds that generate.
-fn generating() -> Vec<Route> {
+/// The generating routes of TGI and of hosting services.
+fn tgi_and_clouds() -> Vec<Route> {
     vec![
         Route::post("/generate", tgi::handler::generate)
-            .doc(Doc::new("Generate a text").takes::<GenerateRequest>().gives::<GenerateResponse>())
+            .doc(Doc::new("Generate a text").accepts::<GenerateRequest>().returns::<GenerateResponse>())
             .work(),
         Route::post("/generate_stream", tgi::handler::generate_stream)
-            .doc(Doc::new("Generate a text, token by token").takes::<GenerateRequest>().streams())
+            .doc(Doc::new("Generate a text, token by token").accepts::<GenerateRequest>().streams())
             .work(),
         Route::post("/", tgi::handler::compatible)
             .doc(
-                Doc::new("Either of the two, by `stream`; the whole answer is a list of one")
-                    .takes::<GenerateRequest>()
-                    .gives_list::<GenerateResponse>()
+                Doc::new("As `/generate_stream` if `stream` is true, else as `/generate` with the response in a list")
+                    .accepts::<GenerateRequest>()
+                    .returns_list::<GenerateResponse>()
                     .streams(),
             )
             .work(),
         Route::post("/invocations", invocations::invocations)
             .doc(
                 Doc::new("SageMaker: as `/`, chat completions or completions, by the fields of the body")
-                    .takes::<GenerateRequest>()
-                    .takes::<ChatRequest>()
-                    .takes::<CompletionRequest>()
-                    .gives_list::<GenerateResponse>()
-                    .gives_as::<chat::Whole, chat::Choice>("ChatCompletion")
-                    .gives_as::<completions::Whole, choice::Choice>("Completion")
+                    .accepts::<GenerateRequest>()
+                    .accepts::<ChatRequest>()
+                    .accepts::<CompletionRequest>()
+                    .returns_list::<GenerateResponse>()
+                    .returns_as::<chat::ChatCompletion, chat::Choice>("ChatCompletion")
+                    .returns_as::<completions::Completion, choice::Choice>("Completion")
                     .streams(),
             )
             .work(),
         Route::post("/vertex", vertex::vertex)
             .doc(
                 Doc::new("Vertex AI: several requests at once")
-                    .takes::<vertex::VertexRequest>()
-                    .gives::<vertex::VertexResponse>(),
+                    .accepts::<vertex::VertexRequest>()
+                    .returns::<vertex::VertexResponse>(),
             )
             .work(),
     ]
 }
 
-/// Those of OpenAI and Anthropic.
-fn assistants() -> Vec<Route> {
+/// The generating routes of OpenAI and Anthropic.
+fn openai_and_anthropic() -> Vec<Route> {
     vec![
         Route::post("/v1/chat/completions", chat::chat)
             .doc(
-                Doc::new("Answer a conversation")
-                    .takes::<ChatRequest>()
-                    .gives_as::<chat::Whole, chat::Choice>("ChatCompletion")
+                Doc::new("Reply to a conversation")
+                    .accepts::<ChatRequest>()
+                    .returns_as::<chat::ChatCompletion, chat::Choice>("ChatCompletion")
                     .streams(),
             )
             .work(),
         Route::post("/v1/completions", completions::completions)
             .doc(
                 Doc::new("Continue one or several prompts")
-                    .takes::<CompletionRequest>()
-                    .gives_as::<completions::Whole, choice::Choice>("Completion")
+                    .accepts::<CompletionRequest>()
+                    .returns_as::<completions::Completion, choice::Choice>("Completion")
                     .streams(),
             )
             .work(),
         Route::post("/v1/responses", responses::handler::responses)
             .doc(
-                Doc::new("Answer a conversation, in OpenAI's newer words")
-                    .takes::<ResponsesRequest>()
-                    .gives::<ResponseObject>()
+                Doc::new("Reply to a conversation, in OpenAI's newer format")
+                    .accepts::<ResponsesRequest>()
+                    .returns::<ResponseObject>()
                     .streams(),
             )
             .work(),
         Route::post("/v1/messages", anthropic::handler::messages)
             .doc(
-                Doc::new("Answer a conversation, in Anthropic's words")
-                    .takes::<MessagesRequest>()
-                    .gives::<MessagesResponse>()
+                Doc::new("Reply to a conversation, in Anthropic's format")
+                    .accepts::<MessagesRequest>()
+                    .returns::<MessagesResponse>()
                     .streams(),
             )
             .work(),
         Route::post("/v1/messages/count_tokens", anthropic::handler::count_tokens)
             .doc(
-                Doc::new("How many tokens such a request is")
-                    .takes::<MessagesRequest>()
-                    .gives::<TokenCount>(),
+                Doc::new("Count the tokens of a request to `/v1/messages`")
+                    .accepts::<MessagesRequest>()
+                    .returns::<TokenCount>(),
             )
             .work(),
     ]
 }
 
-/// Texts to tokens and back.
+/// The routes that turn text into tokens and tokens into text.
 fn tokens() -> Vec<Route> {
     vec![
         Route::post("/tokenize", tokenize::tokenize)
             .doc(
-                Doc::new("Tokens of a text").takes::<GenerateRequest>().gives_list::<tokenize::SimpleToken>(),
+                Doc::new("Tokens of a text")
+                    .accepts::<GenerateRequest>()
+                    .returns_list::<tokenize::SimpleToken>(),
             )
             .work(),
         Route::post("/chat_tokenize", tokenize::chat_tokenize)
-            .doc(Doc::new("Tokens of a conversation").takes::<ChatRequest>().gives::<tokenize::ChatTokens>())
+            .doc(
+                Doc::new("Tokens of a conversation")
+                    .accepts::<ChatRequest>()
+                    .returns::<tokenize::ChatTokens>(),
+            )
             .work(),
         Route::post("/detokenize", tokenize::detokenize)
             .doc(
                 Doc::new("The text of tokens")
-                    .takes::<tokenize::DetokenizeRequest>()
-                    .gives::<tokenize::DetokenizeResponse>(),
+                    .accepts::<tokenize::DetokenizeRequest>()
+                    .returns::<tokenize::DetokenizeResponse>(),
             )
             .work(),
     ]
 }
 
-/// What the server tells of itself.
+/// The routes with information about the server.
 fn about() -> Vec<Route> {
     vec![
-        Route::get("/info", info::info).doc(Doc::new("What is served, and its limits").gives::<info::Info>()),
-        Route::get("/v1/models", models::list).doc(Doc::new("All models: one").gives::<models::Models>()),
-        Route::get("/v1/models/{*id}", models::one).doc(Doc::new("One model").gives::<models::Model>()),
-        Route::get("/stats", stats::stats).doc(Doc::new("What the server does now").gives::<stats::Stats>()),
+        Route::get("/info", info::info)
+            .doc(Doc::new("What is served, and its limits").returns::<info::Info>()),
+        Route::get("/v1/models", models::list)
+            .doc(Doc::new("List the models: there is one").returns::<models::Models>()),
+        Route::get("/v1/models/{*id}", models::one).doc(Doc::new("One model").returns::<models::Model>()),
+        Route::get("/stats", stats::stats)
+            .doc(Doc::new("The present state and load of the server").returns::<stats::Stats>()),
         Route::get("/metrics", metrics::metrics)
             .doc(Doc::new("Metrics for Prometheus").as_media_type("text/plain"))
             .open(),
-        Route::get("/health", health::ready).doc(Doc::new("Whether requests are answered now")).open(),
-        Route::get("/health/ready", health::ready).doc(Doc::new("The same")).open(),
-        Route::get("/health/live", health::live).doc(Doc::new("Whether the router is there")).open(),
+        Route::get("/health", health::ready).doc(Doc::new("Whether requests are computed now")).open(),
+        Route::get("/health/ready", health::ready).doc(Doc::new("As `/health`")).open(),
+        Route::get("/health/live", health::live).doc(Doc::new("Whether the router is running")).open(),
         Route::get("/ping", health::ready).doc(Doc::new("As `/health`")).open(),
     ]
 }
 
-/// For people with a browser.
+/// The routes for browsers.
 fn pages() -> Vec<Route> {
     vec![
         Route::get("/", ui::page_or_health)
             .doc(Doc::new("The page for browsers, as `/health` for others").as_media_type("text/html"))
             .open(),
-        Route::get("/openapi.json", docs::document).doc(Doc::new("This document").gives::<Value>()).open(),
-        Route::get("/api-doc/openapi.json", docs::document).doc(Doc::new("The same").gives::<Value>()).open(),
+        Route::get("/openapi.json", docs::document).doc(Doc::new("This document").returns::<Value>()).open(),
+        Route::get("/api-doc/openapi.json", docs::document)
+            .doc(Doc::new("As `/openapi.json`").returns::<Value>())
+            .open(),
         Route::get("/ui", ui::page).open(),
         Route::get("/ui/", ui::to_page).open(),
         Route::get("/ui/{*path}", ui::file).open(),
@@ -242,7 +254,7 @@ fn pages() -> Vec<Route> {
     ]
 }
 
-/// The routes, guarded.
+/// The routes inside their layers.
 pub fn router(state: &AppState) -> Router<AppState> {
     let add = |router: Router<AppState>, route: Route| router.route(route.path, route.guarded(state));
     routes().into_iter().fold(Router::new(), add)
@@ -254,7 +266,7 @@ mod tests {
     use crate::base::error::Error;
 
     #[test]
-    fn every_path_has_the_dialect_of_what_is_above_it() {
+    fn every_path_has_the_dialect_of_its_prefix() {
         let error_of = |path| (dialect_of(path).body)(&Error::Internal);
         for path in ["/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches/1"] {
             assert_eq!(error_of(path), anthropic::errors::body(&Error::Internal), "{path}");

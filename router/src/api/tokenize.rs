@@ -1,4 +1,4 @@
-//! Text to tokens and back, for clients.
+//! The routes that turn text into tokens and tokens into text.
 
 use axum::extract::State;
 use axum::{Extension, Json};
@@ -24,27 +24,27 @@ pub struct SimpleToken {
     stop: usize,
 }
 
-/// The answer of `/chat_tokenize`.
+/// The response of `/chat_tokenize`.
 #[derive(Serialize, ToSchema)]
 pub struct ChatTokens {
     /// The tokens of the text.
     tokenize_response: Vec<SimpleToken>,
-    /// The conversation as the model gets to read it.
+    /// The conversation as the chat template renders it for the model.
     templated_text: String,
 }
 
 /// The body of `/detokenize`.
 #[derive(Deserialize, ToSchema)]
 pub struct DetokenizeRequest {
-    /// The served model, or nothing.
+    /// The name of the served model; may be left out.
     model: Option<String>,
     /// Token ids.
     tokens: Vec<u32>,
-    /// Leave control tokens out of the text. They are shown unless told otherwise.
+    /// Leave control tokens out of the text [default: false].
     skip_special_tokens: Option<bool>,
 }
 
-/// The answer of `/detokenize`.
+/// The response of `/detokenize`.
 #[derive(Serialize, ToSchema)]
 pub struct DetokenizeResponse {
     /// The text of the tokens.

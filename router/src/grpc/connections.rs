@@ -1,4 +1,5 @@
-//! Connections as they come in, with the limits of the HTTP server: their number, handshakes and writes that must get on.
+//! Accepts connections within the limits of the HTTP server: their number, the time of a handshake, and the time for
+//! which a write may make no progress.
 
 use std::io;
 use std::pin::Pin;
@@ -19,45 +20,45 @@ use tracing::{debug, warn};
 use crate::http::server::TimedStream;
 use crate::http::server::limits::ConnectionLimits;
 
-/// After an error like "too many open files" the next attempt would fail, too.
+/// Pause after an error like "too many open files", because the next attempt would fail, too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where clients come in.
-pub struct Entrance {
-    /// Bound by the caller.
+/// The socket that gRPC is served on.
+pub struct GrpcListener {
+    /// A socket that the caller has bound.
     pub listener: TcpListener,
-    /// With an acceptor, all connections are encrypted.
+    /// If set, all connections are encrypted.
     pub tls: Option<TlsAcceptor>,
 }
 
-/// Bytes from a client and to it, encrypted or not.
-trait Bytes: AsyncRead + AsyncWrite + Unpin + Send {}
+/// The bytes of a connection, encrypted or not.
+trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Bytes for S {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
 
-/// A connection, with its place among those that there may be.
+/// A connection, and its permit out of the limit on connections.
 pub struct Connection {
-    stream: TimedStream<Box<dyn Bytes>>,
-    _place: OwnedSemaphorePermit,
+    stream: TimedStream<Box<dyn ByteStream>>,
+    _permit: OwnedSemaphorePermit,
 }
 
 struct Accepting {
-    entrance: Entrance,
-    places: Arc<Semaphore>,
-    /// `None` comes of one that failed.
+    listener: GrpcListener,
+    permits: Arc<Semaphore>,
+    /// Handshakes in progress; one that fails returns `None`.
     handshakes: JoinSet<Option<Connection>>,
     handshake_timeout: Duration,
     write_timeout: Duration,
 }
 
-/// All that come. One too many is closed at once, and its client sees UNAVAILABLE.
+/// All connections. Beyond the limit a connection is closed at once, and its client sees UNAVAILABLE.
 pub fn connections(
-    entrance: Entrance,
+    listener: GrpcListener,
     limits: &ConnectionLimits,
 ) -> impl Stream<Item = io::Result<Connection>> + use<> {
     let accepting = Accepting {
-        entrance,
-        places: Arc::new(Semaphore::new(limits.max_connections as usize)),
+        listener,
+        permits: Arc::new(Semaphore::new(limits.max_connections as usize)),
         handshakes: JoinSet::new(),
         handshake_timeout: Duration::from_secs(limits.header_timeout),
         write_timeout: Duration::from_secs(limits.write_timeout),
@@ -72,45 +73,45 @@ impl Accepting {
     async fn next(&mut self) -> Connection {
         loop {
             tokio::select! {
-                accepted = self.entrance.listener.accept() => match accepted {
+                accepted = self.listener.listener.accept() => match accepted {
                     Ok((stream, _)) => if let Some(connection) = self.admit(stream) { return connection },
                     Err(error) => {
                         warn!(%error, "cannot accept a connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
-                Some(shaken) = self.handshakes.join_next() => {
-                    if let Ok(Some(connection)) = shaken { return connection }
+                Some(finished) = self.handshakes.join_next() => {
+                    if let Ok(Some(connection)) = finished { return connection }
                 }
             }
         }
     }
 
-    /// The connection, if it needs no handshake first.
+    /// Returns the connection if it needs no TLS handshake; else starts the handshake.
     fn admit(&mut self, stream: TcpStream) -> Option<Connection> {
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             debug!("too many connections");
             return None;
         };
-        // Tokens are small and must not wait for each other. A socket that cannot be told so still works.
+        // Each token is sent at once, without waiting for the next. A socket on which this fails still works.
         let _ = stream.set_nodelay(true);
         let write_timeout = self.write_timeout;
-        let Some(tls) = &self.entrance.tls else {
-            return Some(Connection::new(Box::new(stream), place, write_timeout));
+        let Some(tls) = &self.listener.tls else {
+            return Some(Connection::new(Box::new(stream), permit, write_timeout));
         };
         let handshake = timeout(self.handshake_timeout, tls.accept(stream));
         self.handshakes.spawn(async move {
             let stream =
                 handshake.await.ok()?.inspect_err(|error| debug!(%error, "a handshake failed")).ok()?;
-            Some(Connection::new(Box::new(stream), place, write_timeout))
+            Some(Connection::new(Box::new(stream), permit, write_timeout))
         });
         None
     }
 }
 
 impl Connection {
-    fn new(stream: Box<dyn Bytes>, place: OwnedSemaphorePermit, write_timeout: Duration) -> Self {
-        Self { stream: TimedStream::for_writes(stream, write_timeout), _place: place }
+    fn new(stream: Box<dyn ByteStream>, permit: OwnedSemaphorePermit, write_timeout: Duration) -> Self {
+        Self { stream: TimedStream::for_writes(stream, write_timeout), _permit: permit }
     }
 }
 

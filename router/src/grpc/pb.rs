@@ -1,4 +1,4 @@
-//! `proto/api.proto`, which explains what is here.
+//! The types generated from `proto/api.proto`, whose comments are their documentation.
 #![expect(missing_docs, unused_qualifications, reason = "generated")]
 
 tonic::include_proto!("penstock.api.v1");

@@ -1,4 +1,5 @@
-//! What clients send, in the words of the router: every number as it is, to be checked by name like those of HTTP.
+//! Turns protobuf requests into prompts and parameters. Numbers are passed on unchecked: validation checks them, as it
+//! does for HTTP.
 
 use penstock_scheduler::{Grammar, GrammarKind};
 
@@ -12,7 +13,7 @@ use crate::inference::validation::{Parameters, SchedulingHints};
 
 const MAX_ID_BYTES: usize = 128;
 
-/// The id that the client chose, if it did.
+/// The request id that the client chose; `None` if it left the id empty. Refuses one that is too long.
 pub fn checked_id(id: &str) -> Result<Option<&str>, Error> {
     let given = id.len();
     if given > MAX_ID_BYTES {
@@ -22,7 +23,7 @@ pub fn checked_id(id: &str) -> Result<Option<&str>, Error> {
     Ok(Some(id).filter(|id| !id.is_empty()))
 }
 
-/// The prompt.
+/// Reads the prompt, which is required.
 pub fn prompt(prompt: Option<pb::generate_request::Prompt>) -> Result<Prompt, Error> {
     use pb::generate_request::Prompt as Given;
     match prompt {
@@ -32,7 +33,7 @@ pub fn prompt(prompt: Option<pb::generate_request::Prompt>) -> Result<Prompt, Er
     }
 }
 
-/// All but the prompt.
+/// Reads all fields but the prompt.
 pub fn parameters(request: pb::GenerateRequest, caller: Caller) -> Result<Parameters, Error> {
     let sampling = request.sampling.unwrap_or_default();
     Ok(Parameters {

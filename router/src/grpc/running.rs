@@ -1,4 +1,4 @@
-//! The generations under way by their ids, so that they can be aborted, and waited for at the end.
+//! The running generations by request id, so that clients can abort them and a shutdown can wait for them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,17 +10,17 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::base::caller::Caller;
 
-/// Callers know only their own requests.
+/// Tenant and request id: a caller can only name requests of its own tenant.
 type Id = (Arc<str>, String);
 
-/// A cheap handle on all of them.
+/// All running generations. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Running {
     ids: Arc<Mutex<HashMap<Id, CancellationToken>>>,
     tracker: TaskTracker,
 }
 
-/// One of them; it is under way until this is dropped.
+/// One running generation; dropping this removes its id.
 pub struct RunningRequest {
     running: Running,
     id: Id,
@@ -29,7 +29,7 @@ pub struct RunningRequest {
 }
 
 impl Running {
-    /// `None` if the caller has one of this id already.
+    /// Registers a generation; `None` if the tenant already runs one with this id.
     pub fn start(&self, caller: &Caller, id: &str) -> Option<RunningRequest> {
         let id = (Arc::clone(&caller.tenant), id.to_owned());
         let aborted = CancellationToken::new();
@@ -40,13 +40,13 @@ impl Running {
         Some(RunningRequest { running: self.clone(), id, aborted, _token: self.tracker.token() })
     }
 
-    /// Whether there was one to abort.
+    /// Aborts a generation; returns whether there was one with this id.
     pub fn abort(&self, caller: &Caller, id: &str) -> bool {
         let id = (Arc::clone(&caller.tenant), id.to_owned());
         self.ids().get(&id).map(CancellationToken::cancel).is_some()
     }
 
-    /// Returns when none is left.
+    /// Waits until no generation is running.
     pub async fn all_ended(&self) {
         self.tracker.close();
         self.tracker.wait().await;
@@ -58,7 +58,7 @@ impl Running {
 }
 
 impl RunningRequest {
-    /// Returns when it was aborted.
+    /// Waits until a client aborts the generation.
     pub async fn aborted(&self) {
         self.aborted.cancelled().await;
     }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_taken_while_its_request_runs_and_only_for_its_caller() {
+    fn an_id_is_in_use_while_its_request_runs_and_only_for_its_tenant() {
         let running = Running::default();
         let first = running.start(&caller("a"), "1").unwrap();
         assert!(running.start(&caller("a"), "1").is_none());

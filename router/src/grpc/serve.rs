@@ -1,4 +1,4 @@
-//! Serves the gRPC API: its services, behind the keys.
+//! Serves the gRPC API: puts its services behind the check of API keys, and drains them at a shutdown.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tonic_reflection::server::Builder as Reflection;
 use tower::layer::util::{Identity, Stack};
 use tower::util::MapResponseLayer;
 
-use super::connections::{Entrance, connections};
+use super::connections::{GrpcListener, connections};
 use super::pb::inference_server::InferenceServer;
 use super::running::Running;
 use super::service::Service;
@@ -19,28 +19,28 @@ use crate::http::body::BodyLimits;
 use crate::http::server::limits::ConnectionLimits;
 use crate::http::state::AppState;
 
-/// `proto/api.proto`, compiled.
+/// The compiled `proto/api.proto`, for reflection.
 const DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("api.descriptors");
-/// A client that is gone without a word is noticed after these.
+/// A client that vanished without closing its connection is noticed after the sum of both.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Calls on one connection; how many of them generate is the scheduler's business, which refuses with a reason.
+/// Most calls on one connection. The scheduler bounds how many of them generate, and refuses others with a reason.
 const MAX_CALLS: u32 = 4096;
-/// After the last generation, time for what was said of it to reach its client.
+/// How long the server waits after the last generation, so that its last messages reach the client.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// Serves until the shutdown is complete: calls under way go on, within the grace.
+/// Serves until the shutdown is complete. Running calls may end within the time for the shutdown.
 pub async fn serve(
     app: AppState,
     limits: ConnectionLimits,
-    entrance: Entrance,
+    listener: GrpcListener,
 ) -> Result<(), tonic::transport::Error> {
     let (running, shutdown) = (Running::default(), app.inference.shutdown.clone());
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(health::report(app.clone(), reporter));
     let server = services(app, &limits, running.clone()).add_service(health);
-    let serving = server.serve_with_incoming_shutdown(connections(entrance, &limits), shutdown.draining());
-    // A watch of health never ends by itself: what is waited for are generations.
+    let serving = server.serve_with_incoming_shutdown(connections(listener, &limits), shutdown.draining());
+    // Wait for generations only: a call that watches the health never ends by itself.
     let ended = async {
         shutdown.draining().await;
         tokio::select! {
@@ -54,14 +54,14 @@ pub async fn serve(
     }
 }
 
-type Answer = axum::http::Response<tonic::body::Body>;
-/// Everything behind the layer that gives every refusal its kind.
-type Services = Router<Stack<MapResponseLayer<fn(Answer) -> Answer>, Identity>>;
+type Response = axum::http::Response<tonic::body::Body>;
+/// The services inside the layer that adds the kind of error to responses of tonic itself.
+type Services = Router<Stack<MapResponseLayer<fn(Response) -> Response>, Identity>>;
 
-/// Everything that asks for a key.
+/// All services that require an API key.
 fn services(app: AppState, limits: &ConnectionLimits, running: Running) -> Services {
     let keys = app.api_keys.clone();
-    let ask = move |mut request: Request<()>| {
+    let require_key = move |mut request: Request<()>| {
         let caller = keys.identify(request.metadata().as_ref())?;
         request.extensions_mut().insert(caller);
         Ok::<_, Status>(request)
@@ -77,8 +77,8 @@ fn services(app: AppState, limits: &ConnectionLimits, running: Running) -> Servi
         .http2_max_header_list_size(u32::try_from(limits.max_header_bytes).ok())
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
-        .layer(MapResponseLayer::new(status::with_kind as fn(Answer) -> Answer))
-        .add_service(InterceptedService::new(inference, ask.clone()))
-        .add_service(InterceptedService::new(v1, ask.clone()))
-        .add_service(InterceptedService::new(v1alpha, ask))
+        .layer(MapResponseLayer::new(status::with_kind as fn(Response) -> Response))
+        .add_service(InterceptedService::new(inference, require_key.clone()))
+        .add_service(InterceptedService::new(v1, require_key.clone()))
+        .add_service(InterceptedService::new(v1alpha, require_key))
 }

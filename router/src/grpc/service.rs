@@ -1,4 +1,4 @@
-//! The methods of the service: read, call one thing, word the answer.
+//! The methods of the gRPC service: each reads its request, calls one function, and builds the response.
 
 use std::pin::Pin;
 
@@ -7,29 +7,29 @@ use penstock_scheduler::Refused;
 use tonic::{Code, Request, Response, Status};
 use tracing::{Instrument, field};
 
-use super::answers::{GenerateEncoder, loads, model_info};
 use super::pb::inference_server::Inference;
+use super::responses::{GenerateEncoder, loads, model_info};
 use super::running::{Running, RunningRequest};
 use super::{pb, requests};
 use crate::base::caller::Caller;
 use crate::base::counted::Counted;
 use crate::base::error::Error;
-use crate::http::answer_stream::lines;
 use crate::http::layers::record_trace_id;
+use crate::http::response_stream::lines;
 use crate::http::state::AppState;
 use crate::inference::Prepared;
 use crate::inference::text_stream::TextStream;
 use crate::observe::metrics::RequestGuard;
 use crate::observe::telemetry::{Call, RequestTrace, in_scope};
 
-/// The messages of one generation.
+/// The stream of messages of one generation.
 type Messages = Pin<Box<dyn Stream<Item = Result<pb::GenerateResponse, Status>> + Send>>;
 
-/// The service.
+/// The gRPC service of `proto/api.proto`.
 pub struct Service {
-    /// What all handlers share.
+    /// The state that all handlers share.
     pub app: AppState,
-    /// The generations under way.
+    /// The running generations.
     pub running: Running,
 }
 
@@ -57,7 +57,7 @@ impl Inference for Service {
         record_trace_id(&span, trace.as_ref(), &headers);
         let starting = self.messages(request, caller, id.clone(), running).instrument(span);
         let started = in_scope(trace.as_ref(), starting).await.map_err(Status::from);
-        Ok(Response::new(until_traced_end(started, trace)?))
+        Ok(Response::new(with_trace(started, trace)?))
     }
 
     async fn abort(&self, request: Request<pb::AbortRequest>) -> Result<Response<pb::AbortResponse>, Status> {
@@ -113,41 +113,38 @@ impl Service {
     }
 }
 
-/// Whom the interceptor has found to be the caller.
+/// The caller that the interceptor found.
 fn caller<T>(request: &Request<T>) -> Caller {
     request.extensions().get::<Caller>().cloned().unwrap_or_default()
 }
 
-/// The messages, or why there are none; their trace ends with them.
-fn until_traced_end(
-    started: Result<Messages, Status>,
-    trace: Option<RequestTrace>,
-) -> Result<Messages, Status> {
+/// Ends the trace of a call when its messages end, or at once if it did not start.
+fn with_trace(started: Result<Messages, Status>, trace: Option<RequestTrace>) -> Result<Messages, Status> {
     let Some(trace) = trace else { return started };
-    let mut ending = CallEnd { trace, code: Code::Ok };
-    let messages = started.inspect_err(|status| ending.note(status))?;
-    Ok(Box::pin(messages.inspect_err(move |status| ending.note(status))))
+    let mut call = CallTrace { trace, code: Code::Ok };
+    let messages = started.inspect_err(|status| call.note(status))?;
+    Ok(Box::pin(messages.inspect_err(move |status| call.note(status))))
 }
 
-/// Dropped, it ends the trace of a call.
-struct CallEnd {
+/// Ends the trace of a call when it is dropped, with the last code noted.
+struct CallTrace {
     trace: RequestTrace,
     code: Code,
 }
 
-impl CallEnd {
+impl CallTrace {
     fn note(&mut self, status: &Status) {
         self.code = status.code();
     }
 }
 
-impl Drop for CallEnd {
+impl Drop for CallTrace {
     fn drop(&mut self) {
         self.trace.end_call(self.code);
     }
 }
 
-/// The messages, cut off with CANCELLED when their request is aborted.
+/// The messages. When the request is aborted, the last one is the status CANCELLED.
 fn until_aborted<S>(messages: S, running: RunningRequest) -> impl Stream<Item = S::Item> + Send
 where
     S: Stream<Item = Result<pb::GenerateResponse, Status>> + Send + 'static,

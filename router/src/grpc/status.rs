@@ -1,5 +1,5 @@
-//! Errors as gRPC knows them: a code, the message that HTTP clients get, and as trailers the kind of the error and when
-//! to try again.
+//! Errors as gRPC statuses: a code, the same message that HTTP clients get, and trailers with the kind of the error and
+//! the time until a retry.
 
 use axum::http::{HeaderValue, Response};
 use tonic::body::Body;
@@ -8,11 +8,11 @@ use tonic::{Code, Status};
 
 use crate::base::error::{Error, ErrorKind};
 
-/// The trailer that holds the name of the kind of error.
+/// The trailer with the name of the kind of error.
 const ERROR_TYPE: &str = "error-type";
-/// The trailer that says after how many seconds to try again.
+/// The trailer with the number of seconds until a retry.
 const RETRY_AFTER: &str = "retry-after";
-/// As of HTTP's clients whose body is too large.
+/// The kind of error of a message that is too large, as over HTTP.
 const TOO_LARGE: &str = "payload_too_large";
 
 impl From<Error> for Status {
@@ -27,13 +27,13 @@ impl From<Error> for Status {
     }
 }
 
-/// tonic refuses messages beyond the limit by itself, before anything of ours sees them: its answer gets its kind here.
-pub fn with_kind(mut answer: Response<Body>) -> Response<Body> {
-    let status = Status::from_header_map(answer.headers());
+/// Adds the kind of error to responses in which tonic itself refuses a message because of its size.
+pub fn with_kind(mut response: Response<Body>) -> Response<Body> {
+    let status = Status::from_header_map(response.headers());
     if status.is_some_and(|status| status.code() == Code::OutOfRange) {
-        answer.headers_mut().entry(ERROR_TYPE).or_insert(HeaderValue::from_static(TOO_LARGE));
+        response.headers_mut().entry(ERROR_TYPE).or_insert(HeaderValue::from_static(TOO_LARGE));
     }
-    answer
+    response
 }
 
 fn code(kind: ErrorKind) -> Code {
@@ -71,7 +71,7 @@ mod tests {
     use crate::base::counted::Counted;
 
     #[test]
-    fn every_kind_of_error_has_the_code_that_clients_act_on() {
+    fn every_kind_of_error_has_its_code() {
         for (error, code) in [
             (Error::invalid("n", "`n` must be > 0"), Code::InvalidArgument),
             (Error::NotSupported("adapter_id"), Code::Unimplemented),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_work_later_says_when() {
+    fn errors_that_may_pass_have_a_retry_time() {
         let limited = Error::RateLimited { counted: Counted::Requests, limit: 60, retry_after_s: 17 };
         for (error, seconds) in [
             (limited, "17"),

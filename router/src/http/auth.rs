@@ -1,4 +1,5 @@
-//! API keys: which there are, whose they are, and the layer that asks for one. The table of routes says which routes ask.
+//! API keys: the keys of the server, the tenant of each, and the layer that requires one. The table of routes says
+//! which routes have this layer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -26,13 +27,13 @@ const MAX_WEIGHT: u32 = 1000;
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey(String);
 
-/// Why there is no telling who may use the server.
+/// An error in the API keys that the operator gave.
 #[derive(Debug, ThisError)]
 pub enum ApiKeyError {
-    /// An empty key would let everyone in, or nobody.
+    /// The key is empty: such a key protects nothing.
     #[error("an API key must not be empty")]
     Empty,
-    /// Headers could not carry it.
+    /// The key has characters that a header cannot carry.
     #[error("an API key must be printable ASCII without spaces")]
     Unprintable,
     /// The file of --api-key-file cannot be read.
@@ -40,20 +41,20 @@ pub enum ApiKeyError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error of the system.
         reason: std::io::Error,
     },
-    /// A line of it is no key.
+    /// A line of the file is not a key with known options.
     #[error("--api-key-file {} line {number}: {reason}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// The line, from 1.
+        /// The number of the line, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The error in the line.
         reason: Box<ApiKeyError>,
     },
-    /// Something beside a key that is not known.
+    /// An unknown or malformed option after a key.
     #[error(
         "`{0}` is none of tenant=NAME (at most {MAX_TENANT_BYTES} bytes), requests-per-minute=N, tokens-per-minute=N \
          (N at least 1), weight=N (N from 1 to {MAX_WEIGHT})"
@@ -95,7 +96,7 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// A key, whose it is, and how much it may use.
+/// A key, its tenant, and its rate limits.
 #[derive(Debug)]
 struct Entry {
     key: ApiKey,
@@ -118,16 +119,17 @@ impl Entry {
     }
 }
 
-/// The keys of a server; without any it is open to everyone who reaches it. Cheap to clone.
+/// The keys of a server. A server without keys is open to everyone who can reach it. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct ApiKeys {
     entries: Arc<[Entry]>,
-    /// Makes names of tenants, which differ from one run of the server to the next.
+    /// Hashes tenants into their names, so that names differ from one run of the server to the next.
     names: RandomState,
 }
 
 impl ApiKeys {
-    /// Those given and those of a file, one a line; blank lines and lines that start with `#` are none.
+    /// Loads the keys of the flags and those of a file, one a line. Blank lines and lines that start with `#` are
+    /// skipped.
     pub fn load(given: &[ApiKey], file: Option<&Path>) -> Result<Self, ApiKeyError> {
         let given = given.iter().map(|key| Entry::new(key.clone(), None, Rates::default(), None));
         let mut entries: Vec<_> = given.collect();
@@ -142,7 +144,7 @@ impl ApiKeys {
         self.entries.is_empty()
     }
 
-    /// One a line, as [`ApiKeys::load`] reads them.
+    /// The keys with their options as text, one a line, as [`ApiKeys::load`] reads them.
     pub fn to_lines(&self) -> String {
         self.entries.iter().map(to_line).collect()
     }
@@ -160,7 +162,7 @@ impl ApiKeys {
         if entry.is_none() && !self.is_empty() {
             return Err(Error::Unauthorized { has_key: presented.is_some() });
         }
-        // Other credentials than keys, which a proxy may have checked, tell callers apart just as well.
+        // Other credentials, which a proxy may have checked, distinguish callers, too.
         let other = || headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
         let credential = presented.or_else(other).filter(|credential| !credential.is_empty());
         let tenant = entry.map(Entry::identity).or(credential);
@@ -174,7 +176,8 @@ impl ApiKeys {
         format!("{:016x}", self.names.hash_one(tenant)).into()
     }
 
-    /// Compares with every key, and takes the same time whichever it is and however much of it is right.
+    /// Compares with every key in constant time: neither the position of the key nor the length of a common prefix
+    /// shows.
     fn find(&self, given: &[u8]) -> Option<&Entry> {
         let (found, place) =
             self.entries.iter().zip(0_u64..).fold((Choice::from(0), 0), |(found, place), (entry, here)| {
@@ -251,7 +254,7 @@ fn parse_weight(value: &str) -> Result<u32, ApiKeyError> {
     weight.ok_or_else(|| ApiKeyError::Weight(value.chars().take(60).collect()))
 }
 
-/// The key that a request carries: `Authorization: Bearer KEY`, or `x-api-key: KEY`, as Anthropic's clients send it.
+/// The key of a request, from `Authorization: Bearer KEY`, or from `x-api-key: KEY`, which Anthropic's clients send.
 pub fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     let bearer =
         headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().split_at_checked("Bearer ".len()));
@@ -259,7 +262,7 @@ pub fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     bearer.or_else(|| headers.get("x-api-key").map(|value| value.as_bytes())).map(<[u8]>::trim_ascii)
 }
 
-/// Finds the caller of a request for all that comes after, or refuses it.
+/// The layer that finds the caller and puts it into the request's extensions, or refuses the request.
 pub async fn identify(State(keys): State<ApiKeys>, mut request: Request, next: Next) -> Response {
     match keys.identify(request.headers()) {
         Ok(caller) => {

@@ -1,15 +1,15 @@
-//! Which pages of other origins may call the API from a browser: those of `--cors-allow-origin`, else none.
+//! The layer that lets pages of other origins call the API from a browser: those of `--cors-allow-origin`, else none.
 
 use axum::http::{HeaderValue, Method};
 use thiserror::Error as ThisError;
 use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
-/// Not an origin.
+/// A value of `--cors-allow-origin` that is not an origin.
 #[derive(Debug, ThisError)]
 #[error("--cors-allow-origin {0:?} must be an origin such as https://example.org, or *")]
 pub struct CorsError(String);
 
-/// The layer; `None` if no other origin is allowed.
+/// Builds the layer; `None` if no other origin is allowed.
 pub fn layer(origins: &[String]) -> Result<Option<CorsLayer>, CorsError> {
     if origins.is_empty() {
         return Ok(None);
@@ -17,7 +17,7 @@ pub fn layer(origins: &[String]) -> Result<Option<CorsLayer>, CorsError> {
     let layer = CorsLayer::new()
         .allow_origin(allowed(origins)?)
         .allow_methods([Method::GET, Method::POST])
-        // Clients add headers of their own (keys, versions, telemetry); none of ours trusts one.
+        // Clients add headers of their own (keys, versions, telemetry). The server trusts none but the key.
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers(Any);
     Ok(Some(layer))

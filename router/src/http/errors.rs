@@ -1,5 +1,4 @@
-//! Errors as responses. A handler or a layer gives back an [`Error`]; the outermost layer has it written by the dialect of the
-//! route, once.
+//! Errors as responses. Handlers and layers return an [`Error`]; one outer layer writes it in the dialect of the route.
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -15,17 +14,17 @@ use crate::base::error::{Error, ErrorKind};
 pub struct ErrorDialect {
     /// The status for a kind of error.
     pub status: fn(ErrorKind) -> StatusCode,
-    /// The body.
+    /// The body for an error.
     pub body: fn(&Error) -> Value,
     /// The JSON schema of the body.
     pub schema: fn() -> Value,
 }
 
-/// The dialect of a path, whether or not something is served there.
+/// Returns the error dialect of a path, also of a path without a route.
 pub type DialectOfPath = fn(&str) -> ErrorDialect;
 
 impl IntoResponse for Error {
-    /// Carries the error to [`write_errors`], which writes it.
+    /// An empty response that carries the error to [`write_errors`].
     fn into_response(self) -> Response {
         let mut response = self.kind().status().into_response();
         response.extensions_mut().insert(self);
@@ -33,13 +32,14 @@ impl IntoResponse for Error {
     }
 }
 
-/// Writes what went wrong, in the dialect of the path.
+/// The layer that writes the error which a response carries, in the dialect of the path, and logs it if the server
+/// failed.
 pub async fn write_errors(State(dialect_of): State<DialectOfPath>, request: Request, next: Next) -> Response {
     let dialect = dialect_of(request.uri().path());
     let mut response = next.run(request).await;
     let Some(error) = response.extensions_mut().remove::<Error>() else { return response };
     let kind = error.kind();
-    // A probe that finds the shards gone is no news: the loss itself is in the log.
+    // A failed health probe is not logged: the loss of the shards already was.
     if kind.status().is_server_error() && kind != ErrorKind::Unhealthy {
         tracing::warn!(kind = kind.name(), detail = ?error, "request failed");
     }
@@ -58,7 +58,7 @@ fn add_headers(error: &Error, headers: &mut HeaderMap) {
     }
 }
 
-/// RFC 6750: no error code where the client sent no key.
+/// The value of `www-authenticate`. RFC 6750: it has no error code if the client sent no key.
 fn challenge(has_key: bool) -> HeaderValue {
     HeaderValue::from_static(if has_key {
         "Bearer realm=\"penstock\", error=\"invalid_token\""

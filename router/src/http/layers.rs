@@ -1,4 +1,4 @@
-//! The layers around all routes, and those that the table of routes puts around some.
+//! Small layers: some are around all routes, some only around those that the table of routes says.
 
 use std::any::Any;
 
@@ -13,7 +13,7 @@ use crate::base::error::Error;
 use crate::base::shutdown::Shutdown;
 use crate::observe::telemetry::{RequestTrace, Telemetry, in_scope, remote_parent};
 
-/// For routes that start something: what runs is finished, nothing new begins.
+/// Refuses new requests while the server drains; those that run are finished.
 pub async fn refuse_while_draining(
     State(shutdown): State<Shutdown>,
     request: Request,
@@ -25,7 +25,7 @@ pub async fn refuse_while_draining(
     next.run(request).await
 }
 
-/// What a panic of a handler is to its client.
+/// Logs the panic of a handler and returns the error "internal" to its client.
 pub fn internal_error(panic: Box<dyn Any + Send>) -> Response {
     let message = panic.downcast_ref::<&str>().copied().map(str::to_owned);
     let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -33,8 +33,9 @@ pub fn internal_error(panic: Box<dyn Any + Send>) -> Response {
     Error::Internal.into_response()
 }
 
-/// Browsers must not guess the type of an answer, nor tell other sites where they came from.
-pub async fn harden(request: Request, next: Next) -> Response {
+/// Adds headers that keep browsers from guessing the type of a response, and from sending other sites the page's
+/// address.
+pub async fn add_security_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     for (name, value) in
         [(header::X_CONTENT_TYPE_OPTIONS, "nosniff"), (header::REFERRER_POLICY, "no-referrer")]
@@ -44,7 +45,8 @@ pub async fn harden(request: Request, next: Next) -> Response {
     response
 }
 
-/// One span per request, named by its id, which the client may choose and gets back. Prompts are never logged.
+/// Opens a span for each request, with the request id. The client may choose the id, and the response carries it.
+/// Prompts are never logged.
 pub async fn trace(State(telemetry): State<Telemetry>, request: Request, next: Next) -> Response {
     let name = HeaderName::from_static("x-request-id");
     let id =
@@ -67,7 +69,7 @@ pub async fn trace(State(telemetry): State<Telemetry>, request: Request, next: N
     }
 }
 
-/// Puts the id of a trace into log lines, also that of a trace which its client does not want to be sampled.
+/// Puts the trace id into log lines, also if the client's trace is not sampled.
 pub fn record_trace_id(span: &Span, traced: Option<&RequestTrace>, headers: &HeaderMap) {
     let of_client = || remote_parent(headers).map(|parent| parent.trace_id());
     if let Some(id) = traced.map(RequestTrace::trace_id).or_else(of_client) {

@@ -1,12 +1,13 @@
-//! What all HTTP handlers share: their state, bodies in, streams out, keys, limits, layers and connections.
+//! What all HTTP handlers share: state, request bodies, response streams, errors, API keys, limits, layers and
+//! connections.
 
-pub mod answer_stream;
 pub mod auth;
 pub mod body;
 pub mod cors;
-pub mod errors;
-pub mod layers;
-pub mod rate_limit;
+pub(crate) mod errors;
+pub(crate) mod layers;
+pub(crate) mod rate_limit;
+pub(crate) mod response_stream;
 pub mod server;
-pub mod sse;
+pub(crate) mod sse;
 pub mod state;

@@ -1,4 +1,4 @@
-//! The layer that counts the requests of an API key, and the headers that tell its client what is left, in OpenAI's words.
+//! The layer that counts the requests of an API key, and OpenAI's headers with what is left of its limits.
 
 use axum::Extension;
 use axum::extract::Request;
@@ -21,7 +21,7 @@ pub async fn count_request(Extension(caller): Extension<Caller>, request: Reques
     response
 }
 
-/// `x-ratelimit-*`.
+/// The headers `x-ratelimit-*`.
 fn headers(limit: &RateLimit) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for Balance { counted, limit, remaining, full_in } in limit.balances() {
@@ -30,8 +30,8 @@ fn headers(limit: &RateLimit) -> HeaderMap {
             ("remaining", remaining.to_string()),
             ("reset", format!("{:.3}s", full_in.as_secs_f64())),
         ];
-        for (what, value) in values {
-            let name = HeaderName::try_from(format!("x-ratelimit-{what}-{}", counted.name()));
+        for (field, value) in values {
+            let name = HeaderName::try_from(format!("x-ratelimit-{field}-{}", counted.name()));
             if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value)) {
                 headers.insert(name, value);
             }
@@ -50,7 +50,7 @@ mod tests {
     use crate::base::rate_limit::Rates;
 
     #[tokio::test(start_paused = true)]
-    async fn headers_tell_limit_rest_and_when_it_is_whole() {
+    async fn headers_have_the_limit_the_rest_and_the_time_until_it_is_full() {
         let limit = RateLimit::new(Rates { requests: Some(10), tokens: Some(600) });
         limit.take(Counted::Requests, 1).unwrap();
         limit.take(Counted::Tokens, 40).unwrap();

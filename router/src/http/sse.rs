@@ -1,4 +1,4 @@
-//! Answers as server-sent events: framing, keep-alive and headers, once for all routes.
+//! Responses as server-sent events: framing, keep-alive and headers, once for all routes.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use futures::StreamExt;
 use serde::Serialize;
 
 use crate::base::shutdown::Shutdown;
-use crate::http::answer_stream::{Encoder, lines};
+use crate::http::response_stream::{Encoder, lines};
 use crate::inference::text_stream::TextStream;
 use crate::observe::metrics::RequestGuard;
 
-/// Silence after which a comment is sent, so that proxies keep the connection through a long prefill.
+/// After this time without an event a comment is sent, so that proxies keep the connection during a long prefill.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// One event of a stream: a line of data, with a name where the clients expect one.
+/// One event of a stream: a line of data and, in some dialects, a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     name: Option<&'static str>,
@@ -25,7 +25,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// An `event:` line before the data.
+    /// An event with a name, which the `event:` line holds.
     pub fn named(name: &'static str, data: String) -> Self {
         Self { name: Some(name), data }
     }
@@ -54,7 +54,7 @@ impl From<Frame> for Event {
     }
 }
 
-/// Sends the events of several sequences as they come. Dropping the response cancels the sequences.
+/// A response that streams the events of all sequences. Dropping it cancels the sequences.
 pub fn respond<E>(
     sequences: Vec<TextStream>,
     encoder: E,
@@ -74,7 +74,7 @@ where
     response
 }
 
-/// A value as one line of JSON.
+/// Writes a value as one line of JSON.
 pub fn to_line(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("our own types have text keys only")
 }

@@ -1,19 +1,19 @@
-//! What handlers work with.
+//! The state that all handlers share.
 
 use crate::http::auth::ApiKeys;
 use crate::http::body::BodyLimits;
 use crate::inference::Inference;
 use crate::observe::telemetry::Telemetry;
 
-/// What handlers work with. Cheap to clone.
+/// The state that all handlers share. It has no behaviour of its own. Cheap to clone.
 #[derive(Clone)]
 pub struct AppState {
-    /// The model, and what runs requests on it.
+    /// Runs requests on the model.
     pub inference: Inference,
-    /// Who may send requests.
+    /// The keys that callers are identified by.
     pub api_keys: ApiKeys,
-    /// How large bodies may be, and how long they may take.
+    /// Limits on the size of a body and on the time to receive it.
     pub body_limits: BodyLimits,
-    /// What begins traces.
+    /// Begins traces.
     pub telemetry: Telemetry,
 }

@@ -1,4 +1,4 @@
-//! What requests may ask for: the limits of the operator and the facts of the shards, the smaller of each.
+//! What requests may ask for. For each limit the smaller one counts: the operator's flag, or what the shards can do.
 
 use clap::Args;
 use penstock_scheduler::Window;
@@ -73,75 +73,76 @@ pub struct Limits {
     pub watermark_delta: f32,
 }
 
-/// The limits of the operator and the facts of the shards, the smaller of each.
+/// The limits that hold: for each, the smaller of the operator's flag and what the shards can do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestLimits {
-    /// Requests waiting and running.
+    /// Requests waiting and running, together.
     pub max_concurrent_requests: u32,
-    /// Longest prompt.
+    /// Longest prompt, in tokens.
     pub max_input_tokens: u32,
-    /// Longest prompt and output together.
+    /// Longest prompt and output together, in tokens.
     pub max_total_tokens: u32,
     /// Largest `best_of` and `n`.
     pub max_best_of: u32,
-    /// Most stop strings.
+    /// Most stop strings in one request.
     pub max_stop_sequences: u32,
-    /// Most top tokens.
+    /// Most likely tokens that a request may ask for at each position.
     pub max_top_n_tokens: u32,
     /// Most prompts in one request.
     pub max_client_batch_size: u32,
     /// Whether outputs may be constrained.
     pub allows_grammars: bool,
-    /// How a text is marked, where that is asked for.
+    /// The parameters of the watermark, for requests that ask for one.
     pub watermark: Watermark,
-    /// Token ids are below this.
+    /// Token ids are less than this.
     pub vocab_size: u32,
 }
 
-/// A watermark's two numbers.
+/// The parameters of a watermark.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Watermark {
-    /// Fraction of the vocabulary that is green.
+    /// Fraction of the vocabulary that is favoured (the "green" tokens), between 0 and 1.
     pub gamma: f32,
-    /// Added to the logits of green tokens.
+    /// What is added to the logits of the favoured tokens, from 0 to 100.
     pub delta: f32,
 }
 
-/// A limit that the shards cannot keep.
+/// A flag that asks for more than is possible.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum LimitsError {
-    /// More than a sequence can be.
+    /// The limit is longer than the longest possible sequence.
     #[error("--max-total-tokens {given} is more than the {possible} that the model and the KV cache allow")]
     Total {
-        /// The setting.
+        /// The value of the flag.
         given: u32,
-        /// What there is.
+        /// The longest possible sequence, in tokens.
         possible: u32,
     },
-    /// No room for output.
+    /// The longest prompt would leave no room for output.
     #[error("--max-input-tokens {given} must be less than the {total} tokens of --max-total-tokens")]
     Input {
-        /// The setting.
+        /// The value of the flag.
         given: u32,
-        /// Prompt and output together.
+        /// The limit for prompt and output together.
         total: u32,
     },
 }
 
-/// The longest sequence that the model was made for and the KV cache has room for.
-fn longest(limits: &Limits, facts: &EngineFacts) -> u32 {
+/// The longest sequence, in tokens, that the model supports and that fits into the KV cache.
+fn longest_sequence(limits: &Limits, facts: &EngineFacts) -> u32 {
     let cache_tokens = facts.num_blocks.saturating_mul(facts.block_size);
     let cache_tokens = cache_tokens.min(limits.max_batch_total_tokens.unwrap_or(u32::MAX));
     let num_blocks = cache_tokens / facts.block_size.max(1);
     let window = Window::new(facts.attention_window, facts.block_size.max(1), num_blocks);
-    let is_endless = window.num_needed(facts.max_sequence_len.into()) <= num_blocks.into();
-    if is_endless { facts.max_sequence_len } else { facts.max_sequence_len.min(cache_tokens) }
+    // With an attention window, a sequence gives back the blocks behind it: it may be longer than the cache.
+    let fits_by_window = window.num_needed(facts.max_sequence_len.into()) <= num_blocks.into();
+    if fits_by_window { facts.max_sequence_len } else { facts.max_sequence_len.min(cache_tokens) }
 }
 
 impl RequestLimits {
-    /// Derives the limits; those not set are what the shards allow.
+    /// Derives the limits. A limit without a flag is what the shards allow.
     pub fn new(limits: &Limits, facts: &EngineFacts) -> Result<Self, LimitsError> {
-        let possible = longest(limits, facts);
+        let possible = longest_sequence(limits, facts);
         let total = limits.max_total_tokens.unwrap_or(possible);
         if total > possible {
             return Err(LimitsError::Total { given: total, possible });

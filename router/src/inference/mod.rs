@@ -1,9 +1,10 @@
-//! From a prompt and parameters to running sequences and their text: limits, validation, and the runner that handlers call.
+//! Runs requests: limits, validation, and [`Inference`], which turns a prompt and parameters into running sequences and
+//! their text. All handlers, of HTTP and of gRPC, call it.
 
 pub mod limits;
-pub mod runner;
+mod runner;
 pub mod served_model;
-pub mod text_stream;
-pub mod validation;
+pub(crate) mod text_stream;
+pub(crate) mod validation;
 
 pub use runner::{Inference, Prepared, Prompt};

@@ -1,4 +1,4 @@
-//! What generating handlers call: from a prompt and parameters to running sequences or finished text.
+//! What handlers call to generate: turns a prompt and parameters into running sequences, or into finished text.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,18 +22,18 @@ use crate::observe::metrics::Metrics;
 use crate::observe::telemetry::{ChildSpan, RequestTrace};
 use crate::text::tokenizer::Tokenizer;
 
-/// Where the tokens come from.
+/// The prompt of a request, in one of three forms.
 pub enum Prompt {
-    /// A text as it is; control tokens in it count.
+    /// A text, tokenized as it is: the spelling of a control token in it becomes that control token.
     Text(String),
-    /// Tokens.
+    /// Token ids, used as they are.
     Tokens(Vec<u32>),
-    /// A conversation for the chat template.
+    /// A conversation, which the chat template renders.
     Chat(Conversation),
 }
 
 impl Prompt {
-    /// In the words of OpenTelemetry.
+    /// The name of the operation in the semantic conventions of OpenTelemetry.
     fn operation(&self) -> &'static str {
         match self {
             Self::Text(_) | Self::Tokens(_) => "text_completion",
@@ -41,7 +41,7 @@ impl Prompt {
         }
     }
 
-    /// Characters of text, for `x-compute-characters`.
+    /// Number of characters of text, for the header `x-compute-characters`; 0 for token ids.
     pub fn num_chars(&self) -> usize {
         match self {
             Self::Text(text) => text.chars().count(),
@@ -51,41 +51,42 @@ impl Prompt {
     }
 }
 
-/// A validated request and what it took to get there.
+/// A validated and tokenized request.
 pub struct Prepared {
-    /// What to run.
+    /// The request to run.
     pub request: ValidRequest,
-    /// Whose words the client speaks.
+    /// The dialect of the client.
     pub dialect: Dialect,
-    /// How to read what the model writes.
+    /// How to parse the text that the model writes.
     pub reply: ReplyFormat,
     /// Time spent on validation and tokenization.
     pub validation: Duration,
 }
 
-/// The served model, and all that it takes to run requests on it. Cheap to clone.
+/// The served model, and everything that is needed to run requests on it. Cheap to clone.
 #[derive(Clone)]
 pub struct Inference {
-    /// The model's names.
+    /// The name of the model, and which names clients may use for it.
     pub model: Arc<ServedModel>,
-    /// What requests may ask for.
+    /// The limits that requests are checked against.
     pub limits: Arc<RequestLimits>,
-    /// Text to tokens and back.
+    /// Turns text into tokens, and tokens into text.
     pub tokenizer: Tokenizer,
-    /// Conversations to tokens; `None` if the model has no chat template.
+    /// Turns conversations into tokens; `None` if the model has no chat template.
     pub chat: Option<Arc<ChatFormat>>,
-    /// What constrains outputs, checked.
+    /// Checks the grammars that constrain outputs.
     pub grammars: Grammars,
-    /// Where requests go.
+    /// The engine loop, which runs sequences.
     pub engine: EngineHandle,
-    /// Told of every request and token.
+    /// Counts requests and tokens, and measures times.
     pub metrics: Metrics,
-    /// Ends what runs when its time is over.
+    /// Says when no new requests are accepted, and when running ones must end.
     pub shutdown: Shutdown,
 }
 
 impl Inference {
-    /// Whether steps are being answered and requests are taken; if not, why. From memory, without asking the shards.
+    /// Ok if new requests are accepted and the shards answer steps; else the reason. Reads a state in memory and does
+    /// not ask the shards.
     pub fn ready(&self) -> Result<(), Error> {
         if self.shutdown.is_draining() {
             return Err(Error::Refused(Refused::ShuttingDown));
@@ -97,19 +98,19 @@ impl Inference {
         }
     }
 
-    /// The chat format, if the model has one.
+    /// The chat format; an error if the model has none.
     pub fn chat(&self) -> Result<Arc<ChatFormat>, Error> {
         let missing = "the model folder has no chat template; use /v1/completions or /generate";
         self.chat.clone().ok_or_else(|| Error::Template(missing.to_owned()))
     }
 
-    /// Validates and tokenizes.
+    /// Validates and tokenizes a request, and counts its tokens against the rate limit of its caller.
     pub async fn prepare(&self, prompt: Prompt, mut parameters: Parameters) -> Result<Prepared, Error> {
         let started = Instant::now();
         let (validating, operation) = (ChildSpan::begin("validate"), prompt.operation());
         let dialect = parameters.dialect;
         let grammar = parameters.grammar.take();
-        // Adapters are models by another name, and there are none beside the served one.
+        // An adapter is named like a model, and no model but the served one is known.
         self.model.check(parameters.adapter_id.take().as_deref())?;
         let caller = parameters.hints.caller.clone();
         if let Some(defaults) = &self.engine.facts().generation_defaults {
@@ -132,13 +133,13 @@ impl Inference {
         Ok(Prepared { request, dialect, reply: encoded.reply, validation })
     }
 
-    /// Queues all sequences of a request. Refused at once when there is no room.
+    /// Queues all sequences of a request; refuses it at once if the queue has no room.
     pub async fn start(&self, prepared: &Prepared, arrived: Instant) -> Result<Vec<TextStream>, Error> {
         let request = &prepared.request;
         try_join_all((0..request.best_of).map(|number| self.start_one(prepared, number, arrived))).await
     }
 
-    /// `prepare` and `start`: what a stream begins with.
+    /// Does `prepare` and `start`, for requests whose response is a stream.
     pub async fn begin(
         &self,
         prompt: Prompt,
@@ -150,7 +151,7 @@ impl Inference {
         Ok((prepared, sequences))
     }
 
-    /// Runs all sequences of a request to their end.
+    /// Runs all sequences of a request until they end. Fails when the time for a shutdown is over.
     pub async fn complete(&self, prepared: &Prepared, arrived: Instant) -> Result<Vec<Generated>, Error> {
         let sequences = self.start(prepared, arrived).await?;
         tokio::select! {
@@ -179,16 +180,17 @@ impl Inference {
             }
         };
         let param = dialect.name("grammar");
-        let alone = |grammar| Constraint { grammar, param, parts: Vec::new(), is_optional: false };
-        let constraint = grammar.map(alone);
+        let constraint =
+            grammar.map(|grammar| Constraint { grammar, param, parts: Vec::new(), is_optional: false });
         Ok(EncodedChat { tokens, reply: ReplyFormat::default(), constraint })
     }
 
-    /// The grammar, if it works.
+    /// Compiles the grammar of a constraint and returns it. A required constraint that does not compile is refused; an
+    /// optional one is dropped.
     async fn checked_grammar(&self, constraint: Option<Constraint>) -> Result<Option<Grammar>, Error> {
         let Some(Constraint { grammar, param, parts, is_optional }) = constraint else { return Ok(None) };
         let refuse = |reason: &str| Err(Error::Grammar { param: param.into(), reason: reason.to_owned() });
-        match self.grammars_are_possible() {
+        match self.check_grammar_support() {
             Ok(()) => {}
             Err(_) if is_optional => return Ok(None),
             Err(reason) => return refuse(reason),
@@ -196,23 +198,26 @@ impl Inference {
         match self.grammars.check(&grammar, param).await {
             Ok(()) => Ok(Some(grammar)),
             Err(Error::Grammar { .. }) if is_optional => Ok(None),
-            Err(whole @ Error::Grammar { .. }) => Err(self.blamed(parts, whole).await),
+            Err(whole @ Error::Grammar { .. }) => Err(self.error_of_first_part(parts, whole).await),
             Err(error) => Err(error),
         }
     }
 
-    /// Why not, if not.
-    fn grammars_are_possible(&self) -> Result<(), &'static str> {
+    /// The reason, if outputs cannot be constrained at all.
+    fn check_grammar_support(&self) -> Result<(), &'static str> {
         let can_constrain = self.engine.facts().abilities.iter().any(|ability| ability == "grammar");
-        match () {
-            () if !self.limits.allows_grammars => Err("grammars are turned off (--disable-grammar-support)"),
-            () if !can_constrain => Err("this model's tokenizer cannot be constrained"),
-            () => Ok(()),
+        if !self.limits.allows_grammars {
+            Err("grammars are turned off (--disable-grammar-support)")
+        } else if !can_constrain {
+            Err("this model's tokenizer cannot be constrained")
+        } else {
+            Ok(())
         }
     }
 
-    /// What is wrong with the first part that does not work by itself, or with the whole.
-    async fn blamed(&self, parts: Vec<Part>, whole: Error) -> Error {
+    /// The error of the first part that does not compile by itself, under the path of that part; else the error of the
+    /// whole grammar.
+    async fn error_of_first_part(&self, parts: Vec<Part>, whole: Error) -> Error {
         for Part { place, grammar } in parts {
             if let Err(Error::Grammar { reason, .. }) = self.grammars.check(&grammar, "grammar").await {
                 return Error::Grammar { param: place, reason };
@@ -221,7 +226,7 @@ impl Inference {
         whole
     }
 
-    /// Refuses what is empty, or so long that it cannot fit even if it were made of the longest tokens.
+    /// Refuses an empty text, and one that could not fit even if all its tokens were the longest of the vocabulary.
     fn check_text(&self, text: &str, checked: &Checked, dialect: Dialect) -> Result<(), Error> {
         let inputs = dialect.name("inputs");
         if text.is_empty() {
@@ -248,7 +253,7 @@ impl Inference {
     ) -> Result<TextStream, Error> {
         let request = prepared.request.sequence(number, rand::random());
         let seed = (request.sampling.temperature > 0.0).then_some(request.sampling.seed);
-        let generation = self.engine.submit(request).await.map_err(|refused| self.explain(refused))?;
+        let generation = self.engine.submit(request).await.map_err(|refused| self.refusal(refused))?;
         let context = TextStreamContext {
             request: &prepared.request,
             dialect: prepared.dialect,
@@ -262,8 +267,9 @@ impl Inference {
         Ok(TextStream::new(generation, &context))
     }
 
-    /// An engine loop that is gone looks like one that stops; clients deserve to know which.
-    fn explain(&self, refused: Refused) -> Error {
+    /// The error for a refused request. An engine loop that has ended because the shards are lost refuses like one that
+    /// shuts down: clients get the true reason.
+    fn refusal(&self, refused: Refused) -> Error {
         match (&refused, self.engine.status()) {
             (Refused::ShuttingDown, EngineStatus::Lost(_)) if !self.shutdown.is_draining() => {
                 Error::Unhealthy

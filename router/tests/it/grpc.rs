@@ -10,7 +10,7 @@ use penstock_router::grpc::pb::{
     AbortRequest, FinishReason, GenerateRequest, GetLoadsRequest, GetModelInfoRequest, Grammar, Sampling,
     Token, TokenIds, grammar,
 };
-use penstock_router::grpc::{self, Entrance};
+use penstock_router::grpc::{self, GrpcListener};
 use penstock_router::http::auth::ApiKeys;
 use penstock_router::http::server::limits::ConnectionLimits;
 use penstock_router::inference::limits::Limits;
@@ -35,8 +35,8 @@ type Responses = Streaming<grpc::pb::GenerateResponse>;
 async fn serve(server: &Server) -> (Channel, Served) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
-    let entrance = Entrance { listener, tls: None };
-    let served = tokio::spawn(grpc::serve(server.state.clone(), ConnectionLimits::default(), entrance));
+    let listener = GrpcListener { listener, tls: None };
+    let served = tokio::spawn(grpc::serve(server.state.clone(), ConnectionLimits::default(), listener));
     (Channel::from_shared(url).expect("a URL").connect().await.expect("it listens"), served)
 }
 

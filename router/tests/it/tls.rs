@@ -13,7 +13,7 @@ use axum::http::{Request, StatusCode, Version};
 use http_body_util::BodyExt;
 use penstock_router::grpc::pb::GetModelInfoRequest;
 use penstock_router::grpc::pb::inference_client::InferenceClient;
-use penstock_router::grpc::{self, Entrance};
+use penstock_router::grpc::{self, GrpcListener};
 use penstock_router::http::server::limits::ConnectionLimits;
 use penstock_router::http::server::tls::TlsFiles;
 use serde_json::json;
@@ -123,8 +123,8 @@ async fn serve_grpc(server: &Server, identity: &Identity, limits: ConnectionLimi
     let files = TlsFiles { cert: &identity.path("cert.pem"), key: &identity.path("key.pem") };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let entrance = Entrance { listener, tls: Some(files.acceptor().unwrap()) };
-    tokio::spawn(grpc::serve(server.state.clone(), limits, entrance));
+    let listener = GrpcListener { listener, tls: Some(files.acceptor().unwrap()) };
+    tokio::spawn(grpc::serve(server.state.clone(), limits, listener));
     address
 }
 

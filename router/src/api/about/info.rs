@@ -1,4 +1,4 @@
-//! What is served, and within which limits.
+//! `/info`: the served model and the limits of requests.
 
 use axum::Json;
 use axum::extract::State;
@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::engine::{EngineFacts, GenerationDefaults};
 use crate::http::state::AppState;
 
-/// TGI's fields, with those that it dropped in version 3 and scripts still read.
+/// The fields of TGI, including those that it dropped in version 3 and scripts still read.
 #[derive(Serialize, ToSchema)]
 pub struct Info {
     model_id: String,
@@ -17,11 +17,11 @@ pub struct Info {
     model_device_type: String,
     model_type: String,
     model_impl: &'static str,
-    /// Type of the KV cache.
+    /// Element type of the KV cache.
     kv_cache_dtype: String,
-    /// Who computes attention.
+    /// The implementation of attention.
     attention_backend: String,
-    /// How the model samples where a request does not say; null with `--generation-config none`.
+    /// The model's default sampling parameters; null with `--generation-config none`.
     generation_defaults: Option<GenerationDefaults>,
     model_pipeline_tag: &'static str,
     num_shard: u32,
@@ -75,7 +75,7 @@ pub async fn info(State(app): State<AppState>) -> Json<Info> {
     })
 }
 
-/// Whose modelling code computes.
+/// The modelling code that runs the model: `native`, or `transformers`.
 fn model_impl(facts: &EngineFacts) -> &'static str {
     let by_transformers = facts.abilities.iter().any(|ability| ability == "transformers");
     if by_transformers { "transformers" } else { "native" }

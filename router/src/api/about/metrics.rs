@@ -1,4 +1,4 @@
-//! Metrics in Prometheus' text format.
+//! `/metrics`: the metrics in Prometheus' text format.
 
 use axum::extract::State;
 use axum::http::header;

@@ -1,4 +1,4 @@
-//! What the server tells of itself.
+//! The routes with information about the server: health, limits, models, metrics, load.
 
 pub mod health;
 pub mod info;

@@ -1,4 +1,4 @@
-//! The served model, as OpenAI lists models.
+//! `/v1/models`: the served model, in OpenAI's format.
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -9,14 +9,14 @@ use utoipa::ToSchema;
 use crate::base::error::Error;
 use crate::http::state::AppState;
 
-/// All models.
+/// The list of models, which has one entry.
 #[derive(Serialize, ToSchema)]
 pub struct Models {
     object: &'static str,
     data: Vec<Model>,
 }
 
-/// A model.
+/// An entry of the list of models.
 #[derive(Serialize, ToSchema)]
 pub struct Model {
     id: String,

@@ -1,4 +1,4 @@
-//! What the server does right now, as one small JSON object: for the page's plots, and for scripts that do not want to
+//! `/stats`: the present state of the server as one small JSON object, for the page's plots and for scripts that do not
 //! parse Prometheus' format. Field names are stable; fields are only added. docs/page.md lists them with their units.
 
 use std::collections::BTreeMap;
@@ -14,41 +14,41 @@ use crate::http::state::AppState;
 use crate::observe::metrics::Snapshot;
 use crate::observe::observer::{Levels, StepSummary};
 
-/// The answer.
+/// The state and the counters of the server.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Stats {
-    /// The served name.
+    /// The name of the served model.
     pub model_id: String,
-    /// Of the router.
+    /// The version of the router.
     pub version: &'static str,
     /// Seconds since the router started.
     pub uptime_s: f64,
-    /// Whether requests are answered now.
+    /// Whether requests are computed now.
     pub status: Status,
-    /// Why not, for people; null if they are.
+    /// The reason in plain text; null if the status is `ready`.
     pub status_reason: Option<&'static str>,
-    /// Times that the shards were restarted under this router.
+    /// Number of times that the shards were restarted since this router started.
     pub restarts: u64,
-    /// Everything that is counted.
+    /// The counters and levels.
     #[serde(flatten)]
     pub counts: Counts,
 }
 
-/// Whether requests are answered.
+/// Whether requests are computed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Yes.
+    /// Requests are computed.
     Ready,
-    /// No more new ones; those accepted are finished.
+    /// The server shuts down: it finishes accepted requests and refuses new ones.
     Stopping,
-    /// Not now: the shards are waited for, and requests are kept.
+    /// The shards restart. Requests wait until they are back.
     Restarting,
-    /// No: the shards do not answer.
+    /// The shards are lost, and the router ends.
     Lost,
 }
 
-/// What is counted. `…_total` only ever grows while the router runs.
+/// The counters and levels of the server. `…_total` only grows while the router runs.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Counts {
     /// Requests in the queue.
@@ -57,19 +57,19 @@ pub struct Counts {
     pub running: usize,
     /// KV blocks that running requests hold.
     pub kv_blocks_used: usize,
-    /// KV blocks that only the prefix cache holds: they are given up when they are needed.
+    /// KV blocks that only the prefix cache holds: they are freed when requests need them.
     pub kv_blocks_cached: usize,
-    /// KV blocks in all.
+    /// All KV blocks.
     pub kv_blocks_total: usize,
-    /// Tokens that one KV block holds.
+    /// Token positions in one KV block.
     pub kv_block_tokens: u32,
     /// Tokens sampled, for all requests together.
     pub tokens_generated_total: u64,
     /// Tokens of requests that were admitted to the batch.
     pub tokens_prompt_total: u64,
-    /// Of those, the ones found in the prefix cache.
+    /// Those of `tokens_prompt_total` that were found in the prefix cache.
     pub prefix_cache_hit_tokens_total: u64,
-    /// Times that a request had to give its memory back.
+    /// Number of times that a running request was preempted to free its memory.
     pub preemptions_total: u64,
     /// Requests that have ended, by outcome: `success`, or the reason of the failure.
     pub requests_total: BTreeMap<&'static str, u64>,
@@ -79,18 +79,18 @@ pub struct Counts {
     pub last_step: Option<LastStep>,
 }
 
-/// Where the shards spent a step, in milliseconds.
+/// The parts of the newest step, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
 pub struct LastStep {
-    /// Tokens that it sampled.
+    /// Tokens that the step sampled.
     pub sampled_tokens: usize,
-    /// Applying the plan.
+    /// Time to apply the plan.
     pub upload_ms: f64,
-    /// The model.
+    /// Time of the model's forward pass.
     pub forward_ms: f64,
-    /// Choosing tokens.
+    /// Time to sample tokens.
     pub sample_ms: f64,
-    /// Reading them.
+    /// Time to read the sampled tokens.
     pub download_ms: f64,
 }
 
@@ -99,7 +99,7 @@ pub async fn stats(State(app): State<AppState>) -> Json<Stats> {
     Json(snapshot(&app))
 }
 
-/// What the server does now.
+/// The present state and counters.
 pub(crate) fn snapshot(app: &AppState) -> Stats {
     let facts = app.inference.engine.facts();
     let (status, status_reason) =
@@ -115,7 +115,7 @@ pub(crate) fn snapshot(app: &AppState) -> Stats {
     }
 }
 
-/// What was seen of a lost shard may hold addresses: that is for the log, not for clients.
+/// The status and its reason for clients. The error of a lost shard may have addresses in it, so it is only logged.
 fn status(is_draining: bool, engine: &EngineStatus) -> (Status, Option<&'static str>) {
     match engine {
         _ if is_draining => (Status::Stopping, Some("the server is shutting down")),
@@ -169,7 +169,7 @@ mod tests {
     use crate::observe::observer::Observer;
 
     #[test]
-    fn a_server_that_did_nothing_yet_is_idle() {
+    fn a_server_without_requests_is_idle() {
         let counts = counts(&Snapshot::default(), 100, 16);
         assert_eq!((counts.running, counts.kv_blocks_used, counts.kv_blocks_total), (0, 0, 100));
         assert_eq!(counts.last_step, None);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_units_are_what_the_page_reads() {
+    fn names_and_units_are_those_that_the_page_reads() {
         let mut metrics = Metrics::new(100, 200).unwrap();
         RequestGuard::start(&metrics).succeed();
         metrics.on_levels(&Levels {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_tells_no_address() {
+    fn the_status_has_no_address() {
         let lost = EngineStatus::Lost("unix:/tmp/private/shard-0.sock: gone".to_owned());
         assert_eq!(status(false, &lost), (Status::Lost, Some("the model shards stopped answering")));
         let restarting = EngineStatus::Restarting("unix:/tmp/private/shard-0.sock: gone".to_owned());

@@ -1,5 +1,5 @@
-//! What is said in a conversation in Anthropic's words: a text, or blocks, each with its type. They become messages of
-//! chat completions, and what does not fit is named by message, block and field.
+//! The messages of a conversation in Anthropic's format: a text, or blocks, each with its type. They become messages of
+//! chat completions. Errors name the message, the block and the field.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -12,17 +12,15 @@ use crate::chat::Message;
 /// A message of the conversation.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = AnthropicMessage)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct InputMessage {
     pub role: Role,
     pub content: Content,
 }
 
-/// Who said it.
+/// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[schema(as = AnthropicRole)]
 #[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum Role {
     User,
     Assistant,
@@ -32,7 +30,6 @@ pub enum Role {
 #[derive(Debug, Clone, ToSchema)]
 #[schema(as = AnthropicContent)]
 #[serde(untagged)]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum Content {
     Text(String),
     Blocks(Vec<Block>),
@@ -45,12 +42,11 @@ impl<'de> Deserialize<'de> for Content {
     }
 }
 
-/// A part of a message: `text`; `tool_use` of the assistant, with `id`, `name` and `input`; `tool_result` of the user, with
-/// `tool_use_id` and `content`. What the model thought earlier (`thinking`, `redacted_thinking`) is left out, as it is of
-/// no use to models that were not trained on it. Others are refused.
+/// A part of a message: `text`; `tool_use` of the assistant, with `id`, `name` and `input`; `tool_result` of the user,
+/// with `tool_use_id` and `content`. Earlier reasoning (`thinking`, `redacted_thinking`) is left out, because models
+/// that were not trained on it cannot use it. Other types are refused.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[schema(as = AnthropicBlock)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Block {
     pub r#type: String,
     pub text: Option<String>,
@@ -63,7 +59,8 @@ pub struct Block {
 }
 
 impl InputMessage {
-    /// Adds what it is in chat completions: one message or several, as results of tools are messages of their own.
+    /// Adds the corresponding messages of chat completions: one or several, because each tool result is a message
+    /// there.
     pub fn push_to(self, messages: &mut Vec<Message>, number: usize) -> Result<(), Error> {
         let place = format!("messages[{number}]");
         let blocks = match self.content {
@@ -86,13 +83,13 @@ impl InputMessage {
     }
 }
 
-/// A call of a tool: its id, what is called, and the arguments as text.
+/// A call of a tool: its id, the name of the tool, and the arguments as text.
 type Call = (String, String, String);
 
 fn push_text(messages: &mut Vec<Message>, role: Role, text: String, calls: Vec<Call>, place: &str) {
     let follows_results = messages.last().is_some_and(|last| last.is_from("tool"));
     match role {
-        // Nothing but results of tools was said.
+        // The message has only tool results.
         Role::User if text.is_empty() && follows_results => {}
         Role::User => messages.push(Message::new("user", text, place)),
         Role::Assistant => {
@@ -106,7 +103,7 @@ fn push_text(messages: &mut Vec<Message>, role: Role, text: String, calls: Vec<C
 }
 
 impl Content {
-    /// The text of what can hold nothing else; `place` is where it is.
+    /// The text of content that may hold only text; `place` is its path.
     pub fn into_text(self, place: &str) -> Result<String, Error> {
         let blocks = match self {
             Self::Text(text) => return Ok(text),
@@ -129,24 +126,24 @@ impl Block {
     }
 
     fn text(self, place: &str) -> Result<String, Error> {
-        self.text.ok_or_else(|| lacks(place, "text", "text"))
+        self.text.ok_or_else(|| missing_field(place, "text", "text"))
     }
 
     fn call(self, place: &str) -> Result<Call, Error> {
-        let id = self.id.ok_or_else(|| lacks(place, "id", "tool_use"))?;
-        let name = self.name.ok_or_else(|| lacks(place, "name", "tool_use"))?;
-        let input = self.input.ok_or_else(|| lacks(place, "input", "tool_use"))?;
+        let id = self.id.ok_or_else(|| missing_field(place, "id", "tool_use"))?;
+        let name = self.name.ok_or_else(|| missing_field(place, "name", "tool_use"))?;
+        let input = self.input.ok_or_else(|| missing_field(place, "input", "tool_use"))?;
         Ok((id, name, input.to_string()))
     }
 
     fn result(self, place: &str) -> Result<Message, Error> {
-        let id = self.tool_use_id.ok_or_else(|| lacks(place, "tool_use_id", "tool_result"))?;
+        let id = self.tool_use_id.ok_or_else(|| missing_field(place, "tool_use_id", "tool_result"))?;
         let text = self.content.map(|content| content.into_text(&format!("{place}.content")));
         Ok(Message::of_tool(id, text.transpose()?.unwrap_or_default(), place))
     }
 }
 
-fn lacks(place: &str, field: &str, kind: &str) -> Error {
+fn missing_field(place: &str, field: &str, kind: &str) -> Error {
     let place = format!("{place}.{field}");
     let message = format!("`{place}` is required in a block of type {kind:?}");
     Error::invalid(place, message)

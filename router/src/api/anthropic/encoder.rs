@@ -1,48 +1,49 @@
-//! A reply as Anthropic's events: blocks of thought, text and calls, one open at a time, each opened by its first piece.
+//! Writes a reply as Anthropic's events: blocks of reasoning, text and calls. One block is open at a time, and its
+//! first delta opens it.
 
 use serde_json::{Value, json};
 
 use super::{MessagesResponse, OutputBlock, Usage, errors, stop_reason};
 use crate::api::assistant::{AssistantWriter, Delta, ToolCallDelta};
 use crate::base::error::Error;
-use crate::http::answer_stream::Encoder;
+use crate::http::response_stream::Encoder;
 use crate::http::sse::Frame;
 use crate::inference::text_stream::{End, TextEvent};
 
-/// What the open block holds.
+/// The kind of the open block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Open {
+enum BlockKind {
     Thinking,
     Text,
     ToolUse,
 }
 
-/// Words the events of one reply.
+/// Writes the events of one reply.
 pub struct MessagesEncoder {
-    answer: MessagesResponse,
+    response: MessagesResponse,
     prompt_len: usize,
     writer: AssistantWriter,
-    open: Option<Open>,
-    /// Blocks opened so far.
+    open: Option<BlockKind>,
+    /// Number of blocks opened so far.
     num_blocks: usize,
 }
 
 impl MessagesEncoder {
-    /// From an answer that has nothing in it yet.
-    pub fn new(answer: MessagesResponse, prompt_len: usize, writer: AssistantWriter) -> Self {
-        Self { answer, prompt_len, writer, open: None, num_blocks: 0 }
+    /// An encoder that starts with this empty response.
+    pub fn new(response: MessagesResponse, prompt_len: usize, writer: AssistantWriter) -> Self {
+        Self { response, prompt_len, writer, open: None, num_blocks: 0 }
     }
 
     fn delta(&mut self, delta: Delta) -> Vec<Frame> {
         let mut frames = Vec::new();
         if let Some(thinking) = delta.reasoning_content {
             let block = OutputBlock::Thinking { thinking: String::new(), signature: String::new() };
-            self.go_on(Open::Thinking, &block, &mut frames);
-            frames.push(self.piece(json!({ "type": "thinking_delta", "thinking": thinking })));
+            self.ensure_open(BlockKind::Thinking, &block, &mut frames);
+            frames.push(self.block_delta(json!({ "type": "thinking_delta", "thinking": thinking })));
         }
         if let Some(text) = delta.content.filter(|text| !text.is_empty()) {
-            self.go_on(Open::Text, &OutputBlock::Text { text: String::new() }, &mut frames);
-            frames.push(self.piece(json!({ "type": "text_delta", "text": text })));
+            self.ensure_open(BlockKind::Text, &OutputBlock::Text { text: String::new() }, &mut frames);
+            frames.push(self.block_delta(json!({ "type": "text_delta", "text": text })));
         }
         for call in delta.tool_calls {
             self.call(call, &mut frames);
@@ -55,16 +56,16 @@ impl MessagesEncoder {
             frames.extend(self.close());
             let block =
                 OutputBlock::ToolUse { id, name: call.function.name.unwrap_or_default(), input: json!({}) };
-            self.go_on(Open::ToolUse, &block, frames);
+            self.ensure_open(BlockKind::ToolUse, &block, frames);
         }
         if !call.function.arguments.is_empty() {
             let piece = json!({ "type": "input_json_delta", "partial_json": call.function.arguments });
-            frames.push(self.piece(piece));
+            frames.push(self.block_delta(piece));
         }
     }
 
-    /// Makes sure that a block of this kind is open.
-    fn go_on(&mut self, kind: Open, empty: &OutputBlock, frames: &mut Vec<Frame>) {
+    /// Opens a block of this kind, unless one is open.
+    fn ensure_open(&mut self, kind: BlockKind, empty: &OutputBlock, frames: &mut Vec<Frame>) {
         if self.open == Some(kind) {
             return;
         }
@@ -77,7 +78,7 @@ impl MessagesEncoder {
         ));
     }
 
-    fn piece(&self, delta: Value) -> Frame {
+    fn block_delta(&self, delta: Value) -> Frame {
         frame("content_block_delta", json!({ "index": self.num_blocks.saturating_sub(1), "delta": delta }))
     }
 
@@ -105,7 +106,7 @@ impl Encoder for MessagesEncoder {
     type Line = Frame;
 
     fn begin(&mut self) -> Vec<Frame> {
-        vec![frame("message_start", json!({ "message": self.answer })), frame("ping", json!({}))]
+        vec![frame("message_start", json!({ "message": self.response })), frame("ping", json!({}))]
     }
 
     fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<Frame> {
@@ -128,10 +129,10 @@ mod tests {
     use crate::inference::text_stream::Finish;
     use crate::observe::metrics::SequenceTimes;
 
-    /// The data of all events but the first and the last two, for a reply that comes in pieces of `size` characters.
+    /// The data of all events but the first and the last two, for a reply that arrives in pieces of `size` characters.
     fn blocks(reply: &str, size: usize) -> Vec<Value> {
         let format = ReplyFormat { tools: Some(ToolFormat::Hermes), ..ReplyFormat::default() };
-        let answer = MessagesResponse {
+        let response = MessagesResponse {
             id: "msg".into(),
             r#type: "message",
             role: "assistant",
@@ -141,7 +142,7 @@ mod tests {
             stop_sequence: None,
             usage: Usage::default(),
         };
-        let mut encoder = MessagesEncoder::new(answer, 1, AssistantWriter::new(&format));
+        let mut encoder = MessagesEncoder::new(response, 1, AssistantWriter::new(&format));
         let chars: Vec<char> = reply.chars().collect();
         let mut frames = Vec::new();
         for piece in chars.chunks(size) {
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_answer_has_the_same_blocks() {
+    fn a_whole_response_has_the_same_blocks() {
         let format = ReplyFormat { tools: Some(ToolFormat::Hermes), ..ReplyFormat::default() };
         let reply = "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>";
         let blocks = OutputBlock::of_message(AssistantWriter::new(&format).message(reply));
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_cut_is_told_piece_by_piece_but_not_as_a_whole() {
+    fn an_incomplete_call_is_streamed_but_left_out_of_a_whole_response() {
         let reply = "Sure. <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1";
         assert_eq!(joined(&blocks(reply, 3), "partial_json"), "{\"x\": 1");
         let format = ReplyFormat { tools: Some(ToolFormat::Hermes), ..ReplyFormat::default() };

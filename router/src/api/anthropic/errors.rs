@@ -10,7 +10,7 @@ use crate::http::errors::ErrorDialect;
 /// Anthropic's statuses and bodies.
 pub const ERRORS: ErrorDialect = ErrorDialect { status, body, schema };
 
-/// The body of an answer, and the `error` event of a stream.
+/// The body of an error response, and the data of the `error` event of a stream.
 pub fn body(error: &Error) -> Value {
     json!({ "type": "error", "error": { "type": type_of(error.kind()), "message": error.to_string() } })
 }
@@ -41,7 +41,7 @@ fn type_of(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// Like OpenAI's, its clients know a schema that is not supported by 400.
+/// The status. Clients of Anthropic, like those of OpenAI, expect 400 for a schema that is not supported.
 fn status(kind: ErrorKind) -> StatusCode {
     if kind == ErrorKind::Grammar { StatusCode::BAD_REQUEST } else { kind.status() }
 }

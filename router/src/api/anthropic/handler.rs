@@ -1,4 +1,4 @@
-//! Anthropic's messages.
+//! The handlers of `/v1/messages` and `/v1/messages/count_tokens`.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -8,7 +8,7 @@ use crate::api::anthropic::{
     MessagesEncoder, MessagesRequest, MessagesResponse, OutputBlock, TokenCount, Usage, stop_reason,
 };
 use crate::api::assistant::AssistantWriter;
-use crate::api::response_headers::early;
+use crate::api::response_headers::initial_headers;
 use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
@@ -32,12 +32,12 @@ pub async fn messages(
     if parameters.is_stream {
         return stream(&app, prompt, parameters, guard).await;
     }
-    let answer = whole(&app, prompt, parameters, &guard).await;
-    guard.finish(&answer);
-    answer
+    let response = whole(&app, prompt, parameters, &guard).await;
+    guard.finish(&response);
+    response
 }
 
-/// `POST /v1/messages/count_tokens`: as many as the same request would have as `input_tokens`, found in the cache or not.
+/// `POST /v1/messages/count_tokens`: the number of tokens of the prompt, whether they are in the cache or not.
 pub async fn count_tokens(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
@@ -61,10 +61,10 @@ fn into_parts(
     request.into_chat()?.into_parts(caller, Dialect::Messages)
 }
 
-/// A model that cannot think must not look as if it had.
+/// Refuses `thinking` for a model without reasoning: its client must not believe that the model reasons.
 fn check_thinking(app: &AppState, request: &MessagesRequest) -> Result<(), Error> {
-    let reasons = app.inference.chat.as_ref().is_some_and(|chat| chat.may_reason());
-    if request.asks_to_think() && !reasons {
+    let can_reason = app.inference.chat.as_ref().is_some_and(|chat| chat.may_reason());
+    if request.asks_to_think() && !can_reason {
         let message = "`thinking` needs a model whose chat template knows reasoning: this one has none";
         return Err(Error::invalid("thinking", message));
     }
@@ -77,21 +77,21 @@ async fn whole(
     parameters: Parameters,
     guard: &RequestGuard,
 ) -> Result<Response, Error> {
-    let headers = early(&app.inference.engine.facts().compute_type(), prompt.num_chars());
+    let headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());
     let prepared = app.inference.prepare(prompt, parameters).await?;
     let sequence =
         app.inference.complete(&prepared, guard.started()).await?.pop().ok_or(Error::Incomplete)?;
     let usage = Usage::new(prepared.request.prompt.len(), &sequence.end.times);
     let mut writer = AssistantWriter::new(&prepared.reply);
-    let mut answer = opening(app, usage);
-    answer.content = OutputBlock::of_message(writer.message(&sequence.end.text));
-    answer.stop_reason = Some(stop_reason(&writer, &sequence.end));
-    answer.stop_sequence = sequence.end.stop_string;
-    Ok((headers, Json(answer)).into_response())
+    let mut response = empty_response(app, usage);
+    response.content = OutputBlock::of_message(writer.message(&sequence.end.text));
+    response.stop_reason = Some(stop_reason(&writer, &sequence.end));
+    response.stop_sequence = sequence.end.stop_string;
+    Ok((headers, Json(response)).into_response())
 }
 
-/// An answer that has nothing in it yet.
-fn opening(app: &AppState, usage: Usage) -> MessagesResponse {
+/// A response without content, at the start of a generation.
+fn empty_response(app: &AppState, usage: Usage) -> MessagesResponse {
     MessagesResponse {
         id: format!("msg_{:032x}", rand::random::<u128>()),
         r#type: "message",
@@ -110,11 +110,11 @@ async fn stream(
     parameters: Parameters,
     mut guard: RequestGuard,
 ) -> Result<Response, Error> {
-    let headers = early(&app.inference.engine.facts().compute_type(), prompt.num_chars());
+    let headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());
     let begun = app.inference.begin(prompt, parameters, guard.started()).await;
     let (prepared, sequences) = begun.inspect_err(|error| guard.fail(error))?;
     let prompt_len = prepared.request.prompt.len();
-    let answer = opening(app, Usage::new(prompt_len, &SequenceTimes::default()));
-    let encoder = MessagesEncoder::new(answer, prompt_len, AssistantWriter::new(&prepared.reply));
+    let response = empty_response(app, Usage::new(prompt_len, &SequenceTimes::default()));
+    let encoder = MessagesEncoder::new(response, prompt_len, AssistantWriter::new(&prepared.reply));
     Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers))
 }

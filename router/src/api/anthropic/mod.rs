@@ -8,8 +8,6 @@ mod request;
 mod response;
 mod tools;
 
-pub use content::{Block, Content, InputMessage, Role};
 pub use encoder::MessagesEncoder;
 pub use request::MessagesRequest;
 pub use response::{MessagesResponse, OutputBlock, TokenCount, Usage, stop_reason};
-pub use tools::{Thinking, Tool, ToolChoice};

@@ -1,5 +1,5 @@
-//! Anthropic's words for a conversation: the body of `/v1/messages`, translated into a [`ChatRequest`], which does the
-//! rest. What is known and not built is refused by name.
+//! The body of `/v1/messages`, which is translated into a [`ChatRequest`]. Fields of the specification that are not
+//! supported are refused by name.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,11 +13,10 @@ use crate::chat::Message;
 
 /// The body of `/v1/messages` and `/v1/messages/count_tokens`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct MessagesRequest {
     pub model: Option<String>,
     pub messages: Vec<InputMessage>,
-    /// Needed by `/v1/messages`.
+    /// Required by `/v1/messages`.
     pub max_tokens: Option<u64>,
     pub system: Option<Content>,
     pub stop_sequences: Option<Vec<String>>,
@@ -36,12 +35,12 @@ pub struct MessagesRequest {
 }
 
 impl MessagesRequest {
-    /// Whether the model is asked to think.
+    /// Whether reasoning is turned on.
     pub fn asks_to_think(&self) -> bool {
         self.thinking.as_ref().is_some_and(Thinking::is_on)
     }
 
-    /// Refuses a request that does not say how long its answer may be.
+    /// Refuses a request without `max_tokens`.
     pub fn check_length(&self) -> Result<(), Error> {
         match self.max_tokens {
             Some(_) => Ok(()),
@@ -52,9 +51,9 @@ impl MessagesRequest {
         }
     }
 
-    /// The same request in OpenAI's words.
+    /// The same request as a chat completion.
     pub fn into_chat(self) -> Result<ChatRequest, Error> {
-        self.refuse_what_is_not_built()?;
+        self.refuse_unsupported()?;
         self.thinking.as_ref().map_or(Ok(()), |thinking| thinking.check(self.max_tokens))?;
         let mut messages = Vec::new();
         if let Some(system) = self.system {
@@ -80,18 +79,18 @@ impl MessagesRequest {
         })
     }
 
-    fn refuse_what_is_not_built(&self) -> Result<(), Error> {
+    fn refuse_unsupported(&self) -> Result<(), Error> {
         let is_given = |value: &Option<Value>| value.is_some();
         let has_any = |values: &Option<Vec<Value>>| values.as_ref().is_some_and(|values| !values.is_empty());
         let refused = [
-            ("tools", self.tools.iter().flatten().any(Tool::is_of_anthropic)),
+            ("tools", self.tools.iter().flatten().any(Tool::is_run_by_anthropic)),
             ("container", is_given(&self.container)),
             ("mcp_servers", has_any(&self.mcp_servers)),
             ("context_management", is_given(&self.context_management)),
             ("output_config", is_given(&self.output_config)),
             ("output_format", is_given(&self.output_format)),
         ];
-        match refused.into_iter().find(|(_, is_asked_for)| *is_asked_for) {
+        match refused.into_iter().find(|(_, is_given)| *is_given) {
             Some((name, _)) => Err(Error::NotSupported(name)),
             None => Ok(()),
         }
@@ -105,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tools_are_those_of_chat_completions() {
+    fn tools_become_those_of_chat_completions() {
         let schema = json!({"type": "object", "properties": {}});
         let body = json!({
             "messages": [{"role": "user", "content": "hi"}],

@@ -1,4 +1,4 @@
-//! The answer of `/v1/messages`, and what an answer counts.
+//! The response of `/v1/messages`, and its token counts.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -8,9 +8,8 @@ use crate::api::assistant::{AssistantMessage, AssistantWriter, ToolCall};
 use crate::inference::text_stream::{End, Finish};
 use crate::observe::metrics::SequenceTimes;
 
-/// The answer.
+/// The response of `/v1/messages`.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct MessagesResponse {
     pub id: String,
     pub r#type: &'static str,
@@ -22,11 +21,10 @@ pub struct MessagesResponse {
     pub usage: Usage,
 }
 
-/// A part of the answer.
+/// A content block of the response.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = AnthropicOutputBlock)]
 #[serde(tag = "type", rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub enum OutputBlock {
     Thinking { thinking: String, signature: String },
     Text { text: String },
@@ -34,7 +32,7 @@ pub enum OutputBlock {
 }
 
 impl OutputBlock {
-    /// The parts of a whole message, in the order in which models write them.
+    /// The blocks of a whole message, in the order in which models write them.
     pub fn of_message(message: AssistantMessage) -> Vec<Self> {
         let thinking = message.reasoning_content;
         let thinking = thinking.map(|thinking| Self::Thinking { thinking, signature: String::new() });
@@ -43,17 +41,16 @@ impl OutputBlock {
         thinking.into_iter().chain(text).chain(calls).collect()
     }
 
-    /// A call that was cut off has no input that could be told, and is not one to be made: it is left out.
+    /// The block of a call. An incomplete call is left out: its input is not JSON, and a client must not make it.
     fn tool_use(ToolCall { id, function, .. }: ToolCall) -> Option<Self> {
         let input = serde_json::from_str(&function.arguments).ok()?;
         Some(Self::ToolUse { id, name: function.name, input })
     }
 }
 
-/// Tokens counted. Those found in the cache are not among the `input_tokens`.
+/// Token counts. `input_tokens` does not include the tokens found in the cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = AnthropicUsage)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Usage {
     pub input_tokens: u32,
     pub cache_creation_input_tokens: u32,
@@ -62,7 +59,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Of one sequence.
+    /// The counts of one sequence.
     pub fn new(prompt_len: usize, times: &SequenceTimes) -> Self {
         let cached = times.cached_tokens.min(prompt_len as u32);
         Self {
@@ -74,7 +71,7 @@ impl Usage {
     }
 }
 
-/// Anthropic's word for an end.
+/// Anthropic's `stop_reason`.
 pub fn stop_reason(writer: &AssistantWriter, end: &End) -> &'static str {
     match end.finish {
         Finish::Length => "max_tokens",
@@ -84,10 +81,9 @@ pub fn stop_reason(writer: &AssistantWriter, end: &End) -> &'static str {
     }
 }
 
-/// How many tokens a request is, for `/v1/messages/count_tokens`.
+/// The response of `/v1/messages/count_tokens`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = AnthropicTokenCount)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct TokenCount {
     pub input_tokens: usize,
 }

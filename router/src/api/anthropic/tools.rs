@@ -1,4 +1,4 @@
-//! Anthropic's words for tools and for thinking, checked, and in the words of chat completions.
+//! Anthropic's fields for tools and reasoning: their checks, and their translation into chat completions.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -6,23 +6,22 @@ use utoipa::ToSchema;
 
 use crate::base::error::Error;
 
-/// Whether the model is to think before it answers.
+/// Whether the model reasons before it replies.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = AnthropicThinking)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Thinking {
     pub r#type: String,
-    /// Checked, and not enforced: what bounds thinking is `max_tokens`.
+    /// Checked but not enforced: `max_tokens` bounds the reasoning.
     pub budget_tokens: Option<u64>,
 }
 
 impl Thinking {
-    /// Whether it is wanted.
+    /// Whether reasoning is turned on.
     pub fn is_on(&self) -> bool {
         self.r#type != "disabled"
     }
 
-    /// Refuses what is none of the known ways, and a budget that leaves nothing for the answer.
+    /// Refuses an unknown type, and a budget that leaves no tokens for the reply.
     pub fn check(&self, max_tokens: Option<u64>) -> Result<(), Error> {
         match (self.r#type.as_str(), self.budget_tokens) {
             ("disabled" | "adaptive", _) | ("enabled", None) => Ok(()),
@@ -36,7 +35,7 @@ impl Thinking {
         }
     }
 
-    /// Templates of models that may think ask for this.
+    /// The variables that the chat templates of reasoning models read.
     pub fn into_template_kwargs(self) -> Map<String, Value> {
         Map::from_iter([("enable_thinking".to_owned(), self.is_on().into())])
     }
@@ -55,7 +54,6 @@ fn check_budget(budget: u64, max_tokens: Option<u64>) -> Result<(), Error> {
 /// A function that the model may call. Tools of another `type` than `custom` are Anthropic's own, and refused.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = AnthropicTool)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Tool {
     pub r#type: Option<String>,
     pub name: String,
@@ -66,7 +64,6 @@ pub struct Tool {
 /// `auto`, `any`, `none`, or `tool` with a `name`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = AnthropicToolChoice)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct ToolChoice {
     pub r#type: String,
     pub name: Option<String>,
@@ -74,8 +71,8 @@ pub struct ToolChoice {
 }
 
 impl Tool {
-    /// Whether it is one that Anthropic runs.
-    pub fn is_of_anthropic(&self) -> bool {
+    /// Whether it is a tool that Anthropic's servers run.
+    pub fn is_run_by_anthropic(&self) -> bool {
         self.r#type.as_ref().is_some_and(|kind| kind != "custom")
     }
 
@@ -88,7 +85,7 @@ impl Tool {
 }
 
 impl ToolChoice {
-    /// The same for chat completions.
+    /// The same as `tool_choice` of chat completions.
     pub fn into_chat(self) -> Result<Value, Error> {
         match (self.r#type.as_str(), self.name) {
             (same @ ("auto" | "none"), _) => Ok(same.into()),

@@ -1,4 +1,5 @@
-//! The one route that SageMaker calls: a request of any of the other routes, told by the field that it must have.
+//! The one route that SageMaker calls. It accepts the bodies of `/`, chat completions and completions, and
+//! distinguishes them by the field that each requires.
 
 use axum::Extension;
 use axum::extract::State;
@@ -14,7 +15,7 @@ use crate::base::error::Error;
 use crate::http::body::{Body, JsonBytes};
 use crate::http::state::AppState;
 
-/// The fields by which requests are told apart.
+/// The fields that distinguish the requests.
 #[derive(Deserialize)]
 struct Shape {
     inputs: Option<IgnoredAny>,

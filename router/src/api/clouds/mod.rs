@@ -1,4 +1,4 @@
-//! The routes that hosting services call: SageMaker's and Vertex AI's.
+//! The routes for hosting services: SageMaker and Vertex AI.
 
 pub mod invocations;
 pub mod vertex;

@@ -1,4 +1,4 @@
-//! The one route that Vertex AI calls: several requests in one body, a text for each.
+//! The one route that Vertex AI calls. The body holds several requests, and the response has a text for each.
 
 use axum::extract::State;
 use axum::{Extension, Json};
@@ -19,15 +19,15 @@ use crate::inference::text_stream::Generated;
 use crate::inference::validation::Parameters;
 use crate::observe::metrics::RequestGuard;
 
-/// The body.
+/// The body of `/vertex`.
 #[derive(Deserialize, ToSchema)]
 pub struct VertexRequest {
-    /// What to answer, each by itself.
+    /// The requests, each independent of the others.
     #[schema(value_type = Vec<Instance>)]
     instances: Vec<Value>,
 }
 
-/// One request of either family.
+/// One request: a chat completion, or a generation in TGI's dialect.
 #[derive(ToSchema)]
 #[serde(untagged)]
 enum Instance {
@@ -35,7 +35,7 @@ enum Instance {
     Generate(Box<GenerateRequest>),
 }
 
-/// The answer.
+/// The response of `/vertex`.
 #[derive(Serialize, ToSchema)]
 pub struct VertexResponse {
     /// The texts, in the order of the instances.
@@ -55,14 +55,14 @@ pub async fn vertex(
     }
     let instances = request.instances.into_iter().enumerate();
     let instances: Vec<Instance> =
-        instances.map(|(number, instance)| Instance::read(instance, number)).collect::<Result<_, _>>()?;
-    let answers = instances.into_iter().map(|instance| predict(&app, caller.clone(), instance));
-    Ok(Json(VertexResponse { predictions: try_join_all(answers).await? }))
+        instances.map(|(number, instance)| Instance::parse(instance, number)).collect::<Result<_, _>>()?;
+    let predictions = instances.into_iter().map(|instance| predict(&app, caller.clone(), instance));
+    Ok(Json(VertexResponse { predictions: try_join_all(predictions).await? }))
 }
 
 async fn predict(app: &AppState, caller: Caller, instance: Instance) -> Result<String, Error> {
     let mut guard = RequestGuard::start(&app.inference.metrics);
-    let answer = async {
+    let text = async {
         let (prompt, parameters) = instance.into_parts(app, caller)?;
         let prepared = app.inference.prepare(prompt, parameters).await?;
         let best = |a: &Generated, b: &Generated| a.mean_logprob().total_cmp(&b.mean_logprob());
@@ -70,21 +70,23 @@ async fn predict(app: &AppState, caller: Caller, instance: Instance) -> Result<S
         sequences.into_iter().max_by(best).map(|best| best.end.text).ok_or(Error::Incomplete)
     }
     .await;
-    guard.finish(&answer);
-    answer
+    guard.finish(&text);
+    text
 }
 
 impl Instance {
-    /// `messages` tells a chat completion.
-    fn read(instance: Value, number: usize) -> Result<Self, Error> {
+    /// Parses an instance. One with `messages` is a chat completion.
+    fn parse(instance: Value, number: usize) -> Result<Self, Error> {
         let place = format!("instances[{number}]");
-        match instance.get("messages").is_some_and(|messages| !messages.is_null()) {
-            true => parse_part(instance, &place).map(Self::Chat),
-            false => parse_part(instance, &place).map(Self::Generate),
+        let is_chat = instance.get("messages").is_some_and(|messages| !messages.is_null());
+        if is_chat {
+            parse_part(instance, &place).map(Self::Chat)
+        } else {
+            parse_part(instance, &place).map(Self::Generate)
         }
     }
 
-    /// Streams make no sense here, and as in TGI a prompt is sampled from unless it says otherwise.
+    /// The prompt and its parameters. `stream` is ignored, and a TGI request samples by default, as in TGI.
     fn into_parts(self, app: &AppState, caller: Caller) -> Result<(Prompt, Parameters), Error> {
         match self {
             Self::Chat(request) => {

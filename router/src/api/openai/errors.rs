@@ -10,12 +10,12 @@ use crate::http::errors::ErrorDialect;
 /// OpenAI's statuses and bodies.
 pub const ERRORS: ErrorDialect = ErrorDialect { status, body, schema };
 
-/// OpenAI's clients know a schema that is not supported by 400.
+/// The status. Clients of OpenAI expect 400 for a schema that is not supported.
 pub fn status(kind: ErrorKind) -> StatusCode {
     if kind == ErrorKind::Grammar { StatusCode::BAD_REQUEST } else { kind.status() }
 }
 
-/// The body of an answer.
+/// The body of an error response.
 pub fn body(error: &Error) -> Value {
     json!({ "error": {
         "message": error.to_string(),
@@ -25,7 +25,7 @@ pub fn body(error: &Error) -> Value {
     }})
 }
 
-/// An event of a stream: TGI's clients look for `http_status_code` there.
+/// The event of a stream. TGI's clients read `http_status_code` from it.
 pub fn event(error: &Error) -> Value {
     let mut body = body(error);
     body["error"]["http_status_code"] = error.kind().status().as_u16().into();
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_learn_the_parameter() {
+    fn the_body_names_the_parameter() {
         assert_eq!(
             body(&Error::invalid("top_p", "`top_p` must be > 0.0 and <= 1.0. Given: 2")),
             json!({ "error": {

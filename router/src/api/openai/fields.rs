@@ -1,4 +1,4 @@
-//! Fields that chat and completions have in common: lenient in what they accept.
+//! Fields that chat completions and completions share, each with several accepted forms.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
@@ -10,7 +10,6 @@ use crate::base::text_or_list::text_or_list;
 /// One stop string or several.
 #[derive(Debug, Clone, ToSchema)]
 #[serde(untagged)]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum Stop {
     One(String),
     Many(Vec<String>),
@@ -25,13 +24,13 @@ impl<'de> Deserialize<'de> for Stop {
 /// OpenAI's map from token id to bias; TGI's list of numbers is accepted and, as by TGI, ignored.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected a map from token ids to numbers")]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum LogitBias {
     Map(Map<String, Value>),
+    #[expect(dead_code, reason = "its type says which bodies are accepted")]
     Ignored(Vec<f64>),
 }
 
-/// What to add to a stream.
+/// The options of a stream: when it has token counts.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 pub struct StreamOptions {
     include_usage: Option<bool>,
@@ -39,18 +38,18 @@ pub struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// A last chunk with the usage.
+    /// Whether a last chunk has the usage.
     pub fn includes_usage(self) -> bool {
         self.include_usage.unwrap_or(false)
     }
 
-    /// The usage so far in every chunk.
+    /// Whether every chunk has the usage so far.
     pub fn is_continuous(self) -> bool {
         self.includes_usage() && self.continuous_usage_stats.unwrap_or(false)
     }
 }
 
-/// Any 64-bit integer, negative ones too.
+/// A seed: any 64-bit integer, also a negative one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seed(pub u64);
 

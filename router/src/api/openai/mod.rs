@@ -1,5 +1,5 @@
-//! OpenAI's dialect: chat completions and completions. Lenient in, exact out: every field may be null, unknown ones are
-//! ignored, and what is known and not built is refused by name.
+//! OpenAI's dialect: chat completions and completions. Every field of a request may be null, and unknown fields are
+//! ignored. Fields of the specification that are not supported are refused by name.
 
 pub mod chat;
 pub mod completions;
@@ -8,9 +8,9 @@ mod fields;
 mod response;
 
 pub use chat::request::ChatRequest;
-pub use completions::request::{CompletionRequest, Prompts};
-pub use fields::{LogitBias, Seed, Stop, StreamOptions};
-pub use response::{Answer, Head, PromptTokensDetails, Usage};
+pub use completions::request::CompletionRequest;
+pub use fields::{Stop, StreamOptions};
+pub use response::{CompletionObject, Head, Usage};
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! What every answer under /v1 of OpenAI's older routes has: its head, its counts, its word for an end.
+//! The parts that responses of chat completions and completions share: the head, the choices, and the token counts.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -7,9 +7,8 @@ use crate::base::unix_time::unix_seconds;
 use crate::inference::served_model::ServedModel;
 use crate::observe::metrics::SequenceTimes;
 
-/// Tokens counted.
+/// Token counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Usage {
     pub prompt_tokens: u32,
     pub completion_tokens: u32,
@@ -17,9 +16,8 @@ pub struct Usage {
     pub prompt_tokens_details: PromptTokensDetails,
 }
 
-/// Of the prompt's tokens, those found in the cache.
+/// The tokens of the prompt that were found in the cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct PromptTokensDetails {
     pub cached_tokens: u32,
 }
@@ -37,16 +35,15 @@ impl Usage {
         self.total_tokens += tokens;
     }
 
-    /// Counts what a finished sequence found in the cache.
+    /// Counts the tokens that a finished sequence found in the cache.
     pub fn add_cached(&mut self, times: &SequenceTimes) {
         let cached = &mut self.prompt_tokens_details.cached_tokens;
         *cached = (*cached + times.cached_tokens).min(self.prompt_tokens);
     }
 }
 
-/// What every answer starts with, whole or chunk.
+/// The fields that every response and every chunk starts with.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Head {
     pub id: String,
     pub object: &'static str,
@@ -56,7 +53,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Of an answer with a new id.
+    /// The head of a new response, with a new id.
     pub fn new(prefix: &str, object: &'static str, model: &ServedModel) -> Self {
         Self {
             id: format!("{prefix}-{:032x}", rand::random::<u128>()),
@@ -68,10 +65,9 @@ impl Head {
     }
 }
 
-/// An answer or a chunk of one.
+/// A whole response, or one chunk of a stream.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
-pub struct Answer<'a, Choice> {
+pub struct CompletionObject<'a, Choice> {
     #[serde(flatten)]
     pub head: &'a Head,
     pub choices: Vec<Choice>,

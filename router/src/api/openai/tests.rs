@@ -1,4 +1,4 @@
-//! What requests of OpenAI's clients become.
+//! Tests of how requests become prompts and parameters.
 
 use serde_json::{Map, Value, json};
 
@@ -81,7 +81,7 @@ fn best_of_is_at_least_n_and_not_for_streams() {
 }
 
 #[test]
-fn what_is_not_built_is_refused_by_name() {
+fn unsupported_fields_are_refused_by_name() {
     for (field, value) in [
         ("modalities", json!(["text", "audio"])),
         ("audio", json!({"voice": "alloy"})),
@@ -97,7 +97,7 @@ fn what_is_not_built_is_refused_by_name() {
 }
 
 #[test]
-fn what_changes_nothing_is_ignored() {
+fn fields_that_do_not_change_the_reply_are_ignored() {
     let ignored = json!({
         "user": "u", "metadata": {"a": "b"}, "store": true, "service_tier": "auto", "modalities": ["text"],
         "verbosity": "medium", "prediction": {"type": "content", "content": "x"}, "top_logprobs": 0,
@@ -112,7 +112,7 @@ fn the_reasoning_effort_reaches_the_template() {
 }
 
 #[test]
-fn of_two_names_the_one_that_was_sent_is_kept() {
+fn errors_use_the_name_of_the_field_that_was_sent() {
     let dialect = |fields: Value| chat(fields).unwrap().1.dialect;
     assert_eq!(dialect(json!({"max_tokens": 5})), Dialect::CHAT);
     for fields in [json!({"max_completion_tokens": 5}), json!({"max_completion_tokens": 5, "max_tokens": 6})]

@@ -1,4 +1,4 @@
-//! Files for browsers: the page and the documentation of the API.
+//! Pages for browsers: the user interface and the documentation of the API.
 
 pub mod docs;
 pub mod ui;

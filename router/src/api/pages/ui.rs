@@ -1,6 +1,7 @@
-//! The page: its files are part of the binary and are served under `/ui`, and to browsers that ask `/` for HTML.
+//! Serves the user interface: its files are part of the binary and are served under `/ui`, and to browsers that ask `/`
+//! for HTML.
 //!
-//! Nothing here is secret, so nothing asks for the API key: the page itself sends the key with what it requests.
+//! The files are not secret and require no API key. The page sends the key with its own requests.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -18,7 +19,7 @@ macro_rules! files {
     ($($path:literal)*) => { &[$(($path, include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/ui/", $path)))),*] };
 }
 
-/// All files of the page. A test compares with the folder.
+/// All files of the page. A test compares this list with the folder.
 const FILES: &[(&str, &[u8])] = files! {
     "css/base.css" "css/chat.css" "css/completion.css" "css/docs.css" "css/layout.css" "css/markdown.css"
     "css/status.css" "docs.html" "icon.svg" "index.html" "js/announce.js" "js/answer.js" "js/api.js" "js/appearance-boot.js"
@@ -33,7 +34,8 @@ const FILES: &[(&str, &[u8])] = files! {
     "js/tool-call.js" "js/views.js"
 };
 
-/// One directive a line. Scripts and styles from files only; the page calls nobody but this server; nobody frames it.
+/// The content security policy, one directive a line: scripts and styles come from files only, the page sends requests
+/// to this server only, and no other page may frame it.
 const POLICY: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/ui/csp.txt"));
 
 static ASSETS: LazyLock<HashMap<&str, Asset>> =
@@ -60,7 +62,7 @@ impl Asset {
     }
 }
 
-/// `GET /`: the page for browsers, the health answer for probes and everyone else.
+/// `GET /`: the page for browsers, the response of `/health` for probes and all other clients.
 pub async fn page_or_health(state: State<AppState>, headers: HeaderMap) -> Response {
     if prefers_html(&headers) {
         return page(headers).await;
@@ -75,7 +77,7 @@ pub async fn page(headers: HeaderMap) -> Response {
     serve("index.html", &headers)
 }
 
-/// `GET /ui/`: the page names its files relative to its own address, which must not end in a slash.
+/// `GET /ui/`: redirects to `/ui`, because the page refers to its files relative to its own address.
 pub async fn to_page() -> Redirect {
     Redirect::permanent("../ui")
 }
@@ -85,7 +87,7 @@ pub async fn file(Path(path): Path<String>, headers: HeaderMap) -> Response {
     serve(&path, &headers)
 }
 
-/// A file, by its path in the folder.
+/// Serves the file with this path in the folder.
 pub fn serve(path: &str, request: &HeaderMap) -> Response {
     let Some(asset) = ASSETS.get(path) else {
         return Error::UnknownRoute(format!("/ui/{}", path.chars().take(200).collect::<String>()))
@@ -97,7 +99,7 @@ pub fn serve(path: &str, request: &HeaderMap) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(asset.content_type));
     headers.insert(header::ETAG, asset.etag.clone());
-    // Kept, but asked for again each time: an upgraded router must not meet the scripts of the one before.
+    // Browsers cache files but revalidate them each time: after an upgrade no page may run with older scripts.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(header::VARY, HeaderValue::from_static("accept"));
     headers.insert(header::CONTENT_SECURITY_POLICY, POLICY_HEADER.clone());
@@ -133,8 +135,8 @@ fn matches_etag(known: &HeaderValue, etag: &HeaderValue) -> bool {
         .any(|tag| tag == "*" || tag.as_bytes() == etag)
 }
 
-/// Whether the client would rather have HTML than anything else it names. `*/*`, which probes and `curl` send, is
-/// not a wish for HTML.
+/// Whether the client prefers HTML over all other types that it accepts. `*/*`, which probes and `curl` send, does not
+/// count as HTML.
 fn prefers_html(headers: &HeaderMap) -> bool {
     let accepted: Vec<(&str, f32)> = headers
         .get_all(header::ACCEPT)
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_a_file_is_404() {
+    async fn a_path_without_a_file_is_404() {
         for path in ["/ui/js/none.js", "/ui/../Cargo.toml", "/ui/%2e%2e/Cargo.toml", "/ui/csp.txt", "/ui/js"]
         {
             assert_eq!(get(path, None).await.status(), 404, "{path}");

@@ -1,5 +1,5 @@
-//! A reply as the events of `/v1/responses`: items of reasoning, text and calls, one open at a time, each opened by its
-//! first piece. A reply that says nothing is an empty message.
+//! Writes a reply as the events of `/v1/responses`: items of reasoning, text and calls. One item is open at a time, and
+//! its first delta opens it. An empty reply is one empty message.
 
 use serde_json::{Value, json};
 
@@ -7,31 +7,31 @@ use super::{OutputItem, OutputText, ResponseObject};
 use crate::api::assistant::{AssistantWriter, Delta, ToolCallDelta};
 use crate::api::logprobs::{ChatTokenLogprob, TextLogprobs};
 use crate::base::error::Error;
-use crate::http::answer_stream::Encoder;
+use crate::http::response_stream::Encoder;
 use crate::http::sse::Frame;
 use crate::inference::text_stream::{End, TextEvent};
 
-/// Words the events of one reply.
+/// Writes the events of one reply.
 pub struct ResponsesEncoder {
-    answer: ResponseObject,
+    response: ResponseObject,
     prompt_len: usize,
     writer: AssistantWriter,
-    /// The item that grows; those before it are in the answer.
+    /// The item that is being written; the items before it are in the response.
     open: Option<OutputItem>,
     num_events: u64,
-    /// If they were asked for.
+    /// Collects log probabilities, if the request wants them.
     logprobs: Option<TextLogprobs>,
 }
 
 impl ResponsesEncoder {
-    /// From an answer that has nothing in it yet.
+    /// An encoder that starts with this empty response.
     pub fn new(
-        answer: ResponseObject,
+        response: ResponseObject,
         prompt_len: usize,
         writer: AssistantWriter,
         logprobs: Option<TextLogprobs>,
     ) -> Self {
-        Self { answer, prompt_len, writer, open: None, num_events: 0, logprobs }
+        Self { response, prompt_len, writer, open: None, num_events: 0, logprobs }
     }
 
     fn frame(&mut self, event: &'static str, mut data: Value) -> Frame {
@@ -41,15 +41,15 @@ impl ResponsesEncoder {
         Frame::named(event, data.to_string())
     }
 
-    /// An event of the whole answer.
-    fn about_answer(&mut self, event: &'static str) -> Frame {
-        let data = json!({ "response": self.answer });
+    /// An event with the whole response.
+    fn response_event(&mut self, event: &'static str) -> Frame {
+        let data = json!({ "response": self.response });
         self.frame(event, data)
     }
 
     /// An event of the open item.
-    fn about_item(&mut self, event: &'static str, mut data: Value) -> Frame {
-        data["output_index"] = self.answer.output.len().into();
+    fn item_event(&mut self, event: &'static str, mut data: Value) -> Frame {
+        data["output_index"] = self.response.output.len().into();
         if let Some(item) = &self.open {
             data["item_id"] = item.id().into();
         }
@@ -57,9 +57,9 @@ impl ResponsesEncoder {
     }
 
     /// An event of the open item's only part.
-    fn about_part(&mut self, event: &'static str, mut data: Value) -> Frame {
+    fn part_event(&mut self, event: &'static str, mut data: Value) -> Frame {
         data["content_index"] = 0.into();
-        self.about_item(event, data)
+        self.item_event(event, data)
     }
 
     fn delta(&mut self, delta: Delta, logprobs: Vec<ChatTokenLogprob>) -> Vec<Frame> {
@@ -68,13 +68,13 @@ impl ResponsesEncoder {
             if !matches!(self.open, Some(OutputItem::Reasoning { .. })) {
                 self.open(OutputItem::reasoning(""), &mut frames);
             }
-            frames.push(self.grow("response.reasoning_text.delta", text, Vec::new()));
+            frames.push(self.append("response.reasoning_text.delta", text, Vec::new()));
         }
         if let Some(text) = delta.content.filter(|text| !text.is_empty()) {
             if !matches!(self.open, Some(OutputItem::Message { .. })) {
                 self.open(OutputItem::message("in_progress", Vec::new()), &mut frames);
             }
-            frames.push(self.grow("response.output_text.delta", text, logprobs));
+            frames.push(self.append("response.output_text.delta", text, logprobs));
         }
         for call in delta.tool_calls {
             self.call(call, &mut frames);
@@ -89,32 +89,32 @@ impl ResponsesEncoder {
         }
         if !call.function.arguments.is_empty() {
             let piece = call.function.arguments;
-            frames.push(self.grow("response.function_call_arguments.delta", piece, Vec::new()));
+            frames.push(self.append("response.function_call_arguments.delta", piece, Vec::new()));
         }
     }
 
-    /// Opens an item after the one before it is closed.
+    /// Closes the open item and opens this one.
     fn open(&mut self, item: OutputItem, frames: &mut Vec<Frame>) {
         self.close("completed", frames);
         let is_message = matches!(item, OutputItem::Message { .. });
         frames.push({
             let added = json!({ "item": item });
-            self.about_item("response.output_item.added", added)
+            self.item_event("response.output_item.added", added)
         });
         self.open = Some(item);
         if is_message {
             let part = json!({ "part": OutputText::new("") });
-            frames.push(self.about_part("response.content_part.added", part));
+            frames.push(self.part_event("response.content_part.added", part));
         }
     }
 
-    /// Adds to the open item.
-    fn grow(&mut self, event: &'static str, piece: String, logprobs: Vec<ChatTokenLogprob>) -> Frame {
+    /// Adds a delta to the open item.
+    fn append(&mut self, event: &'static str, piece: String, logprobs: Vec<ChatTokenLogprob>) -> Frame {
         let mut data = json!({ "delta": piece });
         match &mut self.open {
             Some(OutputItem::FunctionCall { arguments, .. }) => {
                 arguments.push_str(&piece);
-                return self.about_item(event, data);
+                return self.item_event(event, data);
             }
             Some(OutputItem::Message { content, .. }) => {
                 data["logprobs"] = json!(logprobs);
@@ -133,7 +133,7 @@ impl ResponsesEncoder {
             }
             None => {}
         }
-        self.about_part(event, data)
+        self.part_event(event, data)
     }
 
     fn close(&mut self, status: &'static str, frames: &mut Vec<Frame>) {
@@ -141,33 +141,33 @@ impl ResponsesEncoder {
             None => return,
             Some(OutputItem::Reasoning { content, .. }) => {
                 let text = content.first().map_or("", |text| text.text.as_str());
-                frames.push(self.about_part("response.reasoning_text.done", json!({ "text": text })));
+                frames.push(self.part_event("response.reasoning_text.done", json!({ "text": text })));
             }
             Some(OutputItem::FunctionCall { name, arguments, .. }) => {
                 let done = json!({ "name": name, "arguments": arguments });
-                frames.push(self.about_item("response.function_call_arguments.done", done));
+                frames.push(self.item_event("response.function_call_arguments.done", done));
             }
             Some(OutputItem::Message { content, .. }) => {
                 let text = content.into_iter().next().unwrap_or_else(|| OutputText::new(""));
                 let done = json!({ "text": text.text, "logprobs": text.logprobs });
-                frames.push(self.about_part("response.output_text.done", done));
-                frames.push(self.about_part("response.content_part.done", json!({ "part": text })));
+                frames.push(self.part_event("response.output_text.done", done));
+                frames.push(self.part_event("response.content_part.done", json!({ "part": text })));
             }
         }
         let Some(item) = self.open.take().map(|item| item.with_status(status)) else { return };
-        frames.push(self.about_item("response.output_item.done", json!({ "item": item })));
-        self.answer.output.push(item);
+        frames.push(self.item_event("response.output_item.done", json!({ "item": item })));
+        self.response.output.push(item);
     }
 
     fn end(&mut self, end: &End) -> Vec<Frame> {
         let mut frames = Vec::new();
-        if self.open.is_none() && self.answer.output.is_empty() {
+        if self.open.is_none() && self.response.output.is_empty() {
             self.open(OutputItem::message("in_progress", Vec::new()), &mut frames);
         }
         self.close(ResponseObject::status_of(end.finish), &mut frames);
-        self.answer.finish(end.finish, self.prompt_len, &end.times);
-        let is_whole = self.answer.status == "completed";
-        frames.push(self.about_answer(if is_whole { "response.completed" } else { "response.incomplete" }));
+        self.response.finish(end.finish, self.prompt_len, &end.times);
+        let is_whole = self.response.status == "completed";
+        frames.push(self.response_event(if is_whole { "response.completed" } else { "response.incomplete" }));
         frames
     }
 }
@@ -176,7 +176,7 @@ impl Encoder for ResponsesEncoder {
     type Line = Frame;
 
     fn begin(&mut self) -> Vec<Frame> {
-        vec![self.about_answer("response.created"), self.about_answer("response.in_progress")]
+        vec![self.response_event("response.created"), self.response_event("response.in_progress")]
     }
 
     fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<Frame> {
@@ -189,9 +189,9 @@ impl Encoder for ResponsesEncoder {
     }
 
     fn error(&mut self, error: &Error) -> Vec<Frame> {
-        self.answer.status = "failed";
-        self.answer.error = Some(json!({ "code": error.kind().name(), "message": error.to_string() }));
-        vec![self.about_answer("response.failed")]
+        self.response.status = "failed";
+        self.response.error = Some(json!({ "code": error.kind().name(), "message": error.to_string() }));
+        vec![self.response_event("response.failed")]
     }
 }
 
@@ -206,8 +206,8 @@ mod tests {
     fn encoder() -> ResponsesEncoder {
         let request: ResponsesRequest = serde_json::from_value(json!({ "input": "hi" })).unwrap();
         let format = ReplyFormat { tools: Some(ToolFormat::Hermes), ..ReplyFormat::default() };
-        let answer = ResponseObject::opening("resp".into(), 1, "m".into(), request.settings());
-        ResponsesEncoder::new(answer, 1, AssistantWriter::new(&format), None)
+        let response = ResponseObject::empty("resp".into(), 1, "m".into(), request.settings());
+        ResponsesEncoder::new(response, 1, AssistantWriter::new(&format), None)
     }
 
     #[test]
@@ -241,12 +241,12 @@ mod tests {
                 (&json!("function_call"), &json!("f"))
             );
             assert_eq!(done[0]["item"]["content"][0]["text"].as_str().unwrap().trim(), "Sure.");
-            assert_eq!(json!(encoder.answer.output), json!([done[0]["item"], done[1]["item"]]));
+            assert_eq!(json!(encoder.response.output), json!([done[0]["item"], done[1]["item"]]));
         }
     }
 
     #[test]
-    fn a_call_that_is_cut_is_an_incomplete_item_whole_and_streamed() {
+    fn a_call_that_is_cut_off_is_an_incomplete_item_whole_and_streamed() {
         let reply = "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1";
         let end = End {
             finish: Finish::EndOfSequence,
@@ -262,7 +262,7 @@ mod tests {
         let format = ReplyFormat { tools: Some(ToolFormat::Hermes), ..ReplyFormat::default() };
         let message = AssistantWriter::new(&format).message(reply);
         let whole = OutputItem::of_message(message, Vec::new(), ResponseObject::status_of(end.finish));
-        for items in [encoder.answer.output, whole] {
+        for items in [encoder.response.output, whole] {
             let [OutputItem::FunctionCall { arguments, status, .. }] = &items[..] else {
                 panic!("{items:?}")
             };
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_are_those_of_chat_completions() {
+    fn tools_become_those_of_chat_completions() {
         let parameters = json!({"type": "object", "properties": {}});
         let body = json!({
             "input": "hi",

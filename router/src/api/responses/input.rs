@@ -1,5 +1,5 @@
-//! The conversation in the words of `/v1/responses`: a text, or items, which become messages of chat completions. What
-//! does not fit is named by item, part and field.
+//! The conversation in the format of `/v1/responses`: a text, or items, which become messages of chat completions.
+//! Errors name the item, the part and the field.
 
 use serde::{Deserialize, Deserializer};
 use utoipa::ToSchema;
@@ -8,11 +8,10 @@ use crate::base::error::Error;
 use crate::base::text_or_list::text_or_list;
 use crate::chat::Message;
 
-/// What the model is to answer.
+/// The conversation: a text of the user, or items.
 #[derive(Debug, Clone, ToSchema)]
 #[schema(as = ResponsesInput)]
 #[serde(untagged)]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum Input {
     Text(String),
     Items(Vec<InputItem>),
@@ -24,10 +23,9 @@ impl<'de> Deserialize<'de> for Input {
     }
 }
 
-/// A message, or a call of a function and what came of it. An item without a `type` is a message.
+/// A message, a call of a function, or the output of a call. An item without a `type` is a message.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ResponsesInputItem)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct InputItem {
     pub r#type: Option<String>,
     pub role: Option<String>,
@@ -42,7 +40,6 @@ pub struct InputItem {
 #[derive(Debug, Clone, ToSchema)]
 #[schema(as = ResponsesContent)]
 #[serde(untagged)]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum Content {
     Text(String),
     Parts(Vec<Part>),
@@ -57,20 +54,19 @@ impl<'de> Deserialize<'de> for Content {
 /// A part of a text: `input_text`, `output_text` or `text`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ResponsesPart)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Part {
     pub r#type: String,
     pub text: Option<String>,
 }
 
 impl InputItem {
-    /// Adds what it is in chat completions; `place` is where the client has it.
+    /// Adds the corresponding message of chat completions; `place` is the path of the item in the body.
     pub fn push_to(self, messages: &mut Vec<Message>, place: &str) -> Result<(), Error> {
         match self.r#type.as_deref().unwrap_or("message") {
             "message" => messages.push(self.message(place)?),
             "function_call" => self.push_call_to(messages, place)?,
             "function_call_output" => messages.push(self.result(place)?),
-            // What the model thought earlier is of no use to models that were not trained on it.
+            // Earlier reasoning is left out: models that were not trained on it cannot use it.
             "reasoning" => {}
             other => {
                 let other: String = other.chars().take(100).collect();
@@ -82,18 +78,18 @@ impl InputItem {
     }
 
     fn message(self, place: &str) -> Result<Message, Error> {
-        let role = self.role.ok_or_else(|| lacks(place, "role"))?;
-        let content = self.content.ok_or_else(|| lacks(place, "content"))?;
+        let role = self.role.ok_or_else(|| missing_field(place, "role"))?;
+        let content = self.content.ok_or_else(|| missing_field(place, "content"))?;
         Ok(Message::new(role, content.into_text(&format!("{place}.content"))?, place))
     }
 
-    /// Calls that follow each other belong to one message, and to what the assistant said right before.
+    /// Adds a call to the message of the assistant right before it, if there is one: consecutive calls are one message.
     fn push_call_to(self, messages: &mut Vec<Message>, place: &str) -> Result<(), Error> {
-        let id = self.call_id.ok_or_else(|| lacks(place, "call_id"))?;
-        let name = self.name.ok_or_else(|| lacks(place, "name"))?;
-        let arguments = self.arguments.ok_or_else(|| lacks(place, "arguments"))?;
+        let id = self.call_id.ok_or_else(|| missing_field(place, "call_id"))?;
+        let name = self.name.ok_or_else(|| missing_field(place, "name"))?;
+        let arguments = self.arguments.ok_or_else(|| missing_field(place, "arguments"))?;
         let mut message = match messages.pop_if(|last| last.is_from("assistant")) {
-            Some(said) => said,
+            Some(message) => message,
             None => Message::empty("assistant", place),
         };
         message.add_call(&id, &name, &arguments);
@@ -102,8 +98,8 @@ impl InputItem {
     }
 
     fn result(self, place: &str) -> Result<Message, Error> {
-        let id = self.call_id.ok_or_else(|| lacks(place, "call_id"))?;
-        let output = self.output.ok_or_else(|| lacks(place, "output"))?;
+        let id = self.call_id.ok_or_else(|| missing_field(place, "call_id"))?;
+        let output = self.output.ok_or_else(|| missing_field(place, "output"))?;
         Ok(Message::of_tool(id, output.into_text(&format!("{place}.output"))?, place))
     }
 }
@@ -122,7 +118,7 @@ impl Content {
 impl Part {
     fn into_text(self, place: &str) -> Result<String, Error> {
         match self.r#type.as_str() {
-            "input_text" | "output_text" | "text" => self.text.ok_or_else(|| lacks(place, "text")),
+            "input_text" | "output_text" | "text" => self.text.ok_or_else(|| missing_field(place, "text")),
             kind => {
                 let kind: String = kind.chars().take(100).collect();
                 let message = format!(
@@ -134,7 +130,7 @@ impl Part {
     }
 }
 
-fn lacks(place: &str, field: &str) -> Error {
+fn missing_field(place: &str, field: &str) -> Error {
     let place = format!("{place}.{field}");
     let message = format!("`{place}` is required");
     Error::invalid(place, message)

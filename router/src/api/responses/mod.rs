@@ -1,4 +1,4 @@
-//! OpenAI's newer dialect: `/v1/responses`, without a memory. Each request brings its whole conversation.
+//! OpenAI's newer dialect, `/v1/responses`, without stored state: each request has its whole conversation.
 
 mod encoder;
 pub mod handler;
@@ -7,6 +7,5 @@ mod request;
 mod response;
 
 pub use encoder::ResponsesEncoder;
-pub use input::{Content, Input, InputItem, Part};
-pub use request::{Reasoning, ResponsesRequest, TextOptions};
-pub use response::{OutputItem, OutputText, ResponseObject, ResponseUsage, Settings, new_id};
+pub use request::ResponsesRequest;
+pub use response::{OutputItem, OutputText, ResponseObject, Settings, new_id};

@@ -1,5 +1,5 @@
-//! OpenAI's newer words for a conversation: the body of `/v1/responses`, translated into a [`ChatRequest`], which does
-//! the rest. Nothing is stored, so what refers to earlier answers is refused, by name like all that is not built.
+//! The body of `/v1/responses`, which is translated into a [`ChatRequest`]. Nothing is stored, so fields that refer to
+//! earlier responses are refused by name, like all that are not supported.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -11,12 +11,11 @@ use crate::api::openai::ChatRequest;
 use crate::base::error::Error;
 use crate::chat::Message;
 
-/// What `include` may hold.
+/// The only value that `include` may hold.
 const LOGPROBS: &str = "message.output_text.logprobs";
 
 /// The body of `/v1/responses`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct ResponsesRequest {
     pub model: Option<String>,
     pub input: Input,
@@ -41,31 +40,29 @@ pub struct ResponsesRequest {
     pub include: Option<Vec<String>>,
 }
 
-/// How the text is to look.
+/// The format of the text.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ResponsesTextOptions)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct TextOptions {
     pub format: Option<Value>,
     pub verbosity: Option<String>,
 }
 
-/// How long the model is to think. Summaries are not made.
+/// How much the model reasons. Summaries of the reasoning are not made.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ResponsesReasoning)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Reasoning {
     pub effort: Option<String>,
 }
 
 impl TextOptions {
-    fn is_unusual(&self) -> bool {
+    fn has_unsupported_verbosity(&self) -> bool {
         self.verbosity.as_ref().is_some_and(|verbosity| verbosity != "medium")
     }
 }
 
 impl ResponsesRequest {
-    /// What the answer repeats of the request.
+    /// The fields of the request that the response repeats.
     pub fn settings(&self) -> Settings {
         let format = self.text.as_ref().and_then(|text| text.format.clone());
         Settings {
@@ -88,9 +85,9 @@ impl ResponsesRequest {
             || self.include.iter().flatten().any(|name| name == LOGPROBS)
     }
 
-    /// The same request in the words of chat completions.
+    /// The same request as a chat completion.
     pub fn into_chat(self) -> Result<ChatRequest, Error> {
-        self.refuse_what_is_not_built()?;
+        self.refuse_unsupported()?;
         let logprobs = Some(self.wants_logprobs());
         let instructions = self.instructions.iter();
         let mut messages: Vec<_> =
@@ -120,7 +117,7 @@ impl ResponsesRequest {
         })
     }
 
-    fn refuse_what_is_not_built(&self) -> Result<(), Error> {
+    fn refuse_unsupported(&self) -> Result<(), Error> {
         let refused = [
             ("previous_response_id", self.previous_response_id.is_some()),
             ("conversation", self.conversation.is_some()),
@@ -136,16 +133,16 @@ impl ResponsesRequest {
             ("max_tool_calls", self.max_tool_calls.is_some()),
             ("include", self.include.iter().flatten().any(|name| name != LOGPROBS)),
             ("truncation", self.truncation.as_ref().is_some_and(|how| how != "disabled")),
-            ("text.verbosity", self.text.as_ref().is_some_and(TextOptions::is_unusual)),
+            ("text.verbosity", self.text.as_ref().is_some_and(TextOptions::has_unsupported_verbosity)),
         ];
-        match refused.into_iter().find(|(_, is_asked_for)| *is_asked_for) {
+        match refused.into_iter().find(|(_, is_given)| *is_given) {
             Some((name, _)) => Err(Error::NotSupported(name)),
             None => Ok(()),
         }
     }
 }
 
-/// Chat completions keep a function one level deeper.
+/// Nests a function one level deeper, as chat completions have it.
 fn nested(mut function: Map<String, Value>) -> Map<String, Value> {
     function.remove("type");
     Map::from_iter([("type".to_owned(), "function".into()), ("function".to_owned(), function.into())])

@@ -1,17 +1,16 @@
-//! The answer of `/v1/responses`, whole or as it grows.
+//! The response of `/v1/responses`, complete or during a stream.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::api::assistant::{AssistantMessage, CalledFunction, is_whole};
+use crate::api::assistant::{AssistantMessage, CalledFunction, is_complete_json};
 use crate::api::logprobs::ChatTokenLogprob;
 use crate::inference::text_stream::Finish;
 use crate::observe::metrics::SequenceTimes;
 
-/// What the answer repeats of the request.
+/// The fields of the request that the response repeats.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Settings {
     pub instructions: Option<String>,
     pub max_output_tokens: Option<u64>,
@@ -25,9 +24,8 @@ pub struct Settings {
     pub parallel_tool_calls: bool,
 }
 
-/// The answer.
+/// The response of `/v1/responses`.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct ResponseObject {
     pub id: String,
     pub object: &'static str,
@@ -45,43 +43,40 @@ pub struct ResponseObject {
     pub truncation: &'static str,
 }
 
-/// Why it is not all.
+/// The reason for an incomplete response.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct IncompleteDetails {
     pub reason: &'static str,
 }
 
-/// A part of the answer.
+/// An output item of the response.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub enum OutputItem {
     Reasoning { id: String, summary: Vec<Value>, content: Vec<ReasoningText> },
     Message { id: String, status: &'static str, role: &'static str, content: Vec<OutputText> },
     FunctionCall { id: String, call_id: String, name: String, arguments: String, status: &'static str },
 }
 
-/// What the model thought.
+/// A text of the model's reasoning.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename = "reasoning_text")]
 pub struct ReasoningText {
-    /// In its own words.
+    /// The reasoning itself, not a summary.
     pub text: String,
 }
 
-/// A text of the answer.
+/// A text of a message.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename = "output_text")]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct OutputText {
     pub text: String,
     pub annotations: Vec<Value>,
     pub logprobs: Vec<ChatTokenLogprob>,
 }
 
-/// Tokens counted.
+/// Token counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct ResponseUsage {
     pub input_tokens: u32,
     pub input_tokens_details: InputTokensDetails,
@@ -90,41 +85,41 @@ pub struct ResponseUsage {
     pub total_tokens: u32,
 }
 
-/// Of the input, the tokens found in the cache.
+/// The tokens of the input that were found in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct InputTokensDetails {
     pub cached_tokens: u32,
 }
 
-/// Of the output, the tokens that are not part of the answer.
+/// The tokens of the output that are reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct OutputTokensDetails {
     pub reasoning_tokens: u32,
 }
 
-/// The id of an answer or of a part of one.
+/// A new id for a response or an item.
 pub fn new_id(prefix: &str) -> String {
     format!("{prefix}_{:032x}", rand::random::<u128>())
 }
 
 impl OutputItem {
-    /// What the assistant says.
+    /// A message of the assistant.
     pub fn message(status: &'static str, content: Vec<OutputText>) -> Self {
         Self::Message { id: new_id("msg"), status, role: "assistant", content }
     }
 
-    /// What it thought before.
+    /// The reasoning before a message.
     pub fn reasoning(text: impl Into<String>) -> Self {
         let content = vec![ReasoningText { text: text.into() }];
         Self::Reasoning { id: new_id("rs"), summary: Vec::new(), content }
     }
 
-    /// What it calls.
+    /// A call of a function.
     pub fn function_call(call_id: String, name: String, arguments: String, status: &'static str) -> Self {
         Self::FunctionCall { id: new_id("fc"), call_id, name, arguments, status }
     }
 
-    /// The parts of a whole message, in the order in which models write them.
+    /// The items of a whole message, in the order in which models write them.
     pub fn of_message(
         message: AssistantMessage,
         logprobs: Vec<ChatTokenLogprob>,
@@ -143,17 +138,19 @@ impl OutputItem {
         reasoning.into_iter().chain(text).chain(calls).collect()
     }
 
-    /// What it is called.
+    /// The id of the item.
     pub fn id(&self) -> &str {
         match self {
             Self::Reasoning { id, .. } | Self::Message { id, .. } | Self::FunctionCall { id, .. } => id,
         }
     }
 
-    /// The same, ended. A call whose arguments are not all there is never complete.
+    /// Sets the status at the end. A call with incomplete arguments is always `incomplete`.
     pub fn with_status(mut self, ended: &'static str) -> Self {
         match &mut self {
-            Self::FunctionCall { status, arguments, .. } if !is_whole(arguments) => *status = "incomplete",
+            Self::FunctionCall { status, arguments, .. } if !is_complete_json(arguments) => {
+                *status = "incomplete"
+            }
             Self::Message { status, .. } | Self::FunctionCall { status, .. } => *status = ended,
             Self::Reasoning { .. } => {}
         }
@@ -162,7 +159,7 @@ impl OutputItem {
 }
 
 impl OutputText {
-    /// A text as it is.
+    /// A text without annotations and log probabilities.
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), annotations: Vec::new(), logprobs: Vec::new() }
     }
@@ -182,8 +179,8 @@ impl ResponseUsage {
 }
 
 impl ResponseObject {
-    /// An answer that has nothing in it yet.
-    pub fn opening(id: String, created_at: u64, model: String, settings: Settings) -> Self {
+    /// A response without output, at the start of a generation.
+    pub fn empty(id: String, created_at: u64, model: String, settings: Settings) -> Self {
         Self {
             id,
             object: "response",
@@ -201,7 +198,7 @@ impl ResponseObject {
         }
     }
 
-    /// The status of an answer that ended like this, and of its last item.
+    /// The status of a response with this finish, and of its last item.
     pub fn status_of(finish: Finish) -> &'static str {
         match finish {
             Finish::Length => "incomplete",
@@ -209,7 +206,7 @@ impl ResponseObject {
         }
     }
 
-    /// Puts in all that is known at the end.
+    /// Sets the fields that are known at the end.
     pub fn finish(&mut self, finish: Finish, prompt_len: usize, times: &SequenceTimes) {
         self.status = Self::status_of(finish);
         let is_cut = finish == Finish::Length;

@@ -1,20 +1,20 @@
-//! A generation as a stream of TGI's events.
+//! Writes a generation as a stream of TGI's events.
 
-use super::wording::Wording;
-use super::{Wishes, errors};
+use super::response_writer::ResponseWriter;
+use super::{DisplayOptions, errors};
 use crate::base::error::Error;
-use crate::http::answer_stream::Encoder;
+use crate::http::response_stream::Encoder;
 use crate::http::sse;
 use crate::inference::Prepared;
 use crate::inference::text_stream::TextEvent;
 use crate::text::tokenizer::Tokenizer;
 
-/// Writes the events of a request.
+/// Writes the events of one request.
 pub(super) struct TgiEncoder {
     pub tokenizer: Tokenizer,
     pub inputs: String,
     pub prepared: Prepared,
-    pub wishes: Wishes,
+    pub display: DisplayOptions,
     pub num_tokens: u32,
 }
 
@@ -24,13 +24,13 @@ impl Encoder for TgiEncoder {
     fn event(&mut self, _sequence: usize, event: TextEvent) -> Vec<String> {
         let TextEvent::Token(token) = event else { return Vec::new() };
         self.num_tokens += 1;
-        let wording = Wording {
+        let writer = ResponseWriter {
             vocabulary: self.tokenizer.vocabulary(),
             prompt: &self.prepared.request.prompt,
-            full_text_of: if self.wishes.full_text == Some(true) { &self.inputs } else { "" },
-            wishes: self.wishes,
+            full_text_of: if self.display.full_text == Some(true) { &self.inputs } else { "" },
+            display: self.display,
         };
-        vec![sse::to_line(&wording.event(self.num_tokens, token))]
+        vec![sse::to_line(&writer.event(self.num_tokens, token))]
     }
 
     fn error(&mut self, error: &Error) -> Vec<String> {

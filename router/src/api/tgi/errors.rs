@@ -1,4 +1,4 @@
-//! Errors in TGI's dialect, which is also that of routes without one of their own.
+//! Errors in TGI's dialect. Routes without a dialect of their own use it, too.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::http::errors::ErrorDialect;
 /// TGI's statuses and bodies.
 pub const ERRORS: ErrorDialect = ErrorDialect { status: ErrorKind::status, body, schema };
 
-/// The body of an answer, and the last event of a stream.
+/// The body of a response, and the last event of a stream.
 pub fn body(error: &Error) -> Value {
     json!({ "error": error.to_string(), "error_type": error.kind().name() })
 }
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_seen_of_a_lost_shard_stays_in_the_log() {
+    fn clients_do_not_see_the_address_of_a_lost_shard() {
         let error = Error::Failed(Failure::EngineLost("unix:/tmp/private/shard-0.sock: gone".into()));
         assert_eq!(
             body(&error),

@@ -1,4 +1,4 @@
-//! TGI's own routes: `/generate`, `/generate_stream`, and `/`, which is either.
+//! TGI's routes: `/generate`, `/generate_stream`, and `/`, which does either.
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -6,8 +6,8 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 
 use super::encoder::TgiEncoder;
-use crate::api::response_headers::{Times, early};
-use crate::api::tgi::{GenerateRequest, GenerateResponse, Wording};
+use crate::api::response_headers::{Times, initial_headers};
+use crate::api::tgi::{GenerateRequest, GenerateResponse, ResponseWriter};
 use crate::base::caller::Caller;
 use crate::base::error::Error;
 use crate::http::body::Body;
@@ -23,8 +23,8 @@ pub async fn generate(
     Extension(caller): Extension<Caller>,
     Body(request): Body<GenerateRequest>,
 ) -> Result<Response, Error> {
-    let (headers, answer) = whole(&app, caller, request).await?;
-    Ok((headers, Json(answer)).into_response())
+    let (headers, response) = whole(&app, caller, request).await?;
+    Ok((headers, Json(response)).into_response())
 }
 
 /// `POST /generate_stream`
@@ -36,7 +36,7 @@ pub async fn generate_stream(
     stream(&app, caller, request).await
 }
 
-/// `POST /`. The answer is an array of one, and holds the prompt, too, unless the client says otherwise.
+/// `POST /`. The response is an array of one element, and its text includes the prompt by default.
 pub async fn compatible(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
@@ -46,8 +46,8 @@ pub async fn compatible(
     if request.stream == Some(true) {
         return stream(&app, caller, request).await;
     }
-    let (headers, answer) = whole(&app, caller, request).await?;
-    Ok((headers, Json([answer])).into_response())
+    let (headers, response) = whole(&app, caller, request).await?;
+    Ok((headers, Json([response])).into_response())
 }
 
 async fn whole(
@@ -56,9 +56,9 @@ async fn whole(
     request: GenerateRequest,
 ) -> Result<(HeaderMap, GenerateResponse), Error> {
     let mut guard = RequestGuard::start(&app.inference.metrics);
-    let answer = run(app, caller, request, &guard).await;
-    guard.finish(&answer);
-    answer
+    let response = run(app, caller, request, &guard).await;
+    guard.finish(&response);
+    response
 }
 
 async fn run(
@@ -67,7 +67,7 @@ async fn run(
     request: GenerateRequest,
     guard: &RequestGuard,
 ) -> Result<(HeaderMap, GenerateResponse), Error> {
-    let (inputs, parameters, wishes) = request.into_parts(false, caller)?;
+    let (inputs, parameters, display) = request.into_parts(false, caller)?;
     let prepared = app.inference.prepare(Prompt::Text(inputs.clone()), parameters).await?;
     let mut sequences = app.inference.complete(&prepared, guard.started()).await?;
     best_first(&mut sequences);
@@ -75,23 +75,24 @@ async fn run(
     if let Some(best) = sequences.first() {
         times.add(prepared.validation, prepared.request.prompt.len(), &best.end.times);
     }
-    let mut headers = early(&app.inference.engine.facts().compute_type(), inputs.chars().count());
+    let mut headers = initial_headers(&app.inference.engine.facts().compute_type(), inputs.chars().count());
     times.put_compute_time(&mut headers);
     times.put_all(&mut headers);
-    let wording = Wording {
+    let writer = ResponseWriter {
         vocabulary: app.inference.tokenizer.vocabulary(),
         prompt: &prepared.request.prompt,
-        full_text_of: if wishes.full_text == Some(true) { &inputs } else { "" },
-        wishes,
+        full_text_of: if display.full_text == Some(true) { &inputs } else { "" },
+        display,
     };
-    Ok((headers, wording.response(sequences)))
+    Ok((headers, writer.response(sequences)))
 }
 
 async fn stream(app: &AppState, caller: Caller, request: GenerateRequest) -> Result<Response, Error> {
     let mut guard = RequestGuard::start(&app.inference.metrics);
     match start(app, caller, request, &guard).await {
         Ok((sequences, encoder)) => {
-            let headers = early(&app.inference.engine.facts().compute_type(), encoder.inputs.chars().count());
+            let headers =
+                initial_headers(&app.inference.engine.facts().compute_type(), encoder.inputs.chars().count());
             Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers))
         }
         Err(error) => {
@@ -107,10 +108,10 @@ async fn start(
     request: GenerateRequest,
     guard: &RequestGuard,
 ) -> Result<(Vec<TextStream>, TgiEncoder), Error> {
-    let (inputs, parameters, wishes) = request.into_parts(true, caller)?;
+    let (inputs, parameters, display) = request.into_parts(true, caller)?;
     let prepared = app.inference.prepare(Prompt::Text(inputs.clone()), parameters).await?;
     let sequences = app.inference.start(&prepared, guard.started()).await?;
     let encoder =
-        TgiEncoder { tokenizer: app.inference.tokenizer.clone(), inputs, prepared, wishes, num_tokens: 0 };
+        TgiEncoder { tokenizer: app.inference.tokenizer.clone(), inputs, prepared, display, num_tokens: 0 };
     Ok((sequences, encoder))
 }

@@ -5,10 +5,10 @@ pub mod errors;
 pub mod handler;
 mod request;
 mod response;
-mod wording;
+mod response_writer;
 
-pub use request::{GenerateParameters, GenerateRequest, Wishes};
+pub use request::{DisplayOptions, GenerateRequest};
 pub use response::{
     BestOfSequence, Details, GenerateResponse, PrefillToken, StreamDetails, StreamResponse, Token,
 };
-pub use wording::{Wording, finish_reason};
+pub use response_writer::ResponseWriter;

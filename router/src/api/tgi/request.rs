@@ -1,4 +1,4 @@
-//! What TGI's clients send to its routes.
+//! The requests of TGI's dialect, and the parameters that they become.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -16,16 +16,15 @@ use crate::inference::validation::Parameters;
 pub struct GenerateRequest {
     /// The prompt.
     pub inputs: String,
-    /// How to generate. Leaving it out asks for sampling, `{}` asks for the most likely tokens: clients rely on it.
+    /// How to generate. Without `parameters` the request samples, with `{}` it is greedy: clients rely on this.
     pub parameters: Option<GenerateParameters>,
-    /// Only `/` looks at it.
+    /// Used by `/` only.
     pub stream: Option<bool>,
 }
 
 with_shared_fields! {
     /// `parameters` of a [`GenerateRequest`].
     #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
-    #[expect(missing_docs, reason = "the names are the documentation of the API")]
     pub struct GenerateParameters {
         pub best_of: Option<u64>,
         pub typical_p: Option<f64>,
@@ -45,38 +44,44 @@ with_shared_fields! {
     }
 }
 
-/// What a request wants to be shown.
+/// What the response shows beside the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wishes {
-    /// Details of the output.
+pub struct DisplayOptions {
+    /// Whether it has the details of the output.
     pub details: bool,
-    /// The prompt's tokens, too.
+    /// Whether the details include the tokens of the prompt.
     pub prefill: bool,
-    /// The prompt before the text; `None` leaves it to the route.
+    /// Whether the text includes the prompt; `None` is the default of the route.
     pub full_text: Option<bool>,
 }
 
 impl GenerateRequest {
-    /// Puts the prompt before the text unless the client decided.
+    /// Includes the prompt in the text by default.
     pub fn default_to_full_text(&mut self) {
-        self.parameters.get_or_insert_with(when_left_out).return_full_text.get_or_insert(true);
+        self.parameters.get_or_insert_with(default_parameters).return_full_text.get_or_insert(true);
     }
 
-    /// Samples unless the client decided.
+    /// Samples by default.
     pub fn default_to_sampling(&mut self) {
-        self.parameters.get_or_insert_with(when_left_out).do_sample.get_or_insert(true);
+        self.parameters.get_or_insert_with(default_parameters).do_sample.get_or_insert(true);
     }
 
-    /// Splits the request into prompt, parameters to validate, and what to show.
-    pub fn into_parts(self, is_stream: bool, caller: Caller) -> Result<(String, Parameters, Wishes), Error> {
-        let p = self.parameters.unwrap_or_else(when_left_out);
+    /// Splits the request into prompt, parameters to validate, and display options.
+    pub fn into_parts(
+        self,
+        is_stream: bool,
+        caller: Caller,
+    ) -> Result<(String, Parameters, DisplayOptions), Error> {
+        let p = self.parameters.unwrap_or_else(default_parameters);
         let prefill = p.decoder_input_details.unwrap_or(false);
-        let wishes = Wishes { details: p.details.unwrap_or(false), prefill, full_text: p.return_full_text };
-        Ok((self.inputs, p.into_parameters(is_stream, caller)?, wishes))
+        let display =
+            DisplayOptions { details: p.details.unwrap_or(false), prefill, full_text: p.return_full_text };
+        Ok((self.inputs, p.into_parameters(is_stream, caller)?, display))
     }
 }
 
-fn when_left_out() -> GenerateParameters {
+/// The parameters of a request that leaves `parameters` out.
+fn default_parameters() -> GenerateParameters {
     GenerateParameters { do_sample: Some(true), ..GenerateParameters::default() }
 }
 

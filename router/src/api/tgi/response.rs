@@ -1,31 +1,28 @@
-//! What TGI's clients get: the types of answers and of events.
+//! The types of TGI's responses and events.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
 /// A token of the output.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Token {
     pub id: u32,
     pub text: String,
-    /// Not a number and infinities are `null`: serde_json writes them so.
+    /// NaN and infinities are written as `null`, as serde_json does.
     pub logprob: f32,
     pub special: bool,
 }
 
 /// A token of the prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct PrefillToken {
     pub id: u32,
     pub text: String,
     pub logprob: Option<f32>,
 }
 
-/// The answer of `/generate`; `/` wraps it in an array.
+/// The response of `/generate`; `/` wraps it in an array.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct GenerateResponse {
     pub generated_text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,7 +31,6 @@ pub struct GenerateResponse {
 
 /// Details of a whole output.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Details {
     pub finish_reason: &'static str,
     pub generated_tokens: u32,
@@ -47,9 +43,8 @@ pub struct Details {
     pub top_tokens: Vec<Vec<Token>>,
 }
 
-/// A sequence that did not win.
+/// A sequence of `best_of` that is not the best.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct BestOfSequence {
     pub generated_text: String,
     pub finish_reason: &'static str,
@@ -63,7 +58,6 @@ pub struct BestOfSequence {
 
 /// An event of `/generate_stream`.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct StreamResponse {
     pub index: u32,
     pub token: Token,
@@ -75,7 +69,6 @@ pub struct StreamResponse {
 
 /// Details of the last event.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct StreamDetails {
     pub finish_reason: &'static str,
     pub generated_tokens: u32,

@@ -1,4 +1,4 @@
-//! Reads a JSON body and, when it cannot, says exactly what is wrong with it, and where.
+//! Parses a JSON body. Errors name what is wrong and the path of the field.
 
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
@@ -14,14 +14,14 @@ use crate::base::error::{Error, MISSING};
 use crate::base::json_depth::{MAX_DEPTH, too_deep};
 use crate::http::state::AppState;
 
-/// A JSON body of type `T`.
+/// Extracts a JSON body of type `T`.
 pub struct Body<T>(pub T);
 
-/// A body declared as JSON, for a handler that has to look at it to know its type.
+/// Extracts the bytes of a body that is declared as JSON, for a handler that must inspect it to know its type.
 pub struct JsonBytes(Bytes);
 
 impl JsonBytes {
-    /// The body as a `T`.
+    /// Parses the body as a `T`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Error> {
         parse(&self.0)
     }
@@ -55,7 +55,7 @@ impl FromRequest<AppState> for JsonBytes {
     }
 }
 
-/// A body is read as it is, so it must be JSON as it is.
+/// The body must be declared as JSON, and it must not be compressed.
 fn check_headers(headers: &HeaderMap) -> Result<(), Error> {
     if !is_json(headers) {
         return Err(Error::UnsupportedMediaType);
@@ -86,7 +86,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     Ok(value)
 }
 
-/// A part of a body that was read already; `place` is its path.
+/// Parses a part of a body that is already parsed; `place` is the path of the part.
 pub fn parse_part<T: DeserializeOwned>(part: Value, place: &str) -> Result<T, Error> {
     read(part, place)
 }
@@ -97,10 +97,10 @@ where
     D: Deserializer<'de, Error = serde_json::Error>,
 {
     serde_path_to_error::deserialize(Objects(json)).map_err(|error| {
-        let path = joined(place, &error.path().to_string());
+        let path = join(place, &error.path().to_string());
         let reason = error.into_inner();
         match reason.classify() {
-            Category::Data => does_not_fit(path, shorten(reason.to_string())),
+            Category::Data => type_error(path, shorten(reason.to_string())),
             Category::Syntax | Category::Eof | Category::Io => {
                 Error::MalformedJson(shorten(reason.to_string()))
             }
@@ -108,12 +108,12 @@ where
     })
 }
 
-/// Of a field that is missing, its own path is told, not that of the object that lacks it.
-fn does_not_fit(path: String, reason: String) -> Error {
+/// For a missing field, the error names the path of the field, not the path of the object around it.
+fn type_error(path: String, reason: String) -> Error {
     let missing = reason.strip_prefix(MISSING).and_then(|rest| rest.strip_prefix(" `")?.split_once('`'));
     let (param, reason) = match missing {
         Some((field, rest)) => {
-            let field = joined(&path, field);
+            let field = join(&path, field);
             (field.clone(), format!("{MISSING} `{field}`{rest}"))
         }
         None => (path, reason),
@@ -121,8 +121,8 @@ fn does_not_fit(path: String, reason: String) -> Error {
     Error::WrongType { param: Some(param).filter(|param| !param.is_empty()), reason }
 }
 
-/// Two paths as one; serde_path_to_error writes `.` for none.
-fn joined(outer: &str, inner: &str) -> String {
+/// Joins two paths; serde_path_to_error writes `.` for the empty one.
+fn join(outer: &str, inner: &str) -> String {
     match (outer, inner) {
         (outer, "." | "") => outer.to_owned(),
         ("", inner) => inner.to_owned(),
@@ -131,7 +131,7 @@ fn joined(outer: &str, inner: &str) -> String {
     }
 }
 
-/// serde repeats the value it did not like, which may be a megabyte.
+/// Cuts the middle out of a long message: serde repeats the wrong value, which may be a megabyte long.
 fn shorten(message: String) -> String {
     const MAX_CHARS: usize = 300;
     if message.chars().count() <= MAX_CHARS {

@@ -1,28 +1,28 @@
-//! How large bodies may be, and how long they may take.
+//! Limits on the size of a body and on the time to receive it.
 
 use std::time::Duration;
 
 use crate::http::server::limits::ConnectionLimits;
 
-/// A body may be so many times as large as allowed, and its sender still reads that it is too large.
+/// A body of up to this many times the limit is drained, so that its sender can read that it is too large.
 const DRAINED_PAYLOADS: u64 = 8;
 
-/// How large bodies may be, and how long they may take.
+/// Limits on the size of a body and on the time to receive it.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyLimits {
-    /// Largest body.
+    /// Largest body, in bytes.
     pub max_bytes: usize,
-    /// How long a body may take, counted from the headers.
+    /// Longest time from the headers to the end of the body.
     pub timeout: Duration,
 }
 
 impl BodyLimits {
-    /// As the operator has set them.
+    /// The limits of the operator's flags.
     pub fn new(limits: &ConnectionLimits) -> Self {
         Self { max_bytes: limits.payload_limit, timeout: Duration::from_secs(limits.body_timeout) }
     }
 
-    /// How much of a body that no handler reads is taken all the same, so that its sender reads the answer.
+    /// Most bytes that are drained of a body which no handler reads, so that its sender can read the response.
     pub fn drained_bytes(&self) -> u64 {
         DRAINED_PAYLOADS * self.max_bytes as u64
     }

@@ -1,4 +1,4 @@
-//! Bodies of requests: read as JSON with exact errors, within limits, and taken to their end where no handler reads them.
+//! Request bodies: parsed as JSON with exact errors, bounded by limits, and drained if no handler reads them.
 
 mod json;
 mod limits;

@@ -1,5 +1,5 @@
-//! A deserializer around another that gives structs from objects only, at every level. serde's derive takes a list of the
-//! fields in their order, too, which no client means.
+//! A deserializer around another one that accepts only objects for structs, at every level. serde's derive would also
+//! accept a list of the fields in their order, which no client means.
 
 use std::fmt;
 
@@ -7,25 +7,26 @@ use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Unexpected, Visitor,
 };
 
-/// A deserializer, or the seed of something inside it.
+/// Wraps a deserializer, or the seed of a value inside it.
 pub struct Objects<T>(pub T);
 
-/// A visitor of something that may hold structs, or is one.
-struct Inside<V> {
+/// Wraps the visitor of a type that is a struct or may hold structs.
+struct NestedVisitor<V> {
     visitor: V,
     is_struct: bool,
 }
 
-/// Passes a method on with what it takes beside the visitor; `holding` is for types that may hold structs.
-macro_rules! pass_on {
+/// Forwards methods of the deserializer. `plain` is for types that cannot hold structs, `nested` for those that can:
+/// their visitor is wrapped.
+macro_rules! forward {
     (plain: $($method:ident($($name:ident: $type:ty),*))*) => {$(
         fn $method<V: Visitor<'de>>(self, $($name: $type,)* visitor: V) -> Result<V::Value, D::Error> {
             self.0.$method($($name,)* visitor)
         }
     )*};
-    (holding: $($method:ident($($name:ident: $type:ty),*))*) => {$(
+    (nested: $($method:ident($($name:ident: $type:ty),*))*) => {$(
         fn $method<V: Visitor<'de>>(self, $($name: $type,)* visitor: V) -> Result<V::Value, D::Error> {
-            self.0.$method($($name,)* Inside { visitor, is_struct: false })
+            self.0.$method($($name,)* NestedVisitor { visitor, is_struct: false })
         }
     )*};
 }
@@ -33,7 +34,7 @@ macro_rules! pass_on {
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Objects<D> {
     type Error = D::Error;
 
-    pass_on! { holding:
+    forward! { nested:
         deserialize_any()
         deserialize_option()
         deserialize_newtype_struct(name: &'static str)
@@ -43,7 +44,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Objects<D> {
         deserialize_map()
     }
 
-    pass_on! { plain:
+    forward! { plain:
         deserialize_bool()
         deserialize_i8()
         deserialize_i16()
@@ -75,12 +76,12 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Objects<D> {
         _fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_map(Inside { visitor, is_struct: true })
+        self.0.deserialize_map(NestedVisitor { visitor, is_struct: true })
     }
 }
 
-/// Passes on the values that JSON has.
-macro_rules! pass_values_on {
+/// Forwards the methods of a visitor for the plain values of JSON.
+macro_rules! forward_values {
     ($($method:ident($type:ty))*) => {$(
         fn $method<E: Error>(self, value: $type) -> Result<V::Value, E> {
             self.visitor.$method(value)
@@ -88,17 +89,14 @@ macro_rules! pass_values_on {
     )*};
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for Inside<V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for NestedVisitor<V> {
     type Value = V::Value;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.is_struct {
-            true => formatter.write_str("an object"),
-            false => self.visitor.expecting(formatter),
-        }
+        if self.is_struct { formatter.write_str("an object") } else { self.visitor.expecting(formatter) }
     }
 
-    pass_values_on! {
+    forward_values! {
         visit_bool(bool)
         visit_i64(i64)
         visit_u64(u64)
@@ -125,10 +123,10 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Inside<V> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
-        match self.is_struct {
-            true => Err(A::Error::invalid_type(Unexpected::Seq, &"an object")),
-            false => self.visitor.visit_seq(Objects(items)),
+        if self.is_struct {
+            return Err(A::Error::invalid_type(Unexpected::Seq, &"an object"));
         }
+        self.visitor.visit_seq(Objects(items))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<V::Value, A::Error> {

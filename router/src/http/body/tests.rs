@@ -1,4 +1,4 @@
-//! What does not fit is named by its path, whatever level it is at.
+//! Errors name the path of the wrong field, at every level of a body.
 
 use serde::Deserialize;
 use serde_json::json;
@@ -36,8 +36,8 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// The path that is blamed, and the message.
-fn blamed(body: &str) -> (Option<String>, String) {
+/// The path that the error names, and its message.
+fn path_and_message(body: &str) -> (Option<String>, String) {
     let error = parse::<Outer>(body.as_bytes()).unwrap_err();
     assert_eq!(error.kind().status(), 422, "{body}");
     (error.param().map(str::to_owned), error.to_string())
@@ -53,15 +53,15 @@ fn a_wrong_type_is_named_by_its_path() {
         (r#"{"inner":{},"text":[{}]}"#, "text[0].name", "missing field `text[0].name`"),
         (r#"{"list":[]}"#, "inner", "missing field `inner`"),
     ] {
-        let (param, told) = blamed(body);
-        assert_eq!(param.as_deref(), Some(path), "{told}");
-        assert!(told.contains(message), "{told}");
+        let (param, text) = path_and_message(body);
+        assert_eq!(param.as_deref(), Some(path), "{text}");
+        assert!(text.contains(message), "{text}");
     }
-    assert_eq!(blamed("7").0, None);
+    assert_eq!(path_and_message("7").0, None);
 }
 
 #[test]
-fn a_list_is_no_object_at_any_level() {
+fn a_list_in_place_of_an_object_is_refused_at_any_level() {
     for (body, path) in [
         (r#"[{"top_k":1},null,null]"#, None),
         (r#"{"inner":[1,null]}"#, Some("inner")),
@@ -69,7 +69,7 @@ fn a_list_is_no_object_at_any_level() {
         (r#"{"inner":{},"list":[[1,null]]}"#, Some("list[0]")),
         (r#"{"inner":{},"text":[["a"]]}"#, Some("text[0]")),
     ] {
-        let (param, message) = blamed(body);
+        let (param, message) = path_and_message(body);
         assert_eq!(param.as_deref(), path, "{message}");
         assert!(message.contains("invalid type: sequence, expected an object"), "{message}");
     }
@@ -88,7 +88,7 @@ fn a_part_is_named_within_the_whole() {
 }
 
 #[test]
-fn what_is_nested_too_deep_is_told_with_its_depth_and_the_limit() {
+fn too_deep_nesting_is_refused_with_its_depth_and_the_limit() {
     for depth in [MAX_DEPTH + 1, 1_000, 1_000_000] {
         let nested = "[".repeat(depth - 1) + &"]".repeat(depth - 1);
         let error = parse::<Outer>(format!(r#"{{"x":{nested}}}"#).as_bytes()).unwrap_err();
@@ -111,7 +111,7 @@ fn cut_off_or_trailing_json_is_malformed() {
 }
 
 #[test]
-fn a_megabyte_of_wrong_value_is_not_sent_back() {
+fn a_wrong_value_of_a_megabyte_is_cut_in_the_message() {
     let body = format!(r#"{{"inner":{{"top_k":"{}"}}}}"#, "x".repeat(1_000_000));
     assert!(parse::<Outer>(body.as_bytes()).unwrap_err().to_string().len() < 500);
 }

@@ -1,5 +1,5 @@
-//! Requests that are answered before their body is read (no key, no such route, too large): what is left of the body is
-//! taken and thrown away first, or its sender would find the connection closed and never read the answer.
+//! Drains the bodies of requests whose response is ready before their body is read (no key, no such route, too large).
+//! Otherwise the sender would find the connection closed and never read the response.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -17,27 +17,28 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::BodyLimits;
 
-/// For which a stream of HTTP/2 is kept whose body is not taken to its end.
+/// How long a stream of HTTP/2 is kept open if its body was not read to its end.
 const TIME_TO_READ: Duration = Duration::from_secs(1);
 
-/// Answers when the body has been read, by the handler or by nobody.
+/// The layer that reads what the handler left of a body, within limits, before the response is sent.
 pub async fn drain(State(limits): State<BodyLimits>, request: Request, next: Next) -> Response {
     if request.body().is_end_stream() {
         return next.run(request).await;
     }
     let deadline = Instant::now() + limits.timeout;
-    let (back, mut unread) = oneshot::channel();
-    let waits_to_be_asked = request.headers().contains_key(header::EXPECT);
+    let (sender, mut receiver) = oneshot::channel();
+    let expects_continue = request.headers().contains_key(header::EXPECT);
     let is_http2 = request.version() == Version::HTTP_2;
-    let lend = |body| Body::new(Lent { body, back: Some(back), is_asked_for: false, is_over: false });
-    let response = next.run(request.map(lend)).await;
-    if let Ok(Unread { mut body, is_asked_for }) = unread.try_recv() {
-        if is_asked_for || !waits_to_be_asked {
-            // Who sends more, or more slowly, has to do without.
+    let tracked =
+        |body| Body::new(TrackedBody { body, unread: Some(sender), was_polled: false, is_complete: false });
+    let response = next.run(request.map(tracked)).await;
+    if let Ok(Unread { mut body, was_polled }) = receiver.try_recv() {
+        if was_polled || !expects_continue {
+            // A client that sends more, or more slowly, may miss the response.
             let _ = timeout_at(deadline, discard(&mut body, limits.drained_bytes())).await;
         }
         if is_http2 && !body.is_end_stream() {
-            tokio::spawn(keep(body));
+            tokio::spawn(keep_open(body));
         }
     }
     response
@@ -53,28 +54,29 @@ async fn discard(body: &mut Body, max_bytes: u64) {
     }
 }
 
-/// Its stream is reset when the body is dropped; some clients take that for a failure unless they had time to read the
-/// answer.
-async fn keep(body: Body) {
+/// Dropping the body resets its stream. Some clients take that for a failure, unless they had time to read the
+/// response.
+async fn keep_open(body: Body) {
     sleep(TIME_TO_READ).await;
     drop(body);
 }
 
+/// A body that was not read to its end.
 struct Unread {
     body: Body,
-    /// Whether anyone has begun to read it.
-    is_asked_for: bool,
+    /// Whether the handler began to read it.
+    was_polled: bool,
 }
 
-/// A body that comes back when whoever reads it drops it before its end.
-struct Lent {
+/// A body that is sent to the layer when its reader drops it before its end.
+struct TrackedBody {
     body: Body,
-    back: Option<oneshot::Sender<Unread>>,
-    is_asked_for: bool,
-    is_over: bool,
+    unread: Option<oneshot::Sender<Unread>>,
+    was_polled: bool,
+    is_complete: bool,
 }
 
-impl HttpBody for Lent {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -82,9 +84,9 @@ impl HttpBody for Lent {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        self.is_asked_for = true;
+        self.was_polled = true;
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        self.is_over = !matches!(frame, Some(Ok(_)));
+        self.is_complete = !matches!(frame, Some(Ok(_)));
         Poll::Ready(frame)
     }
 
@@ -97,15 +99,15 @@ impl HttpBody for Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
-        if let Some(back) = self.back.take()
-            && !self.is_over
+        if let Some(unread) = self.unread.take()
+            && !self.is_complete
             && !self.body.is_end_stream()
         {
             let body = std::mem::take(&mut self.body);
-            // Nobody waits for it any more if the client has left.
-            let _ = back.send(Unread { body, is_asked_for: self.is_asked_for });
+            // The receiver is gone if the client has disconnected.
+            let _ = unread.send(Unread { body, was_polled: self.was_polled });
         }
     }
 }

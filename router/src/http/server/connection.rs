@@ -1,4 +1,4 @@
-//! One connection from its handshake to its end: HTTP/1.1, or HTTP/2 if TLS agreed on it.
+//! Serves one connection from its handshake to its end: HTTP/1.1, or HTTP/2 if the TLS handshake chose it.
 
 use std::error::Error as StdError;
 use std::pin::Pin;
@@ -14,32 +14,32 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tracing::debug;
 
-use super::in_flight::{Counted, InFlight};
+use super::in_flight::{CountingService, InFlight};
 use super::timed_stream::{TimedStream, Timeouts};
 use super::tls::H2;
 use crate::base::shutdown::Shutdown;
 use crate::http::server::limits::ConnectionLimits;
 
-/// Bytes of answers that are put together before the system takes them; the smallest that hyper allows is 8 KiB.
+/// Bytes of responses that are buffered before they are written; the least that hyper allows is 8 KiB.
 const WRITE_BUFFER_BYTES: usize = 32 << 10;
-/// Requests under way on one connection of HTTP/2.
+/// Most requests at once on one connection of HTTP/2.
 const MAX_STREAMS: u32 = 128;
 
-/// What a connection is served with.
+/// Everything that is needed to serve a connection.
 pub struct Connection {
-    pub service: Counted,
+    pub service: CountingService,
     pub in_flight: InFlight,
     pub limits: ConnectionLimits,
     pub shutdown: Shutdown,
-    /// Whether it may have a second request, and is asked to end when the server drains.
+    /// Whether the connection may carry more than one request. If so, it is closed gracefully when the server drains.
     pub keep_alive: bool,
 }
 
-type Ended = Result<(), Box<dyn StdError + Send + Sync>>;
+type ServeResult = Result<(), Box<dyn StdError + Send + Sync>>;
 
 impl Connection {
-    /// Serves it to its end; its place is taken until then, handshake included.
-    pub async fn run(self, stream: TcpStream, tls: Option<TlsAcceptor>, _place: OwnedSemaphorePermit) {
+    /// Serves the connection until it ends. It holds its permit until then, also during the handshake.
+    pub async fn run(self, stream: TcpStream, tls: Option<TlsAcceptor>, _permit: OwnedSemaphorePermit) {
         let ended = match tls {
             Some(tls) => self.run_encrypted(stream, &tls).await,
             None => self.run_http1(stream).await,
@@ -49,7 +49,7 @@ impl Connection {
         }
     }
 
-    async fn run_encrypted(self, stream: TcpStream, tls: &TlsAcceptor) -> Ended {
+    async fn run_encrypted(self, stream: TcpStream, tls: &TlsAcceptor) -> ServeResult {
         let stream = timeout(Duration::from_secs(self.limits.header_timeout), tls.accept(stream)).await??;
         match stream.get_ref().1.alpn_protocol() {
             Some(H2) => self.run_http2(stream).await,
@@ -57,10 +57,10 @@ impl Connection {
         }
     }
 
-    async fn run_http1<S: AsyncRead + AsyncWrite + Unpin + Send>(self, stream: S) -> Ended {
+    async fn run_http1<S: AsyncRead + AsyncWrite + Unpin + Send>(self, stream: S) -> ServeResult {
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).keep_alive(self.keep_alive);
-        // Our stream has this timeout, and another one for those that are idle.
+        // The timed stream has this timeout, and another one for idle connections.
         builder.header_read_timeout(None);
         builder.max_header_size(self.limits.max_header_bytes);
         builder.max_buf_size(self.limits.max_header_bytes.max(WRITE_BUFFER_BYTES));
@@ -69,32 +69,32 @@ impl Connection {
         self.drive(connection, http1::Connection::graceful_shutdown).await
     }
 
-    async fn run_http2<S: AsyncRead + AsyncWrite + Unpin + Send>(self, stream: S) -> Ended {
+    async fn run_http2<S: AsyncRead + AsyncWrite + Unpin + Send>(self, stream: S) -> ServeResult {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
         builder.max_header_list_size(u32::try_from(self.limits.max_header_bytes).unwrap_or(u32::MAX));
         builder.max_send_buf_size(WRITE_BUFFER_BYTES);
-        // Frames that belong to no request come at any time.
+        // Frames that belong to no request may come at any time, so the timeout for headers cannot be used.
         let stream = self.timed(stream, self.limits.idle_timeout);
         let connection = builder.serve_connection(stream, TowerToHyperService::new(self.service.clone()));
         self.drive(connection, http2::Connection::graceful_shutdown).await
     }
 
-    fn timed<S>(&self, stream: S, headers: u64) -> TokioIo<TimedStream<S>> {
+    fn timed<S>(&self, stream: S, header_timeout: u64) -> TokioIo<TimedStream<S>> {
         let timeouts = Timeouts {
             idle: Duration::from_secs(self.limits.idle_timeout),
-            headers: Duration::from_secs(headers),
+            headers: Duration::from_secs(header_timeout),
             write: Duration::from_secs(self.limits.write_timeout),
         };
         TokioIo::new(TimedStream::new(stream, timeouts, self.in_flight.clone()))
     }
 
-    /// To its end, which a server that drains asks for.
+    /// Runs the connection until it ends; shuts it down gracefully when the server drains.
     async fn drive<C: Future<Output = hyper::Result<()>>>(
         &self,
         connection: C,
         shut_down: fn(Pin<&mut C>),
-    ) -> Ended {
+    ) -> ServeResult {
         tokio::pin!(connection);
         let ended = tokio::select! {
             ended = &mut connection => ended,
@@ -106,11 +106,12 @@ impl Connection {
         Ok(ended?)
     }
 
-    /// Waits until those who keep their connection have to give it up.
+    /// Waits until the connection has to be closed because the server drains; without keep-alive it ends by itself.
     async fn draining(&self) {
-        match self.keep_alive {
-            true => self.shutdown.draining().await,
-            false => std::future::pending().await,
+        if self.keep_alive {
+            self.shutdown.draining().await;
+        } else {
+            std::future::pending().await
         }
     }
 }

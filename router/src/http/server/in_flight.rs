@@ -1,4 +1,4 @@
-//! How many requests a connection has under way: while there are none, it may be idle for so long and no longer.
+//! Counts the requests in flight on one connection: the idle timeout runs only while there are none.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,61 +14,62 @@ use futures::task::AtomicWaker;
 use http_body_util::BodyExt;
 use tower::Service;
 
-/// The requests of one connection. Cheap to clone.
+/// The number of requests in flight on one connection. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct InFlight(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// Requests in flight now.
     count: AtomicUsize,
-    /// Of all that ever began.
+    /// Requests that have begun since the connection opened.
     begun: AtomicUsize,
-    /// Who reads from the connection, and has to look at the clock again.
+    /// The task that reads from the connection: it checks its timeouts again when the count changes.
     reader: AtomicWaker,
 }
 
-/// One request, from its headers to the end of its answer.
+/// Counts one request as in flight, from its headers until the end of its response, when this is dropped.
 #[derive(Debug)]
-pub struct Flight(Arc<Shared>);
+pub struct RequestInFlight(Arc<Shared>);
 
 impl InFlight {
-    /// Whether nothing is under way; if so, `cx` is woken when that changes.
+    /// Whether no request is in flight. `cx` is woken when the count changes.
     pub fn is_idle(&self, cx: &Context<'_>) -> bool {
         self.0.reader.register(cx.waker());
         self.0.count.load(Ordering::Acquire) == 0
     }
 
-    /// How many requests there have been.
+    /// Number of requests that have begun since the connection opened.
     pub fn num_begun(&self) -> usize {
         self.0.begun.load(Ordering::Acquire)
     }
 
-    /// One more, until it is dropped.
-    pub fn begin(&self) -> Flight {
+    /// Counts one more request, until the returned guard is dropped.
+    pub fn begin(&self) -> RequestInFlight {
         self.0.count.fetch_add(1, Ordering::AcqRel);
         self.0.begun.fetch_add(1, Ordering::AcqRel);
         self.0.reader.wake();
-        Flight(Arc::clone(&self.0))
+        RequestInFlight(Arc::clone(&self.0))
     }
 }
 
-impl Drop for Flight {
+impl Drop for RequestInFlight {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::AcqRel);
         self.0.reader.wake();
     }
 }
 
-/// The service of one connection, which counts.
+/// The service of one connection, which counts the requests in flight.
 #[derive(Debug, Clone)]
-pub struct Counted {
-    /// What answers.
+pub struct CountingService {
+    /// The service that handles the requests.
     pub service: Router,
-    /// What is counted.
+    /// The counter.
     pub in_flight: InFlight,
 }
 
-impl<B> Service<Request<B>> for Counted
+impl<B> Service<Request<B>> for CountingService
 where
     Router: Service<Request<B>, Response = Response, Error = Infallible>,
     <Router as Service<Request<B>>>::Future: Send + 'static,
@@ -82,17 +83,17 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let flight = self.in_flight.begin();
-        let answering = self.service.call(request);
-        Box::pin(async move { answering.await.map(|response| hold(flight, response)) })
+        let guard = self.in_flight.begin();
+        let response = self.service.call(request);
+        Box::pin(async move { response.await.map(|response| hold(guard, response)) })
     }
 }
 
-/// An answer is under way until its body is dropped.
-fn hold(flight: Flight, response: Response) -> Response {
+/// Keeps the guard until the body of the response is dropped.
+fn hold(guard: RequestInFlight, response: Response) -> Response {
     response.map(|body| {
         Body::new(body.map_frame(move |frame| {
-            let _ = &flight;
+            let _ = &guard;
             frame
         }))
     })

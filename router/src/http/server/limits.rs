@@ -1,9 +1,9 @@
-//! Bounds on connections.
+//! The limits of connections, with their flags.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-/// Bounds on connections, and on what comes over them.
+/// Limits on connections and on the requests that come over them.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ConnectionLimits {
@@ -12,7 +12,7 @@ pub struct ConnectionLimits {
     pub payload_limit: usize,
 
     /// Connections open at once; more are refused with 503
-    // Each costs some kilobytes and a file: the router raises its limit of open files as far as it may.
+    // Each costs some kilobytes and a file descriptor: the router raises its limit of open files as far as it may.
     #[arg(long, env, default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections: u32,
 
@@ -33,7 +33,7 @@ pub struct ConnectionLimits {
     #[arg(long, env, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     pub body_timeout: u64,
 
-    /// Seconds for which a client may take nothing of its answer before it is cut off
+    /// Seconds for which a client may read nothing of its response before its connection is closed
     #[arg(long, env, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     pub write_timeout: u64,
 }

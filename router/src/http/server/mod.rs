@@ -1,8 +1,8 @@
-//! The accept loop: connections in, each with limits of its own on number, header bytes, time and what is buffered for a
-//! reader that does not read. What a request may hold is bounded elsewhere.
+//! The accept loop. It bounds the number of connections and, for each, header bytes, times, and the bytes buffered for
+//! a client that does not read. The contents of requests are bounded elsewhere.
 //!
-//! While it drains, connections that are there finish their request and close; new ones get one answer, which tells
-//! them that the server is going (or how it is), until the last old one is done.
+//! While the server drains, open connections finish their request and close. A new connection is served one request
+//! (for example a health probe, or a refusal) until the last old connection has closed.
 
 mod connection;
 mod in_flight;
@@ -25,68 +25,68 @@ use tracing::{debug, warn};
 use crate::base::shutdown::Shutdown;
 use crate::http::server::limits::ConnectionLimits;
 use connection::Connection;
-use in_flight::{Counted, InFlight};
+use in_flight::{CountingService, InFlight};
 pub(crate) use timed_stream::TimedStream;
 
 /// Bytes that the system buffers for a client; its default grows to megabytes for one that does not read.
 const SEND_BUFFER_BYTES: u32 = 64 << 10;
-/// After an error like "too many open files" the next attempt would fail, too.
+/// Pause after an error like "too many open files", because the next attempt would fail, too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
     connection: close\r\ncontent-length: 108\r\n\r\n\
     {\"error\":\"Model is overloaded: too many connections are open (--max-connections)\",\"error_type\":\"overloaded\"}";
 
-/// A socket bound to an address, with what all accepted connections inherit from it. Not listening yet.
+/// Binds a socket to an address and sets the options that accepted connections inherit. It does not listen yet.
 pub fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // What was served here a minute ago must not be in the way.
+    // Connections that ended a minute ago must not block the address.
     socket.set_reuseaddr(true)?;
     socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
     socket.bind(address)?;
     Ok(socket)
 }
 
-/// How many connections are open. Cheap to clone.
+/// Counts open connections. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct OpenConnections {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     max: usize,
 }
 
 impl OpenConnections {
-    /// Now.
+    /// Number of connections that are open now.
     pub fn count(&self) -> usize {
-        self.max.saturating_sub(self.places.available_permits())
+        self.max.saturating_sub(self.permits.available_permits())
     }
 
-    /// At most.
+    /// Most connections at once (`--max-connections`).
     pub fn max(&self) -> usize {
         self.max
     }
 }
 
-/// A service on its connections.
+/// Serves one axum service on the connections of a listener.
 pub struct HttpServer {
     service: Router,
     limits: ConnectionLimits,
     shutdown: Shutdown,
     tls: Option<TlsAcceptor>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl HttpServer {
-    /// Nothing happens before [`HttpServer::serve`].
+    /// A server without TLS. It accepts nothing before [`HttpServer::serve`].
     pub fn new(service: Router, limits: ConnectionLimits, shutdown: Shutdown) -> Self {
-        let places = Arc::new(Semaphore::new(limits.max_connections as usize));
-        Self { service, limits, shutdown, tls: None, places }
+        let permits = Arc::new(Semaphore::new(limits.max_connections as usize));
+        Self { service, limits, shutdown, tls: None, permits }
     }
 
-    /// To be looked at while it serves.
+    /// A handle to read the number of connections while the server runs.
     pub fn connections(&self) -> OpenConnections {
-        OpenConnections { places: Arc::clone(&self.places), max: self.limits.max_connections as usize }
+        OpenConnections { permits: Arc::clone(&self.permits), max: self.limits.max_connections as usize }
     }
 
-    /// With an acceptor, all connections are encrypted.
+    /// If an acceptor is given, all connections are encrypted.
     pub fn with_tls(self, tls: Option<TlsAcceptor>) -> Self {
         Self { tls, ..self }
     }
@@ -110,24 +110,24 @@ impl HttpServer {
             };
             match accepted {
                 Ok((stream, _)) => self.accept(stream, &connections),
-                Err(error) => pause(&error).await,
+                Err(error) => pause_after(&error).await,
             }
         }
     }
 
     fn accept(&self, stream: TcpStream, connections: &TaskTracker) {
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             debug!("too many connections");
-            // It fits into an empty buffer, or the client has to do without it.
-            let _ = stream.try_write(TOO_MANY);
+            // It fits into the empty send buffer. If not, the connection closes without a response.
+            let _ = stream.try_write(TOO_MANY_CONNECTIONS);
             return;
         };
-        // Tokens are small and must not wait for each other. A socket that cannot be told so still works.
+        // Each token is sent at once, without waiting for the next. A socket on which this fails still works.
         let _ = stream.set_nodelay(true);
-        // One that comes now is told how it is, and is not waited for.
-        let is_late = self.shutdown.is_draining();
-        let connection = self.connection(!is_late).run(stream, self.tls.clone(), place);
-        if is_late {
+        // A connection that opens while the server drains gets one response, and the shutdown does not wait for it.
+        let is_draining = self.shutdown.is_draining();
+        let connection = self.connection(!is_draining).run(stream, self.tls.clone(), permit);
+        if is_draining {
             tokio::spawn(connection);
         } else {
             connections.spawn(connection);
@@ -136,7 +136,7 @@ impl HttpServer {
 
     fn connection(&self, keep_alive: bool) -> Connection {
         let in_flight = InFlight::default();
-        let service = Counted { service: self.service.clone(), in_flight: in_flight.clone() };
+        let service = CountingService { service: self.service.clone(), in_flight: in_flight.clone() };
         Connection {
             service,
             in_flight,
@@ -147,12 +147,13 @@ impl HttpServer {
     }
 }
 
-async fn pause(error: &io::Error) {
-    let is_the_clients = matches!(
+/// Waits after an error of the server; an error of one client is ignored.
+async fn pause_after(error: &io::Error) {
+    let is_of_client = matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused
     );
-    if !is_the_clients {
+    if !is_of_client {
         warn!(%error, "cannot accept a connection");
         tokio::time::sleep(ACCEPT_PAUSE).await;
     }

@@ -1,4 +1,5 @@
-//! A stream that must get on: who takes nothing of an answer, is idle, or does not finish its headers is cut off in time.
+//! A stream with timeouts. It fails if the client reads nothing of a response, stays idle, or does not finish its
+//! headers.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -8,97 +9,101 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use super::in_flight::{Flight, InFlight};
+use super::in_flight::{InFlight, RequestInFlight};
 
-/// How long a client may take for what.
+/// The timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// Until the first byte of its next request.
+    /// Longest time until the first byte of the next request.
     pub idle: Duration,
-    /// From there to the last byte of the headers.
+    /// Longest time from that byte to the last byte of the headers.
     pub headers: Duration,
-    /// While it takes nothing of what is sent.
+    /// Longest time for which a write may make no progress.
     pub write: Duration,
 }
 
-/// While requests are under way, reads take as long as they take: who reads a body bounds that.
+/// A stream with timeouts. Reads have no timeout while requests are in flight: the reader of a body bounds its time.
 pub struct TimedStream<S> {
     stream: S,
     timeouts: Timeouts,
     in_flight: InFlight,
-    /// Of a stream that is never idle.
-    _always: Option<Flight>,
+    /// Set for a stream that never counts as idle.
+    _never_idle: Option<RequestInFlight>,
     /// Runs while a write waits for the client.
-    stalled: Option<Pin<Box<Sleep>>>,
-    /// Runs while nothing is under way.
-    waiting: Option<Pin<Box<Sleep>>>,
-    /// Whether bytes of a request have come, whose headers are not complete.
+    write_timer: Option<Pin<Box<Sleep>>>,
+    /// Runs while no request is in flight.
+    read_timer: Option<Pin<Box<Sleep>>>,
+    /// Whether bytes of a request have arrived whose headers are not yet complete.
     has_begun: bool,
-    /// Requests that had complete headers when that was last looked at.
+    /// Number of requests with complete headers, as of the last check.
     num_complete: usize,
 }
 
 impl<S> TimedStream<S> {
-    /// `in_flight` counts what is under way on it.
+    /// `in_flight` counts the requests in flight on the stream.
     pub fn new(stream: S, timeouts: Timeouts, in_flight: InFlight) -> Self {
-        let (stalled, waiting) = (None, None);
         Self {
             stream,
             timeouts,
             in_flight,
-            _always: None,
-            stalled,
-            waiting,
+            _never_idle: None,
+            write_timer: None,
+            read_timer: None,
             has_begun: false,
             num_complete: 0,
         }
     }
 
-    /// Only writes have to get on: someone else bounds what is read.
+    /// A stream whose reads have no timeout: the caller bounds them.
     pub fn for_writes(stream: S, write: Duration) -> Self {
         let in_flight = InFlight::default();
-        let always = Some(in_flight.begin());
+        let never_idle = Some(in_flight.begin());
         let timeouts = Timeouts { idle: Duration::MAX, headers: Duration::MAX, write };
-        Self { _always: always, ..Self::new(stream, timeouts, in_flight) }
+        Self { _never_idle: never_idle, ..Self::new(stream, timeouts, in_flight) }
     }
 
-    fn bound<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// The result of a write, or an error once the client has read nothing for too long.
+    fn poll_write_timeout<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.stalled = None;
+            self.write_timer = None;
             return written;
         }
         let timeout = self.timeouts.write;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(timeout)));
-        ready!(stalled.as_mut().poll(cx));
+        let timer = self.write_timer.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        ready!(timer.as_mut().poll(cx));
         Poll::Ready(Err(ErrorKind::TimedOut.into()))
     }
 
-    /// Pending until what is awaited is overdue.
-    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.look();
+    /// Pending until a request or its headers are overdue, then an error.
+    fn poll_read_timeout(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check_headers();
         if !self.in_flight.is_idle(cx) {
-            self.waiting = None;
+            self.read_timer = None;
             return Poll::Pending;
         }
         let timeout = if self.has_begun { self.timeouts.headers } else { self.timeouts.idle };
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(timeout)));
-        ready!(waiting.as_mut().poll(cx));
+        let timer = self.read_timer.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        ready!(timer.as_mut().poll(cx));
         Poll::Ready(Err(ErrorKind::TimedOut.into()))
     }
 
-    /// Headers that were complete are not awaited any longer, even if their request has already been answered.
-    fn look(&mut self) {
+    /// Stops the timer for headers once they are complete, even if their request has already ended.
+    fn check_headers(&mut self) {
         let num_complete = self.in_flight.num_begun();
         if num_complete != self.num_complete {
-            (self.num_complete, self.waiting, self.has_begun) = (num_complete, None, false);
+            (self.num_complete, self.read_timer, self.has_begun) = (num_complete, None, false);
         }
     }
 
-    /// The first bytes of a request: from here on its headers are awaited.
-    fn hear(&mut self, cx: &Context<'_>) {
-        self.look();
+    /// Bytes have arrived. If they are the first of a request, the timer for its headers starts.
+    fn on_bytes(&mut self, cx: &Context<'_>) {
+        self.check_headers();
         if self.in_flight.is_idle(cx) && !self.has_begun {
-            (self.waiting, self.has_begun) = (None, true);
+            (self.read_timer, self.has_begun) = (None, true);
         }
     }
 }
@@ -112,10 +117,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         if read.is_pending() {
-            return self.wait(cx);
+            return self.poll_read_timeout(cx);
         }
         if buf.filled().len() > before {
-            self.hear(cx);
+            self.on_bytes(cx);
         }
         read
     }
@@ -124,7 +129,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.bound(cx, written)
+        self.poll_write_timeout(cx, written)
     }
 
     fn poll_write_vectored(
@@ -133,7 +138,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.bound(cx, written)
+        self.poll_write_timeout(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -142,12 +147,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.bound(cx, flushed)
+        self.poll_write_timeout(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let closed = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.bound(cx, closed)
+        self.poll_write_timeout(cx, closed)
     }
 }
 
@@ -169,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_nothing_is_cut_off_after_the_timeout() {
+    async fn a_client_that_reads_nothing_times_out() {
         let (mut stream, _far) = pair();
         let started = Instant::now();
         let error = stream.write_all(b"more than eight bytes").await.unwrap_err();
@@ -177,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_a_little_every_time_is_not() {
+    async fn a_client_that_reads_a_little_does_not_time_out() {
         let (mut stream, mut far) = pair();
         let reading = async {
             let mut eight = [0; 8];
@@ -191,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_idle_has_another_timeout_than_who_has_begun() {
+    async fn an_idle_client_has_another_timeout_than_one_that_sends_headers() {
         let (mut stream, _far) = pair();
         let started = Instant::now();
         assert_eq!(stream.read_u8().await.unwrap_err().kind(), ErrorKind::TimedOut);
@@ -223,14 +228,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn while_a_request_is_under_way_reads_take_their_time_and_then_idleness_begins() {
+    async fn the_idle_timeout_runs_only_while_no_request_is_in_flight() {
         let (mut stream, _far) = pair();
         let in_flight = stream.in_flight.clone();
-        let flight = in_flight.begin();
+        let request = in_flight.begin();
         let started = Instant::now();
         let ending = async {
             sleep(10 * IDLE).await;
-            drop(flight);
+            drop(request);
         };
         let (read, ()) = tokio::join!(stream.read_u8(), ending);
         assert_eq!(read.unwrap_err().kind(), ErrorKind::TimedOut);

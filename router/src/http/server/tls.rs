@@ -1,4 +1,4 @@
-//! TLS by rustls: the server's certificate and key, and which HTTP is agreed on.
+//! TLS by rustls: loads the server's certificate and key, and offers HTTP/2 and HTTP/1.1.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use thiserror::Error as ThisError;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{self, ServerConfig};
 
-/// HTTP/2, as it is called in a handshake.
+/// The name of HTTP/2 in a TLS handshake (ALPN).
 pub const H2: &[u8] = b"h2";
 
-/// Why no connection could be encrypted.
+/// The certificate or the key cannot be used.
 #[derive(Debug, ThisError)]
-#[expect(missing_docs, reason = "each variant says it by its words")]
+#[expect(missing_docs, reason = "the message of each variant explains it")]
 pub enum TlsError {
     #[error("cannot read {flag} {}: {reason}", path.display())]
     Unreadable { flag: &'static str, path: PathBuf, reason: std::io::Error },
@@ -24,17 +24,17 @@ pub enum TlsError {
     Unusable { cert: PathBuf, key: PathBuf, reason: rustls::Error },
 }
 
-/// Files in PEM format: the certificate with those that signed it, and its key.
+/// Paths of two files in PEM format: the certificate with those that signed it, and its private key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TlsFiles<'a> {
-    /// Of `--tls-cert`.
+    /// The path of `--tls-cert`.
     pub cert: &'a Path,
-    /// Of `--tls-key`.
+    /// The path of `--tls-key`.
     pub key: &'a Path,
 }
 
 impl TlsFiles<'_> {
-    /// Ready for handshakes, of TLS 1.2 and 1.3.
+    /// Loads both files into an acceptor for handshakes of TLS 1.2 and 1.3.
     pub fn acceptor(self) -> Result<TlsAcceptor, TlsError> {
         let chain = self.chain()?;
         let key = PrivateKeyDer::from_pem_file(self.key)

@@ -1,5 +1,5 @@
-//! What a request asks for, checked: every number by name against its limit before anything is allocated for it. Pure:
-//! first [`check`], then, when the prompt is tokens, [`Checked::fit`].
+//! Checks the parameters of a request. Pure functions, in two stages: [`check`] before the prompt is tokenized, and
+//! [`Checked::fit`] after that.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::inference::limits::RequestLimits;
 
 const MAX_STOP_BYTES: usize = 4096;
 
-/// Parameters in range; what is left to check needs the prompt.
+/// Parameters that are in range. What is left to check depends on the prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checked {
     dialect: Dialect,
@@ -28,16 +28,16 @@ pub struct Checked {
     scheduling: Scheduling,
 }
 
-/// A request that can be run.
+/// A validated request, which can be run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ValidRequest {
-    /// The prompt.
+    /// The tokens of the prompt, truncated if the request asks for it.
     pub prompt: Arc<[u32]>,
-    /// Most tokens to generate.
+    /// Most tokens to generate for each sequence.
     pub max_new_tokens: u32,
-    /// Independent sequences to generate.
+    /// Number of independent sequences to generate.
     pub best_of: u32,
-    /// Stop strings.
+    /// Stop strings: a sequence ends where its text has one of them.
     pub stop: Vec<String>,
     sampling: SamplingParams,
     seed: Option<u64>,
@@ -47,25 +47,29 @@ pub struct ValidRequest {
 }
 
 impl ValidRequest {
-    /// The most tokens that it may take, as rate limits count them.
+    /// The most tokens that the request may use, prompt and all outputs together, as rate limits count them.
     pub fn num_tokens(&self) -> u64 {
         self.prompt.len() as u64 + u64::from(self.best_of) * u64::from(self.max_new_tokens)
     }
 
-    /// The same with its output constrained. A grammar ends with the model's end of sequence, so it must be possible.
+    /// Constrains the output by a grammar. A grammar ends with the end-of-sequence token, so options that forbid this
+    /// token are refused.
     pub fn constrained(self, grammar: Grammar, dialect: Dialect) -> Result<Self, Error> {
         let refuse = |name: &'static str| {
             let message = format!("`{name}` cannot go together with a constrained output");
             Err(Error::invalid(name, message))
         };
-        match () {
-            () if self.ignore_eos => refuse("ignore_eos"),
-            () if self.sampling.min_new_tokens > 0 => refuse(dialect.name("min_new_tokens")),
-            () => Ok(Self { grammar: Some(grammar), ..self }),
+        if self.ignore_eos {
+            return refuse("ignore_eos");
         }
+        if self.sampling.min_new_tokens > 0 {
+            return refuse(dialect.name("min_new_tokens"));
+        }
+        Ok(Self { grammar: Some(grammar), ..self })
     }
 
-    /// One of its sequences; `random` is the seed where the client gave none. Nothing is drawn in a greedy one.
+    /// The sequence of this number, from 0. `random` is its seed if the client gave none; a greedy sequence needs no
+    /// seed.
     pub fn sequence(&self, number: u32, random: u64) -> NewRequest {
         let seed = match self.seed {
             _ if self.sampling.temperature == 0.0 => 0,
@@ -79,14 +83,15 @@ impl ValidRequest {
     }
 }
 
-/// Checks all that can be checked without the prompt, in TGI's order.
+/// Checks everything that can be checked without the prompt, in the order of TGI.
 pub fn check(p: Parameters, limits: &RequestLimits) -> Result<Checked, Error> {
-    let is_sampling = samples(&p);
+    let is_sampling = asks_for_sampling(&p);
     let best_of = best_of(&p, limits, is_sampling)?;
     let sampling = sampling::check(&p, limits, is_sampling)?;
     check_stop(&p, limits)?;
     if p.max_new_tokens == Some(0) {
-        return Err(too_small(p.dialect.name("max_new_tokens")));
+        let name = p.dialect.name("max_new_tokens");
+        return Err(Error::invalid(name, format!("`{name}` must be strictly positive. Given: 0")));
     }
     let truncate = truncate(&p, limits)?;
     let scheduling = scheduling::check(p.hints)?;
@@ -104,13 +109,13 @@ pub fn check(p: Parameters, limits: &RequestLimits) -> Result<Checked, Error> {
 }
 
 impl Checked {
-    /// Whether the prompt is to be cut rather than refused.
+    /// Whether a prompt that is too long is truncated instead of refused.
     pub fn truncates(&self) -> bool {
         self.truncate.is_some()
     }
 
     /// Applies the length rule: prompt and output together within `max_total_tokens`, the prompt within
-    /// `max_input_tokens`. Of a truncated prompt the end stays.
+    /// `max_input_tokens`. Truncation keeps the end of the prompt.
     pub fn fit(self, mut prompt: Vec<u32>, limits: &RequestLimits) -> Result<ValidRequest, Error> {
         if let Some(max_len) = self.truncate {
             prompt.drain(..prompt.len().saturating_sub(max_len));
@@ -174,16 +179,18 @@ impl Checked {
             );
             return Err(Error::invalid(inputs, message));
         }
-        // Both are within `max_total_tokens` here, which is 32 bits wide.
+        // Both are at most `max_total_tokens` here, which has 32 bits.
         Ok(self.max_new_tokens.unwrap_or(total - prompt_len) as u32)
     }
 }
 
-/// TGI: any of these asks for sampling, as `do_sample` does.
-fn samples(p: &Parameters) -> bool {
-    let wishes = p.temperature.is_some() || p.top_k.is_some() || p.top_p.is_some() || p.typical_p.is_some();
+/// On native routes `do_sample` and, as in TGI, each of four parameters ask for sampling; elsewhere only temperature 0
+/// asks for greedy decoding.
+fn asks_for_sampling(p: &Parameters) -> bool {
+    let has_sampling_parameter =
+        p.temperature.is_some() || p.top_k.is_some() || p.top_p.is_some() || p.typical_p.is_some();
     match p.dialect {
-        Dialect::Native => p.do_sample || wishes,
+        Dialect::Native => p.do_sample || has_sampling_parameter,
         _ => p.temperature != Some(0.0),
     }
 }
@@ -196,18 +203,21 @@ fn best_of(p: &Parameters, limits: &RequestLimits, is_sampling: bool) -> Result<
         return Err(Error::invalid(name, message));
     }
     if given > 1 && p.dialect == Dialect::Native {
-        native_best_of(p, is_sampling)?;
+        check_native_best_of(p, is_sampling)?;
     }
     Ok(given as u32)
 }
 
-fn native_best_of(p: &Parameters, is_sampling: bool) -> Result<(), Error> {
+fn check_native_best_of(p: &Parameters, is_sampling: bool) -> Result<(), Error> {
     let refuse = |message: &str| Err(Error::invalid("best_of", message));
-    match () {
-        () if p.is_stream => refuse("`best_of` != 1 is not supported when streaming tokens"),
-        () if !is_sampling => refuse("you must use sampling when `best_of` is > 1"),
-        () if p.seed.is_some() => refuse("`seed` must not be set when `best_of` > 1"),
-        () => Ok(()),
+    if p.is_stream {
+        refuse("`best_of` != 1 is not supported when streaming tokens")
+    } else if !is_sampling {
+        refuse("you must use sampling when `best_of` is > 1")
+    } else if p.seed.is_some() {
+        refuse("`seed` must not be set when `best_of` > 1")
+    } else {
+        Ok(())
     }
 }
 
@@ -239,10 +249,6 @@ fn truncate(p: &Parameters, limits: &RequestLimits) -> Result<Option<usize>, Err
         }
         other => Ok(other.map(|len| len as usize)),
     }
-}
-
-fn too_small(name: &'static str) -> Error {
-    Error::invalid(name, format!("`{name}` must be strictly positive. Given: 0"))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! How the model's makers have it sample, where a request does not say how.
+//! The model's default sampling parameters (`generation_config.json`), for requests that leave them out.
 
 use super::parameters::Parameters;
 use crate::base::dialect::Dialect;
 use crate::engine::GenerationDefaults;
 
 impl Parameters {
-    /// Fills in what was left out. Not in TGI's words: there each default is documented, whatever the model.
+    /// Fills in the parameters that a request leaves out. Not on native routes: TGI documents a fixed default for each.
     pub fn with_defaults(self, model: &GenerationDefaults) -> Self {
         if self.dialect == Dialect::Native {
             return self;
@@ -21,11 +21,11 @@ impl Parameters {
         }
     }
 
-    /// Greedy where the model is to be, unless the request says how to sample.
+    /// 0 (greedy) if the model's default is not to sample, unless the request has a sampling parameter.
     fn default_temperature(&self, model: &GenerationDefaults) -> Option<f64> {
-        let wishes =
+        let has_sampling_parameter =
             self.top_k.is_some() || self.top_p.is_some() || self.min_p.is_some() || self.typical_p.is_some();
-        if model.do_sample == Some(false) && !wishes { Some(0.0) } else { model.temperature }
+        if model.do_sample == Some(false) && !has_sampling_parameter { Some(0.0) } else { model.temperature }
     }
 }
 
@@ -45,12 +45,12 @@ mod tests {
         }
     }
 
-    fn silent(dialect: Dialect) -> Parameters {
+    fn empty(dialect: Dialect) -> Parameters {
         Parameters { dialect, ..Parameters::default() }
     }
 
     #[test]
-    fn what_is_left_out_is_what_the_model_says() {
+    fn parameters_that_are_left_out_take_the_defaults_of_the_model() {
         let model = llama();
         let completions = Dialect::Completions { best_of: "best_of" };
         for dialect in [Dialect::CHAT, completions, Dialect::Messages, Dialect::Responses] {
@@ -61,32 +61,32 @@ mod tests {
                 min_p: model.min_p,
                 typical_p: model.typical_p,
                 repetition_penalty: model.repetition_penalty,
-                ..silent(dialect)
+                ..empty(dialect)
             };
-            assert_eq!(silent(dialect).with_defaults(&model), expected);
+            assert_eq!(empty(dialect).with_defaults(&model), expected);
         }
     }
 
     #[test]
-    fn what_is_said_stays() {
-        let said = Parameters { temperature: Some(0.0), top_p: Some(1.0), ..silent(Dialect::CHAT) };
-        let filled = said.with_defaults(&llama());
+    fn parameters_of_the_request_are_kept() {
+        let given = Parameters { temperature: Some(0.0), top_p: Some(1.0), ..empty(Dialect::CHAT) };
+        let filled = given.with_defaults(&llama());
         assert_eq!((filled.temperature, filled.top_p, filled.top_k), (Some(0.0), Some(1.0), Some(40)));
     }
 
     #[test]
-    fn the_words_of_tgi_keep_their_defaults() {
-        assert_eq!(silent(Dialect::Native).with_defaults(&llama()), silent(Dialect::Native));
+    fn native_routes_keep_the_defaults_of_tgi() {
+        assert_eq!(empty(Dialect::Native).with_defaults(&llama()), empty(Dialect::Native));
     }
 
     #[test]
-    fn a_model_that_is_not_to_sample_is_greedy_unless_asked() {
+    fn a_model_with_do_sample_false_is_greedy_unless_the_request_samples() {
         let greedy =
             GenerationDefaults { do_sample: Some(false), temperature: Some(0.6), ..Default::default() };
-        assert_eq!(silent(Dialect::CHAT).with_defaults(&greedy).temperature, Some(0.0));
-        let asked = Parameters { top_p: Some(0.5), ..silent(Dialect::CHAT) };
+        assert_eq!(empty(Dialect::CHAT).with_defaults(&greedy).temperature, Some(0.0));
+        let asked = Parameters { top_p: Some(0.5), ..empty(Dialect::CHAT) };
         assert_eq!(asked.with_defaults(&greedy).temperature, Some(0.6));
-        let warm = Parameters { temperature: Some(1.5), ..silent(Dialect::CHAT) };
+        let warm = Parameters { temperature: Some(1.5), ..empty(Dialect::CHAT) };
         assert_eq!(warm.with_defaults(&greedy).temperature, Some(1.5));
     }
 }

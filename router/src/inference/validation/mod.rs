@@ -1,4 +1,4 @@
-//! What a request asks for, checked: every number by name against its limit, before anything is allocated for it.
+//! Validation of requests: every number is checked against its limit before anything is allocated for the request.
 
 mod check;
 mod defaults;

@@ -1,13 +1,12 @@
-//! What a request may ask for.
+//! The parameters of a request, as all dialects hand them to validation.
 
 use penstock_scheduler::Grammar;
 
 use super::scheduling::SchedulingHints;
 use crate::base::dialect::Dialect;
 
-/// What a request may ask for, unchecked, under TGI's names.
+/// The parameters of a request, not yet checked, under the names of TGI.
 #[derive(Debug, Clone, Default, PartialEq)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct Parameters {
     pub dialect: Dialect,
     pub is_stream: bool,

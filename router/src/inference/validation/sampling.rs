@@ -1,4 +1,4 @@
-//! How to choose tokens, checked: the numeric parameters by name against their ranges.
+//! Checks the sampling parameters: each number against its range.
 
 use std::ops::RangeInclusive;
 
@@ -9,13 +9,14 @@ use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::inference::limits::RequestLimits;
 
-/// Below this a temperature only chooses the most likely token, and dividing by it risks infinities.
+/// A temperature below this is treated as 0: sampling would return the most likely token anyway, and dividing logits by
+/// it could overflow to infinity.
 const MIN_TEMPERATURE: f64 = 1e-3;
 const MAX_TEMPERATURE: f64 = 100.0;
 const PENALTY_FACTORS: RangeInclusive<f64> = 0.01..=100.0;
 const MAX_LOGIT_BIASES: usize = 1024;
 
-/// All of them, in TGI's order.
+/// Checks all of them, in the order of TGI. The seed stays 0: each sequence gets its own later.
 pub(super) fn check(
     p: &Parameters,
     limits: &RequestLimits,
@@ -49,12 +50,12 @@ pub(super) fn check(
 
 fn temperature(p: &Parameters) -> Result<f32, Error> {
     let Some(given) = p.temperature else { return Ok(1.0) };
-    // For TGI's clients zero is a mistake, for all others it is the most likely token.
+    // On native routes 0 is an error, as in TGI; in all other dialects it means greedy decoding.
     let (is_high_enough, least) = match p.dialect {
         Dialect::Native => (given > 0.0, "strictly positive"),
         _ => (given >= 0.0, ">= 0"),
     };
-    // Written so that NaN is refused, too.
+    // Written in this form so that NaN is refused, too.
     if !(is_high_enough && given <= MAX_TEMPERATURE) {
         let message = format!("`temperature` must be {least} and <= {MAX_TEMPERATURE}. Given: {given}");
         return Err(Error::invalid("temperature", message));
@@ -81,7 +82,8 @@ fn ranged(
 fn probability(name: &'static str, given: Option<f64>) -> Result<f32, Error> {
     match given {
         None => Ok(1.0),
-        // What 32 bits would round to zero keeps the most likely token alone, as the smallest of them does.
+        // A value that rounds to zero in 32 bits becomes the smallest one above zero: only the most likely token is
+        // kept.
         Some(p) if p > 0.0 && p <= 1.0 => Ok((p as f32).max(f32::MIN_POSITIVE)),
         Some(p) => Err(Error::invalid(name, format!("`{name}` must be > 0.0 and <= 1.0. Given: {p}"))),
     }
@@ -90,7 +92,7 @@ fn probability(name: &'static str, given: Option<f64>) -> Result<f32, Error> {
 fn top_k(p: &Parameters, limits: &RequestLimits) -> Result<u32, Error> {
     match p.top_k {
         None => Ok(0),
-        // What OpenAI's clients know from other servers as "off".
+        // Clients of OpenAI know both values from other servers as "off".
         Some(-1 | 0) if p.dialect != Dialect::Native => Ok(0),
         Some(k) if k > 0 => Ok(u32::try_from(k).unwrap_or(u32::MAX).min(limits.vocab_size)),
         Some(k) => Err(Error::invalid("top_k", format!("`top_k` must be strictly positive. Given: {k}"))),

@@ -1,4 +1,4 @@
-//! How a request wants to be treated beside the others: checked here, honoured by the scheduler.
+//! Checks the scheduling hints of a request (priority, cache salt, times), which the scheduler applies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::base::error::Error;
 
 const MAX_PRIORITY: i64 = 10;
 const MAX_SALT_BYTES: usize = 256;
-/// An hour: long enough for an agent's tool to come back, short enough that a forgotten hint does no harm.
+/// An hour: long enough for a tool call between two turns of a conversation, and short enough that a cache entry which
+/// nobody uses again does no harm.
 const MAX_DURATION_MS: u64 = 3_600_000;
 
-/// What a request may wish, unchecked.
+/// The scheduling hints of a request, not yet checked, and its caller.
 #[derive(Debug, Clone, Default, PartialEq)]
-#[expect(missing_docs, reason = "the names are the documentation of the API")]
 pub struct SchedulingHints {
     pub caller: Caller,
     pub priority: Option<i64>,
@@ -24,7 +24,7 @@ pub struct SchedulingHints {
     pub queue_timeout_ms: Option<u64>,
 }
 
-/// Hints in range.
+/// Checked hints.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Scheduling {
     tenant: Arc<str>,
@@ -35,7 +35,7 @@ pub(crate) struct Scheduling {
 }
 
 impl Scheduling {
-    /// The request with these wishes.
+    /// Sets the hints of a request.
     pub(crate) fn apply(&self, request: NewRequest) -> NewRequest {
         NewRequest {
             tenant: Arc::clone(&self.tenant),
@@ -65,7 +65,8 @@ pub(crate) fn check(hints: SchedulingHints) -> Result<Scheduling, Error> {
     })
 }
 
-/// Callers share nothing with each other by default, and a salt of their own divides what is theirs.
+/// The salt of the prefix cache. It starts with the tenant, so tenants never share cached blocks; a salt in the request
+/// divides the cache of its tenant further.
 fn salt(tenant: &Arc<str>, given: Option<&str>) -> Result<Arc<str>, Error> {
     let Some(given) = given else { return Ok(Arc::clone(tenant)) };
     let len = given.len();
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_share_with_themselves_alone() {
+    fn tenants_do_not_share_cached_prefixes() {
         let one = applied(SchedulingHints { caller: caller("one"), ..SchedulingHints::default() });
         let two = applied(SchedulingHints { caller: caller("two"), ..SchedulingHints::default() });
         assert_eq!((&*one.tenant, &*one.cache_salt), ("one", "one"));
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reaches_the_cache_of_another_by_a_salt() {
+    fn a_salt_cannot_reach_the_cache_of_another_tenant() {
         let salted = |name, salt: &str| {
             let hints = SchedulingHints { cache_salt: Some(salt.into()), ..SchedulingHints::default() };
             applied(SchedulingHints { caller: caller(name), ..hints }).cache_salt

@@ -1,4 +1,4 @@
-//! Each field at its limit, past it, and far past it.
+//! Checks each field at its limit, just beyond it, and far beyond it.
 
 use super::*;
 use crate::inference::limits::Watermark;
@@ -28,7 +28,7 @@ fn sampling_with(edit: impl FnOnce(&mut Parameters)) -> SamplingParams {
     check_with(edit).unwrap().sampling
 }
 
-/// The parameter that is blamed.
+/// The parameter that the error names.
 fn refused(edit: impl FnOnce(&mut Parameters)) -> String {
     let error = check_with(edit).expect_err("out of range");
     assert_eq!(error.kind().status(), 422);
@@ -40,14 +40,14 @@ fn fit(edit: impl FnOnce(&mut Parameters), prompt_len: u32) -> Result<ValidReque
 }
 
 #[test]
-fn nothing_asked_for_is_greedy_with_all_that_fits() {
+fn a_request_without_parameters_is_greedy_and_as_long_as_fits() {
     let request = fit(|_| {}, 5).unwrap();
     assert_eq!(request.max_new_tokens, 15);
     assert_eq!(request.sequence(0, 7).sampling, SamplingParams::greedy());
 }
 
 #[test]
-fn any_sampling_parameter_asks_for_sampling_on_native_routes() {
+fn any_sampling_parameter_turns_sampling_on_for_native_routes() {
     assert_eq!(sampling_with(|p| p.do_sample = true).temperature, 1.0);
     assert_eq!(sampling_with(|p| p.top_k = Some(3)).temperature, 1.0);
     assert_eq!(sampling_with(|p| p.top_p = Some(1.0)).temperature, 1.0);
@@ -194,14 +194,14 @@ fn token_ids_are_within_the_vocabulary() {
 }
 
 #[test]
-fn fewer_tokens_than_the_minimum_cannot_be_asked_for() {
+fn a_maximum_below_the_minimum_is_refused() {
     assert!(fit(|p| (p.min_new_tokens, p.max_new_tokens) = (Some(3), Some(3)), 1).is_ok());
     let error = fit(|p| (p.min_new_tokens, p.max_new_tokens) = (Some(4), Some(3)), 1).unwrap_err();
     assert_eq!(error.param(), Some("min_new_tokens"));
 }
 
 #[test]
-fn a_watermark_has_the_operators_numbers() {
+fn a_watermark_has_the_parameters_of_the_flags() {
     let sampling = sampling_with(|p| p.watermark = true);
     assert_eq!((sampling.watermark_gamma, sampling.watermark_delta), (0.5, 2.0));
 }

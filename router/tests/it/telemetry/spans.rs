@@ -6,7 +6,7 @@ use penstock_router::engine::EngineFacts;
 use penstock_router::grpc::pb::generate_request::Prompt;
 use penstock_router::grpc::pb::inference_client::InferenceClient;
 use penstock_router::grpc::pb::{GenerateRequest, Sampling};
-use penstock_router::grpc::{self, Entrance};
+use penstock_router::grpc::{self, GrpcListener};
 use penstock_router::http::server::limits::ConnectionLimits;
 use penstock_scheduler::StepTimings;
 use serde_json::{Value, json};
@@ -255,8 +255,8 @@ async fn a_call_by_grpc_is_traced_like_a_request() {
     let (server, collector) = traced(Server::start()).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
-    let entrance = Entrance { listener, tls: None };
-    tokio::spawn(grpc::serve(server.state.clone(), ConnectionLimits::default(), entrance));
+    let listener = GrpcListener { listener, tls: None };
+    tokio::spawn(grpc::serve(server.state.clone(), ConnectionLimits::default(), listener));
     let mut client = InferenceClient::connect(url).await.expect("it listens");
     let mut request = tonic::Request::new(GenerateRequest {
         request_id: "mine".into(),

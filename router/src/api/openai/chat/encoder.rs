@@ -1,13 +1,13 @@
-//! A chat completion as a stream of chunks.
+//! Writes a chat completion as a stream of chunks.
 
 use serde::Serialize;
 
-use super::wishes::Wishes;
+use super::display_options::DisplayOptions;
 use crate::api::assistant::{AssistantWriter, Delta};
 use crate::api::logprobs::ChatLogprobs;
-use crate::api::openai::{Answer, Head, StreamOptions, Usage, errors};
+use crate::api::openai::{CompletionObject, Head, StreamOptions, Usage, errors};
 use crate::base::error::Error;
-use crate::http::answer_stream::Encoder;
+use crate::http::response_stream::Encoder;
 use crate::http::sse;
 use crate::http::state::AppState;
 use crate::inference::Prepared;
@@ -22,16 +22,16 @@ struct ChunkChoice {
     finish_reason: Option<&'static str>,
 }
 
-/// Writes the events of a request as chunks.
+/// Writes the events of one request as chunks.
 pub(super) struct ChatEncoder {
     head: Head,
     tokenizer: Tokenizer,
-    wishes: Wishes,
+    display: DisplayOptions,
     usage: Usage,
     choices: Vec<OpenChoice>,
 }
 
-/// A choice under way.
+/// A choice that is being generated.
 struct OpenChoice {
     writer: AssistantWriter,
     /// Log probabilities of tokens whose text is held back.
@@ -39,8 +39,13 @@ struct OpenChoice {
 }
 
 impl ChatEncoder {
-    /// Before the first chunk.
-    pub(super) fn new(app: &AppState, num_choices: usize, prepared: &Prepared, wishes: Wishes) -> Self {
+    /// An encoder before its first chunk.
+    pub(super) fn new(
+        app: &AppState,
+        num_choices: usize,
+        prepared: &Prepared,
+        display: DisplayOptions,
+    ) -> Self {
         let mut usage = Usage::default();
         usage.add_prompt(prepared.request.prompt.len());
         let open = |_| OpenChoice {
@@ -50,21 +55,21 @@ impl ChatEncoder {
         Self {
             head: Head::new("chatcmpl", "chat.completion.chunk", &app.inference.model),
             tokenizer: app.inference.tokenizer.clone(),
-            wishes,
+            display,
             usage,
             choices: (0..num_choices).map(open).collect(),
         }
     }
 
     fn chunk(&self, choices: Vec<ChunkChoice>, usage: Option<Usage>) -> String {
-        let usage = usage.or_else(|| self.wishes.stream_options.is_continuous().then_some(self.usage));
-        sse::to_line(&Answer { head: &self.head, choices, usage })
+        let usage = usage.or_else(|| self.display.stream_options.is_continuous().then_some(self.usage));
+        sse::to_line(&CompletionObject { head: &self.head, choices, usage })
     }
 
     fn token(&mut self, index: usize, token: TextToken) -> Vec<String> {
         self.usage.add_completion(1);
         let choice = &mut self.choices[index];
-        if self.wishes.logprobs {
+        if self.display.logprobs {
             choice.logprobs.push(self.tokenizer.vocabulary(), &token);
         }
         let mut delta = choice.writer.delta(&token.delta, token.end.is_some());
@@ -79,7 +84,7 @@ impl ChatEncoder {
         let chunk = ChunkChoice {
             index,
             delta,
-            logprobs: self.wishes.logprobs.then(|| std::mem::take(&mut choice.logprobs)),
+            logprobs: self.display.logprobs.then(|| std::mem::take(&mut choice.logprobs)),
             finish_reason: token.end.map(|end| choice.writer.finish_reason(end.finish)),
         };
         vec![self.chunk(vec![chunk], None)]
@@ -106,13 +111,13 @@ impl Encoder for ChatEncoder {
     }
 
     fn error(&mut self, error: &Error) -> Vec<String> {
-        self.wishes.stream_options = StreamOptions::default();
+        self.display.stream_options = StreamOptions::default();
         vec![errors::event(error).to_string()]
     }
 
     fn end(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
-        if self.wishes.stream_options.includes_usage() {
+        if self.display.stream_options.includes_usage() {
             lines.push(self.chunk(Vec::new(), Some(self.usage)));
         }
         lines.push("[DONE]".to_owned());

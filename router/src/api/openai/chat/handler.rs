@@ -1,4 +1,4 @@
-//! OpenAI's chat completions.
+//! The handler of `/v1/chat/completions`.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -6,12 +6,12 @@ use axum::{Extension, Json};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::display_options::DisplayOptions;
 use super::encoder::ChatEncoder;
-use super::wishes::Wishes;
 use crate::api::assistant::{AssistantMessage, AssistantWriter};
 use crate::api::logprobs::ChatLogprobs;
-use crate::api::openai::{Answer, ChatRequest, Head, Usage};
-use crate::api::response_headers::{Times, early};
+use crate::api::openai::{ChatRequest, CompletionObject, Head, Usage};
+use crate::api::response_headers::{Times, initial_headers};
 use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
@@ -24,8 +24,8 @@ use crate::inference::validation::Parameters;
 use crate::inference::{Prepared, Prompt};
 use crate::observe::metrics::RequestGuard;
 
-/// The whole answer.
-pub type Whole = Answer<'static, Choice>;
+/// A whole response of `/v1/chat/completions`.
+pub type ChatCompletion = CompletionObject<'static, Choice>;
 
 /// `POST /v1/chat/completions`
 pub async fn chat(
@@ -35,25 +35,25 @@ pub async fn chat(
 ) -> Result<Response, Error> {
     app.inference.model.check(request.model.as_deref())?;
     let mut guard = RequestGuard::start(&app.inference.metrics);
-    let wishes = Wishes::of(&request);
+    let display = DisplayOptions::of(&request);
     let (prompt, parameters) =
         request.into_parts(caller, Dialect::CHAT).inspect_err(|error| guard.fail(error))?;
     if parameters.is_stream {
-        return stream(&app, prompt, parameters, wishes, guard).await;
+        return stream(&app, prompt, parameters, display, guard).await;
     }
-    let answer = whole(&app, prompt, parameters, wishes, &guard).await;
-    guard.finish(&answer);
-    answer
+    let response = whole(&app, prompt, parameters, display, &guard).await;
+    guard.finish(&response);
+    response
 }
 
 async fn whole(
     app: &AppState,
     prompt: Prompt,
     parameters: Parameters,
-    wishes: Wishes,
+    display: DisplayOptions,
     guard: &RequestGuard,
 ) -> Result<Response, Error> {
-    let mut headers = early(&app.inference.engine.facts().compute_type(), prompt.num_chars());
+    let mut headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());
     let prepared = app.inference.prepare(prompt, parameters).await?;
     let sequences = app.inference.complete(&prepared, guard.started()).await?;
     let times = times(&prepared, &sequences);
@@ -68,8 +68,8 @@ async fn whole(
     let head = Head::new("chatcmpl", "chat.completion", &app.inference.model);
     let choices = sequences.into_iter().enumerate();
     let choices =
-        choices.map(|(index, sequence)| choice(app, &prepared.reply, index, sequence, wishes)).collect();
-    Ok((headers, Json(Answer { head: &head, choices, usage: Some(usage) })).into_response())
+        choices.map(|(index, sequence)| choice(app, &prepared.reply, index, sequence, display)).collect();
+    Ok((headers, Json(CompletionObject { head: &head, choices, usage: Some(usage) })).into_response())
 }
 
 fn times(prepared: &Prepared, sequences: &[Generated]) -> Times {
@@ -80,7 +80,7 @@ fn times(prepared: &Prepared, sequences: &[Generated]) -> Times {
     times
 }
 
-/// One of the replies.
+/// One reply of a chat completion.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ChatChoice)]
 pub struct Choice {
@@ -90,8 +90,14 @@ pub struct Choice {
     finish_reason: &'static str,
 }
 
-fn choice(app: &AppState, reply: &ReplyFormat, index: usize, sequence: Generated, wishes: Wishes) -> Choice {
-    let logprobs = wishes.logprobs.then(|| {
+fn choice(
+    app: &AppState,
+    reply: &ReplyFormat,
+    index: usize,
+    sequence: Generated,
+    display: DisplayOptions,
+) -> Choice {
+    let logprobs = display.logprobs.then(|| {
         let mut logprobs = ChatLogprobs::default();
         for token in &sequence.tokens {
             logprobs.push(app.inference.tokenizer.vocabulary(), token);
@@ -107,12 +113,12 @@ async fn stream(
     app: &AppState,
     prompt: Prompt,
     parameters: Parameters,
-    wishes: Wishes,
+    display: DisplayOptions,
     mut guard: RequestGuard,
 ) -> Result<Response, Error> {
-    let headers = early(&app.inference.engine.facts().compute_type(), prompt.num_chars());
+    let headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());
     let begun = app.inference.begin(prompt, parameters, guard.started()).await;
     let (prepared, sequences) = begun.inspect_err(|error| guard.fail(error))?;
-    let encoder = ChatEncoder::new(app, sequences.len(), &prepared, wishes);
+    let encoder = ChatEncoder::new(app, sequences.len(), &prepared, display);
     Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers))
 }

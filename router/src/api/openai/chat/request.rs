@@ -1,4 +1,4 @@
-//! What is sent to `/v1/chat/completions`, and what it asks for.
+//! The body of `/v1/chat/completions`, and its translation into a conversation and parameters.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -18,7 +18,6 @@ use crate::inference::validation::Parameters;
 with_shared_fields! {
     /// The body of `/v1/chat/completions`.
     #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
-    #[expect(missing_docs, reason = "the names are the documentation of the API")]
     pub struct ChatRequest {
         pub model: Option<String>,
         pub messages: Vec<Message>,
@@ -53,10 +52,10 @@ with_shared_fields! {
 }
 
 impl ChatRequest {
-    /// Splits the request into conversation and parameters, in the words in which the client has sent it.
+    /// Splits the request into conversation and parameters. `dialect` is the one in which the client sent it.
     pub fn into_parts(mut self, caller: Caller, dialect: Dialect) -> Result<(Prompt, Parameters), Error> {
-        self.refuse_what_is_not_built()?;
-        let dialect = self.in_its_words(dialect);
+        self.refuse_unsupported()?;
+        let dialect = self.with_sent_name(dialect);
         let fields = ToolFields {
             tools: self.tools.take(),
             tool_choice: self.tool_choice.take(),
@@ -96,26 +95,26 @@ impl ChatRequest {
         })
     }
 
-    /// The same dialect, with the one of two names that was used.
-    fn in_its_words(&self, dialect: Dialect) -> Dialect {
+    /// The dialect, with the name of the output length that the client used, for error messages.
+    fn with_sent_name(&self, dialect: Dialect) -> Dialect {
         match (dialect, self.max_completion_tokens) {
             (Dialect::Chat { .. }, Some(_)) => Dialect::Chat { max_tokens: "max_completion_tokens" },
             (dialect, _) => dialect,
         }
     }
 
-    /// Fields of the specification that would change the answer. Those that would not (`user`, `metadata`, `store`,
-    /// `service_tier`, `prediction` ..) are ignored like unknown ones.
-    fn refuse_what_is_not_built(&self) -> Result<(), Error> {
-        let speaks = |modalities: &Vec<String>| modalities.iter().any(|modality| modality != "text");
-        let unusual = |verbosity: &String| verbosity != "medium";
+    /// Refuses fields of the specification that are not supported and would change the reply. Fields that would not
+    /// change it (`user`, `metadata`, `store`, `service_tier`, `prediction` ..) are ignored, like unknown ones.
+    fn refuse_unsupported(&self) -> Result<(), Error> {
+        let has_non_text = |modalities: &Vec<String>| modalities.iter().any(|modality| modality != "text");
+        let is_not_default = |verbosity: &String| verbosity != "medium";
         for (field, is_given) in [
-            ("modalities", self.modalities.as_ref().is_some_and(speaks)),
+            ("modalities", self.modalities.as_ref().is_some_and(has_non_text)),
             ("audio", self.audio.is_some()),
             ("functions", self.functions.is_some()),
             ("function_call", self.function_call.is_some()),
             ("web_search_options", self.web_search_options.is_some()),
-            ("verbosity", self.verbosity.as_ref().is_some_and(unusual)),
+            ("verbosity", self.verbosity.as_ref().is_some_and(is_not_default)),
         ] {
             if is_given {
                 return Err(Error::NotSupported(field));
@@ -129,7 +128,7 @@ impl ChatRequest {
     }
 }
 
-/// Templates that know efforts find the effort among their variables.
+/// The variables for the chat template. `reasoning_effort` is one of them, for templates that read it.
 fn template_kwargs(
     given: Option<Map<String, Value>>,
     reasoning_effort: Option<String>,

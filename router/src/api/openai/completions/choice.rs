@@ -1,4 +1,4 @@
-//! What completions are made of and what they show.
+//! The parts of completions: prepared prompts, choices, and the options of what is shown.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -7,18 +7,19 @@ use crate::api::logprobs::CompletionLogprobs;
 use crate::api::openai::{CompletionRequest, StreamOptions};
 use crate::inference::Prepared;
 
-/// What to show.
+/// What completions show beside the text.
 #[derive(Clone, Copy)]
-pub(super) struct Wishes {
+pub(super) struct DisplayOptions {
     pub logprobs: bool,
     pub echo: bool,
+    /// Whether only the prompt is returned, with its log probabilities.
     pub only_scores: bool,
     pub choices_per_prompt: usize,
     pub stream_options: StreamOptions,
 }
 
-impl Wishes {
-    /// Those of a request.
+impl DisplayOptions {
+    /// The options of a request.
     pub fn of(request: &CompletionRequest) -> Self {
         Self {
             logprobs: request.logprobs.is_some(),
@@ -31,12 +32,12 @@ impl Wishes {
 }
 
 /// A prompt that is ready to run, and its text for `echo`.
-pub(super) struct Ready {
+pub(super) struct ReadyPrompt {
     pub prepared: Prepared,
     pub text: String,
 }
 
-/// One of the continuations.
+/// One continuation of a prompt.
 #[derive(Serialize, ToSchema)]
 #[schema(as = CompletionChoice)]
 pub struct Choice {

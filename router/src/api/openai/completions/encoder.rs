@@ -1,12 +1,12 @@
-//! Completions as a stream of chunks.
+//! Writes completions as a stream of chunks.
 
 use penstock_scheduler::PromptScore;
 
-use super::choice::{Choice, Ready, Wishes};
+use super::choice::{Choice, DisplayOptions, ReadyPrompt};
 use crate::api::logprobs::CompletionLogprobs;
-use crate::api::openai::{Answer, Head, StreamOptions, Usage, errors};
+use crate::api::openai::{CompletionObject, Head, StreamOptions, Usage, errors};
 use crate::base::error::Error;
-use crate::http::answer_stream::Encoder;
+use crate::http::response_stream::Encoder;
 use crate::http::sse;
 use crate::http::state::AppState;
 use crate::inference::text_stream::{TextEvent, TextToken};
@@ -16,40 +16,40 @@ use crate::text::tokenizer::Tokenizer;
 pub(super) struct CompletionEncoder {
     head: Head,
     tokenizer: Tokenizer,
-    wishes: Wishes,
+    display: DisplayOptions,
     usage: Usage,
-    prompts: Vec<Ready>,
-    /// Log probabilities not yet sent, by choice.
+    prompts: Vec<ReadyPrompt>,
+    /// Log probabilities that are not yet sent, for each choice.
     logprobs: Vec<CompletionLogprobs>,
 }
 
 impl CompletionEncoder {
-    /// Before the first chunk.
-    pub(super) fn new(app: &AppState, prompts: Vec<Ready>, wishes: Wishes) -> Self {
+    /// An encoder before its first chunk.
+    pub(super) fn new(app: &AppState, prompts: Vec<ReadyPrompt>, display: DisplayOptions) -> Self {
         let mut usage = Usage::default();
         for ready in &prompts {
             usage.add_prompt(ready.prepared.request.prompt.len());
         }
-        let num_choices = prompts.len() * wishes.choices_per_prompt;
+        let num_choices = prompts.len() * display.choices_per_prompt;
         Self {
             head: Head::new("cmpl", "text_completion", &app.inference.model),
             tokenizer: app.inference.tokenizer.clone(),
-            wishes,
+            display,
             usage,
             prompts,
             logprobs: vec![CompletionLogprobs::default(); num_choices],
         }
     }
 
-    fn prompt_of(&self, choice: usize) -> &Ready {
-        &self.prompts[choice / self.wishes.choices_per_prompt]
+    fn prompt_of(&self, choice: usize) -> &ReadyPrompt {
+        &self.prompts[choice / self.display.choices_per_prompt]
     }
 
     fn chunk(&mut self, index: usize, text: String, finish_reason: Option<&'static str>) -> String {
-        let logprobs = self.wishes.logprobs.then(|| self.logprobs[index].take());
-        let usage = self.wishes.stream_options.is_continuous().then_some(self.usage);
+        let logprobs = self.display.logprobs.then(|| self.logprobs[index].take());
+        let usage = self.display.stream_options.is_continuous().then_some(self.usage);
         let choices = vec![Choice { index, text, logprobs, finish_reason }];
-        sse::to_line(&Answer { head: &self.head, choices, usage })
+        sse::to_line(&CompletionObject { head: &self.head, choices, usage })
     }
 
     fn echo(&mut self, index: usize) -> String {
@@ -70,11 +70,11 @@ impl CompletionEncoder {
         if let Some(end) = &token.end {
             self.usage.add_cached(&end.times);
         }
-        if self.wishes.only_scores {
+        if self.display.only_scores {
             return finish.map(|finish| self.chunk(index, String::new(), Some(finish))).into_iter().collect();
         }
         self.usage.add_completion(1);
-        if self.wishes.logprobs {
+        if self.display.logprobs {
             self.logprobs[index].push(self.tokenizer.vocabulary(), &token);
         }
         if token.delta.is_empty() && finish.is_none() {
@@ -87,9 +87,9 @@ impl CompletionEncoder {
 impl Encoder for CompletionEncoder {
     type Line = String;
 
-    /// With log probabilities the prompt is repeated when those are there.
+    /// Echoes the prompt. With log probabilities the echo is sent later, when those of the prompt are known.
     fn begin(&mut self) -> Vec<String> {
-        if !self.wishes.echo || self.wishes.logprobs {
+        if !self.display.echo || self.display.logprobs {
             return Vec::new();
         }
         (0..self.logprobs.len()).map(|index| self.echo(index)).collect()
@@ -104,16 +104,16 @@ impl Encoder for CompletionEncoder {
     }
 
     fn error(&mut self, error: &Error) -> Vec<String> {
-        self.wishes.stream_options = StreamOptions::default();
+        self.display.stream_options = StreamOptions::default();
         vec![errors::event(error).to_string()]
     }
 
     fn end(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
-        if self.wishes.stream_options.includes_usage() {
-            let answer: Answer<'_, Choice> =
-                Answer { head: &self.head, choices: Vec::new(), usage: Some(self.usage) };
-            lines.push(sse::to_line(&answer));
+        if self.display.stream_options.includes_usage() {
+            let chunk: CompletionObject<'_, Choice> =
+                CompletionObject { head: &self.head, choices: Vec::new(), usage: Some(self.usage) };
+            lines.push(sse::to_line(&chunk));
         }
         lines.push("[DONE]".to_owned());
         lines

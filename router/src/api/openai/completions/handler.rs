@@ -1,4 +1,4 @@
-//! OpenAI's completions: one or several prompts, each with one or several choices.
+//! The handler of `/v1/completions`: one or several prompts, each with one or several choices.
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -6,11 +6,11 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures::future::try_join_all;
 
-use super::choice::{Choice, Ready, Wishes};
+use super::choice::{Choice, DisplayOptions, ReadyPrompt};
 use super::encoder::CompletionEncoder;
 use crate::api::logprobs::CompletionLogprobs;
-use crate::api::openai::{Answer, CompletionRequest, Head, Usage};
-use crate::api::response_headers::{Times, early};
+use crate::api::openai::{CompletionObject, CompletionRequest, Head, Usage};
+use crate::api::response_headers::{Times, initial_headers};
 use crate::base::caller::Caller;
 use crate::base::error::Error;
 use crate::http::body::Body;
@@ -21,8 +21,8 @@ use crate::inference::text_stream::{Generated, best_first};
 use crate::inference::validation::Parameters;
 use crate::observe::metrics::RequestGuard;
 
-/// The whole answer.
-pub type Whole = Answer<'static, Choice>;
+/// A whole response of `/v1/completions`.
+pub type Completion = CompletionObject<'static, Choice>;
 
 /// `POST /v1/completions`
 pub async fn completions(
@@ -33,22 +33,22 @@ pub async fn completions(
     app.inference.model.check(request.model.as_deref())?;
     let mut guard = RequestGuard::start(&app.inference.metrics);
     let is_stream = request.stream == Some(true);
-    let wishes = Wishes::of(&request);
+    let display = DisplayOptions::of(&request);
     let prepared = prepare(&app, caller, request).await;
     let (ready, headers) = prepared.inspect_err(|error| guard.fail(error))?;
     if is_stream {
-        return stream(&app, ready, wishes, headers, guard).await;
+        return stream(&app, ready, display, headers, guard).await;
     }
-    let answer = whole(&app, ready, wishes, headers, &guard).await;
-    guard.finish(&answer);
-    answer
+    let response = whole(&app, ready, display, headers, &guard).await;
+    guard.finish(&response);
+    response
 }
 
 async fn prepare(
     app: &AppState,
     caller: Caller,
     request: CompletionRequest,
-) -> Result<(Vec<Ready>, HeaderMap), Error> {
+) -> Result<(Vec<ReadyPrompt>, HeaderMap), Error> {
     let (given, max) = (request.prompt.len(), app.inference.limits.max_client_batch_size);
     if given == 0 || given > max as usize {
         let message =
@@ -57,13 +57,15 @@ async fn prepare(
     }
     let parameters = request.parameters(caller)?;
     let prompts = request.prompt.into_vec();
-    let headers =
-        early(&app.inference.engine.facts().compute_type(), prompts.iter().map(Prompt::num_chars).sum());
+    let headers = initial_headers(
+        &app.inference.engine.facts().compute_type(),
+        prompts.iter().map(Prompt::num_chars).sum(),
+    );
     let ready = prompts.into_iter().map(|prompt| prepare_one(app, prompt, parameters.clone()));
     Ok((try_join_all(ready).await?, headers))
 }
 
-async fn prepare_one(app: &AppState, prompt: Prompt, parameters: Parameters) -> Result<Ready, Error> {
+async fn prepare_one(app: &AppState, prompt: Prompt, parameters: Parameters) -> Result<ReadyPrompt, Error> {
     let text = match &prompt {
         Prompt::Text(text) => Some(text.clone()),
         Prompt::Tokens(_) | Prompt::Chat(_) => None,
@@ -71,13 +73,13 @@ async fn prepare_one(app: &AppState, prompt: Prompt, parameters: Parameters) -> 
     let prepared = app.inference.prepare(prompt, parameters).await?;
     let decode = || app.inference.tokenizer.vocabulary().decode(&prepared.request.prompt, true);
     let text = text.unwrap_or_else(decode);
-    Ok(Ready { prepared, text })
+    Ok(ReadyPrompt { prepared, text })
 }
 
 async fn whole(
     app: &AppState,
-    ready: Vec<Ready>,
-    wishes: Wishes,
+    ready: Vec<ReadyPrompt>,
+    display: DisplayOptions,
     mut headers: HeaderMap,
     guard: &RequestGuard,
 ) -> Result<Response, Error> {
@@ -85,28 +87,35 @@ async fn whole(
     let completed = try_join_all(running).await?;
     let (mut choices, mut usage, mut times) = (Vec::new(), Usage::default(), Times::default());
     for (ready, mut sequences) in ready.iter().zip(completed) {
-        count(&mut usage, &mut times, ready, &sequences, wishes);
-        best_first_if_some_are_dropped(&mut sequences, wishes);
+        count(&mut usage, &mut times, ready, &sequences, display);
+        keep_best(&mut sequences, display);
         for sequence in sequences {
-            choices.push(choice(app, choices.len(), ready, sequence, wishes));
+            choices.push(choice(app, choices.len(), ready, sequence, display));
         }
     }
     times.put_all(&mut headers);
     let head = Head::new("cmpl", "text_completion", &app.inference.model);
-    Ok((headers, Json(Answer { head: &head, choices, usage: Some(usage) })).into_response())
+    Ok((headers, Json(CompletionObject { head: &head, choices, usage: Some(usage) })).into_response())
 }
 
-fn best_first_if_some_are_dropped(sequences: &mut Vec<Generated>, wishes: Wishes) {
-    if sequences.len() > wishes.choices_per_prompt {
+/// Keeps as many sequences as are shown, the best ones of `best_of`.
+fn keep_best(sequences: &mut Vec<Generated>, display: DisplayOptions) {
+    if sequences.len() > display.choices_per_prompt {
         best_first(sequences);
-        sequences.truncate(wishes.choices_per_prompt);
+        sequences.truncate(display.choices_per_prompt);
     }
 }
 
-fn count(usage: &mut Usage, times: &mut Times, ready: &Ready, sequences: &[Generated], wishes: Wishes) {
+fn count(
+    usage: &mut Usage,
+    times: &mut Times,
+    ready: &ReadyPrompt,
+    sequences: &[Generated],
+    display: DisplayOptions,
+) {
     let prompt_len = ready.prepared.request.prompt.len();
     usage.add_prompt(prompt_len);
-    for sequence in sequences.iter().filter(|_| !wishes.only_scores) {
+    for sequence in sequences.iter().filter(|_| !display.only_scores) {
         usage.add_completion(sequence.end.times.generated_tokens);
     }
     for sequence in sequences {
@@ -117,37 +126,43 @@ fn count(usage: &mut Usage, times: &mut Times, ready: &Ready, sequences: &[Gener
     }
 }
 
-fn choice(app: &AppState, index: usize, ready: &Ready, sequence: Generated, wishes: Wishes) -> Choice {
+fn choice(
+    app: &AppState,
+    index: usize,
+    ready: &ReadyPrompt,
+    sequence: Generated,
+    display: DisplayOptions,
+) -> Choice {
     let vocabulary = app.inference.tokenizer.vocabulary();
     let mut logprobs = CompletionLogprobs::default();
-    if wishes.logprobs {
+    if display.logprobs {
         for (&id, score) in ready.prepared.request.prompt.iter().zip(&sequence.prompt_logprobs) {
             logprobs.push_prompt(vocabulary, id, score.as_ref());
         }
-        for token in sequence.tokens.iter().filter(|_| !wishes.only_scores) {
+        for token in sequence.tokens.iter().filter(|_| !display.only_scores) {
             logprobs.push(vocabulary, token);
         }
     }
-    let echo = if wishes.echo { ready.text.as_str() } else { "" };
-    let text = if wishes.only_scores { "" } else { sequence.end.text.as_str() };
+    let echo = if display.echo { ready.text.as_str() } else { "" };
+    let text = if display.only_scores { "" } else { sequence.end.text.as_str() };
     Choice {
         index,
         text: echo.to_owned() + text,
-        logprobs: wishes.logprobs.then_some(logprobs),
+        logprobs: display.logprobs.then_some(logprobs),
         finish_reason: Some(sequence.end.finish.name()),
     }
 }
 
 async fn stream(
     app: &AppState,
-    ready: Vec<Ready>,
-    wishes: Wishes,
+    ready: Vec<ReadyPrompt>,
+    display: DisplayOptions,
     headers: HeaderMap,
     mut guard: RequestGuard,
 ) -> Result<Response, Error> {
     let starting = ready.iter().map(|ready| app.inference.start(&ready.prepared, guard.started()));
     let started = try_join_all(starting).await;
     let sequences = started.inspect_err(|error| guard.fail(error))?.into_iter().flatten().collect();
-    let encoder = CompletionEncoder::new(app, ready, wishes);
+    let encoder = CompletionEncoder::new(app, ready, display);
     Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers))
 }

@@ -1,4 +1,4 @@
-//! What is sent to `/v1/completions`, and what it asks for.
+//! The body of `/v1/completions`, and its translation into prompts and parameters.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -16,7 +16,6 @@ use crate::inference::validation::Parameters;
 with_shared_fields! {
     /// The body of `/v1/completions`.
     #[derive(Debug, Clone, Deserialize, ToSchema)]
-    #[expect(missing_docs, reason = "the names are the documentation of the API")]
     pub struct CompletionRequest {
         pub model: Option<String>,
         pub prompt: Prompts,
@@ -43,7 +42,6 @@ with_shared_fields! {
     untagged,
     expecting = "expected a string, a list of strings, a list of token ids, or a list of such lists"
 )]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum Prompts {
     Text(String),
     Texts(Vec<String>),
@@ -52,7 +50,7 @@ pub enum Prompts {
 }
 
 impl CompletionRequest {
-    /// The parameters, the same for all prompts. `n` of `best_of` sequences are shown, the best first.
+    /// The parameters, which are the same for all prompts. Of `best_of` sequences the `n` best are shown.
     pub fn parameters(&self, caller: Caller) -> Result<Parameters, Error> {
         if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
             return Err(Error::NotSupported("suffix"));
@@ -61,7 +59,7 @@ impl CompletionRequest {
             dialect: Dialect::Completions { best_of: if self.best_of.is_some() { "best_of" } else { "n" } },
             is_stream: self.stream.unwrap_or(false),
             best_of: Some(self.sequences_per_prompt()?),
-            // Zero tokens with `echo` score a prompt: one is generated and not shown.
+            // `max_tokens: 0` with `echo` scores a prompt: one token is generated and not shown.
             max_new_tokens: self.max_tokens.map(|max| if self.only_scores() { 1 } else { max }),
             min_new_tokens: self.min_tokens,
             stop: self.stop.clone().map(Stop::into_strings).unwrap_or_default(),
@@ -74,17 +72,17 @@ impl CompletionRequest {
         })
     }
 
-    /// Whether the prompt is repeated before the text.
+    /// Whether the text starts with the prompt.
     pub fn echoes(&self) -> bool {
         self.echo.unwrap_or(false)
     }
 
-    /// Whether only the prompt is wanted back, with its log probabilities.
+    /// Whether only the prompt is returned, with its log probabilities.
     pub fn only_scores(&self) -> bool {
         self.echoes() && self.max_tokens == Some(0)
     }
 
-    /// Choices shown for each prompt.
+    /// Number of choices shown for each prompt.
     pub fn choices_per_prompt(&self) -> u64 {
         self.n.unwrap_or(1)
     }
@@ -108,7 +106,7 @@ impl CompletionRequest {
 }
 
 impl Prompts {
-    /// How many there are.
+    /// Number of prompts.
     pub fn len(&self) -> usize {
         match self {
             Self::Text(_) | Self::Tokens(_) => 1,
@@ -117,12 +115,7 @@ impl Prompts {
         }
     }
 
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// One by one.
+    /// The prompts in their order.
     pub fn into_vec(self) -> Vec<Prompt> {
         match self {
             Self::Text(text) => vec![Prompt::Text(text)],

@@ -1,15 +1,16 @@
-//! Sequences in TGI's words, whole or token by token.
+//! Writes sequences in TGI's format, whole or token by token.
 
 use penstock_scheduler::{PromptScore, TopToken};
 
 use super::{
-    BestOfSequence, Details, GenerateResponse, PrefillToken, StreamDetails, StreamResponse, Token, Wishes,
+    BestOfSequence, Details, DisplayOptions, GenerateResponse, PrefillToken, StreamDetails, StreamResponse,
+    Token,
 };
 use crate::inference::text_stream::{End, Finish, Generated, TextToken};
 use crate::text::detokenizer::Vocabulary;
 
-/// TGI's word for an end.
-pub fn finish_reason(finish: Finish) -> &'static str {
+/// TGI's `finish_reason`.
+fn finish_reason(finish: Finish) -> &'static str {
     match finish {
         Finish::Length => "length",
         Finish::EndOfSequence => "eos_token",
@@ -17,28 +18,28 @@ pub fn finish_reason(finish: Finish) -> &'static str {
     }
 }
 
-/// Words sequences as TGI does; what it needs to know is gathered here.
+/// Writes sequences in TGI's format.
 #[derive(Clone, Copy)]
-pub struct Wording<'a> {
-    /// For texts of tokens.
+pub struct ResponseWriter<'a> {
+    /// The texts of tokens.
     pub vocabulary: &'a Vocabulary,
-    /// The prompt.
+    /// The tokens of the prompt.
     pub prompt: &'a [u32],
-    /// What to put before the text.
+    /// Text to put before the generated text: the prompt, or nothing.
     pub full_text_of: &'a str,
-    /// What to show.
-    pub wishes: Wishes,
+    /// What the response shows beside the text.
+    pub display: DisplayOptions,
 }
 
-impl Wording<'_> {
-    /// The answer, from all sequences, the best first.
+impl ResponseWriter<'_> {
+    /// The response for all sequences, of which the best is first.
     pub fn response(&self, sequences: Vec<Generated>) -> GenerateResponse {
-        let mut answers = sequences.into_iter().map(|sequence| self.sequence(sequence));
-        let Some(best) = answers.next() else {
+        let mut outputs = sequences.into_iter().map(|sequence| self.sequence(sequence));
+        let Some(best) = outputs.next() else {
             return GenerateResponse { generated_text: String::new(), details: None };
         };
-        let others: Vec<BestOfSequence> = answers.collect();
-        let shows_details = self.wishes.details || self.wishes.prefill;
+        let others: Vec<BestOfSequence> = outputs.collect();
+        let shows_details = self.display.details || self.display.prefill;
         let details = shows_details.then_some(Details {
             finish_reason: best.finish_reason,
             generated_tokens: best.generated_tokens,
@@ -51,14 +52,14 @@ impl Wording<'_> {
         GenerateResponse { generated_text: best.generated_text, details }
     }
 
-    /// An event for a token.
+    /// The event for a token.
     pub fn event(&self, index: u32, mut token: TextToken) -> StreamResponse {
         let end = token.end.take();
         StreamResponse {
             index,
             top_tokens: self.top_tokens(&token),
-            token: word_token(&token),
-            details: end.as_ref().filter(|_| self.wishes.details).map(|end| self.stream_details(end)),
+            token: output_token(&token),
+            details: end.as_ref().filter(|_| self.display.details).map(|end| self.stream_details(end)),
             generated_text: end.map(|end| self.full_text_of.to_owned() + &end.text),
         }
     }
@@ -82,31 +83,31 @@ impl Wording<'_> {
             seed: sequence.end.seed,
             prefill: self.prefill(&sequence.prompt_logprobs),
             top_tokens: top_tokens.collect(),
-            tokens: sequence.tokens.iter().map(word_token).collect(),
+            tokens: sequence.tokens.iter().map(output_token).collect(),
             generated_text: self.full_text_of.to_owned() + &sequence.end.text,
         }
     }
 
     fn prefill(&self, scores: &[Option<PromptScore>]) -> Vec<PrefillToken> {
-        let word = |(&id, score): (&u32, &Option<PromptScore>)| PrefillToken {
+        let token = |(&id, score): (&u32, &Option<PromptScore>)| PrefillToken {
             id,
             text: self.vocabulary.decode(&[id], false),
             logprob: score.as_ref().map(|score| score.logprob),
         };
-        self.prompt.iter().zip(scores).map(word).collect()
+        self.prompt.iter().zip(scores).map(token).collect()
     }
 
     fn top_tokens(&self, token: &TextToken) -> Vec<Token> {
-        let word = |top: &TopToken| Token {
+        let to_token = |top: &TopToken| Token {
             id: top.id,
             text: self.vocabulary.token_text(top.id),
             logprob: top.logprob,
             special: self.vocabulary.is_special(top.id),
         };
-        token.top.iter().map(word).collect()
+        token.top.iter().map(to_token).collect()
     }
 }
 
-fn word_token(token: &TextToken) -> Token {
+fn output_token(token: &TextToken) -> Token {
     Token { id: token.id, text: token.text.clone(), logprob: token.logprob, special: token.is_special }
 }

@@ -1,16 +1,16 @@
-//! What a chat completion shows beside the text.
+//! The options of a chat completion that do not change the text, only what is shown with it.
 
 use crate::api::openai::{ChatRequest, StreamOptions};
 
 /// What a chat completion shows beside the text.
 #[derive(Clone, Copy)]
-pub(super) struct Wishes {
+pub(super) struct DisplayOptions {
     pub logprobs: bool,
     pub stream_options: StreamOptions,
 }
 
-impl Wishes {
-    /// Those of a request.
+impl DisplayOptions {
+    /// The options of a request.
     pub fn of(request: &ChatRequest) -> Self {
         Self {
             logprobs: request.logprobs.unwrap_or(false),

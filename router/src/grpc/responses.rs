@@ -1,4 +1,4 @@
-//! What clients get: the events of sequences as messages, and what the server says of itself.
+//! The responses: events of sequences as protobuf messages, the facts of the model, and the load of the server.
 
 use penstock_scheduler::PromptScore;
 use tonic::Status;
@@ -7,13 +7,13 @@ use super::pb;
 use super::pb::generate_response::Event;
 use crate::api::about::stats::snapshot;
 use crate::base::error::Error;
-use crate::http::answer_stream::Encoder;
+use crate::http::response_stream::Encoder;
 use crate::http::state::AppState;
 use crate::inference::text_stream::{End, Finish, TextEvent, TextToken};
 
-/// Words the events of one generation.
+/// Turns the events of one generation into messages.
 pub struct GenerateEncoder {
-    /// The first message.
+    /// The first message, which is sent before any event.
     pub accepted: pb::Accepted,
 }
 
@@ -28,7 +28,7 @@ impl Encoder for GenerateEncoder {
         match event {
             TextEvent::Admitted => Vec::new(),
             TextEvent::PromptLogprobs(logprobs) => vec![message(sequence, prompt_logprobs(&logprobs))],
-            TextEvent::Token(token) => vec![message(sequence, Event::Token(word(token)))],
+            TextEvent::Token(token) => vec![message(sequence, Event::Token(token_message(token)))],
         }
     }
 
@@ -41,13 +41,13 @@ fn message(sequence: usize, event: Event) -> Result<pb::GenerateResponse, Status
     Ok(pb::GenerateResponse { index: sequence as u32, event: Some(event) })
 }
 
-/// The first token of a prompt has none, and is left out.
+/// The first token of a prompt has no log probability and is left out.
 fn prompt_logprobs(scores: &[Option<PromptScore>]) -> Event {
     let logprobs = scores.iter().flatten().map(|score| score.logprob).collect();
     Event::PromptLogprobs(pb::PromptLogprobs { logprobs })
 }
 
-fn word(token: TextToken) -> pb::Token {
+fn token_message(token: TextToken) -> pb::Token {
     let top = token.top.iter().map(|top| pb::TopToken { id: top.id, logprob: top.logprob });
     pb::Token {
         id: token.id,
@@ -73,7 +73,7 @@ fn finish(end: End) -> pb::Finish {
     }
 }
 
-/// What is served, and within which limits.
+/// The served model, and the limits of requests.
 pub fn model_info(app: &AppState) -> pb::GetModelInfoResponse {
     let (facts, limits) = (app.inference.engine.facts(), &app.inference.limits);
     pb::GetModelInfoResponse {
@@ -96,7 +96,7 @@ pub fn model_info(app: &AppState) -> pb::GetModelInfoResponse {
     }
 }
 
-/// What the server does now.
+/// The present load of the server.
 pub fn loads(app: &AppState) -> pb::GetLoadsResponse {
     let counts = snapshot(app).counts;
     pb::GetLoadsResponse {

@@ -1,5 +1,5 @@
-//! Sequences as one stream of lines, whatever the transport. How an event is worded is an [`Encoder`]'s business, which is
-//! free of I/O; order, the end, the shutdown and what goes wrong in between are handled here, once for all routes.
+//! Merges the sequences of a request into one stream of lines, for every transport. An [`Encoder`], which does no I/O,
+//! writes the events of one dialect; the order, the end, the shutdown and errors are handled here, once for all routes.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -12,29 +12,29 @@ use crate::base::shutdown::Shutdown;
 use crate::inference::text_stream::{TextEvent, TextStream};
 use crate::observe::metrics::RequestGuard;
 
-/// Words the events of one response. Every returned line becomes one message of its transport.
+/// Writes the events of one response in one dialect. Each returned line becomes one message of the transport.
 pub trait Encoder: Send + 'static {
-    /// One message.
+    /// One message of the transport.
     type Line: Send;
 
-    /// Before anything else.
+    /// The lines before all events.
     fn begin(&mut self) -> Vec<Self::Line> {
         Vec::new()
     }
 
-    /// Something happened to the sequence with this number.
+    /// The lines for an event of the sequence with this number, counted from 0.
     fn event(&mut self, sequence: usize, event: TextEvent) -> Vec<Self::Line>;
 
-    /// The response ends here, and why.
+    /// The lines for an error, which ends the response.
     fn error(&mut self, error: &Error) -> Vec<Self::Line>;
 
-    /// After everything else, also after an error.
+    /// The last lines, also after an error.
     fn end(&mut self) -> Vec<Self::Line> {
         Vec::new()
     }
 }
 
-/// The events of several sequences as they come. Dropping the stream cancels the sequences.
+/// The lines for the events of all sequences, in order of arrival. Dropping the stream cancels the sequences.
 pub fn lines<E: Encoder>(
     sequences: Vec<TextStream>,
     encoder: E,
