@@ -1,5 +1,5 @@
-//! The thin task that drives the scheduler: commands and outcomes in, plans and events out. It owns the scheduler,
-//! the engine and the list of who listens; nothing here decides anything.
+//! The task that drives the scheduler: it passes commands and outcomes to it, sends its plans to the shards and its events to
+//! the listeners. It owns the scheduler, the engine and the listeners, and makes no decisions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -61,9 +61,9 @@ pub fn spawn(engine: Box<dyn Engine>, config: SchedulerConfig, observer: impl Ob
 
 /// The way to the shards.
 enum Link {
-    /// They answer.
+    /// The shards answer.
     Up(Box<dyn Engine>),
-    /// They are lost; attempts to reach them go on.
+    /// The shards are lost; attempts to reach them continue.
     Down(BoxFuture<'static, Reconnected>),
 }
 
@@ -252,7 +252,7 @@ impl EngineLoop {
             self.traces.on_event(&event);
             let Some((mut message, mut last)) = message(event.kind) else { continue };
             let Some(listener) = self.listeners.get(&event.id) else { continue };
-            // The last place is for the last word.
+            // One place in the channel is kept free for the final event.
             if listener.capacity() <= 1 && !last {
                 let limit = listener.max_capacity();
                 (message, last) = (GenerationEvent::Failed(Failure::SlowReader { limit }), true);
@@ -267,7 +267,7 @@ impl EngineLoop {
         }
     }
 
-    /// The shards are lost for good: every request, also those that still knock, gets one final error.
+    /// The shards are lost for good: every request, also those still waiting in the channel, gets one final error.
     fn fail_all(&mut self, lost: String, mut commands: mpsc::UnboundedReceiver<Command>) -> String {
         error!(reason = %lost, "the shards are lost for good");
         commands.close();
@@ -282,7 +282,7 @@ impl EngineLoop {
     }
 }
 
-/// What a listener is told, if anything, and whether it is the last thing.
+/// The message for a listener, if there is one, and whether it is the final one.
 fn message(kind: EventKind) -> Option<(GenerationEvent, bool)> {
     Some(match kind {
         EventKind::Admitted { queued, cached_tokens } => {

@@ -1,5 +1,5 @@
-//! How a route generates: submit a [`NewRequest`] to the [`EngineHandle`], read [`GenerationEvent`]s from the
-//! [`Generation`] it returns, drop that to cancel.
+//! How a handler generates: it submits a [`NewRequest`] to the [`EngineHandle`], reads [`GenerationEvent`]s from the
+//! [`Generation`] it returns, and drops that to cancel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::observe::telemetry::{RequestTrace, SequenceTrace};
 
 /// The engine loop turns twenty times a second at least; this long without a turn it hangs.
 const MAX_SILENCE: Duration = Duration::from_secs(3);
-/// Memory that the unread events of one generation may take; its client is then given up as too slow.
+/// Memory that the unread events of one generation may take; beyond it the request fails, because its client reads too slowly.
 const MAX_UNREAD_BYTES: usize = 32 << 10;
 
 /// What happens to a generation, in order: `Admitted` once, then `PromptLogprobs` at most once, then tokens. The
@@ -158,7 +158,7 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// The next event; `None` only if the engine loop ended without a word.
+    /// The next event; `None` only if the engine loop ended without a final event.
     pub async fn next(&mut self) -> Option<GenerationEvent> {
         self.events.recv().await
     }

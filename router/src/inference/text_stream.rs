@@ -1,5 +1,5 @@
-//! One sequence as text: reads what the engine loop says of a generation, turns tokens into text, watches for stop
-//! strings and keeps the times. Routes see only this, never token events.
+//! One sequence as text: reads the events of a generation, turns tokens into text, finds stop strings and measures times.
+//! Handlers read only this, never token events.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ pub struct TextStream {
 pub struct TextStreamContext<'a> {
     /// What was asked for.
     pub request: &'a ValidRequest,
-    /// Whose conventions on stop strings hold.
+    /// The dialect whose rules for stop strings apply.
     pub dialect: Dialect,
     /// Special tokens whose spelling is part of the text.
     pub shown: Arc<HashSet<u32>>,
@@ -139,9 +139,9 @@ pub struct TextStreamContext<'a> {
     pub seed: Option<u64>,
     /// For texts.
     pub tokenizer: &'a Tokenizer,
-    /// Told of every token.
+    /// Counts every token.
     pub metrics: &'a Metrics,
-    /// Told of the end.
+    /// Records the end of the sequence.
     pub trace: Option<RequestTrace>,
     /// When the request arrived.
     pub arrived: Instant,
