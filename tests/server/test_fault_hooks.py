@@ -4,9 +4,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from penstock_server import faults
-from penstock_server.errors import StartError
-from penstock_server.plan import Plan, Span
+from penstock_server.base.errors import StartError
+from penstock_server.engine.plan import Plan, Span
+from penstock_server.rpc import faults
 
 BELOW, BEYOND = Plan(1, 1, spans=[Span(0, 99, 1)]), Plan(1, 1, spans=[Span(0, 5, 1), Span(1, 90, 11)])
 
