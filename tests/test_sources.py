@@ -74,3 +74,14 @@ def test_the_time_of_day_is_told_and_decides_nothing() -> None:
         if TIME_OF_DAY.search(file.read_text(encoding="utf-8"))
     }
     assert found == TELLS_THE_TIME
+
+
+def test_a_rust_module_in_a_folder_is_its_mod_rs() -> None:
+    files = [
+        file
+        for root in ("router/src", "router/scheduler/src", "launcher/src", "benchmarks/load/src")
+        for file in (REPOSITORY / root).rglob("*.rs")
+    ]
+    assert len(files) > 200
+    beside_a_folder = {str(file) for file in files if file.with_suffix("").is_dir()}
+    assert not beside_a_folder

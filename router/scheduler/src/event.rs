@@ -35,3 +35,19 @@ pub enum EventKind {
     /// It failed, and no other request with it.
     Failed(Failure),
 }
+
+impl EventKind {
+    /// Whether nothing comes after it.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Token(_, finish) => finish.is_some(),
+            Self::Failed(_) => true,
+            Self::Admitted { .. } | Self::PromptLogprobs(_) | Self::Preempted | Self::Replayed => false,
+        }
+    }
+
+    /// Whether the request's client is told.
+    pub fn is_for_client(&self) -> bool {
+        !matches!(self, Self::Preempted | Self::Replayed)
+    }
+}

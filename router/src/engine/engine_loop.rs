@@ -13,9 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::{debug, error, info, warn};
 
-use crate::engine::generation::{
-    Command, EngineHandle, EngineStatus, GeneratedToken, GenerationEvent, Pulse,
-};
+use crate::engine::generation::{Command, EngineHandle, EngineStatus, Pulse};
 use crate::engine::{Engine, EngineError};
 use crate::observe::observer::{Levels, Observer, StepSummary};
 use crate::observe::telemetry::{AnsweredStep, SequenceTraces};
@@ -113,7 +111,7 @@ struct EngineLoop {
     pulse: Arc<Pulse>,
     scheduler: Scheduler,
     observer: Box<dyn Observer>,
-    listeners: HashMap<RequestId, mpsc::Sender<GenerationEvent>>,
+    listeners: HashMap<RequestId, mpsc::Sender<EventKind>>,
     traces: SequenceTraces,
     started: Instant,
     in_flight: usize,
@@ -250,19 +248,19 @@ impl EngineLoop {
     fn publish(&mut self, events: Vec<Event>) {
         for event in events {
             self.traces.on_event(&event);
-            let Some((mut message, mut last)) = message(event.kind) else { continue };
-            let Some(listener) = self.listeners.get(&event.id) else { continue };
+            let Event { id, mut kind } = event;
+            let Some(listener) = self.listeners.get(&id).filter(|_| kind.is_for_client()) else { continue };
             // One place in the channel is kept free for the final event.
-            if listener.capacity() <= 1 && !last {
-                let limit = listener.max_capacity();
-                (message, last) = (GenerationEvent::Failed(Failure::SlowReader { limit }), true);
-                self.scheduler.on_cancel(event.id);
+            if listener.capacity() <= 1 && !kind.is_final() {
+                kind = EventKind::Failed(Failure::SlowReader { limit: listener.max_capacity() });
+                self.scheduler.on_cancel(id);
             }
+            let is_final = kind.is_final();
             // A listener that is gone has sent a cancel, which is on its way.
-            let _ = listener.try_send(message);
-            if last {
-                self.listeners.remove(&event.id);
-                self.traces.end(event.id);
+            let _ = listener.try_send(kind);
+            if is_final {
+                self.listeners.remove(&id);
+                self.traces.end(id);
             }
         }
     }
@@ -276,24 +274,8 @@ impl EngineLoop {
         }
         for (id, listener) in self.listeners.drain() {
             debug!(request = id.0, "failed with the shards");
-            let _ = listener.try_send(GenerationEvent::Failed(Failure::EngineLost(lost.clone())));
+            let _ = listener.try_send(EventKind::Failed(Failure::EngineLost(lost.clone())));
         }
         lost
     }
-}
-
-/// The message for a listener, if there is one, and whether it is the final one.
-fn message(kind: EventKind) -> Option<(GenerationEvent, bool)> {
-    Some(match kind {
-        EventKind::Admitted { queued, cached_tokens } => {
-            (GenerationEvent::Admitted { queued, cached_tokens }, false)
-        }
-        EventKind::PromptLogprobs(logprobs) => (GenerationEvent::PromptLogprobs(logprobs), false),
-        EventKind::Token(token, finish) => {
-            let (id, logprob, top) = (token.id, token.logprob, token.top);
-            (GenerationEvent::Token(GeneratedToken { id, logprob, top, finish }), finish.is_some())
-        }
-        EventKind::Failed(failure) => (GenerationEvent::Failed(failure), true),
-        EventKind::Preempted | EventKind::Replayed => return None,
-    })
 }

@@ -1,11 +1,11 @@
-//! How a handler generates: it submits a [`NewRequest`] to the [`EngineHandle`], reads [`GenerationEvent`]s from the
+//! How a handler generates: it submits a [`NewRequest`] to the [`EngineHandle`], reads [`EventKind`]s from the
 //! [`Generation`] it returns, and drops that to cancel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use penstock_scheduler::{Failure, FinishReason, NewRequest, PromptScore, Refused, RequestId, TopToken};
+use penstock_scheduler::{EventKind, NewRequest, Refused, RequestId, TopToken};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -17,43 +17,11 @@ const MAX_SILENCE: Duration = Duration::from_secs(3);
 /// Memory that the unread events of one generation may take; beyond it the request fails, because its client reads too slowly.
 const MAX_UNREAD_BYTES: usize = 32 << 10;
 
-/// What happens to a generation, in order: `Admitted` once, then `PromptLogprobs` at most once, then tokens. The
-/// last event is a token with a `finish`, or `Failed`; nothing follows it.
-#[derive(Debug, Clone, PartialEq)]
-pub enum GenerationEvent {
-    /// The request left the queue.
-    Admitted {
-        /// How long it waited.
-        queued: Duration,
-        /// Prompt tokens whose KV was already in the cache.
-        cached_tokens: u32,
-    },
-    /// Log probability of each prompt token given those before it; the first has none.
-    PromptLogprobs(Vec<Option<PromptScore>>),
-    /// One more token.
-    Token(GeneratedToken),
-    /// The generation ended without completing.
-    Failed(Failure),
-}
-
-/// A sampled token.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GeneratedToken {
-    /// Its id.
-    pub id: u32,
-    /// Its log probability before temperature and truncation.
-    pub logprob: f32,
-    /// The most likely tokens at this position, most likely first, as many as were asked for.
-    pub top: Vec<TopToken>,
-    /// Set on the last token.
-    pub finish: Option<FinishReason>,
-}
-
 /// Messages to the engine loop.
 pub(crate) enum Command {
     Submit {
         request: Box<NewRequest>,
-        events: mpsc::Sender<GenerationEvent>,
+        events: mpsc::Sender<EventKind>,
         trace: Option<Box<SequenceTrace>>,
         reply: oneshot::Sender<Result<RequestId, Refused>>,
     },
@@ -147,19 +115,19 @@ impl EngineHandle {
 /// How many events of a request may wait to be read.
 fn max_unread(request: &NewRequest) -> usize {
     let top = request.sampling.num_top_logprobs as usize * size_of::<TopToken>();
-    MAX_UNREAD_BYTES / (size_of::<GenerationEvent>() + top)
+    MAX_UNREAD_BYTES / (size_of::<EventKind>() + top)
 }
 
 /// A generation under way. Dropping it cancels what is left of it.
 pub struct Generation {
     id: RequestId,
-    events: mpsc::Receiver<GenerationEvent>,
+    events: mpsc::Receiver<EventKind>,
     commands: mpsc::UnboundedSender<Command>,
 }
 
 impl Generation {
-    /// The next event; `None` only if the engine loop ended without a final event.
-    pub async fn next(&mut self) -> Option<GenerationEvent> {
+    /// The next event of those that are for clients; `None` only if the engine loop ended without a final event.
+    pub async fn next(&mut self) -> Option<EventKind> {
         self.events.recv().await
     }
 }

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_scheduler::{FinishReason, PromptScore, TopToken};
+use penstock_scheduler::{EventKind, FinishReason, PromptScore, Sampled, TopToken};
 
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
-use crate::engine::generation::{GeneratedToken, Generation, GenerationEvent};
+use crate::engine::generation::Generation;
 use crate::inference::validation::ValidRequest;
 use crate::observe::metrics::{Metrics, SequenceTimes};
 use crate::observe::telemetry::RequestTrace;
@@ -171,16 +171,20 @@ impl TextStream {
 
     /// The next event; `None` after the last. An error is the last, too.
     pub async fn next(&mut self) -> Option<Result<TextEvent, Error>> {
-        let event = match self.generation.as_mut()?.next().await {
-            Some(GenerationEvent::Admitted { queued, cached_tokens }) => {
-                self.on_admitted(queued, cached_tokens)
-            }
-            Some(GenerationEvent::PromptLogprobs(logprobs)) => TextEvent::PromptLogprobs(logprobs),
-            Some(GenerationEvent::Token(token)) => TextEvent::Token(self.on_token(token)),
-            Some(GenerationEvent::Failed(failure)) => return self.fail(Error::Failed(failure)),
-            None => return self.fail(Error::Incomplete),
-        };
-        Some(Ok(event))
+        loop {
+            let event = match self.generation.as_mut()?.next().await {
+                Some(EventKind::Admitted { queued, cached_tokens }) => {
+                    self.on_admitted(queued, cached_tokens)
+                }
+                Some(EventKind::PromptLogprobs(logprobs)) => TextEvent::PromptLogprobs(logprobs),
+                Some(EventKind::Token(token, finish)) => TextEvent::Token(self.on_token(token, finish)),
+                Some(EventKind::Failed(failure)) => return self.fail(Error::Failed(failure)),
+                // No concern of a client; the engine loop keeps them.
+                Some(EventKind::Preempted | EventKind::Replayed) => continue,
+                None => return self.fail(Error::Incomplete),
+            };
+            return Some(Ok(event));
+        }
     }
 
     /// Waits for the end.
@@ -214,13 +218,13 @@ impl TextStream {
         TextEvent::Admitted
     }
 
-    fn on_token(&mut self, token: GeneratedToken) -> TextToken {
+    fn on_token(&mut self, token: Sampled, finish: Option<FinishReason>) -> TextToken {
         self.keep_time();
         let is_special = self.tokenizer.vocabulary().is_special(token.id);
         let piece = self.detokenizer.push(token.id);
         let text = if is_special { self.tokenizer.vocabulary().token_text(token.id) } else { piece.clone() };
         let piece = if self.shown.contains(&token.id) { piece + &text } else { piece };
-        let (delta, finish) = self.advance(piece, token.finish);
+        let (delta, finish) = self.advance(piece, finish);
         let end = finish.map(|finish| self.end(finish));
         TextToken { id: token.id, text, is_special, logprob: token.logprob, top: token.top, delta, end }
     }

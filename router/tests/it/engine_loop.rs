@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation, GenerationEvent};
+use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation};
 use penstock_router::engine::{EngineFacts, engine_loop};
 use penstock_router::observe::observer::{Levels, Observer, StepSummary};
-use penstock_scheduler::{Failure, FinishReason, Load, NewRequest, Refused, SamplingParams, SchedulerConfig};
+use penstock_scheduler::{
+    EventKind, Failure, FinishReason, Load, NewRequest, Refused, SamplingParams, SchedulerConfig,
+};
 
 use crate::support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
 
@@ -47,13 +49,13 @@ async fn tokens(mut generation: Generation) -> (Vec<u32>, FinishReason) {
     let mut ids = Vec::new();
     loop {
         match generation.next().await.expect("an end is always announced") {
-            GenerationEvent::Token(token) => {
+            EventKind::Token(token, finish) => {
                 ids.push(token.id);
-                if let Some(finish) = token.finish {
+                if let Some(finish) = finish {
                     return (ids, finish);
                 }
             }
-            GenerationEvent::Failed(failure) => panic!("{failure}"),
+            EventKind::Failed(failure) => panic!("{failure}"),
             _ => {}
         }
     }
@@ -100,8 +102,7 @@ async fn a_request_that_waits_too_long_hears_so_though_no_step_ends() {
     let queue_timeout = Some(Duration::from_millis(200));
     let late = NewRequest { queue_timeout, ..request(&[4, 5], 1) };
     let mut late = engine.submit(late).await.unwrap();
-    let Some(GenerationEvent::Failed(Failure::QueueDeadline { limit_ms: 200, .. })) = late.next().await
-    else {
+    let Some(EventKind::Failed(Failure::QueueDeadline { limit_ms: 200, .. })) = late.next().await else {
         panic!("it does not fail by its deadline");
     };
 }
@@ -201,7 +202,7 @@ async fn losing_the_shards_for_good_fails_every_request_once_and_refuses_new_one
         last = Some(event);
     }
     let lost = "the shards came back as others: another model".to_owned();
-    assert_eq!(last, Some(GenerationEvent::Failed(Failure::EngineLost(lost.clone()))));
+    assert_eq!(last, Some(EventKind::Failed(Failure::EngineLost(lost.clone()))));
     let refused = engine.submit(request(&[1], 1)).await.err();
     assert_eq!(refused, Some(Refused::ShuttingDown));
     assert_eq!(engine.clone().wait_for_loss().await, lost);
@@ -223,7 +224,7 @@ async fn a_client_that_does_not_read_is_given_up_at_the_limit_and_not_before() {
     let mut reader = engine.submit(request(&[1, 2, 3], 5000)).await.unwrap();
     let mut num_read = 0;
     while let Some(event) = reader.next().await {
-        num_read += usize::from(matches!(event, GenerationEvent::Token(_)));
+        num_read += usize::from(matches!(event, EventKind::Token(..)));
     }
     assert_eq!(num_read, 5000, "who reads gets all");
     let mut events = Vec::new();
@@ -231,6 +232,6 @@ async fn a_client_that_does_not_read_is_given_up_at_the_limit_and_not_before() {
         events.push(event);
     }
     let limit = events.len();
-    assert_eq!(events.last(), Some(&GenerationEvent::Failed(Failure::SlowReader { limit })));
-    assert!((32 << 10) - limit * size_of::<GenerationEvent>() < size_of::<GenerationEvent>());
+    assert_eq!(events.last(), Some(&EventKind::Failed(Failure::SlowReader { limit })));
+    assert!((32 << 10) - limit * size_of::<EventKind>() < size_of::<EventKind>());
 }
