@@ -9,6 +9,7 @@ mod object_schema;
 mod openai;
 pub mod openapi;
 mod pages;
+mod respond;
 mod response_headers;
 mod responses;
 mod route_doc;

@@ -1,6 +1,7 @@
 //! The handlers of `/v1/messages` and `/v1/messages/count_tokens`.
 
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 
@@ -8,15 +9,15 @@ use crate::api::anthropic::{
     MessagesEncoder, MessagesRequest, MessagesResponse, OutputBlock, TokenCount, Usage, stop_reason,
 };
 use crate::api::assistant::AssistantWriter;
-use crate::api::response_headers::initial_headers;
+use crate::api::respond::{Replies, respond};
 use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::http::body::Body;
-use crate::http::sse;
 use crate::http::state::AppState;
-use crate::inference::Prompt;
+use crate::inference::text_stream::Generated;
 use crate::inference::validation::Parameters;
+use crate::inference::{Prepared, Prompt};
 use crate::observe::metrics::{RequestGuard, SequenceTimes};
 
 /// `POST /v1/messages`
@@ -28,13 +29,37 @@ pub async fn messages(
     app.inference.model.check(request.model.as_deref())?;
     let mut guard = RequestGuard::start(&app.inference.metrics);
     let parts = request.check_length().and_then(|()| into_parts(&app, caller, request));
-    let (prompt, parameters) = parts.inspect_err(|error| guard.fail(error))?;
-    if parameters.is_stream {
-        return stream(&app, prompt, parameters, guard).await;
+    let parts = parts.inspect_err(|error| guard.fail(error))?;
+    respond(&app, parts, MessageReplies(&app), guard).await
+}
+
+/// Replies as Anthropic's messages.
+struct MessageReplies<'a>(&'a AppState);
+
+impl Replies for MessageReplies<'_> {
+    type Encoder = MessagesEncoder;
+
+    fn whole(
+        self,
+        prepared: &Prepared,
+        mut sequences: Vec<Generated>,
+        headers: HeaderMap,
+    ) -> Result<Response, Error> {
+        let sequence = sequences.pop().ok_or(Error::Incomplete)?;
+        let mut writer = AssistantWriter::new(&prepared.reply);
+        let usage = Usage::new(prepared.request.prompt.len(), &sequence.end.times);
+        let mut response = empty_response(self.0, usage);
+        response.content = OutputBlock::of_message(writer.message(&sequence.end.text));
+        response.stop_reason = Some(stop_reason(&writer, &sequence.end));
+        response.stop_sequence = sequence.end.stop_string;
+        Ok((headers, Json(response)).into_response())
     }
-    let response = whole(&app, prompt, parameters, &guard).await;
-    guard.finish(&response);
-    response
+
+    fn encoder(self, prepared: &Prepared, _num_sequences: usize) -> MessagesEncoder {
+        let prompt_len = prepared.request.prompt.len();
+        let response = empty_response(self.0, Usage::new(prompt_len, &SequenceTimes::default()));
+        MessagesEncoder::new(response, prompt_len, AssistantWriter::new(&prepared.reply))
+    }
 }
 
 /// `POST /v1/messages/count_tokens`: the number of tokens of the prompt, whether they are in the cache or not.
@@ -71,25 +96,6 @@ fn check_thinking(app: &AppState, request: &MessagesRequest) -> Result<(), Error
     Ok(())
 }
 
-async fn whole(
-    app: &AppState,
-    prompt: Prompt,
-    parameters: Parameters,
-    guard: &RequestGuard,
-) -> Result<Response, Error> {
-    let headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());
-    let prepared = app.inference.prepare(prompt, parameters).await?;
-    let sequence =
-        app.inference.complete(&prepared, guard.started()).await?.pop().ok_or(Error::Incomplete)?;
-    let usage = Usage::new(prepared.request.prompt.len(), &sequence.end.times);
-    let mut writer = AssistantWriter::new(&prepared.reply);
-    let mut response = empty_response(app, usage);
-    response.content = OutputBlock::of_message(writer.message(&sequence.end.text));
-    response.stop_reason = Some(stop_reason(&writer, &sequence.end));
-    response.stop_sequence = sequence.end.stop_string;
-    Ok((headers, Json(response)).into_response())
-}
-
 /// A response without content, at the start of a generation.
 fn empty_response(app: &AppState, usage: Usage) -> MessagesResponse {
     MessagesResponse {
@@ -102,19 +108,4 @@ fn empty_response(app: &AppState, usage: Usage) -> MessagesResponse {
         stop_sequence: None,
         usage,
     }
-}
-
-async fn stream(
-    app: &AppState,
-    prompt: Prompt,
-    parameters: Parameters,
-    mut guard: RequestGuard,
-) -> Result<Response, Error> {
-    let headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());
-    let begun = app.inference.begin(prompt, parameters, guard.started()).await;
-    let (prepared, sequences) = begun.inspect_err(|error| guard.fail(error))?;
-    let prompt_len = prepared.request.prompt.len();
-    let response = empty_response(app, Usage::new(prompt_len, &SequenceTimes::default()));
-    let encoder = MessagesEncoder::new(response, prompt_len, AssistantWriter::new(&prepared.reply));
-    Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers))
 }

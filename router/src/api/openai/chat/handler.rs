@@ -1,6 +1,7 @@
 //! The handler of `/v1/chat/completions`.
 
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Serialize;
@@ -11,17 +12,16 @@ use super::encoder::ChatEncoder;
 use crate::api::assistant::{AssistantMessage, AssistantWriter};
 use crate::api::logprobs::ChatLogprobs;
 use crate::api::openai::{ChatRequest, CompletionObject, Head, Usage};
-use crate::api::response_headers::{Times, initial_headers};
+use crate::api::respond::{Replies, respond};
+use crate::api::response_headers::Times;
 use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::chat::reply::ReplyFormat;
 use crate::http::body::Body;
-use crate::http::sse;
 use crate::http::state::AppState;
+use crate::inference::Prepared;
 use crate::inference::text_stream::Generated;
-use crate::inference::validation::Parameters;
-use crate::inference::{Prepared, Prompt};
 use crate::observe::metrics::RequestGuard;
 
 /// A whole response of `/v1/chat/completions`.
@@ -36,40 +36,59 @@ pub async fn chat(
     app.inference.model.check(request.model.as_deref())?;
     let mut guard = RequestGuard::start(&app.inference.metrics);
     let display = DisplayOptions::of(&request);
-    let (prompt, parameters) =
-        request.into_parts(caller, Dialect::CHAT).inspect_err(|error| guard.fail(error))?;
-    if parameters.is_stream {
-        return stream(&app, prompt, parameters, display, guard).await;
-    }
-    let response = whole(&app, prompt, parameters, display, &guard).await;
-    guard.finish(&response);
-    response
+    let parts = request.into_parts(caller, Dialect::CHAT).inspect_err(|error| guard.fail(error))?;
+    respond(&app, parts, ChatReplies { app: &app, display }, guard).await
 }
 
-async fn whole(
-    app: &AppState,
-    prompt: Prompt,
-    parameters: Parameters,
+/// Replies as chat completions.
+struct ChatReplies<'a> {
+    app: &'a AppState,
     display: DisplayOptions,
-    guard: &RequestGuard,
-) -> Result<Response, Error> {
-    let mut headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());
-    let prepared = app.inference.prepare(prompt, parameters).await?;
-    let sequences = app.inference.complete(&prepared, guard.started()).await?;
-    let times = times(&prepared, &sequences);
-    times.put_compute_time(&mut headers);
-    times.put_all(&mut headers);
-    let mut usage = Usage::default();
-    usage.add_prompt(prepared.request.prompt.len());
-    for sequence in &sequences {
-        usage.add_completion(sequence.end.times.generated_tokens);
-        usage.add_cached(&sequence.end.times);
+}
+
+impl Replies for ChatReplies<'_> {
+    type Encoder = ChatEncoder;
+
+    fn whole(
+        self,
+        prepared: &Prepared,
+        sequences: Vec<Generated>,
+        mut headers: HeaderMap,
+    ) -> Result<Response, Error> {
+        let times = times(prepared, &sequences);
+        times.put_compute_time(&mut headers);
+        times.put_all(&mut headers);
+        let mut usage = Usage::default();
+        usage.add_prompt(prepared.request.prompt.len());
+        for sequence in &sequences {
+            usage.add_completion(sequence.end.times.generated_tokens);
+            usage.add_cached(&sequence.end.times);
+        }
+        let head = Head::new("chatcmpl", "chat.completion", &self.app.inference.model);
+        let choices = sequences.into_iter().enumerate();
+        let choices =
+            choices.map(|(index, sequence)| self.choice(&prepared.reply, index, sequence)).collect();
+        Ok((headers, Json(CompletionObject { head: &head, choices, usage: Some(usage) })).into_response())
     }
-    let head = Head::new("chatcmpl", "chat.completion", &app.inference.model);
-    let choices = sequences.into_iter().enumerate();
-    let choices =
-        choices.map(|(index, sequence)| choice(app, &prepared.reply, index, sequence, display)).collect();
-    Ok((headers, Json(CompletionObject { head: &head, choices, usage: Some(usage) })).into_response())
+
+    fn encoder(self, prepared: &Prepared, num_sequences: usize) -> ChatEncoder {
+        ChatEncoder::new(self.app, num_sequences, prepared, self.display)
+    }
+}
+
+impl ChatReplies<'_> {
+    fn choice(&self, reply: &ReplyFormat, index: usize, sequence: Generated) -> Choice {
+        let logprobs = self.display.logprobs.then(|| {
+            let mut logprobs = ChatLogprobs::default();
+            for token in &sequence.tokens {
+                logprobs.push(self.app.inference.tokenizer.vocabulary(), token);
+            }
+            logprobs
+        });
+        let mut writer = AssistantWriter::new(reply);
+        let message = writer.message(&sequence.end.text);
+        Choice { index, message, logprobs, finish_reason: writer.finish_reason(sequence.end.finish) }
+    }
 }
 
 fn times(prepared: &Prepared, sequences: &[Generated]) -> Times {
@@ -88,37 +107,4 @@ pub struct Choice {
     message: AssistantMessage,
     logprobs: Option<ChatLogprobs>,
     finish_reason: &'static str,
-}
-
-fn choice(
-    app: &AppState,
-    reply: &ReplyFormat,
-    index: usize,
-    sequence: Generated,
-    display: DisplayOptions,
-) -> Choice {
-    let logprobs = display.logprobs.then(|| {
-        let mut logprobs = ChatLogprobs::default();
-        for token in &sequence.tokens {
-            logprobs.push(app.inference.tokenizer.vocabulary(), token);
-        }
-        logprobs
-    });
-    let mut writer = AssistantWriter::new(reply);
-    let message = writer.message(&sequence.end.text);
-    Choice { index, message, logprobs, finish_reason: writer.finish_reason(sequence.end.finish) }
-}
-
-async fn stream(
-    app: &AppState,
-    prompt: Prompt,
-    parameters: Parameters,
-    display: DisplayOptions,
-    mut guard: RequestGuard,
-) -> Result<Response, Error> {
-    let headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());
-    let begun = app.inference.begin(prompt, parameters, guard.started()).await;
-    let (prepared, sequences) = begun.inspect_err(|error| guard.fail(error))?;
-    let encoder = ChatEncoder::new(app, sequences.len(), &prepared, display);
-    Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers))
 }

@@ -1,0 +1,55 @@
+//! Runs a conversation for any dialect, and responds: with the whole reply, or with a stream of events, as the request asks.
+
+use axum::http::HeaderMap;
+use axum::response::Response;
+
+use crate::api::response_headers::initial_headers;
+use crate::base::error::Error;
+use crate::http::response_stream::Encoder;
+use crate::http::sse::{self, Frame};
+use crate::http::state::AppState;
+use crate::inference::text_stream::Generated;
+use crate::inference::validation::Parameters;
+use crate::inference::{Prepared, Prompt};
+use crate::observe::metrics::RequestGuard;
+
+/// What a dialect writes of a conversation's replies. One value serves one request.
+pub(crate) trait Replies: Sized {
+    /// Writes a stream.
+    type Encoder: Encoder<Line: Into<Frame>> + Send + 'static;
+
+    /// The response with all sequences complete; `headers` are those that were known before.
+    fn whole(
+        self,
+        prepared: &Prepared,
+        sequences: Vec<Generated>,
+        headers: HeaderMap,
+    ) -> Result<Response, Error>;
+
+    /// What writes the events of so many sequences.
+    fn encoder(self, prepared: &Prepared, num_sequences: usize) -> Self::Encoder;
+}
+
+/// Runs the conversation. `guard` counts how the request ends.
+pub(crate) async fn respond(
+    app: &AppState,
+    (prompt, parameters): (Prompt, Parameters),
+    replies: impl Replies,
+    mut guard: RequestGuard,
+) -> Result<Response, Error> {
+    let headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());
+    if parameters.is_stream {
+        let begun = app.inference.begin(prompt, parameters, guard.started()).await;
+        let (prepared, sequences) = begun.inspect_err(|error| guard.fail(error))?;
+        let encoder = replies.encoder(&prepared, sequences.len());
+        return Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers));
+    }
+    let whole = async {
+        let prepared = app.inference.prepare(prompt, parameters).await?;
+        let sequences = app.inference.complete(&prepared, guard.started()).await?;
+        replies.whole(&prepared, sequences, headers)
+    };
+    let response = whole.await;
+    guard.finish(&response);
+    response
+}
