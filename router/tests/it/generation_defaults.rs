@@ -71,6 +71,18 @@ async fn what_a_request_says_counts() {
 }
 
 #[tokio::test]
+async fn typical_p_is_taken_on_openais_routes_within_its_range() {
+    let server = serving(Some(defaults()));
+    for (path, mut body) in bodies().into_iter().take(2) {
+        body["typical_p"] = json!(0.5);
+        assert_eq!(sampling(&server, path, body.clone()).await.typical_p, 0.5, "{path}");
+        body["typical_p"] = json!(1.5);
+        let refused = server.post(path, body).await;
+        assert_eq!((refused.status.as_u16(), &refused.json()["error"]["param"]), (422, &json!("typical_p")));
+    }
+}
+
+#[tokio::test]
 async fn a_model_that_is_not_to_sample_is_greedy() {
     let server = serving(Some(GenerationDefaults { do_sample: Some(false), ..Default::default() }));
     for (path, body) in bodies() {

@@ -27,7 +27,6 @@ with_shared_fields! {
     #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
     pub struct GenerateParameters {
         pub best_of: Option<u64>,
-        pub typical_p: Option<f64>,
         pub do_sample: Option<bool>,
         pub max_new_tokens: Option<u64>,
         pub min_new_tokens: Option<u64>,
@@ -93,7 +92,6 @@ impl GenerateParameters {
             is_stream,
             do_sample: self.do_sample.unwrap_or(false),
             best_of: self.best_of,
-            typical_p: self.typical_p,
             max_new_tokens: self.max_new_tokens,
             min_new_tokens: self.min_new_tokens,
             stop: self.stop.unwrap_or_default(),
