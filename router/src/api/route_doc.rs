@@ -60,13 +60,13 @@ impl Doc {
     }
 
     /// Sets the other media type of the response.
-    pub fn as_media_type(self, media_type: &'static str) -> Self {
+    pub fn with_media_type(self, media_type: &'static str) -> Self {
         Self { media_type: Some(media_type), ..self }
     }
 
     /// The response may be a stream of server-sent events.
     pub fn streams(self) -> Self {
-        self.as_media_type("text/event-stream")
+        self.with_media_type("text/event-stream")
     }
 }
 

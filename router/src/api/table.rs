@@ -227,7 +227,7 @@ fn about() -> Vec<Route> {
         Route::get("/stats", stats::stats)
             .doc(Doc::new("The present state and load of the server").returns::<stats::Stats>()),
         Route::get("/metrics", metrics::metrics)
-            .doc(Doc::new("Metrics for Prometheus").as_media_type("text/plain"))
+            .doc(Doc::new("Metrics for Prometheus").with_media_type("text/plain"))
             .open(),
         Route::get("/health", health::ready).doc(Doc::new("Whether requests are computed now")).open(),
         Route::get("/health/ready", health::ready).doc(Doc::new("As `/health`")).open(),
@@ -240,7 +240,7 @@ fn about() -> Vec<Route> {
 fn pages() -> Vec<Route> {
     vec![
         Route::get("/", ui::page_or_health)
-            .doc(Doc::new("The page for browsers, as `/health` for others").as_media_type("text/html"))
+            .doc(Doc::new("The page for browsers, as `/health` for others").with_media_type("text/html"))
             .open(),
         Route::get("/openapi.json", docs::document).doc(Doc::new("This document").returns::<Value>()).open(),
         Route::get("/api-doc/openapi.json", docs::document)
