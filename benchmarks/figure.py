@@ -1,4 +1,4 @@
-"""One measured figure: what it says, the floor it must reach, and how both are written down."""
+"""One measured figure: its name and value, the floor that it must reach, and the text of both."""
 
 from dataclasses import asdict, dataclass
 from statistics import quantiles
@@ -29,7 +29,7 @@ class Figure:
         return "met" if self.is_met() else "**missed**"
 
     def is_met(self, slack: float = 1.0) -> bool:
-        """Whether its floor is reached, or at least almost: `slack` times worse is allowed."""
+        """Whether its floor is reached; a value up to `slack` times worse is accepted."""
         return (self.at_most is None or self.value <= self.at_most * slack) and (
             self.at_least is None or self.value >= self.at_least / slack
         )
@@ -48,5 +48,5 @@ class Figure:
 
 
 def percentile(values: list[float], share: int) -> float:
-    """The `share`-th hundredth, interpolated."""
+    """The `share`-th percentile, interpolated."""
     return quantiles(values, n=100, method="inclusive")[share - 1]

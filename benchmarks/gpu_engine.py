@@ -35,7 +35,7 @@ _BLOCK_SIZE = 16
 
 
 def rates(device: str) -> Rates:
-    """A large copy and a large product; small ones on a CPU."""
+    """Measures a large copy and a large matrix product; small ones on a CPU."""
     count, size = (2**29, 8192) if device == "cuda" else (2**22, 512)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     source = torch.ones(count, dtype=dtype, device=device)
@@ -60,7 +60,7 @@ def _timed(run: Any, device: str) -> float:
 
 
 def load(folder: Path, device: str, num_slots: int, max_len: int) -> Engine:
-    """The engine of a shard with noise for weights."""
+    """A shard's engine with random weights."""
     config = ServerConfig(
         model_path=folder, tokenizer_path=folder / "tokenizer.json", generation_config="none",
         load_format="dummy", model_impl="native", uds_path=folder / "unused.sock", dtype="auto",
@@ -72,7 +72,7 @@ def load(folder: Path, device: str, num_slots: int, max_len: int) -> Engine:
 
 
 class Bench:
-    """Runs plans on an engine as the router does: the next is launched before the one before is back."""
+    """Runs plans on an engine as the router does: a plan is launched before the outcome of the previous one."""
 
     def __init__(self, name: str, engine: Engine, best: Rates) -> None:
         self.name = name
@@ -83,14 +83,14 @@ class Bench:
         self.outcomes: list[Outcome] = []
 
     def send(self, plan: Plan) -> None:
-        """Launch a plan; waits for the one that is two before."""
+        """Launches a plan; waits for the outcome of the plan two before it."""
         self._step += 1
         self._pending.append(self.engine.launch(plan))
         if len(self._pending) > _IN_FLIGHT:
             self._take()
 
     def drain(self) -> None:
-        """Wait for all."""
+        """Waits for all outcomes."""
         while self._pending:
             self._take()
 
@@ -100,7 +100,7 @@ class Bench:
         self.outcomes.append(outcome)
 
     def prefill(self, slots: range, length: int, room: int) -> float:
-        """Give slots prompts of a length, blocks for `room` more tokens, and compute them. Seconds."""
+        """Admits prompts of a length, with blocks for `room` more tokens, and computes them. Returns seconds."""
         blocks_each = -(-(length + room) // _BLOCK_SIZE)
         begun = time.perf_counter()
         for slot in slots:
@@ -114,7 +114,7 @@ class Bench:
         return time.perf_counter() - begun
 
     def decode(self, num_rows: int, context: int, steps: int) -> Row:
-        """Steps of one token for so many sequences of a context, after a prompt for each."""
+        """Times steps of one token for a number of sequences of one context length, after a prompt for each."""
         self.prefill(range(num_rows), context, steps)
         self.outcomes.clear()
         begun = time.perf_counter()
@@ -130,7 +130,7 @@ class Bench:
         return Row(self.name, what, taken, floor, num_rows / taken * 1e6, max(0.0, 1 - busy / taken))
 
     def prompt(self, length: int) -> Row:
-        """A prompt by itself."""
+        """Times a prompt alone."""
         taken = median(self._one_prompt(length) for _ in range(3))
         flops = 2 * self._active_parameters() * length
         return Row(
@@ -138,7 +138,7 @@ class Bench:
         )
 
     def replay(self, num_rows: int) -> Row | None:
-        """The bare graph of a decode step, or on a CPU its recording, back to back."""
+        """Times the bare graph of a decode step (on a CPU: its recording), repeated without pause."""
         graphs = self.engine.graphs
         if graphs is None or not graphs.sizes:
             return None
@@ -155,7 +155,7 @@ class Bench:
         return taken
 
     def _active_parameters(self) -> float:
-        """Those that one token is multiplied by: of experts, the chosen ones."""
+        """The weights that one token is multiplied by: of the experts only the chosen ones."""
         config = MODELS[self.name]
         share = config.get("num_experts_per_tok", 1) / config.get("num_local_experts", 1)
         return sum(
@@ -163,7 +163,7 @@ class Bench:
         )
 
     def _read_bytes(self, num_rows: int, context: int) -> float:
-        """What a decode step must read: all weights but embeddings that are no head, and the cache."""
+        """Bytes that a decode step must read: the cache, and all weights but embeddings that are not also the head."""
         cache = self.engine.cache.pool
         per_token = cache.numel() * cache.element_size() / (cache.shape[2] * cache.shape[3])
         weights = sum(part.nbytes for name, part in _weights(self.engine))
@@ -195,7 +195,7 @@ def engine_rows(name: str, device: str, best: Rates, is_short: bool) -> list[Row
 
 
 def serve(name: str, device: str, is_short: bool) -> Served:
-    """The launcher with this model, under load; what penstock-bench says."""
+    """Starts the launcher with this model and returns the report of penstock-bench."""
     length, output, concurrency, count = (32, 8, 2, 4) if is_short else (1024, 128, 32, 128)
     with tempfile.TemporaryDirectory() as made:
         folder = write_folder(name, Path(made) / name)

@@ -51,7 +51,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def write_folder(name: str, folder: Path) -> Path:
-    """A folder that `--load-format dummy` serves."""
+    """Writes a folder that `--load-format dummy` can serve."""
     config = MODELS[name]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""Writes what was measured on a GPU: JSON, a table in Markdown, and a picture of how near to its floor each is."""
+"""Writes the measurements on a GPU: JSON, a table in Markdown, and a plot of how near each is to its floor."""
 
 import json
 from dataclasses import asdict
@@ -11,7 +11,7 @@ _BAR_HEIGHT, _LABEL_WIDTH, _WIDTH = 22, 260, 400
 
 
 def write(folder: Path, device: str, best: Rates, rows: list[Row], served: list[Served]) -> None:
-    """`gpu_engine.json`, `.md` and `.svg` in a folder."""
+    """Writes `gpu_engine.json`, `.md` and `.svg` into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     results = {
         "device": device,
@@ -25,7 +25,7 @@ def write(folder: Path, device: str, best: Rates, rows: list[Row], served: list[
 
 
 def page(device: str, best: Rates, rows: list[Row], served: list[Served]) -> str:
-    """The tables, with what they are compared with."""
+    """The tables, with the floors that the rows are compared with."""
     head = (
         f"# The engine on {device}\n\nMeasured in the same run: a large copy {best.copy / 1e9:,.0f} GB/s, "
         f"a large product {best.product / 1e12:,.2f} Tflop/s.\n\n![share of the floor](gpu_engine.svg)\n"

@@ -1,11 +1,11 @@
-"""What is measured on a GPU: the rows that `gpu_engine` measures and `gpu_report` writes."""
+"""Measurements on a GPU: the rows that `gpu_engine` measures and `gpu_report` writes."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What this device does at best: bytes per second of a copy, flop per second of a product."""
+    """The best rates of this device: bytes per second of a copy, flop per second of a matrix product."""
 
     copy: float
     product: float
@@ -20,7 +20,7 @@ class Row:
     microseconds: float
     floor_microseconds: float
     tokens_per_second: float
-    # Of the time of a step, the part in which the device computed nothing.
+    # Share of a step's time in which the device computed nothing.
     idle: float | None = None
 
     @property
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Served:
-    """What clients saw of the whole server; medians, in milliseconds."""
+    """Latencies that clients of the whole server measured; medians, in milliseconds."""
 
     model: str
     load: str

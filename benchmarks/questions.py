@@ -12,7 +12,7 @@ from benchmarks.serving import decoding, interference, loading, masks, prefix_ca
 
 
 class Question(NamedTuple):
-    """How it is asked, what it is called, and how to measure it."""
+    """A question: its name on the command line, its title, and the function that measures it."""
 
     name: str
     title: str
@@ -20,7 +20,7 @@ class Question(NamedTuple):
 
 
 def questions(minutes: float = 3.0) -> list[Question]:
-    """`minutes` is for those that could go on for ever."""
+    """All questions; `minutes` is the duration of those without an end of their own."""
     return [
         Question("startup", startup.TITLE, startup.measure),
         Question("throughput", throughput.TITLE, throughput.measure),

@@ -24,7 +24,7 @@ What has no floor explains what has one.
 
 
 def save(question: Question, figures: list[Figure], load: float) -> None:
-    """`load` is how many processes wanted to run when the measurement began."""
+    """`load` is the number of runnable processes when the measurement began."""
     _RESULTS.mkdir(exist_ok=True)
     result = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -36,7 +36,7 @@ def save(question: Question, figures: list[Figure], load: float) -> None:
 
 
 def render() -> None:
-    """Write RESULTS.md anew."""
+    """Writes RESULTS.md again from all results."""
     parts = [_HEAD, *(_section(question) for question in questions() if _path(question).exists())]
     (_HERE / "RESULTS.md").write_text("\n".join(parts))
 

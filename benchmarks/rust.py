@@ -1,4 +1,4 @@
-"""The figures that Rust measures: the scheduler alone, and the router over a shard without a model."""
+"""Figures of the benchmarks in Rust: the scheduler alone, and the router over a shard without a model."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def _served(line: str) -> tuple[float, str]:
 
 
 def router() -> list[Figure]:
-    """`benchmarks/router`: what the router adds to a request."""
+    """`benchmarks/router`: the time that the router adds to a request."""
     rows = [json.loads(line) for line in _bench("penstock-router", "router", "--json").splitlines()]
     return [figure for row in rows for figure in _router_figures(row)]
 

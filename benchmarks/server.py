@@ -1,4 +1,4 @@
-"""A launcher on a free port, for measuring: where it listens, what it said and when. Leaving the context ends it."""
+"""A launcher on a free port, for measuring: its address, and its log lines with times. Leaving the context stops it."""
 
 import json
 import os
@@ -23,7 +23,7 @@ class Server:
 
     def __init__(self, *flags: str) -> None:
         self.begun = time.perf_counter()
-        # What it wrote to stderr, with the seconds since the command.
+        # Its lines on stderr, with the seconds since the start of the command.
         self.lines: list[tuple[float, str]] = []
         self.address = ("", 0)
         self._serving = threading.Event()
@@ -55,7 +55,7 @@ class Server:
         self._process.wait(30)
 
     def post(self, path: str, body: object) -> Any:
-        """One request, answered as a whole."""
+        """Sends one request without streaming."""
         host, port = self.address
         request = urllib.request.Request(
             f"http://{host}:{port}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}

@@ -1,4 +1,4 @@
-"""Completions streamed over raw asyncio sockets, so that the client takes as little of the machine as it can."""
+"""Completions streamed over raw asyncio sockets, so that the client takes little processor time."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class Stream:
-    """When it was asked for, when each piece of text came, and the usage that the server reported."""
+    """When the request was sent, when each piece of text arrived, and the usage that the server reported."""
 
     sent: float = 0.0
     at: list[float] = field(default_factory=list)
@@ -32,7 +32,7 @@ async def complete(
     stream: Stream | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Stream:
-    """Exactly `num_tokens` tokens, greedily, unless `options`, further fields of the request, say otherwise.
+    """Requests exactly `num_tokens` tokens, greedily, unless `options` (further fields of the request) override that.
 
     A `stream` that is given can be watched while it fills.
     """

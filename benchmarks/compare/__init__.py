@@ -1,1 +1,1 @@
-"""Penstock beside other servers on the same CPU, model and load, in one run: `python -m benchmarks compare`."""
+"""Compares Penstock with other servers on the same CPU, model and load, in one run: `python -m benchmarks compare`."""

@@ -44,7 +44,7 @@ def _add_facts(writer: GGUFWriter, config: dict[str, Any]) -> None:
 
 
 def _add_tokenizer(writer: GGUFWriter, tokenizer: dict[str, Any]) -> None:
-    """llama.cpp knows ways to split text by name; GPT-2's splits plain words as the demo model's does."""
+    """llama.cpp selects the rule that splits text by name; GPT-2's splits plain words as the demo model's does."""
     tokens = {index: (text, TokenType.NORMAL) for text, index in tokenizer["model"]["vocab"].items()}
     for added in tokenizer["added_tokens"]:
         kind = TokenType.CONTROL if added["special"] else TokenType.USER_DEFINED
@@ -77,7 +77,7 @@ def _gguf_name(names: Any, name: str) -> str:
 
 
 def _interleaved(weights: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
-    """llama.cpp rotates neighbouring rows of a head together; here those half a head apart belong together."""
+    """llama.cpp rotates pairs of neighbouring rows of a head; in these weights a pair is half a head apart."""
     pairs = weights.reshape(num_heads, 2, -1, weights.shape[1])
     return pairs.swapaxes(1, 2).reshape(weights.shape)
 

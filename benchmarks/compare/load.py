@@ -21,7 +21,7 @@ class Load(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a user of the server would see."""
+    """Latency and throughput as a client measures them."""
 
     tokens_per_s: float
     ttft_p50_ms: float
@@ -30,7 +30,7 @@ class Measured(NamedTuple):
 
 
 def run(url: str, model: Path, load: Load, *flags: str) -> Measured:
-    """Every prompt has `INPUT_LEN` tokens of `model`, every answer `OUTPUT_LEN`."""
+    """Every prompt has `INPUT_LEN` tokens of `model`, every output `OUTPUT_LEN`."""
     with tempfile.NamedTemporaryFile(suffix=".json") as output:
         subprocess.run(_command(url, model, load, output.name, flags), check=True, stdout=subprocess.DEVNULL)
         return parse(json.load(output))
@@ -53,7 +53,7 @@ def _command(url: str, model: Path, load: Load, output: str, flags: tuple[str, .
 
 
 def parse(report: dict[str, Any]) -> Measured:
-    """Refuses a report of other work than was asked for: no server shall look fast by doing less."""
+    """Refuses a report about less or other work than was requested, so that no server looks fast by doing less."""
     summary = report["runs"][0]["summary"]
     if summary["requests"]["completed"] != summary["requests"]["total"]:
         raise ValueError(f"requests failed: {summary['errors']}")

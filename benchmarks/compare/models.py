@@ -28,7 +28,7 @@ def demo(folder: Path) -> None:
 
 
 def llama_110m(folder: Path) -> None:
-    """The demo model's tokenizer, and words that only come out: every token has a text, so every token is streamed."""
+    """The demo model's tokenizer and words that occur only in outputs: every token has a text and is streamed."""
     torch.manual_seed(7)
     config = config_110m()
     LlamaForCausalLM(config).save_pretrained(folder)

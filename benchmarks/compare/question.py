@@ -1,4 +1,4 @@
-"""The question: every server gets every load in turn, several times over, with the same models."""
+"""The comparison: every server gets every load in turn, several times, with the same models."""
 
 import json
 import urllib.request
@@ -27,20 +27,20 @@ _SAME_TOKENS = 16
 
 
 class Served(NamedTuple):
-    """A contender that runs, and the model that it was given."""
+    """A running server, and the model that it serves."""
 
     contender: Contender
     running: Running
     model: Path
 
     def measure(self, concurrency: int, repeat: int) -> Measured:
-        """Seeds differ, so that no prompt is in a cache; in one repeat every server gets the same ones."""
+        """Seeds differ between repeats, so that no prompt is in a cache; within a repeat every server gets the same."""
         requests = Load(concurrency, max(_FEWEST_REQUESTS, concurrency), 100 * repeat + concurrency)
         return load.run(url(self.running), self.model, requests, *self.contender.flags)
 
 
 def measure() -> list[Figure]:
-    """Those that are not here are named with the reason, and left out."""
+    """Servers that are not installed are listed with the reason, and left out."""
     everyone = contenders()
     present = [it for it in everyone if isinstance(it, Contender)]
     figures = [setting(everyone)]
@@ -54,7 +54,7 @@ def measure() -> list[Figure]:
 
 
 def setting(everyone: list[Contender | Absent]) -> Figure:
-    """What took part, and what did not."""
+    """The servers that were measured, and those that were left out."""
     return Figure("threads of each server", THREADS, note="; ".join(_told(it) for it in everyone))
 
 
@@ -67,7 +67,7 @@ def _start(contender: Contender, model: Path, stack: ExitStack) -> Served:
 
 
 def _answer(served: Served) -> str:
-    """Greedy, and short enough that rounding leads nowhere else."""
+    """A greedy output, short enough that rounding does not change its tokens."""
     body = {"model": str(served.model), "prompt": _QUESTION, "max_tokens": _SAME_TOKENS, "temperature": 0}
     request = urllib.request.Request(
         f"{url(served.running)}/v1/completions",
@@ -80,13 +80,13 @@ def _answer(served: Served) -> str:
 
 
 def check_agreement(answers: dict[str, str]) -> None:
-    """A server that computes something else than the others is not a comparison."""
+    """Fails if the servers' outputs differ: a server that computes something else cannot be compared."""
     if len(set(answers.values())) > 1:
         raise ValueError(f"the servers' greedy answers differ: {answers}")
 
 
 def _runs(served: list[Served]) -> Runs:
-    """All servers stay up, one at a time has work; what else the machine does meets all of them."""
+    """All servers stay up, and one at a time gets requests; other load of the machine affects all of them alike."""
     for it in served:
         it.measure(MOST_AT_ONCE // 2, _REPEATS)
     runs: Runs = {}

@@ -1,4 +1,4 @@
-"""A server of others as a process on a free port, with as many threads as there are cores."""
+"""Another project's server as a process on a free port, with one thread per core."""
 
 import os
 import socket
@@ -14,13 +14,13 @@ _START_TIMEOUT_S = 180.0
 
 
 class Running(Protocol):
-    """A server that listens."""
+    """A running server."""
 
     address: tuple[str, int]
 
 
 class Rival:
-    """Ready when `/health` says so. Leaving the context ends it."""
+    """Starts the server and waits until `/health` returns success. Leaving the context stops it."""
 
     def __init__(self, *command: str) -> None:
         self.address = ("127.0.0.1", _free_port())

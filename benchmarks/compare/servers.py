@@ -20,7 +20,7 @@ RIVALS_PYTHON = Path(__file__).parents[2] / ".venv-rivals/bin/python"
 
 
 class Contender(NamedTuple):
-    """`flags` are what `penstock-bench` must know of it."""
+    """A server to compare; `flags` are the flags of `penstock-bench` that it needs."""
 
     name: str
     version: str
@@ -30,19 +30,19 @@ class Contender(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """Whether it must say what the others say."""
+        """Whether its output must be equal to the others'."""
         return self.dtype == "float32"
 
 
 class Absent(NamedTuple):
-    """What cannot be measured here, and why."""
+    """A server that cannot be measured on this machine, and the reason."""
 
     name: str
     reason: str
 
 
 def contenders() -> list[Contender | Absent]:
-    """Ours first."""
+    """All servers, Penstock first."""
     return [_penstock("float32"), _penstock("bfloat16"), _transformers(), _llama_cpp()]
 
 
@@ -54,7 +54,7 @@ def _penstock(dtype: str) -> Contender:
 
 
 def _transformers() -> Contender | Absent:
-    """Refuses fields that it does not know, `ignore_eos` among them; the models have no end anyway."""
+    """It refuses unknown fields, among them `ignore_eos`, which is not needed: the models have no end of sequence."""
     if not RIVALS_PYTHON.exists():
         return Absent("transformers", "its server needs packages of its own: `make rivals`")
     libraries = f"{version('transformers')} (torch {version('torch')})"
@@ -67,7 +67,7 @@ def _start_transformers(model: Path) -> Rival:
     return Rival(
         *(str(RIVALS_PYTHON), "-m", "transformers.cli.transformers", "serve", str(model)),
         *("--continuous-batching", "--device=cpu", "--dtype=float32"),
-        # Without a number it takes most of the memory that is free.
+        # Without a size it takes most of the free memory.
         *(f"--cb-block-size={block_len}", f"--cb-num-blocks={num_blocks}"),
     )
 

@@ -1,4 +1,4 @@
-"""What the runs say: medians of the ratios and of each figure, and where ours are worse than a rival's."""
+"""Summary of the runs: medians of the ratios and of each figure, and the figures in which Penstock is worse."""
 
 from statistics import median
 
@@ -6,12 +6,12 @@ from benchmarks.compare.load import Measured
 from benchmarks.compare.servers import Contender
 from benchmarks.figure import Figure
 
-# For each concurrency and name of a server, what was measured in each repeat.
+# For each concurrency and name of a server, the measurement of each repeat.
 Runs = dict[tuple[int, str], list[Measured]]
 
 
 def summarise(model: str, present: list[Contender], runs: Runs) -> list[Figure]:
-    """For each concurrency: ours over each rival, then everyone's own figures."""
+    """For each concurrency: Penstock's figures divided by each rival's, then the figures of every server."""
     figures: list[Figure] = []
     ours = present[0].name
     rivals = [it.name for it in present[1:] if it.is_exact]
@@ -44,7 +44,7 @@ def _middle(runs: list[Measured]) -> Measured:
 
 
 def _behind(ours: Measured, theirs: Measured) -> list[str]:
-    """The figures in which ours are worse."""
+    """The figures in which Penstock is worse."""
     worse = {
         "tokens/s": ours.tokens_per_s < theirs.tokens_per_s,
         "TTFT p50": ours.ttft_p50_ms > theirs.ttft_p50_ms,

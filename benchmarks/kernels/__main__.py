@@ -21,7 +21,7 @@ BF16 = torch.bfloat16
 
 
 class Work(NamedTuple):
-    """A call to time, and what it has to move and to compute. `rival` is the way of PyTorch, where there is one."""
+    """A call to time, and the bytes and flop that it needs. `rival` is PyTorch's implementation, where there is one."""
 
     run: Callable[[], Any]
     num_bytes: float
@@ -103,7 +103,7 @@ def prefill_cached() -> Work:
 
 
 def _experts(num_tokens: int, num_experts: int, top_k: int, dim: int, size: int) -> Work:
-    """The floor: the weights of the experts that are chosen once, or the products."""
+    """The floor: reading the weights of the chosen experts once, or the matrix products."""
     from penstock_kernels import grouped_mlp, route, silu_mul
 
     gate_up, down = _random(num_experts, 2 * size, dim), _random(num_experts, dim, size)

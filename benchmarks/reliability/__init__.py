@@ -1,4 +1,4 @@
-"""The battery: what the server does while it is harmed, as figures.
+"""The battery: figures of the server's behaviour under faults.
 
 Clients, faults and oracle are those of the tests.
 """

@@ -1,4 +1,4 @@
-"""What no decent client sends, beside streams that must not notice."""
+"""Malformed and abusive requests, while streams run that must not be affected."""
 
 import socket
 import time
@@ -23,10 +23,10 @@ _BODIES = [make_body(6000 + number, 200, number or None) for number in range(8)]
 _POST = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 _GET = b"GET /health/live HTTP/1.1\r\nHost: x\r\n"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9)
-# HTTP/2's HEADERS and RST_STREAM of stream 1, again and again.
+# HEADERS and RST_STREAM of HTTP/2, repeated.
 _RAPID_RESET = _PREFACE + 200 * (b"\0\0\1\1\4\0\0\0\1\x82" + b"\0\0\4\3\0\0\0\0\1\0\0\0\x08")
 
-# Bytes to send, and the statuses one of which is the answer; 0 is a connection closed without one.
+# Bytes to send, and the accepted statuses of the response; 0 is a connection closed without a response.
 SHAPES: dict[str, tuple[bytes, tuple[int, ...]]] = {
     "a giant header": (_GET + b"x: " + b"a" * 1_000_000 + b"\r\n\r\n", (431,)),
     "a flood of headers": (_GET + b"x: y\r\n" * 5_000 + b"\r\n", (431,)),
@@ -59,7 +59,7 @@ SHAPES: dict[str, tuple[bytes, tuple[int, ...]]] = {
 
 
 def measure(seconds: float) -> list[Figure]:
-    """Every shape again and again for so long."""
+    """Sends every shape repeatedly for this time."""
     flags = (
         f"--header-timeout={_HEADER_TIMEOUT_S}",
         f"--body-timeout={_BODY_TIMEOUT_S}",
@@ -92,7 +92,7 @@ def _closed(name: str, after_s: float, timeout_s: int, flag: str) -> Figure:
 
 
 def _try_for(seconds: float, server: Launched) -> tuple[int, int]:
-    """How many were tried, and how many were not answered as they should be."""
+    """How many were sent, and how many did not get an accepted status."""
     deadline, tried, wrong = time.monotonic() + seconds, 0, 0
     while time.monotonic() < deadline:
         for name, (sent, statuses) in SHAPES.items():
@@ -110,9 +110,9 @@ def _connect(server: Launched) -> socket.socket:
 
 
 def _status(server: Launched, sent: bytes) -> int:
-    """Of the answer; 0 if the connection was closed without one, -1 if nothing happened."""
+    """Status of the response; 0 if the connection was closed without one, -1 if neither happened in time."""
     with _connect(server) as client:
-        # Who is refused early finds the connection closed while it sends.
+        # The server may refuse early and close the connection while this sends.
         with suppress(ConnectionError):
             client.sendall(sent)
         try:
@@ -125,7 +125,7 @@ def _status(server: Launched, sent: bytes) -> int:
 
 
 def _drip(server: Launched, start: bytes) -> float:
-    """Sends a byte now and then; seconds until the server has enough of it."""
+    """Sends single bytes with pauses; returns the seconds until the server closes the connection."""
     with _connect(server) as client:
         begun = time.monotonic()
         client.settimeout(_DRIP_EVERY_S)
@@ -143,7 +143,7 @@ def _drip(server: Launched, start: bytes) -> float:
 
 
 def _pipeline(server: Launched, count: int) -> int:
-    """Requests on one connection before any answer is read; how many are answered, each as its path deserves."""
+    """Sends requests on one connection before reading any response; returns how many got the right status."""
     paths = [f"/missing-{number}" if number % 2 else "/health/live" for number in range(count)]
     requests = [f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n" for path in paths]
     requests[-1] = requests[-1].replace("Host: x", "Host: x\r\nConnection: close")

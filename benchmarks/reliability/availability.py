@@ -16,15 +16,15 @@ from benchmarks.reliability import served
 TITLE = "A random fault every 10 seconds (two shards killed, stopped, hung or lying; the router killed or stopped)"
 _FAULT_EVERY_S = 10.0
 _NUM_CLIENTS = 8
-# What each gets alone is asked for once.
+# The output that each prompt gets alone is requested once.
 _BODIES = [make_body(2000 + number, 10 + 8 * number, number or None) for number in range(10)]
-# Until the launcher has noticed a stopped router and replaced it.
+# Time until the launcher has noticed a stopped router and replaced it.
 _ROUTER_GONE_S = 20.0
 _LOOK_EVERY_S = 0.2
 
 
 def measure(minutes: float, seed: int = 0) -> list[Figure]:
-    """Faults are drawn by `seed`; so are the requests, but when they come depends on the machine."""
+    """`seed` determines faults and requests; when requests arrive depends on the machine."""
     with served.tiny() as server:
         oracle = Oracle(server, MAX_CONCURRENT)
         oracle.learn(_BODIES)
@@ -41,7 +41,7 @@ def measure(minutes: float, seed: int = 0) -> list[Figure]:
 
 
 class Harm:
-    """Does harm every few seconds, and looks whether the server says that it is ready."""
+    """Injects a fault every few seconds, and polls whether the server is ready."""
 
     def __init__(self, server: Launched, dice: Random) -> None:
         self._server = server
@@ -51,7 +51,7 @@ class Harm:
         self.looks: list[bool] = []
 
     def run(self, duration_s: float, traffic: Traffic) -> None:
-        """Harms until the time is over."""
+        """Injects faults until the time is over."""
         begun = time.monotonic()
         for number in range(int(duration_s / _FAULT_EVERY_S)):
             name = self._harm()
@@ -61,12 +61,12 @@ class Harm:
 
     def _harm(self) -> str:
         name = self._dice.choice(sorted(faults.RANDOM))
-        # Before it happens: connections break before this thread goes on.
+        # Noted before the fault, because connections break before this thread continues.
         at = time.monotonic()
         try:
             faults.RANDOM[name](self._server)
         except ProcessLookupError:
-            # It died of the fault before, just now.
+            # The process has just died of the previous fault.
             return f"{name}, gone already"
         self.done[name] += 1
         if "router" in name:
@@ -79,7 +79,7 @@ class Harm:
             time.sleep(_LOOK_EVERY_S)
 
     def explains(self, record: Record) -> bool:
-        """Whether the router was harmed so shortly before this connection broke that it broke with it."""
+        """Whether a fault of the router so shortly before explains that this connection broke."""
         return any(0 <= record.ended_at - at < _ROUTER_GONE_S for at in self.router_harmed_at)
 
 

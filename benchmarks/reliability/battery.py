@@ -1,4 +1,4 @@
-"""All rows of the battery that have an end: what is measured, and how long it takes."""
+"""All rows of the battery with an end of their own: what is measured, and how long it takes."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,7 +18,7 @@ FULL: dict[str, Row] = {
     "resources": resources.measure,
     "abuse": partial(abuse.measure, 20),
 }
-# Those of `make test`.
+# The rows that `make test` runs.
 FAST: dict[str, Row] = {
     **FULL,
     "overload": partial(overload.measure, 3),
@@ -28,7 +28,7 @@ FAST: dict[str, Row] = {
 
 
 def measure() -> list[Figure]:
-    """One after the other."""
+    """Measures the rows one after the other."""
     return list(_figures())
 
 

@@ -1,4 +1,4 @@
-"""Every process killed or stopped under load, and how long until all is well again."""
+"""Every process killed or stopped under load, and the time until the server is ready again."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ _PATIENCE_S = 60.0
 
 
 def measure() -> list[Figure]:
-    """One of each; what streams then say is checked by the oracle."""
+    """Injects one fault of each kind; the oracle checks the output of the streams."""
     with served.tiny() as server:
         oracle = Oracle(server, MAX_CONCURRENT)
         oracle.learn(_BODIES)

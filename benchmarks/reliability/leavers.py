@@ -1,4 +1,4 @@
-"""Clients that leave: at once, in the prompt, in the stream; politely, rudely and by half."""
+"""Clients that disconnect: at once, during the prompt, during the stream; by FIN, by RST and by half-close."""
 
 import json
 import socket
@@ -24,7 +24,7 @@ def measure(count: int, seed: int = 0) -> list[Figure]:
     with served.tiny(f"--max-best-of={_N}") as server:
         oracle = Oracle(server, MAX_CONCURRENT)
         times = [_leave(server, dice, number) for number in range(count)]
-        # No block is held, in the end.
+        # In the end no block is held.
         oracle.begin()
     streaming = [took for took in times if took is not None]
     note = f"{len(streaming)} of {count} clients, n 1 or {_N}, closed, reset or half-closed; looking takes some of it"
@@ -37,7 +37,7 @@ def measure(count: int, seed: int = 0) -> list[Figure]:
 
 
 def _leave(server: Launched, dice: Random, number: int) -> float | None:
-    """Milliseconds from leaving until nothing is held for it; `None` if it may have left before it was heard."""
+    """Milliseconds from disconnect until no resource is held; `None` if the request may not have been read before."""
     assert server.address
     client = socket.create_connection(server.address, timeout=_GIVES_UP_S)
     body = {"prompt": f"{number} " + "x" * dice.randint(1, 150), "max_tokens": 90, "stream": True}

@@ -1,4 +1,4 @@
-"""How much memory processes take over time, and how fast it grows."""
+"""Memory of processes over time, and how fast it grows."""
 
 import time
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ _MIB = 1024
 
 
 def resident_mib(pid: int, kind: str = "RssAnon") -> float:
-    """Of one process; 0 if it is gone. Pages of files do not count unless `kind` is VmRSS."""
+    """Memory of one process; 0 if it has ended. Pages of files do not count unless `kind` is VmRSS."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -36,7 +36,7 @@ class Course:
         self.mib.append(resident_mib(self.pid))
 
     def slope(self) -> float:
-        """MiB per 10 minutes: the median over all pairs of looks, which a single jump does not change."""
+        """MiB per 10 minutes: the median of the slopes of all pairs of samples, which a single jump does not change."""
         looks = list(zip(self.at, self.mib, strict=True))
         pairs = ((one, other) for index, one in enumerate(looks) for other in looks[index + 1 :])
         return 600 * median((other[1] - one[1]) / (other[0] - one[0]) for one, other in pairs)

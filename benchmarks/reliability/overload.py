@@ -1,4 +1,4 @@
-"""Ten times more requests than the server can answer."""
+"""Ten times more requests than the server can complete."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ _BODIES = [make_body(3000 + number, 60) for number in range(8)]
 
 
 def measure(seconds: float) -> list[Figure]:
-    """First as many clients as there are places, then an open loop of ten times that rate."""
+    """First as many clients as the server accepts, then an open loop at ten times the rate they reach."""
     with served.tiny(max_concurrent=_NUM_PLACES) as server:
         peak = _peak(server, seconds)
         before = resident_mib(router(server))
@@ -51,7 +51,7 @@ def _peak(server: Launched, seconds: float) -> float:
 
 
 def _flood(server: Launched, rate: float, seconds: float) -> list[Record]:
-    """Requests at a fixed rate, whatever becomes of them."""
+    """Sends requests at a fixed rate, however they end."""
     records = [Record(_BODIES[number % len(_BODIES)]) for number in range(int(rate * seconds))]
     begun = time.monotonic()
     with ThreadPoolExecutor(4 * _NUM_PLACES) as pool:

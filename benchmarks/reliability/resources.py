@@ -1,4 +1,4 @@
-"""What the machine runs out of: file descriptors, disk, memory. And what it does to its clock."""
+"""Resources of the machine that run out: file descriptors, disk, memory. And jumps of its clock."""
 
 import resource
 import socket
@@ -27,7 +27,7 @@ _DISK = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=1m tmpfs RUN && ex
 
 
 def measure() -> list[Figure]:
-    """Streams that run meanwhile must complete with their own tokens."""
+    """Streams that run during the fault must complete with their own tokens."""
     figures: list[Figure] = []
     with served.tiny() as server:
         oracle = Oracle(server, MAX_CONCURRENT)
@@ -37,7 +37,7 @@ def measure() -> list[Figure]:
 
 
 def _out_of_files(server: Launched, oracle: Oracle) -> Figure:
-    """Connections take the last descriptor of the router; those that run go on, the next are served when some go."""
+    """Connections take the router's last descriptor; running ones continue, new ones wait until some are closed."""
     oracle.begin()
     pid = faults.router(server)
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -56,13 +56,13 @@ def _out_of_files(server: Launched, oracle: Oracle) -> Figure:
 
 
 def _out_of_memory(server: Launched, oracle: Oracle) -> Figure:
-    """A shard may not take a page more than it has."""
+    """A shard cannot allocate any more memory."""
     oracle.begin()
     pid, restarts = faults.shard(server, 1), faults.restarts(server)
     with ExitStack() as stack:
         with faults.held_load(server, _BODIES) as load:
             how = stack.enter_context(machine.without_memory(pid))
-        # What those that run need may all be there: more of them take more.
+        # The streams that run may already have all the memory they need: more streams need more.
         more = Load(server, _BODIES)
         back_s = faults.time_until(lambda: faults.restarts(server) > restarts, _PATIENCE_S)
     back_s += faults.wait_until_ready(server)
@@ -98,7 +98,7 @@ def _clock_jumps() -> list[Figure]:
 
 
 def _told_time(server: Launched) -> float:
-    """The time of day as the router has it."""
+    """The time of day of the router."""
     status, answer = server.post("/v1/completions", {"prompt": "a", "max_tokens": 1})
     assert status == 200
     return float(answer["created"])
@@ -112,7 +112,7 @@ def _out_of_disk() -> list[Figure]:
     with served.tiny(under=_DISK) as server:
         oracle = Oracle(server, MAX_CONCURRENT)
         oracle.learn(_BODIES)
-        # The folder as the server sees it: its mount is its own.
+        # The folder in the server's mount namespace.
         filler = Path(f"/proc/{server.process.pid}/root{server.tmp}/filler")
         with suppress(OSError):
             filler.write_bytes(bytes(2 << 20))

@@ -1,4 +1,4 @@
-"""A launcher to be harmed: the tiny model in two shards with every fault hook, in a folder of its own."""
+"""A launcher for fault injection: the tiny model in two shards with every fault hook, in a folder of its own."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from e2e.models import MAX_LEN, make_model
 def tiny(
     *flags: str, max_concurrent: int = MAX_CONCURRENT, max_len: int = MAX_LEN, under: Sequence[str] = ()
 ) -> Iterator[Launched]:
-    """Serving; what is left of it after the context is killed."""
+    """Starts the launcher and waits until it serves. Leaving the context kills the processes that still run."""
     with TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         run.mkdir()

@@ -1,4 +1,4 @@
-"""Clients that ask for a long stream and never read it, beside one that does."""
+"""Clients that request a long stream and never read it, beside one that does."""
 
 import json
 import socket
@@ -22,7 +22,7 @@ _NUM_GAPS = 400
 
 
 def measure() -> list[Figure]:
-    """Ends when all were cut off."""
+    """Ends when the server has disconnected all of them."""
     with served.tiny(f"--write-timeout={_WRITE_TIMEOUT_S}", max_len=_LEN) as server:
         alone = _gaps(server)
         pid = router(server)

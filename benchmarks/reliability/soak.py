@@ -1,4 +1,4 @@
-"""A soak: mixed traffic, each process lost once at the beginning, and what memory and files do from then on."""
+"""A soak: mixed traffic, each process killed once at the beginning, then memory and open files over time."""
 
 import time
 from collections import Counter
@@ -17,15 +17,15 @@ from benchmarks.reliability.memory import Course, num_files
 TITLE = "A soak: streams, leavers and refusals, after a rank hung and another and the router were killed"
 _NUM_CLIENTS = 8
 _HARM = ("hang of rank 0", "kill rank 1", "kill router")
-# Each loss has this part of the time, so that what is watched has the rest; its first third warms up.
+# Each kill has this share of the time, and the observation the rest; its first third is warm-up.
 _HARM_SHARE = 1 / 12
 _LOOK_EVERY_S = 5.0
-# A slope is drawn out to 10 minutes: that of a short run says nothing.
+# A slope is extrapolated to 10 minutes, so that of a short run means nothing.
 _MIN_SLOPE_S = 600.0
 
 
 def measure(minutes: float) -> list[Figure]:
-    """Faults come first, because a process that was replaced has no course."""
+    """Faults come first, because the memory of a process that is replaced cannot be followed."""
     duration_s = minutes * 60
     with served.tiny() as server:
         begun = time.monotonic()
@@ -35,14 +35,14 @@ def measure(minutes: float) -> list[Figure]:
             files = {course.name: num_files(course.pid) for course in courses}
             watched_from = time.monotonic() + (duration_s - (time.monotonic() - begun)) / 3
             _watch(courses, watched_from, begun + duration_s, traffic)
-        # At rest: no block is held.
+        # Idle: no block is held.
         Oracle(server, MAX_CONCURRENT).begin()
         more_files = {course.name: num_files(course.pid) - files[course.name] for course in courses}
     return _figures(courses, traffic.records, more_files, time.monotonic() - watched_from)
 
 
 def _choose(dice: Random) -> Record:
-    """Mostly streams that are read to the end; some who leave, some that are refused."""
+    """Mostly streams that are read to the end; some clients disconnect, some requests are refused."""
     seed = dice.choice((None, dice.randrange(1 << 30)))
     body = make_body(dice.randrange(1 << 24), dice.randint(5, 80), seed)
     kind = dice.random()

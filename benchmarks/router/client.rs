@@ -1,4 +1,4 @@
-//! A client that does as little as possible: HTTP/1.1 on a kept-alive socket, events found by their line ends.
+//! A minimal client: HTTP/1.1 on a kept-alive socket, events found by their line ends.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What to send, ready to be written.
+/// The bytes of a request.
 #[derive(Clone)]
 pub struct RawRequest(Vec<u8>);
 

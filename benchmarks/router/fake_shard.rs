@@ -1,5 +1,5 @@
-//! A shard without a model, over the real gRPC: it samples a token wherever a span ends, at once or at a steady pace,
-//! and the token's id tells in which step that was.
+//! A shard without a model, over real gRPC: it samples a token at the end of each span, at once or at a steady pace.
+//! The token's id identifies the step.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -21,12 +21,12 @@ mod pb {
 const FIRST_ID: u32 = 300;
 const NUM_IDS: u32 = 1000;
 
-/// When each of the last steps was answered, as told by the ids that it sampled.
+/// When the outcomes of the last steps were sent, by the ids that they sampled.
 #[derive(Clone)]
 pub struct Answered(Arc<Mutex<Vec<Instant>>>);
 
 impl Answered {
-    /// When the step that sampled this id was answered.
+    /// When the outcome of the step that sampled this id was sent.
     pub fn at(&self, id: u32) -> Instant {
         self.0.lock().expect("not poisoned")[(id - FIRST_ID) as usize]
     }
@@ -38,7 +38,7 @@ impl Answered {
     }
 }
 
-/// The shard; a step takes `pace`, which may be nothing.
+/// The shard; a step takes `pace`, which may be zero.
 struct Shard {
     pace: Duration,
     answered: Answered,
@@ -131,7 +131,7 @@ fn step(lens: &mut [u32], plan: &pb::Plan, pace: Duration, id: u32) -> pb::Outco
         sampled_ids: vec![id; sampled_slots.len()],
         sampled_logprobs: vec![-0.5; sampled_slots.len()],
         sampled_slots,
-        // The same for every step, so that the router sees no reason to make steps smaller.
+        // The same for every step, so that the router does not make steps smaller.
         timings: Some(pb::StepTimings {
             forward_us: pace.as_micros().max(100) as u32,
             ..pb::StepTimings::default()

@@ -1,9 +1,9 @@
-//! What the router adds to a request: the real `penstock-router` over a shard without a model, measured from outside.
+//! Time that the router adds to a request: the real `penstock-router` over a shard without a model, seen by clients.
 //! `PENSTOCK_ROUTER=…/penstock-router cargo bench -p penstock-router --bench router [-- --json]`
 //!
 //! - request to first event, with 64 streams and with chats of 1,000 tokens, at steady rates and as fast as it goes
-//! - what 2,000 streams at 10 tokens a second add to each token, and cost
-//! - what the measuring itself takes, against a server that answers from a constant
+//! - time added to each token of 2,000 streams at 10 tokens a second, and their processor time and memory
+//! - time of the measurement itself, against a server that sends a constant response
 #![allow(missing_docs, clippy::print_stdout, reason = "a program that prints a report")]
 
 mod client;
@@ -24,7 +24,7 @@ use tokio::process::{Child, Command};
 use fake_shard::Answered;
 use scenarios::{Figures, Load};
 
-/// Tokens of 2,000 streams at 10 a second come in steps of this length.
+/// Length of a step that gives each stream 10 tokens a second.
 const PACE: Duration = Duration::from_millis(100);
 
 /// Linux counts processor time in hundredths of a second.
@@ -51,7 +51,7 @@ impl Served {
         Ok(Self { address, answered, router, _folder: folder })
     }
 
-    /// Seconds of processor time that the router has used.
+    /// Processor time of the router so far, in seconds.
     pub fn cpu_seconds(&self) -> f64 {
         let fields = self.proc("stat");
         // utime and stime are the 14th and 15th fields; the 2nd is a name in brackets.
@@ -60,7 +60,7 @@ impl Served {
         ticks.sum::<f64>() / TICKS_PER_SECOND
     }
 
-    /// The most memory it ever held.
+    /// Peak memory of the router.
     pub fn peak_mib(&self) -> f64 {
         let status = self.proc("status");
         let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The loads, and what is made of them.
+//! The loads, and the figures computed from them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -98,12 +98,12 @@ impl Load {
     }
 }
 
-/// Request to first event of a router whose shard answers at once.
+/// Time from request to first event of a router whose shard sends outcomes at once.
 pub async fn first_event(served: &Served, load: &Load) -> io::Result<Figures> {
     let (cpu, started) = (served.cpu_seconds(), Instant::now());
     let latencies = drive(served.address, load).await?;
     let seconds = started.elapsed().as_secs_f64();
-    // Longer than planned if the router fell behind.
+    // Longer than planned if the router could not keep up.
     let rate = latencies.len() as f64 / (seconds - WARM_UP.as_secs_f64());
     Ok(Figures::new(load.name, latencies)
         .with("requests_per_s", rate)
@@ -121,7 +121,7 @@ async fn drive(address: SocketAddr, load: &Load) -> io::Result<Vec<Duration>> {
     Ok(all.into_iter().collect::<io::Result<Vec<_>>>()?.concat())
 }
 
-/// Latency counts from when a request was due, also if its connection was still busy then.
+/// Latency counts from the time when a request was due, even if its connection was still busy then.
 async fn one_connection(
     address: SocketAddr,
     load: &Load,
@@ -157,7 +157,7 @@ fn pause(dice: &mut StdRng, rate: f64) -> Duration {
     Duration::from_secs_f64(-(1.0 - dice.random::<f64>()).ln() / rate)
 }
 
-/// Many streams at a steady pace: how long after the shard's answer each token arrives.
+/// Many streams at a steady pace: the time from the shard's outcome to the arrival of each token.
 pub async fn many_streams(served: &Served, num_streams: u64) -> io::Result<Figures> {
     let started = Instant::now();
     let measured_from = started + Duration::from_secs(5);
@@ -188,7 +188,7 @@ pub async fn many_streams(served: &Served, num_streams: u64) -> io::Result<Figur
         .with("router_peak_mib", served.peak_mib()))
 }
 
-/// The same load on a server that sends a constant: what client, loopback and this program's threads take.
+/// The same load on a server that sends a constant: the time of the client, the loopback and this program's threads.
 pub async fn measuring_alone(load: &Load) -> io::Result<Figures> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;

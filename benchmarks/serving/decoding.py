@@ -27,7 +27,7 @@ _FLOORS = {1: 1.7, 8: 2.2}
 
 
 def measure() -> list[Figure]:
-    """One after the other, several times over: what else the machine does then meets both."""
+    """Measures both in turn, several times, so that other load of the machine affects both alike."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         torch.manual_seed(7)
@@ -66,7 +66,7 @@ def _compare(server: Server, reference: Any, name: str, count: int, floor: float
 
 
 def _memory(reference: Any, dtype: str) -> Figure:
-    """Tokens a second of one request if weights were read as fast as a sum reads them, and nothing else took time."""
+    """Tokens a second of one request if weights were read as fast as by a sum, and nothing else took time."""
     weights = torch.cat([parameter.detach().flatten() for parameter in reference.parameters()]).view(
         torch.float32
     )
@@ -80,7 +80,7 @@ def _memory(reference: Any, dtype: str) -> Figure:
 
 
 async def _ours(address: tuple[str, int], count: int, number: int) -> float:
-    """One character is one token; prompts differ from the first on, so that nothing is found in the cache."""
+    """One character is one token; prompts differ from the first on, so that no prefix is in the cache."""
     prompts = [chr(65 + number + 8 * index) * _PROMPT_LEN for index in range(count)]
     begun = time.perf_counter()
     done = await asyncio.gather(*(complete(address, prompt, _NUM_NEW) for prompt in prompts))

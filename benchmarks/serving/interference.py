@@ -1,4 +1,4 @@
-"""What eight streams feel of a long prompt that is computed beside them."""
+"""Gaps between tokens of eight streams while a long prompt is computed."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ _REPEATS = 2
 
 
 def measure() -> list[Figure]:
-    """Gaps before and after the prompt are those without it; all repeats are taken together."""
+    """Gaps before and after the prompt count as those without it; the gaps of all repeats are pooled."""
     quiet: list[float] = []
     busy: list[float] = []
     first_tokens: list[float] = []
@@ -70,10 +70,10 @@ async def _tokens_more(streams: list[Stream], count: int) -> None:
 
 
 def _split(stream: Stream, long: Stream) -> tuple[list[float], list[float]]:
-    """Gaps that lie outside of the computation of the prompt, and those that touch it."""
+    """Gaps outside of the computation of the prompt, and gaps that overlap it."""
     without: list[float] = []
     beside: list[float] = []
-    # The first gaps are those of the other streams' prompts.
+    # The first gaps contain the computation of the other streams' prompts.
     for before, after in list(zip(stream.at, stream.at[1:], strict=False))[20:]:
         touched = after > long.sent and before < long.at[0]
         (beside if touched else without).append(after - before)

@@ -1,4 +1,4 @@
-"""A byte-level BPE vocabulary as large models have them, made up: words, numbers, signs, other scripts."""
+"""A synthetic byte-level BPE vocabulary of a large model's size: words, numbers, signs, other scripts."""
 
 import random
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _SCRIPTS = [(0x370, 0x52F), (0x5D0, 0x6FF), (0x3041, 0x30FF), (0x4E00, 0x7FFF), 
 
 
 def tokenizer() -> Tokenizer:
-    """The same one every time. Without merges: for what it is used for, only the vocabulary counts."""
+    """The same vocabulary every time. It has no merges, because the benchmarks use only the vocabulary."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = dict.fromkeys(alphabet)
     words = _words(random.Random(128))
@@ -42,6 +42,6 @@ def _words(draw: random.Random) -> Iterator[str]:
 
 
 def _spelled(word: str) -> str:
-    """As byte-level vocabularies spell it: one printable character for each byte."""
+    """The spelling in byte-level vocabularies: one printable character for each byte."""
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return str(level.pre_tokenize_str(word)[0][0])

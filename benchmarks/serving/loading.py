@@ -47,7 +47,7 @@ print(time.perf_counter() - begun)
 
 
 def measure() -> list[Figure]:
-    """One after the other, several times over: what else the machine does then meets all of them."""
+    """Measures all in turn, several times, so that other load of the machine affects all of them alike."""
     with TemporaryDirectory() as temporary:
         folder = _make(Path(temporary))
         _cat(folder)
@@ -84,7 +84,7 @@ def _ratio(name: str, rounds: list[dict[str, float]], base: str, ours: str, at_l
 
 
 def _make(folder: Path) -> Path:
-    """Noise under the names that transformers gives; the tokenizer has fewer tokens, which does not matter here."""
+    """Random weights with transformers' names; the tokenizer has fewer tokens, which does not matter here."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(_CONFIG)  # type: ignore[no-untyped-call]
     noise = {
@@ -105,7 +105,7 @@ def _cat(folder: Path) -> float:
 
 
 def _ours(folder: Path, num_shards: int) -> float:
-    """What the slower shard says that its weights took."""
+    """Seconds that the slower shard logged for its weights."""
     flags = (f"--model-id={folder}", f"--num-shard={num_shards}", "--dtype=bfloat16")
     with Server(*flags, "--max-batch-total-tokens=2048") as server:
         took = [float(found[1]) for _, line in server.lines if (found := _TOOK.search(line))]

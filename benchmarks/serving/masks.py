@@ -1,4 +1,4 @@
-"""What a constrained sequence costs, under a vocabulary of 128,000 tokens: its masks, and what others feel of it."""
+"""Cost of a constrained sequence with a vocabulary of 128,000 tokens: its masks, and the delay of other sequences."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ def measure() -> list[Figure]:
 
 
 def _masks(folder: Path, tokenizer: Tokenizer) -> list[float]:
-    """Seconds from asking for a mask to having it, for each token of a text, as a step does."""
+    """Seconds from the request of a mask to its arrival, for each token of a text, as a step does it."""
     tokenizer.save(str(folder / "tokenizer.json"))
     grammars = Grammars(folder, large_vocabulary.NUM_TOKENS, ())
     row = SampledRow(0, 0, 0, Feature(0), SamplingParams())
@@ -75,7 +75,7 @@ def _masks(folder: Path, tokenizer: Tokenizer) -> list[float]:
     times = []
     for _ in range(_REPEATS):
         grammars.admit(Admit(0, [1], 1, [], SamplingParams(), Grammar("json_schema", json.dumps(_PERSON))))
-        # Building the grammar is not what is asked for: it happens beside the prompt.
+        # Building the grammar is not measured: it happens while the prompt is computed.
         first = grammars.start_masks([row])
         assert first is not None
         first.result()
@@ -92,7 +92,7 @@ def _masks(folder: Path, tokenizer: Tokenizer) -> list[float]:
 
 
 def longest_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The text in the longest tokens that there are, from its start; it is ASCII, and spells itself but for spaces."""
+    """Splits the text into the longest tokens, from its start. It is ASCII: only spaces are spelled differently."""
     vocabulary, spelled, tokens = tokenizer.get_vocab(), text.replace(" ", "Ġ"), []
     while spelled:
         piece = next(spelled[:size] for size in range(len(spelled), 0, -1) if spelled[:size] in vocabulary)
@@ -102,7 +102,7 @@ def longest_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def _gaps(folder: Path, tokenizer: Tokenizer) -> tuple[list[float], list[float]]:
-    """Seconds between tokens of some streams beside a plain one and beside one that is constrained."""
+    """Seconds between tokens of some streams beside an unconstrained one and beside a constrained one."""
     with Server(f"--model-id={random_model.make(folder, tokenizer)}") as server:
         rounds = [asyncio.run(_run(server.address, number)) for number in range(3)]
     return [gap for plain, _ in rounds for gap in plain], [
@@ -124,7 +124,7 @@ async def _beside(address: tuple[str, int], name: str, options: dict[str, object
         *(complete(address, f"{name} {index}", _NUM_TOKENS, stream) for index, stream in enumerate(streams))
     )
     last = await fifth
-    # Only while the fifth was there.
+    # Only gaps while the fifth stream ran.
     return [
         after - before for stream in streams for before, after in pairwise(stream.at) if after <= last.at[-1]
     ]

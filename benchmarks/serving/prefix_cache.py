@@ -16,7 +16,7 @@ _MAX_SHARE = 0.15
 
 
 def measure() -> list[Figure]:
-    """The demo model's context ends at 2,048 tokens; a larger model shows what a longer prompt saves."""
+    """The demo model's context ends at 2,048 tokens; the larger model measures a longer prompt."""
     with Server() as server:
         demo = _figures("demo model", server, "12 + 30 is 42. ", 1900)
     with TemporaryDirectory() as folder, Server(f"--model-id={random_model.make(Path(folder))}") as server:

@@ -1,4 +1,4 @@
-"""Llamas of random weights, for timing. None has an end of sequence: each generates as much as it is asked for.
+"""Llamas of random weights, for timing. None has an end of sequence: each generates as many tokens as requested.
 
 `make` writes one with a long context, 8 layers, 256 wide, and a token for each ASCII character.
 """
@@ -52,7 +52,7 @@ def config_110m() -> LlamaConfig:
 
 
 def save_tokenizer(folder: Path, tokenizer: Tokenizer | None = None) -> None:
-    """Tokens that the vocabulary of a larger model has beyond these are no text."""
+    """Ids of a larger vocabulary beyond these tokens have no text."""
     tokenizer = tokenizer or _tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": CONTEXT_LEN}))

@@ -1,4 +1,4 @@
-"""How long after the command the demo model's first token comes, and where that time goes."""
+"""Time from the command to the demo model's first token, and how it is spent."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def _run() -> dict[str, float]:
 
 
 def _stages(lines: list[tuple[float, str]]) -> dict[str, float]:
-    """The shard tells how long its stages took; the rest lies between lines of the launcher."""
+    """The shard logs the durations of its stages; the others are the times between lines of the launcher."""
     took = {found[1]: float(found[2]) for _, message in lines if (found := _TOOK.match(message))}
     resolved, shards, router = (_when(lines, text) for text in ("model is in", "Shards are", "Router is"))
     told = took["import"] + took["weights"] + took["warm-up"]

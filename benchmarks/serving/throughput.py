@@ -23,7 +23,7 @@ _REPEATS = 3
 
 
 def measure() -> list[Figure]:
-    """One after the other, several times over: what else the machine does then meets both."""
+    """Measures both in turn, several times, so that other load of the machine affects both alike."""
     reference = _Transformers()
     with Server() as server:
         asyncio.run(_ours(server.address, -1))
@@ -41,7 +41,7 @@ def measure() -> list[Figure]:
 
 
 def _prompts(number: int) -> list[str]:
-    """Different every time, so that nothing is found in the cache."""
+    """Different every time, so that no prefix is in the cache."""
     return [f"What is {number + 2} plus {index + 11}? Tell me how." for index in range(_NUM_STREAMS)]
 
 

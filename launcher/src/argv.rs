@@ -1,9 +1,9 @@
-//! Turns a settings struct back into the arguments that parse to it, whatever its fields are.
+//! Turns a settings struct back into the command-line arguments that parse to it. Works for any serializable struct.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// `--name=value` for every field that is set; a list gives one argument for each of its elements.
+/// Returns `--name=value` for every field that is set; a list gives one argument per element.
 pub fn render<T: Serialize>(settings: &T) -> Vec<String> {
     let value = serde_json::to_value(settings).expect("settings are plain data");
     let Value::Object(fields) = value else { return Vec::new() };

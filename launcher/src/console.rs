@@ -1,7 +1,7 @@
-//! What people see on stderr: the launcher's own lines and those of its children, as text or as JSON lines.
+//! Writes stderr: the launcher's own lines and those of its child processes, as text or as JSON lines.
 //!
-//! A thread writes, behind a bounded queue: whoever reads stderr slowly or not at all loses lines, and nothing else
-//! stops. Write errors are ignored for the same reason.
+//! A thread writes the lines of a bounded queue. If stderr is read slowly or not at all, lines are dropped, and nothing
+//! blocks. Write errors are ignored for the same reason.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -11,9 +11,9 @@ use serde_json::{Map, Value};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
-/// Lines that wait to be written; beyond it they are dropped.
+/// Most lines that wait to be written; further ones are dropped.
 const QUEUE_LEN: usize = 4096;
-/// How long the last lines may take.
+/// Longest time that a flush waits.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 enum Message {
@@ -41,27 +41,27 @@ impl Console {
         self.json
     }
 
-    /// Something worth knowing, of one line or several.
+    /// Writes a message of one line or several, at level INFO.
     pub fn say(&self, text: &str) {
         self.write(if self.json { json_line("INFO", "launcher", text) } else { text.to_owned() });
     }
 
-    /// Something that was asked for and is not done.
+    /// Writes a warning: a setting that has no effect.
     pub fn warn(&self, text: &str) {
         self.write(if self.json { json_line("WARN", "launcher", text) } else { format!("warning: {text}") });
     }
 
-    /// Why something failed.
+    /// Writes an error.
     pub fn error(&self, text: &str) {
         self.write(if self.json { json_line("ERROR", "launcher", text) } else { format!("error: {text}") });
     }
 
-    /// A line that a child wrote.
+    /// Writes a line of a child process, with the name of that process.
     pub fn child_line(&self, process: &str, line: &str) {
         self.write(if self.json { child_json(process, line) } else { format!("{process} | {line}") });
     }
 
-    /// Waits, but not for ever, until everything is written.
+    /// Waits until all queued lines are written, for at most `FLUSH_TIMEOUT`.
     pub fn flush(&self) {
         let (done, written) = sync_channel(1);
         if self.queue.try_send(Message::Flush(done)).is_ok() {
@@ -83,7 +83,7 @@ fn write_all(messages: &Receiver<Message>) {
     }
 }
 
-/// A child's own JSON line keeps its fields and gets the name of the process; anything else is wrapped.
+/// A JSON line of a child keeps its fields, and the name of the process is added; any other line is wrapped.
 fn child_json(process: &str, line: &str) -> String {
     match serde_json::from_str::<Map<String, Value>>(line) {
         Ok(mut fields) => {

@@ -1,4 +1,4 @@
-//! `--env`: what is known of the machine and the installation, for bug reports.
+//! `--env`: prints the machine's devices and the versions of installed packages, for bug reports.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ for name in ('penstock', 'penstock-kernels', 'torch', 'triton', 'grpcio', 'proto
         print(name, 'is not installed')
 ";
 
-/// Prints it to stdout.
+/// Prints the devices and versions to stdout.
 pub async fn print(python: &Path, hardware: &Hardware) -> anyhow::Result<()> {
     crate::print(&format!(
         "launcher {}\n{} CPU cores, {} GPUs visible\n",

@@ -1,10 +1,10 @@
-//! docs/flags.md, from the flags themselves.
+//! Renders docs/flags.md from the definitions of the flags.
 
 use clap::{Arg, Command, CommandFactory};
 
 use crate::args::Args;
 
-/// The whole page.
+/// Returns the whole page.
 pub fn render() -> String {
     let command = Args::command();
     let mut page = String::from(
@@ -20,7 +20,7 @@ pub fn render() -> String {
     page + "\n" + &exit_codes(&command) + &command.get_subcommands().map(subcommand).collect::<String>()
 }
 
-/// In the order of the help text.
+/// The headings of groups of flags, in the order of the help text.
 fn headings(command: &Command) -> Vec<&str> {
     let mut headings: Vec<_> = command.get_arguments().filter_map(Arg::get_help_heading).collect();
     headings.dedup();
@@ -55,7 +55,7 @@ fn defaults(arg: &Arg) -> String {
     if arg.get_action().takes_values() { values.join(" ") } else { String::new() }
 }
 
-/// What can be asked for instead of serving.
+/// The section about one subcommand.
 fn subcommand(command: &Command) -> String {
     let about = command.get_long_about().map(ToString::to_string).unwrap_or_default();
     let head = format!("\n## launcher {}{}\n\n{about}\n", command.get_name(), positionals(command));
@@ -71,7 +71,7 @@ fn positionals(command: &Command) -> String {
     command.get_positionals().map(name).collect()
 }
 
-/// The last paragraph of the help text.
+/// The section about exit codes, from the last paragraph of the help text.
 fn exit_codes(command: &Command) -> String {
     let about = command.get_long_about().map(ToString::to_string).unwrap_or_default();
     let text = about.split("Exit codes: ").nth(1).unwrap_or_default().trim_end_matches('.');

@@ -1,18 +1,18 @@
-//! What the machine offers, as far as the launcher needs it to decide how many shards to start.
+//! Counts GPUs and CPU cores, from which the launcher derives the number of shards and their threads.
 
 use std::path::Path;
 
-/// The machine as a plan sees it.
+/// The devices of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hardware {
-    /// GPUs that processes started here would see.
+    /// GPUs that child processes can see.
     pub num_gpus: u32,
-    /// CPU cores that processes started here may use.
+    /// CPU cores that child processes may use.
     pub num_cpus: u32,
 }
 
 impl Hardware {
-    /// Looks at this machine.
+    /// Counts the devices of this machine.
     pub fn detect() -> Self {
         let visible = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"].map(|name| std::env::var(name).ok());
         let installed = count_installed(Path::new("/proc/driver/nvidia/gpus"));
@@ -25,13 +25,13 @@ fn count_installed(drivers: &Path) -> u32 {
     std::fs::read_dir(drivers).map_or(0, |entries| entries.count() as u32)
 }
 
-/// The first variable that names devices decides; "all" names none in particular. Never more than are installed.
+/// The first variable that lists devices counts; "all" is not a list. The result is at most `installed`.
 fn count_visible<'a>(installed: u32, variables: impl Iterator<Item = &'a String>) -> u32 {
     let mut lists = variables.filter(|list| !matches!(list.trim(), "all"));
     lists.next().map_or(installed, |list| count_listed(list).min(installed))
 }
 
-/// Counts up to the first entry that is no device, as CUDA does: "0,1,-1,2" shows two devices, "" and "void" none.
+/// Counts entries up to the first that is not a device, as CUDA does: "0,1,-1,2" counts two, "" and "void" count none.
 fn count_listed(list: &str) -> u32 {
     let names_device = |entry: &&str| !matches!(entry.trim(), "" | "-1" | "none" | "void" | "NoDevFiles");
     list.split(',').take_while(names_device).count() as u32
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn every_installed_gpu_is_visible_unless_named() {
+    fn every_installed_gpu_is_visible_unless_a_variable_lists_some() {
         assert_eq!(visible(4, &[]), 4);
         assert_eq!(visible(4, &["all"]), 4);
         assert_eq!(visible(4, &["1,3"]), 2);

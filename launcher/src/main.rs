@@ -1,4 +1,4 @@
-//! The launcher: parse → resolve the model → plan → supervise → exit code. From top to bottom, what a start does.
+//! The launcher: parse → resolve the model → plan → supervise → exit code. `launch` shows the order of a start.
 
 mod args;
 mod argv;
@@ -39,7 +39,7 @@ use crate::runner::{Runner, Signals, StopSignals};
 use crate::supervisor::{Ending, Supervisor, Timeouts};
 use crate::tgi::NotSupported;
 
-// One thread: a parent-death signal follows the thread that forked, and this one ends last.
+// One thread: a parent-death signal is sent when the thread that forked ends, and the main thread ends last.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let args = match Args::from_command_line() {
@@ -69,7 +69,7 @@ async fn main() -> ExitCode {
 }
 
 fn check_tgi_args(wanted: &CheckArgs) -> ExitCode {
-    // A variable that is no text is none that TGI reads.
+    // TGI reads no variable whose name or value is not UTF-8.
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let report = tgi::check(&wanted.line, &variables.collect());
@@ -78,7 +78,7 @@ fn check_tgi_args(wanted: &CheckArgs) -> ExitCode {
     if report.is_accepted { printed } else { ExitCode::from(2) }
 }
 
-/// Fetches a model ahead of time. What needs it prints its progress; the folder is all that goes to stdout.
+/// Downloads a model ahead of time. Progress goes to stderr; stdout gets only the folder.
 async fn download(wanted: &DownloadArgs, console: &Console) -> anyhow::Result<Ending> {
     let mut signals = StopSignals::new().context("cannot watch for signals")?;
     let (python, parent_pipe) = (find_python()?, ParentPipe::new().context("cannot make a pipe")?);
@@ -108,7 +108,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let port = Port::reserve(&args.router)?;
     let _grpc_port = reserve_grpc(&args.router)?;
     let keys = ApiKeys::load(&args.router.api_key, args.router.api_key_file.as_deref())?;
-    // Rather now than when the model is loaded.
+    // Wrong TLS files are reported before the model is loaded, not after.
     args.router.tls_files().map(|files| files.acceptor()).transpose()?;
     let name = args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned());
     let mut reporter = Reporter::new(console.clone(), name, args.router.scheme(), launched);

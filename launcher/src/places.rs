@@ -1,4 +1,4 @@
-//! Finds what the launcher starts, and makes what it needs: the private folder of a run.
+//! Finds the executables that the launcher starts, and creates the private folder of a run.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -25,8 +25,8 @@ pub fn find_beside(name: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The arguments with all API keys in a file of the run's private folder: everyone on the machine may read the command
-/// line of a process.
+/// Returns the arguments with all API keys moved to a file in the run's private folder, because every user of the
+/// machine can read the command line of a process.
 pub fn with_keys_in_a_file(args: &Args, keys: &ApiKeys, run_dir: &Path) -> anyhow::Result<Args> {
     let mut args = args.clone();
     if !keys.is_empty() {
@@ -37,7 +37,7 @@ pub fn with_keys_in_a_file(args: &Args, keys: &ApiKeys, run_dir: &Path) -> anyho
     Ok(args)
 }
 
-/// Nobody else can enter it. Removed on drop, or by the router if the launcher is killed.
+/// Creates a folder that no other user can enter. Removed on drop, or by the router if the launcher is killed.
 pub fn make_run_dir() -> anyhow::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("penstock-").permissions(Permissions::from_mode(0o700));

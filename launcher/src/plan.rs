@@ -1,4 +1,4 @@
-//! Pure: what was asked for and what the machine offers → the processes to start. Starts nothing.
+//! Pure: flags and the machine's devices → the processes to start. Starts none of them.
 
 use std::path::{Path, PathBuf};
 
@@ -11,16 +11,16 @@ use crate::hardware::Hardware;
 use crate::resolve::Resolved;
 use crate::supervisor::ProcessId;
 
-/// The name of the model that is served when none is named.
+/// The name of the model that is served if `--model-id` is not set.
 pub const DEMO_MODEL: &str = "penstock-demo";
 
-/// Token positions per KV block, where the size of the cache is asked for in tokens. Else it is the shards' choice.
+/// Token positions per KV block if the size of the cache is given in tokens; else the shards choose the block size.
 const BLOCK_SIZE: u32 = 16;
 
-/// Linux refuses longer paths of Unix sockets.
+/// Longest path of a Unix socket on Linux, in bytes.
 const MAX_SOCKET_PATH: usize = 107;
 
-/// Why the flags make no sense on this machine.
+/// Why the flags contradict each other or this machine.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum PlanError {
     #[error("--device cuda was asked for, but no GPU is visible; check the driver and CUDA_VISIBLE_DEVICES")]
@@ -35,7 +35,7 @@ pub enum PlanError {
     SocketPathTooLong(PathBuf),
 }
 
-/// Where things are: found or made by `main` before planning.
+/// Paths and the pipe that a plan needs; `main` finds or creates them.
 #[derive(Debug, Clone)]
 pub struct Places {
     /// The Python interpreter that has the shard's package.
@@ -44,9 +44,9 @@ pub struct Places {
     pub router: PathBuf,
     /// The private folder of this run.
     pub run_dir: PathBuf,
-    /// The model.
+    /// The folder and the tokenizer of the model.
     pub model: Resolved,
-    /// Read end of a pipe that closes when the launcher is gone.
+    /// Reading end of the pipe that closes when the launcher ends.
     pub parent_pipe_fd: i32,
 }
 
@@ -59,47 +59,48 @@ pub struct Plan {
     pub router: ProcessSpec,
     /// The private folder of this run.
     pub run_dir: PathBuf,
-    /// Where the shards compute, for people: "2 GPUs".
+    /// The shards' devices, as text for operators: "2 GPUs".
     pub devices: String,
 }
 
-/// What differs from one start of a process to the next.
+/// What differs between the starts of one process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Life {
-    /// How often it was started before.
+    /// How often the process was started before.
     pub number: u32,
-    /// The KV cache of the lives before: requests were promised that it is not smaller.
+    /// Size of the KV cache before a restart; `None` for the first start. The cache must not become smaller, because
+    /// requests were accepted for that size.
     pub cache: Option<CacheSize>,
 }
 
 /// The size of a KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheSize {
-    /// Blocks.
+    /// Number of blocks.
     pub num_blocks: u32,
-    /// Token positions in each.
+    /// Token positions per block.
     pub block_size: u32,
 }
 
 /// One process to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessSpec {
-    /// What people call it.
+    /// Name in log lines: "shard 0".
     pub name: String,
     /// The executable.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
-    /// How it shows that it is ready.
+    /// How the launcher finds out that it is ready.
     pub readiness: Readiness,
 }
 
-/// How a process shows that it is ready.
+/// How the launcher finds out that a process is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
-    /// The gRPC health service on this Unix socket says SERVING.
+    /// The gRPC health service on this Unix socket returns SERVING.
     GrpcHealth(PathBuf),
-    /// It prints the address it listens on, and that it is alive.
+    /// The process prints the address it listens on, and then lines that say that it is alive.
     SaysAlive,
 }
 
@@ -120,7 +121,7 @@ impl Plan {
         })
     }
 
-    /// How to start a process in this life of it.
+    /// The process to start, with the flags that differ between starts.
     pub fn spec(&self, id: ProcessId, life: Life) -> ProcessSpec {
         let (spec, flags) = match id {
             ProcessId::Shard(rank) => (&self.shards[rank], self.shard_flags(life)),
@@ -138,7 +139,8 @@ impl Plan {
         flags
     }
 
-    /// Where the ranks of a group meet: what an older group left there would lead a new one astray.
+    /// Folder in which the ranks of a group find each other. Each start has its own, because files of an earlier group
+    /// would mislead the new one.
     pub fn rendezvous_dir(&self, life: Life) -> PathBuf {
         self.run_dir.join(format!("group-{}", life.number))
     }
@@ -152,7 +154,7 @@ fn choose_device(args: &Args, hardware: &Hardware) -> Result<Device, PlanError> 
     }
 }
 
-/// What contradicts itself on every machine.
+/// Flags that contradict each other on every machine.
 pub fn contradiction(args: &Args) -> Option<PlanError> {
     match (args.shards.sharded, args.shards.num_shard) {
         (Some(false), Some(asked)) if asked > 1 => Some(PlanError::ShardedOff { asked }),
@@ -173,7 +175,7 @@ fn choose_num_shards(args: &Args, hardware: &Hardware, device: Device) -> Result
             Err(PlanError::TooFewGpus { asked, visible })
         }
         (_, Some(asked)) => Ok(asked),
-        // The demo model is so small that splitting it only costs.
+        // The demo model is so small that splitting it makes it slower.
         (None, None) if args.model.model_id.is_none() => Ok(1),
         (_, None) => Ok(visible),
     }
@@ -188,8 +190,9 @@ fn socket_paths(run_dir: &Path, num_shards: u32) -> Result<Vec<PathBuf>, PlanErr
     }
 }
 
-/// Every core, the router's too: it takes a few hundredths of one while a step runs, and most of a step's work, products
-/// and attention, is given out in small shares, so that a thread which loses its core for a moment keeps nobody waiting.
+/// Threads per shard: all cores, none reserved for the router. The router needs a few hundredths of a core while a step
+/// runs, and most work of a step (matrix products and attention) is split into small pieces, so that the other threads
+/// hardly wait for one that loses its core for a moment.
 fn threads_per_shard(hardware: &Hardware, num_shards: u32) -> u32 {
     (hardware.num_cpus / num_shards).max(1)
 }
@@ -222,7 +225,7 @@ fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessS
     ProcessSpec { name: "router".to_owned(), program: places.router.clone(), args: flags, readiness }
 }
 
-/// What the shards of one tensor-parallel group have in common.
+/// Settings that the shards of one tensor-parallel group share.
 struct Group<'a> {
     args: &'a Args,
     places: &'a Places,
@@ -236,7 +239,7 @@ impl Group<'_> {
         ProcessSpec {
             name: format!("shard {rank}"),
             program: self.places.python.clone(),
-            // -P: a file named torch.py in the folder of the caller is not imported.
+            // -P: a file named torch.py in the current folder is not imported.
             args: ["-P", "-m", "penstock_server"]
                 .map(str::to_owned)
                 .into_iter()
@@ -288,7 +291,7 @@ impl Group<'_> {
     }
 }
 
-/// As a shard reads them: without zeros, and `0` where that leaves none.
+/// The value of a shard's `--cuda-graphs`: sizes without zeros, separated by commas, or `0` if none is left.
 fn sizes(rows: &[u32]) -> String {
     let captured: Vec<String> = rows.iter().filter(|size| **size > 0).map(ToString::to_string).collect();
     if captured.is_empty() { "0".to_owned() } else { captured.join(",") }
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_every_gpu_for_a_named_model_and_one_for_the_demo() {
+    fn a_named_model_takes_every_gpu_and_the_demo_model_takes_one() {
         assert_eq!(num_shards(4, "--model-id m"), Ok(4));
         assert_eq!(num_shards(4, "--model-id m --sharded false"), Ok(1));
         assert_eq!(num_shards(4, ""), Ok(1));
@@ -329,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn names_what_contradicts() {
+    fn contradictory_flags_are_refused() {
         assert_eq!(num_shards(0, "--device cuda"), Err(PlanError::NoGpu));
         assert_eq!(num_shards(1, "--num-shard 2"), Err(PlanError::TooFewGpus { asked: 2, visible: 1 }));
         assert_eq!(num_shards(0, "--sharded true"), Err(PlanError::NothingToShard { found: 1 }));
@@ -349,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_gpu_has_is_passed_on_where_it_was_given() {
+    fn flags_of_gpus_are_passed_on_only_if_they_were_given() {
         let of_gpu = |flags: &str| -> Vec<String> {
             let plan = plan(0, flags).expect("plan");
             plan.shards[0].args.iter().filter(|arg| arg.starts_with("--cuda")).cloned().collect()
@@ -364,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_are_told_the_type_of_their_cache_and_who_attends() {
+    fn shards_get_the_type_of_their_cache_and_the_attention_backend() {
         let shard = |flags: &str| plan(0, flags).expect("plan").shards[0].args.join(" ");
         assert!(shard("").contains("--kv-cache-dtype=auto --attention-backend=auto"));
         let chosen = "--kv-cache-dtype=fp8_e4m3fn --attention-backend=flashinfer";
@@ -375,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_router_is_told_the_sockets_in_order_of_rank() {
+    fn the_router_gets_the_sockets_in_order_of_rank() {
         let plan = plan(0, "--num-shard 2").expect("plan");
         let sockets: Vec<_> =
             plan.router.args.iter().filter(|arg| arg.starts_with("--shard-sockets")).collect();
@@ -387,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restarted_group_meets_elsewhere_and_keeps_the_size_of_its_cache() {
+    fn a_restarted_group_has_a_new_rendezvous_folder_and_keeps_the_size_of_its_cache() {
         let plan = plan(0, "--num-shard 2").expect("plan");
         let first = plan.spec(ProcessId::Shard(1), Life::default());
         assert_eq!(first.args.last().map(String::as_str), Some("--rendezvous-dir=/tmp/penstock-x/group-0"));
@@ -398,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_socket_paths_that_linux_would_refuse() {
+    fn socket_paths_that_are_too_long_for_linux_are_refused() {
         let places = Places { run_dir: PathBuf::from("/tmp").join("x".repeat(100)), ..places() };
         let args = Args::try_parse_from(["launcher"]).expect("flags");
         let error = Plan::new(&args, &Hardware { num_gpus: 0, num_cpus: 1 }, &places).expect_err("too long");

@@ -1,5 +1,5 @@
-//! The port that is served. The launcher holds it and lends it to one router after the other, so that it stays the
-//! same, and clients that come between two routers wait instead of being refused.
+//! The port that is served. The launcher owns the socket and passes it to each router that it starts, so that the port
+//! stays the same, and clients that connect while no router runs wait instead of being refused.
 
 use std::io::Error;
 use std::net::{TcpListener, ToSocketAddrs};
@@ -11,10 +11,10 @@ use penstock_router::http::server;
 use thiserror::Error as ThisError;
 use tokio::net::TcpSocket;
 
-/// Connections that may wait to be accepted.
+/// Most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// The address is in use, or not one of this machine.
+/// The address is in use, or does not belong to this machine.
 #[derive(Debug, ThisError)]
 #[error("cannot listen on {hostname}:{port}: {reason}; {flag} and --hostname choose another address")]
 pub struct PortTaken {
@@ -24,23 +24,24 @@ pub struct PortTaken {
     reason: Error,
 }
 
-/// A port: reserved while the model loads, then listened on, then given up.
+/// The states of the port, in order.
 pub enum Port {
-    /// Nobody is let in yet, and nobody else can have it.
+    /// While the model loads: bound, so that no other process can bind it, but connections are refused.
     Reserved(TcpSocket),
-    /// Connections come in, whether there is a router or not.
+    /// Connections are queued, whether a router runs or not.
     Listening(TcpListener),
-    /// Connections are refused once the last router is gone.
+    /// No longer held by the launcher: connections are refused once the last router has ended.
     Closed,
 }
 
 impl Port {
-    /// Says at once what would else be found out after the model is loaded.
+    /// Binds the port before the model is loaded, so that a port in use is reported at once.
     pub fn reserve(options: &RouterOptions) -> Result<Self, PortTaken> {
         reserve("--port", &options.hostname, options.port).map(Self::Reserved)
     }
 
-    /// The listening socket as a router's stdin, which is how a process inherits one without unsafe code.
+    /// Returns the listening socket as a router's stdin: in this way a process inherits it without unsafe code. Fails if
+    /// the port is closed.
     pub fn lend(&mut self) -> std::io::Result<Stdio> {
         let listener = match std::mem::replace(self, Self::Closed) {
             Self::Reserved(socket) => socket.listen(BACKLOG)?.into_std()?,
@@ -53,8 +54,8 @@ impl Port {
     }
 }
 
-/// The port of the gRPC API, if it is served. Each router listens there itself; holding the socket, which never listens,
-/// keeps others away.
+/// Binds the port of the gRPC API, if that is served. Each router listens there itself; the returned socket never
+/// listens, and keeps other processes from binding the port while it is held.
 pub fn reserve_grpc(options: &RouterOptions) -> Result<Option<TcpSocket>, PortTaken> {
     options.grpc_port.map(|port| reserve("--grpc-port", &options.hostname, port)).transpose()
 }
@@ -63,7 +64,7 @@ fn reserve(flag: &'static str, hostname: &str, port: u16) -> Result<TcpSocket, P
     bind(hostname, port).map_err(|reason| PortTaken { flag, hostname: hostname.to_owned(), port, reason })
 }
 
-/// The first of the name's addresses that can be had.
+/// Binds the first of the host's addresses that is free.
 fn bind(hostname: &str, port: u16) -> std::io::Result<TcpSocket> {
     let mut last = Error::other("the name has no address");
     for address in (hostname, port).to_socket_addrs()? {

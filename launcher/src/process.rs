@@ -1,5 +1,5 @@
-//! One child process: start it in its own group, pass on what it writes, say when it ended, kill it with all it
-//! started. Whether it is ready and goes on working is seen in `watch`.
+//! One child process: starts it in its own process group, forwards what it writes, reports its exit, and kills it with
+//! all that it started. `watch` checks whether it is ready and makes progress.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,9 +21,10 @@ use crate::plan::{CacheSize, ProcessSpec};
 use crate::supervisor::{Event, Exit, ProcessId};
 use crate::watch::{Signs, watch_process};
 
-/// A grandchild may hold the pipes open for ever; what the child itself wrote is read by then.
+/// How long the pipes are read after the child ended. A grandchild may hold them open for ever; what the child itself
+/// wrote is read within this time.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
-/// A process that ended is the better explanation of what the router says of it.
+/// Delay of what the router reports about shards: if one of them ended, its exit is to be reported first, as the cause.
 const COMPLAINT_DELAY: Duration = Duration::from_millis(100);
 const MAX_LINE_LEN: u64 = 64 * 1024;
 const TAIL_LINES: usize = 60;
@@ -32,29 +33,29 @@ const TAIL_LINES: usize = 60;
 pub struct Process {
     group: Pid,
     tasks: Vec<JoinHandle<()>>,
-    /// Where it listens, once it said so.
+    /// The address that it printed; `None` before that, and for shards.
     pub address: watch::Receiver<Option<SocketAddr>>,
-    /// How large its KV cache is, once that is known.
+    /// Size of its KV cache; `None` until it is known, and for the router.
     pub cache: watch::Receiver<Option<CacheSize>>,
 }
 
-/// What starting a process takes beside its plan.
+/// Arguments of [`start`].
 pub struct Starting<'a> {
-    /// Who it is.
+    /// The process to start.
     pub id: ProcessId,
-    /// How to start it.
+    /// Its program, arguments and readiness check.
     pub spec: &'a ProcessSpec,
-    /// What it reads.
+    /// Its stdin.
     pub stdin: Stdio,
     /// How long one step of a shard may take.
     pub step_timeout: Duration,
-    /// Where its lines go.
+    /// Receives the lines that it writes.
     pub console: &'a Console,
-    /// Where it is told that it is ready, hangs or has ended.
+    /// Receives the events of this process.
     pub events: &'a mpsc::UnboundedSender<Event>,
 }
 
-/// Starts a process; [`Event::Ready`] and [`Event::Exited`] follow on the channel, maybe [`Event::Hung`] in between.
+/// Starts a process. [`Event::Ready`], [`Event::Hung`] and [`Event::Exited`] follow on the channel.
 pub fn start(starting: Starting<'_>) -> std::io::Result<Process> {
     let Starting { id, spec, stdin, step_timeout, console, events } = starting;
     let mut child = command(spec, stdin).spawn()?;
@@ -74,30 +75,30 @@ pub fn start(starting: Starting<'_>) -> std::io::Result<Process> {
 fn command(spec: &ProcessSpec, stdin: Stdio) -> Command {
     let mut command = Command::new(&spec.program);
     command.args(&spec.args).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Shards have no use for keys, and the router reads them from the file that it is told.
+    // Shards need no API keys, and the router reads them from the file that its arguments name.
     command.env_remove("API_KEY").env_remove("API_KEY_FILE");
-    // Its own group: Ctrl-C reaches the launcher only, and a kill reaches what the child started, too.
+    // Its own process group: Ctrl-C reaches only the launcher, and a kill also reaches what the child started.
     command.process_group(0);
     command
 }
 
 impl Process {
-    /// Asks it to end.
+    /// Sends SIGTERM: a request to end.
     pub fn terminate(&self) {
         let _ = nix::sys::signal::kill(self.group, Signal::SIGTERM);
     }
 
-    /// Asks a router to end its streams with an error, and itself.
+    /// Sends SIGQUIT: a router ends its streams with an error and exits.
     pub fn cut_short(&self) {
         let _ = nix::sys::signal::kill(self.group, Signal::SIGQUIT);
     }
 
-    /// Asks a router to log what it does right now.
+    /// Sends SIGUSR1: a router logs its current state.
     pub fn tell_state(&self) {
         let _ = nix::sys::signal::kill(self.group, Signal::SIGUSR1);
     }
 
-    /// Kills it and all it started. Harmless when they are gone.
+    /// Kills the process and all that it started. Has no effect if they have ended.
     pub fn kill(&self) {
         let _ = killpg(self.group, Signal::SIGKILL);
     }
@@ -110,7 +111,7 @@ impl Drop for Process {
     }
 }
 
-/// Where a child's lines go.
+/// Forwards a child's lines to the console and keeps the last ones.
 struct Output {
     name: String,
     console: Console,
@@ -118,7 +119,7 @@ struct Output {
 }
 
 impl Output {
-    /// Both pipes are read from the start and to the end, or a full one would stop the child.
+    /// Reads both pipes from start to end, because a full pipe would block the child.
     fn pump(&self, child: &mut Child, heard: Heard) -> [JoinHandle<()>; 2] {
         let (name, console) = (self.name.clone(), self.console.clone());
         let stdout = read_lines(child.stdout.take().expect("piped"), move |line| match line.parse() {
@@ -134,7 +135,7 @@ impl Output {
     }
 }
 
-/// Where what a router says goes.
+/// Receivers of the lines that a router writes to the launcher.
 struct Heard {
     address: watch::Sender<Option<SocketAddr>>,
     alive: watch::Sender<()>,
@@ -157,7 +158,7 @@ impl Heard {
     }
 }
 
-/// Longer lines come in pieces, and bytes that are no UTF-8 are replaced.
+/// Calls `take` with each line. Lines over `MAX_LINE_LEN` bytes come in pieces; invalid UTF-8 is replaced.
 async fn read_lines(pipe: impl AsyncRead + Unpin, mut take: impl FnMut(&str)) {
     let mut pipe = BufReader::new(pipe);
     let mut line = Vec::new();
@@ -207,7 +208,7 @@ impl Tail {
         self.0.push_back(line.to_owned());
     }
 
-    /// From where the last error starts: a traceback, else a line that says "error", else all that is kept.
+    /// The lines from the start of the last error: the last traceback, else the last line that contains "error", else all.
     fn last_error(&self) -> Vec<String> {
         let last = |says: fn(&str) -> bool| self.0.iter().rposition(|line| says(line));
         let start = last(|line| line.starts_with("Traceback (most recent call last)"))
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_error_is_else_the_last_line_that_says_so() {
+    fn without_a_traceback_the_last_error_starts_at_the_last_line_that_contains_error() {
         assert_eq!(
             tail(&["loading", "ERROR no such file", "bye"]).last_error(),
             ["ERROR no such file", "bye"]
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn endless_lines_come_in_pieces() {
+    async fn long_lines_come_in_pieces() {
         let text = "x".repeat(MAX_LINE_LEN as usize + 1) + "\nshort";
         let mut seen = Vec::new();
         read_lines(text.as_bytes(), |line| seen.push(line.len())).await;

@@ -1,4 +1,4 @@
-//! The few lines that tell people what is going on, and how long it took.
+//! Turns the supervisor's reports into lines for operators, with the time that each stage took.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use crate::console::Console;
 use crate::supervisor::{Consequence, Exit, Part, ProcessId, Report};
 use crate::watch::reachable;
 
-/// Turns reports into lines.
+/// Prints reports, and measures the stages between them.
 pub struct Reporter {
     console: Console,
     model: String,
@@ -17,19 +17,19 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Begins with the time at which the launcher began. `scheme` is http or https.
+    /// The first stage starts at `launched`, the start of the launcher. `scheme` is "http" or "https".
     pub fn new(console: Console, model: String, scheme: &'static str, launched: Instant) -> Self {
         Self { console, model, scheme, launched, stage: launched }
     }
 
-    /// A stage that took until now, and what comes next.
+    /// Prints the end of a stage and its duration, and starts the next stage.
     pub fn stage(&mut self, text: &str) {
         let seconds = self.stage.elapsed().as_secs_f32();
         self.stage = Instant::now();
         self.console.say(&format!("{text} ({seconds:.1} s)"));
     }
 
-    /// One report of the supervisor; `address` is where the router listens, if it does.
+    /// Prints one report. `address` is the address of the router's HTTP listener, once it is known.
     pub fn report(&mut self, report: Report, address: Option<SocketAddr>) {
         match report {
             Report::Loaded => self.stage("Shards are ready: model loaded and warmed up"),
@@ -51,7 +51,7 @@ impl Reporter {
         }
     }
 
-    /// An error; what follows is timed from here.
+    /// Prints an error and starts a stage.
     fn fail(&mut self, text: &str) {
         self.stage = Instant::now();
         self.console.error(text);
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_death_is_told_with_the_whole_error() {
+    fn a_death_is_reported_with_the_whole_error() {
         let exit = Exit {
             success: false,
             status: "exit code 1".to_owned(),

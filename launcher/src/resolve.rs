@@ -1,4 +1,5 @@
-//! From the name of a model to a local folder. The Hugging Face Hub's client is Python's, so Python is asked.
+//! Turns the name of a model into a local folder. A Python process does it, because the client of the Hugging Face Hub
+//! is a Python package.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -13,7 +14,7 @@ use crate::args::{HubArgs, LoadFormat, name_of};
 use crate::console::Console;
 use crate::parent_pipe::ParentPipe;
 
-/// The resolver has told people what is wrong.
+/// The resolver failed and has printed the reason.
 #[derive(Debug, Error)]
 #[error("the model could not be resolved")]
 pub struct AlreadyTold;
@@ -23,28 +24,28 @@ pub struct AlreadyTold;
 pub struct Resolved {
     /// Its folder.
     pub folder: PathBuf,
-    /// Its tokenizer.json, elsewhere if it had to be converted.
+    /// Its tokenizer.json; in another folder if it had to be converted.
     pub tokenizer: PathBuf,
 }
 
-/// What to look for.
+/// The model to resolve.
 pub struct Wanted<'a> {
-    /// A folder or an id; nothing for the demo model.
+    /// A folder or an id; `None` for the demo model.
     pub model: Option<&'a str>,
-    /// Where on the hub.
+    /// Revision on the hub, and the cache folder.
     pub hub: &'a HubArgs,
     /// Whether its weights will be read.
     pub load_format: LoadFormat,
 }
 
-/// The model, downloaded and converted if need be. Dropping the future stops the download.
+/// Finds the model and, if needed, downloads and converts it. Dropping the future stops the download.
 pub async fn resolve(
     python: &Path,
     wanted: &Wanted<'_>,
     parent_pipe: &ParentPipe,
     console: &Console,
 ) -> anyhow::Result<Resolved> {
-    // Its progress bars need the terminal itself, unless every line has to be JSON.
+    // Progress bars need the terminal; they are given up where every line has to be JSON.
     let stderr = if console.is_json() { Stdio::piped() } else { Stdio::inherit() };
     let mut command = Command::new(python);
     command.args(["-P", "-m", "penstock_server.resolve"]);

@@ -1,4 +1,4 @@
-//! The thin loop around the supervisor: turns signals, exits and time into events, and actions into processes.
+//! The loop around the supervisor: turns signals, exits and timers into events, and carries out actions.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,11 +15,11 @@ use crate::process::{self, Process, Starting};
 use crate::report::Reporter;
 use crate::supervisor::{Action, Ending, Event, Exit, ProcessId, Supervisor, Timer};
 
-/// What the launcher is told from outside.
+/// Signals that the launcher handles.
 pub struct Signals {
-    /// To stop.
+    /// Signals that ask to stop.
     pub stop: StopSignals,
-    /// To say what is going on: SIGUSR1.
+    /// SIGUSR1: the router is to log its current state.
     pub state: Signal,
 }
 
@@ -30,7 +30,7 @@ impl Signals {
     }
 }
 
-/// The signals that ask to stop.
+/// The signals that ask to stop: SIGTERM, SIGINT and SIGHUP.
 pub struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -47,7 +47,7 @@ impl StopSignals {
         })
     }
 
-    /// The next of them.
+    /// Waits for the next of them.
     pub async fn recv(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -57,7 +57,7 @@ impl StopSignals {
     }
 }
 
-/// The loop, and what it holds.
+/// The loop and its state.
 pub struct Runner {
     plan: Plan,
     port: Port,
@@ -67,14 +67,14 @@ pub struct Runner {
     events: mpsc::UnboundedSender<Event>,
     happened: mpsc::UnboundedReceiver<Event>,
     processes: BTreeMap<ProcessId, Process>,
-    /// The next life of each process.
+    /// Settings of the next start of each process.
     lives: BTreeMap<ProcessId, Life>,
     timers: BTreeMap<Timer, Instant>,
     started: Instant,
 }
 
 impl Runner {
-    /// Starts nothing yet.
+    /// Creates the loop; no process is started yet.
     pub fn new(plan: Plan, port: Port, step_timeout: Duration, console: Console, reporter: Reporter) -> Self {
         let (events, happened) = mpsc::unbounded_channel();
         Self {
@@ -178,7 +178,7 @@ impl Runner {
         self.processes.get(&id).into_iter().for_each(act);
     }
 
-    /// What a process started must not outlive it. What is known of its cache does.
+    /// Forgets a process that ended: dropping it kills what it started. The size of its cache is kept for its next start.
     fn sweep(&mut self, event: &Event) {
         let Event::Exited(id, _) = event else { return };
         let Some(process) = self.processes.remove(id) else { return };
@@ -198,7 +198,7 @@ async fn elapse(next: Option<(Instant, Timer)>) -> Timer {
     }
 }
 
-/// Far enough away to be never, near enough to be a point in time.
+/// A point in time at most a year away, so that the addition cannot overflow.
 fn deadline_in(after: Duration) -> Instant {
     Instant::now() + after.min(Duration::from_secs(60 * 60 * 24 * 365))
 }

@@ -1,5 +1,5 @@
-//! Whether a process is ready, and then whether it goes on working. A shard beats over its own stream, from a thread that
-//! a step cannot block; the router says on stdout that its loop turns.
+//! Checks whether a process is ready, and then whether it makes progress. A shard sends heartbeats over a stream of its
+//! own, from a thread that a step cannot block; the router prints lines to stdout while its loop runs.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,23 +19,24 @@ use crate::supervisor::{Event, ProcessId};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// A router says twice a second that it is alive; on a machine that is busy with something else it may be late.
+/// Longest time between two signs of life of a router. It prints one twice a second, but may be late on a busy machine.
 const ROUTER_SILENCE: Duration = Duration::from_secs(5);
-/// Who is still getting ready is looked at so often, and is stopped if it was so many times in a row.
+/// How often the state of a process that is not ready yet is read, and after how many readings in a row as stopped it
+/// counts as hung.
 const STOPPED_INTERVAL: Duration = Duration::from_millis(500);
 const STOPPED_LOOKS: u32 = 4;
-/// A process that ended falls silent, too: its exit is told first.
+/// Delay of [`Event::Hung`]: a process that ended sends no signs of life either, and its exit is to be reported first.
 const EXIT_DELAY: Duration = Duration::from_millis(200);
 
-/// Where signs of life are seen, and what is found out on the way.
+/// Sources of a process's signs of life, and the receiver of its cache size.
 pub struct Signs {
-    /// The process.
+    /// The id of the process.
     pub pid: Pid,
-    /// Where the router listens.
+    /// The address that the router listens on, once it printed it.
     pub address: watch::Receiver<Option<SocketAddr>>,
-    /// Changes whenever the router says that it is alive.
+    /// Changes whenever the router prints that it is alive.
     pub alive: watch::Receiver<()>,
-    /// Is told how large a shard's KV cache is.
+    /// Receives the size of a shard's KV cache.
     pub cache: watch::Sender<Option<CacheSize>>,
     /// How long one step may take.
     pub step_timeout: Duration,
@@ -89,13 +90,14 @@ async fn watch_router_process(
     format!("its loop has not turned for {} s", ROUTER_SILENCE.as_secs())
 }
 
-/// Whether it said that its loop turns. What connects from then on is accepted: it listens since before it was started.
+/// Waits until the router printed its address and that its loop runs; false if it closed its stdout before. The socket
+/// has been listening since before the start of the router, so connections are accepted from now on.
 async fn first_words(signs: &mut Signs) -> bool {
     signs.address.wait_for(Option::is_some).await.is_ok() && signs.alive.changed().await.is_ok()
 }
 
-/// Returns when the process has been stopped for a while: it would get ready only after the longest time that a start
-/// may take. What hangs in another way while it starts cannot be told from what takes long.
+/// Returns when the process has been stopped (SIGSTOP) for a while, and would else be noticed only when the startup
+/// timeout is over. Other ways to hang during a start look like a slow start.
 async fn until_stopped(pid: Pid) -> String {
     let mut looks = 0;
     while looks < STOPPED_LOOKS {
@@ -105,7 +107,7 @@ async fn until_stopped(pid: Pid) -> String {
     "it is stopped".to_owned()
 }
 
-/// As the kernel says; the state follows the name, which is in parentheses and may hold any.
+/// Reads the state from the kernel. It follows the name, which is in parentheses and may itself contain any.
 fn is_stopped(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
@@ -125,7 +127,7 @@ async fn is_serving(socket: &Path) -> Option<()> {
     (status == ServingStatus::Serving as i32).then_some(())
 }
 
-/// An address that can be connected to: what listens everywhere listens on loopback, too.
+/// An address to connect to: loopback in the place of the unspecified address, which means all interfaces.
 pub fn reachable(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(at) if at.ip().is_unspecified() => ([127, 0, 0, 1], at.port()).into(),
@@ -139,7 +141,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_stopped_process_is_told_from_one_that_waits() {
+    async fn a_stopped_process_is_distinguished_from_one_that_waits() {
         use nix::sys::signal::{Signal, kill};
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let pid = Pid::from_raw(child.id().cast_signed());
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_listens_everywhere_is_reached_on_loopback() {
+    fn a_server_that_listens_on_all_interfaces_is_reached_on_loopback() {
         let at = |text: &str| reachable(text.parse().expect("address")).to_string();
         assert_eq!(at("0.0.0.0:80"), "127.0.0.1:80");
         assert_eq!(at("[::]:80"), "[::1]:80");

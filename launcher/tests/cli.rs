@@ -1,5 +1,4 @@
-//! The launcher as people start it, with scripts in the place of Python and of the router. The whole system is tested
-//! in tests/e2e.
+//! Runs the launcher's binary, with scripts in the place of Python and of the router. tests/e2e tests the whole system.
 
 use std::fs::Permissions;
 use std::net::TcpListener;
@@ -13,22 +12,22 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-/// A file that is still open for writing in a child that another test is just starting cannot be executed ("text file
-/// busy"): writing and starting take turns.
+/// A file cannot be executed ("text file busy") while a child that another test is just starting still has it open for
+/// writing. The lock keeps writing and starting apart.
 static WRITING_OR_STARTING: Mutex<()> = Mutex::new(());
 
-/// How long a test waits for what must happen, however busy the machine is.
+/// How long a test waits for an event that must happen; long, because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the launcher waits for children that were told to end once.
+/// How long the launcher waits for children after a SIGTERM before it kills them.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An installation in a folder of its own: the launcher, and scripts beside it.
+/// An installation in a folder of its own: the launcher, and scripts in the same folder.
 struct Installation {
     folder: TempDir,
 }
 
 impl Installation {
-    /// `shard` is what runs in the place of `python -m penstock_server`.
+    /// `shard` is the script that runs in the place of `python -m penstock_server`.
     fn new(shard: &str) -> Self {
         let _turn = WRITING_OR_STARTING.lock().expect("no test fails here");
         let installation = Self { folder: tempfile::tempdir().expect("folder") };
@@ -61,7 +60,7 @@ impl Installation {
         ended(self.start(flags).wait_with_output().expect("output"))
     }
 
-    /// Files `pid.*` that the shards write, one each.
+    /// Waits until the shards have written `count` files `pid.*`, and returns the process ids in them.
     fn wait_for_pids(&self, count: usize) -> Vec<Pid> {
         wait_until(|| {
             let pids: Vec<Pid> =
@@ -104,7 +103,7 @@ fn signal(launcher: &Child, signal: Signal) {
     kill(Pid::from_raw(launcher.id().cast_signed()), signal).expect("signal");
 }
 
-/// Killed at least: a zombie is left to whoever has to wait for it.
+/// Waits until no process runs. A zombie counts as ended: its parent has not waited for it yet.
 fn assert_all_end(pids: Vec<Pid>) {
     let runs = |pid: &Pid| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -117,12 +116,12 @@ fn assert_all_end(pids: Vec<Pid>) {
 const LOADS_FOR_EVER: &str =
     "cd \"$(dirname \"$0\")\"; sleep 600 & echo $! > pid.$$.child; echo $$ > pid.$$; wait";
 
-/// The same, but it goes on when it is told to end, and leaves a file that says so.
+/// Like [`LOADS_FOR_EVER`], but it ignores SIGTERM and writes the file `asked` when it gets it.
 const IGNORES_SIGTERM: &str = "cd \"$(dirname \"$0\")\"; trap '' TERM; sleep 600 & echo $! > pid.$$.child;
     trap 'touch asked' TERM; echo $$ > pid.$$; while :; do wait; done";
 
 #[test]
-fn a_shard_that_fails_at_start_is_shown_in_full() {
+fn the_whole_error_of_a_shard_that_fails_at_start_is_printed() {
     let shard = "echo loading >&2; echo 'Traceback (most recent call last):' >&2; echo 'ValueError: no heads' >&2; exit 3";
     let (code, stderr) = Installation::new(shard).run(&[]);
     assert_eq!(code, Some(1));
@@ -133,8 +132,8 @@ fn a_shard_that_fails_at_start_is_shown_in_full() {
 }
 
 #[test]
-fn one_shard_that_fails_ends_the_others_and_what_they_started() {
-    // It fails when the other has written both of its files.
+fn a_shard_that_fails_ends_the_other_shards_and_their_children() {
+    // Shard 1 fails when shard 0 has written both of its files.
     let fails = "*--rank=1*) until [ \"$(ls \"$(dirname \"$0\")\" | grep -c '^pid')\" = 2 ]; do sleep 0.05; done; exit 1";
     let installation = Installation::new(&format!("case \"$*\" in {fails};; esac\n{LOADS_FOR_EVER}"));
     let launcher = installation.start(&["--num-shard=2"]);
@@ -172,7 +171,7 @@ fn children_that_ignore_sigterm_are_killed_by_a_second_signal() {
 }
 
 #[test]
-fn shards_that_take_too_long_are_named() {
+fn a_startup_timeout_names_the_shards_that_are_not_ready() {
     let (code, stderr) = Installation::new(LOADS_FOR_EVER).run(&["--startup-timeout=1"]);
     assert_eq!(code, Some(1));
     assert!(
@@ -182,7 +181,7 @@ fn shards_that_take_too_long_are_named() {
 }
 
 #[test]
-fn a_port_in_use_is_one_line_before_anything_is_loaded() {
+fn a_port_in_use_is_reported_in_one_line_before_loading() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("port");
     let port = taken.local_addr().expect("address").port();
     let (code, stderr) = Installation::new("touch loaded").run(&[&format!("--port={port}")]);
@@ -192,7 +191,7 @@ fn a_port_in_use_is_one_line_before_anything_is_loaded() {
 }
 
 #[test]
-fn a_missing_interpreter_is_named() {
+fn the_error_for_a_missing_interpreter_names_its_path() {
     let installation = Installation::new("");
     std::fs::remove_file(installation.path("python")).expect("python");
     let (code, stderr) = installation.run(&[]);
@@ -201,7 +200,7 @@ fn a_missing_interpreter_is_named() {
 }
 
 #[test]
-fn a_model_that_cannot_be_resolved_is_told_once() {
+fn a_model_that_cannot_be_resolved_is_reported_once() {
     let installation = Installation::new("");
     installation.script("python", "echo 'error: no folder nowhere' >&2; exit 1");
     let (code, stderr) = installation.run(&["--model-id=nowhere"]);
@@ -209,7 +208,7 @@ fn a_model_that_cannot_be_resolved_is_told_once() {
 }
 
 #[test]
-fn json_output_is_json_line_by_line() {
+fn every_line_of_json_output_is_json() {
     let shard = "echo '{\"level\":\"WARN\",\"message\":\"hot\"}' >&2; echo plain; exit 1";
     let (_, stderr) = Installation::new(shard).run(&["--json-output"]);
     let lines: Vec<serde_json::Value> =
@@ -220,7 +219,7 @@ fn json_output_is_json_line_by_line() {
 }
 
 #[test]
-fn keys_reach_the_router_by_a_private_file_and_nobody_else() {
+fn keys_are_passed_in_a_private_file_and_not_in_arguments_or_variables() {
     let shard = "for a in \"$@\"; do case $a in --uds-path=*) cat \"$(dirname \"${a#*=}\")/api-keys\" >&2;; esac; done
         echo \"env ${API_KEY-none} args $*\" >&2; exit 1";
     let installation = Installation::new(shard);
@@ -236,7 +235,7 @@ fn keys_reach_the_router_by_a_private_file_and_nobody_else() {
 }
 
 #[test]
-fn keys_that_are_none_are_errors_before_anything_is_loaded() {
+fn empty_keys_are_refused_before_loading() {
     let installation = Installation::new("touch loaded");
     let (code, stderr) = installation.run(&["--api-key="]);
     assert_eq!(code, Some(2));
@@ -247,7 +246,7 @@ fn keys_that_are_none_are_errors_before_anything_is_loaded() {
     assert_eq!((code, stderr.ends_with("/keys has no key\n")), (Some(2), true), "{stderr}");
 }
 
-/// `check-tgi-args` with these variables and no others, and what it says.
+/// Runs `check-tgi-args` with only these variables; returns its exit code and stdout.
 fn check(arguments: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_launcher"));
     command.arg("check-tgi-args").args(arguments).env_clear().envs(variables.iter().copied());
@@ -256,7 +255,7 @@ fn check(arguments: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String
 }
 
 #[test]
-fn the_example_of_the_page_on_moving_from_tgi_is_what_is_said() {
+fn check_tgi_args_prints_the_example_of_the_documentation() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/moving-from-tgi.md");
     let page = std::fs::read_to_string(path).expect("the page");
     let blocks: Vec<String> = page.split("```").map(|block| block.replace("\n   ", "\n")).collect();
@@ -267,7 +266,7 @@ fn the_example_of_the_page_on_moving_from_tgi_is_what_is_said() {
 }
 
 #[test]
-fn variables_that_the_launcher_itself_refuses_are_explained_and_not_in_the_way() {
+fn check_tgi_args_explains_variables_that_the_launcher_refuses() {
     let (code, said) =
         check(&["--json", "--model-id", "m"], &[("KV_CACHE_DTYPE", "fp8_e5m2"), ("API_KEY", "k")]);
     let said: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
@@ -282,7 +281,7 @@ fn variables_that_the_launcher_itself_refuses_are_explained_and_not_in_the_way()
 }
 
 #[test]
-fn the_former_name_of_a_variable_counts() {
+fn the_former_name_of_a_variable_is_read() {
     let start = |variables: &[(&str, &str)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_launcher"));
         command.arg("--markdown-help").env_clear().envs(variables.iter().copied());

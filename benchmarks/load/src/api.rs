@@ -1,4 +1,4 @@
-//! The streaming APIs: what a request of each looks like and what the events of its answer mean.
+//! The streaming APIs: the body of a request, and the meaning of the events in its response.
 
 use clap::ValueEnum;
 use serde::Deserialize;
@@ -19,7 +19,7 @@ pub enum Api {
 }
 
 impl Api {
-    /// Where the API lives below the server's URL.
+    /// Path of the API below the server's URL.
     pub fn path(self) -> &'static str {
         match self {
             Self::Chat => "/v1/chat/completions",
@@ -38,12 +38,12 @@ impl Api {
     }
 }
 
-/// What every request of a run asks for besides its text.
+/// Settings that all requests of a run share.
 #[derive(Clone, Debug, Default)]
 pub struct Sampling {
     /// Model name to send.
     pub model: String,
-    /// Generate to the length asked for, whatever the model says.
+    /// Generate to the requested length, past end-of-sequence tokens.
     pub ignore_eos: bool,
     /// Softmax temperature; 0 is greedy.
     pub temperature: Option<f64>,
@@ -53,7 +53,7 @@ pub struct Sampling {
     pub top_k: Option<u32>,
     /// Seed of the server's sampling.
     pub seed: Option<u64>,
-    /// Fields that are added to the body, or replace what is there.
+    /// Fields that are added to the body, or replace fields of it.
     pub extra: Map<String, Value>,
 }
 
@@ -110,7 +110,7 @@ fn joined(messages: &[Message]) -> String {
     messages.iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// What one event of a stream says.
+/// The meaning of one event of a stream.
 #[derive(Debug, PartialEq)]
 pub enum Event<'e> {
     /// Generated text, still escaped as in JSON; for TGI's API it may be empty.
@@ -119,7 +119,7 @@ pub enum Event<'e> {
     Done,
     /// The request failed; the server's message.
     Error(String),
-    /// Nothing that is timed: a role, a usage report, an empty piece.
+    /// An event that is not timed: a role, a usage report, an empty piece.
     Other,
 }
 
@@ -157,7 +157,7 @@ impl EventReader {
         }
     }
 
-    /// What the event is.
+    /// Classifies an event.
     pub fn read<'e>(&self, data: &'e [u8]) -> Event<'e> {
         if let Some(text) = self.text.iter().find_map(|key| key.text(data)) {
             return Event::Text(text);
@@ -171,7 +171,7 @@ impl EventReader {
         self.read_error(data).map_or(Event::Other, Event::Error)
     }
 
-    /// Whether the event says that generation ended as it should.
+    /// Whether the event reports the regular end of the generation.
     pub fn is_closing(&self, data: &[u8]) -> bool {
         match self.api {
             Api::Generate => self.closing.iter().any(|key| key.has_string(data)),
@@ -239,7 +239,7 @@ struct GenerateDetails {
 }
 
 impl Usage {
-    /// Parses the event that [`EventReader::has_usage`] found; what it does not say stays `None`.
+    /// Parses an event for which [`EventReader::has_usage`] is true; counts that are not in it stay `None`.
     pub fn parse(data: &[u8]) -> Self {
         let event: UsageEvent = serde_json::from_slice(data).unwrap_or_default();
         let details = event.details.unwrap_or_default();
@@ -252,7 +252,7 @@ impl Usage {
     }
 }
 
-/// The text of pieces that were collected escaped.
+/// Unescapes the collected pieces of text.
 pub fn collected_text(escaped: &[u8]) -> String {
     unescape(escaped)
 }
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn chat_events_are_told_apart() {
+    fn chat_events_are_classified() {
         let reader = EventReader::new(Api::Chat);
         let role = br#"{"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#;
         let text =

@@ -1,4 +1,4 @@
-//! Measures one server: connects, prepares, warms up, runs and sums up. What `run` and `sweep` share.
+//! Measures one server: connects, prepares, warms up, runs and sums up. Used by `run` and `sweep`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::workload::Session;
 
 /// Warm-up requests that run at the same time.
 const WARMUP_CONCURRENCY: usize = 8;
-/// Set apart from the seeds of repeats, so that a warm-up does not fill the prefix cache for the measurement.
+/// Seed of the warm-up. It differs from the seeds of repeats, so that prompts of the measurement are not in the cache.
 const WARMUP_SEED: u64 = 0x5741_524d;
 
 /// One server, ready to be measured.
@@ -37,7 +37,7 @@ pub struct Bench {
 
 /// A finished run, and whether it was stopped by hand.
 pub struct Measured {
-    /// Its figures.
+    /// The figures of the run.
     pub run: Run,
     /// Stopped before its end.
     pub was_stopped: bool,
@@ -63,7 +63,7 @@ impl Bench {
         Ok(Self { args, pool, counter, model })
     }
 
-    /// Sends the warm-up requests; the first one alone, and if it fails there is no point in going on.
+    /// Sends the warm-up requests, the first one alone: if it fails, the benchmark ends.
     pub async fn warm_up(&self) -> Result<(), Error> {
         let count = self.args.load.warmup;
         if count == 0 {
@@ -94,7 +94,7 @@ impl Bench {
         Ok(live.take_finished())
     }
 
-    /// Measures once; `rate` replaces the one of the flags.
+    /// Measures once; `rate` replaces the rate of the flags.
     pub async fn measure(&self, repeat: usize, rate: Option<f64>) -> Result<Measured, Error> {
         let mut args = self.args.clone();
         args.load.rate = rate.or(args.load.rate);
@@ -175,7 +175,7 @@ impl Bench {
     }
 }
 
-/// Asks what the server serves. A server without a list, as TGI's older ones, gets the name that it ignores.
+/// Requests the server's list of models. A server without a list, such as older ones of TGI, ignores the name it gets.
 async fn first_model(pool: &Pool) -> Result<String, Error> {
     const MAX_LIST_BYTES: usize = 4 << 20;
     let answer = pool.get("/v1/models").await.map_err(|failure| Error::Server(failure.message))?;
@@ -202,7 +202,7 @@ fn timing(args: &RunArgs, sessions: &[Session], seed: u64) -> Result<Timing, Err
     Ok(Timing::Open { schedule, max_concurrency: load.max_concurrency })
 }
 
-/// The times that the dataset says, played faster or slower.
+/// The start times in the dataset, divided by the speed.
 fn trace_schedule(args: &RunArgs, sessions: &[Session]) -> Result<Vec<Duration>, Error> {
     let times: Option<Vec<Duration>> = sessions.iter().map(|session| session.at).collect();
     let mut times = times.ok_or_else(|| {
@@ -213,7 +213,7 @@ fn trace_schedule(args: &RunArgs, sessions: &[Session]) -> Result<Vec<Duration>,
     Ok(times)
 }
 
-/// Requests per second that the schedule holds: what the shape says, or what the trace amounts to.
+/// Requests per second of the schedule: the rate of the shape, or the mean rate of the trace.
 fn offered_rate(args: &RunArgs, timing: &Timing, sessions: &[Session]) -> Result<Option<f64>, Error> {
     let Timing::Open { schedule, .. } = timing else { return Ok(None) };
     let turns: usize = sessions.iter().map(|session| session.turns.len()).sum();

@@ -1,4 +1,4 @@
-//! One generation: sends a request, times every piece of text of its stream, and says how it ended.
+//! One generation: sends a request, times every piece of text of its stream, and records how it ended.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::live::Live;
 use crate::record::{ErrorClass, Failure};
 use crate::sse::SseParser;
 
-/// Most of an error's body that is worth reading.
+/// Most bytes of an error's body that are read.
 const MAX_ERROR_BYTES: usize = 16 * 1024;
 
-/// Most gaps that are given room before they come.
+/// Most gaps that memory is reserved for in advance.
 const MAX_RESERVED_GAPS: u32 = 4096;
 
-/// Asks one server over one API.
+/// Sends requests to one server over one API.
 #[derive(Debug)]
 pub struct Client {
     /// The server's connections.
@@ -33,7 +33,7 @@ pub struct Client {
     pub timeout: Duration,
 }
 
-/// What was seen of one answer; times count from just before the request was sent.
+/// Measurements of one response; times count from just before the request was sent.
 #[derive(Debug, Default)]
 pub struct Exchange {
     /// Arrival of the first piece of text.
@@ -48,7 +48,7 @@ pub struct Exchange {
     pub escaped_text: Vec<u8>,
     /// The last event that carried token counts.
     pub usage_event: Vec<u8>,
-    /// What went wrong.
+    /// Why the request failed, if it did.
     pub failure: Option<Failure>,
     num_pieces: u32,
     is_closed: bool,
@@ -100,7 +100,7 @@ impl Exchange {
 }
 
 impl Client {
-    /// Sends one request and reads its stream to the end, whatever happens on the way.
+    /// Sends one request and reads its stream to the end; failures are recorded in the result.
     pub async fn generate(&self, body: Bytes, max_tokens: u32, live: &Live) -> Exchange {
         let started = Instant::now();
         let mut exchange = Exchange {
@@ -158,7 +158,7 @@ impl Client {
     }
 }
 
-/// Lets an event stream pass and turns every other answer into a failure with the server's words.
+/// Accepts an event stream, and turns every other response into a failure with the server's message.
 async fn check_head(answer: Answer) -> Result<Answer, Failure> {
     let status = answer.response.status();
     let kind =

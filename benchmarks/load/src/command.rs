@@ -1,4 +1,4 @@
-//! The commands `run`, `sweep` and `report`: what each does from its flags to its exit code.
+//! The commands `run`, `sweep` and `report`, from their flags to their exit codes.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -33,7 +33,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Does what the command line says and writes its tables to `out`. The exit code is a failure if no request succeeded.
+/// Runs the command and writes its tables to `out`. The exit code is a failure if no request succeeded.
 pub fn run(cli: Cli, out: &mut dyn Write) -> Result<ExitCode, Error> {
     match cli.command {
         Command::Run(args) => runtime(args.load.threads)?.block_on(run_once(args, out)),
@@ -42,7 +42,7 @@ pub fn run(cli: Cli, out: &mut dyn Write) -> Result<ExitCode, Error> {
     }
 }
 
-/// One thread is the steadiest clock and enough for thousands of streams; more are for more.
+/// By default one thread: it has the steadiest clock and suffices for thousands of streams.
 fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Error> {
     vitals::raise_open_file_limit();
     let mut builder = match threads {
@@ -150,7 +150,7 @@ async fn measure_rate(args: &SweepArgs, bench: &Bench, rate: f64, index: usize) 
     Ok(measured)
 }
 
-/// Within the limits for enough requests, or without limits free of errors; and the server kept up.
+/// Whether the server kept up, and enough requests met the limits or, without limits, none failed.
 fn is_sustained(run: &Run, attainment: f64) -> bool {
     let summary = &run.summary;
     let good_share = match summary.goodput {

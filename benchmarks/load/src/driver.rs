@@ -1,6 +1,6 @@
-//! Sends the requests of one run at their times and collects what became of them.
+//! Sends the requests of one run at their times and collects their records.
 //!
-//! An open loop follows its schedule whatever the server does; a closed loop sends when an answer ends.
+//! An open loop follows its schedule regardless of the server; a closed loop sends when a response has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ pub enum Timing {
         /// Most requests at a time.
         max_concurrency: Option<usize>,
     },
-    /// As many at a time as asked, each following another.
+    /// A fixed number at a time; each starts when another has ended.
     Closed {
         /// Sessions kept running.
         concurrency: usize,
@@ -40,20 +40,20 @@ pub enum Timing {
 /// How tokens of a finished request are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counting {
-    /// Believe the server's usage.
+    /// Use the server's usage report.
     pub by_usage: bool,
     /// Keep texts that the server did not count, to count them after the run.
     pub keeps_text: bool,
 }
 
-/// What all requests of a run have in common.
+/// Settings that all requests of a run share.
 #[derive(Debug)]
 pub struct Driver {
     /// The server.
     pub client: Client,
     /// Its API.
     pub api: Api,
-    /// What every request asks for.
+    /// Sampling and length of every request.
     pub sampling: Sampling,
     /// Pause between the turns of a session.
     pub think_time: Duration,
@@ -62,7 +62,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Runs until every session ended or `stop` resolves; then what still runs is dropped, which cancels it.
+    /// Runs until every session ended or `stop` resolves; requests that still run then are dropped, which cancels them.
     pub async fn run(
         self: &Arc<Self>,
         sessions: &Arc<Vec<Session>>,
@@ -140,7 +140,7 @@ impl Driver {
         }
     }
 
-    /// Asks turn after turn, carrying the answers along; a failed turn ends the session.
+    /// Sends one turn after the other, with the replies to earlier ones; a failed turn ends the session.
     pub async fn run_session(&self, session: &Session, scheduled: Option<Duration>, live: &Live) {
         let mut history = History::default();
         for (index, turn) in session.turns.iter().enumerate() {
@@ -208,7 +208,7 @@ impl Driver {
         }
     }
 
-    /// Moves the bulky parts of the exchange into what is kept.
+    /// Turns the exchange into a record, moving its large parts.
     fn finished(&self, mut record: RequestRecord, exchange: Exchange) -> Finished {
         let is_counted = self.counting.by_usage && exchange.usage().output_tokens.is_some();
         let output_text =
@@ -218,7 +218,7 @@ impl Driver {
     }
 }
 
-/// What a session said so far.
+/// The messages of a session so far.
 #[derive(Default)]
 struct History {
     messages: Vec<Message>,

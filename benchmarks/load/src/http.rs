@@ -36,7 +36,7 @@ pub struct Endpoint {
     pub port: u16,
     /// Whether to speak TLS.
     pub tls: bool,
-    /// What comes before every path, without a slash at its end.
+    /// Prefix of every path, without a slash at its end.
     pub base_path: String,
 }
 
@@ -110,13 +110,13 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Parts the body from the connection, which goes back to [`Pool::put_back`] once the body is read.
+    /// Splits the body from the connection, which is to be returned by [`Pool::put_back`] once the body is read.
     pub fn into_parts(self) -> (Incoming, Lease) {
         (self.response.into_body(), Lease(self.connection))
     }
 }
 
-/// A connection whose answer is being read. Dropped early it closes, which tells the server to stop.
+/// A connection whose response is being read. Dropping it early closes it, which makes the server cancel the request.
 pub struct Lease(Connection);
 
 impl Pool {

@@ -25,7 +25,7 @@ pub struct Finished {
     pub output_text: Option<String>,
 }
 
-/// A look at a running benchmark.
+/// A snapshot of a running benchmark.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Snapshot {
     /// Time since the run started.
@@ -42,7 +42,7 @@ pub struct Snapshot {
     pub first_token_p50: Option<Duration>,
 }
 
-/// How many of the latest requests the live median looks at.
+/// How many of the latest requests the live median covers.
 const RECENT: usize = 101;
 
 impl Live {

@@ -1,4 +1,4 @@
-//! Shows a run while it goes on: a bar that is redrawn on a terminal, a line now and then elsewhere.
+//! Shows the progress of a run: a bar that is redrawn on a terminal, else a line at intervals.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ const REDRAW_EVERY: Duration = Duration::from_millis(200);
 const LINE_EVERY: Duration = Duration::from_secs(10);
 const BAR_WIDTH: usize = 24;
 
-/// How much a run has to do, for the bar.
+/// The limits of a run, for the bar.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Goal {
     /// Requests in all, where a count ends the run.
@@ -21,7 +21,7 @@ pub struct Goal {
 }
 
 impl Goal {
-    /// How much is done, from 0 to 1; the limit that is nearer decides.
+    /// The part that is done, from 0 to 1, by the limit that is nearer.
     fn share(&self, now: &Snapshot) -> f64 {
         let by_count = self.num_requests.map_or(0.0, |total| now.num_ended as f64 / total.max(1) as f64);
         let by_time = self.span.map_or(0.0, |span| now.elapsed.as_secs_f64() / span.as_secs_f64().max(1e-9));
@@ -36,7 +36,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts to show a run, unless that is unwanted.
+    /// Starts to show a run, unless progress is turned off.
     pub fn show(live: Arc<Live>, goal: Goal, is_quiet: bool) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
         let task = (!is_quiet).then(|| tokio::spawn(draw(live, goal, is_terminal)));
@@ -54,7 +54,7 @@ impl Drop for Progress {
     }
 }
 
-/// Says on a terminal what is being prepared; the bar replaces it.
+/// Prints on a terminal what is being prepared; the bar replaces the line.
 pub fn note(text: &str, is_quiet: bool) {
     if !is_quiet && std::io::stderr().is_terminal() {
         write_out(&format!("\r{text}\x1b[K"));

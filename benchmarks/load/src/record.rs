@@ -1,8 +1,8 @@
-//! What is known of one request after it ended. Facts only: sums and percentiles are in `summary`.
+//! The measurements of one request after it ended. Sums and percentiles are in `summary`.
 
 use std::time::Duration;
 
-/// What kind of thing went wrong with a request.
+/// The class of a request's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ErrorClass {
     /// No connection, or it broke before an answer.
@@ -35,9 +35,9 @@ impl std::fmt::Display for ErrorClass {
 /// Why one request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What it is counted under.
+    /// The class that it is counted under.
     pub class: ErrorClass,
-    /// What the server or the system said.
+    /// The message of the server or the system.
     pub message: String,
 }
 
@@ -51,7 +51,7 @@ impl Failure {
 /// One request, timed from the moment before its bytes are sent.
 #[derive(Clone, Debug, Default)]
 pub struct RequestRecord {
-    /// When the schedule wanted it, since the start of the run; `None` without a schedule.
+    /// When it was due by the schedule, since the start of the run; `None` without a schedule.
     pub scheduled: Option<Duration>,
     /// When it was sent, since the start of the run.
     pub start: Duration,
@@ -69,12 +69,12 @@ pub struct RequestRecord {
     pub output_tokens: u32,
     /// Tokens of the prompt that the server had cached, where it says so.
     pub cached_tokens: u32,
-    /// What went wrong, if anything did.
+    /// Why it failed, if it did.
     pub failure: Option<Failure>,
 }
 
 impl RequestRecord {
-    /// Whether the request ended as it should.
+    /// Whether the request completed without a failure.
     pub fn is_complete(&self) -> bool {
         self.failure.is_none()
     }

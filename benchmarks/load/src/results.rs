@@ -20,20 +20,20 @@ pub const FORMAT: &str = "penstock-bench/1";
 pub struct Results {
     /// Always [`FORMAT`].
     pub format: String,
-    /// What reports call it.
+    /// Its name in reports.
     pub label: String,
     /// Version of the generator.
     pub version: String,
     /// When it started, in seconds since 1970.
     pub created_unix_s: u64,
-    /// How it was set up.
+    /// Its settings.
     pub setup: Setup,
     /// One entry per repeat, or per rate of a sweep.
     pub runs: Vec<Run>,
     /// Spread over repeats, where there were several.
     #[serde(default)]
     pub variation: Vec<Variation>,
-    /// What a sweep found.
+    /// The result of a sweep.
     #[serde(default)]
     pub sweep: Option<SweepFinding>,
 }
@@ -60,7 +60,7 @@ pub struct Setup {
     pub ramp_to: Option<f64>,
     /// Most requests.
     pub num_requests: Option<usize>,
-    /// Time to send for.
+    /// How long requests were sent.
     pub duration_s: Option<f64>,
     /// Kind of input.
     pub input: String,
@@ -100,7 +100,7 @@ pub struct Run {
     pub requests: Vec<Row>,
 }
 
-/// One request.
+/// Measurements of one request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// When it was sent.
@@ -131,7 +131,7 @@ pub struct Variation {
     pub coefficient: f64,
 }
 
-/// What a sweep found.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SweepFinding {
     /// Highest rate that was sustained, in requests per second; `None` if not even the first was.
@@ -242,7 +242,7 @@ impl From<&RequestRecord> for Row {
     }
 }
 
-/// The figures whose spread is worth knowing.
+/// The figures whose spread over repeats is reported.
 const VARYING: [Figure; 7] = [
     ("requests/s", |summary| summary.throughput.requests_per_s),
     ("output tokens/s", |summary| summary.throughput.output_tokens_per_s),

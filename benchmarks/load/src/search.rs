@@ -1,6 +1,6 @@
 //! Searches for the highest rate that holds: doubles until one fails, then halves the gap. Pure.
 
-/// What to try next, given what was tried.
+/// The state of a search: the rates that were tried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Search {
     first: f64,
@@ -36,7 +36,7 @@ impl Search {
         }
     }
 
-    /// Takes note of how a rate went.
+    /// Records whether a rate held.
     pub fn record(&mut self, rate: f64, holds: bool) {
         if holds {
             self.held = Some(self.held.map_or(rate, |held| held.max(rate)));
@@ -60,7 +60,7 @@ impl Search {
 mod tests {
     use super::*;
 
-    /// Searches a server that holds every rate up to `limit`; says what was tried.
+    /// Searches a server that holds every rate up to `limit`; returns the rates that were tried.
     fn search(limit: f64, mut search: Search) -> (Option<f64>, Vec<f64>) {
         let mut tried = Vec::new();
         while let Some(rate) = search.next_rate() {

@@ -8,7 +8,7 @@ use crate::duration::{self, millis};
 use crate::record::RequestRecord;
 use crate::stats::mean;
 
-/// Limits in milliseconds; what is `None` is not limited.
+/// Limits in milliseconds; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
@@ -48,7 +48,7 @@ impl Limits {
         }
     }
 
-    /// Whether a request ended well and within every limit. A limit on what a request has not (a second token) is met.
+    /// Whether a request succeeded within every limit. A limit on a value that a request lacks (a second token) is met.
     pub fn are_met_by(&self, record: &RequestRecord) -> bool {
         record.is_complete()
             && within(record.first_token.map(millis), self.ttft_ms)
@@ -79,7 +79,7 @@ fn mean_gap_ms(record: &RequestRecord) -> Option<f64> {
 /// Requests that met the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Goodput {
-    /// What was asked.
+    /// The limits.
     pub limits: Limits,
     /// Requests per second that met every limit.
     pub requests_per_s: f64,

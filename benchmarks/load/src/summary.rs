@@ -1,4 +1,4 @@
-//! From the records of one run to the figures that are reported. Pure arithmetic.
+//! Computes the reported figures from the records of one run. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,11 +22,11 @@ pub struct Summary {
     pub duration_s: f64,
     /// How many requests there were.
     pub requests: Requests,
-    /// What went wrong, by class.
+    /// Failures by class.
     pub errors: BTreeMap<String, ErrorCount>,
-    /// Work done over time.
+    /// Completed work per second.
     pub throughput: Throughput,
-    /// Asked for against done.
+    /// Offered, sent and completed requests per second.
     pub rates: Rates,
     /// Latencies of requests that ended well, in milliseconds.
     pub latency_ms: Latency,
@@ -34,7 +34,7 @@ pub struct Summary {
     pub tokens: Tokens,
     /// Requests within the limits, where limits were given.
     pub goodput: Option<Goodput>,
-    /// What it cost, where a price was given.
+    /// Cost of the work, if a price was given.
     pub cost: Option<Cost>,
     /// The generator's own condition.
     pub generator: Vitals,
@@ -46,7 +46,7 @@ pub struct Summary {
 pub struct Requests {
     /// All that were sent and ended.
     pub total: usize,
-    /// Ended as they should.
+    /// Completed without a failure.
     pub completed: usize,
     /// Ended in an error.
     pub failed: usize,
@@ -138,7 +138,7 @@ pub struct Cost {
     pub per_million_total_tokens: f64,
 }
 
-/// What a summary needs besides the records.
+/// Arguments of a summary besides the records.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terms {
     /// Requests per second that the schedule holds.
@@ -281,7 +281,7 @@ fn count_errors(records: &[RequestRecord]) -> BTreeMap<String, ErrorCount> {
     errors
 }
 
-/// Sweeps over starts and ends in time order; an end at the moment of a start comes first.
+/// Goes through starts and ends in order of time; an end comes before a start at the same moment.
 fn peak_concurrency(records: &[RequestRecord]) -> usize {
     let starts = records.iter().map(|record| (record.start, 1));
     let ends = records.iter().map(|record| (record.finished_at(), -1));
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_tell_offered_from_sent() {
+    fn offered_and_sent_rates_differ() {
         let found = summary().rates;
         assert_eq!(found.offered, Some(4.0));
         close(found.sent, 2.0 / 0.5);

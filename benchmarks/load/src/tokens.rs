@@ -13,7 +13,7 @@ use crate::http::{Pool, read_body};
 /// Most bytes of a `/tokenize` answer: some servers spell every token out.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// Something that knows how many tokens a text is.
+/// Counts the tokens of a text.
 #[derive(Debug)]
 pub enum TokenCounter {
     /// A `tokenizer.json` on this machine.

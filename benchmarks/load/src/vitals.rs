@@ -1,4 +1,4 @@
-//! Whether the generator itself kept up: how late it sent, how late its timers ran, how much processor it took.
+//! Whether the generator itself kept up: how late it sent, how late its timers ran, and its processor time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ pub struct Vitals {
 }
 
 impl Vitals {
-    /// What to tell the reader if the figures may be the generator's own.
+    /// A warning if the generator, and not the server, may have shaped the figures.
     pub fn warning(&self) -> Option<String> {
         let is_busy = self.cpu_cores > WORRYING_CPU_SHARE * self.threads as f64;
         let is_late = self.timer_lag_ms.p99 > WORRYING_LAG_MS;
@@ -90,7 +90,7 @@ fn cpu_time() -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
-/// Lets the process open as many connections as the system allows it; the default is often 1024.
+/// Raises the limit of open files, and so of connections, to the most that the system allows; it is often 1024.
 pub fn raise_open_file_limit() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard

@@ -1,4 +1,4 @@
-//! The `penstock-bench` command; everything is in `penstock-load`.
+//! The `penstock-bench` command; its code is in the crate `penstock-load`.
 
 use std::process::ExitCode;
 

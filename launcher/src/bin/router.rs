@@ -1,5 +1,5 @@
 //! The router as a process: arguments → logging → listener → [`penstock_router::serve`]. The launcher starts it; it can
-//! also be started by hand beside shards that run.
+//! also be started by hand if shards are running.
 //!
 //! Exit codes: 0 stopped as asked; 1 failed; 2 wrong usage, or the port is taken.
 
@@ -74,7 +74,7 @@ async fn serve(args: Args, listeners: Listeners) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The address goes to stdout, for the launcher: with port 0 nobody else knows it.
+/// Opens the listeners. Prints the address to stdout for the launcher, which cannot know it if the port is 0.
 async fn listen(args: &Args) -> anyhow::Result<Listeners> {
     let options = &args.config.options;
     let http = if args.listen_stdin { inherited()? } else { bind(&options.hostname, options.port).await? };
@@ -86,7 +86,7 @@ async fn listen(args: &Args) -> anyhow::Result<Listeners> {
     Ok(Listeners { http, grpc })
 }
 
-/// A socket that outlives this router: the launcher holds it, too.
+/// The listening socket on stdin. The launcher holds it too, so it stays open after this router has ended.
 fn inherited() -> anyhow::Result<TcpListener> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("stdin is no socket")?;
     let listener = std::net::TcpListener::from(socket);
@@ -99,7 +99,7 @@ async fn bind(hostname: &str, port: u16) -> anyhow::Result<TcpListener> {
     listener.with_context(|| format!("cannot listen on {hostname}:{port}"))
 }
 
-/// A connection is a file, and many systems allow a thousand unless asked for more.
+/// Raises the limit of open files to the most allowed: each connection is a file, and many systems default to 1024.
 fn raise_file_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
@@ -114,7 +114,7 @@ fn start_logging(json: bool) {
     if json { lines.json().flatten_event(true).init() } else { lines.init() }
 }
 
-/// Blocks until the launcher is gone, however it went, then ends this process without waiting for anything.
+/// Blocks until the launcher has ended, by whatever cause; then removes `run_dir` and kills this process.
 fn end_with_parent(fd: i32, run_dir: Option<&Path>) {
     let Ok(mut pipe) = File::open(format!("/dev/fd/{fd}")) else { return };
     let _ = pipe.read(&mut [0]);

@@ -1,12 +1,14 @@
-//! Pure: what happened → what to do. Knows the order of starting and stopping, what is restarted with what, and when it
-//! is enough; knows no process and no signal, and the time only as it is told. `runner` is the loop around it.
+//! Pure state machine: events → actions. It decides the order of starting and stopping, which processes are restarted
+//! together, and after how many restarts everything stops. It handles no process and no signal, and the time is an
+//! argument. `runner` is the loop around it.
 //!
 //! ```text
 //! Starting ──shards ready, then router ready──► Serving ──stop──► Draining ──router gone──► Stopping ──► Ended
 //!    └──── failure, or asked to stop ─────────────┴── too many restarts ──┴──────────────────▲
 //! ```
 //!
-//! While it serves, a shard that ends or hangs takes its whole group with it, which is started again; so is the router.
+//! In the phase Serving, a shard that ends or hangs has its whole group killed and started again. A router that ends or
+//! hangs is started again alone.
 
 mod restarts;
 #[cfg(test)]
@@ -36,13 +38,13 @@ enum Phase {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Not there, and nobody waits for a time to start it.
+    /// Not running, and no timer will start it.
     Down,
     Starting,
     Up,
-    /// Killed, and not gone yet.
+    /// Killed; not all of its processes have ended yet.
     Falling,
-    /// Its timer says when it is started again.
+    /// Started again when its timer runs out.
     BackingOff,
 }
 
@@ -69,7 +71,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// The machine and its first actions.
+    /// The state machine and its first actions.
     pub fn start(num_shards: usize, timeouts: Timeouts, limit: RestartLimit) -> (Self, Vec<Action>) {
         let supervised = || Supervised { state: State::Down, restarts: Restarts::new(limit) };
         let mut supervisor = Self {
@@ -88,7 +90,7 @@ impl Supervisor {
         (supervisor, actions)
     }
 
-    /// What to do about an event.
+    /// The actions that follow from an event. `now` is the time since the start and never decreases.
     pub fn on(&mut self, event: Event, now: Duration) -> Vec<Action> {
         self.now = now;
         let mut actions = self.answer(event);
@@ -106,7 +108,7 @@ impl Supervisor {
             Event::ShardsFailed(reason) if self.group.state == State::Up && self.phase != Phase::Stopping => {
                 self.fell(Part::Group, Report::ShardsFailed(reason))
             }
-            // Of what is being restarted already.
+            // These shards are being restarted already.
             Event::ShardsFailed(_) => Vec::new(),
             Event::StopRequested => self.on_stop_requested(),
             Event::TimeUp(Timer::Group) => self.on_part_time_up(Part::Group),
@@ -192,7 +194,7 @@ impl Supervisor {
         }
     }
 
-    /// A process ended that is to be there.
+    /// A process ended that should be running.
     fn on_lost(&mut self, id: ProcessId, exit: Exit) -> Vec<Action> {
         let part = id.part();
         let mut actions = match self.part(part).state {
@@ -205,16 +207,16 @@ impl Supervisor {
         actions
     }
 
-    /// What is left of it is of no use: collectives of other ranks hang, and slots are lost.
+    /// Kills the rest of a part that failed. It is of no use: collectives of other ranks hang, and slots are lost.
     fn fell(&mut self, part: Part, report: Report) -> Vec<Action> {
         self.part(part).state = State::Falling;
         let kills = self.alive_members(part).into_iter().map(Action::Kill);
         [Action::Report(report)].into_iter().chain(kills).chain([set(timer(part), STOP_TIMEOUT)]).collect()
     }
 
-    /// All of it is gone.
+    /// Starts a part again whose processes have all ended: at once, after a delay, or never if it failed too often.
     fn restart(&mut self, part: Part) -> Vec<Action> {
-        // A router cannot start without shards, and it is not to blame.
+        // A router cannot start without shards, so this does not count as a failure of the router.
         if part == Part::Router && self.group.state != State::Up {
             self.router.state = State::Down;
             return vec![Action::ClearTimer(Timer::Router)];
@@ -287,7 +289,7 @@ impl Supervisor {
         vec![report, Action::ClosePort, Action::Terminate(ProcessId::Router), set(Timer::Stop, grace)]
     }
 
-    /// The router ends its streams with an error. It still needs its shards until it is gone.
+    /// Has the router end its streams with an error. It needs its shards until it has ended.
     fn cut_short(&mut self) -> Vec<Action> {
         if self.is_cut_short() {
             self.phase = Phase::Stopping;
@@ -313,7 +315,7 @@ impl Supervisor {
         actions
     }
 
-    /// The router goes first in the list, so that it is told before its shards are gone.
+    /// The router comes first in the list, so that it gets its signal before its shards end.
     fn stop_all(&mut self) -> Vec<Action> {
         self.phase = Phase::Stopping;
         let terminate = self.alive.iter().rev().map(|&id| match id {

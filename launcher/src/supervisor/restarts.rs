@@ -1,19 +1,19 @@
-//! How often something is restarted, and how soon. Pure: the time is given.
+//! How often a part is restarted, and after which delay. Pure: the time is an argument.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Who stays up for this long has not failed at once: it has answered requests.
+/// A part that was ready for this long did not fail at once: it has served requests.
 const GOOD_RUN: Duration = Duration::from_secs(2);
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(30);
 
-/// So many restarts within so long, and no more.
+/// Most restarts of a part within a window of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartLimit {
-    /// How many.
+    /// Most restarts within `window`.
     pub count: u32,
-    /// Within how long.
+    /// Length of the sliding window.
     pub window: Duration,
 }
 
@@ -22,24 +22,24 @@ pub struct RestartLimit {
 pub struct Restarts {
     limit: RestartLimit,
     times: VecDeque<Duration>,
-    /// Since when it has been ready; `None` while it is not.
+    /// When it became ready; `None` while it is not.
     up_since: Option<Duration>,
     num_quick_failures: u32,
 }
 
 impl Restarts {
-    /// None so far.
+    /// Without restarts so far.
     pub fn new(limit: RestartLimit) -> Self {
         Self { limit, times: VecDeque::new(), up_since: None, num_quick_failures: 0 }
     }
 
-    /// It is ready.
+    /// The part became ready.
     pub fn on_up(&mut self, now: Duration) {
         self.up_since = Some(now);
     }
 
-    /// It failed: after how long it is to be started again, or `None` if that was too often. The first restart is at
-    /// once; who fails again soon waits longer each time.
+    /// The part failed. Returns the delay before it is started again, or `None` if it failed too often. The first restart
+    /// has no delay; each further one after a short run doubles it.
     pub fn on_failed(&mut self, now: Duration) -> Option<Duration> {
         let had_good_run = self.up_since.take().is_some_and(|since| now.saturating_sub(since) >= GOOD_RUN);
         let delay = match (had_good_run, self.times.is_empty()) {
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ran_well_is_restarted_at_once_and_who_did_not_waits_longer_each_time() {
+    fn a_part_that_ran_well_is_restarted_at_once_and_others_wait_longer_each_time() {
         let mut restarts = restarts(100);
         let mut delay = |up: Option<u64>, now| {
             if let Some(up) = up {

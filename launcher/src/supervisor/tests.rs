@@ -67,7 +67,7 @@ fn stops_the_router_before_the_shards() {
 }
 
 #[test]
-fn a_death_before_anything_is_served_ends_everything_and_only_it_is_reported() {
+fn a_death_before_serving_ends_everything_and_is_the_only_report() {
     let (mut supervisor, _) = started(2);
     let actions = supervisor.on(Event::Exited(Shard(1), exit(false)), at(1));
     let report = Report::Died(Shard(1), exit(false), Consequence::End);
@@ -78,7 +78,7 @@ fn a_death_before_anything_is_served_ends_everything_and_only_it_is_reported() {
 }
 
 #[test]
-fn a_dead_shard_takes_its_group_with_it_and_the_router_stays() {
+fn the_group_of_a_dead_shard_is_restarted_and_the_router_stays() {
     let mut supervisor = serving();
     let actions = supervisor.on(Event::Exited(Shard(0), exit(false)), at(60));
     assert_eq!(actions[1], Action::Kill(Shard(1)));
@@ -154,7 +154,7 @@ fn a_restart_that_hangs_is_killed_and_tried_again() {
 }
 
 #[test]
-fn a_process_that_hangs_while_it_is_started_again_is_killed_with_its_part() {
+fn a_process_that_hangs_during_a_restart_is_killed_with_its_part() {
     let mut supervisor = serving();
     supervisor.on(Event::Exited(Shard(0), exit(false)), at(60));
     supervisor.on(Event::Exited(Shard(1), exit(false)), at(60));
@@ -164,7 +164,7 @@ fn a_process_that_hangs_while_it_is_started_again_is_killed_with_its_part() {
 }
 
 #[test]
-fn a_process_that_hangs_before_anything_is_served_ends_everything() {
+fn a_process_that_hangs_before_serving_ends_everything() {
     let (mut supervisor, _) = started(2);
     let actions = supervisor.on(Event::Hung(Shard(1), "stopped".to_owned()), at(1));
     let report = Report::Hung(Shard(1), "stopped".to_owned(), Consequence::End);
@@ -173,7 +173,7 @@ fn a_process_that_hangs_before_anything_is_served_ends_everything() {
 }
 
 #[test]
-fn streams_that_drain_get_their_shards_back() {
+fn shards_are_restarted_while_streams_drain() {
     let mut supervisor = serving();
     assert!(supervisor.on(Event::StopRequested, at(10)).contains(&Action::ClosePort));
     supervisor.on(Event::Exited(Shard(0), exit(false)), at(11));
@@ -199,14 +199,14 @@ fn a_second_signal_or_the_end_of_the_grace_cuts_requests_short() {
 }
 
 #[test]
-fn shards_that_are_late_are_named() {
+fn a_startup_timeout_reports_the_shards_that_are_not_ready() {
     let (mut supervisor, _) = started(2);
     supervisor.on(Event::Ready(Shard(0)), at(1));
     let actions = supervisor.on(Event::TimeUp(Timer::Group), at(9));
     assert_eq!(actions[0], Action::Report(Report::NotReady(vec![Shard(1)], Consequence::End)));
 }
 
-/// Whatever happens in whatever order: nothing is started twice, and it ends exactly when the last process is gone.
+/// With any events in any order: no process is started twice, and the end is reported exactly when the last one ended.
 #[test]
 fn random_histories_end_with_the_last_process() {
     for seed in 0..5000_u64 {

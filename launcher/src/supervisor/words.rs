@@ -1,18 +1,18 @@
-//! What the supervisor hears and says.
+//! The supervisor's input and output: events, actions and reports.
 
 use std::time::Duration;
 
 /// One of the supervised processes. Shards sort before the router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProcessId {
-    /// By rank.
+    /// The shard of this rank.
     Shard(usize),
-    /// The only one.
+    /// The router.
     Router,
 }
 
 impl ProcessId {
-    /// What it is restarted with.
+    /// The part that is restarted when this process fails.
     pub fn part(self) -> Part {
         match self {
             Self::Shard(_) => Part::Group,
@@ -21,7 +21,7 @@ impl ProcessId {
     }
 }
 
-/// What is restarted as a whole.
+/// Processes that are restarted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// All shards.
@@ -30,122 +30,123 @@ pub enum Part {
     Router,
 }
 
-/// What happened.
+/// Input of the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A process does its work.
+    /// A process became ready.
     Ready(ProcessId),
     /// A process ended, or could not be started.
     Exited(ProcessId, Exit),
-    /// A process is there, and does nothing.
+    /// A process runs but makes no progress; with the reason.
     Hung(ProcessId, String),
-    /// The router can no longer use the shards.
+    /// The router can no longer use the shards; with the reason it gave.
     ShardsFailed(String),
-    /// SIGTERM or SIGINT.
+    /// SIGTERM, SIGINT or SIGHUP.
     StopRequested,
-    /// The time of the last [`Action::SetTimer`] of this timer is over.
+    /// This timer ran out.
     TimeUp(Timer),
 }
 
-/// Each runs for itself.
+/// Timers of the supervisor; they run independently of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
-    /// Of loading the shards, of their end, or of waiting before they are started again.
+    /// How long the shards may take to start or to end, or the delay before they are started again.
     Group,
-    /// The same for the router.
+    /// How long the router may take to start or to end, or the delay before it is started again.
     Router,
-    /// Of draining and stopping.
+    /// How long draining or stopping may take.
     Stop,
 }
 
 /// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
-    /// With exit code 0.
+    /// Whether the exit code was 0.
     pub success: bool,
-    /// For people: "exit code 1", "signal 9 (SIGKILL)".
+    /// Text for operators: "exit code 1", "signal 9, SIGKILL".
     pub status: String,
-    /// The last error it wrote, in full.
+    /// Lines of the last error that it wrote to stderr; empty if it wrote nothing.
     pub last_error: Vec<String>,
 }
 
-/// What to do.
+/// Output of the supervisor; `runner` carries it out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Start a process.
     Start(ProcessId),
-    /// Ask a process to end (SIGTERM). Those that are already gone are skipped.
+    /// Ask a process to end (SIGTERM). Has no effect if it has already ended.
     Terminate(ProcessId),
-    /// Have the router end its streams with an error and go (SIGQUIT): two equal signals may arrive as one.
+    /// Ask the router to end its streams with an error and exit. By SIGQUIT and not by a second SIGTERM, because two
+    /// equal signals may arrive as one.
     CutShort,
-    /// Kill a process and all it started (SIGKILL to its group).
+    /// Kill a process and all that it started (SIGKILL to its process group).
     Kill(ProcessId),
-    /// No router will be started any more: give up the port.
+    /// Close the port: no router will be started any more.
     ClosePort,
-    /// Have [`Event::TimeUp`] sent after this time, instead of any earlier one of this timer.
+    /// Send [`Event::TimeUp`] after this time. Replaces an earlier setting of the same timer.
     SetTimer(Timer, Duration),
-    /// Have none sent.
+    /// Cancel this timer.
     ClearTimer(Timer),
-    /// Tell people.
+    /// Print a report.
     Report(Report),
-    /// Nothing is left to do or to wait for.
+    /// End the loop: all processes have ended.
     End(Ending),
 }
 
-/// What people are told.
+/// Messages for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
     /// All shards are ready for the first time.
     Loaded,
-    /// The router answers for the first time.
+    /// The router is ready for the first time.
     Serving,
-    /// This is ready again.
+    /// This part is ready again.
     Back(Part),
-    /// Running requests may finish, for so long.
+    /// Running requests may finish within this time.
     Draining(Duration),
-    /// A process ended, and how; what was started with it is restarted, or everything ends.
+    /// A process ended, and how; its part is restarted, or everything stops.
     Died(ProcessId, Exit, Consequence),
-    /// A process hangs, and how; then as for one that died.
+    /// A process hangs, with the reason; its part is restarted, or everything stops.
     Hung(ProcessId, String, Consequence),
-    /// What the router says of the shards.
+    /// The router's reason why it can no longer use the shards.
     ShardsFailed(String),
-    /// The time of starting is over; these were not ready.
+    /// These processes did not become ready in time.
     NotReady(Vec<ProcessId>, Consequence),
-    /// It was restarted so often within so long.
+    /// This part failed more often than [`RestartLimit`](super::RestartLimit) allows: its count and window.
     TooManyRestarts(Part, u32, Duration),
-    /// These do not even go when they are killed.
+    /// These processes did not end after SIGKILL.
     Unkillable(Vec<ProcessId>),
-    /// The grace is over, or a second signal came.
+    /// Running requests are ended: the grace period is over, or a second signal arrived.
     CutShort,
 }
 
-/// What follows from a failure.
+/// What the supervisor does after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consequence {
-    /// A restart.
+    /// It restarts the part that failed.
     Restart,
-    /// The end of everything.
+    /// It stops everything.
     End,
 }
 
-/// How it all ended.
+/// How the whole server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// As asked, and every running request finished.
+    /// By a signal, and every running request finished.
     Stopped,
-    /// As asked, but running requests were cut short.
+    /// By a signal, and running requests were cut short.
     CutShort,
-    /// A process died or did not get ready before there was anything to serve.
+    /// A process died or did not become ready during the start, or could not be killed later.
     Failed,
-    /// What failed was restarted too often.
+    /// A part failed too often.
     GaveUp,
 }
 
-/// How long things may take.
+/// Time limits from the command line.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// All shards together, until they are ready.
+    /// Until all shards are ready.
     pub startup: Duration,
-    /// Running requests, after the first signal.
+    /// For running requests to finish after the first signal.
     pub grace: Duration,
 }

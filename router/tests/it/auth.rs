@@ -1,4 +1,4 @@
-//! Who may use what: every route of the table, with and without a key.
+//! Authorization of every route of the table, with and without a key.
 
 use axum::body::Body;
 use axum::http::{HeaderName, Method, Request, StatusCode, header};
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::support::fake_engine::FakeEngine;
 use crate::support::server::{Server, facts, limits, post};
 
-/// Whoever adds a route without a thought gets one that asks for the key; those that do not are listed here again.
+/// Routes that need no key. A new route needs one by default; the exceptions are listed here a second time on purpose.
 const OPEN: [&str; 13] = [
     "/metrics",
     "/health",
@@ -49,7 +49,7 @@ fn with(mut request: Request<Body>, name: HeaderName, value: &str) -> Request<Bo
 }
 
 #[test]
-fn only_probes_scrapers_and_the_page_are_open() {
+fn only_the_routes_of_probes_scrapers_and_the_page_need_no_key() {
     let routes = routes();
     let open = routes.iter().filter(|route| route.access == Access::Open);
     assert_eq!(open.map(|route| route.path).collect::<Vec<_>>(), OPEN);
@@ -57,7 +57,7 @@ fn only_probes_scrapers_and_the_page_are_open() {
 }
 
 #[tokio::test]
-async fn every_route_asks_for_the_key_or_is_open() {
+async fn every_route_but_the_open_ones_refuses_requests_without_a_key() {
     let server = guarded();
     for route in routes() {
         let bare = server.send(ask(route.method.clone(), route.path)).await;
@@ -70,7 +70,7 @@ async fn every_route_asks_for_the_key_or_is_open() {
 }
 
 #[tokio::test]
-async fn a_server_without_keys_asks_for_none() {
+async fn a_server_without_keys_needs_none() {
     let server = Server::start();
     for route in routes() {
         let answer = server.send(ask(route.method.clone(), route.path)).await;
@@ -79,7 +79,7 @@ async fn a_server_without_keys_asks_for_none() {
 }
 
 #[tokio::test]
-async fn pages_of_allowed_origins_may_ask_without_a_key_whether_they_may_ask() {
+async fn preflight_requests_of_allowed_origins_need_no_key() {
     let mut server = guarded();
     let preflight = || {
         let request = Request::options("/v1/chat/completions").header("origin", "https://example.org");
@@ -113,7 +113,7 @@ async fn refusals_are_json_and_name_the_scheme() {
 }
 
 #[tokio::test]
-async fn a_key_is_taken_from_either_header_and_names_the_tenant() {
+async fn a_key_in_either_header_identifies_the_tenant() {
     let server = guarded();
     let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 1}});
     for (name, value) in [
@@ -135,7 +135,7 @@ fn limited(line: &str) -> Server {
 }
 
 #[tokio::test]
-async fn a_key_may_send_so_many_requests_and_no_more() {
+async fn the_rate_of_requests_of_a_key_is_limited() {
     let server = limited("limited requests-per-minute=2");
     let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 1}});
     let send = |key: &str| server.send(with(post("/v1/completions", &body), header::AUTHORIZATION, key));
@@ -154,7 +154,7 @@ async fn a_key_may_send_so_many_requests_and_no_more() {
     assert!((29..=30).contains(&wait), "{wait}");
     assert_eq!(refused.json()["error"]["type"], "rate_limit_error");
     assert_eq!(refused.json()["error"]["code"], "rate_limit_exceeded");
-    // Others, and routes that do no work, are not counted.
+    // Other keys, and routes that do no work, are not counted.
     let free = server.send(with(post("/generate", &body), header::AUTHORIZATION, "Bearer free")).await;
     assert_eq!(free.status, StatusCode::OK);
     assert!(free.headers.get("x-ratelimit-limit-requests").is_none());
@@ -163,7 +163,7 @@ async fn a_key_may_send_so_many_requests_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_key_may_use_so_many_tokens_and_no_more() {
+async fn the_rate_of_tokens_of_a_key_is_limited() {
     // One of the prompt and three of the output.
     let body = json!({"inputs": "a", "parameters": {"max_new_tokens": 3}});
     for (tokens, num_accepted) in [(7, 1), (8, 2), (9, 2)] {

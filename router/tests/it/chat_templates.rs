@@ -1,4 +1,4 @@
-//! Our rendering of chat templates against transformers' own (`chat_templates/make_expected.py`).
+//! Compares our rendering of chat templates with that of transformers (`chat_templates/make_expected.py`).
 
 use std::path::Path;
 

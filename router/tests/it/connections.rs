@@ -1,4 +1,4 @@
-//! Connections over TCP and their limits: each one below, at and above its limit.
+//! Limits of TCP connections: each is tested below, at and above the limit.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
@@ -28,34 +28,34 @@ async fn talk(address: SocketAddr, bytes: &[u8]) -> String {
     stream.write_all(bytes).await.unwrap();
     let mut reply = Vec::new();
     let closed = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut reply)).await;
-    // A reset is an end, too.
+    // A reset also ends the connection.
     let _ = closed.expect("closed");
     String::from_utf8_lossy(&reply).into_owned()
 }
 
 #[tokio::test]
-async fn so_many_connections_and_no_more() {
+async fn the_number_of_connections_is_limited() {
     let server = Server::start();
     let address = serve(&server, ConnectionLimits { max_connections: 2, ..ConnectionLimits::default() });
     let mut open = Vec::new();
     for expected in [200, 200, 503] {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // Who is refused may be so before it has said anything.
+        // The server may refuse a connection before the client has sent anything.
         let _ = stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n").await;
         assert_eq!(status_of(&mut stream).await, expected, "connection {}", open.len());
         open.push(stream);
     }
-    // Who goes makes room, as soon as the server has noticed.
+    // A closed connection makes room once the server has noticed.
     open.remove(0);
     let served = async { while !talk(address, ALIVE).await.starts_with("HTTP/1.1 200") {} };
     tokio::time::timeout(PATIENCE, served).await.expect("there is room");
 }
 
 #[tokio::test]
-async fn who_is_one_too_many_is_told_so_in_json() {
+async fn a_connection_beyond_the_limit_gets_a_json_error() {
     let server = Server::start();
     let address = serve(&server, ConnectionLimits { max_connections: 1, ..ConnectionLimits::default() });
-    // Connections are accepted in the order in which they came.
+    // Connections are accepted in the order in which they arrived.
     let _first = TcpStream::connect(address).await.unwrap();
     let mut reply = String::new();
     TcpStream::connect(address).await.unwrap().read_to_string(&mut reply).await.unwrap();
@@ -67,7 +67,7 @@ async fn who_is_one_too_many_is_told_so_in_json() {
 }
 
 #[tokio::test]
-async fn so_many_bytes_of_headers_and_no_more() {
+async fn the_size_of_headers_is_limited() {
     let server = Server::start();
     let max_header_bytes = 8192;
     let address = serve(&server, ConnectionLimits { max_header_bytes, ..ConnectionLimits::default() });
@@ -82,14 +82,14 @@ async fn so_many_bytes_of_headers_and_no_more() {
 }
 
 #[tokio::test]
-async fn headers_that_began_but_do_not_end_in_time_are_not_waited_for() {
+async fn a_connection_whose_headers_are_not_complete_in_time_is_closed() {
     let server = Server::start();
     let address = serve(&server, ConnectionLimits { header_timeout: 1, ..ConnectionLimits::default() });
     let started = Instant::now();
     let reply = talk(address, b"GET /health/live HTTP/1.1\r\nhost: ").await;
     assert_eq!(reply, "");
     assert!(started.elapsed() >= Duration::from_secs(1), "{:?}", started.elapsed());
-    // Slowly is fine as long as it is in time.
+    // Slow headers are accepted if they are complete in time.
     let mut stream = TcpStream::connect(address).await.unwrap();
     for byte in b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n" {
         stream.write_all(&[*byte]).await.unwrap();
@@ -112,7 +112,7 @@ async fn a_connection_without_a_request_is_kept_for_the_idle_timeout() {
 }
 
 #[tokio::test]
-async fn a_request_that_waits_for_its_answer_is_not_idle() {
+async fn a_connection_that_waits_for_a_response_is_not_idle() {
     let server = Server::with(FakeEngine::gated(facts()), limits());
     let limits = ConnectionLimits { idle_timeout: 1, header_timeout: 1, ..ConnectionLimits::default() };
     let address = serve(&server, limits);
@@ -127,7 +127,7 @@ async fn a_request_that_waits_for_its_answer_is_not_idle() {
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_come_in_time_is_refused() {
+async fn a_body_that_is_not_complete_in_time_is_refused() {
     let mut server = Server::start();
     server.state.body_limits.timeout = Duration::from_secs(1);
     let address = serve(&server, ConnectionLimits::default());
@@ -138,7 +138,7 @@ async fn a_body_that_does_not_come_in_time_is_refused() {
 }
 
 #[tokio::test]
-async fn so_many_bytes_of_body_and_no_more() {
+async fn the_size_of_a_body_is_limited() {
     let server = Server::start();
     let limit = server.state.body_limits.max_bytes;
     let frame = json!({"inputs": "", "parameters": {"max_new_tokens": 1, "truncate": 5}}).to_string();
@@ -150,7 +150,7 @@ async fn so_many_bytes_of_body_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_reading_is_cut_off_and_others_are_unharmed() {
+async fn a_client_that_stops_reading_is_disconnected_and_others_are_not_affected() {
     let facts = penstock_router::engine::EngineFacts {
         max_sequence_len: 60_000,
         num_blocks: 40_000,
@@ -178,7 +178,7 @@ async fn a_reader_that_stops_reading_is_cut_off_and_others_are_unharmed() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let mut received = Vec::new();
     let _ = stream.read_to_end(&mut received).await;
-    // What the system and this process buffered; the kernel doubles what it is told.
+    // Bytes that the system and this process buffered; the kernel doubles the size that is set.
     assert!(received.len() < 512 << 10, "{} bytes were buffered", received.len());
     let answer =
         server.post("/generate", json!({"inputs": "abc", "parameters": {"max_new_tokens": 5}})).await;

@@ -1,4 +1,4 @@
-//! The Grafana dashboard in deploy/ asks for nothing that `/metrics` does not tell.
+//! The Grafana dashboard in deploy/ queries only metrics that `/metrics` has.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::support::server::Server;
 
 const DASHBOARD: &str = include_str!("../../../deploy/grafana/penstock.json");
 
-/// Everything in a query that looks like the name of a metric of ours.
+/// The names in a query that have the form of this server's metrics.
 fn metrics_of(query: &str) -> impl Iterator<Item = &str> {
     query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| word.starts_with("tgi_"))
 }
@@ -23,7 +23,7 @@ fn queries(dashboard: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_query_is_about_a_metric_that_there_is() {
+async fn every_query_is_about_an_existing_metric() {
     let text = Server::start().get("/metrics").await.text;
     let told: BTreeSet<&str> = text
         .lines()

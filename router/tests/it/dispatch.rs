@@ -1,4 +1,4 @@
-//! The routes that lead to others (SageMaker's, Vertex AI's), and those from text to tokens and back.
+//! The routes that forward to others (SageMaker's, Vertex AI's), and those that convert between text and tokens.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn messages() -> Value {
 }
 
 #[tokio::test]
-async fn invocations_answer_as_the_route_that_the_body_is_meant_for() {
+async fn invocations_respond_like_the_route_that_the_body_fits() {
     let server = Server::start();
     let native = json!({"inputs": "hello", "parameters": {"max_new_tokens": 3, "return_full_text": false}});
     let native = server.post("/invocations", native).await.json();
@@ -27,7 +27,7 @@ async fn invocations_answer_as_the_route_that_the_body_is_meant_for() {
 }
 
 #[tokio::test]
-async fn invocations_stream_and_refuse_like_the_route_that_they_lead_to() {
+async fn invocations_stream_and_refuse_like_the_route_they_forward_to() {
     let server = Server::start();
     let stream = json!({"messages": messages(), "max_tokens": 3, "temperature": 0, "stream": true});
     assert_eq!(
@@ -54,7 +54,7 @@ async fn vertex_answers_every_instance_in_order() {
 }
 
 #[tokio::test]
-async fn vertex_samples_unless_told_otherwise() {
+async fn vertex_samples_by_default() {
     let server = Server::start();
     for parameters in [json!({"max_new_tokens": 1}), Value::Null] {
         let body = json!({"instances": [{"inputs": "hello", "parameters": parameters}]});
@@ -66,7 +66,7 @@ async fn vertex_samples_unless_told_otherwise() {
 }
 
 #[tokio::test]
-async fn vertex_gives_the_status_of_the_instance_that_failed() {
+async fn vertex_returns_the_status_of_the_instance_that_failed() {
     let server = Server::start();
     let empty = server.post("/vertex", json!({"instances": []})).await;
     assert_eq!(empty.status, StatusCode::UNPROCESSABLE_ENTITY);
@@ -102,7 +102,7 @@ async fn chat_tokens_are_those_that_the_model_gets() {
 }
 
 #[tokio::test]
-async fn spans_of_chat_tokens_hold_when_a_user_types_control_tokens() {
+async fn spans_of_chat_tokens_are_right_when_a_user_types_control_tokens() {
     let server = Server::start();
     let typed = json!([{"role": "user", "content": "é<|im_end|>x"}]);
     let answer = server.post("/chat_tokenize", json!({"messages": typed})).await.json();

@@ -1,4 +1,4 @@
-//! The engine loop over fake shards: pipelining, cancellation, loss.
+//! The engine loop over fake shards: pipelining, cancellation, loss of the shards.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use penstock_scheduler::{
 
 use crate::support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
 
-/// Keeps what it is told last.
+/// Keeps the latest levels.
 #[derive(Clone, Default)]
 struct Watcher(Arc<Mutex<Option<Levels>>>);
 
@@ -80,7 +80,7 @@ async fn sends_the_next_plan_before_the_outcome_of_the_last() {
     let gate = control.gate.clone().unwrap();
     let generation = engine.submit(request(&[1, 2, 3], 6)).await.unwrap();
     let reader = tokio::spawn(tokens(generation));
-    // Before any outcome two plans are out, and ever after one plan more than there are outcomes awaited.
+    // Two plans are sent before the first outcome; after that, one plan follows each outcome.
     let mut answered = 0;
     while !reader.is_finished() {
         let sent = control.plans.lock().unwrap().len();
@@ -94,7 +94,7 @@ async fn sends_the_next_plan_before_the_outcome_of_the_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_waits_too_long_hears_so_though_no_step_ends() {
+async fn a_request_that_waits_too_long_fails_even_if_no_step_ends() {
     let facts = EngineFacts { num_slots: 1, ..small_facts() };
     let (engine, _) = FakeEngine::gated(facts.clone());
     let engine = engine_loop::spawn(Box::new(engine), SchedulerConfig::new(facts.capacity(), 128), Ignore);
@@ -108,7 +108,7 @@ async fn a_request_that_waits_too_long_hears_so_though_no_step_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_and_ends_without_a_step_is_counted() {
+async fn a_request_that_ends_without_a_step_is_counted() {
     let facts = EngineFacts { num_slots: 1, ..small_facts() };
     let (engine, _) = FakeEngine::gated(facts.clone());
     let watcher = Watcher::default();
@@ -125,7 +125,7 @@ async fn what_comes_and_ends_without_a_step_is_counted() {
 }
 
 #[tokio::test]
-async fn a_panic_in_the_loop_is_a_loss_that_is_told() {
+async fn a_panic_in_the_loop_is_reported_as_a_loss() {
     let (engine, control) = spawn(FakeEngine::new(small_facts()));
     // The fake shard checks plans by assertions; a poisoned lock makes the next one panic.
     let plans = control.plans.clone();
@@ -156,7 +156,7 @@ async fn a_dropped_generation_is_retired_on_the_shards() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_go_on_where_they_were_when_the_shards_are_back() {
+async fn requests_continue_where_they_were_when_the_shards_are_back() {
     let (engine, control) = spawn(FakeEngine::gated(small_facts()));
     let gate = control.gate.clone().unwrap();
     let prompts: [&[u32]; 3] = [&[1, 2, 3], &[4, 5], &[6, 7, 8, 9, 10]];
@@ -173,7 +173,7 @@ async fn requests_go_on_where_they_were_when_the_shards_are_back() {
     while !matches!(engine.status(), EngineStatus::Restarting(_)) {
         tokio::task::yield_now().await;
     }
-    // A request that comes meanwhile waits like the others.
+    // A request that arrives meanwhile waits like the others.
     let late = tokio::spawn(tokens(engine.submit(request(&[11], 4)).await.unwrap()));
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(engine.is_live(), "the loop turns without shards");
@@ -210,8 +210,8 @@ async fn losing_the_shards_for_good_fails_every_request_once_and_refuses_new_one
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_given_up_at_the_limit_and_not_before() {
-    // 32 KiB of events: one of them is the last word.
+async fn the_request_of_a_client_that_does_not_read_fails_at_the_limit() {
+    // 32 KiB of events, of which one is kept for the final event.
     let facts = EngineFacts {
         max_sequence_len: 10_000,
         num_blocks: 4000,

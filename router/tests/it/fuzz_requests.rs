@@ -1,4 +1,4 @@
-//! Requests made up from nothing and from good ones: whatever comes in, the answer is JSON and never our fault.
+//! Random requests and mutations of valid ones: every response is JSON, and none is a 5xx error.
 
 use axum::body::Body;
 use axum::http::{Method, Request, header};
@@ -15,7 +15,7 @@ fn paths() -> Vec<&'static str> {
     work.map(|route| route.path).collect()
 }
 
-/// What clients send, with a hole for something that they do not.
+/// Valid bodies with `hole` in the place of one value.
 fn good(hole: &Value) -> Vec<Value> {
     let message = json!([{"role": "user", "content": "a"}]);
     vec![
@@ -90,13 +90,13 @@ fn check(runtime: &Runtime, server: &Server, path: &str, body: Vec<u8>) -> Resul
 }
 
 #[test]
-fn no_body_makes_the_router_fail() {
+fn no_body_causes_a_server_error() {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let server = {
         let _inside = runtime.enter();
         Server::start()
     };
-    // Failures that were found stay in the corpus beside this file.
+    // Failures that were found are kept in the corpus next to this file.
     let corpus = Box::new(FileFailurePersistence::WithSource("corpus"));
     let config = Config { cases: 1_000, failure_persistence: Some(corpus), ..Config::default() };
     proptest!(config, |(path in prop::sample::select(paths()), body in body())| {

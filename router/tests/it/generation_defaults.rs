@@ -1,4 +1,4 @@
-//! What a request means that does not say how to sample: what the model's generation config says, but not in TGI's words.
+//! Sampling of a request that sets no parameters: as in the model's generation config, except on TGI's routes.
 
 use penstock_router::engine::{EngineFacts, GenerationDefaults};
 use penstock_scheduler::SamplingParams;
@@ -23,7 +23,7 @@ fn defaults() -> GenerationDefaults {
     }
 }
 
-/// What the shards are told for this request.
+/// The sampling parameters that the shards get for this request.
 async fn sampling(server: &Server, path: &str, body: Value) -> SamplingParams {
     let answer = server.post(path, body).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
@@ -43,7 +43,7 @@ fn bodies() -> [(&'static str, Value); 4] {
 }
 
 #[tokio::test]
-async fn silent_requests_sample_as_the_model_has_it() {
+async fn requests_without_parameters_sample_by_the_generation_config() {
     let server = serving(Some(defaults()));
     for (path, body) in bodies() {
         let expected = SamplingParams {
@@ -60,7 +60,7 @@ async fn silent_requests_sample_as_the_model_has_it() {
 }
 
 #[tokio::test]
-async fn what_a_request_says_counts() {
+async fn parameters_of_a_request_override_the_generation_config() {
     let server = serving(Some(defaults()));
     for (path, mut body) in bodies() {
         body["temperature"] = json!(0.75);
@@ -83,7 +83,7 @@ async fn typical_p_is_taken_on_openais_routes_within_its_range() {
 }
 
 #[tokio::test]
-async fn a_model_that_is_not_to_sample_is_greedy() {
+async fn a_generation_config_without_sampling_is_greedy() {
     let server = serving(Some(GenerationDefaults { do_sample: Some(false), ..Default::default() }));
     for (path, body) in bodies() {
         assert_eq!(sampling(&server, path, body).await.temperature, 0.0, "{path}");
@@ -100,7 +100,7 @@ async fn tgis_routes_keep_their_documented_defaults() {
 }
 
 #[tokio::test]
-async fn info_tells_them() {
+async fn info_has_the_generation_defaults() {
     let told =
         serving(Some(GenerationDefaults { top_k: Some(7), ..Default::default() })).get("/info").await.json();
     assert_eq!(told["generation_defaults"], json!({"top_k": 7}));

@@ -1,4 +1,4 @@
-//! The gRPC API over a real connection: what it answers, refuses, aborts and tells, and how it ends.
+//! The gRPC API over a real connection: responses, refusals, aborts, information and shutdown.
 
 use std::collections::HashMap;
 
@@ -44,7 +44,7 @@ async fn client(server: &Server) -> InferenceClient<Channel> {
     InferenceClient::new(serve(server).await.0)
 }
 
-/// The most likely tokens after a text.
+/// A request for the most likely tokens after a text.
 fn greedy(text: &str, max_tokens: u64) -> GenerateRequest {
     GenerateRequest {
         prompt: Some(Prompt::Text(text.into())),
@@ -95,7 +95,7 @@ async fn a_text_and_its_tokens_generate_the_same() {
 }
 
 #[tokio::test]
-async fn sequences_logprobs_and_top_tokens_come_as_asked_for() {
+async fn responses_have_the_requested_sequences_logprobs_and_top_tokens() {
     let server = Server::start();
     let request = GenerateRequest {
         n: Some(2),
@@ -122,7 +122,7 @@ async fn sequences_logprobs_and_top_tokens_come_as_asked_for() {
     assert_eq!(scores, Some(vec![-1.5; 2]));
 }
 
-/// Requests that are refused: as what, and in which words.
+/// Requests that are refused, with the status code and a part of the message.
 fn refusals() -> Vec<(GenerateRequest, Code, &'static str)> {
     let ids = Prompt::TokenIds(TokenIds { ids: vec![100_000] });
     let mut refusals = vec![
@@ -185,7 +185,7 @@ async fn refusals_name_the_field_the_value_and_the_limit() {
     let server = Server::start();
     let mut client = client(&server).await;
     let refusals = refusals();
-    // What has no valid id is not counted.
+    // A request without a valid id is not counted.
     let counted = refusals.len() as f64 - 1.0;
     for (request, code, message) in refusals {
         let refused = client.generate(request).await.expect_err(message);
@@ -206,7 +206,7 @@ async fn a_message_beyond_the_payload_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn too_many_requests_are_told_to_come_back() {
+async fn requests_beyond_the_queue_limit_get_retry_after() {
     let server = Server::with(FakeEngine::gated(facts()), Limits { max_concurrent_requests: 1, ..limits() });
     let mut client = client(&server).await;
     let _first = client.generate(greedy("abc", 4)).await.expect("accepted");
@@ -218,7 +218,7 @@ async fn too_many_requests_are_told_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_key_is_asked_for_by_all_but_health() {
+async fn all_services_but_health_need_a_key() {
     let mut server = Server::start();
     server.state.api_keys = ApiKeys::load(&["a-key".parse().expect("a key")], None).expect("keys");
     let (channel, _served) = serve(&server).await;
@@ -242,7 +242,7 @@ async fn health(channel: &Channel) -> ServingStatus {
 }
 
 #[tokio::test]
-async fn reflection_tells_the_service() {
+async fn reflection_describes_the_service() {
     let server = Server::start();
     let mut reflection = ServerReflectionClient::new(serve(&server).await.0);
     let request = ServerReflectionRequest {
@@ -271,7 +271,7 @@ async fn health_follows_the_shards() {
 }
 
 #[tokio::test]
-async fn an_aborted_generation_ends_as_cancelled_and_gives_its_slot_back() {
+async fn an_aborted_generation_ends_as_cancelled_and_frees_its_slot() {
     let server = Server::gated();
     let mut client = client(&server).await;
     let request = GenerateRequest { request_id: "mine".into(), ..greedy("abc", 100) };
@@ -292,7 +292,7 @@ async fn an_aborted_generation_ends_as_cancelled_and_gives_its_slot_back() {
 }
 
 #[tokio::test]
-async fn what_runs_is_finished_while_it_drains_and_nothing_new_begins() {
+async fn draining_finishes_running_calls_and_refuses_new_ones() {
     let server = Server::gated();
     let (channel, served) = serve(&server).await;
     let mut watch =
@@ -309,7 +309,7 @@ async fn what_runs_is_finished_while_it_drains_and_nothing_new_begins() {
 }
 
 #[tokio::test]
-async fn what_takes_too_long_ends_as_unavailable() {
+async fn calls_that_outlast_the_grace_end_as_unavailable() {
     let server = Server::gated();
     let mut client = client(&server).await;
     let stream = client.generate(greedy("abc", 5)).await.expect("accepted").into_inner();

@@ -1,4 +1,4 @@
-//! All tests of the router but the scheduler's, as one binary: each would link the whole router again.
+//! All tests of the router except the scheduler's, in one binary, because each further binary links the whole router.
 
 mod auth;
 mod chat_templates;

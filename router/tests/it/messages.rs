@@ -1,4 +1,4 @@
-//! `/v1/messages` as Anthropic's clients see it.
+//! `/v1/messages`, the API of Anthropic's clients.
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
@@ -20,7 +20,7 @@ fn ask(mut fields: Value) -> Value {
     fields
 }
 
-/// The prompt that the shards were given last.
+/// The last prompt that the shards got.
 fn prompt_sent(server: &Server) -> String {
     let plans = server.control.plans.lock().expect("not poisoned");
     let admitted = plans.iter().flat_map(|plan| &plan.admitted).last().expect("admitted");
@@ -28,7 +28,7 @@ fn prompt_sent(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn an_answer_has_the_shape_of_anthropic() {
+async fn a_response_has_the_shape_of_anthropic() {
     let server = Server::start();
     let mut answer = server.post("/v1/messages", ask(json!({"model": "tiny"}))).await.json();
     assert!(answer["id"].take().as_str().unwrap().starts_with("msg_"));
@@ -71,11 +71,11 @@ async fn a_stream_has_the_events_of_anthropic_in_order() {
     assert_eq!(last["usage"]["output_tokens"], 5);
 }
 
-/// Of a model that may think, and is told by the template whether to.
+/// Template of a model that may think; the template's argument decides whether it does.
 const THINKING: &str = "{% for m in messages %}{{ m.content }}{% endfor %}<think>{% if not enable_thinking %}</think>{% endif %}";
 
 #[tokio::test]
-async fn what_a_model_thinks_is_a_block_of_its_own_whole_and_streamed() {
+async fn thinking_is_a_block_of_its_own_whole_and_streamed() {
     let server = Server::start().with_template(THINKING);
     let thinking = json!({"type": "enabled", "budget_tokens": 4});
     let text = server.expected_text("hi<think>", 5);
@@ -97,7 +97,7 @@ async fn what_a_model_thinks_is_a_block_of_its_own_whole_and_streamed() {
 }
 
 #[tokio::test]
-async fn a_wrong_wish_to_think_is_refused_with_its_limit() {
+async fn a_wrong_thinking_budget_is_refused_with_its_limit() {
     let server = Server::start().with_template(THINKING);
     for (thinking, message) in [
         (json!({"type": "enabled", "budget_tokens": 5}), "must be > 0 and < `max_tokens` (5). Given: 5"),

@@ -1,4 +1,4 @@
-//! More requests than there is room for.
+//! More requests than the server accepts at a time.
 
 use axum::http::StatusCode;
 use serde_json::json;
@@ -13,7 +13,7 @@ fn small() -> Server {
 }
 
 #[tokio::test]
-async fn one_too_many_is_refused_at_once_and_told_to_come_back() {
+async fn a_request_beyond_the_limit_is_refused_at_once_with_retry_after() {
     let server = small();
     let body = json!({"inputs": "abc", "parameters": {"max_new_tokens": 4}});
     let first = server.open("/generate_stream", body.clone()).await;
@@ -54,7 +54,7 @@ async fn several_choices_are_accepted_together_or_not_at_all() {
     let body = json!({"messages": [{"role": "user", "content": "a"}], "n": 2, "max_tokens": 2});
     let refused = server.post("/v1/chat/completions", body).await;
     assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-    // The choice that was accepted has left again: one more fits.
+    // The choice that was accepted has been cancelled: one more request fits.
     let second = server.open("/generate_stream", json!({"inputs": "abd", "parameters": {}})).await;
     assert_eq!(second.status, StatusCode::OK);
 }

@@ -1,4 +1,4 @@
-//! `/v1/responses` as OpenAI's clients see it.
+//! `/v1/responses`, the Responses API of OpenAI's clients.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::support::server::Server;
 const PROMPT: &str = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
 
 #[tokio::test]
-async fn an_answer_has_the_shape_of_openai() {
+async fn a_response_has_the_shape_of_openai() {
     let server = Server::start();
     let body = json!({"input": "hi", "max_output_tokens": 5, "temperature": 0, "metadata": {"a": "b"}});
     let answer = server.post("/v1/responses", body).await.json();
@@ -91,7 +91,7 @@ async fn items_and_instructions_reach_the_template() {
 }
 
 #[tokio::test]
-async fn what_needs_a_memory_or_is_not_built_is_refused_by_name() {
+async fn features_that_need_stored_responses_or_are_not_built_are_refused_by_name() {
     let server = Server::start();
     let cases = [
         ("previous_response_id", json!("resp_1")),
@@ -114,7 +114,7 @@ async fn what_needs_a_memory_or_is_not_built_is_refused_by_name() {
     assert_eq!(server.post("/v1/responses", harmless).await.status, StatusCode::OK);
 }
 
-/// The texts of tokens and how many others are told in the place of each.
+/// The concatenated texts of tokens, and how many alternatives each has.
 fn tokens_of(logprobs: &Value) -> (String, Vec<usize>) {
     let list = logprobs.as_array().expect("a list");
     assert!(list.iter().all(|token| token["logprob"] == -0.5 && token["bytes"].is_array()), "{list:?}");

@@ -1,4 +1,4 @@
-//! How serving ends.
+//! The end of serving: drain, grace, errors.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::listening::reserve;
 use crate::support::server::Server;
 
 #[tokio::test]
-async fn no_new_request_is_taken_and_old_ones_end_in_peace() {
+async fn draining_refuses_new_requests_and_finishes_running_ones() {
     let server = Server::gated();
     let body = json!({"inputs": "abc", "parameters": {"max_new_tokens": 5}});
     let stream = server.open("/generate_stream", body.clone()).await;
@@ -33,7 +33,7 @@ async fn no_new_request_is_taken_and_old_ones_end_in_peace() {
 }
 
 #[tokio::test]
-async fn what_takes_too_long_ends_with_an_error() {
+async fn requests_that_outlast_the_grace_end_with_an_error() {
     let server = Server::gated();
     let native = server.open("/generate_stream", json!({"inputs": "abc", "parameters": {}})).await;
     let openai = server.open("/v1/completions", json!({"prompt": "abc", "stream": true})).await;
@@ -42,7 +42,7 @@ async fn what_takes_too_long_ends_with_an_error() {
         server.state.inference.shutdown.trigger();
         server.state.inference.shutdown.trigger();
     };
-    // The whole answer is asked for before the server begins to stop.
+    // The request without streaming is sent before the server begins to stop.
     let (whole, ()) = tokio::join!(biased; whole, end);
     assert_eq!(whole.status, StatusCode::SERVICE_UNAVAILABLE);
     let message = "Request failed during generation: the server is shutting down";
@@ -54,7 +54,7 @@ async fn what_takes_too_long_ends_with_an_error() {
     assert!(openai.ends_with("data: [DONE]\n\n"), "{openai}");
 }
 
-/// Serves there; returns once a stream is open.
+/// Serves on a TCP port; returns once a stream is open.
 async fn open_over_tcp(
     server: &Server,
     address: SocketAddr,

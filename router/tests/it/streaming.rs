@@ -1,4 +1,4 @@
-//! Streams, byte by byte: framing, order, ends, errors on the way, clients that leave.
+//! Streams, byte by byte: framing, order, ends, errors in the stream, clients that disconnect.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -124,7 +124,7 @@ async fn an_echoed_prompt_comes_first() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_from_the_start_is_a_real_status() {
+async fn an_error_before_the_first_event_is_an_http_status() {
     let server = Server::start();
     let native = server.post("/generate_stream", json!({"inputs": "", "parameters": {}})).await;
     assert_eq!(native.status, StatusCode::UNPROCESSABLE_ENTITY);
@@ -140,7 +140,7 @@ async fn what_is_wrong_from_the_start_is_a_real_status() {
 }
 
 #[tokio::test]
-async fn a_loss_on_the_way_is_an_event() {
+async fn a_loss_of_the_shards_during_a_stream_is_an_event() {
     for (path, body) in [
         ("/generate_stream", json!({"inputs": "abc", "parameters": {"max_new_tokens": 9}})),
         ("/v1/completions", json!({"prompt": "abc", "max_tokens": 9, "temperature": 0, "stream": true})),
@@ -168,14 +168,14 @@ async fn a_loss_on_the_way_is_an_event() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_frees_its_place() {
+async fn a_client_that_disconnects_frees_its_slot() {
     let server = Server::gated();
     let body = json!({"inputs": "abc", "parameters": {"max_new_tokens": 150}});
     let mut stream = server.open("/generate_stream", body).await;
     server.allow_steps(1);
     stream.next().await.unwrap();
     drop(stream);
-    // The next request finds nobody else in the batch once the cancel was seen.
+    // The next request is alone in the batch once the cancel was processed.
     server.allow_steps(100);
     server.post("/generate", json!({"inputs": "x", "parameters": {"max_new_tokens": 20}})).await;
     assert_eq!(server.metric("tgi_requests_running").await, 0.0);
@@ -183,7 +183,7 @@ async fn a_client_that_leaves_frees_its_place() {
 }
 
 #[tokio::test]
-async fn a_stop_string_ends_the_work_too() {
+async fn a_stop_string_also_ends_the_computation() {
     let server = Server::start();
     let text = server.expected_text("prompt 1", 40);
     let stop = text.chars().nth(3).unwrap().to_string();

@@ -1,4 +1,4 @@
-//! HTTPS: certificates made on the spot, HTTP/1.1 and HTTP/2, files that are wrong, and clients that do not shake hands.
+//! HTTPS with generated certificates: HTTP/1.1 and HTTP/2, wrong files, and clients that do not complete the handshake.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
@@ -45,7 +45,7 @@ async fn both_versions_of_http_are_encrypted() {
 }
 
 #[tokio::test]
-async fn a_stream_over_http2_is_longer_than_idleness_and_ends_whole() {
+async fn a_stream_over_http2_may_last_longer_than_the_idle_timeout() {
     let (server, identity) = (Server::with(FakeEngine::gated(facts()), limits()), Identity::new());
     let limits = ConnectionLimits { idle_timeout: 1, header_timeout: 1, ..ConnectionLimits::default() };
     let address = identity.serve(&server, limits);
@@ -58,7 +58,7 @@ async fn a_stream_over_http2_is_longer_than_idleness_and_ends_whole() {
     server.allow_steps(10);
     let text = answer.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(String::from_utf8_lossy(&text).matches("data:").count(), 3);
-    // Nothing is under way any more: it is closed in time.
+    // No request is under way any more: the connection is closed in time.
     let closed = async {
         while !sender.is_closed() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -68,7 +68,7 @@ async fn a_stream_over_http2_is_longer_than_idleness_and_ends_whole() {
 }
 
 #[tokio::test]
-async fn streams_that_are_reset_at_once_cost_their_client_its_connection_and_nobody_else() {
+async fn a_client_that_resets_streams_at_once_loses_its_connection_and_others_are_not_affected() {
     let (server, identity) = (Server::start(), Identity::new());
     let address = identity.serve(&server, ConnectionLimits::default());
     let mut sender = identity.http2(address).await;
@@ -78,7 +78,7 @@ async fn streams_that_are_reset_at_once_cost_their_client_its_connection_and_nob
             break;
         }
         let request = Request::post("https://localhost/generate").header("content-type", "application/json");
-        // Dropped before it is answered, which resets its stream.
+        // Dropped before the response, which resets its stream.
         drop(sender.send_request(request.body(Body::from(body.clone())).unwrap()));
         tokio::task::yield_now().await;
     }
@@ -91,7 +91,7 @@ async fn streams_that_are_reset_at_once_cost_their_client_its_connection_and_nob
 }
 
 #[tokio::test]
-async fn who_does_not_shake_hands_takes_a_place_until_the_timeout() {
+async fn a_connection_without_a_handshake_counts_until_the_timeout() {
     let (server, identity) = (Server::start(), Identity::new());
     let limits = ConnectionLimits { max_connections: 1, header_timeout: 1, ..ConnectionLimits::default() };
     let address = identity.serve(&server, limits);
@@ -108,7 +108,7 @@ async fn who_does_not_shake_hands_takes_a_place_until_the_timeout() {
 }
 
 #[tokio::test]
-async fn what_is_not_encrypted_is_not_answered() {
+async fn an_unencrypted_request_gets_no_response() {
     let (server, identity) = (Server::start(), Identity::new());
     let address = identity.serve(&server, ConnectionLimits::default());
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -118,7 +118,7 @@ async fn what_is_not_encrypted_is_not_answered() {
     assert!(!reply.starts_with(b"HTTP"), "{reply:?}");
 }
 
-/// Where gRPC is served with the certificate.
+/// Serves gRPC with the certificate; returns the address.
 async fn serve_grpc(server: &Server, identity: &Identity, limits: ConnectionLimits) -> SocketAddr {
     let files = TlsFiles { cert: &identity.path("cert.pem"), key: &identity.path("key.pem") };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -147,7 +147,7 @@ async fn grpc_is_encrypted_with_the_same_files() {
 }
 
 #[tokio::test]
-async fn who_does_not_shake_hands_with_grpc_keeps_nobody_out() {
+async fn a_grpc_connection_without_a_handshake_blocks_no_other() {
     let (server, identity) = (Server::start(), Identity::new());
     let limits = ConnectionLimits { max_connections: 2, ..ConnectionLimits::default() };
     let address = serve_grpc(&server, &identity, limits).await;
@@ -159,7 +159,7 @@ async fn who_does_not_shake_hands_with_grpc_keeps_nobody_out() {
 }
 
 #[tokio::test]
-async fn who_does_not_shake_hands_with_grpc_is_cut_off_after_the_timeout() {
+async fn a_grpc_connection_without_a_handshake_is_closed_after_the_timeout() {
     let (server, identity) = (Server::start(), Identity::new());
     let limits = ConnectionLimits { header_timeout: 1, ..ConnectionLimits::default() };
     let address = serve_grpc(&server, &identity, limits).await;
@@ -171,7 +171,7 @@ async fn who_does_not_shake_hands_with_grpc_is_cut_off_after_the_timeout() {
 }
 
 #[test]
-fn files_that_are_wrong_are_named() {
+fn errors_about_wrong_files_name_the_file() {
     let (one, other) = (Identity::new(), Identity::new());
     let empty = one.path("empty.pem");
     fs::write(&empty, "nothing\n").unwrap();

@@ -1,5 +1,5 @@
-//! Requests that are answered before their body is read: over HTTP/1.1 and HTTP/2 their sender gets the whole answer, and
-//! may go on with its connection.
+//! Requests that are refused before their body is read: over HTTP/1.1 and HTTP/2 the client gets the whole response and
+//! can use the connection again.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
@@ -22,7 +22,7 @@ use crate::support::listening::{PATIENCE, serve};
 use crate::support::server::{Server, post};
 
 const PAYLOAD_LIMIT: usize = 500_000;
-/// More than sockets and windows hold.
+/// Bytes of a body that is larger than socket buffers and flow-control windows.
 const LARGE: usize = 3_000_000;
 const JSON: &str = "content-type: application/json\r\n";
 const LIMITED: &str = "content-type: application/json\r\nauthorization: Bearer limited\r\n";
@@ -39,7 +39,7 @@ fn guarded() -> Server {
     server
 }
 
-/// A server that has had enough of a key.
+/// A server on which a key has used up its rate limit.
 async fn limiting() -> Server {
     let mut server = server();
     let file = tempfile::NamedTempFile::new().expect("a file");
@@ -51,7 +51,7 @@ async fn limiting() -> Server {
     server
 }
 
-/// What is refused before its body is read: by whom, how it is asked for, and the answer.
+/// Requests that are refused before their body is read: the server, method, path, header fields, and status.
 async fn refused() -> Vec<(Server, Method, &'static str, &'static str, StatusCode)> {
     vec![
         (limiting().await, Method::POST, "/generate", LIMITED, StatusCode::TOO_MANY_REQUESTS),
@@ -63,7 +63,7 @@ async fn refused() -> Vec<(Server, Method, &'static str, &'static str, StatusCod
     ]
 }
 
-/// The head of one answer, and the rest of what came with it.
+/// Reads until the head of a response is complete; returns all bytes read.
 async fn head_of(stream: &mut TcpStream) -> String {
     let mut received = Vec::new();
     while !received.windows(4).any(|window| window == b"\r\n\r\n") {
@@ -80,7 +80,7 @@ fn head(method: &Method, path: &str, fields: &str) -> String {
 }
 
 #[tokio::test]
-async fn over_http1_the_answer_arrives_and_the_connection_goes_on() {
+async fn over_http1_the_response_arrives_and_the_connection_stays_open() {
     for (server, method, path, fields, status) in refused().await {
         let address = serve(&server, ConnectionLimits::default());
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -96,7 +96,7 @@ async fn over_http1_the_answer_arrives_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn over_http2_the_whole_body_is_taken() {
+async fn over_http2_the_whole_body_is_read() {
     const CHUNK: usize = 10_000;
     for (server, method, path, fields, status) in refused().await {
         let identity = Identity::new();
@@ -120,19 +120,19 @@ async fn over_http2_the_whole_body_is_taken() {
 }
 
 #[tokio::test]
-async fn a_body_that_would_take_too_much_is_not_waited_for() {
+async fn a_body_over_the_limit_is_not_waited_for() {
     let server = server();
     let address = serve(&server, ConnectionLimits::default());
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head = head(&Method::POST, "/generate", JSON);
     let head = head + &format!("content-length: {}\r\n\r\n", 8 * PAYLOAD_LIMIT + 1);
     stream.write_all(head.as_bytes()).await.unwrap();
-    // The body never comes, and would be waited for longer than this test has patience.
+    // The body never arrives, and waiting for it would take longer than `PATIENCE`.
     assert!(head_of(&mut stream).await.starts_with("HTTP/1.1 413"));
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_come_is_waited_for_as_long_as_any() {
+async fn an_unread_body_is_waited_for_until_the_usual_timeout() {
     let mut server = Server::start();
     server.state.body_limits.timeout = Duration::from_secs(1);
     let mut stream = TcpStream::connect(serve(&server, ConnectionLimits::default())).await.unwrap();
@@ -144,7 +144,7 @@ async fn a_body_that_does_not_come_is_waited_for_as_long_as_any() {
 }
 
 #[tokio::test]
-async fn who_asks_before_it_sends_is_told_at_once_and_not_asked_for_the_body() {
+async fn a_request_with_expect_continue_is_refused_without_its_body() {
     let server = server();
     let address = serve(&server, ConnectionLimits::default());
     for (path, len, status) in

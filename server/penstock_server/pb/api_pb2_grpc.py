@@ -60,7 +60,8 @@ class InferenceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request, context):
-        """Generates. The first message of the stream is `accepted`; the last one of each sequence is a token with a `finish`.
+        """Generates tokens. The first message of the stream is `accepted`; the last one of each sequence is a token with a
+        `finish`.
         Cancelling the call ends the generation, as `Abort` does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -68,21 +69,21 @@ class InferenceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Abort(self, request, context):
-        """Ends a generation of the same key by its id: its stream ends with CANCELLED.
+        """Ends the generation with this id that was started with the same key: its stream ends with CANCELLED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModelInfo(self, request, context):
-        """What is served, and within which limits. It does not change while the server runs.
+        """The served model and the limits of requests. They do not change while the server runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLoads(self, request, context):
-        """What the server does now: for gateways that choose between servers.
+        """The current load of the server, for gateways that choose between servers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -55,24 +55,24 @@ class EngineServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Describe(self, request, context):
-        """What this shard serves and what it chose. Cheap; may be called at any time, also while steps run.
+        """The model that this shard serves and the sizes it chose. Cheap; may be called at any time, also while steps run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Run(self, request_iterator, context):
-        """The steps. One stream at a time: the first plan of a stream carries an epoch greater than any seen before, which
-        ends the stream that was open, drops every slot, and keeps the weights. Outcomes answer plans one to one, in
-        order. The client sends plan N+1 without waiting for outcome N.
+        """Runs the steps. One stream at a time: the first plan of a stream carries an epoch greater than any seen before,
+        which ends the stream that was open, drops every slot, and keeps the weights. The shard sends one outcome per plan,
+        in order. The client sends plan N+1 without waiting for outcome N.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """A beat every `interval_ms`, sent from a thread that a running step cannot block: silence means that the process
-        is stopped or gone, a step that does not change means that it hangs.
+        """A heartbeat every `interval_ms`, sent from a thread that a running step cannot block: if none arrives, the process
+        is stopped or has ended; if `finished_step` does not change while a step runs, the step hangs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

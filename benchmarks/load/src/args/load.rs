@@ -1,12 +1,12 @@
-//! What the flags of the load amount to: arrivals, and how many requests.
+//! Derives the arrivals and the number of requests from the flags of the load.
 
 use super::{ArrivalKind, LoadArgs};
 use crate::arrival::Arrival;
 use crate::error::Error;
 
-/// Shape of `gamma` where no flag says it: clearly in bursts.
+/// Default shape of `gamma`: clearly in bursts.
 const DEFAULT_BURSTINESS: f64 = 0.5;
-/// Requests sent where no flag says how many or how long.
+/// Requests sent if no flag sets a number or a duration.
 const DEFAULT_NUM_REQUESTS: usize = 100;
 /// Different sessions prepared for a run that only a duration ends; they come again if it needs more.
 pub(super) const DEFAULT_PREPARED: usize = 1000;

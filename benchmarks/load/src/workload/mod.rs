@@ -1,4 +1,4 @@
-//! What is asked: sessions of one or more turns, made or read before the run starts.
+//! The requests: sessions of one or more turns, made or read before the run starts.
 
 mod dataset;
 mod synthetic;
@@ -22,18 +22,18 @@ pub struct Message {
 }
 
 impl Message {
-    /// What a user says.
+    /// A message of the user.
     pub fn user(content: String) -> Self {
         Self { role: "user".into(), content }
     }
 
-    /// What a model answered.
+    /// A reply of the model.
     pub fn assistant(content: String) -> Self {
         Self { role: "assistant".into(), content }
     }
 }
 
-/// One request of a session: what is added to the history before asking.
+/// One request of a session: the messages that it adds to the history.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
     /// Messages added by this turn.
@@ -44,10 +44,10 @@ pub struct Turn {
     pub max_tokens: u32,
 }
 
-/// Requests that follow one another: each waits for the answer before it and carries it along.
+/// Requests that follow one another: each is sent after the previous response and contains its reply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Session {
-    /// When a trace says it starts.
+    /// Its start time in a trace.
     pub at: Option<Duration>,
     /// Its requests, at least one.
     pub turns: Vec<Turn>,

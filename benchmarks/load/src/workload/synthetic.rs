@@ -37,7 +37,7 @@ pub struct TextMaker<'c> {
 }
 
 impl<'c> TextMaker<'c> {
-    /// Without a counter, a word is taken for a token.
+    /// Without a counter, each word counts as a token.
     pub fn new(counter: Option<&'c TokenCounter>) -> Self {
         Self { counter, words: WORDS.split_whitespace().collect(), words_per_token: 1.0 }
     }

@@ -77,7 +77,7 @@ fn connections_are_kept() {
 }
 
 #[test]
-fn errors_are_told_apart() {
+fn errors_are_counted_by_class() {
     let faults = [
         ("overloaded", "http_429", "HTTP 429 Too Many Requests: Model is overloaded"),
         ("not_found", "http_404", "HTTP 404 Not Found: Not Found"),
@@ -158,7 +158,7 @@ fn conversations_carry_the_answers_along() {
 }
 
 #[test]
-fn requests_say_what_the_flags_say() {
+fn requests_have_the_settings_of_the_flags() {
     let (url, seen) = server();
     let flags = "-n 1 --warmup 0 --output-len 3 --ignore-eos --temperature 0.5 --top-k 7 --sampling-seed 9 \
         --api-key k --header X-Tenant:blue --model mine --extra-body {\"user\":\"u\"}";

@@ -8,20 +8,20 @@ use penstock_scheduler::{
     Admission, BlockId, Capacity, Outcome, Plan, PromptScore, PromptScores, Sampled, SlotId, Span, TopToken,
 };
 
-/// What a KV position holds before it is written.
+/// Value of a KV position before it is written.
 const POISON: u64 = 0xdead_beef_dead_beef;
 
-/// What a plan must respect.
+/// Limits that a plan must respect.
 #[derive(Debug, Clone)]
 pub struct ShardFacts {
     pub capacity: Capacity,
-    /// Token ids are below this.
+    /// Valid token ids are `0..vocab_size`.
     pub vocab_size: u32,
     /// Longest sequence that a slot can hold.
     pub max_sequence_len: u32,
 }
 
-/// The KV of a position: a hash of the one before it and the token.
+/// The KV of a position: a hash of the KV of the position before it and the token.
 fn chain(before: u64, token: u32) -> u64 {
     (before ^ u64::from(token)).wrapping_mul(0x0100_0000_01b3).rotate_left(23) ^ 0x9e37_79b9
 }
@@ -34,7 +34,7 @@ fn chains(tokens: &[u32]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// This token and those with the next ids, as if they were the most likely ones.
+/// This token and those with the next ids, in the place of the most likely tokens.
 fn top(first: u32, count: usize, vocab_size: u32) -> Vec<TopToken> {
     let nth = |i: u32| TopToken { id: (first + i) % vocab_size, logprob: -0.5 - i as f32 };
     (0..count as u32).map(nth).collect()
@@ -46,7 +46,7 @@ fn sample(kv: u64, seed: u64, vocab_size: u32) -> u32 {
         % vocab_size
 }
 
-/// What a request with this prompt and seed gets, up to `count` tokens, ending at the first of the model's ends.
+/// The tokens of a request with this prompt and seed: up to `count`, ending at the first end-of-sequence token.
 pub fn expected_tokens(prompt: &[u32], seed: u64, count: usize, facts: &ShardFacts) -> Vec<u32> {
     let mut kv = prompt.iter().fold(0, |kv, token| chain(kv, *token));
     let mut tokens = Vec::new();

@@ -1,4 +1,4 @@
-//! The scheduler from outside, in one binary: behaviour by example, and by simulation.
+//! Tests of the scheduler's public interface, in one binary: by example, and by simulation.
 #![allow(missing_docs, reason = "tests")]
 
 mod fake_shard;

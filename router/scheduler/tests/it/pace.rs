@@ -1,4 +1,4 @@
-//! How much time prompts may take from the streams that run. The shards report a time for every step.
+//! How long the computation of prompts may pause running streams. The shards report a time for every step.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use crate::fake_shard::ShardFacts;
 use crate::world::{World, endless, prompt, request};
 use penstock_scheduler::{Capacity, Plan, RequestId, StepTimings};
 
-/// Time of a step, and more for every position.
+/// Time of a step without positions, and of each position in it.
 const STEP: Duration = Duration::from_millis(10);
 const POSITION: Duration = Duration::from_millis(1);
 const PROMPT_LEN: u32 = 64;
-/// The longest pause.
+/// The longest pause of a stream.
 const MOST: Duration = Duration::from_secs(2);
 
-/// A scheduler that knows its shards: it has seen prompts of every size that a step may have.
+/// A scheduler that has measured its shards: it has computed prompts of every size that a step may have.
 fn taught(target_itl: Option<Duration>) -> World {
     let facts = endless(4096);
     let capacity = Capacity { num_slots: 64, max_step_tokens: 4096, ..facts.capacity };
@@ -62,7 +62,7 @@ fn burst(world: &mut World, numbers: Range<u32>) -> Vec<RequestId> {
     numbers.map(|number| world.submit(&prompt(number, PROMPT_LEN), 1000)).collect()
 }
 
-/// Two prompts come, and their clients leave after one step; returns the positions of that step.
+/// Two prompts arrive, and their clients disconnect after one step; returns the positions of that step.
 fn visit(world: &mut World, number: u32) -> u32 {
     let visitors = burst(world, number..number + 2);
     let plan = plan_and_answer(world).expect("there are prompts");
@@ -159,7 +159,7 @@ fn prompts_of_lower_priority_pause_no_stream() {
 }
 
 #[test]
-fn requests_that_come_during_a_long_step_are_in_the_next() {
+fn requests_that_arrive_during_a_long_step_are_in_the_next_step() {
     let mut world = taught(None);
     world.submit(&prompt(1, 200), 8);
     plan(&mut world).expect("there is a prompt");
@@ -171,7 +171,7 @@ fn requests_that_come_during_a_long_step_are_in_the_next() {
 }
 
 #[test]
-fn a_plan_is_made_in_advance_beside_a_short_step() {
+fn the_next_plan_is_made_in_advance_while_a_short_step_runs() {
     let mut world = taught(None);
     world.submit(&prompt(1, 16), 8);
     plan(&mut world).expect("there is a prompt");

@@ -1,4 +1,4 @@
-//! Behaviour of the scheduler as a whole, with shards beside it whose KV cache shows every mistake.
+//! Behaviour of the scheduler as a whole, over fake shards whose KV cache turns every mistake into wrong tokens.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use penstock_scheduler::{
 };
 
 #[test]
-fn a_request_gets_its_tokens_and_leaves_nothing_behind() {
+fn a_request_gets_its_tokens_and_frees_its_slot_and_blocks() {
     let mut world = World::new(16);
     let id = world.submit(&[1, 2, 3, 4, 5], 7);
     world.run();
@@ -22,7 +22,7 @@ fn a_request_gets_its_tokens_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn plans_the_next_step_before_the_last_is_answered() {
+fn plans_the_next_step_before_the_outcome_of_the_last() {
     let mut world = World::new(16);
     world.submit(&[1, 2, 3], 8);
     assert!(world.plan());
@@ -47,7 +47,7 @@ fn a_long_prompt_is_computed_in_chunks_beside_decodes() {
 
 #[test]
 fn preempted_requests_get_the_same_tokens() {
-    // Outputs twice as long as any seen, for four sequences that need twice the blocks there are.
+    // Outputs twice as long as any before, for four sequences that together need twice as many blocks as exist.
     let endless = endless(64);
     let mut world = World::with(endless.clone(), |_| {});
     let prompts: Vec<Vec<u32>> = (0..4).map(|i| prompt(i, 5)).collect();
@@ -72,7 +72,7 @@ fn the_lowest_priority_is_preempted_first() {
 }
 
 #[test]
-fn a_cancelled_request_frees_its_blocks_only_behind_the_fence() {
+fn a_cancelled_request_frees_its_blocks_only_after_the_fence() {
     let mut world = World::new(16);
     let id = world.submit(&[1, 2, 3, 4], 8);
     world.plan();
@@ -87,9 +87,9 @@ fn a_cancelled_request_frees_its_blocks_only_behind_the_fence() {
 }
 
 #[test]
-fn tokens_beyond_the_end_are_thrown_away() {
+fn tokens_after_the_end_of_sequence_are_discarded() {
     let mut world = World::new(16);
-    // Found by search: the third token is the end of sequence.
+    // A prompt found by search: its third output token is the end of sequence.
     let prompt = (1..250).map(|last| [3, last]).find(|p| solo(p, 9).len() == 3).unwrap();
     let id = world.submit(&prompt, 9);
     world.run();
@@ -98,7 +98,7 @@ fn tokens_beyond_the_end_are_thrown_away() {
 }
 
 #[test]
-fn a_failed_slot_fails_its_request_alone() {
+fn a_failed_slot_fails_only_its_request() {
     let mut world = World::new(16);
     let bad = world.submit(&[1, 2], 5);
     let good = world.submit(&[3, 4], 5);
@@ -129,7 +129,7 @@ fn requests_survive_the_loss_of_the_shards() {
 }
 
 #[test]
-fn a_request_that_makes_the_shards_crash_twice_fails_alone() {
+fn only_the_request_that_makes_the_shards_crash_twice_fails() {
     let mut world = World::new(64);
     let ids: Vec<RequestId> = (0..4).map(|number| world.submit(&prompt(number, 5), 10)).collect();
     let poison = ids[2];
@@ -144,7 +144,7 @@ fn a_request_that_makes_the_shards_crash_twice_fails_alone() {
         assert!(world.plan(), "there is a suspect to try");
         let plan = world.plans.last().expect("just made");
         spans.push(plan.spans.len());
-        // The third suspect has the third admission: the two before passed.
+        // The third suspect has the third admission: the first two ran without a crash.
         if plan.admitted.iter().any(|it| it.tokens.starts_with(&prompt(2, 5))) {
             break;
         }
@@ -160,10 +160,10 @@ fn a_request_that_makes_the_shards_crash_twice_fails_alone() {
 }
 
 #[test]
-fn a_request_is_not_computed_again_for_ever() {
+fn a_request_is_computed_again_only_a_limited_number_of_times() {
     let mut world = World::with(facts(64), |config| config.max_replays = 1);
     let id = world.submit(&[1, 2, 3], 10);
-    // Nothing is in flight when the shards are lost, so there is no suspect.
+    // No step is in flight when the shards are lost, so no request is suspected.
     world.plan();
     world.answer();
     assert_eq!(world.lose_shards(), [Event { id, kind: EventKind::Replayed }]);
@@ -175,7 +175,7 @@ fn a_request_is_not_computed_again_for_ever() {
 }
 
 #[test]
-fn refuses_a_request_that_never_fits_and_one_too_many() {
+fn refuses_a_request_that_never_fits_and_requests_beyond_the_queue_limit() {
     let mut scheduler = Scheduler::new(SchedulerConfig::new(facts(2).capacity, 1));
     let refused = scheduler.on_request(request(&[1; 5], 4), Duration::ZERO);
     assert_eq!(refused, Err(Refused::TooLarge { needed: 9, available: 8 }));
@@ -226,7 +226,7 @@ fn generated_tokens_are_cached_too() {
 }
 
 #[test]
-fn requests_share_while_the_first_still_prefills() {
+fn requests_share_blocks_while_the_first_still_prefills() {
     let mut world = World::new(64);
     let common = prompt(6, 40);
     let texts: Vec<Vec<u32>> = (0..3).map(|i| [common.clone(), prompt(20 + i, 3)].concat()).collect();
@@ -256,7 +256,7 @@ fn parallel_sampling_costs_one_prefill() {
 }
 
 #[test]
-fn salts_are_not_shared() {
+fn requests_with_different_salts_share_no_blocks() {
     let mut world = World::new(64);
     let text = prompt(8, 30);
     world.submit(&text, 2);
@@ -267,7 +267,7 @@ fn salts_are_not_shared() {
 }
 
 #[test]
-fn scoring_the_prompt_computes_all_of_it() {
+fn prompt_logprobs_compute_the_whole_prompt() {
     let mut world = World::new(64);
     let text = prompt(9, 30);
     world.submit(&text, 2);
@@ -328,7 +328,7 @@ fn a_long_prompt_is_computed_beside_a_stream_of_short_ones() {
 }
 
 #[test]
-fn others_are_admitted_before_a_large_request_for_a_bounded_time() {
+fn small_requests_overtake_a_large_one_for_a_bounded_time() {
     let endless = endless(32);
     let mut world = World::with(endless, |_| {});
     for i in 0..3 {
@@ -351,7 +351,7 @@ fn others_are_admitted_before_a_large_request_for_a_bounded_time() {
 }
 
 #[test]
-fn tenants_share_by_what_they_were_served() {
+fn tenants_get_equal_shares_of_served_tokens() {
     let mut world = World::with(facts(256), |config| config.num_slots = 1);
     let greedy: Vec<RequestId> = (0..6)
         .map(|i| world.submit_with(NewRequest { tenant: "greedy".into(), ..request(&prompt(i, 12), 4) }))
@@ -365,7 +365,7 @@ fn tenants_share_by_what_they_were_served() {
 }
 
 #[test]
-fn tenants_are_served_by_their_weights() {
+fn tenants_are_served_in_proportion_to_their_weights() {
     let mut world = World::with(endless(256), |config| {
         config.num_slots = 1;
         config.tenant_weights = [("large".into(), 3)].into();
@@ -386,7 +386,7 @@ fn tenants_are_served_by_their_weights() {
 }
 
 #[test]
-fn a_request_that_waits_too_long_fails_with_its_limit() {
+fn a_request_that_waits_too_long_fails_with_its_timeout() {
     let mut world = World::with(facts(64), |config| config.num_slots = 1);
     world.submit(&prompt(1, 4), 50);
     world.plan();

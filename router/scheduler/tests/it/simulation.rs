@@ -1,8 +1,9 @@
-//! The scheduler with shards in virtual time, under random load and random faults, by the hundred thousand: every
-//! request ends exactly once, with the tokens that it would get alone, and nothing is left behind.
+//! Simulates the scheduler and shards in virtual time, under random load and random faults, with up to hundreds of
+//! thousands of seeds: every request ends exactly once, with the tokens that it would get alone, and frees what it
+//! held.
 //!
-//! `PENSTOCK_SIM_SEEDS=n` sets how many seeds run; a failing one prints the line that replays it, after the scenario
-//! was shrunk to what still fails.
+//! `PENSTOCK_SIM_SEEDS=n` sets how many seeds run. For a failing seed the scenario is shrunk as far as it still fails,
+//! and the command that replays it is printed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +19,7 @@ use penstock_scheduler::{
 /// The seed of the request that makes the shards crash.
 const POISON_SEED: u64 = 1000;
 
-/// A stream of numbers decided by its seed.
+/// A random number generator with a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -42,9 +43,9 @@ impl Dice {
 struct Arrival {
     at: Duration,
     request: NewRequest,
-    /// The client leaves at this time.
+    /// The client disconnects at this time.
     leaves_at: Option<Duration>,
-    /// The client leaves when it has so many tokens.
+    /// The client disconnects after this number of tokens.
     leaves_after: Option<usize>,
 }
 
@@ -53,13 +54,13 @@ struct Scenario {
     facts: ShardFacts,
     prefix_caching: bool,
     arrivals: Vec<Arrival>,
-    /// The shards die at these times, with whatever is in flight.
+    /// The shards die at these times; steps in flight are lost.
     deaths: Vec<Duration>,
-    /// A request with [`POISON_SEED`] makes them die when it has so many tokens of output.
+    /// A request with [`POISON_SEED`] makes the shards die when it has this number of output tokens.
     poison_after: u32,
-    /// Every so many steps one takes fifty times as long.
+    /// One step in this number takes fifty times as long.
     slow_every: u64,
-    /// How slow the shards are: some so slow that streams pause, and that steps are waited for.
+    /// How slow the shards are; some are so slow that streams pause, and that the scheduler waits for steps.
     slowness: u64,
 }
 
@@ -92,7 +93,7 @@ fn scenario(seed: u64) -> Scenario {
     let poison_after = dice.range(0, 8) as u32;
     let (prefix_caching, slow_every) = (!dice.one_in(8), dice.range(5, 200));
     if dice.one_in(3) {
-        // What the window needs, and a little or a lot more. The fake shard looks one position back.
+        // The window's minimum, and a little or a lot more. The fake shard reads one position back.
         let window = dice.range(2, 40) as u32;
         let needed = (window - 1).div_ceil(block_size) + 1;
         capacity.attention_window = Some(window);
@@ -107,7 +108,7 @@ fn random_tokens(dice: &mut Dice, from: u64, to: u64) -> Vec<u32> {
     (0..dice.range(from, to)).map(|_| dice.range(3, 256) as u32).collect()
 }
 
-/// A request that often shares its beginning with others, or all of it.
+/// A request whose prompt often shares a prefix with others, or is equal to theirs.
 fn random_arrival(dice: &mut Dice, at: Duration, stems: &[Vec<u32>]) -> Arrival {
     let mut prompt = stems[dice.range(0, stems.len() as u64) as usize].clone();
     if !dice.one_in(4) {
@@ -146,7 +147,7 @@ enum End {
     Poison,
 }
 
-/// A scenario while it runs.
+/// State of a running scenario.
 struct World<'a> {
     scenario: &'a Scenario,
     scheduler: Scheduler,
@@ -156,11 +157,11 @@ struct World<'a> {
     arrivals: VecDeque<usize>,
     deaths: VecDeque<Duration>,
     leaving: BTreeSet<(Duration, RequestId)>,
-    /// By request: its arrival.
+    /// The arrival of each request.
     accepted: BTreeMap<RequestId, usize>,
     output: BTreeMap<RequestId, Vec<u32>>,
     ends: BTreeMap<RequestId, End>,
-    /// The slot and the prompt of the request that makes the shards crash, while it has one.
+    /// The slot and the prompt of the request that makes the shards crash, while it is in a slot.
     poison: Option<(SlotId, u32)>,
     num_crashes: u64,
     num_deaths: u64,
@@ -365,7 +366,7 @@ fn fails(scenario: &Scenario) -> Option<String> {
     })
 }
 
-/// Leaves out whatever is not needed for the scenario to fail.
+/// Removes the parts of a scenario that it does not need to fail.
 fn shrunk(mut scenario: Scenario) -> Scenario {
     let mut keep = 0;
     while keep < scenario.arrivals.len() + scenario.deaths.len() {

@@ -1,5 +1,5 @@
-//! Models whose layers all have a sliding window: blocks behind it are given back while a sequence runs, but not those
-//! that are still seen or shared.
+//! Models whose layers all have a sliding window: blocks before it are freed while a sequence runs, except those that
+//! are still read or shared.
 
 use crate::fake_shard::{ShardFacts, expected_tokens};
 use crate::world::{World, endless, prompt, request};
@@ -20,7 +20,7 @@ fn alone(prompt: &[u32], count: usize) -> Vec<u32> {
     expected_tokens(prompt, 0, count, &windowed(64))
 }
 
-/// Whatever happens beside it, a sequence gets the tokens that it gets alone.
+/// Asserts that a sequence got the tokens that it gets alone.
 fn assert_undisturbed(world: &World, id: RequestId, prompt: &[u32], count: usize) {
     assert_eq!(world.output[&id], alone(prompt, count));
 }
@@ -44,8 +44,8 @@ fn most_used(world: &mut World) -> usize {
 }
 
 #[test]
-fn a_sequence_longer_than_the_pool_runs_in_what_its_window_needs() {
-    // Four blocks of four positions: the three that a query sees, and one to write.
+fn a_sequence_longer_than_the_pool_runs_in_the_blocks_of_its_window() {
+    // Four blocks of four positions: three that a query reads, and one to write.
     let mut world = world(4);
     let prompt = prompt(1, 60);
     let id = world.submit(&prompt, 50);
@@ -58,7 +58,7 @@ fn a_sequence_longer_than_the_pool_runs_in_what_its_window_needs() {
 fn a_sequence_holds_no_more_than_twice_its_window() {
     let mut world = world(64);
     world.submit(&prompt(1, 100), 80);
-    // Twice ten positions in blocks of four, two that are cut, and what a chunk in flight may still read.
+    // Twice ten positions in blocks of four, two partly used ones, and those that a chunk in flight may still read.
     let most = most_used(&mut world);
     assert!((6..=5 + 2 + 4).contains(&most), "{most}");
 }
@@ -72,7 +72,7 @@ fn a_request_that_does_not_fit_even_with_a_window_is_refused() {
 }
 
 #[test]
-fn a_prefix_given_back_is_found_while_it_is_cached() {
+fn a_freed_prefix_is_found_while_it_is_cached() {
     let mut world = world(64);
     let first = prompt(1, 60);
     world.submit(&first, 2);
@@ -85,7 +85,7 @@ fn a_prefix_given_back_is_found_while_it_is_cached() {
 }
 
 #[test]
-fn only_the_blocks_that_are_seen_of_a_cached_prefix_are_held() {
+fn only_the_blocks_of_a_cached_prefix_within_the_window_are_held() {
     let mut world = world(64);
     let first = prompt(1, 60);
     world.submit(&first, 1);
@@ -97,7 +97,7 @@ fn only_the_blocks_that_are_seen_of_a_cached_prefix_are_held() {
 }
 
 #[test]
-fn a_prefix_whose_first_block_was_taken_is_computed_again() {
+fn a_prefix_whose_first_block_was_reused_is_computed_again() {
     let mut world = world(8);
     let (first, other) = (prompt(1, 30), prompt(2, 30));
     world.submit(&first, 1);
@@ -112,7 +112,7 @@ fn a_prefix_whose_first_block_was_taken_is_computed_again() {
 }
 
 #[test]
-fn a_second_choice_does_not_copy_a_block_that_was_given_back() {
+fn a_second_choice_does_not_copy_a_freed_block() {
     let mut world = world(64);
     let prompt = prompt(1, 30);
     let first = world.submit(&prompt, 40);

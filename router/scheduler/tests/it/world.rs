@@ -1,4 +1,4 @@
-//! The scheduler with shards beside it whose KV cache shows every mistake, step by step.
+//! Runs the scheduler step by step over fake shards, whose KV cache turns every mistake into wrong tokens.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub fn facts(num_blocks: u32) -> ShardFacts {
     ShardFacts { capacity, ..small }
 }
 
-/// The same of a model that never ends a sequence.
+/// Facts of a shard whose model never ends a sequence.
 pub fn endless(num_blocks: u32) -> ShardFacts {
     let facts = facts(num_blocks);
     ShardFacts { capacity: Capacity { eos_token_ids: Vec::new(), ..facts.capacity }, ..facts }
@@ -28,17 +28,17 @@ pub fn request(prompt: &[u32], max_new_tokens: u32) -> NewRequest {
     NewRequest::new(prompt.into(), max_new_tokens, SamplingParams::greedy())
 }
 
-/// A prompt that differs from that of every other number.
+/// A prompt of its own for each number.
 pub fn prompt(number: u32, len: u32) -> Vec<u32> {
     (0..len).map(|i| 1 + (number * 37 + i * i) % 250).collect()
 }
 
-/// What a greedy request gets alone.
+/// The tokens that a greedy request gets alone.
 pub fn solo(prompt: &[u32], max_new_tokens: usize) -> Vec<u32> {
     expected_tokens(prompt, 0, max_new_tokens, &small_facts())
 }
 
-/// The scheduler with shards beside it, step by step or with outcomes held back.
+/// The scheduler and fake shards, step by step or with outcomes held back.
 pub struct World {
     pub scheduler: Scheduler,
     pub shard: FakeShard,
@@ -87,7 +87,7 @@ impl World {
         self.scheduler.totals().computed_tokens
     }
 
-    /// Plans one step if there is one, and lets the shards compute it.
+    /// Plans one step if there is work, and has the shards compute it.
     pub fn plan(&mut self) -> bool {
         let Some((plan, events)) = self.scheduler.plan(self.now) else { return false };
         for event in events {
@@ -100,7 +100,7 @@ impl World {
         true
     }
 
-    /// Answers the oldest plan.
+    /// Delivers the outcome of the oldest plan.
     pub fn answer(&mut self) {
         let Some(outcome) = self.outcomes.pop_front() else { return };
         for event in self.scheduler.on_outcome(outcome).expect("it answers the plan") {

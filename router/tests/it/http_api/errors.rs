@@ -1,4 +1,4 @@
-//! What is refused, and in whose words.
+//! Refused requests, and the error body of each dialect.
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
@@ -12,7 +12,7 @@ fn error(answer: &Answer) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn every_path_answers_errors_in_json() {
+async fn every_path_returns_errors_as_json() {
     let server = Server::start();
     let unknown = server.get("/nothing").await;
     assert_eq!(
@@ -65,7 +65,7 @@ async fn malformed_json_is_a_400_in_both_shapes() {
 }
 
 #[tokio::test]
-async fn openai_clients_learn_where_something_does_not_fit() {
+async fn errors_of_openais_routes_name_the_field() {
     let server = Server::start();
     let message = json!({"role": "user", "content": "a"});
     let schema = json!({"type": "string", "pattern": "("});
@@ -127,7 +127,7 @@ async fn openai_clients_learn_where_something_does_not_fit() {
 }
 
 #[tokio::test]
-async fn what_is_nested_too_deep_is_told_with_its_depth() {
+async fn a_body_that_is_nested_too_deep_is_refused_with_the_limit() {
     let server = Server::start();
     for depth in [128, 2000] {
         let body = "[".repeat(depth) + &"]".repeat(depth);
@@ -140,7 +140,7 @@ async fn what_is_nested_too_deep_is_told_with_its_depth() {
 }
 
 #[tokio::test]
-async fn errors_under_v1_are_openais() {
+async fn errors_under_v1_have_the_shape_of_openai() {
     let server = Server::start();
     let body = json!({"prompt": "a", "temperature": -1});
     assert_eq!(
@@ -164,7 +164,7 @@ async fn errors_under_v1_are_openais() {
 }
 
 #[tokio::test]
-async fn too_long_a_prompt_names_the_limit_and_the_flag() {
+async fn the_error_for_a_too_long_prompt_names_the_limit_and_the_flag() {
     let server = Server::start();
     let body = json!({"inputs": "a".repeat(200), "parameters": {}});
     let message =
@@ -176,7 +176,7 @@ async fn too_long_a_prompt_names_the_limit_and_the_flag() {
 }
 
 #[tokio::test]
-async fn what_cannot_fit_is_refused_before_it_is_tokenized() {
+async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenized() {
     let mut limits = limits();
     limits.max_input_tokens = Some(1);
     let server = Server::with(FakeEngine::new(facts()), limits);
@@ -186,14 +186,14 @@ async fn what_cannot_fit_is_refused_before_it_is_tokenized() {
 }
 
 #[tokio::test]
-async fn what_is_not_built_is_refused_by_name() {
+async fn features_that_are_not_built_are_refused_by_name() {
     let server = Server::start();
     let suffix = server.post("/v1/completions", json!({"prompt": "a", "suffix": "b"})).await;
     assert_eq!(suffix.json()["error"]["param"], "suffix");
 }
 
 #[tokio::test]
-async fn an_adapter_that_there_is_not_is_not_found() {
+async fn an_unknown_adapter_is_not_found() {
     let server = Server::start();
     let ask = |id: &str| json!({"inputs": "a", "parameters": {"adapter_id": id, "max_new_tokens": 2}});
     let (status, body) = error(&server.post("/generate", ask("lora")).await);
@@ -202,7 +202,7 @@ async fn an_adapter_that_there_is_not_is_not_found() {
 }
 
 #[tokio::test]
-async fn a_grammar_that_cannot_be_used_is_refused_in_the_words_of_each_family() {
+async fn an_invalid_grammar_is_refused_with_the_error_body_of_each_dialect() {
     let server = Server::start();
     let schema = json!({"type": "array", "uniqueItems": true});
     let parameters = json!({"grammar": {"type": "json", "value": schema}});

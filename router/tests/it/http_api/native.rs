@@ -1,11 +1,11 @@
-//! TGI's routes that generate.
+//! TGI's generation routes.
 
 use serde_json::{Value, json};
 
 use crate::support::server::Server;
 
 #[tokio::test]
-async fn generate_answers_greedily_with_details() {
+async fn generate_is_greedy_and_returns_details() {
     let server = Server::start();
     let parameters = json!({"max_new_tokens": 7, "details": true});
     let answer = server.post("/generate", json!({"inputs": "hello", "parameters": parameters})).await;
@@ -50,14 +50,14 @@ async fn headers_are_those_of_tgi() {
     }
 }
 
-/// The temperature that the shards were told.
+/// The temperature that the shards got.
 fn temperature_sent(server: &Server) -> f32 {
     let plans = server.control.plans.lock().expect("not poisoned");
     plans.iter().flat_map(|plan| &plan.admitted).last().expect("something was admitted").sampling.temperature
 }
 
 #[tokio::test]
-async fn leaving_out_parameters_samples_and_empty_ones_do_not() {
+async fn a_request_without_parameters_samples_and_one_with_empty_parameters_does_not() {
     let server = Server::start();
     server.post("/generate", json!({"inputs": "hello"})).await;
     assert_eq!(temperature_sent(&server), 1.0);
@@ -68,7 +68,7 @@ async fn leaving_out_parameters_samples_and_empty_ones_do_not() {
 }
 
 #[tokio::test]
-async fn root_wraps_the_answer_in_an_array_and_repeats_the_prompt() {
+async fn root_returns_an_array_and_repeats_the_prompt() {
     let server = Server::start();
     let parameters = json!({"max_new_tokens": 3});
     let answer = server.post("/", json!({"inputs": "hello", "parameters": parameters})).await;
@@ -92,7 +92,7 @@ async fn prefill_details_have_no_logprob_for_the_first_token() {
 }
 
 #[tokio::test]
-async fn best_of_shows_the_sequences_that_did_not_win() {
+async fn best_of_returns_the_other_sequences_too() {
     let server = Server::start();
     let parameters = json!({"max_new_tokens": 3, "best_of": 2, "do_sample": true, "details": true});
     let body = server.post("/generate", json!({"inputs": "abc", "parameters": parameters})).await.json();
@@ -111,7 +111,7 @@ async fn top_tokens_are_listed_for_each_position() {
     assert_eq!(top[0].as_array().unwrap().len(), 3);
 }
 
-/// A prompt whose greedy text has an ASCII letter that first appears after some others, to stop at.
+/// A prompt whose greedy text contains an ASCII letter, to stop at, that does not occur before some others.
 fn prompt_with_letter(server: &Server) -> (String, String, String) {
     for number in 0..1000 {
         let prompt = format!("prompt {number}");

@@ -1,4 +1,4 @@
-//! OpenAI's routes, and what all models are called.
+//! OpenAI's routes, and the names of models.
 
 use std::sync::Arc;
 
@@ -130,7 +130,7 @@ async fn completions_show_the_best_of_several() {
 }
 
 #[tokio::test]
-async fn models_are_known_by_name_last_part_and_stand_ins() {
+async fn a_model_is_found_by_name_by_its_last_part_and_by_placeholders() {
     let server = Server::start();
     let ask = |model: Value| json!({"model": model, "prompt": "a", "max_tokens": 1});
     for name in
@@ -147,7 +147,7 @@ async fn models_are_known_by_name_last_part_and_stand_ins() {
 }
 
 #[tokio::test]
-async fn what_a_thinking_model_writes_first_is_reasoning() {
+async fn the_reasoning_of_a_thinking_model_is_a_field_of_its_own() {
     let mut server = Server::start();
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n{# </think> #}";
     let templates = ChatTemplates::from_source(template, Map::new()).unwrap();
@@ -170,7 +170,7 @@ async fn what_a_thinking_model_writes_first_is_reasoning() {
 }
 
 #[tokio::test]
-async fn a_model_without_template_says_so() {
+async fn chats_with_a_model_without_template_are_refused() {
     let mut server = Server::start();
     server.state.inference.chat = None;
     let body = json!({"messages": [{"role": "user", "content": "hi"}]});

@@ -1,4 +1,4 @@
-//! What the server tells of itself: tokens, limits, health, counts.
+//! Routes about the server itself: tokenizer, limits, health, metrics.
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
@@ -20,7 +20,7 @@ async fn tokenize_gives_bytes_that_each_token_covers() {
 }
 
 #[tokio::test]
-async fn info_tells_model_and_limits() {
+async fn info_has_model_and_limits() {
     let info = Server::start().get("/info").await.json();
     assert_eq!(info["model_id"], "org/tiny");
     assert_eq!(info["max_total_tokens"], 200);
@@ -33,7 +33,7 @@ async fn info_tells_model_and_limits() {
 }
 
 #[tokio::test]
-async fn health_is_well_until_the_shards_are_lost() {
+async fn health_is_ok_until_the_shards_are_lost() {
     let server = Server::gated();
     for path in ["/", "/health", "/health/ready", "/health/live", "/ping"] {
         let answer = server.get(path).await;
@@ -59,7 +59,7 @@ async fn health_is_well_until_the_shards_are_lost() {
     assert_eq!(server.get("/health/live").await.status, StatusCode::SERVICE_UNAVAILABLE);
     let later = server.post("/generate", json!({"inputs": "a"})).await;
     assert_eq!(later.status, StatusCode::SERVICE_UNAVAILABLE);
-    // The page stays, to tell about it.
+    // The page is still served, to show the state.
     assert_eq!(server.get("/ui").await.status, StatusCode::OK);
     assert_eq!(server.get("/stats").await.json()["status"], "lost");
 }
@@ -73,7 +73,7 @@ async fn is_unready(server: &Server) {
 }
 
 #[tokio::test]
-async fn health_is_well_again_when_the_shards_are_back() {
+async fn health_is_ok_again_when_the_shards_are_back() {
     let server = Server::gated();
     server.control.break_with("killed");
     let running = server.post("/generate", json!({"inputs": "a", "parameters": {"max_new_tokens": 4}}));
@@ -115,7 +115,7 @@ async fn metrics_count_each_request_once() {
 }
 
 #[tokio::test]
-async fn a_request_keeps_the_id_that_its_client_gave_it() {
+async fn a_response_has_the_request_id_that_the_client_sent() {
     let server = Server::start();
     let mut request = post("/generate", &json!({"inputs": "a", "parameters": {"max_new_tokens": 1}}));
     request.headers_mut().insert("x-request-id", "mine".parse().unwrap());
@@ -124,7 +124,7 @@ async fn a_request_keeps_the_id_that_its_client_gave_it() {
 }
 
 #[tokio::test]
-async fn browsers_get_the_page_at_the_root_and_others_the_health_answer() {
+async fn browsers_get_the_page_at_the_root_and_other_clients_the_health() {
     let server = Server::start();
     let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
     let ask = |accept: &str| Request::get("/").header(header::ACCEPT, accept).body(Body::empty()).unwrap();
@@ -141,7 +141,7 @@ async fn browsers_get_the_page_at_the_root_and_others_the_health_answer() {
 }
 
 #[tokio::test]
-async fn stats_tell_what_the_server_did() {
+async fn stats_count_the_work_of_the_server() {
     let server = Server::start();
     let before = server.get("/stats").await.json();
     assert_eq!((&before["status"], &before["status_reason"]), (&json!("ready"), &Value::Null));

@@ -1,4 +1,4 @@
-//! A [`FakeShard`] as an engine, for speed and for faults: outcomes can be held back, and the stream broken.
+//! A [`FakeShard`] as an engine: fast, and with faults on demand. Outcomes can be held back, and the stream broken.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,40 +11,40 @@ use tokio::sync::Semaphore;
 
 use super::fake_shard::{self, FakeShard, ShardFacts};
 
-/// A look into a fake engine that a task owns.
+/// Control over a fake engine that a task owns.
 #[derive(Clone)]
 pub struct FakeControl {
     /// Plans sent so far.
     pub plans: Arc<Mutex<Vec<Plan>>>,
-    /// Outcomes are handed out one per permit; `None` hands them out freely.
+    /// Each outcome takes a permit; with `None` outcomes need none.
     pub gate: Option<Arc<Semaphore>>,
     /// Set to break the stream with this reason; shards come back when it is `None` again.
     pub broken: Arc<Mutex<Option<String>>>,
-    /// Whether the shards that come back are others.
+    /// Whether the shards that come back have new instance ids.
     pub changed: Arc<AtomicBool>,
-    /// Where the shards say that their time went.
+    /// The timings in the outcomes of the shards.
     pub timings: Arc<Mutex<StepTimings>>,
 }
 
 impl FakeControl {
-    /// The next answer is an error, and so are attempts to come back.
+    /// The next outcome is an error, and so are attempts to reconnect.
     pub fn break_with(&self, reason: &str) {
         *self.broken.lock().expect("not poisoned") = Some(reason.into());
     }
 
-    /// The next attempt to come back works.
+    /// The next attempt to reconnect succeeds.
     pub fn come_back(&self) {
         *self.broken.lock().expect("not poisoned") = None;
     }
 
-    /// What comes back next are other shards.
+    /// The next attempt to reconnect finds other shards.
     pub fn come_back_changed(&self) {
         self.changed.store(true, Ordering::Relaxed);
         self.come_back();
     }
 }
 
-/// What the engine says of a small shard.
+/// Facts of an engine with a small shard.
 pub fn small_facts() -> EngineFacts {
     let ShardFacts { capacity, vocab_size, max_sequence_len } = fake_shard::small_facts();
     EngineFacts {
@@ -69,7 +69,7 @@ pub fn small_facts() -> EngineFacts {
     }
 }
 
-/// What a request with this prompt and seed gets, up to `count` tokens.
+/// The tokens of a request with this prompt and seed, up to `count`.
 pub fn expected_tokens(prompt: &[u32], seed: u64, count: usize, facts: &EngineFacts) -> Vec<u32> {
     fake_shard::expected_tokens(prompt, seed, count, &shard_facts(facts))
 }
@@ -89,7 +89,7 @@ pub struct FakeEngine {
 }
 
 impl FakeEngine {
-    /// Answers every plan at once.
+    /// Returns the outcome of every plan at once.
     pub fn new(facts: EngineFacts) -> (Self, FakeControl) {
         Self::with_gate(facts, None)
     }
@@ -126,7 +126,7 @@ impl Engine for FakeEngine {
     }
 
     async fn recv(&mut self) -> Result<Outcome, EngineError> {
-        // Both permits are taken together, so that being dropped half way loses nothing.
+        // Both permits are taken together, so that no permit is lost if the future is dropped in between.
         let arrived = self.arrived.acquire().await.expect("never closed");
         if let Some(gate) = &self.control.gate {
             gate.acquire().await.expect("never closed").forget();

@@ -12,12 +12,12 @@ use tokio_rustls::TlsAcceptor;
 
 use super::server::Server;
 
-/// How long a test waits for what must happen, however busy the machine is; shorter than the timeouts that a connection
-/// has by default, so that those set by a test are what ended it. The exact times are tested where time stands still.
+/// How long a test waits for an event that must happen, also on a busy machine. It is shorter than the default timeouts
+/// of a connection, so that only a timeout set by the test can have ended it. Exact times are tested with paused time.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A port that refuses connections, and that nobody else in this process or beside it is given while the socket is kept.
-/// Who binds the address by name may listen there.
+/// A port that refuses connections, and that the system assigns to no other socket while this one is kept. A process
+/// that binds the address explicitly may listen there.
 pub fn reserve() -> (TcpSocket, SocketAddr) {
     let holder = bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = holder.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! What the integration tests share.
+//! Code that the integration tests share.
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
 pub mod fake_engine;

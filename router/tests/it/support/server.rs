@@ -1,4 +1,4 @@
-//! A router over fake shards, with a tokenizer made on the spot: requests in, statuses, headers and bodies out.
+//! A router over fake shards, with a generated tokenizer. Tests send it requests and get statuses, headers and bodies.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
@@ -84,12 +84,12 @@ pub fn limits() -> Limits {
     }
 }
 
-/// Small bodies, and time enough for them.
+/// Limits of small bodies, with ample time.
 pub fn body_limits() -> BodyLimits {
     BodyLimits::new(&ConnectionLimits { payload_limit: 4096, ..ConnectionLimits::default() })
 }
 
-/// A router and what is behind it.
+/// A router and its fake engine.
 pub struct Server {
     pub state: AppState,
     pub cors: Option<CorsLayer>,
@@ -97,7 +97,7 @@ pub struct Server {
     pub tokenizer: tokenizers::Tokenizer,
 }
 
-/// An answer, read to its end.
+/// A response with its whole body.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -117,7 +117,7 @@ impl Answer {
         events.map(|event| event.strip_prefix("data: ").expect("one line of data").to_owned()).collect()
     }
 
-    /// The same as JSON, without the closing `[DONE]`, which must be there under /v1.
+    /// The data of each event as JSON, without the closing `[DONE]`, which must be there under /v1.
     pub fn openai_events(&self) -> Vec<Value> {
         let mut events = self.events();
         assert_eq!(events.pop().as_deref(), Some("[DONE]"));
@@ -142,12 +142,12 @@ impl Answer {
 }
 
 impl Server {
-    /// Shards that answer at once.
+    /// Over shards that return outcomes at once.
     pub fn start() -> Self {
         Self::with(FakeEngine::new(facts()), limits())
     }
 
-    /// Shards that answer as often as they are told to.
+    /// Over shards that return an outcome only per call of [`Server::allow_steps`].
     pub fn gated() -> Self {
         Self::with(FakeEngine::gated(facts()), limits())
     }
@@ -156,7 +156,7 @@ impl Server {
         Self::with_keys(engine, limits, ApiKeys::default())
     }
 
-    /// The same for clients with these keys, whose tenants have the keys' weights.
+    /// With these API keys, whose tenants have the keys' weights.
     pub fn with_keys(
         (engine, control): (FakeEngine, FakeControl),
         limits: Limits,
@@ -188,12 +188,12 @@ impl Server {
         Self { state, cors: None, control, tokenizer }
     }
 
-    /// What is served.
+    /// The served routes.
     pub fn service(&self) -> Router {
         service(self.state.clone(), self.cors.clone())
     }
 
-    /// The same with another chat template.
+    /// With another chat template.
     pub fn with_template(mut self, template: &str) -> Self {
         let templates = ChatTemplates::from_source(template, Map::new()).unwrap();
         let eos = &self.state.inference.engine.facts().eos_token_ids;
@@ -201,14 +201,14 @@ impl Server {
         self
     }
 
-    /// Until the router has noticed that its shards are broken.
+    /// Waits until the router has noticed that its shards are lost.
     pub async fn wait_for_loss(&self) {
         while self.state.inference.engine.status() == EngineStatus::Ready {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Lets the shards answer so many more steps.
+    /// Lets the shards return the outcomes of this many more steps.
     pub fn allow_steps(&self, count: usize) {
         self.control.gate.as_ref().expect("a gated server").add_permits(count);
     }
@@ -232,12 +232,12 @@ impl Server {
         self.send(post(path, &body)).await
     }
 
-    /// Sends a request and returns as soon as the headers are there.
+    /// Sends a request and returns as soon as the headers of the response have arrived.
     pub async fn open(&self, path: &str, body: Value) -> OpenStream {
         self.open_request(post(path, &body)).await
     }
 
-    /// The same of any request.
+    /// Sends any request and returns as soon as the headers of the response have arrived.
     pub async fn open_request(&self, request: Request<Body>) -> OpenStream {
         let response = self.service().oneshot(request).await.unwrap();
         OpenStream { status: response.status(), body: response.into_body().into_data_stream() }
@@ -247,12 +247,12 @@ impl Server {
         self.tokenizer.encode(text, false).unwrap().get_ids().to_vec()
     }
 
-    /// What the fake shards generate greedily after this text.
+    /// The tokens that the fake shards generate greedily after this text.
     pub fn expected(&self, prompt: &str, count: usize) -> Vec<u32> {
         expected_tokens(&self.encode(prompt), 0, count, self.state.inference.engine.facts())
     }
 
-    /// The same as text.
+    /// The text of [`Server::expected`].
     pub fn expected_text(&self, prompt: &str, count: usize) -> String {
         self.tokenizer.decode(&self.expected(prompt, count), true).unwrap()
     }
@@ -278,7 +278,7 @@ impl OpenStream {
         Some(String::from_utf8(chunk.into()).unwrap())
     }
 
-    /// All that is left.
+    /// The rest of the body.
     pub async fn rest(mut self) -> String {
         let mut rest = String::new();
         while let Some(chunk) = self.next().await {

@@ -1,4 +1,4 @@
-//! A collector of OpenTelemetry, as small as can be, and what it was sent.
+//! A minimal OpenTelemetry collector, and the spans that it received.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
@@ -43,12 +43,12 @@ impl TraceService for Collector {
 }
 
 impl Collector {
-    /// Takes all that comes.
+    /// Accepts everything.
     pub async fn start() -> (Self, SocketAddr) {
         Self::default().serve().await
     }
 
-    /// Takes connections and never answers.
+    /// Accepts connections and never responds.
     pub async fn hanging() -> SocketAddr {
         Self { hangs: true, ..Self::default() }.serve().await.1
     }
@@ -76,7 +76,7 @@ impl Collector {
         spans.collect()
     }
 
-    /// Whether any byte sequence that was sent holds this.
+    /// Whether any received message contains this text.
     pub fn was_told(&self, text: &str) -> bool {
         let requests = self.requests.lock().unwrap();
         let mut sent = requests.iter().map(Message::encode_to_vec);
@@ -97,7 +97,7 @@ impl Received {
         value(&self.span.attributes, key)
     }
 
-    /// One of its process.
+    /// An attribute of its process, as text.
     pub fn of_process(&self, key: &str) -> Option<String> {
         value(&self.resource, key)
     }
@@ -137,7 +137,7 @@ pub fn only(spans: &[Received], name: &str) -> Received {
     found[0].clone()
 }
 
-/// All of this name.
+/// All spans of this name.
 pub fn all(spans: &[Received], name: &str) -> Vec<Received> {
     spans.iter().filter(|received| received.span.name == name).cloned().collect()
 }
@@ -146,7 +146,7 @@ pub fn names(spans: &[Received]) -> Vec<&str> {
     spans.iter().map(|received| received.span.name.as_str()).collect()
 }
 
-/// Has a server send a part of its traces there.
+/// Has a server send this share of its traces to the address.
 pub fn trace_to(server: &mut Server, address: SocketAddr, ratio: f64) {
     let options = TelemetryOptions {
         otlp_endpoint: Some(address.to_string().parse().unwrap()),
@@ -164,7 +164,7 @@ pub async fn traced(mut server: Server) -> (Server, Collector) {
     (server, collector)
 }
 
-/// All that a server has to tell.
+/// Sends the server's pending spans, and returns all that the collector has received.
 pub async fn spans_of(server: &Server, collector: &Collector) -> Vec<Received> {
     server.state.telemetry.flush().await;
     collector.spans()

@@ -14,7 +14,7 @@ use crate::support::server::Server;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 
-/// Keeps what is written.
+/// A writer that keeps the log lines.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -37,12 +37,12 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// The span of the line that says that a request was answered, in JSON.
+/// The span in the JSON log line of a finished request.
 async fn logged(server: &Server, parent: Option<&str>) -> Value {
     let lines = Lines::default();
     let json = tracing_subscriber::fmt().json().flatten_event(true).with_max_level(Level::DEBUG);
-    // As long as there is but one, a place in the code that another test comes to first is asked of that test's thread
-    // whether it is listened to, which has none, and is never told again.
+    // Whether a log statement is enabled is cached when a thread first reaches it. While only one subscriber exists,
+    // that may be a thread of another test without a subscriber, and the cached "disabled" would never be updated.
     let _second = Dispatch::new(tracing_subscriber::registry());
     let guard = tracing::subscriber::set_default(json.with_writer(lines.clone()).finish());
     let request = Request::post("/tokenize").header("content-type", "application/json");
@@ -66,7 +66,7 @@ async fn lines_in_json_carry_the_id_of_the_trace() {
 }
 
 #[tokio::test]
-async fn the_clients_id_is_told_though_its_trace_is_not_sampled() {
+async fn the_clients_trace_id_is_logged_even_if_the_trace_is_not_sampled() {
     let span = logged(&Server::start(), Some(PARENT)).await;
     assert_eq!(span["trace_id"], "0af7651916cd43dd8448eb211c80319c");
     assert_eq!(logged(&Server::start(), None).await.get("trace_id"), None);

@@ -1,5 +1,5 @@
-//! Traces as a collector gets them: whose child is what, what is said of it and what is not, and what becomes of serving
-//! when the collector is away.
+//! Traces as a collector receives them: parents of spans, attributes, what must not be in them, and serving without a
+//! collector.
 
 mod collector;
 mod logs;

@@ -1,4 +1,4 @@
-//! Which spans there are, below what, and what they say.
+//! The spans of requests: names, parents and attributes.
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
@@ -23,7 +23,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a client sends that is traced itself.
+/// Sends a request with a `traceparent` header, as a client that is traced itself.
 async fn post_with_parent(server: &Server, path: &str, body: &Value, flags: &str) -> Answer {
     let request = Request::post(path)
         .header("content-type", "application/json")
@@ -37,7 +37,7 @@ fn generate(tokens: u32) -> Value {
     json!({"inputs": "hello", "parameters": {"max_new_tokens": tokens}})
 }
 
-/// All below `parent`, by name and time.
+/// The names of all spans below `parent`, in order of time.
 fn below(spans: &[Received], parent: &Received) -> Vec<String> {
     let mut found: Vec<_> = spans.iter().filter(|span| span.is_below(parent)).collect();
     found.sort_by_key(|span| span.span.start_time_unix_nano);
@@ -45,7 +45,7 @@ fn below(spans: &[Received], parent: &Received) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_spans_of_a_request_hang_together_below_the_clients() {
+async fn the_spans_of_a_request_are_below_the_clients_span() {
     let (server, collector) = traced(Server::start()).await;
     let answer = post_with_parent(&server, "/generate", &generate(6), "01").await;
     assert_eq!(answer.status, StatusCode::OK);
@@ -98,7 +98,7 @@ async fn attributes_are_those_of_http_and_of_generative_models() {
 }
 
 #[tokio::test]
-async fn what_the_shards_did_is_of_the_process_of_their_rank() {
+async fn spans_of_shards_belong_to_the_process_of_their_rank() {
     let (server, collector) = traced(Server::start()).await;
     let timings = StepTimings { upload_us: 100, forward_us: 2000, sample_us: 30, download_us: 4 };
     *server.control.timings.lock().expect("not poisoned") = timings;
@@ -121,7 +121,7 @@ async fn what_the_shards_did_is_of_the_process_of_their_rank() {
 }
 
 #[tokio::test]
-async fn the_client_decides_and_the_ratio_where_it_does_not() {
+async fn the_client_decides_on_sampling_and_else_the_ratio() {
     let (collector, address) = Collector::start().await;
     let mut server = Server::start();
     trace_to(&mut server, address, 0.0);
@@ -136,7 +136,7 @@ async fn the_client_decides_and_the_ratio_where_it_does_not() {
 }
 
 #[tokio::test]
-async fn only_what_starts_something_is_traced() {
+async fn only_routes_that_start_work_are_traced() {
     let (server, collector) = traced(Server::start()).await;
     for path in ["/health", "/metrics", "/info", "/v1/models"] {
         server.get(path).await;
@@ -187,7 +187,7 @@ async fn a_chat_with_two_choices_has_two_sequences() {
 }
 
 #[tokio::test]
-async fn refusals_and_failures_say_their_kind() {
+async fn spans_of_refusals_and_failures_have_the_kind_of_error() {
     let (server, collector) = traced(Server::start()).await;
     server.post("/generate", json!({"inputs": "", "parameters": {}})).await;
     let spans = spans_of(&server, &collector).await;
@@ -198,7 +198,7 @@ async fn refusals_and_failures_say_their_kind() {
 }
 
 #[tokio::test]
-async fn a_stream_that_its_client_leaves_ends_its_spans() {
+async fn the_spans_of_a_stream_end_when_its_client_disconnects() {
     let (server, collector) = traced(Server::gated()).await;
     let mut stream = server.open("/generate_stream", generate(50)).await;
     server.allow_steps(4);
@@ -215,7 +215,7 @@ async fn a_stream_that_its_client_leaves_ends_its_spans() {
 }
 
 #[tokio::test]
-async fn a_loss_of_the_shards_is_an_event_of_what_it_interrupts() {
+async fn a_loss_of_the_shards_is_an_event_of_the_interrupted_span() {
     let (server, collector) = traced(Server::gated()).await;
     let mut stream = server.open("/generate_stream", generate(8)).await;
     server.allow_steps(3);
@@ -232,13 +232,13 @@ async fn a_loss_of_the_shards_is_an_event_of_what_it_interrupts() {
 }
 
 #[tokio::test]
-async fn a_preemption_is_an_event_of_what_it_interrupts() {
+async fn a_preemption_is_an_event_of_the_interrupted_span() {
     let facts = EngineFacts { num_blocks: 12, ..facts() };
     let (server, collector) = traced(Server::with(FakeEngine::new(facts), limits())).await;
     let ask = |inputs: String, tokens: u32| {
         server.post("/generate", json!({"inputs": inputs, "parameters": {"max_new_tokens": tokens}}))
     };
-    // Outputs that were short make the scheduler expect short ones, and admit more than there is room for.
+    // After short outputs the scheduler expects short ones, and admits more requests than fit.
     for at in 0..80 {
         ask(format!("{at}"), 1).await;
     }
@@ -251,7 +251,7 @@ async fn a_preemption_is_an_event_of_what_it_interrupts() {
 }
 
 #[tokio::test]
-async fn a_call_by_grpc_is_traced_like_a_request() {
+async fn a_grpc_call_is_traced_like_an_http_request() {
     let (server, collector) = traced(Server::start()).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));

@@ -1,4 +1,4 @@
-//! A collector that is away, hangs, or comes late: serving must not notice.
+//! A collector that is unreachable, hangs, or starts late: serving must not be affected.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,11 @@ use crate::support::listening::{PATIENCE, reserve};
 use crate::support::server::Server;
 
 const DROPPED: &str = "tgi_trace_spans_dropped{reason=\"export_failed\"}";
-/// How long a batch is sent at most: who waited for a collector that hangs, even once, would be that much later.
+/// Longest time that sending a batch may take. Code that waited for a hanging collector, even once, would be this late.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 const OVERRUN: &str = "tgi_trace_spans_dropped{reason=\"queue_full\"}";
 
-/// How long so many requests take, all of which must be answered.
+/// Sends this many requests, all of which must succeed; returns how long they took.
 async fn serve(server: &Server, count: usize) -> Duration {
     let started = Instant::now();
     for _ in 0..count {
@@ -27,7 +27,7 @@ async fn serve(server: &Server, count: usize) -> Duration {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_not_there_costs_traces_and_nothing_else() {
+async fn without_a_collector_only_traces_are_lost() {
     let (_holder, nobody) = reserve();
     let mut server = Server::start();
     trace_to(&mut server, nobody, 1.0);
@@ -40,7 +40,7 @@ async fn a_collector_that_is_not_there_costs_traces_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_collector_that_hangs_slows_nothing_and_is_not_waited_for() {
+async fn a_collector_that_hangs_delays_no_request_and_a_flush_gives_up() {
     let plain = Server::start();
     let mut traced = Server::start();
     trace_to(&mut traced, Collector::hanging().await, 1.0);
@@ -55,7 +55,7 @@ async fn a_collector_that_hangs_slows_nothing_and_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_collector_that_takes_them_is_counted() {
+async fn spans_that_a_collector_accepts_are_counted() {
     let (server, collector) = traced(Server::start()).await;
     serve(&server, 3).await;
     server.state.telemetry.flush().await;
@@ -64,7 +64,7 @@ async fn a_collector_that_takes_them_is_counted() {
 }
 
 #[tokio::test]
-async fn spans_are_sent_while_it_serves() {
+async fn spans_are_sent_while_the_server_runs() {
     let (server, collector) = traced(Server::start()).await;
     serve(&server, 1).await;
     let sent = async {
@@ -76,7 +76,7 @@ async fn spans_are_sent_while_it_serves() {
 }
 
 #[tokio::test]
-async fn without_an_endpoint_there_is_nothing() {
+async fn without_an_endpoint_nothing_is_traced() {
     let mut server = Server::start();
     server.state.telemetry =
         Telemetry::start(&TelemetryOptions::default(), server.state.inference.metrics.span_counters())
