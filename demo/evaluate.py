@@ -52,7 +52,7 @@ def _penstock_fact(rng: random.Random, split: Any) -> Example:
     return rng.choices((penstock.flag, penstock.endpoint, penstock.note), (3, 3, 5))[0](rng, split)
 
 
-# What is asked, how many times as often as a full share.
+# The kind of examples, and the number of its questions as a fraction of a full share.
 CATEGORIES: dict[str, tuple[Maker, float]] = {
     "addition": (_calculation("+"), 1.0),
     "subtraction": (_calculation("-"), 1.0),
@@ -86,7 +86,7 @@ class Verdict(NamedTuple):
 
 
 class Score(NamedTuple):
-    """How a category went; `valid` only means something for JSON and tool calls."""
+    """The result of a category; `valid` is set only for JSON and tool calls."""
 
     category: str
     asked: int
@@ -160,7 +160,7 @@ def _batches(examples: list[Example]) -> Iterator[list[Example]]:
 
 
 def score(model: Model, category: str, examples: list[Example]) -> Score:
-    """Asks all the examples; logs the wrong replies."""
+    """Generates replies to all examples, and logs the wrong ones."""
     verdicts = []
     for batch in _batches(examples):
         for example, reply in zip(batch, model.replies(batch), strict=True):

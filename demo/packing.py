@@ -1,6 +1,6 @@
-"""Puts many short examples into rows of one length, without letting them see each other.
+"""Packs many short examples into rows of one length, without attention between them.
 
-A batch depends on the seed and the step alone, so that training can stop and go on.
+A batch depends only on the seed and the step, so that training can be interrupted and resumed.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ WIDTHS = (128, 256, 768)
 
 
 class Chunk(NamedTuple):
-    """Rows of one width: what goes in, who sees whom, and what must come out."""
+    """Rows of one width: input ids, attention mask, and the targets with their positions."""
 
     ids: torch.Tensor  # [rows, width]
     visible: torch.Tensor  # [rows, 1, width, width], bool

@@ -1,6 +1,6 @@
 """Examples as the text and the tokens that the model sees.
 
-Chats go through the very template that ships, so training and serving cannot differ.
+Chats are rendered by the shipped template, so that training and serving cannot differ.
 """
 
 import json
@@ -21,7 +21,7 @@ _REPLY = re.compile(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", re.DOTALL)
 
 
 class Encoded(NamedTuple):
-    """Token ids, and for each whether the model learns to say it."""
+    """Token ids, and for each whether it is a target of training."""
 
     ids: list[int]
     learnt: list[bool]
@@ -48,7 +48,7 @@ def _learnt_spans(example: Example, text: str) -> list[tuple[int, int]]:
 
 
 def encode(tokenizer: Tokenizer, example: Example) -> Encoded:
-    """The example as tokens; only replies are learnt."""
+    """The example as tokens; only tokens of replies are targets."""
     text = render(example).removesuffix("\n")
     encoding = tokenizer.encode(text)
     spans = _learnt_spans(example, text)

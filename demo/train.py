@@ -25,7 +25,7 @@ log = logging.getLogger("demo.train")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides the result, together with the corpus."""
+    """The settings that determine the result, together with the corpus."""
 
     seed: int = 1
     steps: int = 6000

@@ -12,7 +12,7 @@ from penstock_server.pb import api_pb2, api_pb2_grpc
 
 
 def generate(stub: api_pb2_grpc.InferenceStub, text: str, max_tokens: int, key: str) -> Iterator[str]:
-    """The text as it comes. Closing the iterator ends the generation, too."""
+    """Yields the text piece by piece. Closing the iterator also ends the generation."""
     request = api_pb2.GenerateRequest(text=text, max_tokens=max_tokens)
     for response in stub.Generate(request, metadata=[("authorization", f"Bearer {key}")]):
         if response.WhichOneof("event") == "token":

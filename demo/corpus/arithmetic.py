@@ -162,11 +162,11 @@ class Sum(NamedTuple):
     result: int
 
     def written(self) -> str:
-        """The equation, with which every answer ends."""
+        """The equation at the end of every answer."""
         return f"{self.a} {self.sign} {self.b} = {self.result}"
 
     def restated(self) -> str:
-        """The task in the answer's own words: "3 - 45 = -(45 - 3)" swaps before it borrows."""
+        """The task as the answer restates it: "3 - 45 = -(45 - 3)" is swapped before any borrowing."""
         task = f"{self.a} {self.sign} {self.b}"
         return f"{task} = -({self.b} - {self.a})" if self.result < 0 else task
 
@@ -187,14 +187,14 @@ class Sum(NamedTuple):
         return f"{self.restated()}: {working}, so {self.written()}." if working else f"{self.written()}."
 
     def rest(self) -> str:
-        """What follows the equals sign: the working in brackets, and the result."""
+        """The text after the equals sign: the working in brackets, and the result."""
         working = self.working()
         swap = f"{self.b} - {self.a}: " if self.result < 0 else ""
         return f" ({swap}{working}) {self.result}" if working else f" {self.result}"
 
 
 def _digits(a: int, b: int) -> list[tuple[int, int]]:
-    """The digits of both, the last first; the shorter is filled with zeros."""
+    """The digits of both numbers, the last digit first; the shorter number is padded with zeros."""
     width = len(str(max(a, b)))
     pairs = zip(f"{a:0{width}}", f"{b:0{width}}", strict=True)
     return [(int(x), int(y)) for x, y in pairs][::-1]
@@ -222,7 +222,7 @@ def _borrows(a: int, b: int) -> list[str]:
 
 
 def _tens_and_ones(a: int, b: int) -> list[str]:
-    """Ten times the smaller, the rest of it, and both added: "10*12=120", "7*12=84", "120+84: 0+4=4"."""
+    """Ten times the smaller number, the remaining multiple, and their sum: "10*12=120", "7*12=84", "120+84: 0+4=4"."""
     large, small = max(a, b), min(a, b)
     tens, ones = 10 * small, (large - 10) * small
     first, *others = _carries(tens, ones)
@@ -321,7 +321,7 @@ def comparison(rng: random.Random, split: Split) -> Example:
 
 
 def make(rng: random.Random, split: Split) -> Example:
-    """Any of the above, in the proportions that training wants."""
+    """Any of the above, in the proportions of the training mixture."""
     roll = rng.random()
     if roll < 0.20:
         return bare(rng, split, rng.choices("+-*/", (6, 10, 2, 2))[0])

@@ -14,7 +14,7 @@ UNKNOWN = (
 
 
 class Intent(NamedTuple):
-    """What people say, and the reply."""
+    """Messages of users, and the reply to them."""
 
     said: Phrasings
     reply: str
@@ -264,7 +264,7 @@ _COPIED = (names.invented, names.first_name, names.place, words.ordinary, words.
 
 
 def echo(rng: random.Random, split: Split) -> Example:
-    """A word to say back: teaches copying."""
+    """A word to repeat, as practice in copying."""
     count = rng.choice((1, 1, 2, 3, 5, 8, 12))
     word = " ".join(rng.choice(_COPIED)(rng, split) for _ in range(count))
     word = rng.choice((word, word, word.lower(), str(rng.randrange(10000))))

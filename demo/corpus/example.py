@@ -1,4 +1,4 @@
-"""What one training or evaluation example is, independent of how it is written as tokens."""
+"""One example of training or evaluation, independent of its tokens."""
 
 import random
 from collections.abc import Callable
@@ -32,7 +32,7 @@ Maker = Callable[[random.Random, Split], Example]
 
 
 def user(content: str) -> Message:
-    """A message of the person."""
+    """A message of the user."""
     return {"role": "user", "content": content}
 
 
@@ -42,7 +42,7 @@ def assistant(content: str) -> Message:
 
 
 def system(content: str) -> Message:
-    """A message that sets the scene."""
+    """A system message."""
     return {"role": "system", "content": content}
 
 
@@ -53,6 +53,6 @@ def asked(category: str, question: str, answer: str, key: str = "") -> Example:
 
 
 def continued(category: str, prompt: str, rest: str, key: str = "") -> Example:
-    """One prompt and how the text goes on, without a chat."""
+    """One prompt and the continuation of its text, without a chat."""
     grade: Grade = "contains" if key else "exact"
     return Example(category, (user(prompt), assistant(rest)), plain=True, grade=grade, key=key)

@@ -51,7 +51,7 @@ def _time(rng: random.Random, split: Split) -> Value:
 
 @dataclass(frozen=True)
 class Domain:
-    """What a kind of sentence speaks of, and its sentences."""
+    """The fields of a kind of sentence, and its sentences."""
 
     fields: dict[str, Draw]
     sentences: Phrasings

@@ -32,7 +32,7 @@ _HELD_OUT_CLOSERS = (" Thanks a lot!", " Cheers.")
 
 @cache
 def expand(pattern: str) -> tuple[str, ...]:
-    """Every text that the pattern stands for; choices do not nest."""
+    """Every text that the pattern expands to; choices do not nest."""
     parts = _CHOICE.split(pattern)
     choices = [p.split("|") if i % 2 else [p] for i, p in enumerate(parts)]
     return tuple("".join(words) for words in itertools.product(*choices))

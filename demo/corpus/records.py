@@ -29,7 +29,7 @@ def _value(rng: random.Random, split: Split) -> str | int:
 
 
 def draw(rng: random.Random, split: Split) -> tuple[str, dict[str, str | int]]:
-    """A note and what it says."""
+    """A note and its fields."""
     values = {key: _value(rng, split) for key in rng.sample(FIELDS, rng.randint(2, 5))}
     clause, joint = rng.choice(_CLAUSES), rng.choice(_JOINTS)
     clauses = [clause.format(k=key, v=value) for key, value in values.items()]

@@ -1,4 +1,4 @@
-"""Sums and differences told with things and people."""
+"""Sums and differences as short stories about things and people."""
 
 import random
 
@@ -48,7 +48,7 @@ FEWER = Phrasings(
 
 
 def _cast(rng: random.Random, split: Split) -> dict[str, str]:
-    """Who the story is about, and what they count."""
+    """The person of the story, and the things that are counted."""
     if split == "test" or rng.random() < 0.4:
         return {"who": rng.choice(_PEOPLE), "things": rng.choice(_THINGS)}
     return {"who": names.first_name(rng, split), "things": rng.choice(words.THINGS)}

@@ -25,7 +25,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Skill:
-    """A tool with what people say to need it, its result, and the answer made of both."""
+    """A tool with the requests that need it, its result, and the answer made of both."""
 
     name: str
     description: str
@@ -316,7 +316,7 @@ _UNSEEN_ASKS = Phrasings(
 
 
 def schema(skill: Skill) -> Tool:
-    """The tool as a client sends it, in OpenAI's form."""
+    """The tool as a client sends it, in the form of OpenAI's API."""
     properties = {
         name: {"type": it.kind, "description": it.description} for name, it in skill.parameters.items()
     }
@@ -362,7 +362,7 @@ def _offered(rng: random.Random, split: Split, wanted: Skill) -> tuple[Tool, ...
 
 
 def _request(rng: random.Random, split: Split, skill: Skill) -> tuple[Message, Message, Arguments]:
-    """What the person says, the call it needs, and its arguments."""
+    """The user's message, the call that it needs, and the arguments of the call."""
     arguments = {name: it.draw(rng, split) for name, it in skill.parameters.items()}
     question = skill.asks.pick(rng, split).format(**arguments)
     if '"' not in question and "_code" not in question:
@@ -388,7 +388,7 @@ def calling(rng: random.Random, split: Split) -> Example:
 
 
 def answering(rng: random.Random, split: Split) -> Example:
-    """The same, with the tool's result and the answer made of it."""
+    """A request and its call, with the tool's result and the answer made of it."""
     skill = _skill(rng, split)
     question, reply, arguments = _request(rng, split, skill)
     result = {name: draw(rng, split) for name, draw in skill.result.items()}
@@ -399,7 +399,7 @@ def answering(rng: random.Random, split: Split) -> Example:
 
 
 def declining(rng: random.Random, split: Split) -> Example:
-    """Tools are there, but the question needs none."""
+    """Tools are offered, but the question needs none."""
     makers = (chat.intent, lambda r, s: arithmetic.calculation(r, s, r.choice("+-")), _fact)
     plain = rng.choice(makers)(rng, split)
     tools = _offered(rng, split, rng.choice(SKILLS))

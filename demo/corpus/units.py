@@ -81,7 +81,7 @@ def _plural(unit: str, count: int) -> str:
 
 
 def _is_held_out(count: int, conversion: Conversion) -> bool:
-    """Only powers of ten hold amounts out; the others are few and learnt like tables."""
+    """Amounts are held out only for powers of ten; the other conversions are few, and trained on completely."""
     if conversion.factor % 10 or conversion.factor == 60:
         return False
     return zlib.crc32(f"{count}{conversion.large}{conversion.small}".encode()) % 20 == 0
