@@ -30,7 +30,6 @@ CHECKED := $(foreach crate,penstock-router penstock-scheduler penstock-launcher,
 CARGO_TEST := cargo test --release --workspace --locked $(CHECKED)
 
 # `make setup` builds ours while it installs what they need: crates take the processors, wheels the network and the disk.
-# Modules are compiled when they are first imported; most never are.
 OURS := ./kernels .
 BUILT := target/setup
 PIP := $(BIN)/python -m pip
@@ -55,9 +54,9 @@ $(INSTALLED): $(SOURCES)
 	@ours=; trap 'kill $$ours 2> /dev/null || true' EXIT; \
 	for part in $(OURS); do \
 		$(PIP) wheel --quiet --no-deps --wheel-dir $(BUILT) $$part & ours="$$ours $$!"; done; \
-	$(NEEDED) | $(PIP) install --no-compile -r /dev/stdin; \
+	$(NEEDED) | $(PIP) install -r /dev/stdin; \
 	for part in $$ours; do wait $$part; done
-	$(PIP) install --no-compile --no-deps --force-reinstall $(BUILT)/*.whl
+	$(PIP) install --no-deps --force-reinstall $(BUILT)/*.whl
 	@touch $@
 
 .PHONY: serve
