@@ -199,13 +199,13 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/v1/completions":
             yield from _completion_chunks(answer, body)
         else:
-            yield from ({"choices": [{"index": 0, "delta": delta}]} for delta in answer.deltas())
+            for number, delta in enumerate(answer.deltas(), 1):
+                yield {
+                    "choices": [{"index": 0, "delta": delta}],
+                    **_usage_so_far(number, answer, body),
+                }
             yield {"choices": [{"index": 0, "delta": {}, "finish_reason": answer.finish_reason}]}
-        tokens = len(list(answer.deltas()))
-        prompt = sum(len(str(m.get("content")).split()) for m in body.get("messages", []))
-        usage = {"prompt_tokens": prompt + 9, "completion_tokens": tokens, "total_tokens": prompt + 9 + tokens,
-                 "prompt_tokens_details": {"cached_tokens": answer.cached_tokens}}  # fmt: skip
-        yield {"choices": [], "usage": usage}
+        yield {"choices": [], "usage": _usage(len(list(answer.deltas())), answer, body)}
 
     def _stream(self, chunks: Iterator[dict[str, Any]], answer: Answer) -> None:
         waiting = len(list(answer.deltas()))
@@ -270,6 +270,21 @@ class _Handler(BaseHTTPRequestHandler):
 def _echo(body: dict[str, Any]) -> Answer:
     said = body["messages"][-1]["content"] if "messages" in body else body["prompt"]
     return Answer([f"{word} " for word in f"You said: {said}".split(" ")])
+
+
+def _usage(tokens: int, answer: Answer, body: dict[str, Any]) -> dict[str, Any]:
+    prompt = 9 + sum(len(str(m.get("content")).split()) for m in body.get("messages", []))
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": tokens,
+        "total_tokens": prompt + tokens,
+        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
+    }
+
+
+def _usage_so_far(tokens: int, answer: Answer, body: dict[str, Any]) -> dict[str, Any]:
+    asked = body.get("stream_options", {}).get("continuous_usage_stats")
+    return {"usage": _usage(tokens, answer, body)} if asked else {}
 
 
 def _completion_chunks(answer: Answer, body: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -105,7 +105,7 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("context_options", [PHONE])
-@pytest.mark.parametrize("view", ["Chat", "Completion", "Status"])
+@pytest.mark.parametrize("view", ["Chat", "Compare", "Completion", "Status"])
 def test_nothing_sticks_out_on_a_phone(page: Page, server: ScriptedServer, view: str) -> None:
     chat_for_pictures(page, server)
     page.get_by_role("tab", name=view).click()
@@ -147,6 +147,8 @@ def test_works_by_keyboard_alone(page: Page, server: ScriptedServer) -> None:
     assert answers(page) == ["You said: by keyboard"]
     page.get_by_role("tab", name="Chat").focus()
     page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Compare")).to_be_focused()
+    page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="Completion")).to_be_focused()
     expect(page.get_by_role("tabpanel", name="Completion")).to_be_visible()
     page.keyboard.press("ArrowRight")
@@ -157,7 +159,7 @@ def test_works_by_keyboard_alone(page: Page, server: ScriptedServer) -> None:
 
 def test_every_control_has_a_name(page: Page, server: ScriptedServer) -> None:
     chat_for_pictures(page, server)
-    for view in ("Chat", "Completion", "Status"):
+    for view in ("Chat", "Compare", "Completion", "Status"):
         page.get_by_role("tab", name=view).click()
         nameless = page.evaluate(
             """() => [...document.querySelectorAll('button, input:not([hidden]), select, textarea, [role=region]')]

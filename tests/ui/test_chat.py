@@ -35,9 +35,20 @@ def test_streams_an_answer_and_measures_it(page: Page, server: ScriptedServer) -
     body = server.requests[-1]
     assert body["messages"] == [{"role": "user", "content": "Where does water flow?"}]
     assert body["stream"] is True
-    assert body["stream_options"] == {"include_usage": True}
+    assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
     assert body["model"] == "penstock/demo"
     assert "temperature" not in body, "an empty field must leave the server's default"
+
+
+def test_tells_the_rate_while_tokens_come(page: Page, server: ScriptedServer) -> None:
+    answer = server.script(*["drop "] * 5, wait_after=3, delay_s=0.01)
+    ask(page, "go")
+    progress = page.get_by_label("Progress of this answer")
+    expect(progress).to_contain_text("tokens/s")
+    expect(progress).to_contain_text("3 tokens")
+    answer.go.set()
+    answers(page)
+    expect(progress).to_have_count(0)
 
 
 def test_shows_text_while_it_streams(page: Page, server: ScriptedServer) -> None:
@@ -186,9 +197,9 @@ def test_refuses_a_damaged_import(page: Page, tmp_path: Path) -> None:
 
 def test_sends_system_prompt_sampling_schema_and_tools(page: Page, server: ScriptedServer) -> None:
     page.get_by_label("System prompt of this conversation").fill("Be brief.")
-    page.get_by_label("Temperature").fill("0.5")
-    page.get_by_label("Max tokens").fill("64")
-    page.get_by_label("Seed").fill("7")
+    page.locator("#settings").get_by_label("Temperature").fill("0.5")
+    page.locator("#settings").get_by_label("Max tokens").fill("64")
+    page.locator("#settings").get_by_label("Seed").fill("7")
     page.get_by_label("Stop strings").fill("END\n\\n\\n")
     page.get_by_text("Output format").click()
     page.get_by_label("The answer is").select_option("schema")
@@ -322,12 +333,12 @@ def test_follows_a_long_answer_until_the_reader_scrolls_up(page: Page, server: S
     assert thread.evaluate(distance) < 60
     thread.hover()
     page.mouse.wheel(0, -600)
-    expect(page.get_by_label("To the latest message")).to_be_visible()
+    expect(page.get_by_label("To the latest message", exact=True)).to_be_visible()
     before = thread.evaluate(STANDS_STILL)
     answer.go.set()
     expect(page.locator(".message.assistant")).to_contain_text("line 119")
     assert thread.evaluate("t => t.scrollTop") == before, "the text must stand still"
-    page.get_by_label("To the latest message").click()
+    page.get_by_label("To the latest message", exact=True).click()
     assert thread.evaluate(distance) < 2
 
 

@@ -31,7 +31,7 @@ def test_browsers_get_the_page_and_probes_their_answer(
 def test_chats_completes_and_shows_the_status(open_page: Callable[[str], Page], address: str) -> None:
     page = open_page(f"{address}/ui")
     expect(page.locator("#pill")).to_have_text("Ready")
-    page.get_by_label("Max tokens").fill("8")
+    page.locator("#settings").get_by_label("Max tokens").fill("8")
     ask(page, "hello")
     stats = page.get_by_label("Measurements of this answer")
     expect(stats).to_contain_text("8 tokens", timeout=30_000)
@@ -56,7 +56,7 @@ def test_a_refusal_of_the_router_is_shown_in_its_words(
     open_page: Callable[[str], Page], address: str
 ) -> None:
     page = open_page(address)
-    page.get_by_label("Max tokens").fill("100000")
+    page.locator("#settings").get_by_label("Max tokens").fill("100000")
     ask(page, "hello")
     expect(page.get_by_role("alert")).to_contain_text("The server refused this request")
     expect(page.get_by_role("alert")).to_contain_text("100000")

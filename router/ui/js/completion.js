@@ -13,15 +13,15 @@ const PROMPT = 'penstock.prompt';
 
 export class Completion {
   #settings;
-  #models;
+  #model;
   #form = byId('completion-form');
   #prompt = byId('prompt');
   #view = new TokensView(byId('completion-output'), (text) => this.#continueWith(text));
   #running = null;
 
-  constructor({ settings, models }) {
+  constructor({ settings, model }) {
     this.#settings = settings;
-    this.#models = models;
+    this.#model = model;
     this.#prompt.value = load(sessionStorage, PROMPT) ?? this.#prompt.value;
     this.#prompt.addEventListener('input', () => store(sessionStorage, PROMPT, this.#prompt.value));
     this.#prompt.addEventListener('keydown', (event) => {
@@ -71,7 +71,7 @@ export class Completion {
     });
     try {
       const settings = { ...this.#settings.values(), logprobs: byId('logprobs').value };
-      const body = completionBody(this.#models.chosen, this.#prompt.value, settings);
+      const body = completionBody(this.#model.chosen, this.#prompt.value, settings);
       for await (const chunk of streamJson('v1/completions', body, signal)) {
         pending.push(...result.add(chunk));
         show();

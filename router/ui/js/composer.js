@@ -1,27 +1,29 @@
 // The field in which a message is typed: grows with its text, Enter sends, Shift+Enter breaks the line, Esc stops.
 
-import { byId, setIcon } from './dom.js';
+import { Attachments } from './attachments.js';
+import { setIcon } from './dom.js';
 import { erase, load, store } from './storage.js';
 
-const DRAFT = 'penstock.draft';
-
-export function startComposer(chat) {
-  const [form, field, button] = [byId('composer'), byId('message'), byId('send')];
-  field.value = load(sessionStorage, DRAFT) ?? '';
+// `chat` has `send(text, files)`, `stop()`, `editLast()`, `busy`, and emits `change`. `draft` is the key of what is typed.
+export function startComposer(area, chat, draft) {
+  const [form, field, button] = ['form', 'textarea', '.send'].map((selector) => area.querySelector(selector));
+  const sendLabel = button.getAttribute('aria-label');
+  const attachments = new Attachments(area, `${draft}.files`);
+  field.value = load(sessionStorage, draft) ?? '';
 
   const show = () => {
-    button.disabled = !chat.busy && !field.value.trim();
+    button.disabled = !chat.busy && !field.value.trim() && !attachments.count;
     setIcon(button, chat.busy ? 'stop' : 'send');
-    button.setAttribute('aria-label', chat.busy ? 'Stop answering' : 'Send message');
+    button.setAttribute('aria-label', chat.busy ? 'Stop answering' : sendLabel);
     button.title = chat.busy ? 'Stop (Esc)' : 'Send (Enter)';
     grow(field);
   };
   const send = () => {
     const text = field.value.trim();
-    if (!text || chat.busy) return;
+    if (chat.busy || (!text && !attachments.count)) return;
     field.value = '';
-    erase(sessionStorage, DRAFT);
-    chat.send(text);
+    erase(sessionStorage, draft);
+    chat.send(text, attachments.take());
     show();
   };
 
@@ -31,10 +33,11 @@ export function startComposer(chat) {
     else send();
   });
   field.addEventListener('input', () => {
-    store(sessionStorage, DRAFT, field.value);
+    store(sessionStorage, draft, field.value);
     show();
   });
   field.addEventListener('keydown', (event) => onKey(event, { field, chat, send }));
+  attachments.addEventListener('change', show);
   chat.addEventListener('change', show);
   show();
 }

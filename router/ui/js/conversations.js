@@ -1,7 +1,9 @@
-// The list of conversations: open, rename, delete, export, import.
+// The list of conversations: open, share, rename, delete, export, import.
 
 import { announce } from './announce.js';
 import { byId, h, iconButton } from './dom.js';
+import { download } from './download.js';
+import { share } from './share.js';
 import { toast } from './toast.js';
 
 export function startConversations(history, chat, opened) {
@@ -9,6 +11,7 @@ export function startConversations(history, chat, opened) {
   const act = {
     open: (id) => { chat.open(id); opened(); },
     rename: (id, title) => { shown = null; chat.rename(id, title); history.rename(id, title); },
+    share: (id) => share(history.get(id)),
     remove: (heading) => remove(history, chat, heading),
   };
   let shown;
@@ -24,7 +27,7 @@ export function startConversations(history, chat, opened) {
   chat.addEventListener('change', show);
   history.addEventListener('full', () => toast('The browser has no room for more conversations. Export them, then delete some.'));
   byId('new-chat').addEventListener('click', () => { chat.start(); opened(); byId('message').focus(); });
-  byId('export').addEventListener('click', () => download(history.export()));
+  byId('export').addEventListener('click', () => download(`penstock-conversations-${new Date().toISOString().slice(0, 10)}.json`, 'application/json', history.export()));
   startImport(history);
   show();
 }
@@ -37,6 +40,7 @@ function item(heading, isCurrent, act) {
   const open = h('button', { type: 'button', class: 'conversation', 'aria-current': isCurrent && 'true', title,
     onclick: () => act.open(heading.id) }, title);
   const row = h('li', {}, open,
+    iconButton('share', `Share ${title} as Markdown`, () => act.share(heading.id), 'small'),
     iconButton('edit', `Rename ${title}`, () => startRename(row, heading, act), 'small'),
     iconButton('trash', `Delete ${title}`, () => act.remove(heading), 'small'));
   return row;
@@ -65,13 +69,6 @@ function remove(history, chat, { id, title }) {
   history.remove(id);
   if (chat.id === id) chat.start();
   toast(`Deleted “${title || 'Untitled'}”`, conversation && { label: 'Undo', run: () => history.restore(conversation) });
-}
-
-function download(text) {
-  const url = URL.createObjectURL(new Blob([text], { type: 'application/json' }));
-  const day = new Date().toISOString().slice(0, 10);
-  h('a', { href: url, download: `penstock-conversations-${day}.json` }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
 function startImport(history) {

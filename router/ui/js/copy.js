@@ -15,7 +15,8 @@ export function copyButton(label, text) {
   return button;
 }
 
-async function copy(text) {
+// Whether it worked.
+export async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;

@@ -87,7 +87,8 @@ export class History extends EventTarget {
 }
 
 function titleOf(messages) {
-  const first = messages.find(({ role }) => role === 'user')?.content ?? '';
+  const question = messages.find(({ role }) => role === 'user');
+  const first = question?.content || question?.files?.[0].name || '';
   const line = first.trim().split('\n')[0];
   return line.length > 60 ? `${line.slice(0, 59)}…` : line;
 }
@@ -101,10 +102,11 @@ function checkedConversation(value) {
 }
 
 function checkedMessage(value) {
-  const { role, content, reasoning, toolCalls, toolCallId, name, stats, finishReason } = value ?? {};
+  const { role, content, files, reasoning, toolCalls, toolCallId, name, stats, finishReason } = value ?? {};
   if (!ROLES.includes(role)) throw new Error('A message in this file is damaged.');
   return {
     id: newId(), role, content: text(content),
+    ...(Array.isArray(files) && { files: files.map(checkedFile) }),
     ...(reasoning && { reasoning: text(reasoning) }),
     ...(Array.isArray(toolCalls) && { toolCalls: toolCalls.map(checkedToolCall) }),
     ...(toolCallId && { toolCallId: text(toolCallId), name: text(name) }),
@@ -113,6 +115,7 @@ function checkedMessage(value) {
   };
 }
 
+const checkedFile = (file) => ({ name: text(file?.name), text: text(file?.text) });
 const checkedToolCall = (call) => ({ id: text(call?.id), name: text(call?.name), arguments: text(call?.arguments) });
 const checkedStats = (stats) => Object.fromEntries(Object.entries(stats).filter(([, value]) => typeof value === 'number'));
 const text = (value) => (typeof value === 'string' ? value : '');

@@ -3,13 +3,14 @@
 import { startAppearance } from './appearance.js';
 import { startBanner } from './banner.js';
 import { Chat } from './chat.js';
+import { Compare } from './compare.js';
 import { Completion } from './completion.js';
 import { startComposer } from './composer.js';
 import { startConversations } from './conversations.js';
 import { byId } from './dom.js';
 import { startDrawers } from './drawers.js';
 import { History } from './history.js';
-import { Models } from './models.js';
+import { ModelField, Models } from './models.js';
 import { Settings } from './settings.js';
 import { StatsFeed } from './stats-feed.js';
 import { startStatus } from './status.js';
@@ -21,13 +22,20 @@ const drawers = startDrawers();
 const history = new History();
 const settings = new Settings();
 const models = new Models();
-const chat = new Chat({ history, settings, models });
-const completion = new Completion({ settings, models });
+const model = new ModelField(byId('model'), models, 'penstock.model');
+const chat = new Chat({ history, settings, model });
+const compare = new Compare({ settings, models });
+const completion = new Completion({ settings, model });
 startConversations(history, chat, () => drawers.conversations.closeOver());
-startComposer(chat);
+startComposer(byId('chat-composer'), chat, 'penstock.draft');
+startComposer(byId('compare-composer'), compare, 'penstock.compare.draft');
 chat.resume();
+compare.resume();
 
-addEventListener('pagehide', () => chat.leave());
+addEventListener('pagehide', () => {
+  chat.leave();
+  compare.leave();
+});
 addEventListener('pageshow', ({ persisted }) => persisted && location.reload());
 
 const feed = new StatsFeed();
@@ -48,17 +56,21 @@ function askForKey() {
 
 addEventListener('penstock:ask-for-key', askForKey);
 addEventListener('penstock:key-changed', refreshModels);
-chat.addEventListener('problem', ({ detail }) => {
-  if (detail.kind === 'unauthorized') askForKey();
-});
+for (const asker of [chat, compare]) {
+  asker.addEventListener('problem', ({ detail }) => {
+    if (detail.kind === 'unauthorized') askForKey();
+  });
+}
+
+// Where `/` goes, by view.
+const FIELD_OF = { completion: 'prompt', compare: 'compare-message' };
 
 addEventListener('keydown', (event) => {
   if (event.key === 'Escape') {
-    chat.stop();
-    completion.stop();
+    for (const running of [chat, compare, completion]) running.stop();
   } else if (event.key === '/' && !/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) {
     event.preventDefault();
-    (document.body.dataset.view === 'completion' ? byId('prompt') : byId('message')).focus();
+    byId(FIELD_OF[document.body.dataset.view] ?? 'message').focus();
   }
 });
 

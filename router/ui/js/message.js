@@ -6,7 +6,7 @@ import { codeBlock } from './code.js';
 import { h, icon, iconButton } from './dom.js';
 import { problemCard } from './problem.js';
 import { MarkdownView } from './markdown/view.js';
-import { statsLine } from './stats-line.js';
+import { progressLine, statsLine } from './stats-line.js';
 import { toolCallCard } from './tool-call.js';
 
 const NAMES = { user: 'You', assistant: 'Model', tool: 'Tool result' };
@@ -29,16 +29,17 @@ export class MessageView {
   }
 
   #buildQuestion() {
-    const { content } = this.message;
+    const { content, files = [] } = this.message;
     const actions = h('div', { class: 'actions' },
       copyButton('Copy message', () => content), iconButton('edit', 'Edit message', () => this.edit()));
-    this.root.replaceChildren(h('div', { class: 'bubble' }, content), actions);
+    const bubble = content ? [h('div', { class: 'bubble' }, content)] : [];
+    this.root.replaceChildren(...bubble, ...files.map(attachedFile), actions);
   }
 
   edit() {
     const field = h('textarea', { class: 'field', 'aria-label': 'Edit message', rows: 3, value: this.message.content });
     const cancel = () => this.#buildQuestion();
-    const submit = () => field.value.trim() && this.#actions.edit(field.value.trim());
+    const submit = () => (field.value.trim() || this.message.files) && this.#actions.edit(field.value.trim());
     const form = h('form', { class: 'edit', onsubmit: (event) => { event.preventDefault(); submit(); } }, field,
       h('div', { class: 'edit-buttons' },
         h('button', { type: 'button', class: 'button', onclick: cancel }, 'Cancel'),
@@ -104,7 +105,7 @@ export class MessageView {
   }
 
   #foot(streaming) {
-    if (streaming) return [];
+    if (streaming) return [progressLine(this.message.stats)];
     const { content, error } = this.message;
     return [
       h('div', { class: 'actions' },
@@ -114,6 +115,8 @@ export class MessageView {
     ];
   }
 }
+
+const attachedFile = ({ name, text }) => h('details', { class: 'attached' }, h('summary', {}, name), codeBlock(text, name));
 
 function onEditKey(event, submit, cancel) {
   if (event.isComposing) return;

@@ -1,29 +1,41 @@
-// Which model or adapter to ask: filled from /v1/models, the choice is remembered.
+// The models and adapters that the server has, from /v1/models, and the fields in which one is chosen.
 
 import { getJson } from './api.js';
-import { byId, h } from './dom.js';
+import { h } from './dom.js';
 import { load, store } from './storage.js';
 
-const KEY = 'penstock.model';
-
+// Emits `change` when the list was read.
 export class Models extends EventTarget {
-  #select = byId('model');
+  list = [];
 
-  constructor() {
-    super();
-    this.#select.addEventListener('change', () => store(localStorage, KEY, this.#select.value));
+  async refresh() {
+    const { data } = await getJson('v1/models');
+    if (!Array.isArray(data) || !data.length) return;
+    this.list = data;
+    this.dispatchEvent(new Event('change'));
+  }
+}
+
+// A select with all models; the choice is remembered under `key`.
+export class ModelField {
+  #select;
+  #key;
+
+  constructor(select, models, key) {
+    this.#select = select;
+    this.#key = key;
+    select.addEventListener('change', () => store(localStorage, key, select.value));
+    models.addEventListener('change', () => this.#show(models.list));
   }
 
   get chosen() {
     return this.#select.value || 'tgi';
   }
 
-  async refresh() {
-    const { data } = await getJson('v1/models');
-    if (!Array.isArray(data) || !data.length) return;
-    const wanted = this.#select.value || load(localStorage, KEY);
-    this.#select.replaceChildren(...data.map(option));
-    if (data.some(({ id }) => id === wanted)) this.#select.value = wanted;
+  #show(list) {
+    const wanted = this.#select.value || load(localStorage, this.#key);
+    this.#select.replaceChildren(...list.map(option));
+    if (list.some(({ id }) => id === wanted)) this.#select.value = wanted;
     this.#select.disabled = false;
     this.#select.title = this.#select.value;
   }

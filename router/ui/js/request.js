@@ -1,5 +1,7 @@
 // From what the panel holds to the body of a request. Pure. Empty fields are left out, so the server's defaults hold.
 
+import { withFiles } from './files.js';
+
 const NUMBERS = {
   temperature: 'temperature', topP: 'top_p', topK: 'top_k', maxTokens: 'max_tokens', seed: 'seed',
   frequencyPenalty: 'frequency_penalty', presencePenalty: 'presence_penalty', repetitionPenalty: 'repetition_penalty',
@@ -23,7 +25,8 @@ export function chatBody(model, conversation, settings) {
     model,
     messages: messagesOf(conversation),
     stream: true,
-    stream_options: { include_usage: true },
+    // With every chunk, so that the rate of tokens can be shown as they come.
+    stream_options: { include_usage: true, continuous_usage_stats: true },
     ...samplingOf(settings),
     ...formatOf(settings),
     ...toolsOf(settings),
@@ -42,9 +45,10 @@ function messagesOf({ system, messages }) {
   return [...start, ...messages.map(messageOf).filter(Boolean)];
 }
 
-function messageOf({ role, content, toolCalls, toolCallId }) {
+function messageOf({ role, content, files, toolCalls, toolCallId }) {
+  if (role === 'user') return { role, content: withFiles(content, files) };
   if (role === 'tool') return { role, content, tool_call_id: toolCallId };
-  if (role !== 'assistant' || !toolCalls?.length) return content || role === 'user' ? { role, content } : null;
+  if (role !== 'assistant' || !toolCalls?.length) return content ? { role, content } : null;
   const calls = toolCalls.map(({ id, name, arguments: json }) => ({ id, type: 'function', function: { name, arguments: json } }));
   return { role, content: content || null, tool_calls: calls };
 }

@@ -1,8 +1,8 @@
-// The three tabs. Which one is open is in the address (#chat, #completion, #status), so reload and back work.
+// The tabs. Which one is open is in the address (#chat, #compare, #completion, #status), so reload and back work.
 
 import { byId } from './dom.js';
 
-const VIEWS = ['chat', 'completion', 'status'];
+const VIEWS = ['chat', 'compare', 'completion', 'status'];
 
 export function startViews() {
   const tabs = VIEWS.map((name) => byId(`tab-${name}`));

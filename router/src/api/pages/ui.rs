@@ -21,17 +21,18 @@ macro_rules! files {
 
 /// All files of the page. A test compares this list with the folder.
 const FILES: &[(&str, &[u8])] = files! {
-    "css/base.css" "css/chat.css" "css/completion.css" "css/docs.css" "css/layout.css" "css/markdown.css"
-    "css/status.css" "docs.html" "icon.svg" "index.html" "js/announce.js" "js/answer.js" "js/api.js" "js/appearance-boot.js"
-    "js/appearance.js" "js/banner.js" "js/chat.js" "js/code.js" "js/completion.js" "js/composer.js"
-    "js/conversations.js" "js/copy.js" "js/docs.js" "js/dom.js" "js/drawers.js" "js/empty.js" "js/examples.js"
-    "js/history.js" "js/key.js" "js/main.js" "js/markdown/addresses.js" "js/markdown/block-views.js"
-    "js/markdown/blocks.js" "js/markdown/characters.js" "js/markdown/elements.js" "js/markdown/emphasis.js"
-    "js/markdown/html.js" "js/markdown/inline.js" "js/markdown/line.js" "js/markdown/links.js"
-    "js/markdown/tables.js" "js/markdown/tree.js" "js/markdown/view.js" "js/message.js" "js/models.js" "js/plot.js"
-    "js/problem.js" "js/reasoning.js" "js/request.js" "js/scroller.js" "js/settings.js" "js/sse.js"
-    "js/stats-feed.js" "js/stats-line.js" "js/status.js" "js/storage.js" "js/toast.js" "js/tokens.js"
-    "js/tool-call.js" "js/views.js"
+    "css/base.css" "css/chat.css" "css/compare.css" "css/completion.css" "css/docs.css" "css/layout.css"
+    "css/markdown.css" "css/status.css" "docs.html" "icon.svg" "index.html" "js/announce.js" "js/answer.js"
+    "js/api.js" "js/appearance-boot.js" "js/appearance.js" "js/attachments.js" "js/banner.js" "js/chat.js"
+    "js/code.js" "js/compare-side.js" "js/compare.js" "js/completion.js" "js/composer.js" "js/conversations.js"
+    "js/copy.js" "js/docs.js" "js/dom.js" "js/download.js" "js/drawers.js" "js/empty.js" "js/examples.js"
+    "js/files.js" "js/history.js" "js/key.js" "js/main.js" "js/markdown-of.js" "js/markdown/addresses.js"
+    "js/markdown/block-views.js" "js/markdown/blocks.js" "js/markdown/characters.js" "js/markdown/elements.js"
+    "js/markdown/emphasis.js" "js/markdown/html.js" "js/markdown/inline.js" "js/markdown/line.js"
+    "js/markdown/links.js" "js/markdown/tables.js" "js/markdown/tree.js" "js/markdown/view.js" "js/message.js"
+    "js/models.js" "js/plot.js" "js/problem.js" "js/reasoning.js" "js/request.js" "js/scroller.js"
+    "js/settings.js" "js/share.js" "js/sse.js" "js/stats-feed.js" "js/stats-line.js" "js/status.js"
+    "js/storage.js" "js/thread.js" "js/toast.js" "js/tokens.js" "js/tool-call.js" "js/views.js"
 };
 
 /// The content security policy, one directive a line: scripts and styles come from files only, the page sends requests
