@@ -78,7 +78,7 @@ def test_other_weights_are_as_they_were(tiny: tuple[Path, Any]) -> None:
     np.testing.assert_array_equal(_tensor(tiny[1], "blk.2.ffn_down.weight"), source)
 
 
-def test_a_gguf_file_tells_the_facts_and_the_tokens(tiny: tuple[Path, Any]) -> None:
+def test_a_gguf_file_has_the_facts_and_the_tokens(tiny: tuple[Path, Any]) -> None:
     facts = {name: field.contents() for name, field in tiny[1].fields.items()}
     assert facts["general.architecture"] == "llama"
     assert facts["llama.attention.head_count"] == 8
@@ -131,7 +131,7 @@ def test_a_report_of_other_work_is_refused(path: tuple[str, ...], value: float, 
         load.parse({"runs": [{"summary": report}]})
 
 
-def test_the_median_of_ratios_is_told_and_where_ours_is_behind() -> None:
+def test_the_report_has_the_median_of_ratios_and_names_where_ours_is_slower() -> None:
     present = [
         _contender("Penstock float32"),
         _contender("Penstock bfloat16", "bfloat16"),

@@ -49,7 +49,7 @@ def paths(text: str) -> list[str]:
     return [span for span in spans(text) if _PATH.fullmatch(span)]
 
 
-def test_a_path_is_told_from_other_code() -> None:
+def test_a_path_is_distinguished_from_other_code() -> None:
     text = "`router/src/lib.rs`, `docs/*.md`, `kernels/`; not `org/model`, `docs/x y`, `/docs/`"
     assert paths(text) == ["router/src/lib.rs", "docs/*.md", "kernels/"]
 

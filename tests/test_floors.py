@@ -94,7 +94,7 @@ def test_what_a_package_hands_on_may_not_point_up(found: Check) -> None:
     ]
 
 
-def test_a_circle_is_told_once_and_by_its_shortest_way(found: Check) -> None:
+def test_a_circle_is_reported_once_and_by_its_shortest_path(found: Check) -> None:
     files = {
         "low/a.py": "from tree.low import b\n",
         "low/b.py": "from tree.low import c, d\n",

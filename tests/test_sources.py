@@ -62,7 +62,7 @@ TELLS_THE_TIME = {
 }
 
 
-def test_the_time_of_day_is_told_and_decides_nothing() -> None:
+def test_the_time_of_day_is_only_reported() -> None:
     roots = ("router/src", "router/scheduler/src", "launcher/src", "server", "kernels")
     files = [
         file for root in roots for file in (REPOSITORY / root).rglob("*") if file.suffix in (".rs", ".py")

@@ -55,10 +55,10 @@ def measure() -> list[Figure]:
 
 def setting(everyone: list[Contender | Absent]) -> Figure:
     """The servers that were measured, and those that were left out."""
-    return Figure("threads of each server", THREADS, note="; ".join(_told(it) for it in everyone))
+    return Figure("threads of each server", THREADS, note="; ".join(_describe(it) for it in everyone))
 
 
-def _told(it: Contender | Absent) -> str:
+def _describe(it: Contender | Absent) -> str:
     return f"{it.name} {it.version}" if isinstance(it, Contender) else f"no {it.name}: {it.reason}"
 
 

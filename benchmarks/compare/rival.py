@@ -40,7 +40,7 @@ class Rival:
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > begun + _START_TIMEOUT_S:
                 self._process.kill()
-                raise RuntimeError(f"a server did not start:\n{self._said()}")
+                raise RuntimeError(f"a server did not start:\n{self._log_tail()}")
             time.sleep(0.1)
         return self
 
@@ -63,7 +63,7 @@ class Rival:
         except OSError:
             return False
 
-    def _said(self) -> str:
+    def _log_tail(self) -> str:
         self._log.seek(0)
         return self._log.read()[-4000:]
 

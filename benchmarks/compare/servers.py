@@ -82,8 +82,8 @@ def _llama_cpp() -> Contender | Absent:
 
 
 def _llama_cpp_version(binary: str) -> str:
-    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
-    found = re.search(r"version: (.*)", said.stdout + said.stderr)
+    version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+    found = re.search(r"version: (.*)", version.stdout + version.stderr)
     return found[1] if found else "of an unknown version"
 
 

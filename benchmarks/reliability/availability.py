@@ -91,8 +91,8 @@ def _figures(records: list[Record], oracle: Oracle, harm: Harm) -> list[Figure]:
         print(f"not as it should be: {record}", flush=True)
     explicit = ends[COMPLETE] + ends[ERROR] + ends[BROKEN] - len(unexplained)
     kinds = Counter(record.error["error_type"] for record in records if record.error)
-    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
-    how = f"errors: {told}; {ends[BROKEN]} connections that broke with the router"
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
+    how = f"errors: {counts}; {ends[BROKEN]} connections that broke with the router"
     return [
         Figure("requests that complete", 100 * ends[COMPLETE] / len(records), "%", at_least=95),
         Figure("requests that end explicitly", 100 * explicit / len(records), "%", at_least=100, note=how),

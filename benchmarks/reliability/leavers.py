@@ -42,8 +42,8 @@ def _leave(server: Launched, dice: Random, number: int) -> float | None:
     client = socket.create_connection(server.address, timeout=_GIVES_UP_S)
     body = {"prompt": f"{number} " + "x" * dice.randint(1, 150), "max_tokens": 90, "stream": True}
     client.sendall(_http({**body, "n": dice.choice((1, _N)), "ignore_eos": True}))
-    is_heard = dice.random() < 0.7
-    if is_heard:
+    waits_for_bytes = dice.random() < 0.7
+    if waits_for_bytes:
         client.recv(dice.randint(1, 4000))
     else:
         time.sleep(dice.uniform(0, 0.05))
@@ -52,7 +52,7 @@ def _leave(server: Launched, dice: Random, number: int) -> float | None:
     _wait_until_free(server)
     took = 1e3 * (time.perf_counter() - begun)
     client.close()
-    return took if is_heard else None
+    return took if waits_for_bytes else None
 
 
 def _part(client: socket.socket, how: str) -> None:

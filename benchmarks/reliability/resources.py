@@ -83,9 +83,9 @@ def _clock_jumps() -> list[Figure]:
             oracle.learn(_BODIES)
             processes = [faults.router(server), faults.shard(server, 0), faults.shard(server, 1)]
             assert all(map(clock.is_of, processes))
-            before = _told_time(server)
+            before = _reported_time(server)
             clock.set(_HOUR_S)
-            assert _told_time(server) - before >= _HOUR_S
+            assert _reported_time(server) - before >= _HOUR_S
             oracle.begin()
             restarts = faults.restarts(server)
             with faults.held_load(server, _BODIES) as load:
@@ -97,7 +97,7 @@ def _clock_jumps() -> list[Figure]:
     return [_went_on("clock jumps", records, "two hours back, then one ahead; nothing is restarted")]
 
 
-def _told_time(server: Launched) -> float:
+def _reported_time(server: Launched) -> float:
     """The time of day of the router."""
     status, answer = server.post("/v1/completions", {"prompt": "a", "max_tokens": 1})
     assert status == 200

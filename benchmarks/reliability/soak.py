@@ -65,13 +65,13 @@ def _courses(server: Launched) -> list[Course]:
 
 
 def _watch(courses: list[Course], watched_from: float, until: float, traffic: Traffic) -> None:
-    told = 0.0
+    logged_at = 0.0
     while (now := time.monotonic()) < until:
         if now >= watched_from:
             for course in courses:
                 course.look()
-        if now - told > 60:
-            told = now
+        if now - logged_at > 60:
+            logged_at = now
             sizes = {course.name: course.mib[-1] if course.mib else None for course in courses}
             print(f"{until - now:.0f} s left: {len(traffic.records)} requests, MiB {sizes}", flush=True)
         time.sleep(_LOOK_EVERY_S)

@@ -39,13 +39,13 @@ def _stages(lines: list[tuple[float, str]]) -> dict[str, float]:
     """The shard logs the durations of its stages; the others are the times between lines of the launcher."""
     took = {found[1]: float(found[2]) for _, message in lines if (found := _TOOK.match(message))}
     resolved, shards, router = (_when(lines, text) for text in ("model is in", "Shards are", "Router is"))
-    told = took["import"] + took["weights"] + took["warm-up"]
+    logged = took["import"] + took["weights"] + took["warm-up"]
     return {
         "finding the model": resolved,
         "importing torch": took["import"],
         "weights": took["weights"],
         "warm-up": took["warm-up"],
-        "starting Python, checking files, health": shards - resolved - told,
+        "starting Python, checking files, health": shards - resolved - logged,
         "the router": router - shards,
     }
 

@@ -106,7 +106,7 @@ def test_answers_restate_the_task_and_show_the_work(calculation: Sum, answer: st
     assert calculation.answer() == answer
 
 
-def test_records_hold_what_their_text_says() -> None:
+def test_records_agree_with_their_text() -> None:
     rng = random.Random(4)
     for _ in range(300):
         text, values = records.draw(rng, "train")

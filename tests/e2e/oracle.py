@@ -77,8 +77,8 @@ class Oracle:
         for record in records:
             assert record.canary not in self.server.stderr, f"I5: {record.canary} is in the log"
             for other in records:
-                told = other.text + json.dumps(other.error)
-                assert other is record or record.canary not in told, f"I5: {record.canary} is in {other}"
+                received = other.text + json.dumps(other.error)
+                assert other is record or record.canary not in received, f"I5: {record.canary} is in {other}"
 
     def _check_ready(self) -> None:
         begun = time.monotonic()

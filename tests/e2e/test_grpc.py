@@ -96,7 +96,7 @@ def test_a_generation_is_aborted_by_its_id(served: Served) -> None:
     assert ended.value.code() is grpc.StatusCode.CANCELLED
 
 
-def test_the_server_tells_of_itself(served: Served) -> None:
+def test_the_server_describes_itself(served: Served) -> None:
     info = served.stub.GetModelInfo(api_pb2.GetModelInfoRequest(), metadata=METADATA, timeout=60)
     assert (info.max_total_tokens, info.model_type, info.device) == (256, "llama", "cpu")
     loads = served.stub.GetLoads(api_pb2.GetLoadsRequest(), metadata=METADATA, timeout=60)
@@ -125,7 +125,7 @@ def test_the_example_writes_a_text(served: Served) -> None:
     assert refused.stderr.strip() == "UNAUTHENTICATED: the API key is not valid"
 
 
-def test_a_port_that_is_taken_is_told_before_the_model_loads(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_before_the_model_loads(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         flag = f"--grpc-port={taken.getsockname()[1]}"
         with Launched(tmp_path, flag) as launched:

@@ -96,7 +96,7 @@ def test_what_a_request_did_is_there_when_the_server_has_ended(
     assert CANARY.encode() not in sent
 
 
-def test_a_collector_with_a_certificate_is_spoken_to_by_tls(
+def test_a_collector_with_a_certificate_is_reached_over_tls(
     launch: Launch, model: Path, identity: tuple[Path, Path]
 ) -> None:
     collector = Collector(identity=identity)

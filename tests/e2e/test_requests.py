@@ -85,7 +85,7 @@ def test_a_prompt_past_the_limit_names_the_limit(server: Launched) -> None:
         ("GET", "/generate", None, 405),
     ],
 )
-def test_wrong_requests_are_told_so_in_json(
+def test_wrong_requests_get_a_json_error(
     server: Launched, method: str, path: str, body: object, expected: int
 ) -> None:
     with server.request(method, path, body) as response:

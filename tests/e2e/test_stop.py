@@ -59,7 +59,7 @@ def test_a_signal_lets_streams_finish(running: Launched, number: signal.Signals)
     assert _is_clean(running)
 
 
-def test_who_comes_while_streams_finish_is_told_to_come_back(running: Launched) -> None:
+def test_new_requests_during_a_drain_get_503_and_retry_after(running: Launched) -> None:
     with faults.held_load(running, [LONG]) as load:
         _ask_to_stop(running)
         with running.request("POST", "/generate", LONG) as refused:
@@ -90,7 +90,14 @@ def test_a_second_signal_stops_at_once(running: Launched) -> None:
 
 
 def test_each_stage_of_the_start_is_timed(running: Launched) -> None:
-    said = ["model is in", "Shards are ready", "Router is ready", "Serving", "curl http://", "Ctrl-C to stop"]
-    places = [running.stderr.find(text) for text in said]
+    texts = [
+        "model is in",
+        "Shards are ready",
+        "Router is ready",
+        "Serving",
+        "curl http://",
+        "Ctrl-C to stop",
+    ]
+    places = [running.stderr.find(text) for text in texts]
     assert places == sorted(places)
     assert -1 not in places

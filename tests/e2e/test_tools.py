@@ -82,7 +82,7 @@ def test_the_model_calls_the_tool_that_fits(demo: Launched) -> None:
     check_weather_call(answer["message"], answer["finish_reason"])
 
 
-def test_a_stream_tells_the_call_piece_by_piece(demo: Launched) -> None:
+def test_a_stream_sends_the_call_in_pieces(demo: Launched) -> None:
     *chunks, done = demo.stream("/v1/chat/completions", body(stream=True))
     assert done == "[DONE]"
     check_weather_call(*collected(chunks))

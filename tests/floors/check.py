@@ -34,15 +34,15 @@ def _upward(tree: Tree, sources: Sources) -> Iterator[str]:
         importer, imported = _height(tree, each.importer), _height(tree, each.imported)
         if importer is not None and imported is not None and importer < imported:
             lower, upper = tree.floors[importer].name, tree.floors[imported].name
-            yield f"{_told(each)}, but {lower} is below {upper}"
+            yield f"{_describe(each)}, but {lower} is below {upper}"
 
 
 def _first_of_each(sources: Sources) -> Iterator[Import]:
     """Of a file that is imported in several lines, the first line."""
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for each in sorted(sources.imports, key=lambda each: (each.importer, each.line)):
-        if (each.importer, each.imported) not in told:
-            told.add((each.importer, each.imported))
+        if (each.importer, each.imported) not in reported:
+            reported.add((each.importer, each.imported))
             yield each
 
 
@@ -50,22 +50,22 @@ def _height(tree: Tree, file: str) -> int | None:
     return next((height for height, floor in enumerate(tree.floors) if floor.holds(file)), None)
 
 
-def _told(each: Import) -> str:
+def _describe(each: Import) -> str:
     return f"{each.importer}:{each.line} imports {each.imported}"
 
 
 def _circles(sources: Sources) -> Iterator[str]:
-    """One shortest circle for every file that is in any, each told once."""
+    """One shortest circle for every file that is in any, each reported once."""
     graph: Graph = {}
     for each in sorted(sources.imports):
         if not each.is_reexport and each.importer != each.imported:
             graph.setdefault(each.importer, {}).setdefault(each.imported, each)
-    told: set[str] = set()
+    reported: set[str] = set()
     for file in sorted(graph):
-        circle = [] if file in told else _shortest_circle(graph, file)
+        circle = [] if file in reported else _shortest_circle(graph, file)
         if circle:
-            told |= {each.importer for each in circle}
-            yield "a circle: " + ", ".join(_told(each) for each in circle)
+            reported |= {each.importer for each in circle}
+            yield "a circle: " + ", ".join(_describe(each) for each in circle)
 
 
 def _shortest_circle(graph: Graph, start: str) -> list[Import]:

@@ -133,7 +133,7 @@ ON_GPU = Demand(torch.device("cuda"), torch.bfloat16, torch.bfloat16, 8, 2, 128)
         ("varlen", replace(ON_GPU, head_dim=260), "at most 256 numbers, a multiple of 8, this model's 260"),
     ],
 )
-def test_what_a_backend_cannot_do_is_said(name: str, demand: Demand, reason: str) -> None:
+def test_what_a_backend_cannot_do_is_reported(name: str, demand: Demand, reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
         choose(name, demand)
 

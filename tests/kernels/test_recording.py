@@ -126,7 +126,7 @@ def test_what_the_interpreter_computes_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 @torch.inference_mode()
-def test_an_op_that_fails_later_says_why() -> None:
+def test_an_op_that_fails_later_gives_the_reason() -> None:
     cache, cache_positions = torch.zeros(2, 4, 1, 8), torch.tensor([3])
     heads, cos, sin = torch.randn(1, 3, 8), torch.ones(1, 8), torch.zeros(1, 8)
     given = (heads, cos, sin, cache, cache.clone(), cache_positions)

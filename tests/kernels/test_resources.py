@@ -54,7 +54,7 @@ def test_memory_bound_kernels_load_sixteen_bytes_at_a_time(table: dict[str, Any]
 
 # Compiling all takes minutes; `make` runs it where the table is regenerated, this one checks a part of it.
 @pytest.mark.timeout(600)
-def test_the_table_is_what_the_compiler_says(table: dict[str, Any]) -> None:
+def test_the_table_equals_what_the_compiler_reports(table: dict[str, Any]) -> None:
     triton = pytest.importorskip("triton")
     if triton.__version__ != table["triton"]:
         pytest.skip(f"the table is of Triton {table['triton']}, this is {triton.__version__}")

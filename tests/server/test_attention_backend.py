@@ -1,4 +1,4 @@
-"""Who computes attention can be chosen by name; what cannot be had is said before weights are read."""
+"""Who computes attention can be chosen by name; what cannot be had is reported before weights are read."""
 
 import subprocess
 import sys
@@ -15,11 +15,11 @@ from penstock_server.base import config
 from penstock_server.base.errors import StartError
 
 
-def test_the_command_line_knows_all_names() -> None:
+def test_the_command_line_accepts_all_names() -> None:
     assert get_args(config.AttentionBackend) == backends.NAMES
     command = [sys.executable, "-m", "penstock_server", "--help"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert all(name in told for name in backends.NAMES)
+    help_text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert all(name in help_text for name in backends.NAMES)
 
 
 def test_every_one_that_a_cpu_has_gives_the_same_tokens(saved_model: Callable[..., Any]) -> None:

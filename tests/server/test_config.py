@@ -94,5 +94,5 @@ def test_what_cannot_be_served_names_key_and_value(
         spec_of(tmp_path, **{**sizes(), **config})
 
 
-def test_the_page_of_models_is_what_the_registry_says() -> None:
+def test_the_page_of_models_equals_the_registry() -> None:
     assert models_page.PAGE.read_text() == models_page.page(), "run `make docs`"

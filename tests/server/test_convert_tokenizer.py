@@ -84,7 +84,7 @@ def test_it_gives_the_tokens_of_sentencepiece(tmp_path: Path, home: Path, kind: 
         assert converted.decode(ids) == text
 
 
-def test_it_is_done_once_and_told(folder: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_done_once_and_logged(folder: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = resolve(str(folder)).tokenizer
     assert first.is_relative_to(home / "penstock" / "tokenizers")
     assert capsys.readouterr().err == f"Converting {folder / 'tokenizer.model'} to {first}, once\n"

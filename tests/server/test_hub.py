@@ -92,7 +92,7 @@ def test_a_broken_connection_is_taken_up_where_it_broke(hub: FakeHub, tmp_path: 
     assert 0 < int(rest.removeprefix("bytes=").rstrip("-").split("-")[0]) <= 15 << 20
 
 
-def test_progress_is_told(hub: FakeHub, tmp_path: Path) -> None:
+def test_progress_is_reported(hub: FakeHub, tmp_path: Path) -> None:
     assert "%" in resolve(hub, tmp_path, MODEL).stderr
 
 

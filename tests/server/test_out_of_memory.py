@@ -165,7 +165,7 @@ def test_processes_over_gloo_go_on_together(saved_model: Callable[..., Any], tmp
         )
         for rank in range(2)
     ]  # fmt: skip
-    told = [rank.communicate(timeout=100) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], told
-    assert told[0][0] == told[1][0]
-    assert told[0][0].startswith("[0, 2] ")
+    outputs = [rank.communicate(timeout=100) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    assert outputs[0][0] == outputs[1][0]
+    assert outputs[0][0].startswith("[0, 2] ")

@@ -106,7 +106,7 @@ def test_extremes_choose_a_valid_token(params: SamplingParams, spread: float) ->
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_rows_that_are_not_finite_are_told_apart(bad: float) -> None:
+def test_rows_that_are_not_finite_are_distinguished(bad: float) -> None:
     logits = torch.randn(3, VOCAB)
     logits[1, 5] = bad
     sampled = run(logits, [Row(SamplingParams(temperature=1.0, top_p=0.9), [1], []) for _ in range(3)])
@@ -133,7 +133,7 @@ def test_a_watermark_moves_the_most_likely_token_and_no_logprob() -> None:
     assert sampled.logprobs.tolist() == pytest.approx([-math.log(VOCAB)] * 2)
 
 
-def test_a_grammar_s_mask_is_told_to_leave_no_token() -> None:
+def test_a_grammar_mask_without_tokens_is_reported() -> None:
     bits = torch.zeros(2, -(-VOCAB // 32), dtype=torch.int32)
     bits[0, 1] = 1 << 3
     rows = [Row(SamplingParams(temperature=1.0), [1], []) for _ in range(3)]

@@ -33,7 +33,7 @@ def shard(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shar
         yield shards[0]
 
 
-def test_describe_tells_what_was_chosen(shard: Shard) -> None:
+def test_describe_returns_what_was_chosen(shard: Shard) -> None:
     described = shard.describe()
     assert (described.model_type, described.dtype, described.device) == ("llama", "float32", "cpu")
     assert (described.vocab_size, list(described.eos_token_ids), described.max_sequence_len) == (

@@ -254,7 +254,7 @@ def test_min_new_tokens_holds_back_the_suppressed_ids(engine: Engine) -> None:
     assert free[0] not in held[:3]
 
 
-def test_unsupported_grammar_is_told_as_such(engine: Engine) -> None:
+def test_an_unsupported_grammar_is_reported(engine: Engine) -> None:
     engine.slots.grammars.available = False
     outcome = run(engine, admitted=[replace(GOOD, grammar=Grammar("regex", "a+"))], spans=[Span(0, 0, 6)])
     assert [(error.slot, error.code) for error in outcome.errors] == [(0, ErrorCode.GRAMMAR)]

@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_span_and_says_how_to_write_one() {
+    fn refuses_what_is_no_duration_and_gives_an_example() {
         for text in ["", "fast", "3 days", "-1s", "1e999s", "1.2.3s"] {
             let message = parse(text).expect_err("must be refused");
             assert!(message.contains(text) && message.contains("span of time"), "{message}");

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_what_is_going_on() {
+    fn the_line_shows_the_progress() {
         let goal = Goal { num_requests: Some(80), span: None };
         let before = Snapshot { elapsed: Duration::from_secs(4), num_pieces: 400, ..Snapshot::default() };
         assert_eq!(

@@ -95,8 +95,8 @@ def _convert_in_child(folder: Path, target: Path) -> None:
     except subprocess.TimeoutExpired:
         raise refused(folder, f"it takes longer than {_TIMEOUT_S:g} s") from None
     if done.returncode:
-        said = [line for line in done.stdout.splitlines() if line.strip()]
-        raise refused(folder, said[-1] if said else f"the conversion ended with code {done.returncode}")
+        lines = [line for line in done.stdout.splitlines() if line.strip()]
+        raise refused(folder, lines[-1] if lines else f"the conversion ended with code {done.returncode}")
 
 
 def refused(folder: Path, reason: str) -> StartError:

@@ -143,7 +143,7 @@ def test_penalties_beyond_float32_leave_numbers(device: torch.device) -> None:
     assert scores.tolist() == expected.tolist() == torch.tensor([[-1e37, -1e37, 1.0]]).tolist()
 
 
-def test_equal_logits_are_told_in_the_order_of_their_ids(device: torch.device) -> None:
+def test_equal_logits_are_returned_in_the_order_of_their_ids(device: torch.device) -> None:
     logits = torch.zeros(3, 90, device=device)
     logits[1, 70:] = 1.0
     logits[2, 40] = -1.0
@@ -164,7 +164,7 @@ def test_logprobs(vocab_size: int, num_top: int, device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_rows_that_are_not_finite_are_told(bad: float, device: torch.device) -> None:
+def test_rows_that_are_not_finite_are_reported(bad: float, device: torch.device) -> None:
     logits = torch.randn(3, 2500, device=device)
     logits[1, 2400] = bad
     found = token_logprobs(logits, torch.zeros(3, dtype=torch.int64, device=device), 2)
