@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
@@ -25,15 +26,16 @@ enum Message {
 #[derive(Clone)]
 pub struct Console {
     json: bool,
+    level: LevelFilter,
     queue: SyncSender<Message>,
 }
 
 impl Console {
-    /// Starts the writing thread.
-    pub fn start(json: bool) -> Self {
+    /// Starts the writing thread. `level` is that of the launcher's own lines.
+    pub fn start(json: bool, level: LevelFilter) -> Self {
         let (queue, messages) = sync_channel(QUEUE_LEN);
         std::thread::spawn(move || write_all(&messages));
-        Self { json, queue }
+        Self { json, level, queue }
     }
 
     /// Whether every line is a JSON object.
@@ -43,17 +45,26 @@ impl Console {
 
     /// Writes a message of one line or several, at level INFO.
     pub fn say(&self, text: &str) {
-        self.write(if self.json { json_line("INFO", "launcher", text) } else { text.to_owned() });
+        self.write_own(
+            LevelFilter::INFO,
+            if self.json { json_line("INFO", "launcher", text) } else { text.to_owned() },
+        );
     }
 
     /// Writes a warning: a setting that has no effect.
     pub fn warn(&self, text: &str) {
-        self.write(if self.json { json_line("WARN", "launcher", text) } else { format!("warning: {text}") });
+        self.write_own(
+            LevelFilter::WARN,
+            if self.json { json_line("WARN", "launcher", text) } else { format!("warning: {text}") },
+        );
     }
 
     /// Writes an error.
     pub fn error(&self, text: &str) {
-        self.write(if self.json { json_line("ERROR", "launcher", text) } else { format!("error: {text}") });
+        self.write_own(
+            LevelFilter::ERROR,
+            if self.json { json_line("ERROR", "launcher", text) } else { format!("error: {text}") },
+        );
     }
 
     /// Writes a line of a child process, with the name of that process.
@@ -66,6 +77,12 @@ impl Console {
         let (done, written) = sync_channel(1);
         if self.queue.try_send(Message::Flush(done)).is_ok() {
             let _ = written.recv_timeout(FLUSH_TIMEOUT);
+        }
+    }
+
+    fn write_own(&self, level: LevelFilter, line: String) {
+        if level <= self.level {
+            self.write(line);
         }
     }
 

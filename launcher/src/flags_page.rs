@@ -2,7 +2,7 @@
 
 use clap::{Arg, Command, CommandFactory};
 
-use crate::args::Args;
+use crate::args::{Args, is_boolean};
 
 /// Returns the whole page.
 pub fn render() -> String {
@@ -10,7 +10,8 @@ pub fn render() -> String {
     let mut page = String::from(
         "# Flags\n\n<!-- Written by `make docs`. -->\n\n\
          Every flag of `launcher` is also an environment variable; the flag wins. `HOSTNAME` counts only when it is an\n\
-         address, because shells and containers set it to the name of the machine.\n",
+         address, because shells and containers set it to the name of the machine. Flags that are true or false take\n\
+         `1`, `yes`, `on`, `0`, `no` and `off`, too, in upper or lower case.\n",
     );
     for heading in headings(&command) {
         page += &format!("\n## {heading}\n\n| Flag | Variable | Default | |\n| --- | --- | --- | --- |\n");
@@ -40,7 +41,11 @@ fn row(arg: &Arg) -> String {
 
 fn names(arg: &Arg) -> String {
     let short = arg.get_short().map(|short| format!("`-{short}`, ")).unwrap_or_default();
-    let values: Vec<_> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+    let mut values: Vec<_> =
+        arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+    if is_boolean(arg) {
+        values = vec!["true".to_owned(), "false".to_owned()];
+    }
     let takes = if values.is_empty() || !arg.get_action().takes_values() {
         String::new()
     } else {

@@ -2,14 +2,17 @@
 
 mod args;
 mod argv;
+mod child_stderr;
 mod console;
 mod environment;
 mod flags_page;
 mod hardware;
+mod last_error;
 mod parent_pipe;
 mod places;
 mod plan;
-mod port;
+mod ports;
+mod preflight;
 mod process;
 mod report;
 mod resolve;
@@ -30,11 +33,12 @@ use crate::args::{Args, CheckArgs, DownloadArgs, LoadFormat, Task};
 use crate::console::Console;
 use crate::hardware::Hardware;
 use crate::parent_pipe::ParentPipe;
-use crate::places::{find_beside, find_python, make_run_dir, with_keys_in_a_file};
-use crate::plan::{DEMO_MODEL, Places, Plan, PlanError};
-use crate::port::{Port, PortTaken, reserve_grpc};
+use crate::places::{find_in_own_folder, find_python, make_run_dir, with_keys_in_a_file};
+use crate::plan::{DEMO_MODEL, Places, Plan, PlanError, contradiction};
+use crate::ports::{PortTaken, Ports};
+use crate::preflight::{CheckFailed, check_files};
 use crate::report::Reporter;
-use crate::resolve::{AlreadyTold, Wanted, resolve};
+use crate::resolve::{ModelSource, ResolveFailed, resolve};
 use crate::runner::{Runner, Signals, StopSignals};
 use crate::supervisor::{Ending, Supervisor, Timeouts};
 use crate::tgi::NotSupported;
@@ -55,12 +59,12 @@ async fn main() -> ExitCode {
     if args.process.openapi {
         return print(&penstock_router::api::openapi::document_text());
     }
-    if let Some(Task::CheckTgiArgs(wanted)) = &args.task {
-        return check_tgi_args(wanted);
+    if let Some(Task::CheckTgiArgs(check_args)) = &args.task {
+        return check_tgi_args(check_args);
     }
-    let console = Console::start(args.router.json_output);
+    let console = Console::start(args.router.json_output, args.launcher_log_level());
     let ending = match &args.task {
-        Some(Task::Download(wanted)) => download(wanted, &console).await,
+        Some(Task::Download(download_args)) => download(download_args, &console).await,
         _ => launch(&args, &console).await,
     };
     let code = exit_code(ending, &console);
@@ -68,24 +72,28 @@ async fn main() -> ExitCode {
     code
 }
 
-fn check_tgi_args(wanted: &CheckArgs) -> ExitCode {
+fn check_tgi_args(args: &CheckArgs) -> ExitCode {
     // TGI reads no variable whose name or value is not UTF-8.
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let report = tgi::check(&wanted.line, &variables.collect());
-    let text = if wanted.json { report.to_json() } else { report.to_string() };
+    let report = tgi::check(&args.line, &variables.collect());
+    let text = if args.json { report.to_json() } else { report.to_string() };
     let printed = print(&text);
     if report.is_accepted { printed } else { ExitCode::from(2) }
 }
 
 /// Downloads a model ahead of time. Progress goes to stderr; stdout gets only the folder.
-async fn download(wanted: &DownloadArgs, console: &Console) -> anyhow::Result<Ending> {
+async fn download(args: &DownloadArgs, console: &Console) -> anyhow::Result<Ending> {
     let mut signals = StopSignals::new().context("cannot watch for signals")?;
     let (python, parent_pipe) = (find_python()?, ParentPipe::new().context("cannot make a pipe")?);
-    let wanted =
-        Wanted { model: Some(&wanted.model_id), hub: &wanted.hub, load_format: LoadFormat::Safetensors };
+    let source = ModelSource {
+        model: Some(&args.model_id),
+        tokenizer: None,
+        hub: &args.hub,
+        load_format: LoadFormat::Safetensors,
+    };
     tokio::select! {
-        found = resolve(&python, &wanted, &parent_pipe, console) => {
+        found = resolve(&python, &source, &parent_pipe, console) => {
             writeln!(std::io::stdout(), "{}", found?.folder.display()).context("cannot print the folder")?;
             Ok(Ending::Stopped)
         }
@@ -96,7 +104,7 @@ async fn download(wanted: &DownloadArgs, console: &Console) -> anyhow::Result<En
 async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let launched = Instant::now();
     let mut signals = Signals::new().context("cannot watch for signals")?;
-    let (python, router) = (find_python()?, find_beside("penstock-router")?);
+    let (python, router) = (find_python()?, find_in_own_folder("penstock-router")?);
     let hardware = Hardware::detect();
     if args.process.print_environment {
         environment::print(&python, &hardware).await?;
@@ -105,8 +113,10 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     for warning in args.tgi.warnings()? {
         console.warn(&warning);
     }
-    let port = Port::reserve(&args.router)?;
-    let _grpc_port = reserve_grpc(&args.router)?;
+    let ports = Ports::reserve(&args.router)?;
+    if let Some(error) = contradiction(args) {
+        return Err(error.into());
+    }
     let keys = ApiKeys::load(&args.router.api_key, args.router.api_key_file.as_deref())?;
     // Wrong TLS files are reported before the model is loaded, not after.
     args.router.tls_files().map(|files| files.acceptor()).transpose()?;
@@ -114,13 +124,14 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let mut reporter = Reporter::new(console.clone(), name, args.router.scheme(), launched);
 
     let parent_pipe = ParentPipe::new().context("cannot make a pipe")?;
-    let wanted = Wanted {
+    let source = ModelSource {
         model: args.model.model_id.as_deref(),
+        tokenizer: args.model.tokenizer.tokenizer.as_deref(),
         hub: &args.model.hub,
         load_format: args.model.load_format,
     };
     let model = tokio::select! {
-        found = resolve(&python, &wanted, &parent_pipe, console) => found?,
+        found = resolve(&python, &source, &parent_pipe, console) => found?,
         () = signals.stop.recv() => return Ok(Ending::Stopped),
     };
     reporter.stage(&format!(
@@ -134,11 +145,15 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let places = Places { python, router, run_dir: run_path, model, parent_pipe_fd: parent_pipe.fd() };
     let args = &with_keys_in_a_file(args, &keys, run_dir.path())?;
     let plan = Plan::new(args, &hardware, &places)?;
+    tokio::select! {
+        checked = check_files(&plan.router, console) => checked?,
+        () = signals.stop.recv() => return Ok(Ending::Stopped),
+    }
     console.say(&format!("Loading the model on {}", plan.devices));
     let timeouts = Timeouts { startup: args.process.startup_timeout(), grace: args.process.grace() };
     let (supervisor, first) = Supervisor::start(plan.shards.len(), timeouts, args.process.restart_limit());
     let step_timeout = Duration::from_secs(args.router.step_timeout);
-    let runner = Runner::new(plan, port, step_timeout, console.clone(), reporter);
+    let runner = Runner::new(plan, ports, step_timeout, console.clone(), reporter);
     Ok(runner.run(supervisor, first, &mut signals).await)
 }
 
@@ -146,9 +161,9 @@ fn exit_code(result: anyhow::Result<Ending>, console: &Console) -> ExitCode {
     match result {
         Ok(Ending::Stopped) => ExitCode::SUCCESS,
         Ok(Ending::Failed) => ExitCode::FAILURE,
-        Ok(Ending::CutShort) => ExitCode::from(3),
+        Ok(Ending::Aborted) => ExitCode::from(3),
         Ok(Ending::GaveUp) => ExitCode::from(4),
-        Err(error) if error.is::<AlreadyTold>() => ExitCode::FAILURE,
+        Err(error) if error.is::<ResolveFailed>() || error.is::<CheckFailed>() => ExitCode::FAILURE,
         Err(error) => {
             console.error(&format!("{error:#}"));
             let wrong_usage = is_wrong_usage(&error);

@@ -12,11 +12,11 @@ use crate::args::Args;
 
 /// The interpreter of the environment that the launcher is installed in.
 pub fn find_python() -> anyhow::Result<PathBuf> {
-    find_beside("python").or_else(|error| find_beside("python3").map_err(|_| error))
+    find_in_own_folder("python").or_else(|error| find_in_own_folder("python3").map_err(|_| error))
 }
 
 /// An executable in the launcher's own folder.
-pub fn find_beside(name: &str) -> anyhow::Result<PathBuf> {
+pub fn find_in_own_folder(name: &str) -> anyhow::Result<PathBuf> {
     let launcher = std::env::current_exe().context("cannot find out where the launcher is installed")?;
     let path = launcher.parent().unwrap_or(Path::new("/")).join(name);
     if !path.exists() {

@@ -1,7 +1,6 @@
 //! One child process: starts it in its own process group, forwards what it writes, reports its exit, and kills it with
 //! all that it started. `watch` checks whether it is ready and makes progress.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
@@ -17,17 +16,17 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::console::Console;
+use crate::last_error::LastLines;
 use crate::plan::{CacheSize, ProcessSpec};
 use crate::supervisor::{Event, Exit, ProcessId};
-use crate::watch::{Signs, watch_process};
+use crate::watch::{Liveness, watch_process};
 
 /// How long the pipes are read after the child ended. A grandchild may hold them open for ever; what the child itself
 /// wrote is read within this time.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Delay of what the router reports about shards: if one of them ended, its exit is to be reported first, as the cause.
-const COMPLAINT_DELAY: Duration = Duration::from_millis(100);
+const SHARD_FAILURE_DELAY: Duration = Duration::from_millis(100);
 const MAX_LINE_LEN: u64 = 64 * 1024;
-const TAIL_LINES: usize = 60;
 
 /// A running child. Dropping it kills its process group.
 pub struct Process {
@@ -63,12 +62,13 @@ pub fn start(starting: Starting<'_>) -> std::io::Result<Process> {
     let (address_sender, address) = watch::channel(None);
     let (alive_sender, alive) = watch::channel(());
     let (cache_sender, cache) = watch::channel(None);
-    let output = Output { name: spec.name.clone(), console: console.clone(), tail: Arc::default() };
-    let heard = Heard { address: address_sender, alive: alive_sender, events: events.clone() };
-    let pumps = output.pump(&mut child, heard);
-    let waiting = tokio::spawn(wait(id, child, pumps, output.tail, events.clone()));
-    let signs = Signs { pid: group, address: address.clone(), alive, cache: cache_sender, step_timeout };
-    let watching = tokio::spawn(watch_process(id, spec.readiness.clone(), signs, events.clone()));
+    let output = Output { name: spec.name.clone(), console: console.clone(), last_lines: Arc::default() };
+    let lines = StdoutLines { address: address_sender, alive: alive_sender, events: events.clone() };
+    let pumps = output.pump(&mut child, lines);
+    let waiting = tokio::spawn(wait(id, child, pumps, output.last_lines, events.clone()));
+    let liveness =
+        Liveness { pid: group, address: address.clone(), alive, cache: cache_sender, step_timeout };
+    let watching = tokio::spawn(watch_process(id, spec.readiness.clone(), liveness, events.clone()));
     Ok(Process { group, tasks: vec![waiting, watching], address, cache })
 }
 
@@ -89,12 +89,12 @@ impl Process {
     }
 
     /// Sends SIGQUIT: a router ends its streams with an error and exits.
-    pub fn cut_short(&self) {
+    pub fn abort_requests(&self) {
         let _ = nix::sys::signal::kill(self.group, Signal::SIGQUIT);
     }
 
     /// Sends SIGUSR1: a router logs its current state.
-    pub fn tell_state(&self) {
+    pub fn log_state(&self) {
         let _ = nix::sys::signal::kill(self.group, Signal::SIGUSR1);
     }
 
@@ -115,42 +115,43 @@ impl Drop for Process {
 struct Output {
     name: String,
     console: Console,
-    tail: Arc<Mutex<Tail>>,
+    last_lines: Arc<Mutex<LastLines>>,
 }
 
 impl Output {
     /// Reads both pipes from start to end, because a full pipe would block the child.
-    fn pump(&self, child: &mut Child, heard: Heard) -> [JoinHandle<()>; 2] {
+    fn pump(&self, child: &mut Child, lines: StdoutLines) -> [JoinHandle<()>; 2] {
         let (name, console) = (self.name.clone(), self.console.clone());
         let stdout = read_lines(child.stdout.take().expect("piped"), move |line| match line.parse() {
-            Ok(line) => heard.take(line),
+            Ok(line) => lines.handle(line),
             Err(()) => console.child_line(&name, line),
         });
-        let (name, console, tail) = (self.name.clone(), self.console.clone(), Arc::clone(&self.tail));
+        let (name, console) = (self.name.clone(), self.console.clone());
+        let last_lines = Arc::clone(&self.last_lines);
         let stderr = read_lines(child.stderr.take().expect("piped"), move |line| {
             console.child_line(&name, line);
-            tail.lock().expect("no panic holds it").push(line);
+            last_lines.lock().expect("no panic holds it").push(line);
         });
         [tokio::spawn(stdout), tokio::spawn(stderr)]
     }
 }
 
 /// Receivers of the lines that a router writes to the launcher.
-struct Heard {
+struct StdoutLines {
     address: watch::Sender<Option<SocketAddr>>,
     alive: watch::Sender<()>,
     events: mpsc::UnboundedSender<Event>,
 }
 
-impl Heard {
-    fn take(&self, line: Line) {
+impl StdoutLines {
+    fn handle(&self, line: Line) {
         match line {
             Line::Listening(at) => drop(self.address.send_replace(Some(at))),
             Line::Alive => self.alive.send_replace(()),
             Line::ShardsFailed(reason) => {
                 let events = self.events.clone();
                 tokio::spawn(async move {
-                    tokio::time::sleep(COMPLAINT_DELAY).await;
+                    tokio::time::sleep(SHARD_FAILURE_DELAY).await;
                     let _ = events.send(Event::ShardsFailed(reason));
                 });
             }
@@ -172,14 +173,14 @@ async fn wait(
     id: ProcessId,
     mut child: Child,
     pumps: [JoinHandle<()>; 2],
-    tail: Arc<Mutex<Tail>>,
+    last_lines: Arc<Mutex<LastLines>>,
     events: mpsc::UnboundedSender<Event>,
 ) {
     let status = child.wait().await;
     for pump in pumps {
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, pump).await;
     }
-    let last_error = tail.lock().expect("no panic holds it").last_error();
+    let last_error = last_lines.lock().expect("no panic holds it").last_error();
     let success = status.as_ref().is_ok_and(ExitStatus::success);
     let status = status.map_or_else(|error| error.to_string(), describe);
     let _ = events.send(Event::Exited(id, Exit { success, status, last_error }));
@@ -196,65 +197,9 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The last lines of a child's stderr.
-#[derive(Default)]
-struct Tail(VecDeque<String>);
-
-impl Tail {
-    fn push(&mut self, line: &str) {
-        if self.0.len() == TAIL_LINES {
-            self.0.pop_front();
-        }
-        self.0.push_back(line.to_owned());
-    }
-
-    /// The lines from the start of the last error: the last traceback, else the last line that contains "error", else all.
-    fn last_error(&self) -> Vec<String> {
-        let last = |says: fn(&str) -> bool| self.0.iter().rposition(|line| says(line));
-        let start = last(|line| line.starts_with("Traceback (most recent call last)"))
-            .or_else(|| last(|line| line.to_ascii_lowercase().contains("error")))
-            .unwrap_or(0);
-        self.0.iter().skip(start).cloned().collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tail(lines: &[&str]) -> Tail {
-        let mut tail = Tail::default();
-        lines.iter().for_each(|line| tail.push(line));
-        tail
-    }
-
-    #[test]
-    fn the_last_error_is_the_whole_last_traceback() {
-        let lines = [
-            "Traceback (most recent call last):",
-            "old",
-            "Traceback (most recent call last):",
-            "  x",
-            "E: y",
-        ];
-        assert_eq!(tail(&lines).last_error(), &lines[2..]);
-    }
-
-    #[test]
-    fn without_a_traceback_the_last_error_starts_at_the_last_line_that_contains_error() {
-        assert_eq!(
-            tail(&["loading", "ERROR no such file", "bye"]).last_error(),
-            ["ERROR no such file", "bye"]
-        );
-        assert_eq!(tail(&["one", "two"]).last_error(), ["one", "two"]);
-    }
-
-    #[test]
-    fn the_tail_is_bounded() {
-        let mut tail = Tail::default();
-        (0..1000).for_each(|number| tail.push(&number.to_string()));
-        assert_eq!(tail.last_error().len(), TAIL_LINES);
-    }
 
     #[tokio::test]
     async fn long_lines_come_in_pieces() {

@@ -38,7 +38,7 @@ impl Reporter {
                 "Stopping: running requests may finish, for {} s at most (again to stop at once)",
                 grace.as_secs()
             )),
-            Report::Back(part) => self.stage(&format!("{} answers again", part_name(part))),
+            Report::Recovered(part) => self.stage(&format!("{} is ready again", part_name(part))),
             Report::Died(id, exit, consequence) => self.fail(&died(id, &exit, consequence)),
             Report::Hung(id, reason, consequence) => {
                 self.fail(&format!("{} hangs ({reason}), {}", name(id), follows(consequence)))
@@ -47,7 +47,7 @@ impl Reporter {
             Report::NotReady(ids, consequence) => self.fail(&not_ready(&ids, consequence)),
             Report::TooManyRestarts(part, count, window) => self.fail(&too_many(part, count, window)),
             Report::Unkillable(ids) => self.fail(&format!("{} did not end when killed", names(&ids))),
-            Report::CutShort => self.console.say("Stopping at once: running requests are cut short"),
+            Report::AbortingRequests => self.console.say("Stopping at once: running requests are aborted"),
         }
     }
 
@@ -104,7 +104,7 @@ fn follows(consequence: Consequence) -> &'static str {
 fn died(id: ProcessId, exit: &Exit, consequence: Consequence) -> String {
     let ended = format!("{} ended ({}), {}", name(id), exit.status, follows(consequence));
     match &exit.last_error[..] {
-        [] => format!("{ended}; it left no message"),
+        [] => format!("{ended}; it reported no error"),
         lines => format!("{ended}. Its last error:\n  {}", lines.join("\n  ")),
     }
 }
@@ -135,5 +135,8 @@ mod tests {
         let text = died(ProcessId::Shard(1), &exit, Consequence::Restart);
         assert!(text.starts_with("shard 1 ended (exit code 1), restarting"));
         assert!(text.ends_with("  Traceback:\n  ValueError: 3"));
+        let exit = Exit { last_error: Vec::new(), status: "signal 9, SIGKILL".to_owned(), ..exit };
+        let text = died(ProcessId::Router, &exit, Consequence::Restart);
+        assert_eq!(text, "the router ended (signal 9, SIGKILL), restarting; it reported no error");
     }
 }

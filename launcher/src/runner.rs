@@ -9,8 +9,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::console::Console;
-use crate::plan::{Life, Plan, ProcessSpec};
-use crate::port::Port;
+use crate::plan::{Plan, ProcessSpec, StartOptions};
+use crate::ports::Ports;
 use crate::process::{self, Process, Starting};
 use crate::report::Reporter;
 use crate::supervisor::{Action, Ending, Event, Exit, ProcessId, Supervisor, Timer};
@@ -60,33 +60,39 @@ impl StopSignals {
 /// The loop and its state.
 pub struct Runner {
     plan: Plan,
-    port: Port,
+    ports: Ports,
     step_timeout: Duration,
     console: Console,
     reporter: Reporter,
     events: mpsc::UnboundedSender<Event>,
-    happened: mpsc::UnboundedReceiver<Event>,
+    received: mpsc::UnboundedReceiver<Event>,
     processes: BTreeMap<ProcessId, Process>,
     /// Settings of the next start of each process.
-    lives: BTreeMap<ProcessId, Life>,
+    next_starts: BTreeMap<ProcessId, StartOptions>,
     timers: BTreeMap<Timer, Instant>,
     started: Instant,
 }
 
 impl Runner {
     /// Creates the loop; no process is started yet.
-    pub fn new(plan: Plan, port: Port, step_timeout: Duration, console: Console, reporter: Reporter) -> Self {
-        let (events, happened) = mpsc::unbounded_channel();
+    pub fn new(
+        plan: Plan,
+        ports: Ports,
+        step_timeout: Duration,
+        console: Console,
+        reporter: Reporter,
+    ) -> Self {
+        let (events, received) = mpsc::unbounded_channel();
         Self {
             plan,
-            port,
+            ports,
             step_timeout,
             console,
             reporter,
             events,
-            happened,
+            received,
             processes: BTreeMap::new(),
-            lives: BTreeMap::new(),
+            next_starts: BTreeMap::new(),
             timers: BTreeMap::new(),
             started: Instant::now(),
         }
@@ -105,7 +111,7 @@ impl Runner {
                 return ending;
             }
             let event = self.next_event(signals).await;
-            self.sweep(&event);
+            self.remove_exited(&event);
             ending = self.apply_all(supervisor.on(event, self.started.elapsed()));
         }
     }
@@ -114,9 +120,9 @@ impl Runner {
         let next_timer = self.timers.iter().map(|(timer, at)| (*at, *timer)).min();
         loop {
             tokio::select! {
-                Some(event) = self.happened.recv() => return event,
+                Some(event) = self.received.recv() => return event,
                 () = signals.stop.recv() => return Event::StopRequested,
-                _ = signals.state.recv() => self.with(ProcessId::Router, Process::tell_state),
+                _ = signals.state.recv() => self.for_process(ProcessId::Router, Process::log_state),
                 timer = elapse(next_timer) => {
                     self.timers.remove(&timer);
                     return Event::TimeUp(timer);
@@ -132,10 +138,10 @@ impl Runner {
     fn apply(&mut self, action: Action) -> Option<Ending> {
         match action {
             Action::Start(id) => self.start(id),
-            Action::Terminate(id) => self.with(id, Process::terminate),
-            Action::CutShort => self.with(ProcessId::Router, Process::cut_short),
-            Action::Kill(id) => self.with(id, Process::kill),
-            Action::ClosePort => self.port = Port::Closed,
+            Action::Terminate(id) => self.for_process(id, Process::terminate),
+            Action::AbortRequests => self.for_process(ProcessId::Router, Process::abort_requests),
+            Action::Kill(id) => self.for_process(id, Process::kill),
+            Action::ClosePort => self.ports.close(),
             Action::SetTimer(timer, after) => drop(self.timers.insert(timer, deadline_in(after))),
             Action::ClearTimer(timer) => drop(self.timers.remove(&timer)),
             Action::Report(report) => {
@@ -149,22 +155,22 @@ impl Runner {
     }
 
     fn start(&mut self, id: ProcessId) {
-        let life = self.lives.entry(id).or_default();
-        let spec = self.plan.spec(id, *life);
-        let place = self.plan.rendezvous_dir(*life);
-        life.number += 1;
-        if let Err(error) = self.start_process(id, &spec, &place) {
+        let options = self.next_starts.entry(id).or_default();
+        let spec = self.plan.spec(id, *options);
+        let folder = self.plan.rendezvous_dir(*options);
+        options.num_restarts += 1;
+        if let Err(error) = self.start_process(id, &spec, &folder) {
             let status = format!("{} cannot be started: {error}", spec.program.display());
             let exit = Exit { success: false, status, last_error: Vec::new() };
             let _ = self.events.send(Event::Exited(id, exit));
         }
     }
 
-    fn start_process(&mut self, id: ProcessId, spec: &ProcessSpec, place: &Path) -> std::io::Result<()> {
+    fn start_process(&mut self, id: ProcessId, spec: &ProcessSpec, folder: &Path) -> std::io::Result<()> {
         let stdin = match id {
-            ProcessId::Router => self.port.lend()?,
+            ProcessId::Router => self.ports.share_listener()?,
             ProcessId::Shard(_) => {
-                std::fs::create_dir_all(place)?;
+                std::fs::create_dir_all(folder)?;
                 Stdio::null()
             }
         };
@@ -174,16 +180,16 @@ impl Runner {
         Ok(())
     }
 
-    fn with(&self, id: ProcessId, act: impl Fn(&Process)) {
+    fn for_process(&self, id: ProcessId, act: impl Fn(&Process)) {
         self.processes.get(&id).into_iter().for_each(act);
     }
 
     /// Forgets a process that ended: dropping it kills what it started. The size of its cache is kept for its next start.
-    fn sweep(&mut self, event: &Event) {
+    fn remove_exited(&mut self, event: &Event) {
         let Event::Exited(id, _) = event else { return };
         let Some(process) = self.processes.remove(id) else { return };
-        if let (Some(cache), Some(life)) = (*process.cache.borrow(), self.lives.get_mut(id)) {
-            life.cache = Some(cache);
+        if let (Some(cache), Some(options)) = (*process.cache.borrow(), self.next_starts.get_mut(id)) {
+            options.cache = Some(cache);
         }
     }
 }

@@ -19,17 +19,17 @@ use crate::supervisor::{Event, ProcessId};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest time between two signs of life of a router. It prints one twice a second, but may be late on a busy machine.
-const ROUTER_SILENCE: Duration = Duration::from_secs(5);
+/// Longest time between two heartbeats of a router. It prints one twice a second, but may be late on a busy machine.
+const ROUTER_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the state of a process that is not ready yet is read, and after how many readings in a row as stopped it
 /// counts as hung.
 const STOPPED_INTERVAL: Duration = Duration::from_millis(500);
-const STOPPED_LOOKS: u32 = 4;
-/// Delay of [`Event::Hung`]: a process that ended sends no signs of life either, and its exit is to be reported first.
+const STOPPED_POLLS: u32 = 4;
+/// Delay of [`Event::Hung`]: a process that ended sends no heartbeats either, and its exit is to be reported first.
 const EXIT_DELAY: Duration = Duration::from_millis(200);
 
-/// Sources of a process's signs of life, and the receiver of its cache size.
-pub struct Signs {
+/// What is known of a running process: its heartbeats, and the receiver of its cache size.
+pub struct Liveness {
     /// The id of the process.
     pub pid: Pid,
     /// The address that the router listens on, once it printed it.
@@ -46,12 +46,12 @@ pub struct Signs {
 pub async fn watch_process(
     id: ProcessId,
     readiness: Readiness,
-    signs: Signs,
+    liveness: Liveness,
     events: mpsc::UnboundedSender<Event>,
 ) {
     let hung = match readiness {
-        Readiness::GrpcHealth(socket) => watch_shard_process(id, &socket, signs, &events).await,
-        Readiness::SaysAlive => watch_router_process(id, signs, &events).await,
+        Readiness::GrpcHealth(socket) => watch_shard_process(id, &socket, liveness, &events).await,
+        Readiness::StdoutHeartbeat => watch_router_process(id, liveness, &events).await,
     };
     tokio::time::sleep(EXIT_DELAY).await;
     let _ = events.send(Event::Hung(id, hung));
@@ -60,49 +60,49 @@ pub async fn watch_process(
 async fn watch_shard_process(
     id: ProcessId,
     socket: &Path,
-    signs: Signs,
+    liveness: Liveness,
     events: &mpsc::UnboundedSender<Event>,
 ) -> String {
     tokio::select! {
         () = poll_until(|| is_serving(socket)) => {}
-        hung = until_stopped(signs.pid) => return hung,
+        hung = until_stopped(liveness.pid) => return hung,
     }
     if let Ok(Ok(facts)) = timeout(PROBE_TIMEOUT, describe_shard(socket)).await {
         let cache = CacheSize { num_blocks: facts.num_blocks, block_size: facts.block_size };
-        signs.cache.send_replace(Some(cache));
+        liveness.cache.send_replace(Some(cache));
     }
     let _ = events.send(Event::Ready(id));
-    watch_shard(socket, Patience::with_step(signs.step_timeout)).await
+    watch_shard(socket, Patience::with_step(liveness.step_timeout)).await
 }
 
 async fn watch_router_process(
     id: ProcessId,
-    mut signs: Signs,
+    mut liveness: Liveness,
     events: &mpsc::UnboundedSender<Event>,
 ) -> String {
-    let pid = signs.pid;
+    let pid = liveness.pid;
     tokio::select! {
-        speaks = first_words(&mut signs) => if !speaks { return "it closed its stdout".to_owned() },
+        is_listening = wait_until_listening(&mut liveness) => if !is_listening { return "it closed its stdout".to_owned() },
         hung = until_stopped(pid) => return hung,
     }
     let _ = events.send(Event::Ready(id));
-    while matches!(timeout(ROUTER_SILENCE, signs.alive.changed()).await, Ok(Ok(()))) {}
-    format!("its loop has not turned for {} s", ROUTER_SILENCE.as_secs())
+    while matches!(timeout(ROUTER_HEARTBEAT_TIMEOUT, liveness.alive.changed()).await, Ok(Ok(()))) {}
+    format!("it sent no heartbeat for {} s", ROUTER_HEARTBEAT_TIMEOUT.as_secs())
 }
 
 /// Waits until the router printed its address and that its loop runs; false if it closed its stdout before. The socket
 /// has been listening since before the start of the router, so connections are accepted from now on.
-async fn first_words(signs: &mut Signs) -> bool {
-    signs.address.wait_for(Option::is_some).await.is_ok() && signs.alive.changed().await.is_ok()
+async fn wait_until_listening(liveness: &mut Liveness) -> bool {
+    liveness.address.wait_for(Option::is_some).await.is_ok() && liveness.alive.changed().await.is_ok()
 }
 
 /// Returns when the process has been stopped (SIGSTOP) for a while, and would else be noticed only when the startup
 /// timeout is over. Other ways to hang during a start look like a slow start.
 async fn until_stopped(pid: Pid) -> String {
-    let mut looks = 0;
-    while looks < STOPPED_LOOKS {
+    let mut polls = 0;
+    while polls < STOPPED_POLLS {
         tokio::time::sleep(STOPPED_INTERVAL).await;
-        looks = if is_stopped(pid) { looks + 1 } else { 0 };
+        polls = if is_stopped(pid) { polls + 1 } else { 0 };
     }
     "it is stopped".to_owned()
 }
@@ -145,13 +145,13 @@ mod tests {
         use nix::sys::signal::{Signal, kill};
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let pid = Pid::from_raw(child.id().cast_signed());
-        assert!(timeout(4 * STOPPED_INTERVAL * STOPPED_LOOKS, until_stopped(pid)).await.is_err());
+        assert!(timeout(4 * STOPPED_INTERVAL * STOPPED_POLLS, until_stopped(pid)).await.is_err());
         kill(pid, Signal::SIGSTOP).expect("a child");
         while !is_stopped(pid) {
             std::thread::yield_now();
         }
-        let told = timeout(10 * STOPPED_INTERVAL * STOPPED_LOOKS, until_stopped(pid)).await;
-        assert_eq!(told.as_deref(), Ok("it is stopped"));
+        let reason = timeout(10 * STOPPED_INTERVAL * STOPPED_POLLS, until_stopped(pid)).await;
+        assert_eq!(reason.as_deref(), Ok("it is stopped"));
         child.kill().expect("a child");
         child.wait().expect("a child");
     }

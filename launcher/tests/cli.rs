@@ -33,9 +33,14 @@ impl Installation {
         let installation = Self { folder: tempfile::tempdir().expect("folder") };
         let resolve = "case \"$3\" in *resolve) echo '{\"folder\": \"/models/m\", \"tokenizer\": \"/models/m/tokenizer.json\"}'; exit;; esac";
         installation.script("python", &format!("{resolve}\n{shard}"));
-        installation.script("penstock-router", "exit 9");
+        installation.router("exit 0");
         std::fs::copy(env!("CARGO_BIN_EXE_launcher"), installation.path("launcher")).expect("copy");
         installation
+    }
+
+    /// `check` is the script that runs in the place of the router's check of its files.
+    fn router(&self, check: &str) {
+        self.script("penstock-router", &format!("case \"$*\" in *--check*) {check};; esac\nexit 9"));
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -49,7 +54,12 @@ impl Installation {
     }
 
     fn start(&self, flags: &[&str]) -> Child {
+        self.start_with(flags, &[])
+    }
+
+    fn start_with(&self, flags: &[&str], variables: &[(&str, &str)]) -> Child {
         let mut command = Command::new(self.path("launcher"));
+        command.envs(variables.iter().copied());
         command.args(["--device=cpu", "--port=0"]).args(flags).env("TMPDIR", self.folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let _turn = WRITING_OR_STARTING.lock().expect("no test fails here");
@@ -58,6 +68,10 @@ impl Installation {
 
     fn run(&self, flags: &[&str]) -> (Option<i32>, String) {
         ended(self.start(flags).wait_with_output().expect("output"))
+    }
+
+    fn run_with(&self, flags: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String) {
+        ended(self.start_with(flags, variables).wait_with_output().expect("output"))
     }
 
     /// Waits until the shards have written `count` files `pid.*`, and returns the process ids in them.
@@ -126,9 +140,9 @@ fn the_whole_error_of_a_shard_that_fails_at_start_is_printed() {
     let (code, stderr) = Installation::new(shard).run(&[]);
     assert_eq!(code, Some(1));
     assert!(stderr.contains("shard 0 | loading"), "{stderr}");
-    let said = "error: shard 0 ended (exit code 3), so everything stops. Its last error:\n  \
+    let expected = "error: shard 0 ended (exit code 3), so everything stops. Its last error:\n  \
                 Traceback (most recent call last):\n  ValueError: no heads\n";
-    assert!(stderr.contains(said), "{stderr}");
+    assert!(stderr.contains(expected), "{stderr}");
 }
 
 #[test]
@@ -191,6 +205,92 @@ fn a_port_in_use_is_reported_in_one_line_before_loading() {
 }
 
 #[test]
+fn of_two_launchers_on_one_port_the_second_ends_before_loading() {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("port").port();
+    let port = format!("--port={port}");
+    let (first, second) =
+        (Installation::new(LOADS_FOR_EVER), Installation::new("touch \"$(dirname \"$0\")/loaded\""));
+    let launcher = first.start(&[&port]);
+    first.wait_for_pids(2);
+    let (code, stderr) = second.run(&[&port]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.starts_with("error: cannot listen on 127.0.0.1:"), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(!second.path("loaded").exists());
+    signal(&launcher, Signal::SIGTERM);
+    assert_eq!(ended(launcher.wait_with_output().expect("output")).0, Some(0));
+}
+
+#[test]
+fn files_that_the_router_refuses_are_reported_before_loading() {
+    let installation = Installation::new("touch \"$(dirname \"$0\")/loaded\"");
+    installation.router("echo 'error: cannot load the tokenizer x: no JSON' >&2; exit 1");
+    let (code, stderr) = installation.run(&["--log-level=warn"]);
+    assert_eq!((code, stderr.as_str()), (Some(1), "error: cannot load the tokenizer x: no JSON\n"));
+    assert!(!installation.path("loaded").exists());
+}
+
+#[test]
+fn a_killed_shard_that_reported_no_error_has_none() {
+    let shard = "echo '2026-01-01T00:00:00.000Z  INFO penstock_server: ready' >&2; kill -9 $$";
+    let (_, stderr) = Installation::new(shard).run(&[]);
+    assert!(
+        stderr.contains(
+            "error: shard 0 ended (signal 9, SIGKILL), so everything stops; it reported no error\n"
+        ),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn one_level_of_logs_is_for_all_processes() {
+    let installation = Installation::new("echo \"shard $*\" >&2; exit 1");
+    installation.router("echo \"router $*\" >&2; exit 0");
+    let levels = |flags: &[&str], variables: &[(&str, &str)]| {
+        let (_, stderr) = installation.run_with(flags, variables);
+        let level_of = |process: &str| {
+            let line = stderr.lines().find(|line| line.contains(process)).unwrap_or_default().to_owned();
+            line.split(" --log-level=").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned)
+        };
+        (level_of("| router "), level_of("| shard "), stderr.contains("Loading the model on the CPU"))
+    };
+    let all =
+        |router: &str, shard: &str, launcher| (Some(router.to_owned()), Some(shard.to_owned()), launcher);
+    assert_eq!(levels(&[], &[]), all("info", "info", true));
+    assert_eq!(levels(&[], &[("RUST_LOG", "warn")]), all("warn", "warn", false));
+    assert_eq!(levels(&[], &[("RUST_LOG", "warn"), ("LOG_LEVEL", "DEBUG")]), all("debug", "debug", true));
+    let parts = "--log-level=error,penstock_server=info";
+    assert_eq!(levels(&[parts], &[("LOG_LEVEL", "debug")]), all("error,penstock_server=info", "info", false));
+    let (code, stderr) = installation.run(&["--log-level=loud"]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("\"loud\" is no level; expected off, error, warn"), "{stderr}");
+}
+
+#[test]
+fn boolean_variables_take_the_spellings_of_tgi() {
+    let installation = Installation::new("exit 1");
+    let is_json = |value: &str| {
+        let (code, stderr) = installation.run_with(&[], &[("JSON_OUTPUT", value)]);
+        assert_eq!(code, Some(1), "{stderr}");
+        stderr.starts_with('{')
+    };
+    assert!(["1", "TRUE", "yes", "On"].into_iter().all(is_json));
+    assert!(!["0", "false", "No", "OFF", ""].into_iter().any(is_json));
+}
+
+#[test]
+fn limits_that_contradict_each_other_are_refused_before_loading() {
+    let installation = Installation::new("touch \"$(dirname \"$0\")/loaded\"");
+    let (code, stderr) = installation.run(&["--max-input-tokens=9", "--max-total-tokens=9"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        stderr.starts_with("error: --max-input-tokens 9 must be less than --max-total-tokens 9"),
+        "{stderr}"
+    );
+    assert!(!installation.path("loaded").exists());
+}
+
+#[test]
 fn the_error_for_a_missing_interpreter_names_its_path() {
     let installation = Installation::new("");
     std::fs::remove_file(installation.path("python")).expect("python");
@@ -228,8 +328,8 @@ fn keys_are_passed_in_a_private_file_and_not_in_arguments_or_variables() {
     let (_, stderr) = installation.run(&["--api-key=of-a-flag", "--api-key", "of-another", &file]);
     for key in ["of-a-flag", "of-another", "of-the-file"] {
         assert!(stderr.contains(&format!("shard 0 | {key}\n")), "{stderr}");
-        let told = stderr.lines().filter(|line| line.contains("--rendezvous-dir"));
-        assert!(told.into_iter().all(|line| !line.contains(key)), "{stderr}");
+        let command_lines = stderr.lines().filter(|line| line.contains("--rendezvous-dir"));
+        assert!(command_lines.into_iter().all(|line| !line.contains(key)), "{stderr}");
     }
     assert!(stderr.contains("env none args "), "{stderr}");
 }
@@ -261,22 +361,22 @@ fn check_tgi_args_prints_the_example_of_the_documentation() {
     let blocks: Vec<String> = page.split("```").map(|block| block.replace("\n   ", "\n")).collect();
     let line = blocks[1].trim_start_matches("sh").trim().trim_start_matches("launcher check-tgi-args ");
     let arguments: Vec<&str> = line.split_whitespace().collect();
-    let (code, said) = check(&arguments, &[]);
-    assert_eq!((code, said.trim()), (Some(2), blocks[3].trim()));
+    let (code, output) = check(&arguments, &[]);
+    assert_eq!((code, output.trim()), (Some(2), blocks[3].trim()));
 }
 
 #[test]
 fn check_tgi_args_explains_variables_that_the_launcher_refuses() {
-    let (code, said) =
+    let (code, output) =
         check(&["--json", "--model-id", "m"], &[("KV_CACHE_DTYPE", "fp8_e5m2"), ("API_KEY", "k")]);
-    let said: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
-    assert_eq!((code, &said["is_accepted"]), (Some(2), &serde_json::Value::Bool(false)));
-    let fate = |name: &str| {
-        let all = said["arguments"].as_array().expect("a list");
-        all.iter().find(|finding| finding["argument"] == name).map(|finding| finding["fate"].clone())
+    let output: serde_json::Value = serde_json::from_str(&output).expect("one JSON object");
+    assert_eq!((code, &output["is_accepted"]), (Some(2), &serde_json::Value::Bool(false)));
+    let status = |name: &str| {
+        let all = output["arguments"].as_array().expect("a list");
+        all.iter().find(|finding| finding["argument"] == name).map(|finding| finding["status"].clone())
     };
-    assert_eq!(fate("KV_CACHE_DTYPE"), Some("refused".into()));
-    assert_eq!(fate("API_KEY"), Some("kept".into()));
+    assert_eq!(status("KV_CACHE_DTYPE"), Some("refused".into()));
+    assert_eq!(status("API_KEY"), Some("kept".into()));
     assert_eq!(check(&["--model-id", "m", "--port", "80"], &[]).0, Some(0));
 }
 

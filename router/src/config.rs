@@ -2,15 +2,19 @@
 //! the router a complete [`RouterConfig`]. Nothing here reads the environment except clap, when a binary parses its
 //! arguments.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use serde::{Deserialize, Serialize};
 
+use crate::api::clouds::platform::PlatformOptions;
+use crate::base::boolean::boolean;
+use crate::chat::template::TemplateOptions;
 use crate::http::auth::ApiKey;
 use crate::http::server::limits::ConnectionLimits;
 use crate::http::server::tls::TlsFiles;
 use crate::inference::limits::Limits;
+use crate::observe::log_level::LogLevel;
 use crate::observe::telemetry::TelemetryOptions;
 
 /// All settings that the router needs to start.
@@ -30,12 +34,17 @@ pub struct RouterConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokenizer_path: Option<PathBuf>,
 
+    /// Folder with the tokenizer_config.json and the chat template, if it is not the model's
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokenizer_folder: Option<PathBuf>,
+
     /// Unix sockets of the shards, rank 0 first
     #[arg(long, required = true, num_args = 1..)]
     pub shard_sockets: Vec<PathBuf>,
 
     /// Whether a launcher reads stdout, restarts shards that failed, and restarts this router
-    #[arg(long, hide = true, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
+    #[arg(long, hide = true, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
     pub supervised: bool,
 
     /// How often the launcher has restarted this router
@@ -53,6 +62,11 @@ impl RouterConfig {
     /// The path of tokenizer.json: the setting, or the file in the model's folder.
     pub fn tokenizer_file(&self) -> PathBuf {
         self.tokenizer_path.clone().unwrap_or_else(|| self.model_path.join("tokenizer.json"))
+    }
+
+    /// The folder that chat templates are read from.
+    pub fn template_folder(&self) -> &Path {
+        self.tokenizer_folder.as_deref().unwrap_or(&self.model_path)
     }
 }
 
@@ -77,7 +91,7 @@ pub struct RouterOptions {
     /// Key that clients must send as `Authorization: Bearer KEY`; give it again for several
     /// [default: everyone may use the server]
     // The launcher passes keys to the router in a file, because every user of the machine can read a command line.
-    #[arg(long, env, hide_env_values = true, action = clap::ArgAction::Append)]
+    #[arg(long, env, hide_env_values = true, action = ArgAction::Append)]
     #[serde(skip)]
     pub api_key: Vec<ApiKey>,
 
@@ -98,8 +112,13 @@ pub struct RouterOptions {
     pub tls_key: Option<PathBuf>,
 
     /// Origin whose pages may call the API from a browser, or * for all; give it again for several [default: none]
-    #[arg(long, env, value_delimiter = ',', action = clap::ArgAction::Append)]
+    #[arg(long, env, value_delimiter = ',', action = ArgAction::Append)]
     pub cors_allow_origin: Vec<String>,
+
+    /// Which chat template is used
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub template: TemplateOptions,
 
     /// What requests may ask for
     #[command(flatten)]
@@ -118,7 +137,7 @@ pub struct RouterOptions {
     pub target_itl_ms: Option<u32>,
 
     /// Keep the KV cache of prompts and replies, and share it between requests that begin with the same tokens
-    #[arg(long, env, num_args = 0..=1, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, env, num_args = 0..=1, default_value_t = true, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
     pub prefix_caching: bool,
 
     /// Times that a request is computed again because the shards were lost, before it fails
@@ -142,8 +161,19 @@ pub struct RouterOptions {
     pub telemetry: TelemetryOptions,
 
     /// Write logs as one JSON object a line
-    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
+    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
     pub json_output: bool,
+
+    /// Log lines of all processes: off, error, warn, info, debug or trace; other levels for single parts may follow, as in
+    /// info,penstock_router=debug [default: RUST_LOG, or info]
+    #[arg(long, env, value_name = "LEVEL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_level: Option<LogLevel>,
+
+    /// What the platform that runs the server sets
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub platform: PlatformOptions,
 }
 
 impl RouterOptions {

@@ -115,8 +115,12 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
     let telemetry = state.telemetry.clone();
     let (metrics, limits) = (state.inference.metrics.clone(), config.options.connections.clone());
     let grpc = listeners.grpc.map(|listener| grpc::GrpcListener { listener, tls: tls.clone() });
-    let server =
-        HttpServer::new(service(state.clone(), cors), limits.clone(), shutdown.clone()).with_tls(tls);
+    let server = HttpServer::new(
+        config.options.platform.wrap(service(state.clone(), cors)),
+        limits.clone(),
+        shutdown.clone(),
+    )
+    .with_tls(tls);
     tokio::spawn(live_state::log_on_signal(state.clone(), server.connections()));
     let serving = async {
         tokio::select! {
@@ -156,7 +160,7 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
     let engine = ShardedEngine::connect(connect_options(config)).await?;
     let facts = engine.facts().clone();
     let vocabulary = tokenizer.vocabulary();
-    let chat = ChatFormat::load(&config.model_path, vocabulary.tokenizer(), &facts.eos_token_ids)?;
+    let chat = chat_format(config, &tokenizer, &facts.eos_token_ids)?;
     let limits = RequestLimits::new(&options.limits, &facts)?;
     let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
     metrics.record_router_restarts(config.router_restarts);
@@ -177,6 +181,31 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
         body_limits: BodyLimits::new(&options.connections),
         telemetry: Telemetry::start(&options.telemetry, metrics.span_counters())?,
     })
+}
+
+fn chat_format(
+    config: &RouterConfig,
+    tokenizer: &Tokenizer,
+    eos_token_ids: &[u32],
+) -> Result<Option<ChatFormat>, ChatFormatError> {
+    let vocabulary = tokenizer.vocabulary();
+    ChatFormat::load(
+        config.template_folder(),
+        &config.options.template,
+        vocabulary.tokenizer(),
+        eos_token_ids,
+    )
+}
+
+/// Checks what can be checked without shards: the tokenizer, the chat template, keys, TLS files and origins.
+pub fn check(config: &RouterConfig) -> Result<(), ServeError> {
+    let options = &config.options;
+    options.tls_files().map(|files| files.acceptor()).transpose()?;
+    http::cors::layer(&options.cors_allow_origin)?;
+    ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
+    let tokenizer = Tokenizer::load(config.tokenizer_file(), 1)?;
+    chat_format(config, &tokenizer, &[])?;
+    Ok(())
 }
 
 fn connect_options(config: &RouterConfig) -> ConnectOptions {

@@ -27,11 +27,11 @@ def main(argv: list[str]) -> int:
     if flags.parent_pipe_fd is not None:
         parent.watch(flags.parent_pipe_fd)
     try:
-        found = resolve(flags.model, flags.revision, with_weights=flags.load_format != "dummy")
+        found = resolve(flags.model, flags.revision, flags.load_format != "dummy", flags.tokenizer)
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(json.dumps({"folder": str(found.folder), "tokenizer": str(found.tokenizer)}))
+    print(json.dumps({name: str(path) for name, path in found._asdict().items() if path is not None}))
     return 0
 
 
@@ -41,10 +41,25 @@ class Resolved(NamedTuple):
     folder: Path
     # Elsewhere than in the folder where it had to be converted.
     tokenizer: Path
+    # The folder of the tokenizer's other files where that is not the model's.
+    tokenizer_folder: Path | None = None
 
 
-def resolve(model: str | None, revision: str | None = None, with_weights: bool = True) -> Resolved:
-    """Where a model is, downloaded and converted if need be; the demo model if none is named."""
+def resolve(
+    model: str | None, revision: str | None = None, with_weights: bool = True, tokenizer: str | None = None
+) -> Resolved:
+    """Where a model and its tokenizer are, downloaded and converted if need be; the demo model if none is named."""
+    folder = _model_folder(model, revision, with_weights)
+    if tokenizer is None:
+        return Resolved(folder, _tokenizer(folder))
+    path = Path(tokenizer).expanduser().absolute()
+    if path.is_file():
+        return Resolved(folder, path, path.parent)
+    other = path if path.is_dir() else _downloaded(tokenizer, None, with_weights=False, flag="--tokenizer")
+    return Resolved(folder, _tokenizer(other), other)
+
+
+def _model_folder(model: str | None, revision: str | None, with_weights: bool) -> Path:
     if model is None:
         return _checked(DEMO_MODEL, with_weights)
     if not model:
@@ -54,20 +69,28 @@ def resolve(model: str | None, revision: str | None = None, with_weights: bool =
         return _checked(folder.absolute(), with_weights)
     if folder.exists():
         raise StartError(f"{model} is a file; --model-id wants the folder with config.json and the weights")
+    return _checked(_downloaded(model, revision, with_weights), with_weights)
+
+
+def _downloaded(model: str, revision: str | None, with_weights: bool, flag: str = "") -> Path:
+    """The folder of a model of the hub. `flag` names what was asked for in the error, if it is not the model."""
     if not _HUB_ID.fullmatch(model):
-        raise StartError(f"there is no folder {model}, and it is no id of a model on the Hugging Face Hub")
+        what = f"{flag}: " if flag else ""
+        raise StartError(
+            f"{what}there is no folder {model}, and it is no id of a model on the Hugging Face Hub"
+        )
     from penstock_server.files.hub import download
 
-    return _checked(download(model, revision, with_weights), with_weights)
+    return download(model, revision, with_weights)
 
 
-def _checked(folder: Path, with_weights: bool) -> Resolved:
+def _checked(folder: Path, with_weights: bool) -> Path:
     if not (folder / "config.json").is_file():
         raise _missing(folder, "config.json")
     if with_weights and next(folder.glob("*.safetensors"), None) is None:
         names = [file.name for file in folder.iterdir()]
         raise StartError(f"{folder} {no_weights(names, str(folder), str(folder))}")
-    return Resolved(folder, _tokenizer(folder))
+    return folder
 
 
 def _tokenizer(folder: Path) -> Path:
@@ -99,6 +122,9 @@ def _parser() -> argparse.ArgumentParser:
         choices=("safetensors", "dummy"),
         default="safetensors",
         help="dummy: needs no weights",
+    )
+    parser.add_argument(
+        "--tokenizer", help="folder, tokenizer.json or id of another tokenizer than the model's"
     )
     parser.add_argument("--revision", help="branch, tag or commit on the hub")
     parser.add_argument(

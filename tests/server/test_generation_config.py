@@ -1,4 +1,4 @@
-"""What a model folder says of sampling: read, refused where it makes no sense, and told to the router."""
+"""What a model folder says of sampling: read, refused where it makes no sense, and sent to the router."""
 
 import json
 from collections.abc import Callable
@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from penstock_server.base.config import ModelOverrides
 from penstock_server.base.errors import StartError
-from penstock_server.files.generation_config import GenerationDefaults, read_generation_defaults
+from penstock_server.files.generation_config import (
+    GenerationDefaults,
+    override_generation_defaults,
+    read_generation_defaults,
+)
 from penstock_server.files.model_folder import open_folder
 from penstock_server.rpc.conversion import generation_to_pb
 
@@ -30,7 +35,7 @@ def test_every_field_is_read(tmp_path: Path) -> None:
     assert read_generation_defaults(tmp_path) == GenerationDefaults(**values)
 
 
-def test_what_is_null_or_missing_says_nothing(tmp_path: Path) -> None:
+def test_fields_that_are_null_or_missing_are_left_out(tmp_path: Path) -> None:
     write(tmp_path, "generation_config.json", temperature=None, top_p=1)
     known = read_generation_defaults(tmp_path)
     assert known.given() == {"top_p": 1.0}
@@ -64,10 +69,12 @@ def test_a_wrong_value_is_one_line(tmp_path: Path, name: str, value: Any, expect
     write(tmp_path, "generation_config.json", **{name: value})
     with pytest.raises(StartError) as refused:
         read_generation_defaults(tmp_path)
-    said = str(refused.value)
-    assert said.startswith(f"{tmp_path}/generation_config.json: {name} is {value!r}; expected {expected}; ")
-    assert said.endswith("--generation-config none")
-    assert "\n" not in said
+    message = str(refused.value)
+    assert message.startswith(
+        f"{tmp_path}/generation_config.json: {name} is {value!r}; expected {expected}; "
+    )
+    assert message.endswith("--generation-config none")
+    assert "\n" not in message
 
 
 def test_a_folder_is_refused_for_them_unless_they_are_not_used(
@@ -82,8 +89,37 @@ def test_a_folder_is_refused_for_them_unless_they_are_not_used(
     assert open_folder(tmp_path, generation_config="none").generation is None
 
 
-def test_the_router_is_told_what_is_known_and_nothing_else() -> None:
+def test_a_flag_replaces_single_values() -> None:
+    own = GenerationDefaults(do_sample=True, temperature=0.6, top_k=20)
+    replaced = override_generation_defaults(own, {"temperature": 1, "top_k": None, "min_p": 0.1})
+    assert replaced.given() == {"do_sample": True, "temperature": 1.0, "min_p": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            {"temperature": -1},
+            "--override-generation-config: temperature is -1; expected a number from 0 to 100",
+        ),
+        ({"temprature": 1}, "--override-generation-config: temprature is none of do_sample, temperature"),
+        ({"max_new_tokens": 9}, "see --default-max-tokens"),
+    ],
+)
+def test_a_wrong_value_of_the_flag_names_the_flag(override: dict[str, Any], message: str) -> None:
+    with pytest.raises(StartError) as refused:
+        override_generation_defaults(GenerationDefaults(), override)
+    assert message in str(refused.value)
+
+
+def test_the_flag_counts_without_the_file(saved_model: Callable[..., Any]) -> None:
+    overrides = ModelOverrides(generation={"top_p": 0.5})
+    opened = open_folder(saved_model().folder, generation_config="none", overrides=overrides)
+    assert opened.generation == GenerationDefaults(top_p=0.5)
+
+
+def test_the_router_gets_only_the_known_fields() -> None:
     assert generation_to_pb(None) is None
-    told = generation_to_pb(GenerationDefaults(do_sample=False, top_k=0))
-    assert told is not None
-    assert {field.name: value for field, value in told.ListFields()} == {"do_sample": False, "top_k": 0}
+    sent = generation_to_pb(GenerationDefaults(do_sample=False, top_k=0))
+    assert sent is not None
+    assert {field.name: value for field, value in sent.ListFields()} == {"do_sample": False, "top_k": 0}

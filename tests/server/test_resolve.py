@@ -25,6 +25,24 @@ def test_a_local_folder_is_itself(folder: Path, capsys: pytest.CaptureFixture[st
     assert last == {"folder": str(folder), "tokenizer": str(folder / "tokenizer.json")}
 
 
+def test_another_tokenizer_is_a_folder_or_a_file(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "tokenizer.json").write_text("{}")
+    for tokenizer in (other, other / "tokenizer.json"):
+        assert main([f"--tokenizer={tokenizer}", str(folder)]) == 0
+        last = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert last == {
+            "folder": str(folder),
+            "tokenizer": str(other / "tokenizer.json"),
+            "tokenizer_folder": str(other),
+        }
+    with pytest.raises(StartError, match="--tokenizer: there is no folder /no/such"):
+        resolve(str(folder), tokenizer="/no/such")
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
@@ -55,7 +73,7 @@ def _error(kind: type[Exception], *arguments: object) -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("error", "says"),
+    ("error", "text"),
     [
         (_error(errors.GatedRepoError, "x"), "is gated"),
         (_error(errors.RepositoryNotFoundError, "x"), "neither a folder here nor a model"),
@@ -66,13 +84,13 @@ def _error(kind: type[Exception], *arguments: object) -> Exception:
         (OSError(28, "No space left on device"), "No space left on device"),
     ],
 )
-def test_errors_of_the_hub_are_one_line(error: Exception, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_hub_are_one_line(error: Exception, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_args: object, **_kwargs: object) -> str:
         raise error
 
     monkeypatch.setattr(hub, "_listed", lambda *_args: None)
     monkeypatch.setattr(hub, "snapshot_download", fail)
-    with pytest.raises(StartError, match=says) as raised:
+    with pytest.raises(StartError, match=text) as raised:
         resolve("org/model", "v9")
     assert "\n" not in str(raised.value)
 

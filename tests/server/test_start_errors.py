@@ -1,6 +1,8 @@
 """What a user can get wrong is answered by one line that says what, where and what to do, and exit code 2."""
 
+import ast
 import json
+import re
 import shutil
 import struct
 from collections.abc import Callable
@@ -122,7 +124,7 @@ def test_wrong_folders_are_refused_before_torch_is_needed(folder: Path, name: st
 
 
 PROCESS: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
-    "no folder": (shutil.rmtree, [], ["no such folder", "--model-path"]),
+    "no folder": (shutil.rmtree, [], ["no such folder", "--model-id"]),
     "missing tensor": (
         lambda f: change_config(f, num_hidden_layers=4),
         [],
@@ -137,7 +139,7 @@ PROCESS: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", PROCESS)
-def test_the_process_says_one_line_and_exits_2(folder: Path, tmp_path: Path, name: str) -> None:
+def test_the_process_prints_one_line_and_exits_2(folder: Path, tmp_path: Path, name: str) -> None:
     spoil, flags, messages = PROCESS[name]
     spoil(folder)
     ended = run_shard("--model-path", folder, "--uds-path", tmp_path / "s", "--device", "cpu", *flags)
@@ -159,8 +161,8 @@ def test_a_shape_that_config_contradicts_names_tensor_and_both_shapes(folder: Pa
     ("options", "message"),
     [
         ({"dtype": "float16"}, "--dtype float16 cannot be computed on a cpu"),
-        ({"max_sequence_len": 201}, "--max-sequence-len 201 is more than the 200"),
-        ({"max_sequence_len": 100, "num_blocks": 3}, "100 does not fit into a cache of 12 positions"),
+        ({"max_sequence_len": 201}, "--max-total-tokens 201 is more than the 200"),
+        ({"max_sequence_len": 100, "num_blocks": 3}, "100 does not fit into a cache of 12 tokens"),
     ],
 )
 def test_sizes_and_types_that_cannot_be_are_refused(
@@ -199,3 +201,37 @@ def test_more_shards_than_kv_heads_names_both_numbers(folder: Path, tmp_path: Pa
     with pytest.raises(StartError, match="num_key_value_heads 4 cannot be divided among 3 shards"):
         group.share(load_spec(folder).num_kv_heads, "num_key_value_heads")
     assert GroupConfig(0, 3, tmp_path).timeout_s == 10.0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max-sequence-len", "201"], "--max-total-tokens 201 is more than the 200"),
+        (["--max-sequence-len", "100", "--num-blocks", "3"], "100 does not fit into a cache of 48 tokens"),
+        (["--override-generation-config", '{"top_p": 2}'], "--override-generation-config: top_p is 2"),
+    ],
+)
+def test_limits_that_clash_are_refused_before_torch_is_imported(
+    folder: Path, tmp_path: Path, flags: list[str], message: str
+) -> None:
+    ended = run_shard("--model-path", folder, "--uds-path", tmp_path / "s", "--device", "cpu", *flags)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert "import took" not in ended.stderr
+
+
+def test_messages_name_flags_that_the_launcher_has() -> None:
+    root = Path(__file__).parents[2]
+    of_launcher = set(re.findall(r"--[a-z][a-z-]+", (root / "docs" / "flags.md").read_text()))
+    # Parsers' own flags, and flags of a socket and of fault hooks, which the launcher sets itself.
+    internal = {"--uds-path", "--fault"}
+    files = [
+        path
+        for path in (root / "server" / "penstock_server").rglob("*.py")
+        if path.name not in ("flags.py", "resolve.py") and "pb" not in path.parts
+    ]
+    for file in files:
+        for literal in ast.walk(ast.parse(file.read_text())):
+            if isinstance(literal, ast.Constant) and isinstance(literal.value, str):
+                named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", literal.value))
+                assert named <= of_launcher | internal, f"{file}: {literal.value}"

@@ -1,4 +1,4 @@
-"""`text-generation-server`, the third name of TGI: what it hands to the launcher, and what it refuses."""
+"""`text-generation-server` and `text-generation-router`, names of TGI: what they start and what they refuse."""
 
 import os
 import shutil
@@ -7,16 +7,28 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "launcher" / "data" / "scripts" / "text-generation-server"
+SCRIPTS = Path(__file__).parents[2] / "launcher" / "data" / "scripts"
 
 
 @pytest.fixture
 def command(tmp_path: Path) -> Path:
-    """The script as it is installed, beside a launcher that tells what it was asked."""
-    launcher = tmp_path / "launcher"
-    launcher.write_text('#!/bin/sh\nfor argument in "$@"; do echo "$argument"; done\n')
-    os.chmod(launcher, 0o755)
-    return Path(shutil.copy(SCRIPT, tmp_path))
+    """The command of TGI's shards, as it is installed."""
+    return install(tmp_path, "text-generation-server")
+
+
+@pytest.fixture
+def router(tmp_path: Path) -> Path:
+    """TGI's router, as it is installed."""
+    return install(tmp_path, "text-generation-router")
+
+
+def install(folder: Path, name: str) -> Path:
+    """The script beside a launcher and a router that print their names and arguments."""
+    for program in ("launcher", "penstock-router"):
+        path = folder / program
+        path.write_text('#!/bin/sh\nfor argument in "$@"; do echo "$argument"; done\n')
+        os.chmod(path, 0o755)
+    return Path(shutil.copy(SCRIPTS / name, folder))
 
 
 def run(command: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -44,16 +56,46 @@ def test_a_model_is_downloaded_by_the_launcher(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["serve", "org/model", "--sharded"], "launcher --model-id MODEL starts a server"),
-        (["quantize", "org/model", "out"], "no command 'quantize'"),
+        (["serve", "org/model", "--sharded"], "text-generation-launcher --model-id org/model --sharded\n"),
+        (
+            ["serve", "m", "--no-sharded", "--dtype", "float16", "--uds-path", "/x", "--max-input-tokens=9"],
+            "text-generation-launcher --model-id m --sharded false --dtype float16 --max-input-tokens=9\n",
+        ),
+        (["quantize", "org/model", "out"], "weights are served as they are stored"),
         ([], "no command ''"),
         (["download-weights"], "needs a model: MODEL [--revision R]"),
         (["download-weights", "org/model", "--merge-lora"], "has no flag --merge-lora here"),
     ],
 )
-def test_what_is_not_there_is_said_on_one_line(command: Path, arguments: list[str], message: str) -> None:
+def test_other_commands_are_refused_on_one_line(command: Path, arguments: list[str], message: str) -> None:
     done = run(command, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["serve", "--help"], ["download-weights", "-h"]])
+def test_help_says_what_to_do(command: Path, arguments: list[str]) -> None:
+    done = run(command, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "text-generation-launcher --model-id MODEL" in done.stdout
+    assert "check-tgi-args" in done.stdout
+
+
+def test_the_arguments_of_the_router_are_explained(router: Path) -> None:
+    done = run(router, "--max-concurrent-requests", "9", "--tokenizer-name", "org/model")
+    assert (done.returncode, done.stdout) == (2, "")
+    first, *explained = done.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert "text-generation-launcher" in first
+    assert explained == ["check-tgi-args", "--max-concurrent-requests", "9", "--tokenizer-name", "org/model"]
+
+
+def test_the_router_answers_help_and_starts_for_shards_that_run(router: Path) -> None:
+    done = run(router, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "text-generation-launcher --model-id MODEL" in done.stdout
+    own = ["--model-id=m", "--shard-sockets", "/x"]
+    assert run(router, *own).stdout.splitlines() == own
+    assert run(router, "print-schema").stdout.splitlines() == ["--openapi"]

@@ -18,8 +18,12 @@ use nix::unistd::Pid;
 use penstock_router::Listeners;
 use penstock_router::base::shutdown::Shutdown;
 use penstock_router::config::RouterConfig;
+use penstock_router::observe::log_level::LogLevel;
 use penstock_router::supervised::Line;
 use tokio::net::TcpListener;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -43,6 +47,10 @@ struct Args {
     #[arg(long, hide = true)]
     listen_stdin: bool,
 
+    /// Check the tokenizer, the chat template and the files that flags name, and exit
+    #[arg(long, hide = true)]
+    check: bool,
+
     /// Folder to remove when the launcher is gone
     #[arg(long, hide = true)]
     run_dir: Option<PathBuf>,
@@ -55,7 +63,13 @@ async fn main() -> ExitCode {
         let run_dir = args.run_dir.clone();
         std::thread::spawn(move || end_with_parent(fd, run_dir.as_deref()));
     }
-    start_logging(args.config.options.json_output);
+    if args.check {
+        return match penstock_router::check(&args.config) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error.into(), 1),
+        };
+    }
+    start_logging(&args.config);
     raise_file_limit();
     let listeners = match listen(&args).await {
         Ok(listeners) => listeners,
@@ -108,10 +122,16 @@ fn raise_file_limit() {
     }
 }
 
-fn start_logging(json: bool) {
+fn start_logging(config: &RouterConfig) {
+    let rust_log = std::env::var("RUST_LOG").ok();
+    let level = LogLevel::choose(config.options.log_level.clone(), rust_log.as_deref());
+    let targets = Targets::new().with_default(level.general()).with_targets(level.parts().iter().cloned());
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     let lines =
-        tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
-    if json { lines.json().flatten_event(true).init() } else { lines.init() }
+        if config.options.json_output { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
+    tracing_subscriber::registry().with(lines.with_filter(targets)).init();
 }
 
 /// Blocks until the launcher has ended, by whatever cause; then removes `run_dir` and kills this process.

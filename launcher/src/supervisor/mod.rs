@@ -10,16 +10,16 @@
 //! In the phase Serving, a shard that ends or hangs has its whole group killed and started again. A router that ends or
 //! hangs is started again alone.
 
+mod messages;
 mod restarts;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+pub use messages::{Action, Consequence, Ending, Event, Exit, Part, ProcessId, Report, Timeouts, Timer};
 pub use restarts::RestartLimit;
-pub use words::{Action, Consequence, Ending, Event, Exit, Part, ProcessId, Report, Timeouts, Timer};
 
 use restarts::Restarts;
 
@@ -43,7 +43,7 @@ enum State {
     Starting,
     Up,
     /// Killed; not all of its processes have ended yet.
-    Falling,
+    Killing,
     /// Started again when its timer runs out.
     BackingOff,
 }
@@ -93,20 +93,20 @@ impl Supervisor {
     /// The actions that follow from an event. `now` is the time since the start and never decreases.
     pub fn on(&mut self, event: Event, now: Duration) -> Vec<Action> {
         self.now = now;
-        let mut actions = self.answer(event);
+        let mut actions = self.handle(event);
         if self.phase == Phase::Stopping && self.alive.is_empty() {
             actions.push(Action::End(self.ending));
         }
         actions
     }
 
-    fn answer(&mut self, event: Event) -> Vec<Action> {
+    fn handle(&mut self, event: Event) -> Vec<Action> {
         match event {
             Event::Ready(id) => self.on_ready(id),
             Event::Exited(id, exit) => self.on_exited(id, exit),
             Event::Hung(id, reason) => self.on_hung(id, reason),
             Event::ShardsFailed(reason) if self.group.state == State::Up && self.phase != Phase::Stopping => {
-                self.fell(Part::Group, Report::ShardsFailed(reason))
+                self.fail_part(Part::Group, Report::ShardsFailed(reason))
             }
             // These shards are being restarted already.
             Event::ShardsFailed(_) => Vec::new(),
@@ -169,7 +169,7 @@ impl Supervisor {
         match (self.phase, part) {
             (Phase::Starting, Part::Group) => Report::Loaded,
             (Phase::Starting, Part::Router) => Report::Serving,
-            _ => Report::Back(part),
+            _ => Report::Recovered(part),
         }
     }
 
@@ -179,37 +179,37 @@ impl Supervisor {
         match (self.phase, id) {
             (Phase::Stopping, _) => Vec::new(),
             (Phase::Starting, _) => self.fail(Report::Died(id, exit, Consequence::End)),
-            (Phase::Draining, ProcessId::Router) if exit.success || self.is_cut_short() => self.stop_all(),
+            (Phase::Draining, ProcessId::Router) if exit.success || self.is_aborting() => self.stop_all(),
             (Phase::Draining, ProcessId::Router) => self.fail(Report::Died(id, exit, Consequence::End)),
-            (Phase::Serving | Phase::Draining, _) => self.on_lost(id, exit),
+            (Phase::Serving | Phase::Draining, _) => self.on_unexpected_exit(id, exit),
         }
     }
 
     fn on_hung(&mut self, id: ProcessId, reason: String) -> Vec<Action> {
         let part = id.part();
         match (self.phase, self.part(part).state) {
-            (Phase::Stopping, _) | (_, State::Down | State::Falling | State::BackingOff) => Vec::new(),
+            (Phase::Stopping, _) | (_, State::Down | State::Killing | State::BackingOff) => Vec::new(),
             (Phase::Starting, _) => self.fail(Report::Hung(id, reason, Consequence::End)),
-            _ => self.fell(part, Report::Hung(id, reason, Consequence::Restart)),
+            _ => self.fail_part(part, Report::Hung(id, reason, Consequence::Restart)),
         }
     }
 
     /// A process ended that should be running.
-    fn on_lost(&mut self, id: ProcessId, exit: Exit) -> Vec<Action> {
+    fn on_unexpected_exit(&mut self, id: ProcessId, exit: Exit) -> Vec<Action> {
         let part = id.part();
         let mut actions = match self.part(part).state {
-            State::Starting | State::Up => self.fell(part, Report::Died(id, exit, Consequence::Restart)),
-            State::Down | State::Falling | State::BackingOff => Vec::new(),
+            State::Starting | State::Up => self.fail_part(part, Report::Died(id, exit, Consequence::Restart)),
+            State::Down | State::Killing | State::BackingOff => Vec::new(),
         };
-        if self.part(part).state == State::Falling && self.alive_members(part).is_empty() {
+        if self.part(part).state == State::Killing && self.alive_members(part).is_empty() {
             actions.extend(self.restart(part));
         }
         actions
     }
 
-    /// Kills the rest of a part that failed. It is of no use: collectives of other ranks hang, and slots are lost.
-    fn fell(&mut self, part: Part, report: Report) -> Vec<Action> {
-        self.part(part).state = State::Falling;
+    /// Kills the rest of a part that failed. The rest is of no use: collectives of other ranks hang, and slots are lost.
+    fn fail_part(&mut self, part: Part, report: Report) -> Vec<Action> {
+        self.part(part).state = State::Killing;
         let kills = self.alive_members(part).into_iter().map(Action::Kill);
         [Action::Report(report)].into_iter().chain(kills).chain([set(timer(part), STOP_TIMEOUT)]).collect()
     }
@@ -241,8 +241,8 @@ impl Supervisor {
         }
         let state = self.part(part).state;
         match state {
-            State::Starting => self.on_late(part),
-            State::Falling => {
+            State::Starting => self.on_start_timeout(part),
+            State::Killing => {
                 let left = self.alive_members(part);
                 self.fail(Report::Unkillable(left))
             }
@@ -255,11 +255,11 @@ impl Supervisor {
         }
     }
 
-    fn on_late(&mut self, part: Part) -> Vec<Action> {
-        let late = self.members(part).into_iter().filter(|id| self.waiting.contains(id)).collect();
+    fn on_start_timeout(&mut self, part: Part) -> Vec<Action> {
+        let not_ready = self.members(part).into_iter().filter(|id| self.waiting.contains(id)).collect();
         match self.phase {
-            Phase::Starting => self.fail(Report::NotReady(late, Consequence::End)),
-            _ => self.fell(part, Report::NotReady(late, Consequence::Restart)),
+            Phase::Starting => self.fail(Report::NotReady(not_ready, Consequence::End)),
+            _ => self.fail_part(part, Report::NotReady(not_ready, Consequence::Restart)),
         }
     }
 
@@ -269,7 +269,7 @@ impl Supervisor {
             // Without a router there are no requests to finish.
             Phase::Serving if !self.alive.contains(&ProcessId::Router) => self.stop_all(),
             Phase::Serving => self.drain(),
-            Phase::Draining => self.cut_short(),
+            Phase::Draining => self.abort_requests(),
             Phase::Stopping => self.kill_all(),
         }
     }
@@ -277,7 +277,7 @@ impl Supervisor {
     fn on_stop_time_up(&mut self) -> Vec<Action> {
         match self.phase {
             Phase::Starting | Phase::Serving => Vec::new(),
-            Phase::Draining => self.cut_short(),
+            Phase::Draining => self.abort_requests(),
             Phase::Stopping => self.kill_all(),
         }
     }
@@ -290,18 +290,18 @@ impl Supervisor {
     }
 
     /// Has the router end its streams with an error. It needs its shards until it has ended.
-    fn cut_short(&mut self) -> Vec<Action> {
-        if self.is_cut_short() {
+    fn abort_requests(&mut self) -> Vec<Action> {
+        if self.is_aborting() {
             self.phase = Phase::Stopping;
             return self.kill_all();
         }
-        self.ending = Ending::CutShort;
-        let report = Action::Report(Report::CutShort);
-        vec![report, Action::CutShort, set(Timer::Stop, STOP_TIMEOUT)]
+        self.ending = Ending::Aborted;
+        let report = Action::Report(Report::AbortingRequests);
+        vec![report, Action::AbortRequests, set(Timer::Stop, STOP_TIMEOUT)]
     }
 
-    fn is_cut_short(&self) -> bool {
-        self.ending == Ending::CutShort
+    fn is_aborting(&self) -> bool {
+        self.ending == Ending::Aborted
     }
 
     fn fail(&mut self, report: Report) -> Vec<Action> {
@@ -319,7 +319,7 @@ impl Supervisor {
     fn stop_all(&mut self) -> Vec<Action> {
         self.phase = Phase::Stopping;
         let terminate = self.alive.iter().rev().map(|&id| match id {
-            ProcessId::Router => Action::CutShort,
+            ProcessId::Router => Action::AbortRequests,
             ProcessId::Shard(_) => Action::Terminate(id),
         });
         let mut actions: Vec<_> = [Action::ClosePort].into_iter().chain(terminate).collect();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A part that was ready for this long did not fail at once: it has served requests.
-const GOOD_RUN: Duration = Duration::from_secs(2);
+const MIN_STABLE_RUN: Duration = Duration::from_secs(2);
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(30);
 
@@ -41,8 +41,9 @@ impl Restarts {
     /// The part failed. Returns the delay before it is started again, or `None` if it failed too often. The first restart
     /// has no delay; each further one after a short run doubles it.
     pub fn on_failed(&mut self, now: Duration) -> Option<Duration> {
-        let had_good_run = self.up_since.take().is_some_and(|since| now.saturating_sub(since) >= GOOD_RUN);
-        let delay = match (had_good_run, self.times.is_empty()) {
+        let had_stable_run =
+            self.up_since.take().is_some_and(|since| now.saturating_sub(since) >= MIN_STABLE_RUN);
+        let delay = match (had_stable_run, self.times.is_empty()) {
             (true, _) | (_, true) => Duration::ZERO,
             (false, false) => FIRST_DELAY.saturating_mul(1 << self.num_quick_failures.min(10)).min(MAX_DELAY),
         };
@@ -80,7 +81,7 @@ mod tests {
         assert_eq!(delay(None, 2), 500);
         assert_eq!(delay(Some(3), 4), 1000);
         assert_eq!(delay(None, 5), 2000);
-        assert_eq!(delay(Some(6), 8), 0, "two seconds are a good run");
+        assert_eq!(delay(Some(6), 8), 0, "two seconds are long enough");
         assert_eq!(delay(None, 9), 500);
     }
 

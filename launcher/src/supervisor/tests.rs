@@ -84,11 +84,11 @@ fn the_group_of_a_dead_shard_is_restarted_and_the_router_stays() {
     assert_eq!(actions[1], Action::Kill(Shard(1)));
     assert!(!actions.contains(&Action::Kill(Router)));
     let actions = supervisor.on(Event::Exited(Shard(1), exit(false)), at(60));
-    assert_eq!(starts(&actions), [Shard(0), Shard(1)], "at once, for it ran well");
+    assert_eq!(starts(&actions), [Shard(0), Shard(1)], "at once, because it ran long enough");
     supervisor.on(Event::Ready(Shard(0)), at(65));
     let actions = supervisor.on(Event::Ready(Shard(1)), at(65));
-    assert!(actions.contains(&Action::Report(Report::Back(Part::Group))));
-    assert_eq!(starts(&actions), [], "the router never went");
+    assert!(actions.contains(&Action::Report(Report::Recovered(Part::Group))));
+    assert_eq!(starts(&actions), [], "the router was never stopped");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_shard_that_hangs_or_errs_is_killed_with_its_group_once() {
         let mut supervisor = serving();
         let actions = supervisor.on(first, at(60));
         assert_eq!(actions[1..3], [Action::Kill(Shard(0)), Action::Kill(Shard(1))]);
-        assert_eq!(supervisor.on(second, at(60)), [], "it is on its way out");
+        assert_eq!(supervisor.on(second, at(60)), [], "it is being killed");
     }
 }
 
@@ -110,7 +110,7 @@ fn a_router_that_dies_is_started_again_and_the_shards_stay() {
     assert_eq!(starts(&actions), [Router]);
     assert!(!actions.iter().any(|action| matches!(action, Action::Kill(_) | Action::Terminate(_))));
     let actions = supervisor.on(Event::Ready(Router), at(61));
-    assert!(actions.contains(&Action::Report(Report::Back(Part::Router))));
+    assert!(actions.contains(&Action::Report(Report::Recovered(Part::Router))));
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn too_many_restarts_end_everything_with_a_reason() {
     }
     let actions = supervisor.on(Event::Exited(Router, exit(false)), at(40));
     let report = Report::TooManyRestarts(Part::Router, 3, LIMIT.window);
-    assert!(!actions.contains(&Action::CutShort), "there is no router to tell");
+    assert!(!actions.contains(&Action::AbortRequests), "no router runs");
     assert!(actions.contains(&Action::Report(report)));
     supervisor.on(Event::Exited(Shard(0), exit(true)), at(41));
     let last = supervisor.on(Event::Exited(Shard(1), exit(true)), at(41));
@@ -187,14 +187,14 @@ fn a_second_signal_or_the_end_of_the_grace_cuts_requests_short() {
         let mut supervisor = serving();
         supervisor.on(Event::StopRequested, at(1));
         let actions = supervisor.on(second, at(2));
-        assert!(actions.contains(&Action::CutShort));
+        assert!(actions.contains(&Action::AbortRequests));
         assert!(!actions.contains(&Action::Terminate(Shard(0))));
         assert!(supervisor.on(Event::TimeUp(Timer::Stop), at(7)).contains(&Action::Kill(Shard(0))));
         for id in [Router, Shard(0)] {
             assert_eq!(end_of(&supervisor.on(Event::Exited(id, exit(false)), at(7))), None);
         }
         let last = supervisor.on(Event::Exited(Shard(1), exit(false)), at(7));
-        assert_eq!(end_of(&last), Some(Ending::CutShort));
+        assert_eq!(end_of(&last), Some(Ending::Aborted));
     }
 }
 
@@ -221,7 +221,7 @@ fn random_history(seed: u64) {
     for turn in 0..10_000 {
         for action in &actions {
             match action {
-                Action::Start(id) => assert!(alive.insert(*id), "seed {seed}: {id:?} is there already"),
+                Action::Start(id) => assert!(alive.insert(*id), "seed {seed}: {id:?} runs already"),
                 Action::SetTimer(timer, _) => drop(timers.insert(*timer)),
                 Action::ClearTimer(timer) => drop(timers.remove(timer)),
                 _ => {}
@@ -234,7 +234,7 @@ fn random_history(seed: u64) {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         actions = supervisor.on(random_event(random >> 33, &mut alive, &mut timers), at(turn));
     }
-    panic!("seed {seed}: it never ends");
+    panic!("seed {seed}: it does not end");
 }
 
 fn random_event(random: u64, alive: &mut BTreeSet<ProcessId>, timers: &mut BTreeSet<Timer>) -> Event {

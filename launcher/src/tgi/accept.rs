@@ -2,12 +2,13 @@
 //! that change nothing a client can see are accepted with a warning, so that manifests can be kept; those that would
 //! change what is served are refused by name.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use thiserror::Error;
 
-use super::flags::{FLAGS, Fate, TgiFlag, find, is_on};
+use super::flags::{FLAGS, Status, TgiFlag, find, is_on};
+use super::variables::VARIABLES;
 
 /// Those that were given, in the order of the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,29 +31,36 @@ impl TgiArgs {
 
 fn warning(flag: &TgiFlag) -> Option<Result<String, NotSupported>> {
     let name = flag.name;
-    match flag.fate {
-        Fate::NoEffect(why) => Some(Ok(format!("--{name} changes nothing here: {why}"))),
-        Fate::Refused(why) => Some(Err(NotSupported { name, why })),
-        Fate::Kept(_) | Fate::Renamed(_) | Fate::Unknown(_) => None,
+    match flag.status {
+        Status::NoEffect(why) => Some(Ok(format!("--{name} changes nothing here: {why}"))),
+        Status::Refused(why) => Some(Err(NotSupported { name, why })),
+        Status::Kept(_) | Status::Renamed(_) | Status::Unknown(_) => None,
     }
 }
 
-/// Arguments for the variables of renamed flags, which the flag's alias does not cover: where the variable is set, and
-/// neither the flag nor its own variable is. They go before the command line, whose flags win.
+/// Arguments for variables that stand for a flag under another name: where such a variable is set, and the flag's own
+/// variable is not. They go before the command line, whose flags win.
 pub fn renamed_variables(variable: impl Fn(&str) -> Option<OsString>) -> Vec<OsString> {
-    let argument = |flag: &TgiFlag| {
-        let Fate::Renamed(to) = flag.fate else { return None };
+    let of_flags = FLAGS.iter().map(|flag| (flag.env, flag.status));
+    let of_services = VARIABLES.iter().map(|variable| (variable.name, variable.status));
+    let argument = |(name, status)| {
+        let Status::Renamed(to) = status else { return None };
         let own = find(to).and_then(|target| variable(target.env));
         let mut argument = OsString::from(format!("--{to}="));
-        argument.push(variable(flag.env).filter(|_| own.is_none())?);
+        argument.push(variable(name).filter(|value| own.is_none() && has_value(name, value))?);
         Some(argument)
     };
-    FLAGS.iter().filter_map(argument).collect()
+    of_flags.chain(of_services).filter_map(argument).collect()
+}
+
+/// SageMaker sets its variables in any case: to nothing, and the number of GPUs to 0 on machines without any.
+fn has_value(name: &str, value: &OsStr) -> bool {
+    !value.is_empty() && !(name == "SM_NUM_GPUS" && value == "0")
 }
 
 /// The flags that only the table declares.
 fn declared() -> impl Iterator<Item = &'static TgiFlag> {
-    FLAGS.iter().filter(|flag| matches!(flag.fate, Fate::NoEffect(_) | Fate::Refused(_)))
+    FLAGS.iter().filter(|flag| matches!(flag.status, Status::NoEffect(_) | Status::Refused(_)))
 }
 
 impl clap::Args for TgiArgs {
@@ -66,10 +74,10 @@ impl clap::Args for TgiArgs {
 }
 
 fn arg(flag: &TgiFlag) -> Option<Arg> {
-    let help = match flag.fate {
-        Fate::NoEffect(why) => format!("No effect: {why}"),
-        Fate::Refused(why) => format!("Refused: {why}"),
-        Fate::Kept(_) | Fate::Renamed(_) | Fate::Unknown(_) => return None,
+    let help = match flag.status {
+        Status::NoEffect(why) => format!("No effect: {why}"),
+        Status::Refused(why) => format!("Refused: {why}"),
+        Status::Kept(_) | Status::Renamed(_) | Status::Unknown(_) => return None,
     };
     let arg = Arg::new(flag.name).long(flag.name).env(flag.env).help(help);
     Some(arg.num_args(0..=1).default_missing_value("true"))
@@ -100,11 +108,11 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_nothing_is_told_in_a_line_each() {
-        let told =
+    fn a_flag_without_effect_gives_one_warning() {
+        let lines =
             warnings("launcher --speculate 3 --trust-remote-code --usage-stats off --ngrok=false --port 80");
         assert_eq!(
-            told,
+            lines,
             Ok(vec![
                 "--speculate changes nothing here: no tokens are guessed ahead yet; the output would be the same".into(),
                 "--trust-remote-code changes nothing here: code of a model folder is never run".into(),

@@ -1,9 +1,11 @@
-//! Every flag of TGI's launcher and what it becomes here. The launcher accepts and refuses flags by this table, and
+//! Every flag of TGI's launcher and router, and what it becomes here. The launcher accepts and refuses flags by this table, and
 //! `check-tgi-args` explains them by it, so the two cannot disagree.
+
+use penstock_router::base::boolean::boolean;
 
 /// What becomes of a flag or of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum Status {
     /// It means here what it means in TGI; the note says what differs, and is empty if nothing does.
     Kept(&'static str),
     /// It has another name here, which the note gives without dashes.
@@ -16,19 +18,19 @@ pub enum Fate {
     Unknown(&'static str),
 }
 
-/// One flag of TGI's launcher.
+/// One flag of TGI's launcher or router.
 #[derive(Debug)]
 pub struct TgiFlag {
     /// Without dashes.
     pub name: &'static str,
     /// Its environment variable; empty where it has none.
     pub env: &'static str,
-    pub fate: Fate,
+    pub status: Status,
 }
 
 macro_rules! flags {
-    ($($fate:ident $name:literal $env:literal $note:literal)*) => {
-        &[$(TgiFlag { name: $name, env: $env, fate: Fate::$fate($note) }),*]
+    ($($status:ident $name:literal $env:literal $note:literal)*) => {
+        &[$(TgiFlag { name: $name, env: $env, status: Status::$status($note) }),*]
     };
 }
 
@@ -63,6 +65,9 @@ pub const FLAGS: &[TgiFlag] = flags! {
     Kept "api-key" "API_KEY" "upper and lower case count; /info, /v1/models and /chat_tokenize ask for it, too"
     Kept "watermark-gamma" "WATERMARK_GAMMA" ""
     Kept "watermark-delta" "WATERMARK_DELTA" ""
+    Kept "rope-scaling" "ROPE_SCALING" ""
+    Kept "rope-factor" "ROPE_FACTOR" "without --rope-scaling it is linear, as in TGI"
+    Kept "tokenizer-config-path" "TOKENIZER_CONFIG_PATH" "a local file"
     Kept "disable-grammar-support" "DISABLE_GRAMMAR_SUPPORT" ""
     Kept "env" "" ""
     Kept "max-client-batch-size" "MAX_CLIENT_BATCH_SIZE" ""
@@ -74,6 +79,7 @@ pub const FLAGS: &[TgiFlag] = flags! {
     NoEffect "max-waiting-tokens" "MAX_WAITING_TOKENS" "requests join the batch at any step; see --target-itl-ms"
     NoEffect "prometheus-port" "PROMETHEUS_PORT" "metrics are at /metrics of --port"
     NoEffect "shard-uds-path" "SHARD_UDS_PATH" "sockets are in a private folder of each run"
+    NoEffect "master-shard-uds-path" "MASTER_SHARD_UDS_PATH" "sockets are in a private folder of each run"
     NoEffect "master-addr" "MASTER_ADDR" "shards of one machine meet in a private folder"
     NoEffect "master-port" "MASTER_PORT" "shards of one machine meet in a private folder"
     NoEffect "disable-custom-kernels" "DISABLE_CUSTOM_KERNELS" "kernels are chosen by --device"
@@ -85,9 +91,7 @@ pub const FLAGS: &[TgiFlag] = flags! {
     NoEffect "max-image-fetch-size" "MAX_IMAGE_FETCH_SIZE" "images are refused, none is ever fetched"
     Refused "quantize" "QUANTIZE" "weights are served as they are stored"
     Refused "lora-adapters" "LORA_ADAPTERS" "adapters are not served yet"
-    Refused "rope-scaling" "ROPE_SCALING" "positions are as config.json has them"
-    Refused "rope-factor" "ROPE_FACTOR" "positions are as config.json has them"
-    Refused "tokenizer-config-path" "TOKENIZER_CONFIG_PATH" "the chat template is that of the model folder"
+    Refused "tokenizer-name" "TOKENIZER_NAME" "name the model by --model-id, or another tokenizer by --tokenizer"
     Refused "weights-cache-override" "WEIGHTS_CACHE_OVERRIDE" "name the folder by --model-id"
 };
 
@@ -105,7 +109,7 @@ pub fn find(name: &str) -> Option<&'static TgiFlag> {
 
 /// Manifests often spell out what is off, and what is off needs no counterpart.
 pub fn is_on(value: &str) -> bool {
-    !["", "0", "false", "off"].contains(&value.to_ascii_lowercase().as_str())
+    !value.is_empty() && boolean(value).unwrap_or(true)
 }
 
 #[cfg(test)]
@@ -118,7 +122,7 @@ mod tests {
     use crate::args::Args;
     use crate::tgi::TgiArgs;
 
-    /// The flags of TGI 3.3, each with a value that it takes; `max-image-fetch-size` is its router's.
+    /// The flags of TGI 3.3, each with a value that it takes; the last three are its router's.
     const OF_TGI: &str = "--model-id=m --revision=r --validation-workers=2 --sharded=true --num-shard=2 --quantize=awq \
         --speculate=2 --dtype=float16 --kv-cache-dtype=fp8_e4m3fn --trust-remote-code --max-concurrent-requests=128 \
         --max-best-of=2 --max-stop-sequences=4 --max-top-n-tokens=5 --max-input-tokens=1 --max-input-length=1 \
@@ -130,7 +134,8 @@ mod tests {
         --cors-allow-origin=http://a --api-key=k --watermark-gamma=0.5 --watermark-delta=2.0 --ngrok \
         --ngrok-authtoken=x --ngrok-edge=x --tokenizer-config-path=x --disable-grammar-support --env \
         --max-client-batch-size=4 --lora-adapters=a --usage-stats=on --payload-limit=2000000 \
-        --enable-prefill-logprobs --graceful-termination-timeout=90 --max-image-fetch-size=1";
+        --enable-prefill-logprobs --graceful-termination-timeout=90 --max-image-fetch-size=1 \
+        --tokenizer-name=t --master-shard-uds-path=/x";
 
     fn name(argument: &str) -> &str {
         argument.trim_start_matches("--").split('=').next().expect("split gives one part at least")
@@ -166,10 +171,10 @@ mod tests {
         let own = |name: &str| own.get_arguments().find(|arg| arg.get_long() == Some(name));
         for flag in FLAGS {
             let declared = by_table.get_arguments().any(|arg| arg.get_long() == Some(flag.name));
-            let needs_declaring = matches!(flag.fate, Fate::NoEffect(_) | Fate::Refused(_));
+            let needs_declaring = matches!(flag.status, Status::NoEffect(_) | Status::Refused(_));
             assert_eq!(declared, needs_declaring, "--{}", flag.name);
-            match flag.fate {
-                Fate::Renamed(to) => {
+            match flag.status {
+                Status::Renamed(to) => {
                     let aliases = own(to).and_then(Arg::get_all_aliases).unwrap_or_default();
                     assert!(aliases.contains(&flag.name), "--{} is no alias of --{to}", flag.name);
                 }
@@ -185,7 +190,7 @@ mod tests {
     #[test]
     fn other_defaults_are_those_of_flags_that_are_kept() {
         for (name, _) in OTHER_DEFAULTS {
-            assert!(find(name).is_some_and(|flag| matches!(flag.fate, Fate::Kept(_))), "{name}");
+            assert!(find(name).is_some_and(|flag| matches!(flag.status, Status::Kept(_))), "{name}");
         }
     }
 }

@@ -4,7 +4,9 @@
 mod accept;
 mod check;
 mod flags;
+mod storage;
 mod variables;
 
 pub use accept::{NotSupported, TgiArgs, renamed_variables};
 pub use check::check;
+pub use storage::storage_folder;

@@ -1,24 +1,28 @@
 //! Environment variables that TGI, its images and its clouds read beside those of its flags, and what they become here.
-//! `check-tgi-args` explains them; the launcher itself reads none of them but those called kept.
+//! `check-tgi-args` explains them; the launcher itself reads those called kept or renamed.
 
-use super::flags::Fate;
+use super::flags::Status;
 
 /// One variable, or all that begin alike.
 #[derive(Debug)]
 pub struct Variable {
     /// Its name; a `*` at the end stands for any rest.
     pub name: &'static str,
-    pub fate: Fate,
+    pub status: Status,
 }
 
 macro_rules! variables {
-    ($($fate:ident $name:literal $note:literal)*) => {
-        &[$(Variable { name: $name, fate: Fate::$fate($note) }),*]
+    ($($status:ident $name:literal $note:literal)*) => {
+        &[$(Variable { name: $name, status: Status::$status($note) }),*]
     };
 }
 
-const VARIABLES: &[Variable] = variables! {
-    Kept "PREFIX_CACHING" "true or false, as --prefix-caching"
+/// All of them.
+pub const VARIABLES: &[Variable] = variables! {
+    Kept "PREFIX_CACHING" ""
+    Kept "COMPUTE_TYPE" "the value of `x-compute-type`"
+    Kept "LOG_LEVEL" ""
+    Kept "RUST_LOG" "where LOG_LEVEL is not set"
     Kept "CUDA_VISIBLE_DEVICES" ""
     Kept "NVIDIA_VISIBLE_DEVICES" ""
     Kept "HF_TOKEN" "read by the client of the hub"
@@ -40,19 +44,18 @@ const VARIABLES: &[Variable] = variables! {
     NoEffect "XPU_MEMORY_FRACTION" "Intel GPUs are not used"
     NoEffect "ROCM_*" "AMD GPUs are not used"
     NoEffect "PYTORCH_TUNABLEOP_*" "AMD GPUs are not used"
-    NoEffect "COMPUTE_TYPE" "`x-compute-type` names the devices that are used"
-    NoEffect "LOG_LEVEL" "the level of the logs is fixed"
     NoEffect "LOG_FORMAT" "see --json-output"
     NoEffect "LOG_COLORIZE" "logs have colours on a terminal only"
-    NoEffect "HF_MODEL_TRUST_REMOTE_CODE" "code of a model folder is never run"
+    Renamed "HF_MODEL_TRUST_REMOTE_CODE" "trust-remote-code"
     Unknown "HF_API_TOKEN" "not read; set HF_TOKEN"
-    Unknown "HF_MODEL_ID" "not read; set MODEL_ID"
-    Unknown "HF_MODEL_REVISION" "not read; set REVISION"
-    Unknown "HF_MODEL_QUANTIZE" "not read; weights are served as they are stored"
-    Unknown "SM_NUM_GPUS" "not read; set NUM_SHARD"
-    Unknown "AIP_HTTP_PORT" "not read; set PORT"
-    Unknown "AIP_PREDICT_ROUTE" "not read; the route is /vertex"
-    Unknown "AIP_HEALTH_ROUTE" "not read; the route is /health"
+    Renamed "HF_MODEL_ID" "model-id"
+    Renamed "HF_MODEL_REVISION" "revision"
+    Renamed "HF_MODEL_QUANTIZE" "quantize"
+    Renamed "SM_NUM_GPUS" "num-shard"
+    Renamed "AIP_HTTP_PORT" "port"
+    Kept "AIP_PREDICT_ROUTE" "another path of /vertex"
+    Kept "AIP_HEALTH_ROUTE" "another path of /health"
+    Kept "AIP_STORAGE_URI" "where it is a folder and MODEL_ID is not set"
 };
 
 /// What becomes of a variable that is no flag's.

@@ -3,7 +3,7 @@
 pub(crate) mod about;
 mod anthropic;
 mod assistant;
-mod clouds;
+pub(crate) mod clouds;
 mod logprobs;
 mod object_schema;
 mod openai;

@@ -6,10 +6,13 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::observe::metrics::SequenceTimes;
 
+/// The header that names the devices.
+pub const COMPUTE_TYPE: &str = "x-compute-type";
+
 /// The headers that are known before anything is generated. Streams send only these.
 pub fn initial_headers(compute_type: &str, input_chars: usize) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    put(&mut headers, "x-compute-type", compute_type);
+    put(&mut headers, COMPUTE_TYPE, compute_type);
     put(&mut headers, "x-compute-characters", &input_chars.to_string());
     headers
 }

@@ -1,6 +1,7 @@
 //! What every floor may use: errors, dialects, callers and their rate limits, shutdown. Nothing here knows HTTP
 //! handlers, the engine or text.
 
+pub mod boolean;
 pub(crate) mod caller;
 pub(crate) mod counted;
 pub(crate) mod dialect;

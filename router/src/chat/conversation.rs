@@ -10,7 +10,7 @@ use super::message::{Message, template_message};
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::chat::reply::{Constraint, ReplyFormat, ReplyStyle};
-use crate::chat::template::{ChatTemplateError, ChatTemplates, TemplateInput};
+use crate::chat::template::{ChatTemplateError, ChatTemplates, TemplateInput, TemplateOptions};
 use crate::chat::tools::Tools;
 use crate::text::control_tokens::{ControlTokenError, ControlTokens};
 use crate::text::tokenizer::TokenOffsets;
@@ -65,13 +65,14 @@ pub enum ChatFormatError {
 }
 
 impl ChatFormat {
-    /// Loads the chat format of a model folder; `None` if it has no template.
+    /// Loads the chat format of a model folder, or of the files that are given; `None` if there is no template.
     pub fn load(
         folder: &Path,
+        given: &TemplateOptions,
         tokenizer: &tokenizers::Tokenizer,
         eos_ids: &[u32],
     ) -> Result<Option<Self>, ChatFormatError> {
-        let Some(templates) = ChatTemplates::load(folder)? else { return Ok(None) };
+        let Some(templates) = ChatTemplates::load(folder, given)? else { return Ok(None) };
         Ok(Some(Self::new(templates, tokenizer, eos_ids)?))
     }
 

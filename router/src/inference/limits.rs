@@ -1,10 +1,11 @@
 //! What requests may ask for. For each limit the smaller one counts: the operator's flag, or what the shards can do.
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use penstock_scheduler::Window;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::base::boolean::boolean;
 use crate::engine::EngineFacts;
 
 /// Bounds on requests. Every refusal names the field, the value given and the limit.
@@ -24,6 +25,11 @@ pub struct Limits {
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(2..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_total_tokens: Option<u32>,
+
+    /// Most tokens that a request generates which does not say how many [default: as many as --max-total-tokens leaves]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_max_tokens: Option<u32>,
 
     /// Most tokens computed in one step; longer prompts are split [default: what the shards were sized for]
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..))]
@@ -61,7 +67,7 @@ pub struct Limits {
     pub max_queued_bytes: usize,
 
     /// Refuse requests that constrain their output (`grammar`, `response_format`, calls that are required)
-    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
+    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
     pub disable_grammar_support: bool,
 
     /// Fraction of the vocabulary that a watermark favours, where a request asks for one
@@ -82,6 +88,8 @@ pub struct RequestLimits {
     pub max_input_tokens: u32,
     /// Longest prompt and output together, in tokens.
     pub max_total_tokens: u32,
+    /// Tokens that a request generates which does not say how many; `None` for as many as fit.
+    pub default_max_tokens: Option<u32>,
     /// Largest `best_of` and `n`.
     pub max_best_of: u32,
     /// Most stop strings in one request.
@@ -155,6 +163,7 @@ impl RequestLimits {
             max_concurrent_requests: limits.max_concurrent_requests,
             max_input_tokens: input,
             max_total_tokens: total,
+            default_max_tokens: limits.default_max_tokens,
             max_best_of: limits.max_best_of,
             max_stop_sequences: limits.max_stop_sequences,
             max_top_n_tokens: limits.max_top_n_tokens.min(facts.max_top_logprobs),

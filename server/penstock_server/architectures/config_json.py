@@ -5,9 +5,10 @@ from typing import Any
 
 from penstock_server.architectures.family import Experts, Family
 from penstock_server.architectures.fields import Fields, read_json
-from penstock_server.architectures.rope import read_ropes
+from penstock_server.architectures.rope import read_ropes, replace_scaling
 from penstock_server.architectures.spec import Activation, LayerSpec, ModelSpec, MoeSpec, NormSpec
 from penstock_server.architectures.windows import read_windows
+from penstock_server.base.config import RopeOverride
 from penstock_server.base.errors import StartError
 
 _ACTIVATIONS: dict[str, Activation] = {
@@ -23,7 +24,9 @@ _MAX_LAYERS = 4096
 _MAX_EXPERTS = 4096
 
 
-def build_spec(family: Family, raw: dict[str, Any], path: Path) -> ModelSpec:
+def build_spec(
+    family: Family, raw: dict[str, Any], path: Path, rope: RopeOverride | None = None
+) -> ModelSpec:
     """The spec of a model, from the row of its family and its config.json; raises StartError."""
     if family.adapt is not None:
         family = family.adapt(family, raw)
@@ -33,6 +36,9 @@ def build_spec(family: Family, raw: dict[str, Any], path: Path) -> ModelSpec:
     hidden_size = fields.integer("hidden_size")
     head_dim = _head_dim(fields, hidden_size, num_heads, family.rotary)
     max_sequence_len = fields.integer("max_position_embeddings", default=2048)
+    ropes = read_ropes(fields, family, head_dim, max_sequence_len)
+    if rope is not None:
+        ropes, max_sequence_len = replace_scaling(ropes, rope, max_sequence_len)
     scale = fields.number_fact(family.residual_multiplier)
     return ModelSpec(
         model_type=family.model_type,
@@ -45,7 +51,7 @@ def build_spec(family: Family, raw: dict[str, Any], path: Path) -> ModelSpec:
         head_dim=head_dim,
         max_sequence_len=max_sequence_len,
         layers=_layers(fields, family),
-        ropes=read_ropes(fields, family, head_dim, max_sequence_len),
+        ropes=ropes,
         interleaved_rope=family.interleaved_rope,
         norm=NormSpec(
             family.norm_centered,

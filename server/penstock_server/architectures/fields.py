@@ -99,7 +99,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raw = json.loads(path.read_bytes())
     except OSError as error:
         raise StartError(
-            f"{path}: {error.strerror}; --model-path needs a complete Hugging Face folder"
+            f"{path}: {error.strerror}; --model-id needs a complete Hugging Face folder"
         ) from None
     except (ValueError, RecursionError) as error:
         raise StartError(f"{path}: not valid JSON ({error}); download the file again") from None

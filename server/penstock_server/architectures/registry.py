@@ -20,6 +20,7 @@ from penstock_server.architectures.families.starcoder2 import STARCODER2
 from penstock_server.architectures.family import Family
 from penstock_server.architectures.fields import read_json
 from penstock_server.architectures.spec import ModelSpec
+from penstock_server.base.config import RopeOverride
 from penstock_server.base.errors import StartError
 
 _ROWS = (
@@ -29,19 +30,19 @@ _ROWS = (
 FAMILIES: dict[str, Family] = {family.model_type: family for family in _ROWS}
 
 
-def load_spec(folder: Path) -> ModelSpec:
+def load_spec(folder: Path, rope: RopeOverride | None = None) -> ModelSpec:
     """Read a model folder's config; raises StartError with what is wrong and what to do."""
     path, raw = read_config(folder)
     family = FAMILIES.get(str(raw.get("model_type")))
     if family is None:
         raise not_supported(path, raw)
-    return build_spec(family, raw, path)
+    return build_spec(family, raw, path, rope)
 
 
 def read_config(folder: Path) -> tuple[Path, dict[str, Any]]:
     """The folder's config.json, and what is in it."""
     if not folder.is_dir():
-        raise StartError(f"{folder}: no such folder; --model-path needs a local Hugging Face model folder")
+        raise StartError(f"{folder}: no such folder; --model-id needs a local Hugging Face model folder")
     path = folder / "config.json"
     return path, read_json(path)
 

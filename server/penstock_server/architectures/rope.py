@@ -4,12 +4,15 @@ Version 4 has `rope_theta` beside `rope_scaling`; version 5 has `rope_parameters
 where they differ.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from penstock_server.architectures.family import Family
 from penstock_server.architectures.fields import Fields
 from penstock_server.architectures.spec import RopeSpec
 from penstock_server.architectures.windows import LAYER_KINDS
+from penstock_server.base.config import RopeOverride
+from penstock_server.base.errors import StartError
 
 _NUMBERS = {
     "default": (),
@@ -40,6 +43,20 @@ def read_ropes(fields: Fields, family: Family, head_dim: int, max_sequence_len: 
         whole.read(full or {}, "rope_theta", None),
         whole.read(by_kind.get("sliding_attention") or {}, local_key, local_theta),
     )
+
+
+def replace_scaling(
+    ropes: tuple[RopeSpec, ...], override: RopeOverride, max_sequence_len: int
+) -> tuple[tuple[RopeSpec, ...], int]:
+    """Another scaling in the place of config.json's, and the longest sequence with it.
+
+    Layers with a window keep theirs: what they see does not become longer.
+    """
+    if not ropes:
+        raise StartError("--rope-scaling and --rope-factor: the positions of this model are not rotary")
+    numbers = {"factor": override.factor, "original_max_position_embeddings": float(max_sequence_len)}
+    scaled = replace(ropes[0], kind=override.kind, scaling=numbers)
+    return (scaled, *ropes[1:]), int(max_sequence_len * override.factor)
 
 
 def _object(fields: Fields, key: str) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The settings of one shard: parsed once, frozen, passed down. What the shard derives from them is not stored here."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 # Reported to the router, which refuses more; each costs a row of a top-k over the vocabulary.
 MAX_TOP_LOGPROBS = 20
@@ -27,6 +28,30 @@ AttentionBackend = Literal["auto", "triton", "native", "reference", "flashinfer"
 
 # Whether generation_config.json gives the defaults of sampling; none: the server's own apply.
 GenerationConfig = Literal["auto", "none"]
+
+
+# Scalings of rotary positions that a flag may ask for.
+RopeScaling = Literal["linear", "dynamic"]
+
+# From the lowest; trace is debug in Python.
+LogLevel = Literal["off", "error", "warn", "info", "debug", "trace"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeOverride:
+    """A scaling of rotary positions in the place of config.json's."""
+
+    kind: RopeScaling
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOverrides:
+    """What replaces parts of a model's configuration; None keeps the model's."""
+
+    rope: RopeOverride | None = None
+    # Fields in the place of those of generation_config.json.
+    generation: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,5 +110,7 @@ class ServerConfig:
     cache: CacheConfig
     cuda: CudaConfig = CudaConfig()
     attention_backend: AttentionBackend = "auto"
+    overrides: ModelOverrides = ModelOverrides()
+    log_level: LogLevel = "info"
     # Fault hooks, for tests only.
     faults: tuple[str, ...] = ()

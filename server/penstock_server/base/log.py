@@ -8,6 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
+from penstock_server.base.config import LogLevel
+
+_LEVELS: dict[LogLevel, int] = {
+    "off": logging.CRITICAL + 1,
+    "error": logging.ERROR,
+    "warn": logging.WARNING,
+    "info": logging.INFO,
+    "debug": logging.DEBUG,
+    "trace": logging.DEBUG,
+}
+
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
@@ -34,7 +45,7 @@ def _timestamp(record: logging.LogRecord) -> str:
     )
 
 
-def configure(json_output: bool) -> None:
+def configure(json_output: bool, level: LogLevel = "info") -> None:
     """Send the log of this process to stderr. Called once, before anything else is imported."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -44,7 +55,7 @@ def configure(json_output: bool) -> None:
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.INFO)
+    root.setLevel(_LEVELS[level])
 
 
 @contextmanager

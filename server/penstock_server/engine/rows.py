@@ -97,8 +97,8 @@ def _allocate(limits: Limits, width: int, device: torch.device) -> torch.Tensor:
     num_rows = limits.num_slots + 1
     if num_rows * width >= _LARGEST_BUFFER:
         raise StartError(
-            f"--num-slots {limits.num_slots} with --max-sequence-len {limits.max_sequence_len} is more than a shard "
-            f"can hold: their product must stay below {_LARGEST_BUFFER}"
+            f"--max-batch-size {limits.num_slots} with --max-total-tokens {limits.max_sequence_len} is more than a "
+            f"shard can hold: their product must stay below {_LARGEST_BUFFER}"
         )
     return torch.zeros(num_rows, width, dtype=torch.int32, device=device)
 

@@ -3,14 +3,16 @@
 The tokens that end a sequence are read by `config_json`, whether or not these defaults are used.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock_server.architectures.fields import read_json
 from penstock_server.base.errors import StartError
 
 GENERATION_CONFIG = "generation_config.json"
+_OVERRIDE = "--override-generation-config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,38 +65,53 @@ def read_generation_defaults(folder: Path) -> GenerationDefaults:
     path = folder / GENERATION_CONFIG
     if not path.exists():
         path = folder / "config.json"
-    raw = {name: value for name, value in read_json(path).items() if value is not None}
-    found: dict[str, Any] = {name: _number(path, raw, name) for name in _RANGES}
-    return GenerationDefaults(do_sample=_do_sample(path, raw), top_k=_top_k(path, raw), **found)
+    return _Source(path, "correct the file or start with --generation-config none").defaults(read_json(path))
 
 
-def _number(path: Path, raw: dict[str, Any], name: str) -> float | None:
-    if name not in raw:
-        return None
-    value, allowed = raw[name], _RANGES[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not allowed.holds(value):
-        raise _error(path, name, value, str(allowed))
-    return float(value)
+def override_generation_defaults(own: GenerationDefaults, override: Mapping[str, Any]) -> GenerationDefaults:
+    """The model's defaults with other values; raises StartError for a field that is not known or out of range."""
+    known = [field.name for field in fields(GenerationDefaults)]
+    for name in override:
+        if name not in known:
+            hint = "; see --default-max-tokens" if name in ("max_new_tokens", "max_length") else ""
+            raise StartError(f"{_OVERRIDE}: {name} is none of {', '.join(known)}{hint}")
+    given = _Source(_OVERRIDE, "correct the flag").defaults(override)
+    # null removes the model's value.
+    return replace(own, **{name: getattr(given, name) for name in override})
 
 
-def _top_k(path: Path, raw: dict[str, Any]) -> int | None:
-    value = raw.get("top_k")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value not in _TOP_K:
-        raise _error(path, "top_k", value, f"a whole number from 0 to {_TOP_K[-1]}")
-    return max(value, 0)
+class _Source(NamedTuple):
+    """Where values come from, and what to do about a wrong one."""
 
+    name: Path | str
+    advice: str
 
-def _do_sample(path: Path, raw: dict[str, Any]) -> bool | None:
-    value = raw.get("do_sample")
-    if value is not None and not isinstance(value, bool):
-        raise _error(path, "do_sample", value, "true or false")
-    return value
+    def defaults(self, values: Mapping[str, Any]) -> GenerationDefaults:
+        raw = {name: value for name, value in values.items() if value is not None}
+        found: dict[str, Any] = {name: self._number(raw, name) for name in _RANGES}
+        return GenerationDefaults(do_sample=self._do_sample(raw), top_k=self._top_k(raw), **found)
 
+    def _number(self, raw: dict[str, Any], name: str) -> float | None:
+        if name not in raw:
+            return None
+        value, allowed = raw[name], _RANGES[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not allowed.holds(value):
+            raise self._error(name, value, str(allowed))
+        return float(value)
 
-def _error(path: Path, name: str, value: Any, expected: str) -> StartError:
-    return StartError(
-        f"{path}: {name} is {repr(value)[:100]}; expected {expected}; "
-        "correct the file or start with --generation-config none"
-    )
+    def _top_k(self, raw: dict[str, Any]) -> int | None:
+        value = raw.get("top_k")
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value not in _TOP_K:
+            raise self._error("top_k", value, f"a whole number from 0 to {_TOP_K[-1]}")
+        return max(value, 0)
+
+    def _do_sample(self, raw: dict[str, Any]) -> bool | None:
+        value = raw.get("do_sample")
+        if value is not None and not isinstance(value, bool):
+            raise self._error("do_sample", value, "true or false")
+        return value
+
+    def _error(self, name: str, value: Any, expected: str) -> StartError:
+        return StartError(f"{self.name}: {name} is {repr(value)[:100]}; expected {expected}; {self.advice}")

@@ -11,10 +11,16 @@ from penstock_server.architectures.config_json import read_dtype
 from penstock_server.architectures.fields import Fields
 from penstock_server.architectures.registry import FAMILIES, load_spec, not_supported, read_config
 from penstock_server.architectures.spec import ModelSpec
-from penstock_server.base.config import GenerationConfig, LoadFormat, ModelImpl
+from penstock_server.base.config import GenerationConfig, LoadFormat, ModelImpl, ModelOverrides
+from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import Checkpoint
-from penstock_server.files.generation_config import GenerationDefaults, read_generation_defaults
+from penstock_server.files.generation_config import (
+    GenerationDefaults,
+    override_generation_defaults,
+    read_generation_defaults,
+)
 
+_NO_OVERRIDES = ModelOverrides()
 _CAUSAL_MODELS = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 # Python 3.11 counts the depth of a syntax tree for all threads together: two that parse at once both fail.
 _PARSING = threading.Lock()
@@ -39,6 +45,7 @@ def open_folder(
     load_format: LoadFormat = "safetensors",
     model_impl: ModelImpl = "auto",
     generation_config: GenerationConfig = "auto",
+    overrides: ModelOverrides = _NO_OVERRIDES,
 ) -> ModelFolder:
     """Read config.json and the headers of the weights; raises StartError with file, what is wrong and what to do."""
     path, raw = read_config(folder)
@@ -46,12 +53,26 @@ def open_folder(
     is_native = model_impl != "transformers" and (model_impl == "native" or model_type in FAMILIES)
     if not is_native and not _is_borrowable(raw):
         raise not_supported(path, raw)
-    spec = load_spec(folder) if is_native else None
-    generation = read_generation_defaults(folder) if generation_config == "auto" else None
+    if overrides.rope is not None and not is_native:
+        raise StartError(
+            f"--rope-scaling and --rope-factor are for models with a row here, and {model_type} is computed by the "
+            "code of transformers; change rope_scaling in its config.json instead"
+        )
+    spec = load_spec(folder, overrides.rope) if is_native else None
+    generation = _generation(folder, generation_config, overrides)
     checkpoint = None if load_format == "dummy" else Checkpoint.open(folder)
     if spec is not None and checkpoint is not None:
         _check_counts(spec, checkpoint)
     return ModelFolder(folder, model_type, read_dtype(Fields(raw, path)), spec, checkpoint, generation)
+
+
+def _generation(
+    folder: Path, generation_config: GenerationConfig, overrides: ModelOverrides
+) -> GenerationDefaults | None:
+    own = read_generation_defaults(folder) if generation_config == "auto" else None
+    if overrides.generation is None:
+        return own
+    return override_generation_defaults(own or GenerationDefaults(), overrides.generation)
 
 
 def _is_borrowable(raw: dict[str, Any]) -> bool:

@@ -36,7 +36,9 @@ class Loaded(NamedTuple):
         """An engine with a cache and rows of its own."""
         # One more block, for what the spare row writes.
         sizes = (limits.num_blocks + 1, limits.block_size, self.cache_format, self.device, is_poisoned)
-        cache = allocating("the KV cache (see --num-blocks)", KVCache, self.model.cache_shape, *sizes)
+        cache = allocating(
+            "the KV cache (see --max-batch-total-tokens)", KVCache, self.model.cache_shape, *sizes
+        )
         slots = Slots(limits, self.grammars, self.device, self.config.batch_invariant)
         graphs = DecodeGraphs(self.model, cache, slots, graph_sizes) if graph_sizes else None
         return Engine(self.model, cache, slots, self.group, self.describe(limits), graphs)

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from penstock_server.architectures.lengths import check_lengths, does_not_fit, positions_needed
 from penstock_server.architectures.spec import ModelFacts
-from penstock_server.base.errors import StartError
 from penstock_server.engine.limits import Limits
 from penstock_server.load.allocation import allocating
 from penstock_server.load.cpu_memory import budget_bytes
@@ -39,10 +39,7 @@ def choose_limits(loaded: Loaded, graph_sizes: Sequence[int]) -> Limits:
     """The limits of this shard, the same on all ranks; raises StartError where what was asked for does not fit."""
     cache, facts = loaded.config.cache, loaded.model.facts
     max_sequence_len = cache.max_sequence_len or facts.max_sequence_len
-    if max_sequence_len > facts.max_sequence_len:
-        raise StartError(
-            f"--max-sequence-len {max_sequence_len} is more than the {facts.max_sequence_len} the model was made for"
-        )
+    check_lengths(cache, facts)
     limits = Limits(
         num_slots=cache.num_slots,
         num_blocks=cache.num_blocks or 0,
@@ -63,31 +60,20 @@ def choose_limits(loaded: Loaded, graph_sizes: Sequence[int]) -> Limits:
     return _fitting(replace(limits, num_blocks=num_blocks), facts, cache.max_sequence_len is not None)
 
 
-def _positions_needed(facts: ModelFacts, limits: Limits) -> int:
-    """Cache positions for one sequence. Blocks that no window reaches any more are given back while it runs."""
-    if facts.attention_window is None:
-        return limits.max_sequence_len
-    num_seen = -(-(facts.attention_window - 1) // limits.block_size) + 1
-    return min(limits.max_sequence_len, num_seen * limits.block_size)
-
-
 def _budget_bytes(loaded: Loaded, limits: Limits, graph_sizes: Sequence[int]) -> int:
     if loaded.device.type != "cuda":
         return budget_bytes(loaded.group.size)
     arguments = (loaded.engine, limits, loaded.config.cuda.memory_fraction, graph_sizes)
-    return allocating("the largest step (see --max-step-tokens)", cache_budget_bytes, *arguments)
+    return allocating("the largest step (see --max-batch-prefill-tokens)", cache_budget_bytes, *arguments)
 
 
 def _fitting(limits: Limits, facts: ModelFacts, is_asked: bool) -> Limits:
     """Limits with sequences no longer than the cache holds; raises StartError where the length was asked for."""
     positions = limits.num_blocks * limits.block_size
-    if positions >= _positions_needed(facts, limits):
+    if positions >= positions_needed(facts, limits.max_sequence_len, limits.block_size):
         return limits
     if is_asked or positions < limits.block_size:
-        raise StartError(
-            f"--max-sequence-len {limits.max_sequence_len} does not fit into a cache of {positions} positions; "
-            "lower it, free memory or raise --num-blocks"
-        )
+        raise does_not_fit(limits.max_sequence_len, positions)
     logger.warning(
         "max sequence length lowered from %d to %d, what the cache holds", limits.max_sequence_len, positions
     )

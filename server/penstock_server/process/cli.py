@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
     """Run a shard until it is told to stop; returns the exit code."""
     config = parse(argv)
     signal.signal(signal.SIGTERM, _stop_early)
-    log.configure(config.json_output)
+    log.configure(config.json_output, config.log_level)
     if config.parent_pipe_fd is not None:
         parent.watch(config.parent_pipe_fd)
     try:
@@ -50,14 +50,21 @@ def _stop_early(_number: int, _frame: object) -> None:
 
 def _serve(config: ServerConfig) -> int:
     begun = time.perf_counter()
+    from penstock_server.architectures.lengths import check_lengths
     from penstock_server.files.model_folder import open_folder
 
     # Needs no torch, so that a wrong folder is refused in milliseconds.
     with log.stage(logger, "config"):
         unix_socket.prepare(config.uds_path)
         folder = open_folder(
-            config.model_path, config.load_format, config.model_impl, config.generation_config
+            config.model_path,
+            config.load_format,
+            config.model_impl,
+            config.generation_config,
+            config.overrides,
         )
+        if folder.spec is not None:
+            check_lengths(config.cache, folder.spec)
     _spin_briefly()
     _use_large_pages()
     with log.stage(logger, "import"):

@@ -1,8 +1,9 @@
 """The flags of a shard, parsed into `ServerConfig`."""
 
 import argparse
+import json
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from penstock_server import __version__
 from penstock_server.base.config import (
@@ -11,6 +12,10 @@ from penstock_server.base.config import (
     CudaConfig,
     GroupConfig,
     KvCacheDtype,
+    LogLevel,
+    ModelOverrides,
+    RopeOverride,
+    RopeScaling,
     ServerConfig,
 )
 
@@ -57,6 +62,11 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
         ),
         cuda=CudaConfig(flags.cuda_graphs, flags.cuda_memory_fraction),
         attention_backend=flags.attention_backend,
+        overrides=ModelOverrides(
+            rope=RopeOverride(flags.rope_scaling, flags.rope_factor) if flags.rope_scaling else None,
+            generation=flags.override_generation_config,
+        ),
+        log_level=flags.log_level,
         faults=tuple(flags.fault),
     )
 
@@ -83,6 +93,20 @@ def _fraction(text: str) -> float:
     return value
 
 
+def _factor(text: str) -> float:
+    value = float(text)
+    if not 1 <= value <= 1024:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 1024")
+    return value
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text} is no JSON object")
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock_server", description="One shard of the Penstock LLM server."
@@ -97,6 +121,11 @@ def _parser() -> argparse.ArgumentParser:
         help="whose modelling code computes; auto: our own where it knows the family")  # fmt: skip
     add("--generation-config", choices=("auto", "none"), default="auto",
         help="auto: requests that do not say how to sample do as generation_config.json has it")  # fmt: skip
+    add("--override-generation-config", type=_json_object, metavar="JSON",
+        help="values in the place of those of generation_config.json")  # fmt: skip
+    add("--rope-scaling", choices=get_args(RopeScaling),
+        help="scaling of rotary positions in the place of config.json's")  # fmt: skip
+    add("--rope-factor", type=_factor, default=1.0, help="factor of --rope-scaling")
     add("--uds-path", type=Path, required=True, help="Unix socket this rank serves on")
     add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")
     add("--world-size", type=_positive, default=1, help="size of the tensor-parallel group")
@@ -132,6 +161,7 @@ def _parser() -> argparse.ArgumentParser:
         help="of the GPU's memory that weights, cache and steps may take together")  # fmt: skip
     add("--poison-cache", action="store_true", help="for tests: KV cache that was not written is NaN; slow")
     add("--json-output", action="store_true", help="log one JSON object a line")
+    add("--log-level", choices=get_args(LogLevel), default="info", help="lowest level of log lines")
     add(
         "--parent-pipe-fd",
         type=_natural,

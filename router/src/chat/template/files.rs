@@ -17,9 +17,15 @@ pub struct ChatTemplateError {
     pub(super) reason: String,
 }
 
-/// The named templates in a file; `None` if there is no such file or it has none.
+impl ChatTemplateError {
+    pub(super) fn missing(path: PathBuf) -> Self {
+        Self { path, reason: "there is no such file".to_owned() }
+    }
+}
+
+/// The named templates in a file; `None` if there is no such file or it has none. A file that is not JSON is a template.
 pub(super) fn read_sources(path: &Path) -> Result<Option<Vec<(String, String)>>, ChatTemplateError> {
-    if path.extension().is_some_and(|extension| extension == "jinja") {
+    if path.extension().is_none_or(|extension| extension != "json") {
         let source = read(path)?;
         return Ok(source.map(|source| vec![(DEFAULT.to_owned(), source)]));
     }
@@ -33,6 +39,15 @@ pub(super) fn read_sources(path: &Path) -> Result<Option<Vec<(String, String)>>,
             Err(ChatTemplateError { path: path.to_owned(), reason })
         }
     }
+}
+
+/// The same of a file that must be there.
+pub(super) fn read_given_sources(path: &Path) -> Result<Vec<(String, String)>, ChatTemplateError> {
+    if !path.is_file() {
+        return Err(ChatTemplateError::missing(path.to_owned()));
+    }
+    let reason = "it has no `chat_template`".to_owned();
+    read_sources(path)?.ok_or_else(|| ChatTemplateError { path: path.to_owned(), reason })
 }
 
 fn named_source(entry: &Value) -> Option<(String, String)> {

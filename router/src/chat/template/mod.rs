@@ -2,7 +2,9 @@
 
 mod environment;
 mod files;
+mod options;
 mod templates;
 
 pub use files::ChatTemplateError;
+pub use options::TemplateOptions;
 pub use templates::{ChatTemplates, TemplateInput};

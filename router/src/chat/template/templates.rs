@@ -7,8 +7,12 @@ use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
 
 use super::environment::{BoundedOutput, environment, without_generation_tags};
-use super::files::{ChatTemplateError, DEFAULT, read_json, read_sources, special_tokens};
+use super::files::{ChatTemplateError, DEFAULT, read_given_sources, read_json, read_sources, special_tokens};
+use super::options::TemplateOptions;
 use crate::base::error::Error;
+
+/// Templates with their names.
+type Sources = Vec<(String, String)>;
 
 const TOOL_USE: &str = "tool_use";
 
@@ -33,15 +37,38 @@ pub struct TemplateInput {
 }
 
 impl ChatTemplates {
-    /// Loads the templates of a model folder, from chat_template.jinja, chat_template.json or tokenizer_config.json.
-    /// `None` if it has none.
-    pub fn load(folder: &Path) -> Result<Option<Self>, ChatTemplateError> {
-        let config = read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
-        for source in ["chat_template.jinja", "chat_template.json", "tokenizer_config.json"] {
-            let path = folder.join(source);
+    /// Loads the templates: from the files that are given, else from chat_template.jinja, chat_template.json or
+    /// tokenizer_config.json of the model folder. `None` if it has none.
+    pub fn load(folder: &Path, given: &TemplateOptions) -> Result<Option<Self>, ChatTemplateError> {
+        let config_path = given.tokenizer_config_path.clone();
+        let is_given = config_path.is_some();
+        let config_path = config_path.unwrap_or_else(|| folder.join("tokenizer_config.json"));
+        let config = match read_json(&config_path)? {
+            None if is_given => return Err(ChatTemplateError::missing(config_path)),
+            config => config.unwrap_or_default(),
+        };
+        let Some((path, sources)) = Self::sources(folder, given, &config_path)? else { return Ok(None) };
+        let compiled = Self::compile(&sources, special_tokens(&config));
+        compiled.map(Some).map_err(|reason| ChatTemplateError { path, reason })
+    }
+
+    /// The first file that has templates, and its templates.
+    fn sources(
+        folder: &Path,
+        given: &TemplateOptions,
+        config: &Path,
+    ) -> Result<Option<(PathBuf, Sources)>, ChatTemplateError> {
+        if let Some(path) = &given.chat_template {
+            return Ok(Some((path.clone(), read_given_sources(path)?)));
+        }
+        let (jinja, json) = (folder.join("chat_template.jinja"), folder.join("chat_template.json"));
+        let config = config.to_owned();
+        // A tokenizer_config.json that was named comes before the files of the folder.
+        let paths =
+            if given.tokenizer_config_path.is_some() { [config, jinja, json] } else { [jinja, json, config] };
+        for path in paths {
             if let Some(sources) = read_sources(&path)? {
-                let compiled = Self::compile(&sources, special_tokens(&config));
-                return compiled.map(Some).map_err(|reason| ChatTemplateError { path, reason });
+                return Ok(Some((path, sources)));
             }
         }
         Ok(None)
@@ -134,7 +161,7 @@ mod tests {
     }
 
     fn load(files: &[(&str, &str)]) -> Option<ChatTemplates> {
-        ChatTemplates::load(folder(files).path()).unwrap()
+        ChatTemplates::load(folder(files).path(), &TemplateOptions::default()).unwrap()
     }
 
     #[test]
@@ -149,6 +176,29 @@ mod tests {
     }
 
     #[test]
+    fn files_that_are_given_replace_those_of_the_folder() {
+        let config = r#"{"bos_token":"<o>","chat_template":"{{ bos_token }}other"}"#;
+        let folder = folder(&[
+            ("chat_template.jinja", "own"),
+            ("other.json", config),
+            ("t.txt", "{{ bos_token }}given"),
+        ]);
+        let path = |name: &str| Some(folder.path().join(name));
+        let rendered = |chat_template, tokenizer_config_path| {
+            let given = TemplateOptions { chat_template, tokenizer_config_path };
+            let loaded = ChatTemplates::load(folder.path(), &given).map_err(|error| error.to_string())?;
+            Ok(loaded.unwrap().render(TemplateInput::default()).unwrap())
+        };
+        assert_eq!(rendered(None, None), Ok("own".to_owned()));
+        assert_eq!(rendered(path("t.txt"), None), Ok("given".to_owned()));
+        assert_eq!(rendered(None, path("other.json")), Ok("<o>other".to_owned()));
+        assert_eq!(rendered(path("t.txt"), path("other.json")), Ok("<o>given".to_owned()));
+        let missing: Result<String, String> = rendered(path("none.jinja"), None);
+        assert!(missing.unwrap_err().ends_with("none.jinja: there is no such file"));
+        assert!(rendered(None, path("none.json")).unwrap_err().ends_with("none.json: there is no such file"));
+    }
+
+    #[test]
     fn tools_choose_the_template_for_tools() {
         let named = r#"{"chat_template":[{"name":"default","template":"plain"},{"name":"tool_use","template":"tools"}]}"#;
         let templates = load(&[("tokenizer_config.json", named)]).unwrap();
@@ -160,7 +210,8 @@ mod tests {
     #[test]
     fn a_broken_template_is_named_with_its_line() {
         let folder = folder(&[("chat_template.jinja", "a\n{% if %}")]);
-        let message = ChatTemplates::load(folder.path()).err().unwrap().to_string();
+        let loaded = ChatTemplates::load(folder.path(), &TemplateOptions::default());
+        let message = loaded.err().unwrap().to_string();
         assert!(message.contains("chat_template.jinja") && message.contains("line 2"), "{message}");
     }
 

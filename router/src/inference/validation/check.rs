@@ -158,6 +158,13 @@ impl Checked {
         }
     }
 
+    /// The output of a request that does not say how long it may be: `--default-max-tokens` or its own minimum, within
+    /// the room that is left.
+    fn default_output_len(&self, room: u64, limits: &RequestLimits) -> u64 {
+        let default = limits.default_max_tokens.unwrap_or(u32::MAX).max(self.sampling.min_new_tokens);
+        room.min(default.into())
+    }
+
     fn output_len(&self, prompt_len: u64, limits: &RequestLimits) -> Result<u32, Error> {
         let (inputs, max_new) = (self.dialect.name("inputs"), self.dialect.name("max_new_tokens"));
         let total = u64::from(limits.max_total_tokens);
@@ -180,7 +187,7 @@ impl Checked {
             return Err(Error::invalid(inputs, message));
         }
         // Both are at most `max_total_tokens` here, which has 32 bits.
-        Ok(self.max_new_tokens.unwrap_or(total - prompt_len) as u32)
+        Ok(self.max_new_tokens.unwrap_or_else(|| self.default_output_len(total - prompt_len, limits)) as u32)
     }
 }
 

@@ -8,6 +8,7 @@ fn limits() -> RequestLimits {
         max_concurrent_requests: 8,
         max_input_tokens: 15,
         max_total_tokens: 20,
+        default_max_tokens: None,
         max_best_of: 2,
         max_stop_sequences: 4,
         max_top_n_tokens: 5,
@@ -204,4 +205,21 @@ fn a_maximum_below_the_minimum_is_refused() {
 fn a_watermark_has_the_parameters_of_the_flags() {
     let sampling = sampling_with(|p| p.watermark = true);
     assert_eq!((sampling.watermark_gamma, sampling.watermark_delta), (0.5, 2.0));
+}
+
+#[test]
+fn the_default_length_is_for_requests_without_a_length() {
+    let limits = RequestLimits { default_max_tokens: Some(3), ..limits() };
+    let len = |prompt_len, edit: fn(&mut Parameters)| {
+        let mut parameters = Parameters::default();
+        edit(&mut parameters);
+        let checked = check(parameters, &limits).unwrap();
+        checked.fit(vec![1; prompt_len], &limits).unwrap().max_new_tokens
+    };
+    assert_eq!(len(10, |_| {}), 3);
+    assert_eq!(len(15, |p| p.max_new_tokens = Some(5)), 5);
+    assert_eq!(len(10, |p| p.min_new_tokens = Some(4)), 4);
+    let limits = RequestLimits { default_max_tokens: Some(30), ..limits };
+    let checked = check(Parameters::default(), &limits).unwrap();
+    assert_eq!(checked.fit(vec![1; 15], &limits).unwrap().max_new_tokens, 5);
 }

@@ -72,6 +72,7 @@ pub fn limits() -> Limits {
         max_concurrent_requests: 8,
         max_input_tokens: None,
         max_total_tokens: None,
+        default_max_tokens: None,
         max_batch_prefill_tokens: None,
         max_batch_total_tokens: None,
         max_best_of: 2,

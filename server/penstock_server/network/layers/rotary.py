@@ -41,9 +41,10 @@ class Rotary(nn.Module):
 
 def _scale(spec: RopeSpec, inv_freq: torch.Tensor, max_sequence_len: int) -> tuple[torch.Tensor, float]:
     """Inverse frequencies after scaling, and what cosine and sine are multiplied by."""
-    # Dynamic scaling begins beyond the length that a model was made for, and no sequence goes beyond that.
-    if spec.kind in ("default", "dynamic"):
+    if spec.kind == "default":
         return inv_freq, 1.0
+    if spec.kind == "dynamic":
+        return _scale_dynamic(spec, inv_freq, max_sequence_len), 1.0
     if spec.kind == "linear":
         return inv_freq / spec.scaling["factor"], 1.0
     if spec.kind == "llama3":
@@ -51,6 +52,18 @@ def _scale(spec: RopeSpec, inv_freq: torch.Tensor, max_sequence_len: int) -> tup
     if spec.kind == "longrope":
         return _scale_longrope(spec, inv_freq, max_sequence_len)
     return _scale_yarn(spec, inv_freq)
+
+
+def _scale_dynamic(spec: RopeSpec, inv_freq: torch.Tensor, max_sequence_len: int) -> torch.Tensor:
+    """A larger base where sequences may be longer than the model was made for: the same for all of them."""
+    original = spec.scaling["original_max_position_embeddings"]
+    if max_sequence_len <= original:
+        return inv_freq
+    factor, dim = float(spec.scaling["factor"]), spec.rotary_dim
+    growth = factor * max_sequence_len / original - (factor - 1)
+    exponents = torch.arange(0, dim, 2, dtype=torch.float32) / dim
+    base: float = spec.theta * growth ** (dim / (dim - 2))
+    return 1.0 / base**exponents
 
 
 def _scale_llama3(spec: RopeSpec, inv_freq: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,9 @@
 //! `launcher check-tgi-args`: what becomes of each argument of a command line of TGI, and of the variables that are set.
 //! Names and reasons come from the tables, values and what belongs together from the launcher's own parser.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -10,10 +13,10 @@ use clap::error::ErrorKind;
 use clap::{Arg, Command, FromArgMatches};
 use serde::Serialize;
 
-use super::flags::{FLAGS, Fate, OTHER_DEFAULTS, TgiFlag, find, is_on};
-use super::variables;
 use crate::args::{Args, without_variables};
 use crate::plan::contradiction;
+use crate::tgi::flags::{FLAGS, OTHER_DEFAULTS, Status, TgiFlag, find, is_on};
+use crate::tgi::variables::{self, Variable};
 
 /// Names by which manifests start the launcher, which may stand at the head of the line.
 const PROGRAMS: [&str; 2] = ["text-generation-launcher", "launcher"];
@@ -23,7 +26,7 @@ const PROGRAMS: [&str; 2] = ["text-generation-launcher", "launcher"];
 struct Finding {
     /// As it was given, without its value, which may be a secret.
     argument: String,
-    fate: &'static str,
+    status: &'static str,
     note: String,
 }
 
@@ -120,7 +123,7 @@ impl Checker<'_> {
     fn flag(&self, given: &Given) -> Finding {
         let argument = &given.argument;
         let Some(name) = given.name.as_deref() else {
-            return Finding::new(argument, Fate::Unknown("neither a flag nor the value of one"));
+            return Finding::new(argument, Status::Unknown("neither a flag nor the value of one"));
         };
         match find(name) {
             Some(flag) => self.known(argument, flag, given.value.as_deref()),
@@ -128,49 +131,67 @@ impl Checker<'_> {
                 argument,
                 name,
                 given.value.as_deref(),
-                Fate::Kept("a flag of Penstock, not of TGI"),
+                Status::Kept("a flag of Penstock, not of TGI"),
             ),
-            None => Finding::new(argument, Fate::Unknown("neither TGI nor Penstock has this flag")),
+            None => Finding::new(argument, Status::Unknown("neither TGI nor Penstock has this flag")),
         }
     }
 
     fn known(&self, argument: &str, flag: &TgiFlag, value: Option<&str>) -> Finding {
-        match flag.fate {
-            Fate::NoEffect(_) | Fate::Refused(_) if !value.is_none_or(is_on) => {
-                Finding::new(argument, Fate::NoEffect("it is off"))
+        match flag.status {
+            Status::NoEffect(_) | Status::Refused(_) if !value.is_none_or(is_on) => {
+                Finding::new(argument, Status::NoEffect("it is off"))
             }
-            Fate::Kept(_) | Fate::Renamed(_) => self.parsed(argument, flag.name, value, flag.fate),
-            fate => Finding::new(argument, fate),
+            Status::Kept(_) | Status::Renamed(_) => self.parsed(argument, flag.name, value, flag.status),
+            status => Finding::new(argument, status),
         }
     }
 
     /// What the launcher's parser says of this flag alone.
-    fn parsed(&self, argument: &str, name: &str, value: Option<&str>, fate: Fate) -> Finding {
+    fn parsed(&self, argument: &str, name: &str, value: Option<&str>, status: Status) -> Finding {
         match self.command.clone().try_get_matches_from(["launcher".to_owned(), written(name, value)]) {
             Err(error) if is_about_the_flag(&error) => Finding::refused(argument, &first_line(&error)),
-            _ => Finding::new(argument, fate),
+            _ => Finding::new(argument, status),
         }
     }
 
     fn variable(&self, name: &str, value: &str) -> Option<Finding> {
         let flag = FLAGS.iter().find(|flag| flag.env == name);
         if flag.is_some_and(|flag| self.is_on_the_line(flag.name)) {
-            return Some(Finding::new(name, Fate::NoEffect("the flag is given, too, and wins")));
+            return Some(Finding::new(name, Status::NoEffect("the flag is given, too, and wins")));
         }
         if name == "HOSTNAME" && value.parse::<IpAddr>().is_err() {
             return Some(Finding::new(
                 name,
-                Fate::NoEffect("the name of a machine is no address to listen on"),
+                Status::NoEffect("the name of a machine is no address to listen on"),
             ));
         }
         match (flag, variables::find(name)) {
             (Some(flag), _) => Some(self.known(name, flag, Some(value))),
-            (None, Some(variable)) if name == "PREFIX_CACHING" => {
-                Some(self.parsed(name, "prefix-caching", Some(value), variable.fate))
-            }
-            (None, Some(variable)) => Some(Finding::new(name, variable.fate)),
+            (None, Some(variable)) => Some(self.other_variable(name, variable, value)),
             (None, None) => None,
         }
+    }
+
+    /// A variable that is no flag's in TGI, and may be one here.
+    fn other_variable(&self, name: &str, variable: &Variable, value: &str) -> Finding {
+        if let Status::Renamed(to) = variable.status {
+            return match find(to) {
+                _ if self.is_on_the_line(to) => {
+                    Finding::new(name, Status::NoEffect("the flag is given, too, and wins"))
+                }
+                Some(flag) if matches!(flag.status, Status::Kept(_)) => {
+                    self.parsed(name, to, Some(value), variable.status)
+                }
+                Some(flag) => self.known(name, flag, Some(value)),
+                None => Finding::new(name, variable.status),
+            };
+        }
+        let flag = name.to_lowercase().replace('_', "-");
+        if own(&flag, &self.command).is_some() {
+            return self.parsed(name, &flag, Some(value), variable.status);
+        }
+        Finding::new(name, variable.status)
     }
 
     fn is_on_the_line(&self, name: &str) -> bool {
@@ -196,7 +217,7 @@ impl Checker<'_> {
     fn kept_variables(&self) -> Vec<String> {
         let argument = |flag: &TgiFlag| {
             let value = self.variables.get(flag.env).filter(|_| !self.is_on_the_line(flag.name))?;
-            let is_kept = matches!(flag.fate, Fate::Kept(_) | Fate::Renamed(_));
+            let is_kept = matches!(flag.status, Status::Kept(_) | Status::Renamed(_));
             is_kept.then(|| written(flag.name, Some(value)))
         };
         FLAGS.iter().filter_map(argument).collect()
@@ -227,31 +248,31 @@ fn first_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-    lines.fold(first, |told, line| format!("{told} {line}"))
+    lines.fold(first, |text, line| format!("{text} {line}"))
 }
 
 impl Finding {
-    fn new(argument: &str, fate: Fate) -> Self {
-        let (fate, note) = match fate {
-            Fate::Kept(note) => ("kept", note.to_owned()),
-            Fate::Renamed(to) => ("renamed", format!("--{to}")),
-            Fate::NoEffect(note) => ("no effect", note.to_owned()),
-            Fate::Refused(note) => ("refused", note.to_owned()),
-            Fate::Unknown(note) => ("unknown", note.to_owned()),
+    fn new(argument: &str, status: Status) -> Self {
+        let (status, note) = match status {
+            Status::Kept(note) => ("kept", note.to_owned()),
+            Status::Renamed(to) => ("renamed", format!("--{to}")),
+            Status::NoEffect(note) => ("no effect", note.to_owned()),
+            Status::Refused(note) => ("refused", note.to_owned()),
+            Status::Unknown(note) => ("unknown", note.to_owned()),
         };
-        Self { argument: argument.to_owned(), fate, note }
+        Self { argument: argument.to_owned(), status, note }
     }
 
     fn refused(argument: &str, why: &str) -> Self {
-        Self { argument: argument.to_owned(), fate: "refused", note: why.to_owned() }
+        Self { argument: argument.to_owned(), status: "refused", note: why.to_owned() }
     }
 
     fn not_given(name: &str, note: &str) -> Self {
-        Self { argument: format!("--{name}"), fate: "not given", note: note.to_owned() }
+        Self { argument: format!("--{name}"), status: "not given", note: note.to_owned() }
     }
 
     fn is_accepted(&self) -> bool {
-        !matches!(self.fate, "refused" | "unknown")
+        !matches!(self.status, "refused" | "unknown")
     }
 }
 
@@ -266,129 +287,11 @@ impl fmt::Display for Report {
     /// A line for each, in three columns.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.arguments.iter().map(|finding| finding.argument.chars().count()).max().unwrap_or(0);
-        for Finding { argument, fate, note } in &self.arguments {
-            let line = format!("{argument:width$}  {fate:9}  {note}");
+        for Finding { argument, status, note } in &self.arguments {
+            let line = format!("{argument:width$}  {status:9}  {note}");
             writeln!(f, "{}", line.trim_end())?;
         }
-        let verdict = if self.is_accepted { "would accept" } else { "would not accept" };
-        writeln!(f, "launcher {verdict} this command line")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn findings(line: &str, variables: &[(&str, &str)]) -> (bool, Vec<(String, &'static str, String)>) {
-        let line: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        let variables =
-            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let report = check(&line, &variables);
-        let told = report.arguments.into_iter().filter(|finding| finding.fate != "not given");
-        (report.is_accepted, told.map(|finding| (finding.argument, finding.fate, finding.note)).collect())
-    }
-
-    fn fates(line: &str, variables: &[(&str, &str)]) -> Vec<(String, &'static str)> {
-        findings(line, variables).1.into_iter().map(|(argument, fate, _)| (argument, fate)).collect()
-    }
-
-    fn named(expected: &[(&str, &'static str)]) -> Vec<(String, &'static str)> {
-        expected.iter().map(|(argument, fate)| ((*argument).to_owned(), *fate)).collect()
-    }
-
-    #[test]
-    fn every_argument_has_one_fate_in_the_order_given() {
-        let line = "text-generation-launcher --model-id m -p 80 --max-input-length=7 --trust-remote-code --quantize awq \
-                    --device cpu --guess 3 stray";
-        assert_eq!(
-            fates(line, &[]),
-            named(&[
-                ("--model-id", "kept"),
-                ("-p", "kept"),
-                ("--max-input-length", "renamed"),
-                ("--trust-remote-code", "no effect"),
-                ("--quantize", "refused"),
-                ("--device", "kept"),
-                ("--guess", "unknown"),
-                ("stray", "unknown"),
-            ])
-        );
-        assert!(!findings(line, &[]).0);
-        assert!(findings("--model-id m -p80 --env --sharded true --json-output", &[]).0);
-    }
-
-    #[test]
-    fn a_value_that_the_parser_refuses_is_refused_with_its_words() {
-        let (accepted, told) = findings("--kv-cache-dtype fp8_e5m2", &[]);
-        assert!(!accepted);
-        assert_eq!(told[0].1, "refused");
-        assert!(
-            told[0].2.contains("invalid value 'fp8_e5m2'") && told[0].2.contains("fp8_e4m3fn"),
-            "{told:?}"
-        );
-        assert_eq!(fates("--port", &[]), named(&[("--port", "refused")]));
-    }
-
-    #[test]
-    fn what_is_off_is_no_reason_to_refuse() {
-        assert!(findings("--quantize= --ngrok false", &[("LORA_ADAPTERS", "")]).0);
-    }
-
-    #[test]
-    fn variables_that_are_set_are_explained_and_flags_win_over_them() {
-        let set = [
-            ("HF_MODEL_ID", "m"),
-            ("HOSTNAME", "pod-7"),
-            ("MAX_INPUT_LENGTH", "7"),
-            ("PATH", "/bin"),
-            ("PORT", "80"),
-            ("PREFIX_CACHING", "0"),
-            ("ROCM_USE_X", "1"),
-        ];
-        assert_eq!(
-            fates("--port 81", &set),
-            named(&[
-                ("--port", "kept"),
-                ("HF_MODEL_ID", "unknown"),
-                ("HOSTNAME", "no effect"),
-                ("MAX_INPUT_LENGTH", "renamed"),
-                ("PORT", "no effect"),
-                ("PREFIX_CACHING", "refused"),
-                ("ROCM_USE_X", "no effect"),
-            ])
-        );
-    }
-
-    #[test]
-    fn what_does_not_fit_together_is_told_once_the_parts_are_right() {
-        let together = |line: &str, variables: &[(&str, &str)]| {
-            let (accepted, mut told) = findings(line, variables);
-            told.pop().filter(|last| last.0 == "together").map(|last| (accepted, last.2))
-        };
-        let (accepted, note) = together("--sharded false --num-shard 2", &[]).expect("contradicts");
-        assert!(!accepted && note.contains("--sharded false contradicts --num-shard 2"), "{note}");
-        let (_, note) = together("--revision main", &[]).expect("needs a model");
-        assert!(note.contains("--model-id"), "{note}");
-        assert_eq!(together("--revision main", &[("MODEL_ID", "m")]), None);
-    }
-
-    #[test]
-    fn defaults_that_differ_are_told_where_the_flag_is_not_given() {
-        let not_given = |line: &str| {
-            let line: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            let told = check(&line, &BTreeMap::new()).arguments.into_iter();
-            told.filter(|finding| finding.fate == "not given").count()
-        };
-        assert_eq!(not_given("--model-id m --hostname 0.0.0.0 --cors-allow-origin *"), 0);
-        assert_eq!(not_given("--port 80"), OTHER_DEFAULTS.len());
-    }
-
-    #[test]
-    fn columns_are_aligned_and_no_value_is_shown() {
-        let line = ["--api-key", "hidden", "-p", "80"].map(str::to_owned);
-        let text = check(&line, &BTreeMap::new()).to_string();
-        assert!(!text.contains("hidden"), "{text}");
-        let columns: Vec<_> = text.lines().take(2).map(|line| line.find("kept")).collect();
-        assert_eq!(columns[0], columns[1], "{text}");
+        let summary = if self.is_accepted { "would accept" } else { "would not accept" };
+        writeln!(f, "launcher {summary} this command line")
     }
 }

@@ -65,7 +65,7 @@ pub struct Exit {
     pub success: bool,
     /// Text for operators: "exit code 1", "signal 9, SIGKILL".
     pub status: String,
-    /// Lines of the last error that it wrote to stderr; empty if it wrote nothing.
+    /// Lines of the last error that it wrote to stderr; empty if it wrote none.
     pub last_error: Vec<String>,
 }
 
@@ -78,7 +78,7 @@ pub enum Action {
     Terminate(ProcessId),
     /// Ask the router to end its streams with an error and exit. By SIGQUIT and not by a second SIGTERM, because two
     /// equal signals may arrive as one.
-    CutShort,
+    AbortRequests,
     /// Kill a process and all that it started (SIGKILL to its process group).
     Kill(ProcessId),
     /// Close the port: no router will be started any more.
@@ -101,7 +101,7 @@ pub enum Report {
     /// The router is ready for the first time.
     Serving,
     /// This part is ready again.
-    Back(Part),
+    Recovered(Part),
     /// Running requests may finish within this time.
     Draining(Duration),
     /// A process ended, and how; its part is restarted, or everything stops.
@@ -117,7 +117,7 @@ pub enum Report {
     /// These processes did not end after SIGKILL.
     Unkillable(Vec<ProcessId>),
     /// Running requests are ended: the grace period is over, or a second signal arrived.
-    CutShort,
+    AbortingRequests,
 }
 
 /// What the supervisor does after a failure.
@@ -134,8 +134,8 @@ pub enum Consequence {
 pub enum Ending {
     /// By a signal, and every running request finished.
     Stopped,
-    /// By a signal, and running requests were cut short.
-    CutShort,
+    /// By a signal, and running requests were aborted.
+    Aborted,
     /// A process died or did not become ready during the start, or could not be killed later.
     Failed,
     /// A part failed too often.

@@ -1,0 +1,73 @@
+//! The flags about what is served: the model, its tokenizer, and what replaces parts of its configuration.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+use super::choices::{Dtype, GenerationConfig, KvCacheDtype, LoadFormat, ModelImpl};
+use super::rope::RopeArgs;
+use super::tokenizer::TokenizerArgs;
+
+/// What is served.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct ModelArgs {
+    /// Local folder or Hugging Face Hub id of the model [default: the small demo model that comes with Penstock]
+    #[arg(long, env)]
+    pub model_id: Option<String>,
+
+    /// Where it comes from
+    #[command(flatten)]
+    pub hub: HubArgs,
+
+    /// Type of weights and activations [default: the model's own]
+    #[arg(long, env)]
+    pub dtype: Option<Dtype>,
+
+    /// Type of the KV cache; `auto` is that of the weights, the others are 8-bit floats: half the memory, less precision
+    #[arg(long, env, default_value = "auto")]
+    pub kv_cache_dtype: KvCacheDtype,
+
+    /// Where the weights come from; `dummy` fills the model with noise and reads none, for measuring
+    #[arg(long, env, default_value = "safetensors")]
+    pub load_format: LoadFormat,
+
+    /// Whose modelling code computes; `auto` takes Penstock's own where it knows the family, else that of transformers
+    #[arg(long, env, default_value = "auto")]
+    pub model_impl: ModelImpl,
+
+    /// Which tokenizer is used
+    #[command(flatten)]
+    pub tokenizer: TokenizerArgs,
+
+    /// How rotary positions are scaled
+    #[command(flatten)]
+    pub rope: RopeArgs,
+
+    /// How requests sample that do not say how; `auto` as the model's generation_config.json has it, `none` as the API
+    /// documents. What ends a sequence is read from there in any case
+    #[arg(long, env, default_value = "auto")]
+    pub generation_config: GenerationConfig,
+
+    /// JSON object with values in the place of those of generation_config.json, as in {"temperature": 0.6}
+    #[arg(long, env, value_name = "JSON", value_parser = json_object)]
+    pub override_generation_config: Option<String>,
+}
+
+/// Where a model of the hub comes from and goes to.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub struct HubArgs {
+    /// Branch, tag or commit of a model on the hub [default: main]
+    #[arg(long, env, requires = "model_id")]
+    pub revision: Option<String>,
+
+    /// Folder that models of the hub are kept in [default: the hub client's own, ~/.cache/huggingface/hub]
+    #[arg(long, env)]
+    pub huggingface_hub_cache: Option<PathBuf>,
+}
+
+fn json_object(text: &str) -> Result<String, String> {
+    match serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!("expected a JSON object: {error}")),
+    }
+}

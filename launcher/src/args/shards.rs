@@ -1,0 +1,54 @@
+//! The flags about how the model is computed.
+
+use clap::{ArgAction, Args as ClapArgs};
+use penstock_router::base::boolean::boolean;
+
+use super::choices::{AttentionBackend, Device};
+
+/// How it is computed.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct ShardArgs {
+    /// Shards that the model is split over (tensor parallel) [default: every visible GPU; 1 on the CPU]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub num_shard: Option<u32>,
+
+    /// `true` splits the model over every visible GPU, `false` uses one
+    #[arg(long, env, num_args = 0..=1, default_missing_value = "true", value_parser = boolean)]
+    pub sharded: Option<bool>,
+
+    /// Where the shards compute; `auto` takes the GPUs if there are any
+    #[arg(long, env, default_value = "auto")]
+    pub device: Device,
+
+    /// Most sequences that run at once [default: 128]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub max_batch_size: Option<u32>,
+
+    /// Who computes attention; `auto` takes Penstock's own for the device
+    #[arg(long, env, default_value = "auto")]
+    pub attention_backend: AttentionBackend,
+
+    /// A request's tokens do not depend on what shares its batch, to the last bit; slower
+    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
+    pub batch_invariant: bool,
+
+    /// Numbers of rows that decode steps are captured for, as in 1,2,4,8; `0` for none
+    /// [default: up to --max-batch-size on a GPU, up to 32 on a CPU]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(0..=4096), value_delimiter = ',', value_name = "SIZES")]
+    pub cuda_graphs: Option<Vec<u32>>,
+
+    /// Share of a GPU's memory that weights, KV cache and steps may take together [default: 0.9]
+    #[arg(long, env, value_parser = fraction)]
+    pub cuda_memory_fraction: Option<f32>,
+
+    /// For tests: whatever KV cache was not written for a sequence is made NaN before it computes; slow
+    #[arg(long, hide = true)]
+    pub poison_cache: bool,
+}
+
+fn fraction(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(value) if value > 0.0 && value <= 1.0 => Ok(value),
+        _ => Err(format!("{text} is not a number above 0 and at most 1")),
+    }
+}

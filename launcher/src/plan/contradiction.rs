@@ -1,0 +1,45 @@
+//! Flags that contradict each other or this machine.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::args::Args;
+
+/// Why the flags contradict each other or this machine.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub enum PlanError {
+    #[error("--device cuda was asked for, but no GPU is visible; check the driver and CUDA_VISIBLE_DEVICES")]
+    NoGpu,
+    #[error("--num-shard {asked} needs {asked} GPUs, but {visible} are visible; lower --num-shard")]
+    TooFewGpus { asked: u32, visible: u32 },
+    #[error("--sharded true needs at least two shards, but {found} would start; set --num-shard")]
+    NothingToShard { found: u32 },
+    #[error("--sharded false contradicts --num-shard {asked}; drop one of the two")]
+    ShardedOff { asked: u32 },
+    #[error(
+        "--max-input-tokens {input} must be less than --max-total-tokens {total}, which leaves room for the output"
+    )]
+    InputTooLong { input: u32, total: u32 },
+    #[error("the socket path {0} is longer than 107 bytes; set TMPDIR to a shorter folder")]
+    SocketPathTooLong(PathBuf),
+}
+
+/// What contradicts itself on every machine and for every model.
+pub fn contradiction(args: &Args) -> Option<PlanError> {
+    contradiction_of_shards(args).or_else(|| contradiction_of_limits(args))
+}
+
+fn contradiction_of_shards(args: &Args) -> Option<PlanError> {
+    match (args.shards.sharded, args.shards.num_shard) {
+        (Some(false), Some(asked)) if asked > 1 => Some(PlanError::ShardedOff { asked }),
+        (Some(true), Some(1)) => Some(PlanError::NothingToShard { found: 1 }),
+        _ => None,
+    }
+}
+
+fn contradiction_of_limits(args: &Args) -> Option<PlanError> {
+    let limits = &args.router.limits;
+    let (input, total) = (limits.max_input_tokens?, limits.max_total_tokens?);
+    (input >= total).then_some(PlanError::InputTooLong { input, total })
+}

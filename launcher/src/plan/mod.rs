@@ -1,0 +1,206 @@
+//! Pure: flags and the machine's devices → the processes to start. Starts none of them.
+
+mod contradiction;
+mod shards;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+pub use contradiction::{PlanError, contradiction};
+use penstock_router::config::RouterConfig;
+use shards::Group;
+
+use crate::args::{Args, Device};
+use crate::argv;
+use crate::hardware::Hardware;
+use crate::resolve::Resolved;
+use crate::supervisor::ProcessId;
+
+/// The name of the model that is served if `--model-id` is not set.
+pub const DEMO_MODEL: &str = "penstock-demo";
+
+/// Longest path of a Unix socket on Linux, in bytes.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Paths and the pipe that a plan needs; `main` finds or creates them.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// The Python interpreter that has the shard's package.
+    pub python: PathBuf,
+    /// The router's binary.
+    pub router: PathBuf,
+    /// The private folder of this run.
+    pub run_dir: PathBuf,
+    /// The folder and the tokenizer of the model.
+    pub model: Resolved,
+    /// Reading end of the pipe that closes when the launcher ends.
+    pub parent_pipe_fd: i32,
+}
+
+/// The processes of one server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// One per rank, in order.
+    pub shards: Vec<ProcessSpec>,
+    /// Started once every shard is ready.
+    pub router: ProcessSpec,
+    /// The private folder of this run.
+    pub run_dir: PathBuf,
+    /// The shards' devices, as text for operators: "2 GPUs".
+    pub devices: String,
+}
+
+/// What differs between the starts of one process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StartOptions {
+    /// How often the process was restarted.
+    pub num_restarts: u32,
+    /// Size of the KV cache before a restart; `None` for the first start. The cache must not become smaller, because
+    /// requests were accepted for that size.
+    pub cache: Option<CacheSize>,
+}
+
+/// The size of a KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheSize {
+    /// Number of blocks.
+    pub num_blocks: u32,
+    /// Token positions per block.
+    pub block_size: u32,
+}
+
+/// One process to start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessSpec {
+    /// Name in log lines: "shard 0".
+    pub name: String,
+    /// The executable.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// How the launcher finds out that it is ready.
+    pub readiness: Readiness,
+}
+
+/// How the launcher finds out that a process is ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    /// The gRPC health service on this Unix socket returns SERVING.
+    GrpcHealth(PathBuf),
+    /// The process prints the address it listens on, and then lines that say that it is alive.
+    StdoutHeartbeat,
+}
+
+impl Plan {
+    /// Decides what to start.
+    pub fn new(args: &Args, hardware: &Hardware, places: &Places) -> Result<Self, PlanError> {
+        let device = choose_device(args, hardware)?;
+        let num_shards = choose_num_shards(args, hardware, device)?;
+        let sockets = socket_paths(&places.run_dir, num_shards)?;
+        let group =
+            Group { args, places, device, num_shards, threads: threads_per_shard(hardware, num_shards) };
+        let shards = sockets.iter().enumerate().map(|(rank, socket)| group.shard(rank, socket)).collect();
+        Ok(Self {
+            shards,
+            router: router(args, places, sockets),
+            run_dir: places.run_dir.clone(),
+            devices: describe(device, num_shards),
+        })
+    }
+
+    /// The process to start, with the flags that differ between starts.
+    pub fn spec(&self, id: ProcessId, options: StartOptions) -> ProcessSpec {
+        let (spec, flags) = match id {
+            ProcessId::Shard(rank) => (&self.shards[rank], self.shard_flags(options)),
+            ProcessId::Router => (&self.router, vec![format!("--router-restarts={}", options.num_restarts)]),
+        };
+        let args = spec.args.iter().cloned().chain(flags).collect();
+        ProcessSpec { args, ..spec.clone() }
+    }
+
+    fn shard_flags(&self, options: StartOptions) -> Vec<String> {
+        let mut flags = vec![format!("--rendezvous-dir={}", self.rendezvous_dir(options).display())];
+        if let Some(CacheSize { num_blocks, block_size }) = options.cache {
+            flags.extend([format!("--num-blocks={num_blocks}"), format!("--block-size={block_size}")]);
+        }
+        flags
+    }
+
+    /// Folder in which the ranks of a group find each other. Each start has its own, because files of an earlier group
+    /// would mislead the new one.
+    pub fn rendezvous_dir(&self, options: StartOptions) -> PathBuf {
+        self.run_dir.join(format!("group-{}", options.num_restarts))
+    }
+}
+
+fn choose_device(args: &Args, hardware: &Hardware) -> Result<Device, PlanError> {
+    match (args.shards.device, hardware.num_gpus) {
+        (Device::Cuda, 0) => Err(PlanError::NoGpu),
+        (Device::Cpu, _) | (Device::Auto, 0) => Ok(Device::Cpu),
+        (Device::Cuda | Device::Auto, _) => Ok(Device::Cuda),
+    }
+}
+
+fn choose_num_shards(args: &Args, hardware: &Hardware, device: Device) -> Result<u32, PlanError> {
+    if let Some(error) = contradiction(args) {
+        return Err(error);
+    }
+    let visible = if device == Device::Cuda { hardware.num_gpus } else { 1 };
+    match (args.shards.sharded, args.shards.num_shard) {
+        (Some(false), _) => Ok(1),
+        (Some(true), None) if visible < 2 => Err(PlanError::NothingToShard { found: visible }),
+        (_, Some(asked)) if device == Device::Cuda && asked > visible => {
+            Err(PlanError::TooFewGpus { asked, visible })
+        }
+        (_, Some(asked)) => Ok(asked),
+        // The demo model is so small that splitting it makes it slower.
+        (None, None) if args.model.model_id.is_none() => Ok(1),
+        (_, None) => Ok(visible),
+    }
+}
+
+fn socket_paths(run_dir: &Path, num_shards: u32) -> Result<Vec<PathBuf>, PlanError> {
+    let paths: Vec<PathBuf> =
+        (0..num_shards).map(|rank| run_dir.join(format!("shard-{rank}.sock"))).collect();
+    match paths.iter().find(|path| path.as_os_str().len() > MAX_SOCKET_PATH) {
+        Some(path) => Err(PlanError::SocketPathTooLong(path.clone())),
+        None => Ok(paths),
+    }
+}
+
+/// Threads per shard: all cores, none reserved for the router. The router needs a few hundredths of a core while a step
+/// runs, and most work of a step (matrix products and attention) is split into small pieces, so that the other threads
+/// hardly wait for one that loses its core for a moment.
+fn threads_per_shard(hardware: &Hardware, num_shards: u32) -> u32 {
+    (hardware.num_cpus / num_shards).max(1)
+}
+
+fn describe(device: Device, num_shards: u32) -> String {
+    match (device, num_shards) {
+        (Device::Cuda, 1) => "1 GPU".to_owned(),
+        (Device::Cuda, _) => format!("{num_shards} GPUs"),
+        (_, 1) => "the CPU".to_owned(),
+        (_, _) => format!("the CPU in {num_shards} shards"),
+    }
+}
+
+fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessSpec {
+    let config = RouterConfig {
+        model_id: args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned()),
+        model_path: places.model.folder.clone(),
+        tokenizer_path: Some(places.model.tokenizer.clone()),
+        tokenizer_folder: places.model.tokenizer_folder.clone(),
+        shard_sockets,
+        supervised: true,
+        router_restarts: 0,
+        options: args.router.clone(),
+    };
+    let mut flags = argv::render(&config);
+    flags.push(format!("--graceful-termination-timeout={}", args.process.graceful_termination_timeout));
+    flags.push(format!("--parent-pipe-fd={}", places.parent_pipe_fd));
+    flags.push("--listen-stdin".to_owned());
+    flags.push(format!("--run-dir={}", places.run_dir.display()));
+    let readiness = Readiness::StdoutHeartbeat;
+    ProcessSpec { name: "router".to_owned(), program: places.router.clone(), args: flags, readiness }
+}

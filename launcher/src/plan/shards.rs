@@ -1,0 +1,87 @@
+//! The processes of the shards and their flags.
+
+use std::path::Path;
+
+use super::{Places, ProcessSpec, Readiness};
+use crate::args::{Args, Device, name_of};
+
+/// Token positions per KV block if the size of the cache is given in tokens; else the shards choose the block size.
+const BLOCK_SIZE: u32 = 16;
+
+/// Settings that the shards of one tensor-parallel group share.
+pub struct Group<'a> {
+    pub args: &'a Args,
+    pub places: &'a Places,
+    pub device: Device,
+    pub num_shards: u32,
+    pub threads: u32,
+}
+
+impl Group<'_> {
+    /// The process of one rank.
+    pub fn shard(&self, rank: usize, socket: &Path) -> ProcessSpec {
+        ProcessSpec {
+            name: format!("shard {rank}"),
+            program: self.places.python.clone(),
+            // -P: a file named torch.py in the current folder is not imported.
+            args: ["-P", "-m", "penstock_server"]
+                .map(str::to_owned)
+                .into_iter()
+                .chain(self.flags(rank, socket))
+                .collect(),
+            readiness: Readiness::GrpcHealth(socket.to_owned()),
+        }
+    }
+
+    fn flags(&self, rank: usize, socket: &Path) -> Vec<String> {
+        let (model, limits, shards) = (&self.args.model, &self.args.router.limits, &self.args.shards);
+        let rope = model.rope.chosen();
+        let device = if self.device == Device::Cuda { "cuda" } else { "cpu" };
+        let given = [
+            ("model-path", Some(self.places.model.folder.display().to_string())),
+            ("tokenizer-path", Some(self.places.model.tokenizer.display().to_string())),
+            ("load-format", Some(name_of(&model.load_format))),
+            ("model-impl", Some(name_of(&model.model_impl))),
+            ("generation-config", Some(name_of(&model.generation_config))),
+            ("override-generation-config", model.override_generation_config.clone()),
+            ("rope-scaling", rope.as_ref().map(|(scaling, _)| name_of(scaling))),
+            ("rope-factor", rope.map(|(_, factor)| factor.to_string())),
+            ("log-level", Some(self.args.shard_log_level().to_string())),
+            ("uds-path", Some(socket.display().to_string())),
+            ("rank", Some(rank.to_string())),
+            ("world-size", Some(self.num_shards.to_string())),
+            ("dtype", model.dtype.as_ref().map(name_of)),
+            ("kv-cache-dtype", Some(name_of(&model.kv_cache_dtype))),
+            ("attention-backend", Some(name_of(&shards.attention_backend))),
+            ("device", Some(device.to_owned())),
+            ("max-sequence-len", limits.max_total_tokens.map(|tokens| tokens.to_string())),
+            ("max-step-tokens", limits.max_batch_prefill_tokens.map(|tokens| tokens.to_string())),
+            ("num-slots", shards.max_batch_size.map(|slots| slots.to_string())),
+            (
+                "num-blocks",
+                limits.max_batch_total_tokens.map(|tokens| tokens.div_ceil(BLOCK_SIZE).to_string()),
+            ),
+            ("block-size", limits.max_batch_total_tokens.map(|_| BLOCK_SIZE.to_string())),
+            ("cuda-graphs", shards.cuda_graphs.as_deref().map(sizes)),
+            ("cuda-memory-fraction", shards.cuda_memory_fraction.map(|fraction| fraction.to_string())),
+            ("threads", Some(self.threads.to_string())),
+            ("parent-pipe-fd", Some(self.places.parent_pipe_fd.to_string())),
+        ];
+        let mut flags: Vec<String> =
+            given.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value?))).collect();
+        let switches = [
+            ("--json-output", self.args.router.json_output),
+            ("--batch-invariant", shards.batch_invariant),
+            ("--poison-cache", shards.poison_cache),
+        ];
+        flags.extend(switches.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name.to_owned()));
+        flags.extend(self.args.process.fault.iter().map(|fault| format!("--fault={fault}")));
+        flags
+    }
+}
+
+/// The value of a shard's `--cuda-graphs`: sizes without zeros, separated by commas, or `0` if none is left.
+fn sizes(rows: &[u32]) -> String {
+    let captured: Vec<String> = rows.iter().filter(|size| **size > 0).map(ToString::to_string).collect();
+    if captured.is_empty() { "0".to_owned() } else { captured.join(",") }
+}

@@ -1,0 +1,132 @@
+//! The processes that follow from flags and devices.
+
+use clap::Parser;
+
+use super::*;
+
+fn places() -> Places {
+    Places {
+        python: "/venv/bin/python".into(),
+        router: "/venv/bin/penstock-router".into(),
+        run_dir: "/tmp/penstock-x".into(),
+        model: Resolved {
+            folder: "/models/m".into(),
+            tokenizer: "/models/m/tokenizer.json".into(),
+            tokenizer_folder: None,
+        },
+        parent_pipe_fd: 7,
+    }
+}
+
+fn plan(num_gpus: u32, flags: &str) -> Result<Plan, PlanError> {
+    let args = Args::try_parse_from(["launcher"].into_iter().chain(flags.split_whitespace())).expect("flags");
+    Plan::new(&args, &Hardware { num_gpus, num_cpus: 8 }, &places())
+}
+
+fn num_shards(num_gpus: u32, flags: &str) -> Result<usize, PlanError> {
+    plan(num_gpus, flags).map(|plan| plan.shards.len())
+}
+
+#[test]
+fn a_named_model_takes_every_gpu_and_the_demo_model_takes_one() {
+    assert_eq!(num_shards(4, "--model-id m"), Ok(4));
+    assert_eq!(num_shards(4, "--model-id m --sharded false"), Ok(1));
+    assert_eq!(num_shards(4, ""), Ok(1));
+    assert_eq!(num_shards(0, "--model-id m"), Ok(1));
+}
+
+#[test]
+fn contradictory_flags_are_refused() {
+    assert_eq!(num_shards(0, "--device cuda"), Err(PlanError::NoGpu));
+    assert_eq!(num_shards(1, "--num-shard 2"), Err(PlanError::TooFewGpus { asked: 2, visible: 1 }));
+    assert_eq!(num_shards(0, "--sharded true"), Err(PlanError::NothingToShard { found: 1 }));
+    assert_eq!(num_shards(0, "--sharded false --num-shard 2"), Err(PlanError::ShardedOff { asked: 2 }));
+    let limits = "--max-input-tokens 9 --max-total-tokens 9";
+    assert_eq!(num_shards(0, limits), Err(PlanError::InputTooLong { input: 9, total: 9 }));
+}
+
+#[test]
+fn ranks_of_a_group_differ_only_in_rank_and_socket() {
+    let plan = plan(0, "--num-shard 2 --max-batch-total-tokens 100").expect("plan");
+    let [first, second] = &plan.shards[..] else { panic!("two shards") };
+    let differing = first.args.iter().zip(&second.args).filter(|(a, b)| a != b).count();
+    assert_eq!(differing, 2);
+    assert!(first.args.contains(&"--world-size=2".to_owned()));
+    assert!(first.args.contains(&"--num-blocks=7".to_owned()));
+    assert!(first.args.contains(&"--threads=4".to_owned()));
+    assert!(!first.args.iter().any(|arg| arg.starts_with("--dtype")));
+}
+
+#[test]
+fn flags_of_gpus_are_passed_on_only_if_they_were_given() {
+    let of_gpu = |flags: &str| -> Vec<String> {
+        let plan = plan(0, flags).expect("plan");
+        plan.shards[0].args.iter().filter(|arg| arg.starts_with("--cuda")).cloned().collect()
+    };
+    assert!(of_gpu("").is_empty());
+    assert_eq!(of_gpu("--cuda-graphs 1,2,8"), ["--cuda-graphs=1,2,8"]);
+    assert_eq!(of_gpu("--cuda-graphs 0"), ["--cuda-graphs=0"]);
+    assert_eq!(of_gpu("--cuda-memory-fraction 0.5"), ["--cuda-memory-fraction=0.5"]);
+    for wrong in ["--cuda-memory-fraction 0", "--cuda-memory-fraction 1.5", "--cuda-graphs x"] {
+        assert!(Args::try_parse_from(["launcher"].into_iter().chain(wrong.split_whitespace())).is_err());
+    }
+}
+
+#[test]
+fn shards_get_the_type_of_their_cache_and_the_attention_backend() {
+    let shard = |flags: &str| plan(0, flags).expect("plan").shards[0].args.join(" ");
+    assert!(shard("").contains("--kv-cache-dtype=auto --attention-backend=auto"));
+    let chosen = "--kv-cache-dtype=fp8_e4m3fn --attention-backend=flashinfer";
+    assert!(shard("--kv-cache-dtype fp8_e4m3fn --attention-backend flashinfer").contains(chosen));
+    let refused = Args::try_parse_from(["launcher", "--kv-cache-dtype", "fp8_e5m2"]).expect_err("refused");
+    assert!(refused.to_string().contains("fp8_e5m2"));
+}
+
+#[test]
+fn the_router_gets_the_sockets_in_order_of_rank() {
+    let plan = plan(0, "--num-shard 2").expect("plan");
+    let sockets: Vec<_> = plan.router.args.iter().filter(|arg| arg.starts_with("--shard-sockets")).collect();
+    assert_eq!(
+        sockets,
+        ["--shard-sockets=/tmp/penstock-x/shard-0.sock", "--shard-sockets=/tmp/penstock-x/shard-1.sock"]
+    );
+    assert!(plan.router.args.contains(&"--model-id=penstock-demo".to_owned()));
+}
+
+#[test]
+fn a_restarted_group_has_a_new_rendezvous_folder_and_keeps_the_size_of_its_cache() {
+    let plan = plan(0, "--num-shard 2").expect("plan");
+    let first = plan.spec(ProcessId::Shard(1), StartOptions::default());
+    assert_eq!(first.args.last().map(String::as_str), Some("--rendezvous-dir=/tmp/penstock-x/group-0"));
+    let cache = Some(CacheSize { num_blocks: 70, block_size: 16 });
+    let second = plan.spec(ProcessId::Shard(1), StartOptions { num_restarts: 1, cache });
+    let added = &second.args[first.args.len() - 1..];
+    assert_eq!(added, ["--rendezvous-dir=/tmp/penstock-x/group-1", "--num-blocks=70", "--block-size=16"]);
+}
+
+#[test]
+fn socket_paths_that_are_too_long_for_linux_are_refused() {
+    let places = Places { run_dir: PathBuf::from("/tmp").join("x".repeat(100)), ..places() };
+    let args = Args::try_parse_from(["launcher"]).expect("flags");
+    let error = Plan::new(&args, &Hardware { num_gpus: 0, num_cpus: 1 }, &places).expect_err("too long");
+    assert!(matches!(error, PlanError::SocketPathTooLong(_)));
+}
+
+#[test]
+fn shards_get_what_replaces_parts_of_the_configuration_and_the_level_of_their_logs() {
+    let shard = |flags: &str| plan(0, flags).expect("plan").shards[0].args.clone();
+    let args = shard(
+        "--rope-factor 2 --override-generation-config {\"top_k\":4} --log-level warn,penstock_server=debug",
+    );
+    for flag in [
+        "--rope-scaling=linear",
+        "--rope-factor=2",
+        "--override-generation-config={\"top_k\":4}",
+        "--log-level=debug",
+    ] {
+        assert!(args.contains(&flag.to_owned()), "{flag}");
+    }
+    assert!(!shard("").iter().any(|arg| arg.starts_with("--rope") || arg.starts_with("--override")));
+    assert!(shard("").contains(&"--log-level=info".to_owned()));
+    assert!(Args::try_parse_from(["launcher", "--override-generation-config=[]"]).is_err());
+}

@@ -1,0 +1,124 @@
+//! The ports that are served, bound before anything else happens. The launcher owns the HTTP socket and passes it to each
+//! router that it starts, so that the port stays the same, and clients that connect while no router runs wait instead of
+//! being refused. Routers bind the gRPC port themselves.
+
+use std::io::Error;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+
+use penstock_router::config::RouterOptions;
+use penstock_router::http::server;
+use thiserror::Error as ThisError;
+use tokio::net::TcpSocket;
+
+/// Most connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// The address is in use, or does not belong to this machine.
+#[derive(Debug, ThisError)]
+#[error("cannot listen on {hostname}:{port}: {reason}; {flag} and --hostname choose another address")]
+pub struct PortTaken {
+    flag: &'static str,
+    hostname: String,
+    port: u16,
+    reason: Error,
+}
+
+/// The states of the HTTP port, in order.
+enum Http {
+    /// While the model loads: bound, so that no other process can bind it, but connections are refused.
+    Reserved(TcpSocket),
+    /// Connections are queued, whether a router runs or not.
+    Listening(TcpListener),
+    /// No longer held by the launcher: connections are refused once the last router has ended.
+    Closed,
+}
+
+/// The ports of one server.
+pub struct Ports {
+    http: Http,
+    /// Never listens. It keeps other processes from binding the port while it is held.
+    grpc: Option<TcpSocket>,
+}
+
+impl Ports {
+    /// Binds the ports, so that a port in use is reported before the model is loaded.
+    pub fn reserve(options: &RouterOptions) -> Result<Self, PortTaken> {
+        let http = Http::Reserved(reserve("--port", &options.hostname, options.port)?);
+        let grpc =
+            options.grpc_port.map(|port| reserve("--grpc-port", &options.hostname, port)).transpose()?;
+        Ok(Self { http, grpc })
+    }
+
+    /// Returns the listening socket as a router's stdin: in this way a process inherits it without unsafe code. Fails if
+    /// the ports are closed.
+    pub fn share_listener(&mut self) -> std::io::Result<Stdio> {
+        let listener = match std::mem::replace(&mut self.http, Http::Closed) {
+            Http::Reserved(socket) => {
+                allow_sharing(&socket)?;
+                socket.listen(BACKLOG)?.into_std()?
+            }
+            Http::Listening(listener) => listener,
+            Http::Closed => return Err(Error::other("the port is closed")),
+        };
+        self.grpc.as_ref().map(allow_sharing).transpose()?;
+        let shared = OwnedFd::from(listener.try_clone()?);
+        self.http = Http::Listening(listener);
+        Ok(shared.into())
+    }
+
+    /// Gives the HTTP port back: no router will be started any more.
+    pub fn close(&mut self) {
+        self.http = Http::Closed;
+    }
+}
+
+fn reserve(flag: &'static str, hostname: &str, port: u16) -> Result<TcpSocket, PortTaken> {
+    bind(hostname, port).map_err(|reason| PortTaken { flag, hostname: hostname.to_owned(), port, reason })
+}
+
+/// Binds the first of the host's addresses that is free.
+fn bind(hostname: &str, port: u16) -> std::io::Result<TcpSocket> {
+    let mut last = Error::other("the name has no address");
+    for address in (hostname, port).to_socket_addrs()? {
+        match server::bind(address) {
+            Ok(socket) => {
+                // Two sockets that both have this option may be bound to one port while neither listens.
+                socket.set_reuseaddr(false)?;
+                return Ok(socket);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Lets a router bind the same port, and keeps connections that ended a minute ago from blocking it.
+fn allow_sharing(socket: &TcpSocket) -> std::io::Result<()> {
+    socket.set_reuseaddr(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reserved_port_cannot_be_reserved_again() {
+        let first = bind("127.0.0.1", 0).expect("a free port");
+        let port = first.local_addr().expect("bound").port();
+        assert!(bind("127.0.0.1", port).is_err());
+        assert!(bind("0.0.0.0", port).is_err());
+        drop(first);
+        bind("127.0.0.1", port).expect("free again");
+    }
+
+    #[tokio::test]
+    async fn a_router_may_listen_on_a_port_that_is_reserved_for_it() {
+        let reserved = bind("127.0.0.1", 0).expect("a free port");
+        let address = reserved.local_addr().expect("bound");
+        assert!(tokio::net::TcpListener::bind(address).await.is_err());
+        allow_sharing(&reserved).expect("an open socket");
+        tokio::net::TcpListener::bind(address).await.expect("shared");
+    }
+}
