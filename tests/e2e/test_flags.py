@@ -1,6 +1,7 @@
 """What the launcher tells the shards is what their parser understands, and --json-output reaches every process."""
 
 import json
+import shutil
 from pathlib import Path
 
 from e2e.conftest import Launch
@@ -42,6 +43,41 @@ def test_every_flag_of_a_shard_is_understood_by_it(launch: Launch, model: Path) 
         "--rank=0",
         "--rank=1",
     }
+
+
+def test_what_flags_replace_is_used(launch: Launch, model: Path, tmp_path: Path) -> None:
+    tokenizer = Path(shutil.copytree(model, tmp_path / "tokenizer"))
+    (tokenizer / "config.json").unlink()
+    template = tmp_path / "chat.txt"
+    template.write_text("{% for message in messages %}{{ message.content }}{{ message.content }}{% endfor %}")
+    launched = launch(
+        f"--model-id={model}",
+        f"--tokenizer={tokenizer}",
+        f"--chat-template={template}",
+        '--override-generation-config={"temperature": 0}',
+        "--default-max-tokens=3",
+        "--rope-factor=2",
+        "--compute-type=1-test",
+        "--aip-predict-route=/v1/endpoints/1/deployedModels/2:predict",
+        "--log-level=warn,launcher=info",
+    ).wait_until_serving()
+    chat = {"messages": [{"role": "user", "content": "ab"}], "ignore_eos": True}
+    with launched.request("POST", "/v1/chat/completions", chat) as response:
+        assert response.headers["x-compute-type"] == "1-test"
+        first = json.loads(response.read())
+    single = launched.post("/tokenize", {"inputs": "abab", "add_special_tokens": False})[1]
+    assert first["usage"]["completion_tokens"] == 3
+    assert first["usage"]["prompt_tokens"] == len(single)
+    # Greedy by the default of the flag.
+    assert launched.post("/v1/chat/completions", chat)[1]["choices"] == first["choices"]
+    info = json.loads(launched.get("/info")[1])
+    length = json.loads((model / "config.json").read_text())["max_position_embeddings"]
+    assert info["max_total_tokens"] == 2 * length
+    body = {"instances": [{"inputs": "ab"}]}
+    status, reply = launched.post("/v1/endpoints/1/deployedModels/2:predict", body)
+    assert (status, len(reply["predictions"])) == (200, 1)
+    assert " INFO " not in launched.stderr
+    assert "Serving" in launched.stderr
 
 
 def test_json_output_is_json_line_by_line(launch: Launch, model: Path) -> None:

@@ -65,6 +65,25 @@ def test_heads_that_the_shards_cannot_share(launch: Launch, model: Path) -> None
     assert "--num-shard" in _error(stderr)
 
 
+def test_a_broken_tokenizer_is_found_before_the_weights_are_read(launch: Launch, broken: Path) -> None:
+    (broken / "tokenizer.json").write_text("{}")
+    code, stderr = launch(f"--model-id={broken}", "--log-level=warn").end()
+    assert code == 1
+    assert stderr.startswith(f"error: cannot load the tokenizer {broken}/tokenizer.json: ")
+    assert "shard 0" not in stderr
+
+
+def test_a_broken_chat_template_is_found_before_the_weights_are_read(
+    launch: Launch, model: Path, tmp_path: Path
+) -> None:
+    template = tmp_path / "chat.jinja"
+    template.write_text("{% if %}")
+    code, stderr = launch(f"--model-id={model}", f"--chat-template={template}", "--log-level=warn").end()
+    assert code == 1
+    assert stderr.startswith(f"error: cannot load the chat template {template}: ")
+    assert "shard 0" not in stderr
+
+
 def test_a_port_in_use(launch: Launch, model: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

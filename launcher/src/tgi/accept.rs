@@ -55,7 +55,8 @@ pub fn renamed_variables(variable: impl Fn(&str) -> Option<OsString>) -> Vec<OsS
 
 /// SageMaker sets its variables in any case: to nothing, and the number of GPUs to 0 on machines without any.
 fn has_value(name: &str, value: &OsStr) -> bool {
-    !value.is_empty() && !(name == "SM_NUM_GPUS" && value == "0")
+    let is_without_gpu = name == "SM_NUM_GPUS" && value == "0";
+    !value.is_empty() && !is_without_gpu
 }
 
 /// The flags that only the table declares.

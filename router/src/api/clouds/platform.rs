@@ -94,3 +94,75 @@ fn header_value(text: &str) -> Result<String, String> {
         Err(_) => Err("expected the value of an HTTP header".to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+    use axum::routing::{get, post};
+    use tower::ServiceExt;
+
+    use super::*;
+
+    fn service() -> Router {
+        let with_header = || async { ([(COMPUTE_TYPE, "1-cpu")], "health") };
+        Router::new()
+            .route("/vertex", post(|| async { "vertex" }))
+            .route("/health", get(with_header))
+            .route("/generate", post(|| async { "generate" }))
+    }
+
+    async fn response(options: &PlatformOptions, method: &str, path: &str) -> Response {
+        let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+        options.wrap(service()).oneshot(request).await.unwrap()
+    }
+
+    async fn text(options: &PlatformOptions, method: &str, path: &str) -> String {
+        let body = response(options, method, path).await.into_body();
+        String::from_utf8(to_bytes(body, 100).await.unwrap().to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn vertex_calls_the_paths_that_it_chose() {
+        let predict = "/v1/endpoints/1/deployedModels/2:predict";
+        let options = PlatformOptions {
+            aip_predict_route: Some(predict.to_owned()),
+            aip_health_route: Some("/v1/endpoints/1/deployedModels/2".to_owned()),
+            ..PlatformOptions::default()
+        };
+        assert_eq!(text(&options, "POST", predict).await, "vertex");
+        assert_eq!(text(&options, "GET", "/v1/endpoints/1/deployedModels/2?x=1").await, "health");
+        assert_eq!(text(&options, "POST", "/vertex").await, "vertex");
+        assert_eq!(text(&options, "POST", "/generate").await, "generate");
+    }
+
+    #[tokio::test]
+    async fn a_path_that_has_a_route_keeps_it() {
+        let options =
+            PlatformOptions { aip_predict_route: Some("/generate".to_owned()), ..PlatformOptions::default() };
+        assert_eq!(text(&options, "POST", "/generate").await, "generate");
+    }
+
+    #[tokio::test]
+    async fn the_compute_type_is_that_of_the_operator() {
+        let given = |name: &str| PlatformOptions {
+            compute_type: Some(name.to_owned()),
+            ..PlatformOptions::default()
+        };
+        for (options, expected) in [
+            (given("1-nvidia-h200"), "1-nvidia-h200"),
+            (given(""), "1-cpu"),
+            (PlatformOptions::default(), "1-cpu"),
+        ] {
+            assert_eq!(response(&options, "GET", "/health").await.headers()[COMPUTE_TYPE], expected);
+        }
+        let vertex = response(&given("x"), "POST", "/vertex").await;
+        assert!(!vertex.headers().contains_key(COMPUTE_TYPE));
+    }
+
+    #[test]
+    fn values_that_cannot_be_used_are_refused() {
+        assert!(path("vertex").is_err() && path("/a b").is_err());
+        assert_eq!(path("/p:predict"), Ok("/p:predict".to_owned()));
+        assert!(header_value("a\nb").is_err());
+    }
+}
