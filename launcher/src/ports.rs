@@ -3,7 +3,7 @@
 //! being refused. Routers bind the gRPC port themselves.
 
 use std::io::Error;
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
@@ -82,16 +82,25 @@ fn reserve(flag: &'static str, hostname: &str, port: u16) -> Result<TcpSocket, P
 fn bind(hostname: &str, port: u16) -> std::io::Result<TcpSocket> {
     let mut last = Error::other("the name has no address");
     for address in (hostname, port).to_socket_addrs()? {
-        match server::bind(address) {
-            Ok(socket) => {
-                // Two sockets that both have this option may be bound to one port while neither listens.
-                socket.set_reuseaddr(false)?;
-                return Ok(socket);
-            }
+        match bind_alone(address) {
+            Ok(socket) => return Ok(socket),
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// Binds an address so that no other process can bind it. Two sockets that both may reuse addresses can be bound to one
+/// port while neither listens, so this option is set only if connections that ended a minute ago block the address, and
+/// then taken back.
+fn bind_alone(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let socket = server::socket(address)?;
+    if socket.bind(address).is_ok() {
+        return Ok(socket);
+    }
+    let socket = server::bind(address)?;
+    socket.set_reuseaddr(false)?;
+    Ok(socket)
 }
 
 /// Lets a router bind the same port, and keeps connections that ended a minute ago from blocking it.
@@ -120,5 +129,21 @@ mod tests {
         assert!(tokio::net::TcpListener::bind(address).await.is_err());
         allow_sharing(&reserved).expect("an open socket");
         tokio::net::TcpListener::bind(address).await.expect("shared");
+    }
+
+    #[tokio::test]
+    async fn connections_that_ended_a_minute_ago_do_not_block_a_port() {
+        let reserved = bind("127.0.0.1", 0).expect("a free port");
+        let address = reserved.local_addr().expect("bound");
+        allow_sharing(&reserved).expect("an open socket");
+        let listener = reserved.listen(BACKLOG).expect("reserved");
+        let client = tokio::net::TcpStream::connect(address).await.expect("listening");
+        // The side that closes first keeps the port for a minute.
+        drop(listener.accept().await.expect("a connection"));
+        client.readable().await.expect("the end");
+        drop((client, listener));
+        let again = bind("127.0.0.1", address.port()).expect("not blocked");
+        assert!(bind("127.0.0.1", address.port()).is_err());
+        drop(again);
     }
 }

@@ -36,12 +36,18 @@ const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconten
     connection: close\r\ncontent-length: 108\r\n\r\n\
     {\"error\":\"Model is overloaded: too many connections are open (--max-connections)\",\"error_type\":\"overloaded\"}";
 
-/// Binds a socket to an address and sets the options that accepted connections inherit. It does not listen yet.
-pub fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
+/// A socket for an address, with the options that accepted connections inherit. It is not bound yet.
+pub fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    Ok(socket)
+}
+
+/// The same, bound to the address. It does not listen yet.
+pub fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = socket(address)?;
     // Connections that ended a minute ago must not block the address.
     socket.set_reuseaddr(true)?;
-    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
     socket.bind(address)?;
     Ok(socket)
 }
