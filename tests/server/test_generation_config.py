@@ -102,7 +102,10 @@ def test_a_flag_replaces_single_values() -> None:
             {"temperature": -1},
             "--override-generation-config: temperature is -1; expected a number from 0 to 100",
         ),
-        ({"temprature": 1}, "--override-generation-config: temprature is none of do_sample, temperature"),
+        (
+            {"temprature": 1},
+            "--override-generation-config: temprature is none of the defaults of sampling (do_sample, temperature",
+        ),
         ({"max_new_tokens": 9}, "see --default-max-tokens"),
     ],
 )

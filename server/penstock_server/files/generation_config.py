@@ -74,7 +74,9 @@ def override_generation_defaults(own: GenerationDefaults, override: Mapping[str,
     for name in override:
         if name not in known:
             hint = "; see --default-max-tokens" if name in ("max_new_tokens", "max_length") else ""
-            raise StartError(f"{_OVERRIDE}: {name} is none of {', '.join(known)}{hint}")
+            raise StartError(
+                f"{_OVERRIDE}: {name} is none of the defaults of sampling ({', '.join(known)}){hint}"
+            )
     given = _Source(_OVERRIDE, "correct the flag").defaults(override)
     # null removes the model's value.
     return replace(own, **{name: getattr(given, name) for name in override})
