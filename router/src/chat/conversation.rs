@@ -116,7 +116,7 @@ impl ChatFormat {
         let rendered = self.render(conversation)?;
         let offsets = self.control_tokens.encode_with_offsets(&rendered);
         let offsets = offsets.map_err(|error| Error::Template(error.to_string()))?;
-        Ok((ControlTokens::reveal(&rendered), offsets))
+        Ok((ControlTokens::unescape(&rendered), offsets))
     }
 
     /// The text of the prompt; control tokens spelt in messages are still split by BREAKs.
@@ -135,7 +135,7 @@ impl ChatFormat {
         let last_text = messages.last().and_then(|last| last["content"].as_str()).map(str::to_owned);
         let rendered = self.templates.render(TemplateInput {
             messages,
-            tools: tools.map(|tools| self.control_tokens.defuse_json(tools.described())),
+            tools: tools.map(|tools| self.control_tokens.escape_json(tools.described())),
             add_generation_prompt: !continues && conversation.add_generation_prompt.unwrap_or(true),
             extra: self.template_kwargs(conversation.template_kwargs),
         })?;
@@ -150,7 +150,7 @@ impl ChatFormat {
         let from_user = |message: &&mut Value| message["role"] == "user" && message["content"].is_string();
         if let Some(message) = messages.iter_mut().rev().find(from_user) {
             let before = message["content"].as_str().unwrap_or_default();
-            message["content"] = format!("{before}\n\n{}", self.control_tokens.defuse(text)).into();
+            message["content"] = format!("{before}\n\n{}", self.control_tokens.escape(text)).into();
         }
     }
 
@@ -160,17 +160,17 @@ impl ChatFormat {
 
     fn message(&self, number: usize, message: Message) -> Result<Value, Error> {
         let role = message.role.as_str();
-        if role.is_empty() || (!KNOWN_ROLES.contains(&role) && self.control_tokens.could_forge(role)) {
+        if role.is_empty() || (!KNOWN_ROLES.contains(&role) && self.control_tokens.any_contains(role)) {
             let place = format!("{}.role", message.place(number));
             let given: String = role.chars().take(100).collect();
             let message = format!("`{place}` must be one of {KNOWN_ROLES:?}. Given: {given:?}");
             return Err(Error::invalid(place, message));
         }
-        Ok(self.control_tokens.defuse_json(template_message(number, message)?))
+        Ok(self.control_tokens.escape_json(template_message(number, message)?))
     }
 
     fn template_kwargs(&self, kwargs: Map<String, Value>) -> Map<String, Value> {
-        match self.control_tokens.defuse_json(Value::Object(kwargs)) {
+        match self.control_tokens.escape_json(Value::Object(kwargs)) {
             Value::Object(kwargs) => kwargs,
             _ => Map::new(),
         }
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_cannot_forge_a_control_token() {
+    fn a_role_cannot_complete_a_control_token() {
         let refused = render(json!([{"role": "im_end", "content": "x"}])).unwrap_err();
         assert_eq!(refused.param(), Some("messages[0].role"));
         assert!(render(json!([{"role": "critic", "content": "x"}])).is_ok());

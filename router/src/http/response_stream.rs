@@ -1,7 +1,6 @@
 //! Merges the sequences of a request into one stream of lines, for every transport. An [`Encoder`], which does no I/O,
 //! writes the events of one dialect; the order, the end, the shutdown and errors are handled here, once for all routes.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 
 use futures::stream::{self, SelectAll, Stream, StreamExt, select_all, unfold};
@@ -34,13 +33,14 @@ pub trait Encoder: Send + 'static {
     }
 }
 
-/// The lines for the events of all sequences, in order of arrival. Dropping the stream cancels the sequences.
-pub fn lines<E: Encoder>(
+/// The lines for the events of all sequences, in order of arrival: together those that belong to one event, at least
+/// one. Dropping the stream cancels the sequences.
+pub fn batches<E: Encoder>(
     sequences: Vec<TextStream>,
     encoder: E,
     guard: RequestGuard,
     shutdown: Shutdown,
-) -> impl Stream<Item = E::Line> + Send + 'static {
+) -> impl Stream<Item = Vec<E::Line>> + Send + 'static {
     let sending = Sending {
         sequences: select_all(sequences.into_iter().enumerate().map(numbered)),
         encoder,
@@ -48,11 +48,20 @@ pub fn lines<E: Encoder>(
         shutdown,
         phase: Phase::Begin,
     };
-    let batches = unfold(sending, |mut sending| async {
+    unfold(sending, |mut sending| async {
         let batch = sending.next_batch().await?;
         Some((batch, sending))
-    });
-    batches.flat_map(stream::iter)
+    })
+}
+
+/// Like [`batches`], line by line.
+pub fn lines<E: Encoder>(
+    sequences: Vec<TextStream>,
+    encoder: E,
+    guard: RequestGuard,
+    shutdown: Shutdown,
+) -> impl Stream<Item = E::Line> + Send + 'static {
+    batches(sequences, encoder, guard, shutdown).flat_map(stream::iter)
 }
 
 type Numbered = Pin<Box<dyn Stream<Item = (usize, Result<TextEvent, Error>)> + Send>>;
@@ -80,39 +89,49 @@ struct Sending<E> {
 }
 
 impl<E: Encoder> Sending<E> {
-    async fn next_batch(&mut self) -> Option<VecDeque<E::Line>> {
-        match self.phase {
-            Phase::Over => return None,
-            Phase::Begin => {
-                self.phase = Phase::Events;
-                return Some(self.encoder.begin().into());
+    async fn next_batch(&mut self) -> Option<Vec<E::Line>> {
+        loop {
+            let batch = match self.phase {
+                Phase::Over => return None,
+                Phase::Begin => self.begin(),
+                Phase::Events => self.next_event().await,
+            };
+            if !batch.is_empty() {
+                return Some(batch);
             }
-            Phase::Events => {}
         }
+    }
+
+    fn begin(&mut self) -> Vec<E::Line> {
+        self.phase = Phase::Events;
+        self.encoder.begin()
+    }
+
+    async fn next_event(&mut self) -> Vec<E::Line> {
         let next = tokio::select! {
             biased;
             next = self.sequences.next() => next,
             () = self.shutdown.expired() => Some((0, Err(Error::Failed(Failure::ShuttingDown)))),
         };
-        Some(match next {
-            Some((number, Ok(event))) => self.encoder.event(number, event).into(),
+        match next {
+            Some((number, Ok(event))) => self.encoder.event(number, event),
             Some((_, Err(error))) => self.fail(&error),
             None => self.succeed(),
-        })
+        }
     }
 
-    fn fail(&mut self, error: &Error) -> VecDeque<E::Line> {
+    fn fail(&mut self, error: &Error) -> Vec<E::Line> {
         self.phase = Phase::Over;
         self.sequences.clear();
         self.guard.fail(error);
         let mut batch = self.encoder.error(error);
         batch.extend(self.encoder.end());
-        batch.into()
+        batch
     }
 
-    fn succeed(&mut self) -> VecDeque<E::Line> {
+    fn succeed(&mut self) -> Vec<E::Line> {
         self.phase = Phase::Over;
         self.guard.succeed();
-        self.encoder.end().into()
+        self.encoder.end()
     }
 }

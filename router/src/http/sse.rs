@@ -3,19 +3,21 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
-use futures::StreamExt;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::Response;
+use futures::stream::{Stream, StreamExt, unfold};
 use serde::Serialize;
+use tokio::time::timeout;
 
 use crate::base::shutdown::Shutdown;
-use crate::http::response_stream::{Encoder, lines};
+use crate::http::response_stream::{Encoder, batches};
 use crate::inference::text_stream::TextStream;
 use crate::observe::metrics::RequestGuard;
 
 /// After this time without an event a comment is sent, so that proxies keep the connection during a long prefill.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
 /// One event of a stream: a line of data and, in some dialects, a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,13 +46,13 @@ impl From<String> for Frame {
     }
 }
 
-impl From<Frame> for Event {
-    fn from(Frame { name, data }: Frame) -> Self {
-        let event = match name {
-            Some(name) => Self::default().event(name),
-            None => Self::default(),
-        };
-        event.data(data)
+impl Frame {
+    /// Adds the event to what is sent.
+    fn write(&self, out: &mut Vec<u8>) {
+        if let Some(name) = self.name {
+            [b"event: ", name.as_bytes(), b"\n"].iter().for_each(|part| out.extend_from_slice(part));
+        }
+        [b"data: ", self.data.as_bytes(), b"\n\n"].iter().for_each(|part| out.extend_from_slice(part));
     }
 }
 
@@ -65,13 +67,33 @@ pub fn respond<E>(
 where
     E: Encoder<Line: Into<Frame>>,
 {
-    let lines = lines(sequences, encoder, guard, shutdown);
-    let events = lines.map(|line| Ok::<_, Infallible>(Event::from(line.into())));
-    let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
+    let events = batches(sequences, encoder, guard, shutdown).map(to_bytes);
+    let mut response = Response::new(Body::from_stream(with_comments(events).map(Ok::<_, Infallible>)));
     response.headers_mut().extend(headers);
-    let no_buffering = HeaderName::from_static("x-accel-buffering");
-    response.headers_mut().insert(no_buffering, HeaderValue::from_static("no"));
+    for (name, value) in [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache"),
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
     response
+}
+
+/// The events of a batch, as they are sent.
+fn to_bytes(batch: Vec<impl Into<Frame>>) -> Bytes {
+    let frames = batch.into_iter().map(Into::into);
+    let mut bytes = Vec::new();
+    frames.for_each(|frame| frame.write(&mut bytes));
+    bytes.into()
+}
+
+/// The events, and a comment after each [`KEEP_ALIVE`] without one.
+fn with_comments(events: impl Stream<Item = Bytes> + Send + 'static) -> impl Stream<Item = Bytes> + Send {
+    unfold(Box::pin(events), |mut events| async {
+        let next = timeout(KEEP_ALIVE, events.next()).await.unwrap_or(Some(COMMENT));
+        Some((next?, events))
+    })
 }
 
 /// Writes a value as one line of JSON.

@@ -9,9 +9,8 @@ use penstock_scheduler::{Failure, Grammar, Refused};
 use super::limits::RequestLimits;
 use super::served_model::ServedModel;
 use super::text_stream::{Generated, TextStream, TextStreamContext};
-use super::validation::{Checked, Parameters, ValidRequest, check};
+use super::validation::{CheckedRequest, Parameters, check};
 use crate::base::counted::Counted;
-use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::base::shutdown::Shutdown;
 use crate::chat::reply::{Constraint, Part, ReplyFormat};
@@ -54,9 +53,7 @@ impl Prompt {
 /// A validated and tokenized request.
 pub struct Prepared {
     /// The request to run.
-    pub request: ValidRequest,
-    /// The dialect of the client.
-    pub dialect: Dialect,
+    pub request: CheckedRequest,
     /// How to parse the text that the model writes.
     pub reply: ReplyFormat,
     /// Time spent on validation and tokenization.
@@ -108,7 +105,6 @@ impl Inference {
     pub async fn prepare(&self, prompt: Prompt, mut parameters: Parameters) -> Result<Prepared, Error> {
         let started = Instant::now();
         let (validating, operation) = (ChildSpan::begin("validate"), prompt.operation());
-        let dialect = parameters.dialect;
         let grammar = parameters.grammar.take();
         // An adapter is named like a model, and no model but the served one is known.
         self.model.check(parameters.adapter_id.take().as_deref())?;
@@ -118,11 +114,11 @@ impl Inference {
         }
         let checked = check(parameters, &self.limits)?;
         let tokenizing = validating.child("tokenize");
-        let encoded = self.encode(prompt, grammar, &checked, dialect).await?;
+        let encoded = self.encode(prompt, grammar, &checked).await?;
         drop(tokenizing);
         let mut request = checked.fit(encoded.tokens, &self.limits)?;
         if let Some(grammar) = self.checked_grammar(encoded.constraint).await? {
-            request = request.constrained(grammar, dialect)?;
+            request = request.constrained(grammar)?;
         }
         caller.charge(Counted::Tokens, request.num_tokens())?;
         let validation = started.elapsed();
@@ -130,7 +126,7 @@ impl Inference {
         if let Some(trace) = RequestTrace::current() {
             trace.on_prepared(operation, &self.model.id, request.prompt.len());
         }
-        Ok(Prepared { request, dialect, reply: encoded.reply, validation })
+        Ok(Prepared { request, reply: encoded.reply, validation })
     }
 
     /// Queues all sequences of a request; refuses it at once if the queue has no room.
@@ -165,13 +161,12 @@ impl Inference {
         &self,
         prompt: Prompt,
         grammar: Option<Grammar>,
-        checked: &Checked,
-        dialect: Dialect,
+        checked: &CheckedRequest,
     ) -> Result<EncodedChat, Error> {
         let tokens = match prompt {
             Prompt::Tokens(tokens) => tokens,
             Prompt::Text(text) => {
-                self.check_text(&text, checked, dialect)?;
+                self.check_text(&text, checked)?;
                 self.tokenizer.encode(text).await?
             }
             Prompt::Chat(conversation) => {
@@ -179,7 +174,7 @@ impl Inference {
                 return self.tokenizer.run(move |_| chat.encode(conversation, grammar)).await;
             }
         };
-        let param = dialect.name("grammar");
+        let param = checked.dialect.name("grammar");
         let constraint =
             grammar.map(|grammar| Constraint { grammar, param, parts: Vec::new(), is_optional: false });
         Ok(EncodedChat { tokens, reply: ReplyFormat::default(), constraint })
@@ -227,8 +222,8 @@ impl Inference {
     }
 
     /// Refuses an empty text, and one that could not fit even if all its tokens were the longest of the vocabulary.
-    fn check_text(&self, text: &str, checked: &Checked, dialect: Dialect) -> Result<(), Error> {
-        let inputs = dialect.name("inputs");
+    fn check_text(&self, text: &str, checked: &CheckedRequest) -> Result<(), Error> {
+        let inputs = checked.dialect.name("inputs");
         if text.is_empty() {
             return Err(Error::invalid(inputs, format!("`{inputs}` cannot be empty")));
         }
@@ -256,7 +251,6 @@ impl Inference {
         let generation = self.engine.submit(request).await.map_err(|refused| self.refusal(refused))?;
         let context = TextStreamContext {
             request: &prepared.request,
-            dialect: prepared.dialect,
             shown: prepared.reply.shown.clone(),
             seed,
             tokenizer: &self.tokenizer,

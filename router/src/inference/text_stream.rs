@@ -10,7 +10,7 @@ use penstock_scheduler::{EventKind, FinishReason, PromptScore, Sampled, TopToken
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::engine::generation::Generation;
-use crate::inference::validation::ValidRequest;
+use crate::inference::validation::CheckedRequest;
 use crate::observe::metrics::{Metrics, SequenceTimes};
 use crate::observe::telemetry::RequestTrace;
 use crate::text::detokenizer::Detokenizer;
@@ -130,9 +130,7 @@ pub struct TextStream {
 /// What a stream needs beside its generation.
 pub struct TextStreamContext<'a> {
     /// What was asked for.
-    pub request: &'a ValidRequest,
-    /// The dialect whose rules for stop strings apply.
-    pub dialect: Dialect,
+    pub request: &'a CheckedRequest,
     /// Special tokens whose spelling is part of the text.
     pub shown: Arc<HashSet<u32>>,
     /// The seed that was sent, if tokens are drawn at random.
@@ -155,7 +153,7 @@ impl TextStream {
             tokenizer: context.tokenizer.clone(),
             detokenizer: Detokenizer::new(context.tokenizer.vocabulary().clone()),
             stop: StopMatcher::new(&context.request.stop),
-            dialect: context.dialect,
+            dialect: context.request.dialect,
             shown: context.shown.clone(),
             metrics: context.metrics.clone(),
             trace: context.trace.clone(),

@@ -3,7 +3,7 @@
 //! A rendered template is plain text, so `<|im_end|>` in a message looks like the template's own. Three stages
 //! distinguish them, with three characters that Unicode reserves for the inside of programs:
 //!
-//! 1. [`ControlTokens::defuse`] puts a BREAK into every control token spelt in a string of the request, before
+//! 1. [`ControlTokens::escape`] puts a BREAK into every control token spelt in a string of the request, before
 //!    rendering.
 //! 2. [`ControlTokens::mark`] replaces the control tokens that the rendered text still spells (the template's own) by
 //!    markers, and takes the BREAKs out.
@@ -66,49 +66,50 @@ impl ControlTokens {
     }
 
     /// Puts a [`BREAK`] into every control token that a string of a request spells.
-    pub fn defuse(&self, text: &str) -> String {
+    pub fn escape(&self, text: &str) -> String {
         let mut breaks: Vec<usize> =
             self.spelt.find_overlapping_iter(text).map(|found| second_char(text, found.start())).collect();
         breaks.sort_unstable();
         breaks.dedup();
-        let mut defused = String::with_capacity(text.len() + breaks.len() * BREAK.len_utf8());
+        let mut escaped = String::with_capacity(text.len() + breaks.len() * BREAK.len_utf8());
         let mut from = 0;
         for at in breaks {
-            push_without_reserved(&mut defused, &text[from..at]);
-            defused.push(BREAK);
+            push_without_reserved(&mut escaped, &text[from..at]);
+            escaped.push(BREAK);
             from = at;
         }
-        push_without_reserved(&mut defused, &text[from..]);
-        defused
+        push_without_reserved(&mut escaped, &text[from..]);
+        escaped
     }
 
-    /// Defuses every string in a JSON value, keys included.
-    pub fn defuse_json(&self, value: Value) -> Value {
+    /// Escapes every string in a JSON value, keys included.
+    pub fn escape_json(&self, value: Value) -> Value {
         match value {
-            Value::String(text) => Value::String(self.defuse(&text)),
-            Value::Array(items) => items.into_iter().map(|item| self.defuse_json(item)).collect(),
-            Value::Object(fields) => Value::Object(self.defuse_fields(fields)),
+            Value::String(text) => Value::String(self.escape(&text)),
+            Value::Array(items) => items.into_iter().map(|item| self.escape_json(item)).collect(),
+            Value::Object(fields) => Value::Object(self.escape_fields(fields)),
             other => other,
         }
     }
 
-    fn defuse_fields(&self, fields: Map<String, Value>) -> Map<String, Value> {
-        fields.into_iter().map(|(key, value)| (self.defuse(&key), self.defuse_json(value))).collect()
+    fn escape_fields(&self, fields: Map<String, Value>) -> Map<String, Value> {
+        fields.into_iter().map(|(key, value)| (self.escape(&key), self.escape_json(value))).collect()
     }
 
-    /// Whether a word from a request that templates put between `<|` and `|>` (a role) would complete a control token.
-    pub fn could_forge(&self, word: &str) -> bool {
+    /// Whether any control token contains this word. Templates put a role between `<|` and `|>`, so a role that is such a
+    /// word could complete a control token.
+    pub fn any_contains(&self, word: &str) -> bool {
         self.spellings.iter().any(|spelling| spelling.contains(word))
     }
 
-    /// Encodes a rendered template whose request strings were defused.
+    /// Encodes a rendered template whose request strings were escaped.
     pub fn encode(&self, rendered: &str) -> Result<Vec<u32>, ControlTokenError> {
         let encoded = self.words.encode(&self.tokenizer, &self.mark(rendered), false);
         let encoded = encoded.map_err(|error| ControlTokenError(error.to_string()))?;
         encoded.into_iter().map(|id| self.resolve(id)).collect()
     }
 
-    /// Like [`Self::encode`], with the bytes of the [revealed](Self::reveal) text that each token covers.
+    /// Like [`Self::encode`], with the bytes of the [unescaped](Self::unescape) text that each token covers.
     pub fn encode_with_offsets(&self, rendered: &str) -> Result<Vec<TokenOffsets>, ControlTokenError> {
         let marked = self.mark(rendered);
         let encoding =
@@ -128,7 +129,7 @@ impl ControlTokens {
     }
 
     /// The rendered text without [`BREAK`]s, as clients get it.
-    pub fn reveal(rendered: &str) -> String {
+    pub fn unescape(rendered: &str) -> String {
         rendered.replace(BREAK, "")
     }
 
@@ -233,7 +234,7 @@ mod tests {
     fn a_typed_control_token_is_ordinary_text() {
         let tokenizer = byte_level();
         let control = ControlTokens::new(&tokenizer, &[]).unwrap();
-        let typed = control.defuse("hi<|im_end|>");
+        let typed = control.escape("hi<|im_end|>");
         let ids = control.encode(&format!("<|im_start|>user\n{typed}<|im_end|>\n")).unwrap();
         let end = id(&tokenizer, "<|im_end|>");
         assert_eq!(ids[0], id(&tokenizer, "<|im_start|>"));
@@ -257,7 +258,7 @@ mod tests {
         let mut tokenizer = byte_level();
         tokenizer.add_special_tokens([AddedToken::from("|><|", true)]).unwrap();
         let control = ControlTokens::new(&tokenizer, &[]).unwrap();
-        let ids = control.encode(&control.defuse("<|im_end|><|im_end|>")).unwrap();
+        let ids = control.encode(&control.escape("<|im_end|><|im_end|>")).unwrap();
         assert!(ids.iter().all(|id| !control.ids.contains(id)), "{ids:?}");
     }
 
@@ -265,23 +266,23 @@ mod tests {
     fn reserved_characters_of_a_user_do_not_pass() {
         let tokenizer = byte_level();
         let control = ControlTokens::new(&tokenizer, &[]).unwrap();
-        let forged = format!("<|im{BREAK}_end|>{}", marker(0));
-        let ids = control.encode(&control.defuse(&forged)).unwrap();
+        let spelt = format!("<|im{BREAK}_end|>{}", marker(0));
+        let ids = control.encode(&control.escape(&spelt)).unwrap();
         assert!(ids.iter().all(|id| !control.ids.contains(id)), "{ids:?}");
     }
 
     #[test]
-    fn strings_deep_in_tools_are_defused() {
+    fn strings_deep_in_tools_are_escaped() {
         let control = ControlTokens::new(&byte_level(), &[]).unwrap();
         let tools = serde_json::json!([{ "<|im_end|>": ["<|im_start|>"] }]);
-        let defused = control.defuse_json(tools).to_string();
-        assert!(!defused.contains("<|im_end|>") && !defused.contains("<|im_start|>"), "{defused}");
+        let escaped = control.escape_json(tools).to_string();
+        assert!(!escaped.contains("<|im_end|>") && !escaped.contains("<|im_start|>"), "{escaped}");
     }
 
     #[test]
     fn a_role_that_would_complete_a_control_token_is_recognised() {
         let control = ControlTokens::new(&byte_level(), &[]).unwrap();
-        assert!(control.could_forge("im_end"));
-        assert!(!control.could_forge("critic"));
+        assert!(control.any_contains("im_end"));
+        assert!(!control.any_contains("critic"));
     }
 }

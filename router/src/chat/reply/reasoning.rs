@@ -1,5 +1,7 @@
 //! Reasoning between `<think>` and `</think>`, before the rest of a reply.
 
+use std::borrow::Cow;
+
 use super::events::Events;
 use super::format::Thinking;
 use super::marker::Watch;
@@ -37,16 +39,16 @@ impl ReasoningSplitter {
     }
 
     /// Reads a piece of text; returns the part that is not reasoning, if there is any.
-    pub fn push(&mut self, text: &str, out: &mut Events) -> Option<String> {
+    pub fn push<'a>(&mut self, text: &'a str, out: &mut Events) -> Option<Cow<'a, str>> {
         match &mut self.state {
-            State::Over => Some(text.to_owned()),
+            State::Over => Some(text.into()),
             State::Begin(held) => {
                 held.push_str(text);
                 let held = held.clone();
-                self.begin(&held, out)
+                self.begin(&held, out).map(Cow::Owned)
             }
-            State::Thinking { .. } => self.read_reasoning(text, out),
-            State::Closed => self.rest(text),
+            State::Thinking { .. } => self.read_reasoning(text, out).map(Cow::Owned),
+            State::Closed => self.rest(text).map(Cow::Owned),
         }
     }
 

@@ -1,12 +1,11 @@
 //! Checks the parameters of a request. Pure functions, in two stages: [`check`] before the prompt is tokenized, and
-//! [`Checked::fit`] after that.
+//! [`CheckedRequest::fit`] after that.
 
-use std::sync::Arc;
+use std::ops::Deref;
 
-use penstock_scheduler::{Grammar, NewRequest, SamplingParams};
+use penstock_scheduler::{Grammar, NewRequest};
 
 use super::parameters::Parameters;
-use super::scheduling::Scheduling;
 use super::{sampling, scheduling};
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
@@ -14,39 +13,32 @@ use crate::inference::limits::RequestLimits;
 
 const MAX_STOP_BYTES: usize = 4096;
 
-/// Parameters that are in range. What is left to check depends on the prompt.
+/// A request whose parameters are in range: the [`NewRequest`] that its sequences have in common, and what only the router
+/// needs. [`CheckedRequest::fit`] gives it its prompt; then it can be run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Checked {
-    dialect: Dialect,
-    sampling: SamplingParams,
-    seed: Option<u64>,
-    best_of: u32,
-    max_new_tokens: Option<u64>,
-    truncate: Option<usize>,
-    ignore_eos: bool,
-    stop: Vec<String>,
-    scheduling: Scheduling,
-}
-
-/// A validated request, which can be run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ValidRequest {
-    /// The tokens of the prompt, truncated if the request asks for it.
-    pub prompt: Arc<[u32]>,
-    /// Most tokens to generate for each sequence.
-    pub max_new_tokens: u32,
+pub struct CheckedRequest {
     /// Number of independent sequences to generate.
     pub best_of: u32,
     /// Stop strings: a sequence ends where its text has one of them.
     pub stop: Vec<String>,
-    sampling: SamplingParams,
+    /// The dialect of the client.
+    pub dialect: Dialect,
+    /// Without a seed. `fit` sets the prompt and `max_new_tokens`.
+    common: NewRequest,
     seed: Option<u64>,
-    ignore_eos: bool,
-    grammar: Option<Grammar>,
-    scheduling: Scheduling,
+    given_max_new_tokens: Option<u64>,
+    truncate: Option<usize>,
 }
 
-impl ValidRequest {
+impl Deref for CheckedRequest {
+    type Target = NewRequest;
+
+    fn deref(&self) -> &NewRequest {
+        &self.common
+    }
+}
+
+impl CheckedRequest {
     /// The most tokens that the request may use, prompt and all outputs together, as rate limits count them.
     pub fn num_tokens(&self) -> u64 {
         self.prompt.len() as u64 + u64::from(self.best_of) * u64::from(self.max_new_tokens)
@@ -54,7 +46,7 @@ impl ValidRequest {
 
     /// Constrains the output by a grammar. A grammar ends with the end-of-sequence token, so options that forbid this
     /// token are refused.
-    pub fn constrained(self, grammar: Grammar, dialect: Dialect) -> Result<Self, Error> {
+    pub fn constrained(mut self, grammar: Grammar) -> Result<Self, Error> {
         let refuse = |name: &'static str| {
             let message = format!("`{name}` cannot go together with a constrained output");
             Err(Error::invalid(name, message))
@@ -63,9 +55,10 @@ impl ValidRequest {
             return refuse("ignore_eos");
         }
         if self.sampling.min_new_tokens > 0 {
-            return refuse(dialect.name("min_new_tokens"));
+            return refuse(self.dialect.name("min_new_tokens"));
         }
-        Ok(Self { grammar: Some(grammar), ..self })
+        self.common.grammar = Some(grammar);
+        Ok(self)
     }
 
     /// The sequence of this number, from 0. `random` is its seed if the client gave none; a greedy sequence needs no
@@ -76,15 +69,14 @@ impl ValidRequest {
             Some(seed) => seed.wrapping_add(u64::from(number)),
             None => random,
         };
-        let sampling = SamplingParams { seed, ..self.sampling.clone() };
-        let request = NewRequest::new(self.prompt.clone(), self.max_new_tokens, sampling);
-        let (ignore_eos, grammar) = (self.ignore_eos, self.grammar.clone());
-        self.scheduling.apply(NewRequest { ignore_eos, grammar, ..request })
+        let mut request = self.common.clone();
+        request.sampling.seed = seed;
+        request
     }
 }
 
 /// Checks everything that can be checked without the prompt, in the order of TGI.
-pub fn check(p: Parameters, limits: &RequestLimits) -> Result<Checked, Error> {
+pub fn check(p: Parameters, limits: &RequestLimits) -> Result<CheckedRequest, Error> {
     let is_sampling = asks_for_sampling(&p);
     let best_of = best_of(&p, limits, is_sampling)?;
     let sampling = sampling::check(&p, limits, is_sampling)?;
@@ -94,21 +86,19 @@ pub fn check(p: Parameters, limits: &RequestLimits) -> Result<Checked, Error> {
         return Err(Error::invalid(name, format!("`{name}` must be strictly positive. Given: 0")));
     }
     let truncate = truncate(&p, limits)?;
-    let scheduling = scheduling::check(p.hints)?;
-    Ok(Checked {
-        dialect: p.dialect,
-        sampling,
-        seed: p.seed,
+    let common = NewRequest { ignore_eos: p.ignore_eos, ..NewRequest::new([].into(), 0, sampling) };
+    Ok(CheckedRequest {
         best_of,
-        max_new_tokens: p.max_new_tokens,
-        truncate,
-        ignore_eos: p.ignore_eos,
         stop: p.stop,
-        scheduling,
+        dialect: p.dialect,
+        common: scheduling::apply(p.hints, common)?,
+        seed: p.seed,
+        given_max_new_tokens: p.max_new_tokens,
+        truncate,
     })
 }
 
-impl Checked {
+impl CheckedRequest {
     /// Whether a prompt that is too long is truncated instead of refused.
     pub fn truncates(&self) -> bool {
         self.truncate.is_some()
@@ -116,31 +106,23 @@ impl Checked {
 
     /// Applies the length rule: prompt and output together within `max_total_tokens`, the prompt within
     /// `max_input_tokens`. Truncation keeps the end of the prompt.
-    pub fn fit(self, mut prompt: Vec<u32>, limits: &RequestLimits) -> Result<ValidRequest, Error> {
+    pub fn fit(mut self, mut prompt: Vec<u32>, limits: &RequestLimits) -> Result<Self, Error> {
         if let Some(max_len) = self.truncate {
             prompt.drain(..prompt.len().saturating_sub(max_len));
         }
         self.check_tokens(&prompt, limits)?;
         let max_new_tokens = self.output_len(prompt.len() as u64, limits)?;
-        if self.sampling.min_new_tokens > max_new_tokens {
+        let given = self.sampling.min_new_tokens;
+        if given > max_new_tokens {
             let (min, max) = (self.dialect.name("min_new_tokens"), self.dialect.name("max_new_tokens"));
-            let given = self.sampling.min_new_tokens;
             return Err(Error::invalid(
                 min,
                 format!("`{min}` must be <= `{max}` ({max_new_tokens}). Given: {given}"),
             ));
         }
-        Ok(ValidRequest {
-            prompt: prompt.into(),
-            max_new_tokens,
-            best_of: self.best_of,
-            stop: self.stop,
-            sampling: self.sampling,
-            seed: self.seed,
-            ignore_eos: self.ignore_eos,
-            grammar: None,
-            scheduling: self.scheduling,
-        })
+        self.common.prompt = prompt.into();
+        self.common.max_new_tokens = max_new_tokens;
+        Ok(self)
     }
 
     fn check_tokens(&self, prompt: &[u32], limits: &RequestLimits) -> Result<(), Error> {
@@ -168,7 +150,7 @@ impl Checked {
     fn output_len(&self, prompt_len: u64, limits: &RequestLimits) -> Result<u32, Error> {
         let (inputs, max_new) = (self.dialect.name("inputs"), self.dialect.name("max_new_tokens"));
         let total = u64::from(limits.max_total_tokens);
-        if let Some(asked) = self.max_new_tokens
+        if let Some(asked) = self.given_max_new_tokens
             && prompt_len.saturating_add(asked) > total
         {
             return Err(Error::invalid(
@@ -187,7 +169,8 @@ impl Checked {
             return Err(Error::invalid(inputs, message));
         }
         // Both are at most `max_total_tokens` here, which has 32 bits.
-        Ok(self.max_new_tokens.unwrap_or_else(|| self.default_output_len(total - prompt_len, limits)) as u32)
+        Ok(self.given_max_new_tokens.unwrap_or_else(|| self.default_output_len(total - prompt_len, limits))
+            as u32)
     }
 }
 

@@ -6,6 +6,6 @@ mod parameters;
 mod sampling;
 mod scheduling;
 
-pub use check::{Checked, ValidRequest, check};
+pub use check::{CheckedRequest, check};
 pub use parameters::Parameters;
 pub use scheduling::SchedulingHints;

@@ -1,4 +1,4 @@
-//! Checks the scheduling hints of a request (priority, cache salt, times), which the scheduler applies.
+//! Checks the scheduling hints of a request (priority, cache salt, times) and sets them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,31 +24,8 @@ pub struct SchedulingHints {
     pub queue_timeout_ms: Option<u64>,
 }
 
-/// Checked hints.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Scheduling {
-    tenant: Arc<str>,
-    cache_salt: Arc<str>,
-    priority: i32,
-    cache_ttl: Duration,
-    queue_timeout: Option<Duration>,
-}
-
-impl Scheduling {
-    /// Sets the hints of a request.
-    pub(crate) fn apply(&self, request: NewRequest) -> NewRequest {
-        NewRequest {
-            tenant: Arc::clone(&self.tenant),
-            cache_salt: Arc::clone(&self.cache_salt),
-            priority: self.priority,
-            cache_ttl: self.cache_ttl,
-            queue_timeout: self.queue_timeout,
-            ..request
-        }
-    }
-}
-
-pub(crate) fn check(hints: SchedulingHints) -> Result<Scheduling, Error> {
+/// Checks the hints and sets them in a request.
+pub(super) fn apply(hints: SchedulingHints, request: NewRequest) -> Result<NewRequest, Error> {
     let priority = hints.priority.unwrap_or(0);
     if !(-MAX_PRIORITY..=MAX_PRIORITY).contains(&priority) {
         let message =
@@ -56,12 +33,13 @@ pub(crate) fn check(hints: SchedulingHints) -> Result<Scheduling, Error> {
         return Err(Error::invalid("priority", message));
     }
     let Caller { tenant, .. } = hints.caller;
-    Ok(Scheduling {
+    Ok(NewRequest {
         cache_salt: salt(&tenant, hints.cache_salt.as_deref())?,
         tenant,
         priority: priority as i32,
         cache_ttl: duration("cache_ttl_ms", hints.cache_ttl_ms)?.unwrap_or_default(),
         queue_timeout: duration("queue_timeout_ms", hints.queue_timeout_ms)?,
+        ..request
     })
 }
 
@@ -93,8 +71,12 @@ mod tests {
 
     use super::*;
 
+    fn apply_to_new(hints: SchedulingHints) -> Result<NewRequest, Error> {
+        apply(hints, NewRequest::new([1].into(), 1, SamplingParams::greedy()))
+    }
+
     fn applied(hints: SchedulingHints) -> NewRequest {
-        check(hints).unwrap().apply(NewRequest::new([1].into(), 1, SamplingParams::greedy()))
+        apply_to_new(hints).unwrap()
     }
 
     fn caller(name: &str) -> Caller {
@@ -132,7 +114,7 @@ mod tests {
             (SchedulingHints { cache_ttl_ms: Some(3_600_001), ..base() }, "`cache_ttl_ms`"),
             (SchedulingHints { queue_timeout_ms: Some(0), ..base() }, "`queue_timeout_ms`"),
         ] {
-            let message = check(hints).unwrap_err().to_string();
+            let message = apply_to_new(hints).unwrap_err().to_string();
             assert!(message.contains(name), "{message}");
         }
         let edge = SchedulingHints { priority: Some(-10), cache_ttl_ms: Some(3_600_000), ..base() };

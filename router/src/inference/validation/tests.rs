@@ -1,5 +1,7 @@
 //! Checks each field at its limit, just beyond it, and far beyond it.
 
+use penstock_scheduler::SamplingParams;
+
 use super::*;
 use crate::inference::limits::Watermark;
 
@@ -19,14 +21,14 @@ fn limits() -> RequestLimits {
     }
 }
 
-fn check_with(edit: impl FnOnce(&mut Parameters)) -> Result<Checked, Error> {
+fn check_with(edit: impl FnOnce(&mut Parameters)) -> Result<CheckedRequest, Error> {
     let mut parameters = Parameters::default();
     edit(&mut parameters);
     check(parameters, &limits())
 }
 
 fn sampling_with(edit: impl FnOnce(&mut Parameters)) -> SamplingParams {
-    check_with(edit).unwrap().sampling
+    check_with(edit).unwrap().sampling.clone()
 }
 
 /// The parameter that the error names.
@@ -36,7 +38,7 @@ fn refused(edit: impl FnOnce(&mut Parameters)) -> String {
     error.param().expect("names its parameter").to_owned()
 }
 
-fn fit(edit: impl FnOnce(&mut Parameters), prompt_len: u32) -> Result<ValidRequest, Error> {
+fn fit(edit: impl FnOnce(&mut Parameters), prompt_len: u32) -> Result<CheckedRequest, Error> {
     check_with(edit)?.fit((0..prompt_len).collect(), &limits())
 }
 
