@@ -78,6 +78,33 @@ def test_any_object_is_an_object(demo: Launched) -> None:
     assert set(json.loads(text)) == {"name", "age"}
 
 
+# As TGI's documentation has it: without `type`.
+ANIMALS = {
+    "properties": {
+        "location": {"type": "string", "maxLength": 20},
+        "animals_seen": {"type": "integer", "minimum": 1, "maximum": 5},
+        "animals": {"type": "array", "items": {"enum": ["dog", "cat"]}, "minItems": 1, "maxItems": 2},
+    },
+    "required": ["location", "animals_seen", "animals"],
+}
+
+
+@pytest.mark.parametrize("temperature", [None, 1.5])
+def test_a_schema_of_properties_gives_an_object(demo: Launched, temperature: float | None) -> None:
+    grammar = {"type": "json", "value": ANIMALS}
+    parameters = {"grammar": grammar, "max_new_tokens": 200, "seed": 3, "temperature": temperature}
+    status, reply = demo.post("/generate", {"inputs": "I saw a puppy.", "parameters": parameters})
+    assert status == 200, reply
+    asked = {"type": "json_schema", "json_schema": {"name": "animals", "schema": ANIMALS}}
+    texts = [reply["generated_text"]]
+    for response_format in (grammar, asked):
+        texts += contents(
+            demo, chat(response_format=response_format, temperature=temperature, max_tokens=200)
+        )
+    for text in texts:
+        assert set(json.loads(text)) >= set(ANIMALS["required"])
+
+
 @pytest.mark.parametrize("expression", ["[A-F]{3}-[0-9]{4}", "^(yes|no)$", "a{5,8}b"])
 def test_a_regular_expression_is_matched(demo: Launched, expression: str) -> None:
     grammar = {"type": "regex", "value": expression}
@@ -123,6 +150,51 @@ HOSTILE = {
     "wide": {"type": "json", "value": {"enum": [f"value {n}" for n in range(10_000)]}},
     "wide with objects": {"type": "json", "value": {"enum": [{"n": n} for n in range(10_000)]}},
 }
+
+
+def _recursive(count: int) -> dict[str, Any]:
+    lists = [{"type": "array", "items": {"$ref": "#/$defs/any"}} for _ in range(count)]
+    return {"$defs": {"any": {"anyOf": lists}}, "$ref": "#/$defs/any"}
+
+
+def test_alternatives_that_contain_themselves_work_or_are_refused(demo: Launched) -> None:
+    def ask(schema: dict[str, Any]) -> tuple[int, Any]:
+        grammar = {"type": "json", "value": schema}
+        return demo.post(
+            "/generate", {"inputs": "x", "parameters": {"grammar": grammar, "max_new_tokens": 4}}
+        )
+
+    status, reply = ask(_recursive(400))
+    assert (status, reply["error_type"]) == (422, "grammar")
+    assert "at most 100 entries" in reply["error"]
+    assert ask(_recursive(20))[0] == 200
+
+
+# What may come next takes longer with every token: to find it out takes the cube of their number.
+AMBIGUOUS = {"type": "grammar", "value": 'start: e\ne: e e e | e e | "x"'}
+
+
+def test_a_grammar_that_gets_ever_slower_fails_alone_or_ends(demo: Launched) -> None:
+    """The steps of others do not wait for it: while it runs, they are as many as ever."""
+    ambiguous = {"model": "x", "prompt": "x", "max_tokens": 600, "logit_bias": _only_x(demo)}
+    with ThreadPoolExecutor(1) as pool:
+        attacking = pool.submit(demo.post, "/v1/completions", {**ambiguous, "response_format": AMBIGUOUS})
+        num_answered = 0
+        while not attacking.done():
+            assert demo.post("/generate", {"inputs": "x", "parameters": {"max_new_tokens": 1}})[0] == 200
+            num_answered += 1
+        status, reply = attacking.result()
+    if status != 200:
+        assert "the grammar takes too long" in reply["error"]["message"]
+    assert num_answered > 100
+    assert demo.get("/health/ready")[0] == 200
+
+
+def _only_x(server: Launched) -> dict[str, float]:
+    """A bias for the shortest token of the grammar, so that the output becomes long."""
+    status, tokens = server.post("/tokenize", {"inputs": "x"})
+    assert status == 200, tokens
+    return {str(token["id"]): 100.0 for token in tokens if token["text"].strip() == "x"}
 
 
 @pytest.mark.parametrize("name", HOSTILE)

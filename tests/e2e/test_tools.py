@@ -137,6 +137,44 @@ def test_a_named_function_is_called_with_arguments_that_obey(demo: Launched) -> 
     assert 0 <= json.loads(call["function"]["arguments"])["hour"] <= 23
 
 
+@pytest.mark.parametrize("tool_choice", ["required", {"type": "function", "function": {"name": "set_alarm"}}])
+def test_the_first_chunk_of_a_required_call_carries_it(demo: Launched, tool_choice: Any) -> None:
+    request = body(tool_choice=tool_choice, temperature=1, seed=4, parallel_tool_calls=False, stream=True)
+    *chunks, done = demo.stream("/v1/chat/completions", request)
+    assert done == "[DONE]"
+    first = json.loads(chunks[0])["choices"][0]["delta"]
+    assert (first["role"], first["content"]) == ("assistant", None)
+    assert first["tool_calls"][0]["id"]
+    assert first["tool_calls"][0]["function"]["name"] in ("get_weather", "set_alarm")
+    deltas = [part["delta"] for chunk in chunks for part in json.loads(chunk)["choices"]]
+    assert not any("role" in delta for delta in deltas[1:])
+    message, reason = collected(chunks)
+    assert (reason, message["content"]) == ("tool_calls", None)
+    json.loads(message["tool_calls"][0]["function"]["arguments"])
+
+
+@pytest.mark.parametrize("tool_choice", ["required", {"type": "function", "function": {"name": "set_alarm"}}])
+def test_a_required_call_beside_a_format_is_a_call(demo: Launched, tool_choice: Any) -> None:
+    schema = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
+    asked = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    answer = choice(demo, body(tool_choice=tool_choice, response_format=asked, parallel_tool_calls=False))
+    assert (answer["finish_reason"], answer["message"]["content"]) == ("tool_calls", None)
+    [call] = answer["message"]["tool_calls"]
+    arguments = json.loads(call["function"]["arguments"])
+    assert set(arguments) == {"city" if call["function"]["name"] == "get_weather" else "hour"}
+
+
+def test_an_answer_without_a_call_has_the_format(demo: Launched) -> None:
+    schema = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
+    asked = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    hello = [{"role": "user", "content": "Hello!"}]
+    message = choice(demo, body(messages=hello, response_format=asked))["message"]
+    if message["content"] is None:
+        assert {call["function"]["name"] for call in message["tool_calls"]} <= {"get_weather", "set_alarm"}
+    else:
+        assert isinstance(json.loads(message["content"])["answer"], int)
+
+
 def test_without_tools_or_with_none_the_reply_is_text(demo: Launched) -> None:
     answer = choice(demo, body(tool_choice="none"))
     assert isinstance(answer["message"]["content"], str)

@@ -217,6 +217,9 @@ class Driver:
             by_slot[found.slot].prompt_logprobs.update(enumerate(found.logprobs, start=found.start))
             tops = zip(_by_row(found, "top_ids"), _by_row(found, "top_logprobs"), strict=True)
             by_slot[found.slot].prompt_tops.update(enumerate(tops, start=found.start))
+        for slot in outcome.late_slots:
+            # It sat the step out: its last position is sent once more.
+            by_slot[slot].computed -= 1
         for error in outcome.errors if isinstance(outcome, Outcome) else outcome.slot_errors:
             by_slot[error.slot].errors.append(error)
         return [self.release(sequence) for sequence in live if sequence.done and sequence.slot is not None]

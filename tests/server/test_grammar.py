@@ -2,14 +2,20 @@
 
 import json
 import re
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.base.errors import ErrorCode
+from penstock_server.engine import constrained_slot
+from penstock_server.engine.constrained_slot import readable
 from penstock_server.engine.engine import Engine
-from penstock_server.engine.plan import Grammar
+from penstock_server.engine.grammar import Grammars
+from penstock_server.engine.grammar_threads import GrammarThreads, Job
+from penstock_server.engine.plan import Admit, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from tokenizers import Tokenizer
 
@@ -86,3 +92,119 @@ def test_nothing_left_to_choose_is_an_error(engine: Engine) -> None:
     sequence = Driver(execute_on(engine)).run([Sequence(PROMPT, 4, params, DIGITS)])[0]
     assert [error.code for error in sequence.errors] == [ErrorCode.GRAMMAR]
     assert "allows no token" in sequence.errors[0].message
+
+
+class HeldThreads(GrammarThreads):
+    """Threads whose jobs wait until they are let go, one for each call of `let_go`."""
+
+    def __init__(self) -> None:
+        super().__init__(num_threads=2)
+        self.gate = threading.Semaphore(0)
+        self.jobs: list[Job] = []
+
+    def submit(self, work: Callable[[], str], is_long: bool = False) -> Job:
+        def held() -> str:
+            self.gate.acquire()
+            return work()
+
+        self.jobs.append(super().submit(held, is_long))
+        return self.jobs[-1]
+
+    def let_go(self) -> None:
+        """Let the job that was submitted last end."""
+        self.gate.release()
+        self.jobs[-1].done.result(timeout=60)
+
+
+@pytest.fixture
+def held(engine: Engine, folder: Any) -> HeldThreads:
+    threads = HeldThreads()
+    facts = engine.model.facts
+    engine.slots.grammars = Grammars(
+        folder / "tokenizer.json", facts.vocab_size, facts.eos_token_ids, threads
+    )
+    return threads
+
+
+def test_a_slot_whose_mask_is_late_sits_out_steps_and_gets_the_same_tokens(
+    engine: Engine, folder: Any, held: HeldThreads
+) -> None:
+    usual, free = Driver(execute_on(make_engine(folder))).run(
+        [Sequence(PROMPT, 4, SamplingParams(), DIGITS), Sequence(PROMPT, 12)]
+    )
+    outcomes: list[Any] = []
+
+    def execute(plan: Plan) -> Any:
+        if len(outcomes) % 3 == 2:
+            held.let_go()
+        outcomes.append(engine.launch(plan).resolve())
+        return outcomes[-1]
+
+    late, other = Driver(execute).run([Sequence(PROMPT, 4, SamplingParams(), DIGITS), Sequence(PROMPT, 12)])
+    assert not late.errors
+    assert (late.output, other.output) == (usual.output, free.output)
+    assert [outcome.late_slots for outcome in outcomes[:6]] == [[0], [0], [], [0], [0], []]
+    assert [outcome.sampled_slots for outcome in outcomes[:3]] == [[1], [1], [0, 1]]
+
+
+def test_a_span_that_counts_on_the_token_of_a_late_slot_is_late_too(
+    engine: Engine, held: HeldThreads
+) -> None:
+    admit = Admit(0, PROMPT, len(PROMPT), [0, 1], SamplingParams(), DIGITS)
+    late = engine.launch(Plan(1, 1, admitted=[admit], spans=[Span(0, 0, 4)])).resolve()
+    ahead = engine.launch(Plan(1, 2, spans=[Span(0, 4, 1)])).resolve()
+    assert [outcome.late_slots for outcome in (late, ahead)] == [[0], [0]]
+    assert not late.errors
+    assert not ahead.errors
+    held.let_go()
+    again = engine.launch(Plan(1, 3, spans=[Span(0, 3, 1)])).resolve()
+    assert (again.sampled_slots, again.late_slots) == ([0], [])
+    beyond = engine.launch(Plan(1, 4, spans=[Span(0, 6, 1)])).resolve()
+    assert [error.code for error in beyond.errors] == [ErrorCode.INVALID]
+
+
+@pytest.mark.parametrize(("limit", "said"), [("_MAX_TOKEN_S", "for one token"), ("_MAX_TOTAL_S", "so far")])
+def test_a_grammar_that_takes_too_long_fails_its_slot_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, limit: str, said: str
+) -> None:
+    bad, good = Sequence(PROMPT, 4, SamplingParams(), DIGITS), Sequence(PROMPT, 4)
+    monkeypatch.setattr(constrained_slot, limit, 1e-9)
+    Driver(execute_on(engine)).run([bad, good])
+    assert [error.code for error in bad.errors] == [ErrorCode.GRAMMAR]
+    assert bad.errors[0].message.startswith("the grammar takes too long")
+    assert said in bad.errors[0].message
+    assert len(good.output) == 4
+
+
+@pytest.mark.parametrize("state", [1, 2])
+def test_what_a_clock_decides_holds_on_every_rank(engine: Engine, state: int) -> None:
+    """This rank has its mask; another one's is late or failed."""
+    others = iter([(state,), (state,), (0,), (0,), (0,)])
+    engine.group.gather_numbers = lambda *mine: [mine, next(others)]  # type: ignore[method-assign]
+    sequence = Driver(execute_on(engine)).run([Sequence(PROMPT, 3, SamplingParams(), DIGITS)])[0]
+    assert len(sequence.output) == (3 if state == 1 else 0)
+    assert [error.code for error in sequence.errors] == ([] if state == 1 else [ErrorCode.GRAMMAR])
+
+
+def test_long_jobs_do_not_hold_others_up() -> None:
+    """Grammars that take long to build leave the threads to those that do not."""
+    threads, gate = GrammarThreads(num_threads=2), threading.Event()
+    held = [threads.submit(lambda: str(gate.wait())) for _ in range(3)]
+    other = threads.submit(lambda: "")
+    while not other.done.done():
+        threads.set_long_jobs_apart()
+        time.sleep(0.001)
+    assert [job.done.done() for job in held] == [False, False, False]
+    gate.set()
+    assert [job.done.result(timeout=60) for job in held] == ["True"] * 3
+
+
+def test_errors_are_in_words_for_clients() -> None:
+    for error in (
+        "parser error: Too many items (limit 50000; mask); try avoiding single-byte lexemes\n<non-verbose/>",
+        "Current row has 4001 items; max is 4000; consider making your grammar left-recursive<non-verbose/>",
+        "stop: ParserTooComplex",
+    ):
+        assert readable(error).startswith("too much of it is possible at one point")
+    assert readable("NoExtensionBias") == "the output cannot go on"
+    assert readable("lexer:\n  bad <non-verbose/>") == "lexer: bad"

@@ -1,5 +1,6 @@
 """One real shard process over its socket: what the router and the launcher see."""
 
+import json
 import os
 import socket
 import stat
@@ -17,6 +18,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from penstock_server.pb import engine_pb2 as pb
 from shard_client import Shard, environment, greedy, run_shard, running_shards
+from tokenizers import Tokenizer
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11]
 ADMIT = pb.Admit(slot=3, token_ids=PROMPT, prompt_len=7, block_ids=[5], sampling=greedy())
@@ -166,6 +168,32 @@ def test_sigterm_ends_streams_removes_the_socket_and_exits_0(model: Any, tmp_pat
         assert shard.process.wait(timeout=30) == 0
         assert not stale.exists()
         assert '"level": "INFO"' in shard.read_log()
+
+
+def test_sigterm_ends_a_shard_whose_grammar_takes_long(model: Any, tmp_path: Path) -> None:
+    """Nothing can interrupt the thread that builds it; it must not end in an abort or a traceback."""
+    lists = [{"type": "array", "items": {"$ref": "#/$defs/any"}} for _ in range(400)]
+    schema = json.dumps({"$defs": {"any": {"anyOf": lists}}, "$ref": "#/$defs/any"})
+    bracket = Tokenizer.from_file(str(model.folder / "tokenizer.json")).token_to_id("[")
+    assert bracket is not None
+    admit = pb.Admit(
+        slot=0,
+        token_ids=[*PROMPT, *[bracket] * 40],
+        prompt_len=len(PROMPT),
+        block_ids=range(4),
+        sampling=greedy(),
+        grammar=pb.Grammar(kind=pb.Grammar.KIND_JSON_SCHEMA, text=schema),
+    )
+    with Shard(model.folder, tmp_path / "shard.sock") as shard:
+        shard.wait_until_ready()
+        outcome = shard.open().ask(admitted=[admit], span_slots=[0], span_starts=[0], span_lens=[47])
+        assert list(outcome.late_slots) == [0], "its matcher is being built"
+        shard.process.terminate()
+        assert shard.process.wait(timeout=30) == 0
+        log = shard.read_log()
+    assert "stopped" in log
+    assert "Traceback" not in log
+    assert "terminate called" not in log
 
 
 def test_shard_exits_when_its_parent_is_gone(model: Any, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ impl Scheduler {
         let mut events = Vec::with_capacity(plan.spans().len());
         self.take_prompt_scores(&plan, outcome.prompt_scores);
         self.take_errors(&plan, outcome.errors, &mut events);
-        self.confirm(&plan);
+        self.confirm(&plan, &outcome.late);
+        self.take_late(&plan, &outcome.late);
         self.memory.on_answered(plan.step());
         self.take_tokens(&plan, outcome.sampled, &mut events);
         Ok(events)
@@ -41,19 +42,34 @@ impl Scheduler {
         }
     }
 
-    /// The spans of a plan are computed.
-    fn confirm(&mut self, plan: &SentPlan) {
+    /// The spans of a plan are computed. The last position of a late one is computed once more.
+    fn confirm(&mut self, plan: &SentPlan, late: &[SlotId]) {
         for span in plan.spans() {
             let Some(running) = self.sequences.on_answered(span.id) else { continue };
+            if span.is_void {
+                continue;
+            }
             let (sequence, row) = running.with_row_mut();
-            self.memory.confirm(sequence, row, span.end, self.now);
+            let is_late = span.samples && late.contains(&span.slot);
+            let end = span.end - u32::from(is_late);
+            self.memory.confirm(sequence, row, end, self.now);
+        }
+    }
+
+    /// Slots that sat out the step: their last position is planned again.
+    fn take_late(&mut self, plan: &SentPlan, late: &[SlotId]) {
+        for span in plan.sampling_spans().filter(|span| late.contains(&span.slot)) {
+            self.pipeline.make_void(span.id);
+            if let Some(running) = self.sequences.running_mut(span.id) {
+                running.row_mut().rewind(span.end - 1);
+            }
         }
     }
 
     fn take_tokens(&mut self, plan: &SentPlan, sampled: Vec<Sampled>, events: &mut Vec<Event>) {
         let mut sampled = sampled.into_iter().peekable();
         for span in plan.sampling_spans() {
-            // A slot that failed has no token.
+            // A slot that failed or was late has no token.
             let Some(token) = sampled.next_if(|token| token.slot == span.slot) else { continue };
             self.take_token(span.id, token, events);
         }

@@ -95,6 +95,11 @@ impl Pipeline {
         }
     }
 
+    /// A request got no token in the plan that was answered last: its spans in the plans in flight are void.
+    pub fn make_void(&mut self, id: RequestId) {
+        self.in_flight.iter_mut().for_each(|plan| plan.make_void(id));
+    }
+
     /// The shards are lost: no plan will be answered.
     pub fn forget_in_flight(&mut self) {
         self.in_flight.clear();
@@ -129,9 +134,10 @@ impl Pipeline {
     }
 }
 
-/// Whether there is a token for each slot that was to sample one and did not fail.
+/// Whether there is a token for each slot that was to sample one, did not fail and was not late.
 fn samples_as_planned(plan: &SentPlan, outcome: &Outcome) -> bool {
     let failed = |slot: SlotId| outcome.errors.iter().any(|(other, _)| *other == slot);
-    let expected = plan.sampling_spans().map(|span| span.slot).filter(|slot| !failed(*slot));
+    let has_token = |slot: SlotId| !failed(slot) && !outcome.late.contains(&slot);
+    let expected = plan.sampling_spans().map(|span| span.slot).filter(|slot| has_token(*slot));
     expected.eq(outcome.sampled.iter().map(|sampled| sampled.slot))
 }

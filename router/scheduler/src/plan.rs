@@ -114,8 +114,10 @@ impl StepTimings {
 pub struct Outcome {
     /// The plan's step.
     pub step: u64,
-    /// One for each span that ended at its slot's length, but for those in `errors`.
+    /// One for each span that ended at its slot's length, but for those in `errors` and in `late`.
     pub sampled: Vec<Sampled>,
+    /// Slots that got no token in this step, because what their grammar allows was not known in time.
+    pub late: Vec<SlotId>,
     /// Prompt scores, for slots that asked.
     pub prompt_scores: Vec<PromptScores>,
     /// Slots that failed alone, and why.

@@ -66,6 +66,13 @@ impl Row {
         samples
     }
 
+    /// The step that was to sample behind position `last` did not: the position is to be computed once more, and what
+    /// was planned behind it is void.
+    pub fn rewind(&mut self, last: u32) {
+        self.planned = last;
+        self.len = last + 1;
+    }
+
     /// The step that computed the positions before `end` is answered.
     pub fn confirm(&mut self, end: u32) {
         self.confirmed = end;

@@ -77,7 +77,7 @@ impl Running {
         let start = self.row.planned();
         let samples = self.row.plan(len, step);
         self.sequence.on_planned();
-        PlannedSpan { id: self.id(), slot: self.slot(), start, end: start + len, samples }
+        PlannedSpan { id: self.id(), slot: self.slot(), start, end: start + len, samples, is_void: false }
     }
 
     /// Panics unless the row belongs to the sequence.

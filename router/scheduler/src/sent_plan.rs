@@ -22,6 +22,8 @@ pub struct PlannedSpan {
     pub end: u32,
     /// Whether a token is sampled behind it.
     pub samples: bool,
+    /// Whether its input is a token that was not sampled: the shards compute nothing for it.
+    pub is_void: bool,
 }
 
 impl PlannedSpan {
@@ -49,7 +51,12 @@ impl SentPlan {
 
     /// The spans behind which a token is sampled.
     pub fn sampling_spans(&self) -> impl Iterator<Item = &PlannedSpan> {
-        self.spans.iter().filter(|span| span.samples)
+        self.spans.iter().filter(|span| span.samples && !span.is_void)
+    }
+
+    /// What it was to compute for a request depends on a token that was not sampled.
+    pub fn make_void(&mut self, id: RequestId) {
+        self.spans.iter_mut().filter(|span| span.id == id).for_each(|span| span.is_void = true);
     }
 
     /// The request for which the plan computes something in a slot.

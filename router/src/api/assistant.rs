@@ -39,8 +39,6 @@ pub struct CalledFunction {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub role: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,

@@ -52,6 +52,12 @@ pub(super) fn agreed_outcome(
                 reason: "it fails other slots than rank 0".to_owned(),
             });
         }
+        if other.outcome.late != first.outcome.late {
+            return Err(EngineError::Protocol {
+                rank,
+                reason: "other slots than on rank 0 are late".to_owned(),
+            });
+        }
     }
     match impossible(&first.outcome, facts) {
         Some(reason) => Err(EngineError::Protocol { rank: 0, reason }),
@@ -118,6 +124,17 @@ mod tests {
             let error = refused(vec![rank_outcome(4, 7, |_| {}), other]);
             assert!(error.starts_with("shard 1 broke the protocol"), "{error}");
         }
+    }
+
+    #[test]
+    fn ranks_must_agree_on_slots_that_are_late() {
+        let late = |slots: &[u32]| {
+            let mut rank = rank_outcome(4, 7, |_| {});
+            rank.outcome.late = slots.iter().copied().map(SlotId).collect();
+            rank
+        };
+        assert_eq!(agreed_outcome(vec![late(&[1]), late(&[1])], &facts()).unwrap().late, [SlotId(1)]);
+        assert!(refused(vec![late(&[1]), late(&[])]).contains("other slots than on rank 0 are late"));
     }
 
     #[test]

@@ -303,6 +303,7 @@ impl TryFrom<pb::Outcome> for RankOutcome {
         let outcome = Outcome {
             step: message.step,
             sampled,
+            late: message.late_slots.into_iter().map(SlotId).collect(),
             prompt_scores: prompt_scores.collect::<Result<_, _>>()?,
             errors: message
                 .slot_errors

@@ -34,6 +34,21 @@ const UNNAMED: [(&str, &[&str]); 8] = [
 /// Advice of llguidance that clients cannot follow; it is cut off.
 const ADVICE: &str = ". Enable 'coerce_one_of'";
 
+/// Errors of llguidance in its own terms, and what they mean for a client; the same as in the shard's
+/// `constrained_slot.py`.
+const IN_WORDS: [(&str, &str); 6] = [
+    ("Too many items", TOO_MANY),
+    ("Current row has", TOO_MANY),
+    ("ParserTooComplex", TOO_MANY),
+    ("LexerTooComplex", TOO_LARGE),
+    ("lexer error", TOO_LARGE),
+    ("NoExtension", "the output cannot go on"),
+];
+const TOO_MANY: &str = "too much of it is possible at one point of the output; it needs fewer alternatives";
+const TOO_LARGE: &str = "its expressions are too large together";
+/// What llguidance puts behind every error, because it is to leave out its own state.
+const NOTHING_MORE: &str = "<non-verbose/>";
+
 /// Compiles grammars for one vocabulary.
 pub(super) struct Compiler {
     factory: ParserFactory,
@@ -58,7 +73,7 @@ impl Compiler {
 
     /// Compiles a grammar and computes the first mask; the error is the reason for the client.
     pub fn check(&self, grammar: &Grammar) -> Result<(), String> {
-        let explain = |error: &dyn Display| in_short(&with_keyword(grammar, &error.to_string()));
+        let explain = |error: &dyn Display| in_short(&with_keyword(grammar, &in_words(&error.to_string())));
         let mask = self.matcher(grammar)?.compute_mask().map_err(|error| explain(&error))?;
         if mask.is_zero() { Err("it allows no output".to_owned()) } else { Ok(()) }
     }
@@ -106,6 +121,14 @@ fn trie(vocabulary: &Vocabulary, vocab_size: u32, eos_token_ids: &[u32]) -> TokT
     match eos_token_ids {
         [] => trie,
         ids => trie.with_eos_tokens(ids),
+    }
+}
+
+/// An error of llguidance in words for a client.
+fn in_words(error: &str) -> String {
+    match IN_WORDS.iter().find(|(known, _)| error.contains(known)) {
+        Some((_, reason)) => (*reason).to_owned(),
+        None => error.replace(NOTHING_MORE, ""),
     }
 }
 

@@ -8,6 +8,7 @@ mod grammars;
 mod lark;
 mod limits;
 mod multiples;
+mod objects;
 mod parse;
 mod schema;
 

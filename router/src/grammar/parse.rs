@@ -4,6 +4,7 @@
 use penstock_scheduler::{Grammar, GrammarKind};
 use serde_json::{Value, json};
 
+use super::objects::with_object_types;
 use super::{lark, schema};
 use crate::base::error::Error;
 use crate::base::json_depth::{MAX_DEPTH, too_deep};
@@ -140,7 +141,8 @@ fn settings() -> Value {
 }
 
 fn json_schema(schema: Value) -> Grammar {
-    Grammar { kind: GrammarKind::JsonSchema, text: with_settings(schema).to_string() }
+    let schema = with_settings(with_object_types(schema));
+    Grammar { kind: GrammarKind::JsonSchema, text: schema.to_string() }
 }
 
 /// A schema with the router's settings.
@@ -154,7 +156,7 @@ pub(super) fn with_settings(mut schema: Value) -> Value {
 /// The text of a schema for use inside another grammar; fails if the schema costs too much.
 pub(crate) fn schema_text(schema: &Value) -> Result<String, String> {
     schema::check_size(schema)?;
-    Ok(with_settings(schema.clone()).to_string())
+    Ok(with_settings(with_object_types(schema.clone())).to_string())
 }
 
 #[cfg(test)]
@@ -183,6 +185,18 @@ mod tests {
         }
         assert_eq!(schema_in(json!({"type": "json_object"})), json!({"type": "object"}));
         assert_eq!(from_response_format(&json!({"type": "text"})), Ok(None));
+    }
+
+    /// TGI's documentation gives this one, without a `type`.
+    #[test]
+    fn a_schema_that_describes_an_object_is_one_without_its_type() {
+        let schema = json!({"properties": {"animals": {"type": "array"}}, "required": ["animals"]});
+        for format in [
+            json!({"type": "json", "value": schema}),
+            json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}),
+        ] {
+            assert_eq!(schema_in(format)["type"], "object");
+        }
     }
 
     #[test]

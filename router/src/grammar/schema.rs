@@ -14,6 +14,9 @@ const MAX_LEVELS: usize = 1000;
 const MAX_SUBSCHEMAS: usize = 10_000;
 /// Most entries of one of the keywords [`ALTERNATIVES`], all of which are open at once.
 const MAX_ALTERNATIVES: usize = 500;
+/// Most entries of one list that contain the list again. All of them are open at every level of nesting, and the time for
+/// a token grows with the cube of their number: 20 ms for 100 of them, and a second for 400.
+const MAX_RECURSIVE: usize = 100;
 const ALTERNATIVES: [&str; 6] = ["properties", "patternProperties", "anyOf", "oneOf", "allOf", "prefixItems"];
 /// Keywords that constrain nothing: beside these a reference is only followed, not copied.
 const ANNOTATIONS: [&str; 12] = [
@@ -34,7 +37,7 @@ const ANNOTATIONS: [&str; 12] = [
 /// Refuses a schema that is too deep or too large; the error names the keyword at fault, if one is.
 pub(super) fn check_size(schema: &Value) -> Result<(), String> {
     let mut measure =
-        Measure { root: schema, targets: HashMap::new(), levels: 0, subschemas: 0, multiples: 0 };
+        Measure { root: schema, targets: HashMap::new(), depth: 0, levels: 0, subschemas: 0, multiples: 0 };
     let root = measure.visit(schema, 0)?;
     measure.add(&root)
 }
@@ -52,12 +55,18 @@ struct Size {
     multiple: Multiple,
     /// What the `multipleOf` of all numbers within it cost together, with copies.
     multiples: u64,
+    /// The outermost target being measured that it refers back to, by its depth among them.
+    back: Option<usize>,
+    /// Of a list, the entries that refer back.
+    num_recursive: usize,
 }
 
 struct Measure<'a> {
     root: &'a Value,
-    /// Sizes of the targets of references; `None` while a target is being measured.
-    targets: HashMap<&'a str, Option<Size>>,
+    /// Sizes of the targets of references; while a target is being measured, its depth among those that are.
+    targets: HashMap<&'a str, Result<Size, usize>>,
+    /// Number of targets being measured, each within the one before.
+    depth: usize,
     levels: usize,
     subschemas: usize,
     multiples: u64,
@@ -79,7 +88,11 @@ impl<'a> Measure<'a> {
         check_levels(depth)?;
         match value {
             Value::Object(fields) => self.visit_object(fields, depth),
-            Value::Array(items) => self.visit_all(items.iter(), depth),
+            Value::Array(items) => {
+                let size = self.visit_all(items.iter(), depth)?;
+                check_recursive(size.num_recursive)?;
+                Ok(size)
+            }
             _ => Ok(Size::default()),
         }
     }
@@ -93,6 +106,7 @@ impl<'a> Measure<'a> {
         if let Some(Value::String(reference)) = fields.get("$ref") {
             let target = self.follow(reference, depth + 1)?;
             size.patterns += target.patterns;
+            size.back = outermost(size.back, target.back);
             multiple = multiple.joined(target.multiple)?;
             // In an applicator or beside other keywords the target is copied.
             size.subschemas += if is_alone(fields) { 0 } else { target.subschemas };
@@ -101,6 +115,7 @@ impl<'a> Measure<'a> {
             let all = self.visit_joined(items, depth + 1)?;
             size.height = size.height.max(all.height);
             size.patterns += all.patterns;
+            size.back = outermost(size.back, all.back);
             multiple = multiple.joined(all.multiple)?;
             size.multiples = size.multiples.saturating_add(all.multiples);
             size.subschemas += all.subschemas + self.copied(items, depth + 1)?;
@@ -117,6 +132,9 @@ impl<'a> Measure<'a> {
         check_subschemas(size.subschemas + 1)?;
         multiples::check(size.multiples)?;
         check_patterns(size.patterns)?;
+        if has_required(fields) {
+            size.back = None; // a property that has to come tells it from other entries of a list
+        }
         Ok(Size { height: size.height + 1, subschemas: size.subschemas + 1, ..size })
     }
 
@@ -129,6 +147,8 @@ impl<'a> Measure<'a> {
             all.multiple = all.multiple.or(size.multiple);
             all.multiples = all.multiples.saturating_add(size.multiples);
             all.subschemas += size.subschemas;
+            all.num_recursive += usize::from(size.back.is_some());
+            all.back = outermost(all.back, size.back);
         }
         check_subschemas(all.subschemas)?;
         Ok(all)
@@ -154,6 +174,7 @@ impl<'a> Measure<'a> {
             all.patterns += size.patterns;
             all.multiple = all.multiple.joined(size.multiple)?;
             all.multiples = all.multiples.saturating_add(size.multiples);
+            all.back = outermost(all.back, size.back);
         }
         check_subschemas(all.subschemas)?;
         Ok(all)
@@ -161,17 +182,33 @@ impl<'a> Measure<'a> {
 
     /// Measures a target once. A target that is being measured contains itself, and is not copied into itself.
     fn follow(&mut self, reference: &'a str, depth: usize) -> Result<Size, String> {
-        if let Some(known) = self.targets.get(reference) {
-            return Ok(known.unwrap_or_default());
+        match self.targets.get(reference) {
+            Some(Ok(known)) => return Ok(*known),
+            Some(Err(depth)) => return Ok(Size { back: Some(*depth), ..Size::default() }),
+            None => {}
         }
-        self.targets.insert(reference, None);
+        let own_depth = self.depth;
+        self.targets.insert(reference, Err(own_depth));
+        self.depth += 1;
         // A target that is named otherwise (by `$id`, by `$anchor`) is in the same document.
         let pointer = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer));
         let size = self.visit(pointer.unwrap_or(self.root), depth)?;
-        self.targets.insert(reference, Some(size));
+        self.depth = own_depth;
+        // To whom it is a part of, what refers back to the target itself is no reference back.
+        let size = Size { back: size.back.filter(|depth| *depth < own_depth), ..size };
+        self.targets.insert(reference, Ok(size));
         self.add(&size)?;
         Ok(size)
     }
+}
+
+/// The less deep of two.
+fn outermost(one: Option<usize>, other: Option<usize>) -> Option<usize> {
+    [one, other].into_iter().flatten().min()
+}
+
+fn has_required(fields: &Map<String, Value>) -> bool {
+    fields.get("required").and_then(Value::as_array).is_some_and(|names| !names.is_empty())
 }
 
 /// Patterns that a subschema itself has: `patternProperties` for names of properties, `pattern` and `format` for its
@@ -216,6 +253,16 @@ fn check_levels(levels: usize) -> Result<(), String> {
 fn check_subschemas(count: usize) -> Result<(), String> {
     if count > MAX_SUBSCHEMAS {
         return Err(format!("it has more than {MAX_SUBSCHEMAS} subschemas, with copies for `$ref`"));
+    }
+    Ok(())
+}
+
+fn check_recursive(count: usize) -> Result<(), String> {
+    if count > MAX_RECURSIVE {
+        return Err(format!(
+            "at most {MAX_RECURSIVE} entries of a list like `anyOf` may contain that list again without a `required` \
+             property. Given: {count}"
+        ));
     }
     Ok(())
 }

@@ -80,6 +80,14 @@ async fn a_broken_expression_is_refused_on_one_line() {
     assert_eq!(long, "it may have at most 262144 bytes. Given: 300000");
 }
 
+#[tokio::test]
+async fn what_grows_too_much_is_refused_in_words() {
+    let first = (0..6_000).map(|number| format!("r{number}")).collect::<Vec<_>>().join(" | ");
+    let rules: String = (0..6_000).map(|number| format!("r{number}: \"a\" \"b\" r{number} |\n")).collect();
+    let reason = check(GrammarKind::Lark, &format!("start: {first}\n{rules}")).await.unwrap_err();
+    assert!(!reason.contains('<') && !reason.contains("items"), "{reason}");
+}
+
 /// `len` definitions, each of which refers to the next `fan` times; beside another keyword if `copied`.
 fn chain(len: usize, fan: usize, copied: bool) -> Value {
     let definition = |number: usize| {
@@ -215,6 +223,31 @@ async fn references_that_lead_nowhere_are_refused_and_recursion_works() {
     let itself = json!({"$ref": "#/$defs/a"});
     let any = json!({"anyOf": [itself, itself, {"type": "array", "items": itself}]});
     assert_eq!(check_schema(json!({"$defs": {"a": any}, "$ref": "#/$defs/a"})).await, Ok(()));
+}
+
+#[tokio::test]
+async fn alternatives_that_contain_themselves_are_bounded() {
+    let itself = json!({"$ref": "#/$defs/a"});
+    let any =
+        |entry: &Value, count| json!({"$defs": {"a": {"anyOf": vec![entry; count]}}, "$ref": "#/$defs/a"});
+    let list = json!({"type": "array", "items": itself});
+    let optional = json!({"type": "object", "properties": {"x": itself}});
+    for entry in [&list, &optional] {
+        let reason = check_schema(any(entry, 400)).await.unwrap_err();
+        assert!(reason.starts_with("at most 100 entries of a list like `anyOf`"), "{reason}");
+        assert!(reason.ends_with("Given: 400"), "{reason}");
+    }
+    assert_eq!(check_schema(any(&list, 20)).await, Ok(()));
+    let at_root = json!({"anyOf": vec![json!({"type": "array", "items": {"$ref": "#"}}); 400]});
+    assert!(check_schema(at_root).await.unwrap_err().ends_with("Given: 400"));
+    // Kinds of nodes that their first property tells apart, and many users of one recursive schema.
+    let node = |kind: usize| json!({"type": "object", "properties": {"kind": {"const": kind}, "x": itself}, "required": ["kind"]});
+    let nodes =
+        json!({"$defs": {"a": {"anyOf": (0..300).map(node).collect::<Vec<_>>()}}, "$ref": "#/$defs/a"});
+    assert_eq!(check_schema(nodes).await, Ok(()));
+    let users = (0..300).map(|number| json!({"type": "array", "items": itself, "minItems": number}));
+    let users = json!({"$defs": {"a": list}, "anyOf": users.collect::<Vec<_>>()});
+    assert!(!check_schema(users).await.is_err_and(|reason| reason.contains("contain that list")));
 }
 
 #[tokio::test]

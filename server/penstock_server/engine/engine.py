@@ -103,7 +103,8 @@ class Engine:
         errors = self.slots.apply(plan)
         self.cache.copy_blocks(plan.copied_from, plan.copied_to)
         spans = self.slots.select(plan, errors)
-        pending = PendingOutcome(plan, list(errors.values()), clock)
+        late_slots = self.slots.late_slots(plan, errors)
+        pending = PendingOutcome(plan, list(errors.values()), clock, late_slots=late_slots)
         if not spans:
             return pending
         try:
@@ -114,7 +115,7 @@ class Engine:
             failed = [
                 SlotError(span.slot, ErrorCode.OUT_OF_MEMORY, "no memory for this step") for span in spans
             ]
-            return PendingOutcome(plan, list(errors.values()) + failed, clock)
+            return PendingOutcome(plan, list(errors.values()) + failed, clock, late_slots=late_slots)
         return pending
 
     def _fails_requests_only(self, error: Exception) -> bool:
@@ -127,15 +128,18 @@ class Engine:
         if self.cache.is_poisoned:
             self.cache.poison(self.staging.unwritten(spans))
         pending.clock.mark()
-        computing = self.slots.grammars.start_masks(step.sampling.rows)
+        computing = self.slots.grammars.pending_masks(step.sampling.rows)
         logits, prompts = self._forward(step)
         pending.clock.mark()
         if logits is not None:
-            masks = None if computing is None else computing.result()
+            masks = None
+            if computing is not None:
+                masks = computing.collect(pending.clock.is_running, self.group.gather_numbers)
+                pending.grammar_errors = masks.errors
+                pending.late_slots += [step.sampling.rows[number].slot for number in masks.late]
             sampled = sample(logits, step.sampling, self.slots.rows.tokens, masks)
             self.slots.commit(step.sampling, sampled.token_ids, masks)
             pending.rows, pending.sampled = step.sampling.rows, sampled
-            pending.grammar_errors = {} if masks is None else masks.errors
         pending.prompts = prompts
         pending.clock.mark()
         pending.fetch()

@@ -1,29 +1,47 @@
-"""Constrained decoding: a matcher per constrained slot, whose masks are computed while the model runs.
+"""Constrained decoding: which tokens the rows of a step may choose, computed beside the steps.
 
-A matcher's state follows from the slot's generated tokens alone, so it survives preemption and replay. Everything runs
-on one thread, in order of submission: build, mask and advance need no locks, and llguidance releases the GIL.
+A mask is computed from the moment the token before it is chosen. A step waits for masks a little longer than the model
+runs, at most; a slot whose mask is late sits the step out, and the others go on.
 """
 
 import importlib.util
 import json
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from penstock_server.base.errors import ErrorCode, SlotRefused
+from penstock_server.engine.constrained_slot import ConstrainedSlot
+from penstock_server.engine.grammar_threads import GrammarThreads
 from penstock_server.engine.plan import Admit, Grammar
 from penstock_server.engine.step import SampledRow
 
 # Of 1 to 2 kB each; the router checks a grammar under the same limits (grammar/compiler.rs).
 _MAX_LEXER_STATES = 50_000
 _MAX_ITEMS_IN_ROW = 4_000
-# Schemas are compiled by recursion; the router bounds the levels for this (grammar/schema.rs).
-_STACK_BYTES = 64 << 20
+# How long a step waits for masks when the model has run: those of many rows take some milliseconds together.
+_PATIENCE_S = 0.005
+# How often to look whether the model still runs.
+_POLL_S = 0.0005
+
+# Gives every rank's numbers, on every rank.
+Gather = Callable[..., list[tuple[int, ...]]]
+
+
+class MaskState(IntEnum):
+    """What became of a mask; of the ranks' states the greatest holds."""
+
+    READY = 0
+    LATE = 1
+    FAILED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +53,44 @@ class GrammarMasks:
     bits: torch.Tensor
     # Rows whose grammar cannot continue, with the reason.
     errors: dict[int, str] = field(default_factory=dict)
+    # Rows whose mask was not there in time: what is chosen for them is dropped.
+    late: set[int] = field(default_factory=set)
+
+    def chosen(self) -> list[int]:
+        """The rows that get a token."""
+        return [row for row in self.rows if row not in self.errors and row not in self.late]
 
 
 class Grammars:
-    """The matchers of a shard. Used from the step loop's thread only."""
+    """The constrained slots of a shard. Used from the step loop's thread only."""
 
-    def __init__(self, tokenizer_path: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        tokenizer_path: Path,
+        vocab_size: int,
+        eos_token_ids: tuple[int, ...],
+        threads: GrammarThreads | None = None,
+    ) -> None:
         self.available = tokenizer_path.is_file() and _is_installed()
         self._tokenizer_path = tokenizer_path
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
-        self._matchers: dict[int, Future[Any]] = {}
+        self._slots: dict[int, ConstrainedSlot] = {}
         self._tokenizer: Any = None
-        self._thread = _start_thread()
+        self._tokenizer_lock = threading.Lock()
+        # Started with the first grammar: most servers never need them.
+        self._threads = threads
 
     def clear(self) -> None:
-        """Forget every matcher."""
-        self._matchers.clear()
+        """Forget every slot."""
+        for slot in list(self._slots):
+            self.retire(slot)
 
     def retire(self, slot: int) -> None:
-        """Forget a slot's matcher, if it has one."""
-        self._matchers.pop(slot, None)
+        """Forget a slot's grammar, if it has one."""
+        constrained = self._slots.pop(slot, None)
+        if constrained is not None:
+            constrained.is_retired = True
 
     def admit(self, admit: Admit) -> None:
         """Start building a slot's matcher; an error in its text is reported with its first mask."""
@@ -63,23 +98,24 @@ class Grammars:
             return
         if not self.available:
             raise SlotRefused("grammar is not supported by this shard", ErrorCode.GRAMMAR)
+        self._threads = self._threads or GrammarThreads()
         generated = admit.token_ids[admit.prompt_len :]
-        self._matchers[admit.slot] = self._thread.submit(self._build, admit.grammar, generated)
+        build = partial(self._build, admit.grammar, generated)
+        self._slots[admit.slot] = ConstrainedSlot(build, -(-self._vocab_size // 32), self._threads)
 
-    def start_masks(self, rows: list[SampledRow]) -> "Future[GrammarMasks] | None":
-        """Begin to compute the masks of the constrained rows; None when there are none."""
-        constrained = [
-            (number, self._matchers[row.slot])
-            for number, row in enumerate(rows)
-            if row.slot in self._matchers
-        ]
-        return self._thread.submit(self._masks, constrained) if constrained else None
+    def pending_masks(self, rows: list[SampledRow]) -> "PendingMasks | None":
+        """The masks of the constrained rows, which are being computed; None when there are none."""
+        if self._threads is not None:
+            self._threads.set_long_jobs_apart()
+        constrained = {
+            number: self._slots[row.slot] for number, row in enumerate(rows) if row.slot in self._slots
+        }
+        return PendingMasks(constrained, len(rows)) if constrained else None
 
     def advance(self, rows: list[SampledRow], token_ids: list[int], masks: GrammarMasks) -> None:
-        """Feed the chosen tokens to their matchers."""
-        for number in masks.rows:
-            if number not in masks.errors:
-                self._thread.submit(_consume, self._matchers[rows[number].slot], token_ids[number])
+        """Feed the chosen tokens to their matchers, which begin with the next masks."""
+        for number in masks.chosen():
+            self._slots[rows[number].slot].advance(token_ids[number])
 
     def _build(self, grammar: Grammar, generated: list[int]) -> Any:
         from llguidance import LLMatcher, LLParserLimits
@@ -91,16 +127,20 @@ class Grammars:
         }
         if grammar.kind not in builders:
             raise ValueError("unknown kind of grammar")
-        if self._tokenizer is None:
-            self._tokenizer = self._load_tokenizer()
         limits = LLParserLimits(
             max_lexer_states=_MAX_LEXER_STATES, max_items_in_row=_MAX_ITEMS_IN_ROW, verbose_errors=False
         )
         text = builders[grammar.kind](grammar.text)
-        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
+        matcher = LLMatcher(self._shared_tokenizer(), text, log_level=0, limits=limits)
         if generated:
             matcher.consume_tokens(generated)
         return matcher
+
+    def _shared_tokenizer(self) -> Any:
+        with self._tokenizer_lock:
+            if self._tokenizer is None:
+                self._tokenizer = self._load_tokenizer()
+            return self._tokenizer
 
     def _load_tokenizer(self) -> Any:
         from llguidance import LLTokenizer
@@ -110,44 +150,55 @@ class Grammars:
         eos = list(self._eos_token_ids) or None
         return LLTokenizer(json.dumps(described), n_vocab=self._vocab_size, eos_token=eos)
 
-    def _masks(self, constrained: list[tuple[int, "Future[Any]"]]) -> GrammarMasks:
-        width = -(-self._vocab_size // 32)
-        masks = GrammarMasks(
-            [number for number, _ in constrained], torch.zeros(len(constrained), width, dtype=torch.int32)
-        )
-        for (number, matcher), bits in zip(constrained, masks.bits, strict=True):
-            error = _fill(matcher, bits)
-            if error:
-                masks.errors[number] = error
-                bits.fill_(-1)  # the token of this row is not used, but one must be found
+
+class PendingMasks:
+    """The masks of a step's constrained rows, which threads compute."""
+
+    def __init__(self, slots: dict[int, ConstrainedSlot], num_rows: int) -> None:
+        self._slots = slots
+        self._is_alone = len(slots) == num_rows
+
+    def collect(self, is_running: Callable[[], bool], gather: Gather) -> GrammarMasks:
+        """Those that are there in time. `is_running`: whether the model still runs, so that waiting costs nothing."""
+        self._wait(is_running)
+        states = self._agree(gather)
+        masks = GrammarMasks(list(self._slots), self._bits(states))
+        for (number, slot), state in zip(self._slots.items(), states, strict=True):
+            slot.on_step(is_late=state == MaskState.LATE)
+            if state == MaskState.LATE:
+                masks.late.add(number)
+            elif state == MaskState.FAILED:
+                slot.fail("the grammar takes too long")
+                masks.errors[number] = slot.failure()
         return masks
 
+    def _wait(self, is_running: Callable[[], bool]) -> None:
+        jobs = [slot.job.done for slot in self._slots.values()]
+        while wait(jobs, 0).not_done and is_running():
+            wait(jobs, _POLL_S)
+        deadline = time.monotonic() + _PATIENCE_S
+        wait([slot.job.done for slot in self._slots.values() if slot.is_waited_for], _PATIENCE_S)
+        # A step without a token for anybody is of no use.
+        if self._is_alone and not any(job.done() for job in jobs):
+            wait(jobs, max(0.0, deadline - time.monotonic()), return_when=FIRST_COMPLETED)
 
-def _start_thread() -> ThreadPoolExecutor:
-    """One thread with a large stack: threads take the size that is set while they start."""
-    usual = threading.stack_size(_STACK_BYTES)
-    try:
-        thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
-        thread.submit(lambda: None).result()
-    finally:
-        threading.stack_size(usual)
-    return thread
+    def _agree(self, gather: Gather) -> list[MaskState]:
+        """What became of each mask: by a clock, so every rank has to use the same."""
+        states = zip(*gather(*(_state(slot) for slot in self._slots.values())), strict=True)
+        return [MaskState(max(of_ranks)) for of_ranks in states]
+
+    def _bits(self, states: list[MaskState]) -> torch.Tensor:
+        slots = zip(self._slots.values(), states, strict=True)
+        # The token of a row that is late or failed is not used, but one must be found.
+        all_allowed = torch.full_like(next(iter(self._slots.values())).bits, -1)
+        return torch.stack([slot.bits if state == MaskState.READY else all_allowed for slot, state in slots])
+
+
+def _state(slot: ConstrainedSlot) -> MaskState:
+    if slot.failure():
+        return MaskState.FAILED
+    return MaskState.READY if slot.is_ready else MaskState.LATE
 
 
 def _is_installed() -> bool:
     return importlib.util.find_spec("llguidance") is not None
-
-
-def _fill(building: "Future[Any]", bits: torch.Tensor) -> str:
-    """Fill one row's bits; returns what is wrong with the grammar, or nothing."""
-    error = building.exception()
-    if error is not None:
-        return f"the grammar cannot be built: {error}"
-    matcher = building.result()
-    if not matcher.is_error():
-        matcher.unsafe_compute_mask_ptr(bits.data_ptr(), bits.numel() * bits.element_size())
-    return f"the grammar cannot be used: {matcher.get_error()}" if matcher.is_error() else ""
-
-
-def _consume(building: "Future[Any]", token_id: int) -> None:
-    building.result().consume_token(token_id)

@@ -57,4 +57,6 @@ class Outcome:
     top_tokens: list[TopTokens] = field(default_factory=list)
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     errors: list[SlotError] = field(default_factory=list)
+    # Slots that were to get a token and sat the step out, because the mask of their grammar was late.
+    late_slots: list[int] = field(default_factory=list)
     timings: Timings = field(default_factory=Timings)

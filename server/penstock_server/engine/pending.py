@@ -33,6 +33,10 @@ class StepClock:
         """Whether the device has reached the last mark."""
         return not self._is_cuda or bool(self._marks[-1].query())
 
+    def is_running(self) -> bool:
+        """Whether the device still computes what comes before the last mark."""
+        return not self.is_past()
+
     def wait(self) -> None:
         """Wait until the device has reached the last mark, but not for what was launched after it."""
         if self._is_cuda:
@@ -56,6 +60,7 @@ class PendingOutcome:
     rows: list[SampledRow] = field(default_factory=list)
     sampled: Sampled | None = None
     grammar_errors: dict[int, str] = field(default_factory=dict)
+    late_slots: list[int] = field(default_factory=list)
     prompts: list[tuple[PromptRows, Scored]] = field(default_factory=list)
 
     def fetch(self) -> None:
@@ -72,8 +77,13 @@ class PendingOutcome:
     def resolve(self) -> Outcome:
         """The outcome on the host."""
         self.clock.wait()
-        timings = Timings(*self.clock.laps_us())
-        outcome = Outcome(self.plan.epoch, self.plan.step, errors=list(self.errors), timings=timings)
+        outcome = Outcome(
+            self.plan.epoch,
+            self.plan.step,
+            errors=list(self.errors),
+            late_slots=self.late_slots,
+            timings=Timings(*self.clock.laps_us()),
+        )
         for rows, scored in self.prompts:
             columns = (column.tolist() for column in scored)
             outcome.prompt_logprobs.append(PromptLogprobs(rows.slot, rows.start, *columns))
@@ -87,6 +97,8 @@ class PendingOutcome:
         for number, row in enumerate(self.rows):
             if number in failures:
                 outcome.errors.append(SlotError(row.slot, *failures[number]))
+                continue
+            if row.slot in self.late_slots:
                 continue
             outcome.sampled_slots.append(row.slot)
             outcome.sampled_ids.append(ids[number])

@@ -30,6 +30,8 @@ class SlotState:
     num_blocks: int
     sampling: SamplingParams
     features: Feature
+    # Whether it sat its last step out: plans in flight may count on a token that it did not get.
+    is_late: bool = False
     # Why the slot is refused, until it is retired: plans in flight may depend on what was refused.
     refusal: SlotError | None = None
 
@@ -72,6 +74,8 @@ class Slots:
         accepted: dict[int, Span] = {}
         budget = self.limits.max_step_tokens
         for span in plan.spans:
+            if self._is_void(span):
+                continue
             if span.slot in accepted:
                 del accepted[span.slot]
                 self._refuse(errors, span.slot, f"slot {span.slot} has two spans in one step")
@@ -80,11 +84,17 @@ class Slots:
                 budget -= span.length
         return list(accepted.values())
 
+    def late_slots(self, plan: Plan, errors: dict[int, SlotError]) -> list[int]:
+        """The slots for whose spans nothing is computed, because they sat out the step before."""
+        return [span.slot for span in plan.spans if span.slot not in errors and self._is_void(span)]
+
     def commit(self, sampling: SamplingInput, token_ids: torch.Tensor, masks: GrammarMasks | None) -> None:
         """Append sampled tokens to the rows on the device, for the next step. token_ids: [num_rows] int64."""
         self.rows.tokens.index_put_((sampling.slots, sampling.lengths), token_ids.int())
-        for row in sampling.rows:
-            self.states[row.slot].length += 1
+        late = masks.late if masks is not None else ()
+        for number, row in enumerate(sampling.rows):
+            self.states[row.slot].is_late = number in late
+            self.states[row.slot].length += number not in late
         if masks is not None:
             self.grammars.advance(sampling.rows, token_ids.tolist(), masks)
 
@@ -131,6 +141,11 @@ class Slots:
         check_admit(admit, self.limits)
         self.grammars.admit(admit)
         self.rows.admit(admit)
+
+    def _is_void(self, span: Span) -> bool:
+        """Whether a span begins at a token that its slot did not get."""
+        state = self.states.get(span.slot)
+        return state is not None and state.is_late and not state.refusal and span.start == state.length
 
     def _append(self, append: Append) -> None:
         state = self._in_use(append.slot)

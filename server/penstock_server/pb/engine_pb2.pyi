@@ -236,7 +236,7 @@ class StepTimings(_message.Message):
     def __init__(self, upload_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., download_us: _Optional[int] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("epoch", "step", "sampled_slots", "sampled_ids", "sampled_logprobs", "top_tokens", "prompt_logprobs", "slot_errors", "sampled_checksum", "timings")
+    __slots__ = ("epoch", "step", "sampled_slots", "sampled_ids", "sampled_logprobs", "top_tokens", "prompt_logprobs", "slot_errors", "sampled_checksum", "timings", "late_slots")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SAMPLED_SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +247,7 @@ class Outcome(_message.Message):
     SLOT_ERRORS_FIELD_NUMBER: _ClassVar[int]
     SAMPLED_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    LATE_SLOTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     sampled_slots: _containers.RepeatedScalarFieldContainer[int]
@@ -257,7 +258,8 @@ class Outcome(_message.Message):
     slot_errors: _containers.RepeatedCompositeFieldContainer[SlotError]
     sampled_checksum: int
     timings: StepTimings
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., sampled_slots: _Optional[_Iterable[int]] = ..., sampled_ids: _Optional[_Iterable[int]] = ..., sampled_logprobs: _Optional[_Iterable[float]] = ..., top_tokens: _Optional[_Iterable[_Union[TopTokens, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., slot_errors: _Optional[_Iterable[_Union[SlotError, _Mapping]]] = ..., sampled_checksum: _Optional[int] = ..., timings: _Optional[_Union[StepTimings, _Mapping]] = ...) -> None: ...
+    late_slots: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., sampled_slots: _Optional[_Iterable[int]] = ..., sampled_ids: _Optional[_Iterable[int]] = ..., sampled_logprobs: _Optional[_Iterable[float]] = ..., top_tokens: _Optional[_Iterable[_Union[TopTokens, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., slot_errors: _Optional[_Iterable[_Union[SlotError, _Mapping]]] = ..., sampled_checksum: _Optional[int] = ..., timings: _Optional[_Union[StepTimings, _Mapping]] = ..., late_slots: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("interval_ms",)

@@ -104,6 +104,7 @@ def outcome_to_pb(outcome: Outcome, rank: int) -> pb.Outcome:
             pb.SlotError(slot=error.slot, code=_ERROR_CODES[error.code], message=error.message)
             for error in outcome.errors
         ],
+        late_slots=outcome.late_slots,
         sampled_checksum=checksum(outcome.sampled_slots, outcome.sampled_ids),
         timings=pb.StepTimings(
             upload_us=outcome.timings.upload_us,

@@ -83,6 +83,8 @@ pub struct FakeShard {
     slots: BTreeMap<SlotId, Slot>,
     kv: Vec<u64>,
     last_step: u64,
+    /// Which of the slots that are to sample sit a step out, as those do whose grammar takes long.
+    pub is_late: Box<dyn FnMut(SlotId) -> bool>,
 }
 
 struct Slot {
@@ -92,12 +94,14 @@ struct Slot {
     seed: u64,
     num_top: usize,
     prompt_logprobs: bool,
+    /// It sat out its last step: the plan behind that one may count on a token that is missing.
+    is_late: bool,
 }
 
 impl FakeShard {
     pub fn new(facts: ShardFacts) -> Self {
         let kv = vec![POISON; (facts.capacity.num_blocks * facts.capacity.block_size) as usize];
-        Self { facts, slots: BTreeMap::new(), kv, last_step: 0 }
+        Self { facts, slots: BTreeMap::new(), kv, last_step: 0, is_late: Box::new(|_| false) }
     }
 
     /// Slots in use.
@@ -142,6 +146,7 @@ impl FakeShard {
             seed: admission.sampling.seed,
             num_top: admission.sampling.num_top_logprobs as usize,
             prompt_logprobs: admission.sampling.prompt_logprobs,
+            is_late: false,
         };
         assert!(self.slots.insert(admission.slot, slot).is_none(), "an admitted slot was free");
     }
@@ -150,6 +155,10 @@ impl FakeShard {
         let size = self.facts.capacity.block_size as usize;
         let slot = self.slots.get_mut(&span.slot).expect("a span's slot is in use");
         let (start, end) = (span.start as usize, (span.start + span.len) as usize);
+        if slot.is_late && start == slot.tokens.len() {
+            return outcome.late.push(span.slot);
+        }
+        slot.is_late = false;
         assert!(end <= slot.tokens.len(), "a span ends within its slot");
         assert!(end <= slot.blocks.len() * size, "a span has blocks");
         let at = |position: usize| slot.blocks[position / size].0 as usize * size + position % size;
@@ -172,7 +181,10 @@ impl FakeShard {
             let (start, scores) = (first as u32, scores.collect());
             outcome.prompt_scores.push(PromptScores { slot: span.slot, start, scores });
         }
-        if end == slot.tokens.len() {
+        if end == slot.tokens.len() && (self.is_late)(span.slot) {
+            slot.is_late = true;
+            outcome.late.push(span.slot);
+        } else if end == slot.tokens.len() {
             let id = sample(kv, slot.seed, self.facts.vocab_size);
             slot.tokens.push(id);
             let top = top(id, slot.num_top, self.facts.vocab_size);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::fake_shard::{expected_tokens, small_facts};
 use crate::world::{World, endless, facts, prompt, request, solo};
 use penstock_scheduler::{
-    Event, EventKind, Failure, FinishReason, NewRequest, Outcome, Refused, RequestId, SamplingParams,
+    Event, EventKind, Failure, FinishReason, NewRequest, Outcome, Plan, Refused, RequestId, SamplingParams,
     Scheduler, SchedulerConfig, Span,
 };
 
@@ -29,6 +29,41 @@ fn plans_the_next_step_before_the_outcome_of_the_last() {
     assert!(world.plan(), "a decode whose input token is still on the device");
     assert_eq!(world.plans[1].spans, [Span { slot: world.plans[0].spans[0].slot, start: 3, len: 1 }]);
     assert!(!world.plan(), "no third plan in flight");
+}
+
+#[test]
+fn a_late_slot_sits_out_steps_and_gets_the_same_tokens() {
+    let mut world = World::new(32);
+    let (late, other) = (world.submit(&prompt(0, 6), 6), world.submit(&prompt(1, 6), 12));
+    let mut turns = 0;
+    world.shard.is_late = Box::new(move |slot| {
+        turns += u32::from(slot.0 == 0);
+        slot.0 == 0 && !turns.is_multiple_of(4)
+    });
+    world.run();
+    assert_eq!(world.output[&late], solo(&prompt(0, 6), 6));
+    assert_eq!(world.output[&other], solo(&prompt(1, 6), 12));
+    assert_eq!(world.ended, [other, late], "the other one was not held up");
+    let repeated =
+        |plan: &&Plan| plan.spans.iter().any(|span| (span.slot.0, span.start, span.len) == (0, 5, 1));
+    assert_eq!(
+        world.plans.iter().filter(repeated).count(),
+        3,
+        "the last position of the prompt is sent again"
+    );
+}
+
+#[test]
+fn a_late_slot_of_a_request_that_left_changes_nothing() {
+    let mut world = World::new(32);
+    let (late, other) = (world.submit(&prompt(0, 6), 6), world.submit(&prompt(1, 6), 6));
+    world.shard.is_late = Box::new(|slot| slot.0 == 0);
+    world.plan();
+    world.plan();
+    world.scheduler.on_cancel(late);
+    world.run();
+    assert_eq!(world.output[&other], solo(&prompt(1, 6), 6));
+    assert!(world.scheduler.is_idle());
 }
 
 #[test]

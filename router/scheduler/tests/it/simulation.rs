@@ -60,8 +60,19 @@ struct Scenario {
     poison_after: u32,
     /// One step in this number takes fifty times as long.
     slow_every: u64,
+    /// One slot in this number that is to sample is late; none at 1.
+    late_every: u64,
     /// How slow the shards are; some are so slow that streams pause, and that the scheduler waits for steps.
     slowness: u64,
+}
+
+impl Scenario {
+    fn shard(&self) -> FakeShard {
+        let (mut dice, late_every) = (Dice(self.late_every), self.late_every);
+        let mut shard = FakeShard::new(self.facts.clone());
+        shard.is_late = Box::new(move |_| late_every > 1 && dice.one_in(late_every));
+        shard
+    }
 }
 
 fn scenario(seed: u64) -> Scenario {
@@ -100,8 +111,9 @@ fn scenario(seed: u64) -> Scenario {
         capacity.num_blocks = needed + dice.range(0, 40).div_ceil(u64::from(block_size)) as u32;
     }
     let slowness = [1, 1, 1, 30, 1000][dice.range(0, 5) as usize];
+    let late_every = [1, 1, 2, 5][dice.range(0, 4) as usize];
     let facts = ShardFacts { capacity, ..small_facts() };
-    Scenario { facts, prefix_caching, arrivals, deaths, poison_after, slow_every, slowness }
+    Scenario { facts, prefix_caching, arrivals, deaths, poison_after, slow_every, late_every, slowness }
 }
 
 fn random_tokens(dice: &mut Dice, from: u64, to: u64) -> Vec<u32> {
@@ -179,7 +191,7 @@ impl<'a> World<'a> {
         Self {
             scenario,
             scheduler: Scheduler::new(config),
-            shard: FakeShard::new(scenario.facts.clone()),
+            shard: scenario.shard(),
             now: Duration::ZERO,
             outcomes: VecDeque::new(),
             arrivals: (0..scenario.arrivals.len()).collect(),
@@ -255,7 +267,7 @@ impl<'a> World<'a> {
     fn lose_shards(&mut self) {
         self.outcomes.clear();
         self.poison = None;
-        self.shard = FakeShard::new(self.scenario.facts.clone());
+        self.shard = self.scenario.shard();
         let events = self.scheduler.on_engine_lost();
         self.scheduler.check();
         self.take(events);

@@ -46,6 +46,8 @@ pub struct ReplyFormat {
     pub thinking: Thinking,
     /// The format of calls; `None` if nothing may be called.
     pub tools: Option<ToolFormat>,
+    /// Whether it has to be a call, without content.
+    pub is_call: bool,
     /// Names of the functions that may be called.
     pub names: Names,
     /// Special tokens whose spelling is part of the reply.

@@ -17,9 +17,32 @@ use crate::text::tokenizer::Tokenizer;
 #[derive(Serialize)]
 struct ChunkChoice {
     index: usize,
-    delta: Delta,
+    delta: ChunkDelta,
     logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ChunkDelta {
+    Opening(Opening),
+    Later(Delta),
+}
+
+/// The first delta of a choice.
+#[derive(Serialize)]
+struct Opening {
+    role: &'static str,
+    /// `null` where the reply is a call: by that clients know, from the first chunk on, what they will get.
+    content: Option<String>,
+    #[serde(flatten)]
+    rest: Delta,
+}
+
+impl Opening {
+    fn new(mut first: Delta) -> ChunkDelta {
+        ChunkDelta::Opening(Self { role: "assistant", content: first.content.take(), rest: first })
+    }
 }
 
 /// Writes the events of one request as chunks.
@@ -29,11 +52,15 @@ pub(super) struct ChatEncoder {
     display: DisplayOptions,
     usage: Usage,
     choices: Vec<OpenChoice>,
+    /// Whether the reply has to be a call. Then the first chunk of a choice is the one with the call.
+    is_call: bool,
 }
 
 /// A choice that is being generated.
 struct OpenChoice {
     writer: AssistantWriter,
+    /// Whether it has its first chunk.
+    is_opened: bool,
     /// Log probabilities of tokens whose text is held back.
     logprobs: ChatLogprobs,
 }
@@ -50,6 +77,7 @@ impl ChatEncoder {
         usage.add_prompt(prepared.request.prompt.len());
         let open = |_| OpenChoice {
             writer: AssistantWriter::new(&prepared.reply),
+            is_opened: !prepared.reply.is_call,
             logprobs: ChatLogprobs::default(),
         };
         Self {
@@ -58,6 +86,7 @@ impl ChatEncoder {
             display,
             usage,
             choices: (0..num_choices).map(open).collect(),
+            is_call: prepared.reply.is_call,
         }
     }
 
@@ -78,9 +107,11 @@ impl ChatEncoder {
         } else if delta.is_empty() {
             return Vec::new();
         }
-        if delta.is_empty() {
+        let is_opening = !std::mem::replace(&mut choice.is_opened, true);
+        if delta.is_empty() && !is_opening {
             delta.content = Some(String::new());
         }
+        let delta = if is_opening { Opening::new(delta) } else { ChunkDelta::Later(delta) };
         let chunk = ChunkChoice {
             index,
             delta,
@@ -96,11 +127,11 @@ impl Encoder for ChatEncoder {
 
     fn begin(&mut self) -> Vec<String> {
         let opening = |index| {
-            let content = Some(String::new());
-            let delta = Delta { role: Some("assistant"), content, ..Delta::default() };
+            let delta = Opening::new(Delta { content: Some(String::new()), ..Delta::default() });
             self.chunk(vec![ChunkChoice { index, delta, logprobs: None, finish_reason: None }], None)
         };
-        (0..self.choices.len()).map(opening).collect()
+        let num_opened = if self.is_call { 0 } else { self.choices.len() };
+        (0..num_opened).map(opening).collect()
     }
 
     fn event(&mut self, sequence: usize, event: TextEvent) -> Vec<String> {

@@ -84,9 +84,11 @@ impl ReplyStyle {
                 };
                 Ok(Some(Whole { grammar, param, is_optional: false }))
             }
-            (Some(tools), None) if tools.is_required => {
+            // The reply is a call, and has no content that another grammar could constrain.
+            (Some(tools), _) if tools.is_required => {
                 let calls = self.tools.when_required();
                 format.tools = Some(calls);
+                format.is_call = true;
                 let body = writer.after_reasoning("calls") + &writer.calls(calls, tools)?;
                 Ok(Some(Whole { grammar: lark(body), param: "tools", is_optional: false }))
             }
@@ -95,7 +97,7 @@ impl ReplyStyle {
                 let is_optional = !tools.functions().iter().any(|function| function.is_strict);
                 Ok(grammar.map(|grammar| Whole { grammar, param: "tools", is_optional }))
             }
-            (Some(tools), Some(requested)) if !tools.is_required && requested.kind != GrammarKind::Lark => {
+            (Some(tools), Some(requested)) if requested.kind != GrammarKind::Lark => {
                 let calls = self.tools.when_required();
                 format.tools = Some(calls);
                 let either = writer.after_reasoning(&format!("calls | {}", writer.content(&requested)));
@@ -104,8 +106,8 @@ impl ReplyStyle {
             }
             (Some(_), Some(_)) => {
                 let message = format!(
-                    "`{param}` cannot go together with `tools` when a call is required, and a grammar not with \
-                     `tools` at all"
+                    "a grammar in `{param}` cannot go together with `tools` unless a call is required: it would \
+                     constrain the calls, too"
                 );
                 Err(Error::invalid(param, message))
             }

@@ -172,6 +172,22 @@ fn harmonys_final_channel_has_the_content_that_is_asked_for() {
 }
 
 #[test]
+fn a_required_call_is_one_whatever_content_is_asked_for() {
+    let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    for (choice, asked) in [
+        ("required", requested(GrammarKind::JsonSchema, r#"{"type":"integer"}"#)),
+        ("now", requested(GrammarKind::Regex, "a+")),
+        ("now", requested(GrammarKind::Lark, "start: \"a\"")),
+    ] {
+        let (format, constraint) = constrain("<tool_call>", "", Some(&tools(choice, true)), asked);
+        let grammar = constraint.unwrap().grammar;
+        assert!(format.is_call);
+        assert!(accepts(&grammar, call), "{}", grammar.text);
+        assert!(!accepts(&grammar, "12") && !accepts(&grammar, "a"), "{}", grammar.text);
+    }
+}
+
+#[test]
 fn a_reply_may_be_calls_or_the_content_that_is_asked_for() {
     let schema = requested(GrammarKind::JsonSchema, r#"{"type":"integer"}"#);
     let grammar = constrain("<tool_call>", "", Some(&tools("auto", true)), schema).1.unwrap().grammar;
