@@ -174,20 +174,18 @@ def test_alternatives_that_contain_themselves_work_or_are_refused(demo: Launched
 AMBIGUOUS = {"type": "grammar", "value": 'start: e\ne: e e e | e e | "x"'}
 
 
-def test_a_grammar_that_gets_ever_slower_fails_alone_or_ends(demo: Launched) -> None:
-    """The steps of others do not wait for it: while it runs, they are as many as ever."""
-    ambiguous = {"model": "x", "prompt": "x", "max_tokens": 600, "logit_bias": _only_x(demo)}
+def test_a_grammar_that_gets_ever_slower_lets_others_pass(demo: Launched) -> None:
+    asked = {"prompt": "x", "max_tokens": 150, "logit_bias": _only_x(demo), "response_format": AMBIGUOUS}
+    bystander = {"inputs": "x", "parameters": {"max_new_tokens": 1}}
     with ThreadPoolExecutor(1) as pool:
-        attacking = pool.submit(demo.post, "/v1/completions", {**ambiguous, "response_format": AMBIGUOUS})
+        attacking = pool.submit(demo.post, "/v1/completions", asked)
         num_answered = 0
         while not attacking.done():
-            assert demo.post("/generate", {"inputs": "x", "parameters": {"max_new_tokens": 1}})[0] == 200
+            assert demo.post("/generate", bystander)[0] == 200
             num_answered += 1
         status, reply = attacking.result()
-    if status != 200:
-        assert "the grammar takes too long" in reply["error"]["message"]
-    assert num_answered > 100
-    assert demo.get("/health/ready")[0] == 200
+    assert (status, reply["choices"][0]["text"]) == (200, "x" * 150)
+    assert num_answered > 10
 
 
 def _only_x(server: Launched) -> dict[str, float]:

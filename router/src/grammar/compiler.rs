@@ -158,3 +158,21 @@ fn in_short(reason: &str) -> String {
         None => line,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_in_words_for_clients() {
+        for error in [
+            "parser error: Too many items (limit 50000; mask); try avoiding single-byte lexemes\n<non-verbose/>",
+            "Current row has 4001 items; max is 4000; consider making your grammar left-recursive",
+            "ParserTooComplex",
+        ] {
+            assert_eq!(in_words(error), TOO_MANY);
+        }
+        assert_eq!(in_words("NoExtensionBias"), "the output cannot go on");
+        assert_eq!(in_short(&in_words("no such rule\n<non-verbose/>")), "no such rule");
+    }
+}

@@ -1,5 +1,6 @@
-//! Reads a schema that has keywords of objects and no `type` as one of an object. By the standard it would allow any
-//! other value, too: a model that may write `true` where a client described an object often does. TGI reads it so.
+//! Reads a schema that has keywords of objects and no `type` as TGI does: as one of an object, with the properties that
+//! it names and no others. By the standard it would allow any other value, too, and further properties: a model that may
+//! write `true` where a client described an object often does.
 
 use serde_json::{Map, Value};
 
@@ -15,40 +16,84 @@ const OF_OBJECTS: [&str; 7] = [
 ];
 /// Keywords that say themselves which types a value may have.
 const OF_TYPES: [&str; 4] = ["type", "enum", "const", "$ref"];
-/// Keywords with one subschema.
-const SCHEMA: [&str; 2] = ["items", "additionalProperties"];
-/// Keywords with a list of subschemas. Entries of `allOf` are not among them: another entry may have their type.
-const SCHEMAS: [&str; 3] = ["anyOf", "oneOf", "prefixItems"];
-/// Keywords with subschemas by name.
-const NAMED_SCHEMAS: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
+/// Keywords beside which further properties are somebody else's affair.
+const OF_PROPERTIES: [&str; 7] = [
+    "additionalProperties",
+    "patternProperties",
+    "unevaluatedProperties",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "dependentSchemas",
+];
 
-/// Adds `"type": "object"` where a schema or a subschema describes an object without it.
+/// The subschemas of a keyword. Those of `allOf` stay as they are: another entry may have their type.
+enum Subschemas {
+    /// One, for a value within this one.
+    Inner,
+    /// A list, for values within this one.
+    InnerList,
+    /// Subschemas by name, for values within this one.
+    InnerNamed,
+    /// A list, for the same value.
+    SameList,
+    /// Subschemas by name, for values that are not known.
+    Named,
+}
+
+fn subschemas(keyword: &str) -> Option<Subschemas> {
+    match keyword {
+        "items" | "additionalProperties" => Some(Subschemas::Inner),
+        "prefixItems" => Some(Subschemas::InnerList),
+        "properties" | "patternProperties" => Some(Subschemas::InnerNamed),
+        "anyOf" | "oneOf" => Some(Subschemas::SameList),
+        "$defs" | "definitions" => Some(Subschemas::Named),
+        _ => None,
+    }
+}
+
+/// Adds `"type": "object"` where a schema or a subschema describes an object without it. If nothing else can have a
+/// word on its properties, there are no others than those that it names.
 pub(super) fn with_object_types(mut schema: Value) -> Value {
-    add_types(&mut schema);
+    complete(&mut schema, true);
     schema
 }
 
-fn add_types(schema: &mut Value) {
+/// `is_whole`: no other subschema holds for the same value.
+fn complete(schema: &mut Value, is_whole: bool) {
     let Value::Object(fields) = schema else { return };
     for (keyword, value) in fields.iter_mut() {
-        let keyword = keyword.as_str();
-        match value {
-            Value::Array(entries) if SCHEMAS.contains(&keyword) => entries.iter_mut().for_each(add_types),
-            Value::Object(named) if NAMED_SCHEMAS.contains(&keyword) => {
-                named.values_mut().for_each(add_types);
+        match (subschemas(keyword), value) {
+            (Some(Subschemas::Inner), value) => complete(value, true),
+            (Some(Subschemas::InnerList), Value::Array(entries)) => {
+                entries.iter_mut().for_each(|entry| complete(entry, true));
             }
-            value if SCHEMA.contains(&keyword) => add_types(value),
+            (Some(Subschemas::InnerNamed), Value::Object(named)) => {
+                named.values_mut().for_each(|entry| complete(entry, true));
+            }
+            (Some(Subschemas::SameList), Value::Array(entries)) => {
+                entries.iter_mut().for_each(|entry| complete(entry, false));
+            }
+            (Some(Subschemas::Named), Value::Object(named)) => {
+                named.values_mut().for_each(|entry| complete(entry, false));
+            }
             _ => {}
         }
     }
     if describes_object(fields) {
         fields.insert("type".to_owned(), "object".into());
+        if is_whole && fields.contains_key("properties") && !has_any(fields, &OF_PROPERTIES) {
+            fields.insert("additionalProperties".to_owned(), false.into());
+        }
     }
 }
 
 fn describes_object(fields: &Map<String, Value>) -> bool {
-    let has = |keywords: &[&str]| keywords.iter().any(|keyword| fields.contains_key(*keyword));
-    has(&OF_OBJECTS) && !has(&OF_TYPES)
+    has_any(fields, &OF_OBJECTS) && !has_any(fields, &OF_TYPES)
+}
+
+fn has_any(fields: &Map<String, Value>, keywords: &[&str]) -> bool {
+    keywords.iter().any(|keyword| fields.contains_key(*keyword))
 }
 
 #[cfg(test)]
@@ -61,19 +106,37 @@ mod tests {
     fn what_describes_an_object_is_one_at_every_depth() {
         let inner = json!({"properties": {"x": {"minimum": 1}}});
         let typed = json!({"properties": {"x": {"minimum": 1}}, "type": "object"});
-        for wrap in [
-            |inner: &Value| inner.clone(),
-            |inner: &Value| json!({"type": "array", "items": inner}),
-            |inner: &Value| json!({"type": "object", "properties": {"properties": inner}}),
-            |inner: &Value| json!({"$defs": {"d": inner}, "$ref": "#/$defs/d"}),
-            |inner: &Value| json!({"anyOf": [{"type": "null"}, inner]}),
-            |inner: &Value| json!({"type": "object", "additionalProperties": inner}),
+        let closed =
+            json!({"properties": {"x": {"minimum": 1}}, "type": "object", "additionalProperties": false});
+        for (wrap, completed) in [
+            ((|inner| inner.clone()) as fn(&Value) -> Value, &closed),
+            (|inner| json!({"type": "array", "items": inner}), &closed),
+            (|inner| json!({"type": "array", "prefixItems": [inner]}), &closed),
+            (|inner| json!({"type": "object", "properties": {"properties": inner}}), &closed),
+            (|inner| json!({"type": "object", "additionalProperties": inner}), &closed),
+            // Elsewhere the same value may have other properties.
+            (|inner| json!({"$defs": {"d": inner}, "$ref": "#/$defs/d"}), &typed),
+            (
+                |inner| json!({"type": "object", "anyOf": [{"required": ["y"], "type": "object"}, inner]}),
+                &typed,
+            ),
         ] {
-            assert_eq!(with_object_types(wrap(&inner)), wrap(&typed));
+            assert_eq!(with_object_types(wrap(&inner)), wrap(completed));
         }
         for keyword in OF_OBJECTS {
             assert_eq!(with_object_types(json!({ keyword: {} }))["type"], "object", "{keyword}");
         }
+    }
+
+    #[test]
+    fn further_properties_stay_possible_where_the_schema_speaks_of_them() {
+        for keyword in OF_PROPERTIES {
+            let schema = json!({"properties": {}, keyword: {}});
+            let completed = json!({"properties": {}, keyword: {}, "type": "object"});
+            assert_eq!(with_object_types(schema), completed, "{keyword}");
+        }
+        let named_only = json!({"required": ["x"]});
+        assert_eq!(with_object_types(named_only), json!({"required": ["x"], "type": "object"}));
     }
 
     #[test]

@@ -80,14 +80,6 @@ async fn a_broken_expression_is_refused_on_one_line() {
     assert_eq!(long, "it may have at most 262144 bytes. Given: 300000");
 }
 
-#[tokio::test]
-async fn what_grows_too_much_is_refused_in_words() {
-    let first = (0..6_000).map(|number| format!("r{number}")).collect::<Vec<_>>().join(" | ");
-    let rules: String = (0..6_000).map(|number| format!("r{number}: \"a\" \"b\" r{number} |\n")).collect();
-    let reason = check(GrammarKind::Lark, &format!("start: {first}\n{rules}")).await.unwrap_err();
-    assert!(!reason.contains('<') && !reason.contains("items"), "{reason}");
-}
-
 /// `len` definitions, each of which refers to the next `fan` times; beside another keyword if `copied`.
 fn chain(len: usize, fan: usize, copied: bool) -> Value {
     let definition = |number: usize| {
