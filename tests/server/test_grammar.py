@@ -179,7 +179,7 @@ def test_a_grammar_that_takes_too_long_fails_its_slot_alone(
 @pytest.mark.parametrize("state", [1, 2])
 def test_what_a_clock_decides_holds_on_every_rank(engine: Engine, state: int) -> None:
     """This rank has its mask; another one's is late or failed."""
-    others = iter([(state,), (state,), (0,), (0,), (0,)])
+    others = iter([(state,), (state,), (0,), (0,), (0,), (0,)])
     engine.group.gather_numbers = lambda *mine: [mine, next(others)]  # type: ignore[method-assign]
     sequence = Driver(execute_on(engine)).run([Sequence(PROMPT, 3, SamplingParams(), DIGITS)])[0]
     assert len(sequence.output) == (3 if state == 1 else 0)

@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 
-from penstock_server.engine.grammar_threads import LONG_S, GrammarThreads, Job
+from penstock_server.engine.grammar_threads import GrammarThreads, Job
 
 # Most processor time: to build the matcher, as in the router (grammar/grammars.rs), for one token, and all together.
 # The jobs of usual grammars take a tenth of a millisecond for a token.
 _MAX_BUILD_S = 5.0
 _MAX_TOKEN_S = 0.5
 _MAX_TOTAL_S = 30.0
+# After a job that took so long, the next one gets only processor time that nobody else wants.
+_LONG_S = 0.002
 # After it was late, a slot is not waited for before it was in time so often.
 _IN_TIME_AGAIN = 16
 
@@ -71,7 +73,7 @@ class ConstrainedSlot:
         cost_s = self._job.cost_s()
         self._spent_s += cost_s
         self._limit_s = _MAX_TOKEN_S
-        self._job = self._threads.submit(partial(self._consume, token_id), is_long=cost_s > LONG_S)
+        self._job = self._threads.submit(partial(self._consume, token_id), is_long=cost_s > _LONG_S)
 
     def _excess(self) -> str:
         cost_s = self._job.cost_s()

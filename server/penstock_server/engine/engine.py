@@ -104,6 +104,7 @@ class Engine:
         self.cache.copy_blocks(plan.copied_from, plan.copied_to)
         spans = self.slots.select(plan, errors)
         late_slots = self.slots.late_slots(plan, errors)
+        spans = self._without_late(spans, late_slots)
         pending = PendingOutcome(plan, list(errors.values()), clock, late_slots=late_slots)
         if not spans:
             return pending
@@ -117,6 +118,16 @@ class Engine:
             ]
             return PendingOutcome(plan, list(errors.values()) + failed, clock, late_slots=late_slots)
         return pending
+
+    def _without_late(self, spans: list[Span], late_slots: list[int]) -> list[Span]:
+        """The spans but for those of slots that sat out a step and have to sit out this one; adds those to the late."""
+        waiting = [span.slot for span in spans if self.slots.states[span.slot].is_late]
+        if not waiting:
+            return spans
+        is_alone = len(waiting) == len(spans)
+        still = self.slots.grammars.still_late(waiting, is_alone, self.group.gather_numbers)
+        late_slots += sorted(still)
+        return [span for span in spans if span.slot not in still]
 
     def _fails_requests_only(self, error: Exception) -> bool:
         """A single rank can continue after any lack of memory; several only after one that all know of."""

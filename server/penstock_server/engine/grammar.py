@@ -8,7 +8,7 @@ import importlib.util
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -112,6 +112,19 @@ class Grammars:
         }
         return PendingMasks(constrained, len(rows)) if constrained else None
 
+    def still_late(self, slots: list[int], is_alone: bool, gather: Gather) -> set[int]:
+        """Those of these slots, which sat out a step, whose mask is still not there: nothing is computed for them.
+
+        `is_alone`: the step has nothing else to compute, so that it is better to wait a little.
+        """
+        constrained = {slot: self._slots[slot] for slot in slots if slot in self._slots}
+        if not constrained:
+            return set()
+        jobs = [slot.job.done for slot in constrained.values()]
+        wait(jobs, _PATIENCE_S if is_alone else 0, return_when=FIRST_COMPLETED)
+        states = zip(constrained, _agreed(constrained.values(), gather), strict=True)
+        return {slot for slot, state in states if state == MaskState.LATE}
+
     def advance(self, rows: list[SampledRow], token_ids: list[int], masks: GrammarMasks) -> None:
         """Feed the chosen tokens to their matchers, which begin with the next masks."""
         for number in masks.chosen():
@@ -161,7 +174,7 @@ class PendingMasks:
     def collect(self, is_running: Callable[[], bool], gather: Gather) -> GrammarMasks:
         """Those that are there in time. `is_running`: whether the model still runs, so that waiting costs nothing."""
         self._wait(is_running)
-        states = self._agree(gather)
+        states = _agreed(self._slots.values(), gather)
         masks = GrammarMasks(list(self._slots), self._bits(states))
         for (number, slot), state in zip(self._slots.items(), states, strict=True):
             slot.on_step(is_late=state == MaskState.LATE)
@@ -182,16 +195,17 @@ class PendingMasks:
         if self._is_alone and not any(job.done() for job in jobs):
             wait(jobs, max(0.0, deadline - time.monotonic()), return_when=FIRST_COMPLETED)
 
-    def _agree(self, gather: Gather) -> list[MaskState]:
-        """What became of each mask: by a clock, so every rank has to use the same."""
-        states = zip(*gather(*(_state(slot) for slot in self._slots.values())), strict=True)
-        return [MaskState(max(of_ranks)) for of_ranks in states]
-
     def _bits(self, states: list[MaskState]) -> torch.Tensor:
         slots = zip(self._slots.values(), states, strict=True)
         # The token of a row that is late or failed is not used, but one must be found.
         all_allowed = torch.full_like(next(iter(self._slots.values())).bits, -1)
         return torch.stack([slot.bits if state == MaskState.READY else all_allowed for slot, state in slots])
+
+
+def _agreed(slots: Iterable[ConstrainedSlot], gather: Gather) -> list[MaskState]:
+    """What became of each mask: a clock decides it, so every rank has to use the same."""
+    states = zip(*gather(*(_state(slot) for slot in slots)), strict=True)
+    return [MaskState(max(of_ranks)) for of_ranks in states]
 
 
 def _state(slot: ConstrainedSlot) -> MaskState:

@@ -15,8 +15,8 @@ from queue import SimpleQueue
 
 # Schemas are compiled by recursion; the router bounds the levels for this (grammar/schema.rs).
 _STACK_BYTES = 64 << 20
-# A job that takes so long is a long one. Those of usual grammars take a tenth of a millisecond.
-LONG_S = 0.02
+# A thread that is so long at a job is held by it. Those of usual grammars take a tenth of a millisecond.
+_HELD_S = 0.02
 # Most threads for long jobs. When so many are held by one each, further long jobs hold the threads they began on.
 _MAX_LONG_THREADS = 4
 _LOWEST_PRIORITY = 19
@@ -100,7 +100,7 @@ class _Thread:
     def is_held(self) -> bool:
         """Whether its job takes long."""
         since = self._busy_since
-        return since is not None and time.monotonic() - since > LONG_S
+        return since is not None and time.monotonic() - since > _HELD_S
 
     def lower_priority(self) -> None:
         """From now on it only gets processor time that nobody else wants."""
