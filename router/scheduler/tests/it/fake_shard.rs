@@ -84,7 +84,7 @@ pub struct FakeShard {
     kv: Vec<u64>,
     last_step: u64,
     /// Which of the slots that are to sample sit a step out, as those do whose grammar takes long.
-    pub is_late: Box<dyn FnMut(SlotId) -> bool>,
+    pub is_late: Box<dyn FnMut(SlotId) -> bool + Send>,
 }
 
 struct Slot {

@@ -39,9 +39,9 @@ struct Opening {
     rest: Delta,
 }
 
-impl Opening {
-    fn new(mut first: Delta) -> ChunkDelta {
-        ChunkDelta::Opening(Self { role: "assistant", content: first.content.take(), rest: first })
+impl ChunkDelta {
+    fn opening(mut first: Delta) -> Self {
+        Self::Opening(Opening { role: "assistant", content: first.content.take(), rest: first })
     }
 }
 
@@ -111,7 +111,7 @@ impl ChatEncoder {
         if delta.is_empty() && !is_opening {
             delta.content = Some(String::new());
         }
-        let delta = if is_opening { Opening::new(delta) } else { ChunkDelta::Later(delta) };
+        let delta = if is_opening { ChunkDelta::opening(delta) } else { ChunkDelta::Later(delta) };
         let chunk = ChunkChoice {
             index,
             delta,
@@ -127,7 +127,7 @@ impl Encoder for ChatEncoder {
 
     fn begin(&mut self) -> Vec<String> {
         let opening = |index| {
-            let delta = Opening::new(Delta { content: Some(String::new()), ..Delta::default() });
+            let delta = ChunkDelta::opening(Delta { content: Some(String::new()), ..Delta::default() });
             self.chunk(vec![ChunkChoice { index, delta, logprobs: None, finish_reason: None }], None)
         };
         let num_opened = if self.is_call { 0 } else { self.choices.len() };
