@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::display_options::DisplayOptions;
 use crate::api::assistant::{AssistantWriter, Delta};
 use crate::api::logprobs::ChatLogprobs;
-use crate::api::openai::{CompletionObject, Head, StreamOptions, Usage, errors};
+use crate::api::openai::{CompletionObject, Head, StreamOptions, Timings, Usage, errors};
 use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
 use crate::http::sse;
@@ -28,6 +28,7 @@ pub(super) struct ChatEncoder {
     tokenizer: Tokenizer,
     display: DisplayOptions,
     usage: Usage,
+    prompt_len: usize,
     choices: Vec<OpenChoice>,
 }
 
@@ -57,13 +58,23 @@ impl ChatEncoder {
             tokenizer: app.inference.tokenizer.clone(),
             display,
             usage,
+            prompt_len: prepared.request.prompt.len(),
             choices: (0..num_choices).map(open).collect(),
         }
     }
 
     fn chunk(&self, choices: Vec<ChunkChoice>, usage: Option<Usage>) -> String {
+        self.timed_chunk(choices, usage, None)
+    }
+
+    fn timed_chunk(
+        &self,
+        choices: Vec<ChunkChoice>,
+        usage: Option<Usage>,
+        timings: Option<Timings>,
+    ) -> String {
         let usage = usage.or_else(|| self.display.stream_options.is_continuous().then_some(self.usage));
-        sse::to_line(&CompletionObject { head: &self.head, choices, usage })
+        sse::to_line(&CompletionObject { head: &self.head, choices, usage, timings })
     }
 
     fn token(&mut self, index: usize, token: TextToken) -> Vec<String> {
@@ -83,11 +94,12 @@ impl ChatEncoder {
         }
         let chunk = ChunkChoice {
             index,
-            delta,
+            delta: delta.with_both_names(),
             logprobs: self.display.logprobs.then(|| std::mem::take(&mut choice.logprobs)),
             finish_reason: token.end.map(|end| choice.writer.finish_reason(end.finish)),
         };
-        vec![self.chunk(vec![chunk], None)]
+        let timings = self.display.timings.then(|| Timings::new(self.prompt_len, &token.times));
+        vec![self.timed_chunk(vec![chunk], None, timings)]
     }
 }
 
