@@ -51,10 +51,12 @@ mod tests {
     fn every_kind_of_value_survives_the_round_trip() {
         let mut given =
             args("--model-path=/a --shard-sockets a b --max-total-tokens 7 --json-output --port 0");
+        given.extend(args("--served-model-name org/chat gpt-4o --accept-any-model"));
         given.push("--model-id=-odd name".to_owned());
         let config = parse(&given);
         assert_eq!(config.model_id, "-odd name");
         assert_eq!(config.shard_sockets.len(), 2);
+        assert_eq!(config.options.names.served_model_name, ["org/chat", "gpt-4o"]);
         assert_eq!(parse(&render(&config)), config);
     }
 }

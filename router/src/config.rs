@@ -14,6 +14,7 @@ use crate::http::auth::ApiKey;
 use crate::http::server::limits::ConnectionLimits;
 use crate::http::server::tls::TlsFiles;
 use crate::inference::limits::Limits;
+use crate::inference::served_model::ModelNames;
 use crate::observe::log_level::LogLevel;
 use crate::observe::telemetry::TelemetryOptions;
 
@@ -21,7 +22,7 @@ use crate::observe::telemetry::TelemetryOptions;
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RouterConfig {
-    /// Name of the model as clients see it in `/info` and `/v1/models`
+    /// Local folder or Hugging Face Hub id of the model, from which its name for clients is derived
     #[arg(long)]
     pub model_id: String,
 
@@ -119,6 +120,11 @@ pub struct RouterOptions {
     #[command(flatten)]
     #[serde(flatten)]
     pub template: TemplateOptions,
+
+    /// The names of the model
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub names: ModelNames,
 
     /// What requests may ask for
     #[command(flatten)]

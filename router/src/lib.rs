@@ -166,7 +166,7 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
     metrics.record_router_restarts(config.router_restarts);
     let scheduler = scheduler_config(options, facts.capacity(), api_keys.weights());
     let inference = Inference {
-        model: Arc::new(ServedModel { id: config.model_id.clone() }),
+        model: Arc::new(ServedModel::new(&config.model_id, &options.names)),
         limits: Arc::new(limits),
         grammars: Grammars::new(vocabulary.clone(), facts.vocab_size, facts.eos_token_ids)?,
         tokenizer,

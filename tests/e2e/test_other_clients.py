@@ -1,5 +1,5 @@
-"""Clients that need an environment of their own, unmodified, against a real server: TGI's, LangChain's, LiteLLM, and
-OpenAI's for Node. The scripts are in tests/clients; each writes what it got as JSON.
+"""Clients that need an environment of their own, unmodified, against a real server: TGI's, LangChain's, LiteLLM,
+Ollama's, and OpenAI's for Node. The scripts are in tests/clients; each writes what it got as JSON.
 """
 
 import json
@@ -75,6 +75,24 @@ def test_litellm(demo: Launched) -> None:
     found = use("use_litellm.py", demo)
     assert found["whole"] == found["streamed"] == found["async"] == asked_plainly(demo)
     assert found["tokens"] > 0
+
+
+def test_ollama(demo: Launched) -> None:
+    found = use("use_ollama.py", demo)
+    assert found["whole"] == found["streamed"] == found["async"] == asked_plainly(demo)
+    assert found["ends"] == ["stop", "stop", True, False]
+    assert min(found["counts"]) > 0
+    total, prompt, reply = found["durations"]
+    assert 0 < prompt + reply <= total
+    body = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 40}}
+    assert found["raw"] == found["raw_streamed"] == demo.post("/generate", body)[1]["generated_text"]
+    assert json.loads(found["place"])["city"] in ("Paris", "Rome")
+    assert found["calls"] == [CALL]
+    assert found["context_length"] == json.loads(demo.get("/info")[1])["max_total_tokens"]
+    assert "tools" in found["capabilities"]
+    assert found["loaded"] == [found["name"]]
+    assert found["refusal"][0] == 404
+    assert "some-other-model" in found["refusal"][1]
 
 
 def test_openai_for_node(demo: Launched, tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ def test_many_at_once_get_what_each_would_get_alone(server: Launched, model: Pat
 def test_the_rest_of_the_routes_answer(server: Launched, model: Path) -> None:
     for path in ("/health", "/health/live", "/health/ready", "/metrics"):
         assert server.get(path)[0] == 200, path
-    assert json.loads(server.get("/info")[1])["model_id"] == str(model)
-    assert json.loads(server.get("/v1/models")[1])["data"][0]["id"] == str(model)
+    assert json.loads(server.get("/info")[1])["model_id"] == model.name
+    assert json.loads(server.get("/v1/models")[1])["data"][0]["id"] == model.name
     assert server.post("/tokenize", {"inputs": "abc"})[1][1]["text"] == "b"
 
 

@@ -16,6 +16,9 @@ pub struct AssistantMessage {
     pub content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    /// The same as `reasoning_content`, under the name that vLLM and huggingface_hub use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
 }
@@ -42,6 +45,9 @@ pub struct Delta {
     pub content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    /// The same as `reasoning_content`, where [`Delta::with_both_names`] has set it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCallDelta>,
 }
@@ -119,6 +125,7 @@ impl AssistantWriter {
         AssistantMessage {
             role: "assistant",
             content: delta.content.or_else(|| (!has_calls).then(String::new)),
+            reasoning: delta.reasoning_content.clone(),
             reasoning_content: delta.reasoning_content,
             tool_calls: delta.tool_calls.into_iter().map(whole).collect(),
         }
@@ -186,6 +193,11 @@ impl Delta {
     pub fn is_empty(&self) -> bool {
         self.content.is_none() && self.reasoning_content.is_none() && self.tool_calls.is_empty()
     }
+
+    /// The delta with its reasoning under both names, as chunks of chat completions have it.
+    pub fn with_both_names(self) -> Self {
+        Self { reasoning: self.reasoning_content.clone(), ..self }
+    }
 }
 
 #[cfg(test)]
@@ -193,6 +205,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::chat::reply::Thinking;
 
     fn writer(tools: ToolFormat) -> AssistantWriter {
         AssistantWriter::new(&ReplyFormat { tools: Some(tools), ..ReplyFormat::default() })
@@ -208,6 +221,23 @@ mod tests {
         assert_eq!(writer.finish_reason(Finish::Stop), "stop");
         let nothing = AssistantWriter::new(&ReplyFormat::default()).message("");
         assert_eq!(nothing.content.as_deref(), Some(""));
+    }
+
+    #[test]
+    fn reasoning_has_both_of_its_names() {
+        let format = ReplyFormat { thinking: Thinking::Open, ..ReplyFormat::default() };
+        let message = AssistantWriter::new(&format).message("hm</think>yes");
+        assert_eq!(
+            serde_json::to_value(message).unwrap(),
+            json!({"role": "assistant", "content": "yes", "reasoning_content": "hm", "reasoning": "hm"})
+        );
+        let delta = AssistantWriter::new(&format).delta("hm", true).with_both_names();
+        assert_eq!(
+            serde_json::to_value(delta).unwrap(),
+            json!({"reasoning_content": "hm", "reasoning": "hm"})
+        );
+        let plain = AssistantWriter::new(&ReplyFormat::default()).delta("yes", true).with_both_names();
+        assert_eq!(serde_json::to_value(plain).unwrap(), json!({"content": "yes"}));
     }
 
     #[test]

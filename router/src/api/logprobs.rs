@@ -34,6 +34,11 @@ struct TokenLogprob {
 }
 
 impl ChatLogprobs {
+    /// The tokens, in order.
+    pub fn into_tokens(self) -> Vec<ChatTokenLogprob> {
+        self.content
+    }
+
     /// Adds a token of the output.
     pub fn push(&mut self, vocabulary: &Vocabulary, token: &TextToken) {
         if token.is_special {

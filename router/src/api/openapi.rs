@@ -22,7 +22,7 @@ pub fn document() -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "Penstock",
-            "description": "A server for large language models with the APIs of text-generation-inference, OpenAI and Anthropic. /info returns the limits that depend on the model and on flags.",
+            "description": "A server for large language models with the APIs of text-generation-inference, OpenAI, Anthropic, Ollama and KServe. /info returns the limits that depend on the model and on flags.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
             "version": env!("CARGO_PKG_VERSION"),
         },
@@ -48,10 +48,9 @@ fn operation(route: &Route, doc: &Doc, schemas: &mut Schemas) -> Value {
         "operationId": operation_id(route),
         "responses": { "200": success(doc, schemas) },
     });
-    if let Some(name) = route.path.split("{*").nth(1) {
-        let name = name.trim_end_matches('}');
-        operation["parameters"] =
-            json!([{ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }]);
+    let parameters: Vec<Value> = path_parameters(route.path).map(path_parameter).collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
     }
     if let Some(schema) = any_of(&doc.accepts, schemas) {
         operation["requestBody"] = json!({ "required": true, "content": { JSON: { "schema": schema } } });
@@ -63,6 +62,15 @@ fn operation(route: &Route, doc: &Doc, schemas: &mut Schemas) -> Value {
     }
     operation["responses"]["default"] = refusal(route.path, "An error");
     operation
+}
+
+/// The names between braces in a path of axum's syntax.
+fn path_parameters(path: &'static str) -> impl Iterator<Item = &'static str> {
+    path.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0.trim_start_matches('*')))
+}
+
+fn path_parameter(name: &str) -> Value {
+    json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })
 }
 
 fn operation_id(route: &Route) -> String {

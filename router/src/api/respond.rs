@@ -5,6 +5,7 @@ use axum::response::Response;
 
 use crate::api::response_headers::initial_headers;
 use crate::base::error::Error;
+use crate::http::ndjson;
 use crate::http::response_stream::Encoder;
 use crate::http::sse::{self, Frame};
 use crate::http::state::AppState;
@@ -13,8 +14,19 @@ use crate::inference::validation::Parameters;
 use crate::inference::{Prepared, Prompt};
 use crate::observe::metrics::RequestGuard;
 
+/// The format of a stream.
+pub(crate) enum StreamFormat {
+    /// Server-sent events.
+    Events,
+    /// One JSON object a line.
+    Lines,
+}
+
 /// What a dialect writes of a conversation's replies. One value serves one request.
 pub(crate) trait Replies: Sized {
+    /// The format of its streams.
+    const FORMAT: StreamFormat = StreamFormat::Events;
+
     /// Writes a stream.
     type Encoder: Encoder<Line: Into<Frame>> + Send + 'static;
 
@@ -31,10 +43,10 @@ pub(crate) trait Replies: Sized {
 }
 
 /// Runs the conversation. `guard` counts how the request ends.
-pub(crate) async fn respond(
+pub(crate) async fn respond<R: Replies>(
     app: &AppState,
     (prompt, parameters): (Prompt, Parameters),
-    replies: impl Replies,
+    replies: R,
     mut guard: RequestGuard,
 ) -> Result<Response, Error> {
     let headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());
@@ -42,7 +54,11 @@ pub(crate) async fn respond(
         let begun = app.inference.begin(prompt, parameters, guard.started()).await;
         let (prepared, sequences) = begun.inspect_err(|error| guard.fail(error))?;
         let encoder = replies.encoder(&prepared, sequences.len());
-        return Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers));
+        let shutdown = app.inference.shutdown.clone();
+        return Ok(match R::FORMAT {
+            StreamFormat::Events => sse::respond(sequences, encoder, guard, shutdown, headers),
+            StreamFormat::Lines => ndjson::respond(sequences, encoder, guard, shutdown, headers),
+        });
     }
     let whole = async {
         let prepared = app.inference.prepare(prompt, parameters).await?;

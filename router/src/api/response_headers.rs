@@ -85,6 +85,7 @@ mod tests {
     fn units_are_those_of_tgi() {
         let sequence = SequenceTimes {
             queued: Duration::from_millis(20),
+            prefill: Duration::from_millis(30),
             inference: Duration::from_millis(300),
             generated_tokens: 10,
             cached_tokens: 0,

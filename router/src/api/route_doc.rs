@@ -68,6 +68,11 @@ impl Doc {
     pub fn streams(self) -> Self {
         self.with_media_type("text/event-stream")
     }
+
+    /// The response may be a stream of lines of JSON.
+    pub fn streams_lines(self) -> Self {
+        self.with_media_type("application/x-ndjson")
+    }
 }
 
 fn refer<T: ToSchema>(schemas: &mut Schemas) -> Value {

@@ -8,9 +8,12 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{self, MethodRouter};
 use serde_json::Value;
 
-use super::about::{health, info, metrics, models, stats};
+use super::about::{health, info, metrics, models, stats, version};
 use super::anthropic::{self, MessagesRequest, MessagesResponse, TokenCount};
 use super::clouds::{invocations, vertex};
+use super::kserve::infer::{InferRequest, InferResponse};
+use super::kserve::{self, TextRequest, TextResponse};
+use super::ollama;
 use super::openai::chat::handler as chat;
 use super::openai::completions::{choice, handler as completions};
 use super::openai::{self, ChatRequest, CompletionRequest};
@@ -27,10 +30,13 @@ use crate::http::state::AppState;
 
 /// The error dialect of a path, also of a path without a route.
 pub fn dialect_of(path: &str) -> ErrorDialect {
-    match path.strip_prefix("/v1/") {
-        Some(rest) if rest == "messages" || rest.starts_with("messages/") => anthropic::errors::ERRORS,
-        Some(_) => openai::errors::ERRORS,
-        None => tgi::errors::ERRORS,
+    let mut parts = path.split('/').skip(1);
+    match (parts.next(), parts.next()) {
+        (Some("v1"), Some("messages")) => anthropic::errors::ERRORS,
+        (Some("v1"), Some(_)) => openai::errors::ERRORS,
+        (Some("v2"), _) => kserve::errors::ERRORS,
+        (Some("api"), Some(_)) => ollama::errors::ERRORS,
+        _ => tgi::errors::ERRORS,
     }
 }
 
@@ -102,7 +108,10 @@ impl Route {
 
 /// All routes.
 pub fn routes() -> Vec<Route> {
-    [tgi_and_clouds(), openai_and_anthropic(), tokens(), about(), pages()].into_iter().flatten().collect()
+    [tgi_and_clouds(), openai_and_anthropic(), kserve(), ollama(), tokens(), about(), pages()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// The generating routes of TGI and of hosting services.
@@ -189,24 +198,122 @@ fn openai_and_anthropic() -> Vec<Route> {
     ]
 }
 
+/// The routes of KServe. Each route of a model exists with and without a version in its path.
+fn kserve() -> Vec<Route> {
+    let server = vec![
+        Route::get("/v2", kserve::about::server)
+            .doc(Doc::new("KServe: the server").returns::<kserve::about::ServerMetadata>()),
+        Route::get("/v2/health/live", kserve::about::live)
+            .doc(Doc::new("KServe: as `/health/live`").returns::<kserve::about::Live>())
+            .open(),
+        Route::get("/v2/health/ready", kserve::about::ready)
+            .doc(Doc::new("KServe: as `/health/ready`").returns::<kserve::about::Ready>())
+            .open(),
+    ];
+    let models = [
+        [
+            "/v2/models/{name}",
+            "/v2/models/{name}/ready",
+            "/v2/models/{name}/generate",
+            "/v2/models/{name}/generate_stream",
+            "/v2/models/{name}/infer",
+        ],
+        [
+            "/v2/models/{name}/versions/{version}",
+            "/v2/models/{name}/versions/{version}/ready",
+            "/v2/models/{name}/versions/{version}/generate",
+            "/v2/models/{name}/versions/{version}/generate_stream",
+            "/v2/models/{name}/versions/{version}/infer",
+        ],
+    ];
+    server.into_iter().chain(models.into_iter().flat_map(kserve_model)).collect()
+}
+
+/// The routes of the model at these paths.
+fn kserve_model([model, ready, generate, stream, infer]: [&'static str; 5]) -> Vec<Route> {
+    vec![
+        Route::get(model, kserve::about::model)
+            .doc(Doc::new("KServe: the model").returns::<kserve::about::ModelMetadata>()),
+        Route::get(ready, kserve::about::model_ready)
+            .doc(Doc::new("KServe: whether requests are computed now").returns::<kserve::about::ModelReady>())
+            .open(),
+        Route::post(generate, kserve::handler::generate)
+            .doc(Doc::new("KServe: generate a text").accepts::<TextRequest>().returns::<TextResponse>())
+            .work(),
+        Route::post(stream, kserve::handler::generate_stream)
+            .doc(Doc::new("KServe: generate a text, token by token").accepts::<TextRequest>().streams())
+            .work(),
+        Route::post(infer, kserve::infer::infer)
+            .doc(
+                Doc::new("KServe: generate texts, in tensors")
+                    .accepts::<InferRequest>()
+                    .returns::<InferResponse>(),
+            )
+            .work(),
+    ]
+}
+
+/// The routes of Ollama.
+fn ollama() -> Vec<Route> {
+    vec![
+        Route::post("/api/chat", ollama::handler::chat)
+            .doc(
+                Doc::new("Ollama: reply to a conversation")
+                    .accepts::<ollama::ChatRequest>()
+                    .returns::<ollama::Line>()
+                    .streams_lines(),
+            )
+            .work(),
+        Route::post("/api/generate", ollama::handler::generate)
+            .doc(
+                Doc::new("Ollama: reply to a prompt")
+                    .accepts::<ollama::GenerateRequest>()
+                    .returns::<ollama::Line>()
+                    .streams_lines(),
+            )
+            .work(),
+        Route::post("/api/show", ollama::models::show).doc(
+            Doc::new("Ollama: the model")
+                .accepts::<ollama::models::ShowRequest>()
+                .returns::<ollama::models::Show>(),
+        ),
+        Route::get("/api/tags", ollama::models::tags)
+            .doc(Doc::new("Ollama: the names of the model").returns::<ollama::models::Tags>()),
+        Route::get("/api/ps", ollama::models::ps)
+            .doc(Doc::new("Ollama: the loaded model").returns::<ollama::models::Processes>()),
+        Route::get("/api/version", ollama::models::version)
+            .doc(Doc::new("Ollama: the version of its API").returns::<ollama::models::Version>()),
+    ]
+}
+
 /// The routes that turn text into tokens and tokens into text.
 fn tokens() -> Vec<Route> {
     vec![
-        Route::post("/tokenize", tokenize::tokenize)
+        Route::post("/tokenize", tokenize::handler::tokenize)
             .doc(
-                Doc::new("Tokens of a text")
+                Doc::new("Tokens of a text or of a conversation; the field `inputs`, `prompt` or `messages` decides")
                     .accepts::<GenerateRequest>()
-                    .returns_list::<tokenize::SimpleToken>(),
+                    .accepts::<tokenize::TokenizePrompt>()
+                    .accepts::<tokenize::TokenizeChat>()
+                    .returns_list::<tokenize::SimpleToken>()
+                    .returns::<tokenize::TokenList>(),
             )
             .work(),
-        Route::post("/chat_tokenize", tokenize::chat_tokenize)
+        Route::post("/chat_tokenize", tokenize::handler::chat_tokenize)
             .doc(
-                Doc::new("Tokens of a conversation")
+                Doc::new("Tokens of a conversation, and its text")
                     .accepts::<ChatRequest>()
                     .returns::<tokenize::ChatTokens>(),
             )
             .work(),
-        Route::post("/detokenize", tokenize::detokenize)
+        Route::post("/apply-template", tokenize::handler::apply_template)
+            .doc(
+                Doc::new("The text of a conversation, as the chat template renders it")
+                    .accepts::<ChatRequest>()
+                    .returns::<tokenize::RenderedPrompt>(),
+            )
+            .work(),
+        Route::post("/detokenize", tokenize::handler::detokenize)
             .doc(
                 Doc::new("The text of tokens")
                     .accepts::<tokenize::DetokenizeRequest>()
@@ -222,8 +329,10 @@ fn about() -> Vec<Route> {
         Route::get("/info", info::info)
             .doc(Doc::new("What is served, and its limits").returns::<info::Info>()),
         Route::get("/v1/models", models::list)
-            .doc(Doc::new("List the models: there is one").returns::<models::Models>()),
+            .doc(Doc::new("List the names of the model").returns::<models::Models>()),
         Route::get("/v1/models/{*id}", models::one).doc(Doc::new("One model").returns::<models::Model>()),
+        Route::get("/version", version::version)
+            .doc(Doc::new("The version of the server").returns::<version::Version>()),
         Route::get("/stats", stats::stats)
             .doc(Doc::new("The present state and load of the server").returns::<stats::Stats>()),
         Route::get("/metrics", metrics::metrics)
@@ -274,7 +383,13 @@ mod tests {
         for path in ["/v1/messagesque", "/v1/chat/completions", "/v1/none"] {
             assert_eq!(error_of(path), openai::errors::body(&Error::Internal), "{path}");
         }
-        for path in ["/", "/v1", "/v1x", "/generate", "/none"] {
+        for path in ["/v2", "/v2/none", "/v2/models/m/generate"] {
+            assert_eq!(error_of(path), kserve::errors::body(&Error::Internal), "{path}");
+        }
+        for path in ["/api/chat", "/api/none"] {
+            assert_eq!(error_of(path), ollama::errors::body(&Error::Internal), "{path}");
+        }
+        for path in ["/", "/v1", "/v1x", "/v2x", "/api", "/api-doc/none", "/generate", "/none"] {
             assert_eq!(error_of(path), tgi::errors::body(&Error::Internal), "{path}");
         }
     }

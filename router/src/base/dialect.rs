@@ -21,6 +21,13 @@ pub enum Dialect {
     Messages,
     /// `/v1/responses`.
     Responses,
+    /// Ollama's routes, `/api/chat` and `/api/generate`.
+    Ollama {
+        /// The field with the prompt: `messages` or `prompt`.
+        inputs: &'static str,
+    },
+    /// KServe's routes, below `/v2`.
+    Kserve,
     /// The gRPC API.
     Grpc,
 }
@@ -33,6 +40,8 @@ impl Dialect {
     pub fn name(self, native: &'static str) -> &'static str {
         match (self, native) {
             (Self::Native, name) => name,
+            (Self::Ollama { inputs }, name) => ollama_name(inputs, name),
+            (Self::Kserve, "inputs") => "text_input",
             (Self::Completions { .. } | Self::Chat { .. }, "grammar") => "response_format",
             (Self::Responses, "grammar") => "text.format",
             (Self::Completions { .. } | Self::Grpc, "inputs") => "prompt",
@@ -65,6 +74,17 @@ impl Dialect {
             Self::Messages | Self::Responses => format!("tools[{number}].{field}"),
             _ => format!("tools[{number}].function.{field}"),
         }
+    }
+}
+
+/// The parameter's name in Ollama's dialect, where most are in `options`.
+fn ollama_name(inputs: &'static str, native: &'static str) -> &'static str {
+    match native {
+        "inputs" => inputs,
+        "grammar" => "format",
+        "max_new_tokens" => "options.num_predict",
+        "stop" => "options.stop",
+        name => name,
     }
 }
 

@@ -91,6 +91,11 @@ impl ChatFormat {
         self.style.may_reason()
     }
 
+    /// The source of the chat template.
+    pub fn template_source(&self) -> String {
+        self.templates.source()
+    }
+
     /// The prompt of a conversation, and the format of its reply. `requested` is the grammar that the client asked for.
     pub fn encode(
         &self,
@@ -117,6 +122,11 @@ impl ChatFormat {
         let offsets = self.control_tokens.encode_with_offsets(&rendered);
         let offsets = offsets.map_err(|error| Error::Template(error.to_string()))?;
         Ok((ControlTokens::unescape(&rendered), offsets))
+    }
+
+    /// The text of the prompt.
+    pub fn prompt_text(&self, conversation: Conversation) -> Result<String, Error> {
+        Ok(ControlTokens::unescape(&self.render(conversation)?))
     }
 
     /// The text of the prompt; control tokens spelt in messages are still split by BREAKs.
@@ -259,6 +269,22 @@ mod tests {
             {"role": "tool", "tool_call_id": "1", "content": "8"}
         ]));
         assert!(rendered.unwrap().starts_with("<|im_start|>assistant\n7<|im_end|>\n<|im_start|>tool\n8"));
+    }
+
+    #[test]
+    fn reasoning_may_come_under_either_name_or_both() {
+        let template = "{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}{% endfor %}";
+        let templates = ChatTemplates::from_source(template, Map::new()).unwrap();
+        let format = ChatFormat::new(templates, &byte_level(), &[]).unwrap();
+        for names in [&["reasoning"][..], &["reasoning_content"], &["reasoning", "reasoning_content"]] {
+            let mut message = json!({"role": "assistant", "content": "yes"});
+            for name in names {
+                message[*name] = "hm ".into();
+            }
+            let asked =
+                Conversation { continue_final_message: Some(false), ..conversation(json!([message])) };
+            assert_eq!(format.render(asked).unwrap(), "hm yes", "{names:?}");
+        }
     }
 
     #[test]

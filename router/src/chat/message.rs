@@ -16,8 +16,9 @@ pub struct Message {
     name: Option<String>,
     tool_calls: Option<Vec<Value>>,
     tool_call_id: Option<String>,
-    #[serde(alias = "reasoning")]
     reasoning_content: Option<String>,
+    /// Another name of `reasoning_content`. A client that sends a message back as it got it sends both.
+    reasoning: Option<String>,
     /// Path of the message in the request, for dialects that have no `messages` of this kind.
     #[serde(skip)]
     place: Option<String>,
@@ -58,6 +59,16 @@ impl Message {
     /// The result of a tool call.
     pub fn of_tool(call_id: String, text: String, place: impl Into<String>) -> Self {
         Self { tool_call_id: Some(call_id), ..Self::new("tool", text, place) }
+    }
+
+    /// The message with the name of its author, or of the tool that it is the result of.
+    pub fn with_name(self, name: Option<String>) -> Self {
+        Self { name, ..self }
+    }
+
+    /// The message with the reasoning before it.
+    pub fn with_reasoning(self, reasoning_content: Option<String>) -> Self {
+        Self { reasoning_content, ..self }
     }
 
     /// Adds a call of a function; `arguments` is JSON.
@@ -106,7 +117,7 @@ pub(super) fn template_message(number: usize, message: Message) -> Result<Value,
     let optional = [
         ("name", message.name),
         ("tool_call_id", message.tool_call_id),
-        ("reasoning_content", message.reasoning_content),
+        ("reasoning_content", message.reasoning_content.or(message.reasoning)),
     ];
     for (field, value) in optional {
         if let Some(value) = value {

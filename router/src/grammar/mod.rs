@@ -13,7 +13,9 @@ mod parse;
 mod schema;
 
 pub use grammars::Grammars;
-pub(crate) use parse::{from_native, from_response_format, from_text, from_text_format, schema_text};
+pub(crate) use parse::{
+    from_native, from_ollama_format, from_response_format, from_text, from_text_format, schema_text,
+};
 
 #[cfg(test)]
 mod suite;

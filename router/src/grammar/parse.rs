@@ -29,6 +29,16 @@ pub fn from_text_format(value: &Value) -> Result<Option<Grammar>, Error> {
     Reader { param: "text.format", schema_in: None }.read(value)
 }
 
+/// Reads Ollama's `format`: `json`, or a JSON schema; `None` is plain text.
+pub fn from_ollama_format(value: &Value) -> Result<Option<Grammar>, Error> {
+    match value {
+        Value::String(text) if text.is_empty() => Ok(None),
+        Value::String(text) if text == "json" => Ok(Some(any_object())),
+        Value::Object(_) => Ok(Some(json_schema(value.clone()))),
+        _ => Err(Error::invalid("format", "`format` must be \"json\" or a JSON schema")),
+    }
+}
+
 /// Reads a grammar of the gRPC API, whose message has a field for each kind.
 pub fn from_text(kind: GrammarKind, text: String) -> Result<Grammar, Error> {
     let value = Value::String(text);

@@ -54,7 +54,7 @@ fn token_message(token: TextToken) -> pb::Token {
         logprob: token.logprob,
         top: top.collect(),
         text: token.delta,
-        finish: token.end.map(finish),
+        finish: token.end.map(|end| finish(*end)),
     }
 }
 

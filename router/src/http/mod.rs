@@ -6,6 +6,7 @@ pub mod body;
 pub mod cors;
 pub(crate) mod errors;
 pub(crate) mod layers;
+pub(crate) mod ndjson;
 pub(crate) mod rate_limit;
 pub(crate) mod response_stream;
 pub mod server;

@@ -31,6 +31,11 @@ impl Frame {
     pub fn named(name: &'static str, data: String) -> Self {
         Self { name: Some(name), data }
     }
+
+    /// The data alone, for streams of another format.
+    pub fn into_data(self) -> String {
+        self.data
+    }
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ impl Inference {
         let (validating, operation) = (ChildSpan::begin("validate"), prompt.operation());
         let grammar = parameters.grammar.take();
         // An adapter is named like a model, and no model but the served one is known.
-        self.model.check(parameters.adapter_id.take().as_deref())?;
+        self.model.check_known(parameters.adapter_id.take().as_deref())?;
         let caller = parameters.hints.caller.clone();
         if let Some(defaults) = &self.engine.facts().generation_defaults {
             parameters = parameters.with_defaults(defaults);

@@ -64,8 +64,10 @@ pub struct TextToken {
     pub top: Vec<TopToken>,
     /// What may be shown now; stop strings and what may become one are left out.
     pub delta: String,
+    /// How long the sequence has taken so far, this token included.
+    pub times: SequenceTimes,
     /// Set on the last one.
-    pub end: Option<End>,
+    pub end: Option<Box<End>>,
 }
 
 /// The end of a sequence.
@@ -196,7 +198,7 @@ impl TextStream {
                     let end = token.end.take();
                     tokens.push(token);
                     if let Some(end) = end {
-                        return Ok(Generated { end, tokens, prompt_logprobs });
+                        return Ok(Generated { end: *end, tokens, prompt_logprobs });
                     }
                 }
             }
@@ -223,16 +225,21 @@ impl TextStream {
         let text = if is_special { self.tokenizer.vocabulary().token_text(token.id) } else { piece.clone() };
         let piece = if self.shown.contains(&token.id) { piece + &text } else { piece };
         let (delta, finish) = self.advance(piece, finish);
-        let end = finish.map(|finish| self.end(finish));
-        TextToken { id: token.id, text, is_special, logprob: token.logprob, top: token.top, delta, end }
+        let end = finish.map(|finish| Box::new(self.end(finish)));
+        let Sampled { id, logprob, top, .. } = token;
+        TextToken { id, text, is_special, logprob, top, delta, times: self.times, end }
     }
 
     fn keep_time(&mut self) {
         let now = Instant::now();
         match self.last_token.replace(now) {
-            None => self.metrics.record_first_token(now - self.arrived),
+            None => {
+                self.times.prefill = now - self.admitted;
+                self.metrics.record_first_token(now - self.arrived);
+            }
             Some(last) => self.metrics.record_next_token(now - last),
         }
+        self.times.inference = now - self.admitted;
         self.times.generated_tokens += 1;
     }
 

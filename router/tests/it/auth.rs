@@ -9,10 +9,14 @@ use penstock_router::inference::limits::Limits;
 use serde_json::json;
 
 use crate::support::fake_engine::FakeEngine;
-use crate::support::server::{Server, facts, limits, post};
+use crate::support::server::{Server, facts, limits, post, sample_path};
 
 /// Routes that need no key. A new route needs one by default; the exceptions are listed here a second time on purpose.
-const OPEN: [&str; 13] = [
+const OPEN: [&str; 17] = [
+    "/v2/health/live",
+    "/v2/health/ready",
+    "/v2/models/{name}/ready",
+    "/v2/models/{name}/versions/{version}/ready",
     "/metrics",
     "/health",
     "/health/ready",
@@ -36,11 +40,7 @@ fn guarded() -> Server {
 }
 
 fn ask(method: Method, path: &str) -> Request<Body> {
-    Request::builder()
-        .method(method)
-        .uri(path.replace("{*", "").replace('}', ""))
-        .body(Body::empty())
-        .expect("a request")
+    Request::builder().method(method).uri(sample_path(path)).body(Body::empty()).expect("a request")
 }
 
 fn with(mut request: Request<Body>, name: HeaderName, value: &str) -> Request<Body> {

@@ -5,3 +5,4 @@ pub mod info;
 pub mod metrics;
 pub mod models;
 pub mod stats;
+pub mod version;

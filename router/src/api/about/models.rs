@@ -1,4 +1,4 @@
-//! `/v1/models`: the served model, in OpenAI's format.
+//! `/v1/models`: the served model under each of its names, in OpenAI's format.
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::base::error::Error;
 use crate::http::state::AppState;
 
-/// The list of models, which has one entry.
+/// The list of models: one entry for each name of the served model.
 #[derive(Serialize, ToSchema)]
 pub struct Models {
     object: &'static str,
@@ -23,17 +23,24 @@ pub struct Model {
     object: &'static str,
     created: u64,
     owned_by: String,
+    /// The model behind the name: its id on the hub, or the last part of its folder's path.
+    root: String,
+    /// Always null: the model is no adapter of another one.
+    parent: Option<String>,
     /// Longest prompt and output together, in tokens.
     max_model_len: u32,
 }
 
 impl Model {
-    fn of(app: &AppState) -> Self {
+    fn named(id: &str, app: &AppState) -> Self {
+        let model = &app.inference.model;
         Self {
-            id: app.inference.model.id.clone(),
+            id: id.to_owned(),
             object: "model",
             created: 0,
-            owned_by: app.inference.model.id.clone(),
+            owned_by: model.id.clone(),
+            root: model.root.clone(),
+            parent: None,
             max_model_len: app.inference.limits.max_total_tokens,
         }
     }
@@ -41,7 +48,8 @@ impl Model {
 
 /// `GET /v1/models`
 pub async fn list(State(app): State<AppState>) -> Json<Models> {
-    Json(Models { object: "list", data: vec![Model::of(&app)] })
+    let names = app.inference.model.names().iter();
+    Json(Models { object: "list", data: names.map(|name| Model::named(name, &app)).collect() })
 }
 
 /// `GET /v1/models/{id}`; ids may hold slashes.
@@ -50,6 +58,8 @@ pub async fn one(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Model>, Error> {
     let Path(id) = id.map_err(|_| Error::UnknownRoute("/v1/models/ with a broken escape".to_owned()))?;
-    app.inference.model.check(Some(&id))?;
-    Ok(Json(Model::of(&app)))
+    let model = &app.inference.model;
+    model.check(Some(&id))?;
+    let listed = model.names().iter().find(|name| **name == id);
+    Ok(Json(Model::named(listed.unwrap_or(&model.id), &app)))
 }

@@ -69,7 +69,8 @@ impl<'de> Deserialize<'de> for Seed {
 }
 
 impl Stop {
-    pub(super) fn into_strings(self) -> Vec<String> {
+    /// The stop strings, in the order given.
+    pub fn into_strings(self) -> Vec<String> {
         match self {
             Self::One(stop) => vec![stop],
             Self::Many(stops) => stops,

@@ -6,11 +6,13 @@ pub mod completions;
 pub mod errors;
 mod fields;
 mod response;
+mod timings;
 
 pub use chat::request::ChatRequest;
 pub use completions::request::CompletionRequest;
-pub use fields::{Stop, StreamOptions};
+pub use fields::{Seed, Stop, StreamOptions};
 pub use response::{CompletionObject, Head, Usage};
+pub use timings::Timings;
 
 #[cfg(test)]
 mod tests;

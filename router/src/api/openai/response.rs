@@ -3,6 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::timings::Timings;
 use crate::base::unix_time::unix_seconds;
 use crate::inference::served_model::ServedModel;
 use crate::observe::metrics::SequenceTimes;
@@ -72,4 +73,7 @@ pub struct CompletionObject<'a, Choice> {
     pub head: &'a Head,
     pub choices: Vec<Choice>,
     pub usage: Option<Usage>,
+    /// Only of chat completions, and only with `timings_per_token`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
 }

@@ -50,7 +50,8 @@ pub async fn compatible(
     Ok((headers, Json([response])).into_response())
 }
 
-async fn whole(
+/// Generates a whole output. The headers have its times.
+pub async fn whole(
     app: &AppState,
     caller: Caller,
     request: GenerateRequest,

@@ -7,8 +7,8 @@ mod request;
 mod response;
 mod response_writer;
 
-pub use request::{DisplayOptions, GenerateRequest};
+pub use request::{DisplayOptions, GenerateParameters, GenerateRequest};
 pub use response::{
     BestOfSequence, Details, GenerateResponse, PrefillToken, StreamDetails, StreamResponse, Token,
 };
-pub use response_writer::ResponseWriter;
+pub use response_writer::{ResponseWriter, finish_reason, output_token};

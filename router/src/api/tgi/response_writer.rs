@@ -10,7 +10,7 @@ use crate::inference::text_stream::{End, Finish, Generated, TextToken};
 use crate::text::detokenizer::Vocabulary;
 
 /// TGI's `finish_reason`.
-fn finish_reason(finish: Finish) -> &'static str {
+pub fn finish_reason(finish: Finish) -> &'static str {
     match finish {
         Finish::Length => "length",
         Finish::EndOfSequence => "eos_token",
@@ -108,6 +108,7 @@ impl ResponseWriter<'_> {
     }
 }
 
-fn output_token(token: &TextToken) -> Token {
+/// A token in TGI's form.
+pub fn output_token(token: &TextToken) -> Token {
     Token { id: token.id, text: token.text.clone(), logprob: token.logprob, special: token.is_special }
 }

@@ -19,6 +19,8 @@ mod tool_parser;
 
 pub use constraint::{Constraint, Part};
 pub use events::ReplyEvent;
+#[cfg(test)]
+pub use format::Thinking;
 pub use format::{ReplyFormat, ToolFormat};
 pub use reply_parser::ReplyParser;
 pub use style::ReplyStyle;

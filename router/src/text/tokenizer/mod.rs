@@ -99,6 +99,13 @@ impl Tokenizer {
             .await
     }
 
+    /// Like [`Self::encode`], without the tokens that the tokenizer puts around a prompt.
+    pub async fn encode_without_special_tokens(&self, text: String) -> Result<Vec<u32>, Error> {
+        let words = Arc::clone(&self.words);
+        self.run(move |vocabulary| words.encode(vocabulary.tokenizer(), &text, false).map_err(unencodable))
+            .await
+    }
+
     /// Like [`Self::encode`], with the bytes that each token covers.
     pub async fn encode_with_offsets(&self, text: String) -> Result<Vec<TokenOffsets>, Error> {
         self.run(move |vocabulary| {

@@ -157,6 +157,7 @@ async fn the_reasoning_of_a_thinking_model_is_a_field_of_its_own() {
         server.post("/v1/chat/completions", body.clone()).await.json()["choices"][0]["message"].take();
     assert_eq!(message["content"], "");
     let thought = message["reasoning_content"].as_str().unwrap().to_owned();
+    assert_eq!(message["reasoning"], thought, "vLLM's and huggingface_hub's name");
     assert!(!thought.is_empty());
     let mut streamed = body;
     streamed["stream"] = json!(true);
@@ -164,7 +165,9 @@ async fn the_reasoning_of_a_thinking_model_is_a_field_of_its_own() {
     let deltas = answer.text.lines().filter_map(|line| line.strip_prefix("data: {"));
     let pieces = deltas.map(|data| {
         let chunk: Value = serde_json::from_str(&format!("{{{data}")).unwrap();
-        chunk["choices"][0]["delta"]["reasoning_content"].as_str().unwrap_or_default().to_owned()
+        let delta = &chunk["choices"][0]["delta"];
+        assert_eq!(delta["reasoning"], delta["reasoning_content"]);
+        delta["reasoning_content"].as_str().unwrap_or_default().to_owned()
     });
     assert_eq!(pieces.collect::<String>(), thought);
 }
@@ -177,4 +180,26 @@ async fn chats_with_a_model_without_template_are_refused() {
     let answer = server.post("/v1/chat/completions", body).await;
     assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert_eq!(answer.json()["error"]["code"], "template_error");
+}
+
+#[tokio::test]
+async fn timings_are_sent_only_if_they_are_asked_for() {
+    let server = Server::start();
+    let body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "temperature": 0});
+    let plain = server.post("/v1/chat/completions", body.clone()).await.json();
+    assert!(plain.get("timings").is_none());
+    let mut asked = body;
+    asked["timings_per_token"] = json!(true);
+    let whole = server.post("/v1/chat/completions", asked.clone()).await.json();
+    let (timings, prompt_len) = (&whole["timings"], whole["usage"]["prompt_tokens"].as_u64().unwrap());
+    assert_eq!(timings["predicted_n"], 5);
+    assert_eq!(timings["prompt_n"].as_u64().unwrap() + timings["cache_n"].as_u64().unwrap(), prompt_len);
+    for field in ["prompt_ms", "prompt_per_token_ms", "prompt_per_second", "predicted_ms"] {
+        assert!(timings[field].as_f64().unwrap() >= 0.0, "{field}");
+    }
+    asked["stream"] = json!(true);
+    let chunks = server.post("/v1/chat/completions", asked).await.openai_events();
+    let counts: Vec<u64> =
+        chunks.iter().filter_map(|chunk| chunk["timings"]["predicted_n"].as_u64()).collect();
+    assert!(counts.is_sorted() && counts.last() == Some(&5), "{counts:?}");
 }

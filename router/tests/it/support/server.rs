@@ -22,7 +22,7 @@ use penstock_router::http::server::limits::ConnectionLimits;
 use penstock_router::http::state::AppState;
 use penstock_router::inference::Inference;
 use penstock_router::inference::limits::{Limits, RequestLimits};
-use penstock_router::inference::served_model::ServedModel;
+use penstock_router::inference::served_model::{ModelNames, ServedModel};
 use penstock_router::observe::metrics::Metrics;
 use penstock_router::observe::telemetry::Telemetry;
 use penstock_router::text::tokenizer::Tokenizer;
@@ -137,6 +137,12 @@ impl Answer {
         self.text.trim_end_matches("\n\n").split("\n\n").map(event).collect()
     }
 
+    /// The lines of a stream of JSON objects.
+    pub fn json_lines(&self) -> Vec<Value> {
+        assert!(self.text.ends_with('\n'), "{:?}", self.text);
+        self.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
     pub fn native_events(&self) -> Vec<Value> {
         self.events().iter().map(|event| serde_json::from_str(event).unwrap()).collect()
     }
@@ -175,7 +181,7 @@ impl Server {
         let loaded = Tokenizer::new(tokenizer.clone(), 1).unwrap();
         let vocabulary = loaded.vocabulary().clone();
         let inference = Inference {
-            model: Arc::new(ServedModel { id: "org/tiny".into() }),
+            model: Arc::new(ServedModel::new("org/tiny", &ModelNames::default())),
             limits: Arc::new(request_limits),
             tokenizer: loaded,
             chat: Some(Arc::new(chat)),
@@ -192,6 +198,14 @@ impl Server {
     /// The served routes.
     pub fn service(&self) -> Router {
         service(self.state.clone(), self.cors.clone())
+    }
+
+    /// With other names for the model.
+    pub fn with_names(mut self, names: &[&str], accept_any_model: bool) -> Self {
+        let served_model_name = names.iter().map(|name| (*name).to_owned()).collect();
+        let names = ModelNames { served_model_name, accept_any_model };
+        self.state.inference.model = Arc::new(ServedModel::new("org/tiny", &names));
+        self
     }
 
     /// With another chat template.
@@ -287,6 +301,11 @@ impl OpenStream {
         }
         rest
     }
+}
+
+/// A path of the table of routes with values in the place of its parameters.
+pub fn sample_path(path: &str) -> String {
+    path.replace("{name}", "tiny").replace("{version}", "1").replace("{*", "").replace('}', "")
 }
 
 pub fn post(path: &str, body: &Value) -> Request<Body> {

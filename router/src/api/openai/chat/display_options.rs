@@ -7,6 +7,8 @@ use crate::api::openai::{ChatRequest, StreamOptions};
 pub(super) struct DisplayOptions {
     pub logprobs: bool,
     pub stream_options: StreamOptions,
+    /// llama.cpp's `timings`.
+    pub timings: bool,
 }
 
 impl DisplayOptions {
@@ -15,6 +17,7 @@ impl DisplayOptions {
         Self {
             logprobs: request.logprobs.unwrap_or(false),
             stream_options: request.stream_options.unwrap_or_default(),
+            timings: request.timings_per_token.unwrap_or(false),
         }
     }
 }

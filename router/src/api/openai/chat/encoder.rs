@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::display_options::DisplayOptions;
 use crate::api::assistant::{AssistantWriter, Delta};
 use crate::api::logprobs::ChatLogprobs;
-use crate::api::openai::{CompletionObject, Head, StreamOptions, Usage, errors};
+use crate::api::openai::{CompletionObject, Head, StreamOptions, Timings, Usage, errors};
 use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
 use crate::http::sse;
@@ -51,6 +51,7 @@ pub(super) struct ChatEncoder {
     tokenizer: Tokenizer,
     display: DisplayOptions,
     usage: Usage,
+    prompt_len: usize,
     choices: Vec<OpenChoice>,
     /// Whether the reply has to be a call. Then the first chunk of a choice is the one with the call.
     is_call: bool,
@@ -85,14 +86,24 @@ impl ChatEncoder {
             tokenizer: app.inference.tokenizer.clone(),
             display,
             usage,
+            prompt_len: prepared.request.prompt.len(),
             choices: (0..num_choices).map(open).collect(),
             is_call: prepared.reply.is_call,
         }
     }
 
     fn chunk(&self, choices: Vec<ChunkChoice>, usage: Option<Usage>) -> String {
+        self.timed_chunk(choices, usage, None)
+    }
+
+    fn timed_chunk(
+        &self,
+        choices: Vec<ChunkChoice>,
+        usage: Option<Usage>,
+        timings: Option<Timings>,
+    ) -> String {
         let usage = usage.or_else(|| self.display.stream_options.is_continuous().then_some(self.usage));
-        sse::to_line(&CompletionObject { head: &self.head, choices, usage })
+        sse::to_line(&CompletionObject { head: &self.head, choices, usage, timings })
     }
 
     fn token(&mut self, index: usize, token: TextToken) -> Vec<String> {
@@ -114,11 +125,12 @@ impl ChatEncoder {
         let delta = if is_opening { ChunkDelta::opening(delta) } else { ChunkDelta::Later(delta) };
         let chunk = ChunkChoice {
             index,
-            delta,
+            delta: delta.with_both_names(),
             logprobs: self.display.logprobs.then(|| std::mem::take(&mut choice.logprobs)),
             finish_reason: token.end.map(|end| choice.writer.finish_reason(end.finish)),
         };
-        vec![self.chunk(vec![chunk], None)]
+        let timings = self.display.timings.then(|| Timings::new(self.prompt_len, &token.times));
+        vec![self.timed_chunk(vec![chunk], None, timings)]
     }
 }
 

@@ -11,7 +11,7 @@ use super::display_options::DisplayOptions;
 use super::encoder::ChatEncoder;
 use crate::api::assistant::{AssistantMessage, AssistantWriter};
 use crate::api::logprobs::ChatLogprobs;
-use crate::api::openai::{ChatRequest, CompletionObject, Head, Usage};
+use crate::api::openai::{ChatRequest, CompletionObject, Head, Timings, Usage};
 use crate::api::respond::{Replies, respond};
 use crate::api::response_headers::Times;
 use crate::base::caller::Caller;
@@ -64,11 +64,14 @@ impl Replies for ChatReplies<'_> {
             usage.add_completion(sequence.end.times.generated_tokens);
             usage.add_cached(&sequence.end.times);
         }
+        let timings = slowest(&sequences).filter(|_| self.display.timings);
+        let timings = timings.map(|it| Timings::new(prepared.request.prompt.len(), &it.end.times));
         let head = Head::new("chatcmpl", "chat.completion", &self.app.inference.model);
         let choices = sequences.into_iter().enumerate();
         let choices =
             choices.map(|(index, sequence)| self.choice(&prepared.reply, index, sequence)).collect();
-        Ok((headers, Json(CompletionObject { head: &head, choices, usage: Some(usage) })).into_response())
+        let completion = CompletionObject { head: &head, choices, usage: Some(usage), timings };
+        Ok((headers, Json(completion)).into_response())
     }
 
     fn encoder(self, prepared: &Prepared, num_sequences: usize) -> ChatEncoder {
@@ -93,10 +96,14 @@ impl ChatReplies<'_> {
 
 fn times(prepared: &Prepared, sequences: &[Generated]) -> Times {
     let mut times = Times::default();
-    if let Some(slowest) = sequences.iter().max_by_key(|sequence| sequence.end.times.inference) {
+    if let Some(slowest) = slowest(sequences) {
         times.add(prepared.validation, prepared.request.prompt.len(), &slowest.end.times);
     }
     times
+}
+
+fn slowest(sequences: &[Generated]) -> Option<&Generated> {
+    sequences.iter().max_by_key(|sequence| sequence.end.times.inference)
 }
 
 /// One reply of a chat completion.

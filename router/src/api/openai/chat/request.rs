@@ -48,6 +48,7 @@ with_shared_fields! {
         pub chat_template_kwargs: Option<Map<String, Value>>,
         pub add_generation_prompt: Option<bool>,
         pub continue_final_message: Option<bool>,
+        pub timings_per_token: Option<bool>,
     }
 }
 
@@ -78,6 +79,7 @@ impl ChatRequest {
     fn parameters(&self, caller: Caller, dialect: Dialect) -> Result<Parameters, Error> {
         let read_format = match dialect {
             Dialect::Responses => grammar::from_text_format,
+            Dialect::Ollama { .. } => grammar::from_ollama_format,
             _ => grammar::from_response_format,
         };
         Ok(Parameters {

@@ -49,7 +49,7 @@ impl CompletionEncoder {
         let logprobs = self.display.logprobs.then(|| self.logprobs[index].take());
         let usage = self.display.stream_options.is_continuous().then_some(self.usage);
         let choices = vec![Choice { index, text, logprobs, finish_reason }];
-        sse::to_line(&CompletionObject { head: &self.head, choices, usage })
+        sse::to_line(&CompletionObject { head: &self.head, choices, usage, timings: None })
     }
 
     fn echo(&mut self, index: usize) -> String {
@@ -111,8 +111,9 @@ impl Encoder for CompletionEncoder {
     fn end(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.display.stream_options.includes_usage() {
+            let (choices, usage) = (Vec::new(), Some(self.usage));
             let chunk: CompletionObject<'_, Choice> =
-                CompletionObject { head: &self.head, choices: Vec::new(), usage: Some(self.usage) };
+                CompletionObject { head: &self.head, choices, usage, timings: None };
             lines.push(sse::to_line(&chunk));
         }
         lines.push("[DONE]".to_owned());

@@ -95,7 +95,8 @@ async fn whole(
     }
     times.put_all(&mut headers);
     let head = Head::new("cmpl", "text_completion", &app.inference.model);
-    Ok((headers, Json(CompletionObject { head: &head, choices, usage: Some(usage) })).into_response())
+    let completion = CompletionObject { head: &head, choices, usage: Some(usage), timings: None };
+    Ok((headers, Json(completion)).into_response())
 }
 
 /// Keeps as many sequences as are shown, the best ones of `best_of`.

@@ -1,0 +1,82 @@
+//! The handlers of `/v2/models/{name}/generate` and `/generate_stream`.
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+
+use super::encoder::TextEncoder;
+use super::path::ModelPath;
+use super::response::{Details, Head};
+use super::{TextRequest, TextResponse};
+use crate::api::respond::{Replies, respond};
+use crate::base::caller::Caller;
+use crate::base::error::Error;
+use crate::http::body::Body;
+use crate::http::state::AppState;
+use crate::inference::Prepared;
+use crate::inference::text_stream::Generated;
+use crate::observe::metrics::RequestGuard;
+
+/// `POST /v2/models/{name}/generate`
+pub async fn generate(
+    State(app): State<AppState>,
+    model: ModelPath,
+    Extension(caller): Extension<Caller>,
+    Body(request): Body<TextRequest>,
+) -> Result<Response, Error> {
+    run(&app, model, request, false, caller).await
+}
+
+/// `POST /v2/models/{name}/generate_stream`
+pub async fn generate_stream(
+    State(app): State<AppState>,
+    model: ModelPath,
+    Extension(caller): Extension<Caller>,
+    Body(request): Body<TextRequest>,
+) -> Result<Response, Error> {
+    run(&app, model, request, true, caller).await
+}
+
+async fn run(
+    app: &AppState,
+    model: ModelPath,
+    mut request: TextRequest,
+    is_stream: bool,
+    caller: Caller,
+) -> Result<Response, Error> {
+    let guard = RequestGuard::start(&app.inference.metrics);
+    let head = Head {
+        id: request.id.take(),
+        model_name: app.inference.model.id.clone(),
+        model_version: model.version,
+    };
+    let replies = TextReplies { head, shows_details: request.shows_details() };
+    respond(app, request.into_parts(is_stream, caller), replies, guard).await
+}
+
+/// Replies as KServe's texts.
+struct TextReplies {
+    head: Head,
+    shows_details: bool,
+}
+
+impl Replies for TextReplies {
+    type Encoder = TextEncoder;
+
+    fn whole(
+        self,
+        _prepared: &Prepared,
+        mut sequences: Vec<Generated>,
+        headers: HeaderMap,
+    ) -> Result<Response, Error> {
+        let sequence = sequences.pop().ok_or(Error::Incomplete)?;
+        let details = self.shows_details.then(|| Details::of(&sequence));
+        let response = TextResponse { head: self.head, text_output: sequence.end.text, details };
+        Ok((headers, Json(response)).into_response())
+    }
+
+    fn encoder(self, _prepared: &Prepared, _num_sequences: usize) -> TextEncoder {
+        TextEncoder { head: self.head, shows_details: self.shows_details }
+    }
+}

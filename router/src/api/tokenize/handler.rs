@@ -1,0 +1,134 @@
+//! The handlers of `/tokenize`, `/chat_tokenize`, `/detokenize` and `/apply-template`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+
+use super::request::{ChatOptions, Shape};
+use super::{
+    ChatTokens, DetokenizeRequest, DetokenizeResponse, RenderedPrompt, SimpleToken, TokenList, TokenizePrompt,
+};
+use crate::api::openai::ChatRequest;
+use crate::api::tgi::GenerateRequest;
+use crate::base::caller::Caller;
+use crate::base::dialect::Dialect;
+use crate::base::error::Error;
+use crate::chat::{ChatFormat, Conversation};
+use crate::http::body::{Body, JsonBytes};
+use crate::http::state::AppState;
+use crate::inference::Prompt;
+
+/// `POST /tokenize`
+pub async fn tokenize(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    body: JsonBytes,
+) -> Result<Response, Error> {
+    match body.parse()? {
+        Shape { messages: Some(_), .. } => {
+            let (request, options) = (body.parse()?, body.parse()?);
+            Ok(Json(conversation_tokens(&app, caller, request, options).await?).into_response())
+        }
+        Shape { prompt: Some(_), .. } => Ok(Json(prompt_tokens(&app, body.parse()?).await?).into_response()),
+        _ => Ok(Json(text_tokens(&app, body.parse()?).await?).into_response()),
+    }
+}
+
+/// TGI's form.
+async fn text_tokens(app: &AppState, request: GenerateRequest) -> Result<Vec<SimpleToken>, Error> {
+    let spans = app.inference.tokenizer.encode_with_offsets(request.inputs.clone()).await?;
+    Ok(SimpleToken::all_of(&request.inputs, spans))
+}
+
+/// vLLM's form with a text.
+async fn prompt_tokens(app: &AppState, request: TokenizePrompt) -> Result<TokenList, Error> {
+    app.inference.model.check(request.model.as_deref())?;
+    let tokenizer = &app.inference.tokenizer;
+    let tokens = if request.add_special_tokens.unwrap_or(true) {
+        tokenizer.encode(request.prompt).await?
+    } else {
+        tokenizer.encode_without_special_tokens(request.prompt).await?
+    };
+    Ok(token_list(app, tokens, request.return_token_strs))
+}
+
+/// vLLM's form with a conversation.
+async fn conversation_tokens(
+    app: &AppState,
+    caller: Caller,
+    request: ChatRequest,
+    options: ChatOptions,
+) -> Result<TokenList, Error> {
+    if options.add_special_tokens == Some(true) {
+        let message = "`add_special_tokens` must be false beside `messages`: the chat template writes the \
+                       special tokens";
+        return Err(Error::invalid("add_special_tokens", message));
+    }
+    let (chat, conversation) = conversation(app, caller, request)?;
+    let tokenizer = &app.inference.tokenizer;
+    let encoded = tokenizer.run(move |_| chat.encode_with_offsets(conversation)).await?;
+    let tokens = encoded.1.into_iter().map(|token| token.id).collect();
+    Ok(token_list(app, tokens, options.return_token_strs))
+}
+
+fn token_list(app: &AppState, tokens: Vec<u32>, return_token_strs: Option<bool>) -> TokenList {
+    let vocabulary = app.inference.tokenizer.vocabulary().as_ref();
+    let spelt_by = (return_token_strs == Some(true)).then_some(vocabulary);
+    TokenList::new(tokens, app.inference.limits.max_total_tokens, spelt_by)
+}
+
+/// `POST /chat_tokenize`
+pub async fn chat_tokenize(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    Body(request): Body<ChatRequest>,
+) -> Result<Json<ChatTokens>, Error> {
+    let (chat, conversation) = conversation(&app, caller, request)?;
+    let (templated_text, spans) =
+        app.inference.tokenizer.run(move |_| chat.encode_with_offsets(conversation)).await?;
+    Ok(Json(ChatTokens { tokenize_response: SimpleToken::all_of(&templated_text, spans), templated_text }))
+}
+
+/// `POST /apply-template`
+pub async fn apply_template(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    Body(request): Body<ChatRequest>,
+) -> Result<Json<RenderedPrompt>, Error> {
+    let (chat, conversation) = conversation(&app, caller, request)?;
+    let prompt = app.inference.tokenizer.run(move |_| chat.prompt_text(conversation)).await?;
+    Ok(Json(RenderedPrompt { prompt }))
+}
+
+/// The conversation of a request, and what renders it.
+fn conversation(
+    app: &AppState,
+    caller: Caller,
+    request: ChatRequest,
+) -> Result<(Arc<ChatFormat>, Conversation), Error> {
+    app.inference.model.check(request.model.as_deref())?;
+    let chat = app.inference.chat()?;
+    match request.into_parts(caller, Dialect::CHAT)? {
+        (Prompt::Chat(conversation), _) => Ok((chat, conversation)),
+        _ => Err(Error::Internal),
+    }
+}
+
+/// `POST /detokenize`
+pub async fn detokenize(
+    State(app): State<AppState>,
+    Body(request): Body<DetokenizeRequest>,
+) -> Result<Json<DetokenizeResponse>, Error> {
+    app.inference.model.check(request.model.as_deref())?;
+    let vocab_size = app.inference.limits.vocab_size;
+    if let Some(id) = request.tokens.iter().find(|&&id| id >= vocab_size) {
+        let message = format!("`tokens` must hold token ids below {vocab_size}. Given: {id}");
+        return Err(Error::invalid("tokens", message));
+    }
+    let skip = request.skip_special_tokens.unwrap_or(false);
+    let prompt =
+        app.inference.tokenizer.run(move |vocabulary| Ok(vocabulary.decode(&request.tokens, skip))).await?;
+    Ok(Json(DetokenizeResponse { prompt }))
+}
