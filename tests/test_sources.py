@@ -56,6 +56,7 @@ TELLS_THE_TIME = {
     # A function of templates, and its test.
     "router/src/chat/template/environment.rs",
     "router/src/chat/template/templates.rs",
+    "router/src/observe/access_log/request.rs",
     "router/src/observe/telemetry/sequence.rs",
     "router/src/observe/telemetry/steps.rs",
     "launcher/src/console.rs",

@@ -1,9 +1,12 @@
-//! Writes stderr: the launcher's own lines and those of its child processes, as text or as JSON lines.
+//! Writes stderr: the launcher's own lines and those of its child processes, as text or as JSON lines. Writes stdout: the
+//! access log.
 //!
-//! A thread writes the lines of a bounded queue. If stderr is read slowly or not at all, lines are dropped, and nothing
-//! blocks. Write errors are ignored for the same reason.
+//! For each of the two, a thread writes the lines of a bounded queue. If they are read slowly or not at all, lines are
+//! dropped, and nothing blocks. Write errors are ignored for the same reason.
 
-use std::io::Write;
+use std::io::{Write, stderr, stdout};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -22,20 +25,22 @@ enum Message {
     Flush(SyncSender<()>),
 }
 
-/// A cheap handle on stderr.
+/// A cheap handle on stderr and stdout.
 #[derive(Clone)]
 pub struct Console {
     json: bool,
     level: LevelFilter,
-    queue: SyncSender<Message>,
+    log: LineQueue,
+    access: LineQueue,
+    /// Lines of the access log that were dropped and not yet reported.
+    lost: Arc<AtomicU64>,
 }
 
 impl Console {
-    /// Starts the writing thread. `level` is that of the launcher's own lines.
+    /// Starts the writing threads. `level` is that of the launcher's own lines.
     pub fn start(json: bool, level: LevelFilter) -> Self {
-        let (queue, messages) = sync_channel(QUEUE_LEN);
-        std::thread::spawn(move || write_all(&messages));
-        Self { json, level, queue }
+        let (log, access) = (LineQueue::start(stderr()), LineQueue::start(stdout()));
+        Self { json, level, log, access, lost: Arc::default() }
     }
 
     /// Whether every line is a JSON object.
@@ -72,12 +77,22 @@ impl Console {
         self.write(if self.json { child_json(process, line) } else { format!("{process} | {line}") });
     }
 
-    /// Waits until all queued lines are written, for at most `FLUSH_TIMEOUT`.
-    pub fn flush(&self) {
-        let (done, written) = sync_channel(1);
-        if self.queue.try_send(Message::Flush(done)).is_ok() {
-            let _ = written.recv_timeout(FLUSH_TIMEOUT);
+    /// Writes a line of the access log to stdout. Says how many were lost once there is room again.
+    pub fn access_line(&self, line: String) {
+        if !self.access.push(line) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
         }
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            self.warn(&format!("{lost} lines of the access log are lost: stdout is read too slowly"));
+        }
+    }
+
+    /// Waits until all queued lines are written, for at most `FLUSH_TIMEOUT` each for stdout and stderr.
+    pub fn flush(&self) {
+        self.access.flush();
+        self.log.flush();
     }
 
     fn write_own(&self, level: LevelFilter, line: String) {
@@ -87,14 +102,39 @@ impl Console {
     }
 
     fn write(&self, line: String) {
-        let _ = self.queue.try_send(Message::Line(line));
+        self.log.push(line);
     }
 }
 
-fn write_all(messages: &Receiver<Message>) {
+/// Lines that wait for the thread which writes them.
+#[derive(Clone)]
+struct LineQueue(SyncSender<Message>);
+
+impl LineQueue {
+    /// Starts the thread.
+    fn start(target: impl Write + Send + 'static) -> Self {
+        let (queue, messages) = sync_channel(QUEUE_LEN);
+        std::thread::spawn(move || write_all(&messages, target));
+        Self(queue)
+    }
+
+    /// Returns whether there was room.
+    fn push(&self, line: String) -> bool {
+        self.0.try_send(Message::Line(line)).is_ok()
+    }
+
+    fn flush(&self) {
+        let (done, written) = sync_channel(1);
+        if self.0.try_send(Message::Flush(done)).is_ok() {
+            let _ = written.recv_timeout(FLUSH_TIMEOUT);
+        }
+    }
+}
+
+fn write_all(messages: &Receiver<Message>, mut target: impl Write) {
     for message in messages {
         match message {
-            Message::Line(line) => drop(writeln!(std::io::stderr(), "{line}")),
+            Message::Line(line) => drop(writeln!(target, "{line}")),
             Message::Flush(done) => drop(done.send(())),
         }
     }

@@ -63,7 +63,12 @@ pub fn start(starting: Starting<'_>) -> std::io::Result<Process> {
     let (alive_sender, alive) = watch::channel(());
     let (cache_sender, cache) = watch::channel(None);
     let output = Output { name: spec.name.clone(), console: console.clone(), last_lines: Arc::default() };
-    let lines = StdoutLines { address: address_sender, alive: alive_sender, events: events.clone() };
+    let lines = StdoutLines {
+        console: console.clone(),
+        address: address_sender,
+        alive: alive_sender,
+        events: events.clone(),
+    };
     let pumps = output.pump(&mut child, lines);
     let waiting = tokio::spawn(wait(id, child, pumps, output.last_lines, events.clone()));
     let liveness =
@@ -138,6 +143,7 @@ impl Output {
 
 /// Receivers of the lines that a router writes to the launcher.
 struct StdoutLines {
+    console: Console,
     address: watch::Sender<Option<SocketAddr>>,
     alive: watch::Sender<()>,
     events: mpsc::UnboundedSender<Event>,
@@ -148,6 +154,7 @@ impl StdoutLines {
         match line {
             Line::Listening(at) => drop(self.address.send_replace(Some(at))),
             Line::Alive => self.alive.send_replace(()),
+            Line::Access(line) => self.console.access_line(line),
             Line::ShardsFailed(reason) => {
                 let events = self.events.clone();
                 tokio::spawn(async move {

@@ -15,6 +15,7 @@ use crate::http::server::limits::ConnectionLimits;
 use crate::http::server::tls::TlsFiles;
 use crate::inference::limits::Limits;
 use crate::inference::served_model::ModelNames;
+use crate::observe::access_log::AccessLogOptions;
 use crate::observe::log_level::LogLevel;
 use crate::observe::telemetry::TelemetryOptions;
 
@@ -165,6 +166,11 @@ pub struct RouterOptions {
     #[command(flatten)]
     #[serde(flatten)]
     pub telemetry: TelemetryOptions,
+
+    /// The access log
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub access_log: AccessLogOptions,
 
     /// Write logs as one JSON object a line
     #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]

@@ -3,7 +3,7 @@
 //! Folders are floors: each imports only from floors below it. From the lowest:
 //!
 //! - [`base`]: errors, dialects, callers, shutdown
-//! - [`observe`]: metrics and traces
+//! - [`observe`]: metrics, traces and the access log
 //! - [`engine`]: the interface to the shards, and the loop that drives the scheduler (the crate `penstock_scheduler`)
 //! - [`text`]: tokenizers, stop strings, control tokens
 //! - [`grammar`]: grammars that constrain an output, checked before the request is accepted
@@ -51,6 +51,7 @@ use http::state::AppState;
 use inference::Inference;
 use inference::limits::{LimitsError, RequestLimits};
 use inference::served_model::ServedModel;
+use observe::access_log::AccessLog;
 use observe::metrics::Metrics;
 use observe::telemetry::{Telemetry, TelemetryError};
 use text::tokenizer::{Tokenizer, TokenizerError};
@@ -112,7 +113,7 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
         shutdown.trigger();
         reason
     };
-    let telemetry = state.telemetry.clone();
+    let (telemetry, access_log) = (state.telemetry.clone(), state.access_log.clone());
     let (metrics, limits) = (state.inference.metrics.clone(), config.options.connections.clone());
     let grpc = listeners.grpc.map(|listener| grpc::GrpcListener { listener, tls: tls.clone() });
     let server = HttpServer::new(
@@ -134,6 +135,7 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
         reason = lost => serving.await.and(Err(ServeError::Lost(reason))),
     };
     telemetry.flush().await;
+    access_log.flush().await;
     served
 }
 
@@ -175,11 +177,18 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
     };
+    let prefix = if config.supervised { supervised::ACCESS } else { "" };
     Ok(AppState {
         inference,
         api_keys,
         body_limits: BodyLimits::new(&options.connections),
         telemetry: Telemetry::start(&options.telemetry, metrics.span_counters())?,
+        access_log: AccessLog::start(
+            options.access_log,
+            prefix,
+            std::io::stdout(),
+            metrics.access_log_drops(),
+        )?,
     })
 }
 

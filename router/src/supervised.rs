@@ -14,6 +14,8 @@ pub const ALIVE_EVERY: Duration = Duration::from_millis(500);
 const LISTENING: &str = "listening on ";
 const ALIVE: &str = "alive";
 const SHARDS_FAILED: &str = "shards failed: ";
+/// Begins a line of the access log.
+pub(crate) const ACCESS: &str = "access: ";
 
 /// One line on stdout.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub enum Line {
     Alive,
     /// The shards cannot be used any longer, with the error that was seen.
     ShardsFailed(String),
+    /// A line of the access log.
+    Access(String),
 }
 
 impl fmt::Display for Line {
@@ -31,6 +35,7 @@ impl fmt::Display for Line {
         match self {
             Self::Listening(address) => write!(f, "{LISTENING}{address}"),
             Self::Alive => f.write_str(ALIVE),
+            Self::Access(line) => write!(f, "{ACCESS}{line}"),
             Self::ShardsFailed(reason) => write!(f, "{SHARDS_FAILED}{}", reason.replace(['\r', '\n'], " ")),
         }
     }
@@ -46,6 +51,9 @@ impl FromStr for Line {
         }
         if let Some(reason) = line.strip_prefix(SHARDS_FAILED) {
             return Ok(Self::ShardsFailed(reason.to_owned()));
+        }
+        if let Some(access) = line.strip_prefix(ACCESS) {
+            return Ok(Self::Access(access.to_owned()));
         }
         if line == ALIVE { Ok(Self::Alive) } else { Err(()) }
     }
@@ -85,7 +93,12 @@ mod tests {
     #[test]
     fn every_line_is_parsed_as_it_was_written() {
         let address = "127.0.0.1:3000".parse().unwrap();
-        for line in [Line::Listening(address), Line::Alive, Line::ShardsFailed("rank 1: gone".to_owned())] {
+        for line in [
+            Line::Listening(address),
+            Line::Alive,
+            Line::ShardsFailed("rank 1: gone".to_owned()),
+            Line::Access("{}".to_owned()),
+        ] {
             assert_eq!(line.to_string().parse(), Ok(line));
         }
     }

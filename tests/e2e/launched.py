@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 _COMMAND = Path(sys.executable).parent / "launcher"
 _SERVING = re.compile(r"Serving .* on https?://([\d.]+):(\d+)")
@@ -26,15 +26,28 @@ _DEVICE = os.environ.get("PENSTOCK_TEST_DEVICE", "cpu")
 class Launched:
     """`launcher` on a free port, with its run folder below `tmp`. Use as a context manager; leaving it kills."""
 
-    def __init__(self, tmp: Path, *flags: str, cwd: Path | None = None, under: Sequence[str] = ()) -> None:
-        """`under` is a command that runs another, like `unshare`."""
+    def __init__(
+        self,
+        tmp: Path,
+        *flags: str,
+        cwd: Path | None = None,
+        under: Sequence[str] = (),
+        stdout: IO[str] | None = None,
+    ) -> None:
+        """`under` is a command that runs another, like `unshare`; `stdout` is a file for its stdout."""
         self.tmp = tmp
         self.stderr = ""
         self.address: tuple[str, int] | None = None
         command = [*under, str(_COMMAND), "--port=0", f"--device={_DEVICE}", *flags]
         environment = {**os.environ, "TMPDIR": str(tmp), "HF_HUB_OFFLINE": "1", "HOSTNAME": "some-machine"}
         self.process = subprocess.Popen(
-            command, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            command,
+            env=environment,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

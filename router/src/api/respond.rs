@@ -42,17 +42,16 @@ pub(crate) trait Replies: Sized {
     fn encoder(self, prepared: &Prepared, num_sequences: usize) -> Self::Encoder;
 }
 
-/// Runs the conversation. `guard` counts how the request ends.
+/// Runs the conversation. `guard` counts how a stream ends.
 pub(crate) async fn respond<R: Replies>(
     app: &AppState,
     (prompt, parameters): (Prompt, Parameters),
     replies: R,
-    mut guard: RequestGuard,
+    guard: RequestGuard,
 ) -> Result<Response, Error> {
     let headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());
     if parameters.is_stream {
-        let begun = app.inference.begin(prompt, parameters, guard.started()).await;
-        let (prepared, sequences) = begun.inspect_err(|error| guard.fail(error))?;
+        let (prepared, sequences) = app.inference.begin(prompt, parameters, guard.started()).await?;
         let encoder = replies.encoder(&prepared, sequences.len());
         let shutdown = app.inference.shutdown.clone();
         return Ok(match R::FORMAT {
@@ -60,12 +59,7 @@ pub(crate) async fn respond<R: Replies>(
             StreamFormat::Lines => ndjson::respond(sequences, encoder, guard, shutdown, headers),
         });
     }
-    let whole = async {
-        let prepared = app.inference.prepare(prompt, parameters).await?;
-        let sequences = app.inference.complete(&prepared, guard.started()).await?;
-        replies.whole(&prepared, sequences, headers)
-    };
-    let response = whole.await;
-    guard.finish(&response);
-    response
+    let prepared = app.inference.prepare(prompt, parameters).await?;
+    let sequences = app.inference.complete(&prepared, guard.started()).await?;
+    replies.whole(&prepared, sequences, headers)
 }

@@ -24,7 +24,7 @@ use super::tgi::{self, GenerateRequest, GenerateResponse};
 use super::tokenize;
 use crate::http::auth::identify;
 use crate::http::errors::ErrorDialect;
-use crate::http::layers::refuse_while_draining;
+use crate::http::layers::{count, refuse_while_draining, require_host};
 use crate::http::rate_limit::count_request;
 use crate::http::state::AppState;
 
@@ -59,7 +59,8 @@ pub struct Route {
     pub access: Access,
     /// Its entry in the OpenAPI document; `None` for files of pages.
     pub doc: Option<Doc>,
-    /// Whether it starts work: such a route counts against the rate limit and is refused while the server drains.
+    /// Whether it starts work: such a route is counted in the metrics and against the rate limit, and is refused while the
+    /// server drains.
     is_work: bool,
     handler: MethodRouter<AppState>,
 }
@@ -86,12 +87,12 @@ impl Route {
         Self { access: Access::Open, ..self }
     }
 
-    /// Counts against the rate limit, and is refused while the server drains.
+    /// Is counted in the metrics and against the rate limit, and is refused while the server drains.
     fn work(self) -> Self {
         Self { is_work: true, ..self }
     }
 
-    /// The handler inside its layers. The check of the API key is the outermost.
+    /// The handler inside its layers. Requests that start work are counted before any check: the count is the outermost.
     fn guarded(self, state: &AppState) -> MethodRouter<AppState> {
         let mut handler = self.handler;
         if self.is_work {
@@ -99,10 +100,14 @@ impl Route {
             handler = handler
                 .route_layer(from_fn_with_state(state.inference.shutdown.clone(), refuse_while_draining));
         }
-        match self.access {
-            Access::Key => handler.route_layer(from_fn_with_state(state.api_keys.clone(), identify)),
-            Access::Open => handler,
+        if self.access == Access::Key {
+            handler = handler.route_layer(from_fn_with_state(state.api_keys.clone(), identify));
         }
+        handler = handler.route_layer(from_fn(require_host));
+        if self.is_work {
+            handler = handler.route_layer(from_fn_with_state(state.inference.metrics.clone(), count));
+        }
+        handler
     }
 }
 
@@ -371,14 +376,18 @@ pub fn router(state: &AppState) -> Router<AppState> {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderMap;
+
     use super::*;
     use crate::base::error::Error;
+    use crate::base::request_id::RequestId;
 
     #[test]
     fn every_path_has_the_dialect_of_its_prefix() {
-        let error_of = |path| (dialect_of(path).body)(&Error::Internal);
+        let id = RequestId::of(&HeaderMap::new());
+        let error_of = |path| (dialect_of(path).body)(&Error::Internal, &id);
         for path in ["/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches/1"] {
-            assert_eq!(error_of(path), anthropic::errors::body(&Error::Internal), "{path}");
+            assert_eq!(error_of(path), anthropic::errors::body(&Error::Internal, &id), "{path}");
         }
         for path in ["/v1/messagesque", "/v1/chat/completions", "/v1/none"] {
             assert_eq!(error_of(path), openai::errors::body(&Error::Internal), "{path}");

@@ -12,6 +12,10 @@ use super::rate_limit::RateLimit;
 pub struct Caller {
     /// The tenant's name: derived from the API key, never the key itself.
     pub tenant: Arc<str>,
+    /// The number of its API key, as in the access log; `None` without a key of this server.
+    pub key: Option<u32>,
+    /// The name that the key file gives to the tenant.
+    pub tenant_name: Option<Arc<str>>,
     /// The rate limit of its API key; `None` is no limit.
     pub rate_limit: Option<Arc<RateLimit>>,
 }

@@ -8,6 +8,7 @@ pub(crate) mod dialect;
 pub(crate) mod error;
 pub(crate) mod json_depth;
 pub(crate) mod rate_limit;
+pub(crate) mod request_id;
 pub mod shutdown;
 pub(crate) mod text_or_list;
 pub(crate) mod unix_time;

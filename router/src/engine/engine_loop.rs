@@ -273,7 +273,7 @@ impl EngineLoop {
             self.on_command(command);
         }
         for (id, listener) in self.listeners.drain() {
-            debug!(request = id.0, "failed with the shards");
+            debug!(sequence = id.0, "failed with the shards");
             let _ = listener.try_send(EventKind::Failed(Failure::EngineLost(lost.clone())));
         }
         lost

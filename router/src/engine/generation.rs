@@ -108,6 +108,7 @@ impl EngineHandle {
         let submit = Command::Submit { request: Box::new(request), events: events_tx, trace, reply };
         self.commands.send(submit).map_err(|_| Refused::ShuttingDown)?;
         let id = accepted.await.map_err(|_| Refused::ShuttingDown)??;
+        tracing::debug!(sequence = id.0, "queued");
         Ok(Generation { id, events, commands: self.commands.clone() })
     }
 }

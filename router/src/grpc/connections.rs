@@ -2,6 +2,7 @@
 //! which a write may make no progress.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -36,9 +37,14 @@ trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
 
+/// The address of the client of a connection, which every call carries.
+#[derive(Clone, Copy)]
+pub struct ClientAddress(pub IpAddr);
+
 /// A connection, and its permit out of the limit on connections.
 pub struct Connection {
     stream: TimedStream<Box<dyn ByteStream>>,
+    client: ClientAddress,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -74,7 +80,9 @@ impl Accepting {
         loop {
             tokio::select! {
                 accepted = self.listener.listener.accept() => match accepted {
-                    Ok((stream, _)) => if let Some(connection) = self.admit(stream) { return connection },
+                    Ok((stream, client)) => {
+                        if let Some(connection) = self.admit(stream, client) { return connection }
+                    }
                     Err(error) => {
                         warn!(%error, "cannot accept a connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -88,7 +96,7 @@ impl Accepting {
     }
 
     /// Returns the connection if it needs no TLS handshake; else starts the handshake.
-    fn admit(&mut self, stream: TcpStream) -> Option<Connection> {
+    fn admit(&mut self, stream: TcpStream, client: SocketAddr) -> Option<Connection> {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             debug!("too many connections");
             return None;
@@ -97,28 +105,36 @@ impl Accepting {
         let _ = stream.set_nodelay(true);
         let write_timeout = self.write_timeout;
         let Some(tls) = &self.listener.tls else {
-            return Some(Connection::new(Box::new(stream), permit, write_timeout));
+            return Some(Connection::new(Box::new(stream), client, permit, write_timeout));
         };
         let handshake = timeout(self.handshake_timeout, tls.accept(stream));
         self.handshakes.spawn(async move {
             let stream =
                 handshake.await.ok()?.inspect_err(|error| debug!(%error, "a handshake failed")).ok()?;
-            Some(Connection::new(Box::new(stream), permit, write_timeout))
+            Some(Connection::new(Box::new(stream), client, permit, write_timeout))
         });
         None
     }
 }
 
 impl Connection {
-    fn new(stream: Box<dyn ByteStream>, permit: OwnedSemaphorePermit, write_timeout: Duration) -> Self {
-        Self { stream: TimedStream::for_writes(stream, write_timeout), _permit: permit }
+    fn new(
+        stream: Box<dyn ByteStream>,
+        client: SocketAddr,
+        permit: OwnedSemaphorePermit,
+        write_timeout: Duration,
+    ) -> Self {
+        let stream = TimedStream::for_writes(stream, write_timeout);
+        Self { stream, client: ClientAddress(client.ip()), _permit: permit }
     }
 }
 
 impl Connected for Connection {
-    type ConnectInfo = ();
+    type ConnectInfo = ClientAddress;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> ClientAddress {
+        self.client
+    }
 }
 
 impl AsyncRead for Connection {

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     fn caller(name: &str) -> Caller {
-        Caller { tenant: name.into(), rate_limit: None }
+        Caller { tenant: name.into(), ..Caller::default() }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use tonic_reflection::server::Builder as Reflection;
 use tower::layer::util::{Identity, Stack};
 use tower::util::MapResponseLayer;
 
+use super::calls::CallLayer;
 use super::connections::{GrpcListener, connections};
 use super::pb::inference_server::InferenceServer;
 use super::running::Running;
@@ -18,6 +19,7 @@ use super::{health, status};
 use crate::http::body::BodyLimits;
 use crate::http::server::limits::ConnectionLimits;
 use crate::http::state::AppState;
+use crate::observe::access_log::RequestLog;
 
 /// The compiled `proto/api.proto`, for reflection.
 const DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("api.descriptors");
@@ -55,14 +57,15 @@ pub async fn serve(
 }
 
 type Response = axum::http::Response<tonic::body::Body>;
-/// The services inside the layer that adds the kind of error to responses of tonic itself.
-type Services = Router<Stack<MapResponseLayer<fn(Response) -> Response>, Identity>>;
+/// The services inside the layer that adds the kind of error to responses of tonic itself, and the one around all calls.
+type Services = Router<Stack<MapResponseLayer<fn(Response) -> Response>, Stack<CallLayer, Identity>>>;
 
 /// All services that require an API key.
 fn services(app: AppState, limits: &ConnectionLimits, running: Running) -> Services {
-    let keys = app.api_keys.clone();
+    let (keys, access_log) = (app.api_keys.clone(), app.access_log.clone());
     let require_key = move |mut request: Request<()>| {
         let caller = keys.identify(request.metadata().as_ref())?;
+        RequestLog::with_current(|log| log.on_caller(&caller));
         request.extensions_mut().insert(caller);
         Ok::<_, Status>(request)
     };
@@ -77,6 +80,7 @@ fn services(app: AppState, limits: &ConnectionLimits, running: Running) -> Servi
         .http2_max_header_list_size(u32::try_from(limits.max_header_bytes).ok())
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .layer(CallLayer(access_log))
         .layer(MapResponseLayer::new(status::with_kind as fn(Response) -> Response))
         .add_service(InterceptedService::new(inference, require_key.clone()))
         .add_service(InterceptedService::new(v1, require_key.clone()))

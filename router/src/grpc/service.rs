@@ -4,6 +4,7 @@ use std::pin::Pin;
 
 use futures::stream::{self, Stream, StreamExt, TryStreamExt};
 use penstock_scheduler::Refused;
+use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 use tracing::{Instrument, field};
 
@@ -14,11 +15,13 @@ use super::{pb, requests};
 use crate::base::caller::Caller;
 use crate::base::counted::Counted;
 use crate::base::error::Error;
+use crate::base::request_id::REQUEST_ID;
 use crate::http::layers::record_trace_id;
 use crate::http::response_stream::lines;
 use crate::http::state::AppState;
 use crate::inference::Prepared;
 use crate::inference::text_stream::TextStream;
+use crate::observe::access_log::RequestLog;
 use crate::observe::metrics::RequestGuard;
 use crate::observe::telemetry::{Call, RequestTrace, in_scope};
 
@@ -44,20 +47,22 @@ impl Inference for Service {
         let caller = caller(&request);
         let (metadata, _, request) = request.into_parts();
         let headers = metadata.into_headers();
-        let id = match requests::checked_id(&request.request_id)? {
-            Some(id) => id.to_owned(),
-            None => format!("{:032x}", rand::random::<u128>()),
-        };
-        let Some(running) = self.running.start(&caller, &id) else {
-            return Err(Error::IdInUse(id).into());
-        };
+        let (id, running) =
+            self.register(&caller, &request.request_id).map_err(|error| self.refusal(error))?;
+        RequestLog::with_current(|log| log.on_id(&id));
         let call = Call { method: "Generate", headers: &headers, id: &id };
         let trace = self.app.telemetry.begin_call(&call);
         let span = tracing::info_span!("request", id, method = call.method, trace_id = field::Empty);
         record_trace_id(&span, trace.as_ref(), &headers);
         let starting = self.messages(request, caller, id.clone(), running).instrument(span);
         let started = in_scope(trace.as_ref(), starting).await.map_err(Status::from);
-        Ok(Response::new(with_trace(started, trace)?))
+        let started = with_trace(started, trace).map_err(|mut status| {
+            put_id(status.metadata_mut(), &id);
+            status
+        });
+        let mut response = Response::new(started?);
+        put_id(response.metadata_mut(), &id);
+        Ok(response)
     }
 
     async fn abort(&self, request: Request<pb::AbortRequest>) -> Result<Response<pb::AbortResponse>, Status> {
@@ -81,6 +86,22 @@ impl Inference for Service {
 }
 
 impl Service {
+    /// Registers a generation under the id that the client chose, or else under a new one.
+    fn register(&self, caller: &Caller, given: &str) -> Result<(String, RunningRequest), Error> {
+        let random = || format!("{:032x}", rand::random::<u128>());
+        let id = requests::checked_id(given)?.map_or_else(random, str::to_owned);
+        match self.running.start(caller, &id) {
+            Some(running) => Ok((id, running)),
+            None => Err(Error::IdInUse(id)),
+        }
+    }
+
+    /// The status for a request that is refused before it has an id. It is counted here.
+    fn refusal(&self, error: Error) -> Status {
+        RequestGuard::begin(&self.app.inference.metrics).fail(&error);
+        error.into()
+    }
+
     async fn messages(
         &self,
         request: pb::GenerateRequest,
@@ -88,7 +109,7 @@ impl Service {
         request_id: String,
         running: RunningRequest,
     ) -> Result<Messages, Error> {
-        let mut guard = RequestGuard::start(&self.app.inference.metrics);
+        let guard = RequestGuard::begin(&self.app.inference.metrics);
         let started = self.start(request, caller, &guard).await;
         let (prepared, sequences) = started.inspect_err(|error| guard.fail(error))?;
         let prompt_tokens = prepared.request.prompt.len() as u32;
@@ -110,6 +131,13 @@ impl Service {
         let prompt = requests::prompt(request.prompt.take())?;
         let parameters = requests::parameters(request, caller)?;
         self.app.inference.begin(prompt, parameters, guard.started()).await
+    }
+}
+
+/// Adds the id of the request, unless it has characters that metadata cannot carry.
+fn put_id(metadata: &mut MetadataMap, id: &str) {
+    if let Ok(value) = id.parse() {
+        metadata.insert(REQUEST_ID, value);
     }
 }
 

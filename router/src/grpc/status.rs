@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 use crate::base::error::{Error, ErrorKind};
 
 /// The trailer with the name of the kind of error.
-const ERROR_TYPE: &str = "error-type";
+pub const ERROR_TYPE: &str = "error-type";
 /// The trailer with the number of seconds until a retry.
 const RETRY_AFTER: &str = "retry-after";
 /// The kind of error of a message that is too large, as over HTTP.
@@ -47,6 +47,7 @@ fn code(kind: ErrorKind) -> Code {
         | ErrorKind::Template
         | ErrorKind::TooDeep
         | ErrorKind::MalformedJson
+        | ErrorKind::InvalidHost
         | ErrorKind::UnreadableBody => Code::InvalidArgument,
         ErrorKind::Unauthorized => Code::Unauthenticated,
         ErrorKind::UnknownModel | ErrorKind::UnknownRoute => Code::NotFound,

@@ -13,12 +13,13 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+use subtle::{ConditionallySelectable, ConstantTimeEq};
 use thiserror::Error as ThisError;
 
 use crate::base::caller::Caller;
 use crate::base::error::Error;
 use crate::base::rate_limit::{RateLimit, Rates};
+use crate::observe::access_log::RequestLog;
 
 const MAX_TENANT_BYTES: usize = 64;
 const MAX_WEIGHT: u32 = 1000;
@@ -158,7 +159,8 @@ impl ApiKeys {
     /// Who sent these headers. Refused without one of the keys, unless there are none.
     pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, Error> {
         let presented = presented_key(headers);
-        let entry = presented.and_then(|key| self.find(key));
+        let found = presented.and_then(|key| self.find(key));
+        let entry = found.map(|(_, entry)| entry);
         if entry.is_none() && !self.is_empty() {
             return Err(Error::Unauthorized { has_key: presented.is_some() });
         }
@@ -168,6 +170,8 @@ impl ApiKeys {
         let tenant = entry.map(Entry::identity).or(credential);
         Ok(Caller {
             tenant: tenant.map(|tenant| self.name(tenant)).unwrap_or_default(),
+            key: found.map(|(number, _)| number),
+            tenant_name: entry.and_then(|entry| entry.tenant.clone()),
             rate_limit: entry.and_then(|entry| entry.limit.clone()),
         })
     }
@@ -177,14 +181,13 @@ impl ApiKeys {
     }
 
     /// Compares with every key in constant time: neither the position of the key nor the length of a common prefix
-    /// shows.
-    fn find(&self, given: &[u8]) -> Option<&Entry> {
-        let (found, place) =
-            self.entries.iter().zip(0_u64..).fold((Choice::from(0), 0), |(found, place), (entry, here)| {
-                let is_it = entry.key.0.as_bytes().ct_eq(given);
-                (found | is_it, u64::conditional_select(&place, &here, is_it))
-            });
-        if bool::from(found) { self.entries.get(place as usize) } else { None }
+    /// shows. Returns the number of the key with its entry, counted from 1.
+    fn find(&self, given: &[u8]) -> Option<(u32, &Entry)> {
+        let number = self.entries.iter().zip(1_u32..).fold(0, |found, (entry, number)| {
+            u32::conditional_select(&found, &number, entry.key.0.as_bytes().ct_eq(given))
+        });
+        let place = number.checked_sub(1)?;
+        self.entries.get(place as usize).map(|entry| (number, entry))
     }
 }
 
@@ -266,6 +269,7 @@ pub fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
 pub async fn identify(State(keys): State<ApiKeys>, mut request: Request, next: Next) -> Response {
     match keys.identify(request.headers()) {
         Ok(caller) => {
+            RequestLog::with_current(|log| log.on_caller(&caller));
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
@@ -324,7 +328,7 @@ mod tests {
             "a\nb tenant=shop requests-per-minute=60 tokens-per-minute=1\nc tokens-per-minute=4294967295\n";
         let keys = ApiKeys::load(&[], Some(file(lines).path())).unwrap();
         assert_eq!(keys.to_lines(), lines);
-        let entry = |key: &str| keys.find(key.as_bytes()).unwrap();
+        let entry = |key: &str| keys.find(key.as_bytes()).unwrap().1;
         assert_eq!((entry("a").key.0.as_str(), entry("c").key.0.as_str()), ("a", "c"));
         assert!(entry("a").tenant.is_none() && entry("a").limit.is_none());
         assert_eq!(entry("b").tenant.as_deref(), Some("shop"));

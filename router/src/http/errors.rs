@@ -8,14 +8,16 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
 use crate::base::error::{Error, ErrorKind};
+use crate::base::request_id::RequestId;
+use crate::observe::access_log::RequestLog;
 
 /// How one dialect writes errors.
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorDialect {
     /// The status for a kind of error.
     pub status: fn(ErrorKind) -> StatusCode,
-    /// The body for an error.
-    pub body: fn(&Error) -> Value,
+    /// The body for an error of the request with this id.
+    pub body: fn(&Error, &RequestId) -> Value,
     /// The JSON schema of the body.
     pub schema: fn() -> Value,
 }
@@ -36,9 +38,11 @@ impl IntoResponse for Error {
 /// failed.
 pub async fn write_errors(State(dialect_of): State<DialectOfPath>, request: Request, next: Next) -> Response {
     let dialect = dialect_of(request.uri().path());
+    let id = request.extensions().get::<RequestId>().cloned();
     let mut response = next.run(request).await;
     let Some(error) = response.extensions_mut().remove::<Error>() else { return response };
     let kind = error.kind();
+    RequestLog::with_current(|log| log.fail(kind.name()));
     // A failed health probe is not logged: the loss of the shards already was.
     if kind.status().is_server_error() && kind != ErrorKind::Unhealthy {
         tracing::warn!(kind = kind.name(), detail = ?error, "request failed");
@@ -46,7 +50,8 @@ pub async fn write_errors(State(dialect_of): State<DialectOfPath>, request: Requ
     let (mut parts, _) = response.into_parts();
     parts.headers.remove(header::CONTENT_LENGTH);
     add_headers(&error, &mut parts.headers);
-    ((dialect.status)(kind), parts.headers, Json((dialect.body)(&error))).into_response()
+    let id = id.unwrap_or_else(|| RequestId::of(&parts.headers));
+    ((dialect.status)(kind), parts.headers, Json((dialect.body)(&error, &id))).into_response()
 }
 
 fn add_headers(error: &Error, headers: &mut HeaderMap) {

@@ -1,16 +1,22 @@
 //! Small layers: some are around all routes, some only around those that the table of routes says.
 
 use std::any::Any;
+use std::net::SocketAddr;
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::body::Body;
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
 use penstock_scheduler::Refused;
 use tracing::{Instrument, Span, field};
 
 use crate::base::error::Error;
+use crate::base::request_id::{REQUEST_ID, RequestId};
 use crate::base::shutdown::Shutdown;
+use crate::observe::access_log::{AccessLog, Arrival, OpenLine, in_log_scope};
+use crate::observe::metrics::{Metrics, RequestGuard};
 use crate::observe::telemetry::{RequestTrace, Telemetry, in_scope, remote_parent};
 
 /// Refuses new requests while the server drains; those that run are finished.
@@ -45,28 +51,80 @@ pub async fn add_security_headers(request: Request, next: Next) -> Response {
     response
 }
 
-/// Opens a span for each request, with the request id. The client may choose the id, and the response carries it.
-/// Prompts are never logged.
-pub async fn trace(State(telemetry): State<Telemetry>, request: Request, next: Next) -> Response {
-    let name = HeaderName::from_static("x-request-id");
-    let id =
-        request.headers().get(&name).filter(|id| id.len() <= 128).cloned().unwrap_or_else(new_request_id);
+/// Refuses a request without a `Host` header, or with several (RFC 9112). HTTP/1.0 does not know the header, and HTTP/2
+/// has `:authority` in its place.
+pub async fn require_host(request: Request, next: Next) -> Response {
+    let given = request.headers().get_all(header::HOST).iter().count();
+    let may_lack_it = request.version() != Version::HTTP_11;
+    if given == 1 || given == 0 && may_lack_it {
+        return next.run(request).await;
+    }
+    Error::InvalidHost { given }.into_response()
+}
+
+/// Counts the request in the metrics, and its end, however it ends. Handlers take the guard for streams from the
+/// request.
+pub async fn count(State(metrics): State<Metrics>, mut request: Request, next: Next) -> Response {
+    let guard = RequestGuard::begin(&metrics);
+    request.extensions_mut().insert(guard.clone());
+    let response = next.run(request).await;
+    guard.on_response(response.extensions().get::<Error>());
+    response
+}
+
+/// Gives each request an id, a span for log lines, a trace if it is sampled, and a line of the access log. The client may
+/// choose the id, and the response carries it. Prompts are never logged.
+pub async fn observe(
+    State((telemetry, access_log)): State<(Telemetry, AccessLog)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let id = RequestId::of(request.headers());
+    let line = begin_line(&access_log, &request, &id);
     let span = tracing::info_span!(
         "request",
-        id = id.to_str().unwrap_or_default(),
+        id = id.as_str(),
         method = %request.method(),
         path = request.uri().path(),
         trace_id = field::Empty,
     );
-    let traced = telemetry.begin_http(&request, id.to_str().unwrap_or_default());
+    let traced = telemetry.begin_http(&request, id.as_str());
     record_trace_id(&span, traced.as_ref(), request.headers());
-    let mut response = in_scope(traced.as_ref(), next.run(request).instrument(span.clone())).await;
+    request.extensions_mut().insert(id.clone());
+    let answering = in_scope(traced.as_ref(), next.run(request).instrument(span.clone()));
+    let mut response = in_log_scope(line.as_ref(), answering).await;
     span.in_scope(|| tracing::debug!(status = response.status().as_u16(), "answered"));
-    response.headers_mut().insert(name, id);
-    match traced {
+    response.headers_mut().insert(REQUEST_ID, id.to_header());
+    let response = match traced {
         Some(traced) => traced.end_with(response),
         None => response,
+    };
+    match line {
+        Some(line) => end_line(line, response),
+        None => response,
     }
+}
+
+fn begin_line(access_log: &AccessLog, request: &Request, id: &RequestId) -> Option<OpenLine> {
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let arrival = Arrival {
+        id,
+        method: request.method().as_str(),
+        route: route.unwrap_or_else(|| request.uri().path()),
+        address: request.extensions().get::<ConnectInfo<SocketAddr>>().map(|client| client.0.ip()),
+    };
+    OpenLine::begin(access_log, arrival)
+}
+
+/// Writes the line with the last byte of the response, or when the client disconnects.
+fn end_line(line: OpenLine, response: Response) -> Response {
+    line.on_status(response.status().as_u16());
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _ = &line;
+            frame
+        }))
+    })
 }
 
 /// Puts the trace id into log lines, also if the client's trace is not sampled.
@@ -75,8 +133,4 @@ pub fn record_trace_id(span: &Span, traced: Option<&RequestTrace>, headers: &Hea
     if let Some(id) = traced.map(RequestTrace::trace_id).or_else(of_client) {
         span.record("trace_id", field::display(id));
     }
-}
-
-fn new_request_id() -> HeaderValue {
-    HeaderValue::from_str(&format!("{:016x}", rand::random::<u64>())).expect("hexadecimal digits")
 }

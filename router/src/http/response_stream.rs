@@ -41,6 +41,7 @@ pub fn batches<E: Encoder>(
     guard: RequestGuard,
     shutdown: Shutdown,
 ) -> impl Stream<Item = Vec<E::Line>> + Send + 'static {
+    guard.end_with_stream();
     let sending = Sending {
         sequences: select_all(sequences.into_iter().enumerate().map(numbered)),
         encoder,

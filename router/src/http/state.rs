@@ -3,6 +3,7 @@
 use crate::http::auth::ApiKeys;
 use crate::http::body::BodyLimits;
 use crate::inference::Inference;
+use crate::observe::access_log::AccessLog;
 use crate::observe::telemetry::Telemetry;
 
 /// The state that all handlers share. It has no behaviour of its own. Cheap to clone.
@@ -16,4 +17,6 @@ pub struct AppState {
     pub body_limits: BodyLimits,
     /// Begins traces.
     pub telemetry: Telemetry,
+    /// Writes a line for each request.
+    pub access_log: AccessLog,
 }

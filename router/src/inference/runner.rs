@@ -17,6 +17,7 @@ use crate::chat::reply::{Constraint, Part, ReplyFormat};
 use crate::chat::{ChatFormat, Conversation, EncodedChat, Message};
 use crate::engine::generation::{EngineHandle, EngineStatus};
 use crate::grammar::Grammars;
+use crate::observe::access_log::RequestLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::telemetry::{ChildSpan, RequestTrace};
 use crate::text::tokenizer::Tokenizer;
@@ -123,6 +124,7 @@ impl Inference {
         caller.charge(Counted::Tokens, request.num_tokens())?;
         let validation = started.elapsed();
         self.metrics.record_valid(validation, request.prompt.len(), request.max_new_tokens);
+        RequestLog::with_current(|log| log.on_prepared(&self.model.id, request.prompt.len()));
         if let Some(trace) = RequestTrace::current() {
             trace.on_prepared(operation, &self.model.id, request.prompt.len());
         }
@@ -256,6 +258,7 @@ impl Inference {
             tokenizer: &self.tokenizer,
             metrics: &self.metrics,
             trace: RequestTrace::current(),
+            log: RequestLog::current(),
             arrived,
         };
         Ok(TextStream::new(generation, &context))

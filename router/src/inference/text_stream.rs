@@ -11,6 +11,7 @@ use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::engine::generation::Generation;
 use crate::inference::validation::CheckedRequest;
+use crate::observe::access_log::{RequestLog, SequenceUse};
 use crate::observe::metrics::{Metrics, SequenceTimes};
 use crate::observe::telemetry::RequestTrace;
 use crate::text::detokenizer::Detokenizer;
@@ -120,13 +121,18 @@ pub struct TextStream {
     shown: Arc<HashSet<u32>>,
     metrics: Metrics,
     trace: Option<RequestTrace>,
+    log: Option<RequestLog>,
     arrived: Instant,
     admitted: Instant,
+    was_admitted: bool,
+    /// Time from the arrival of the request to the first token.
+    first_token: Option<Duration>,
     last_token: Option<Instant>,
     text: String,
     stop_string: Option<String>,
     seed: Option<u64>,
     times: SequenceTimes,
+    finish: Option<Finish>,
 }
 
 /// What a stream needs beside its generation.
@@ -143,6 +149,8 @@ pub struct TextStreamContext<'a> {
     pub metrics: &'a Metrics,
     /// Records the end of the sequence.
     pub trace: Option<RequestTrace>,
+    /// Gets what the sequence has taken, however it ends.
+    pub log: Option<RequestLog>,
     /// When the request arrived.
     pub arrived: Instant,
 }
@@ -159,13 +167,17 @@ impl TextStream {
             shown: context.shown.clone(),
             metrics: context.metrics.clone(),
             trace: context.trace.clone(),
+            log: context.log.clone(),
             arrived: context.arrived,
             admitted: Instant::now(),
+            was_admitted: false,
+            first_token: None,
             last_token: None,
             text: String::new(),
             stop_string: None,
             seed: context.seed,
             times: SequenceTimes::default(),
+            finish: None,
         }
     }
 
@@ -213,6 +225,7 @@ impl TextStream {
 
     fn on_admitted(&mut self, queued: Duration, cached_tokens: u32) -> TextEvent {
         self.admitted = Instant::now();
+        self.was_admitted = true;
         self.times.queued = queued;
         self.times.cached_tokens = cached_tokens;
         TextEvent::Admitted
@@ -235,6 +248,7 @@ impl TextStream {
         match self.last_token.replace(now) {
             None => {
                 self.times.prefill = now - self.admitted;
+                self.first_token = Some(now - self.arrived);
                 self.metrics.record_first_token(now - self.arrived);
             }
             Some(last) => self.metrics.record_next_token(now - last),
@@ -276,6 +290,7 @@ impl TextStream {
     /// Also cancels what the shards would still generate after a stop string.
     fn end(&mut self, finish: Finish) -> End {
         self.generation = None;
+        self.finish = Some(finish);
         self.times.inference = self.admitted.elapsed();
         self.metrics.record_sequence(&self.times);
         if let Some(trace) = &self.trace {
@@ -283,6 +298,20 @@ impl TextStream {
         }
         let stop_string = self.stop_string.take();
         End { finish, stop_string, text: std::mem::take(&mut self.text), seed: self.seed, times: self.times }
+    }
+}
+
+impl Drop for TextStream {
+    fn drop(&mut self) {
+        let Some(log) = &self.log else { return };
+        log.on_sequence(&SequenceUse {
+            cached_tokens: self.times.cached_tokens,
+            generated_tokens: self.times.generated_tokens,
+            queue: self.was_admitted.then_some(self.times.queued),
+            prefill: self.first_token.map(|_| self.times.prefill),
+            first_token: self.first_token,
+            finish: self.finish.map(Finish::name),
+        });
     }
 }
 

@@ -1,5 +1,7 @@
-//! What an operator sees: log levels, metrics, traces, and the interface through which the engine loop reports its steps.
+//! What an operator sees: log levels, metrics, traces, the access log, and the interface through which the engine loop
+//! reports its steps.
 
+pub mod access_log;
 pub mod log_level;
 pub mod metrics;
 pub mod observer;

@@ -109,7 +109,7 @@ async fn refusals_are_json_and_name_the_scheme() {
     assert_eq!(wrong.headers["www-authenticate"], "Bearer realm=\"penstock\", error=\"invalid_token\"");
     assert_eq!(wrong.json()["error"]["code"], "invalid_api_key");
     assert_eq!(wrong.json()["error"]["message"], "the API key is not valid");
-    assert_eq!(server.metric("tgi_request_count").await, 0.0);
+    assert_eq!(server.metric("tgi_request_failure{err=\"unauthorized\"}").await, 2.0);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The Grafana dashboard in deploy/ queries only metrics that `/metrics` has.
+//! The Grafana dashboard in deploy/ queries only metrics that `/metrics` has, and docs/observability.md lists all of them.
 
 use std::collections::BTreeSet;
 
@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::support::server::Server;
 
 const DASHBOARD: &str = include_str!("../../../deploy/grafana/penstock.json");
+const PAGE: &str = include_str!("../../../docs/observability.md");
 
 /// The names in a query that have the form of this server's metrics.
 fn metrics_of(query: &str) -> impl Iterator<Item = &str> {
@@ -40,4 +41,20 @@ async fn every_query_is_about_an_existing_metric() {
     }
     let asked = queries.iter().filter(|query| metrics_of(query).next().is_some()).count();
     assert_eq!(asked, queries.len() - 1, "all but the variable of the data source");
+}
+
+#[tokio::test]
+async fn the_page_lists_exactly_the_metrics_and_the_reasons_of_failures() {
+    let text = Server::start().get("/metrics").await.text;
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let reasons = text.lines().filter_map(|line| {
+        line.strip_prefix("tgi_request_failure{err=\"")?.split_once('"').map(|(reason, _)| reason)
+    });
+    let (_, tables) = PAGE.split_once("## All metrics").expect("a heading");
+    let (metrics, failures) = tables.split_once("| `err`").expect("a second table");
+    let first_cell = |line: &'static str| line.strip_prefix("| `")?.split_once(" |").map(|(cell, _)| cell);
+    let names = |table: &'static str| table.lines().filter_map(first_cell).flat_map(|cell| cell.split(", "));
+    let listed = |table| names(table).map(|name| name.trim_matches('`')).collect::<BTreeSet<_>>();
+    assert_eq!(listed(metrics), types.collect());
+    assert_eq!(listed(failures), reasons.collect());
 }

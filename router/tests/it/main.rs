@@ -1,20 +1,24 @@
 //! All tests of the router except the scheduler's, in one binary, because each further binary links the whole router.
 
+mod access_log;
 mod auth;
 mod chat_templates;
 mod connections;
+mod counted;
 mod dashboard;
 mod dispatch;
 mod engine_loop;
 mod fuzz_requests;
 mod generation_defaults;
 mod grpc;
+mod hosts;
 mod http_api;
 mod kserve;
 mod messages;
 mod model_names;
 mod ollama;
 mod overload;
+mod request_ids;
 mod responses;
 mod shutdown;
 mod streaming;

@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn names_and_units_are_those_that_the_page_reads() {
         let mut metrics = Metrics::new(100, 200).unwrap();
-        RequestGuard::start(&metrics).succeed();
+        RequestGuard::begin(&metrics).succeed();
         metrics.on_levels(&Levels {
             load: Load {
                 waiting: 2,

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::{MessagesResponse, OutputBlock, Usage, errors, stop_reason};
 use crate::api::assistant::{AssistantWriter, Delta, ToolCallDelta};
 use crate::base::error::Error;
+use crate::base::request_id::RequestId;
 use crate::http::response_stream::Encoder;
 use crate::http::sse::Frame;
 use crate::inference::text_stream::{End, TextEvent};
@@ -22,6 +23,8 @@ enum BlockKind {
 pub struct MessagesEncoder {
     response: MessagesResponse,
     prompt_len: usize,
+    /// The id of the request, for the event of an error.
+    request_id: RequestId,
     writer: AssistantWriter,
     open: Option<BlockKind>,
     /// Number of blocks opened so far.
@@ -30,8 +33,13 @@ pub struct MessagesEncoder {
 
 impl MessagesEncoder {
     /// An encoder that starts with this empty response.
-    pub fn new(response: MessagesResponse, prompt_len: usize, writer: AssistantWriter) -> Self {
-        Self { response, prompt_len, writer, open: None, num_blocks: 0 }
+    pub fn new(
+        response: MessagesResponse,
+        prompt_len: usize,
+        request_id: RequestId,
+        writer: AssistantWriter,
+    ) -> Self {
+        Self { response, prompt_len, request_id, writer, open: None, num_blocks: 0 }
     }
 
     fn delta(&mut self, delta: Delta) -> Vec<Frame> {
@@ -118,12 +126,14 @@ impl Encoder for MessagesEncoder {
     }
 
     fn error(&mut self, error: &Error) -> Vec<Frame> {
-        vec![Frame::named("error", errors::body(error).to_string())]
+        vec![Frame::named("error", errors::body(error, &self.request_id).to_string())]
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderMap;
+
     use super::*;
     use crate::chat::reply::{ReplyFormat, ToolFormat};
     use crate::inference::text_stream::Finish;
@@ -142,7 +152,8 @@ mod tests {
             stop_sequence: None,
             usage: Usage::default(),
         };
-        let mut encoder = MessagesEncoder::new(response, 1, AssistantWriter::new(&format));
+        let id = RequestId::of(&HeaderMap::new());
+        let mut encoder = MessagesEncoder::new(response, 1, id, AssistantWriter::new(&format));
         let chars: Vec<char> = reply.chars().collect();
         let mut frames = Vec::new();
         for piece in chars.chunks(size) {

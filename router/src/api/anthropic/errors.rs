@@ -5,14 +5,19 @@ use serde_json::{Value, json};
 
 use crate::api::object_schema::object_schema;
 use crate::base::error::{Error, ErrorKind};
+use crate::base::request_id::RequestId;
 use crate::http::errors::ErrorDialect;
 
 /// Anthropic's statuses and bodies.
 pub const ERRORS: ErrorDialect = ErrorDialect { status, body, schema };
 
 /// The body of an error response, and the data of the `error` event of a stream.
-pub fn body(error: &Error) -> Value {
-    json!({ "type": "error", "error": { "type": type_of(error.kind()), "message": error.to_string() } })
+pub fn body(error: &Error, id: &RequestId) -> Value {
+    json!({
+        "type": "error",
+        "error": { "type": type_of(error.kind()), "message": error.to_string() },
+        "request_id": id.as_str(),
+    })
 }
 
 fn type_of(kind: ErrorKind) -> &'static str {
@@ -34,6 +39,7 @@ fn type_of(kind: ErrorKind) -> &'static str {
         | ErrorKind::UnsupportedMediaType
         | ErrorKind::UnsupportedEncoding
         | ErrorKind::IdInUse
+        | ErrorKind::InvalidHost
         | ErrorKind::MethodNotAllowed => "invalid_request_error",
         ErrorKind::Generation | ErrorKind::EngineLost | ErrorKind::Incomplete | ErrorKind::Internal => {
             "api_error"
@@ -49,5 +55,5 @@ fn status(kind: ErrorKind) -> StatusCode {
 fn schema() -> Value {
     let text = json!({ "type": "string" });
     let error = object_schema(json!({ "type": text, "message": text }));
-    object_schema(json!({ "type": { "const": "error" }, "error": error }))
+    object_schema(json!({ "type": { "const": "error" }, "error": error, "request_id": text }))
 }

@@ -13,6 +13,7 @@ use crate::api::respond::{Replies, respond};
 use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
+use crate::base::request_id::RequestId;
 use crate::http::body::Body;
 use crate::http::state::AppState;
 use crate::inference::text_stream::Generated;
@@ -24,17 +25,21 @@ use crate::observe::metrics::{RequestGuard, SequenceTimes};
 pub async fn messages(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
+    Extension(guard): Extension<RequestGuard>,
+    Extension(id): Extension<RequestId>,
     Body(request): Body<MessagesRequest>,
 ) -> Result<Response, Error> {
     app.inference.model.check(request.model.as_deref())?;
-    let mut guard = RequestGuard::start(&app.inference.metrics);
-    let parts = request.check_length().and_then(|()| into_parts(&app, caller, request));
-    let parts = parts.inspect_err(|error| guard.fail(error))?;
-    respond(&app, parts, MessageReplies(&app), guard).await
+    request.check_length()?;
+    let parts = into_parts(&app, caller, request)?;
+    respond(&app, parts, MessageReplies { app: &app, id }, guard).await
 }
 
 /// Replies as Anthropic's messages.
-struct MessageReplies<'a>(&'a AppState);
+struct MessageReplies<'a> {
+    app: &'a AppState,
+    id: RequestId,
+}
 
 impl Replies for MessageReplies<'_> {
     type Encoder = MessagesEncoder;
@@ -48,7 +53,7 @@ impl Replies for MessageReplies<'_> {
         let sequence = sequences.pop().ok_or(Error::Incomplete)?;
         let mut writer = AssistantWriter::new(&prepared.reply);
         let usage = Usage::new(prepared.request.prompt.len(), &sequence.end.times);
-        let mut response = empty_response(self.0, usage);
+        let mut response = empty_response(self.app, usage);
         response.content = OutputBlock::of_message(writer.message(&sequence.end.text));
         response.stop_reason = Some(stop_reason(&writer, &sequence.end));
         response.stop_sequence = sequence.end.stop_string;
@@ -57,8 +62,8 @@ impl Replies for MessageReplies<'_> {
 
     fn encoder(self, prepared: &Prepared, _num_sequences: usize) -> MessagesEncoder {
         let prompt_len = prepared.request.prompt.len();
-        let response = empty_response(self.0, Usage::new(prompt_len, &SequenceTimes::default()));
-        MessagesEncoder::new(response, prompt_len, AssistantWriter::new(&prepared.reply))
+        let response = empty_response(self.app, Usage::new(prompt_len, &SequenceTimes::default()));
+        MessagesEncoder::new(response, prompt_len, self.id, AssistantWriter::new(&prepared.reply))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::base::caller::Caller;
 use crate::base::error::Error;
 use crate::http::body::{Body, JsonBytes};
 use crate::http::state::AppState;
+use crate::observe::metrics::RequestGuard;
 
 /// The fields that distinguish the requests.
 #[derive(Deserialize)]
@@ -27,12 +28,15 @@ struct Shape {
 pub async fn invocations(
     app: State<AppState>,
     caller: Extension<Caller>,
+    guard: Extension<RequestGuard>,
     body: JsonBytes,
 ) -> Result<Response, Error> {
     match body.parse()? {
-        Shape { inputs: Some(_), .. } => tgi::compatible(app, caller, Body(body.parse()?)).await,
-        Shape { messages: Some(_), .. } => chat::chat(app, caller, Body(body.parse()?)).await,
-        Shape { prompt: Some(_), .. } => completions::completions(app, caller, Body(body.parse()?)).await,
+        Shape { inputs: Some(_), .. } => tgi::compatible(app, caller, guard, Body(body.parse()?)).await,
+        Shape { messages: Some(_), .. } => chat::chat(app, caller, guard, Body(body.parse()?)).await,
+        Shape { prompt: Some(_), .. } => {
+            completions::completions(app, caller, guard, Body(body.parse()?)).await
+        }
         _ => Err(Error::invalid("inputs", "the body must have `inputs`, `messages` or `prompt`")),
     }
 }

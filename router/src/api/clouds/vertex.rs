@@ -1,5 +1,7 @@
 //! The one route that Vertex AI calls. The body holds several requests, and the response has a text for each.
 
+use std::time::Instant;
+
 use axum::extract::State;
 use axum::{Extension, Json};
 use futures::future::try_join_all;
@@ -46,6 +48,7 @@ pub struct VertexResponse {
 pub async fn vertex(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
+    Extension(guard): Extension<RequestGuard>,
     Body(request): Body<VertexRequest>,
 ) -> Result<Json<VertexResponse>, Error> {
     let (given, max) = (request.instances.len(), app.inference.limits.max_concurrent_requests);
@@ -56,22 +59,22 @@ pub async fn vertex(
     let instances = request.instances.into_iter().enumerate();
     let instances: Vec<Instance> =
         instances.map(|(number, instance)| Instance::parse(instance, number)).collect::<Result<_, _>>()?;
-    let predictions = instances.into_iter().map(|instance| predict(&app, caller.clone(), instance));
+    let predictions =
+        instances.into_iter().map(|instance| predict(&app, caller.clone(), instance, guard.started()));
     Ok(Json(VertexResponse { predictions: try_join_all(predictions).await? }))
 }
 
-async fn predict(app: &AppState, caller: Caller, instance: Instance) -> Result<String, Error> {
-    let mut guard = RequestGuard::start(&app.inference.metrics);
-    let text = async {
-        let (prompt, parameters) = instance.into_parts(app, caller)?;
-        let prepared = app.inference.prepare(prompt, parameters).await?;
-        let best = |a: &Generated, b: &Generated| a.mean_logprob().total_cmp(&b.mean_logprob());
-        let sequences = app.inference.complete(&prepared, guard.started()).await?;
-        sequences.into_iter().max_by(best).map(|best| best.end.text).ok_or(Error::Incomplete)
-    }
-    .await;
-    guard.finish(&text);
-    text
+async fn predict(
+    app: &AppState,
+    caller: Caller,
+    instance: Instance,
+    arrived: Instant,
+) -> Result<String, Error> {
+    let (prompt, parameters) = instance.into_parts(app, caller)?;
+    let prepared = app.inference.prepare(prompt, parameters).await?;
+    let best = |a: &Generated, b: &Generated| a.mean_logprob().total_cmp(&b.mean_logprob());
+    let sequences = app.inference.complete(&prepared, arrived).await?;
+    sequences.into_iter().max_by(best).map(|best| best.end.text).ok_or(Error::Incomplete)
 }
 
 impl Instance {

@@ -7,7 +7,8 @@ use crate::base::error::{Error, ErrorKind};
 use crate::http::errors::ErrorDialect;
 
 /// The statuses of all errors, with KServe's body.
-pub const ERRORS: ErrorDialect = ErrorDialect { status: ErrorKind::status, body, schema };
+pub const ERRORS: ErrorDialect =
+    ErrorDialect { status: ErrorKind::status, body: |error, _| body(error), schema };
 
 /// The body of a response, and the last event of a stream.
 pub fn body(error: &Error) -> Value {

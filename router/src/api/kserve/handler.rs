@@ -23,9 +23,10 @@ pub async fn generate(
     State(app): State<AppState>,
     model: ModelPath,
     Extension(caller): Extension<Caller>,
+    Extension(guard): Extension<RequestGuard>,
     Body(request): Body<TextRequest>,
 ) -> Result<Response, Error> {
-    run(&app, model, request, false, caller).await
+    run(&app, model, request, false, (caller, guard)).await
 }
 
 /// `POST /v2/models/{name}/generate_stream`
@@ -33,9 +34,10 @@ pub async fn generate_stream(
     State(app): State<AppState>,
     model: ModelPath,
     Extension(caller): Extension<Caller>,
+    Extension(guard): Extension<RequestGuard>,
     Body(request): Body<TextRequest>,
 ) -> Result<Response, Error> {
-    run(&app, model, request, true, caller).await
+    run(&app, model, request, true, (caller, guard)).await
 }
 
 async fn run(
@@ -43,9 +45,8 @@ async fn run(
     model: ModelPath,
     mut request: TextRequest,
     is_stream: bool,
-    caller: Caller,
+    (caller, guard): (Caller, RequestGuard),
 ) -> Result<Response, Error> {
-    let guard = RequestGuard::start(&app.inference.metrics);
     let head = Head {
         id: request.id.take(),
         model_name: app.inference.model.id.clone(),

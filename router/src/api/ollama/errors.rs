@@ -8,7 +8,7 @@ use crate::base::error::{Error, ErrorKind};
 use crate::http::errors::ErrorDialect;
 
 /// Ollama's statuses and bodies.
-pub const ERRORS: ErrorDialect = ErrorDialect { status, body, schema };
+pub const ERRORS: ErrorDialect = ErrorDialect { status, body: |error, _| body(error), schema };
 
 /// The body of a response, and the last line of a stream.
 pub fn body(error: &Error) -> Value {

@@ -31,15 +31,15 @@ use crate::observe::metrics::RequestGuard;
 pub async fn chat(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
+    Extension(guard): Extension<RequestGuard>,
     Body(request): Body<ChatRequest>,
 ) -> Result<Response, Error> {
     check_model(&app, request.model.as_deref())?;
     if request.messages.as_ref().is_none_or(Vec::is_empty) {
         return Ok(without_reply(&app, Route::Chat, request.keep_alive.as_ref()));
     }
-    let mut guard = RequestGuard::start(&app.inference.metrics);
     let wants_logprobs = request.logprobs == Some(true);
-    let parts = chat_parts(&app, caller, request).inspect_err(|error| guard.fail(error))?;
+    let parts = chat_parts(&app, caller, request)?;
     let replies = LineReplies { app: &app, route: Route::Chat, wants_logprobs, arrived: guard.started() };
     respond(&app, parts, replies, guard).await
 }
@@ -48,15 +48,15 @@ pub async fn chat(
 pub async fn generate(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
+    Extension(guard): Extension<RequestGuard>,
     Body(request): Body<GenerateRequest>,
 ) -> Result<Response, Error> {
     check_model(&app, request.model.as_deref())?;
     if request.prompt.as_ref().is_none_or(String::is_empty) {
         return Ok(without_reply(&app, Route::Generate, request.keep_alive.as_ref()));
     }
-    let mut guard = RequestGuard::start(&app.inference.metrics);
     let wants_logprobs = request.logprobs == Some(true);
-    let parts = generate_parts(&app, caller, request).inspect_err(|error| guard.fail(error))?;
+    let parts = generate_parts(&app, caller, request)?;
     let replies = LineReplies { app: &app, route: Route::Generate, wants_logprobs, arrived: guard.started() };
     respond(&app, parts, replies, guard).await
 }

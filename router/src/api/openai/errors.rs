@@ -8,7 +8,7 @@ use crate::base::error::{Error, ErrorKind};
 use crate::http::errors::ErrorDialect;
 
 /// OpenAI's statuses and bodies.
-pub const ERRORS: ErrorDialect = ErrorDialect { status, body, schema };
+pub const ERRORS: ErrorDialect = ErrorDialect { status, body: |error, _| body(error), schema };
 
 /// The status. Clients of OpenAI expect 400 for a schema that is not supported.
 pub fn status(kind: ErrorKind) -> StatusCode {
@@ -49,6 +49,7 @@ fn type_of(kind: ErrorKind) -> &'static str {
         | ErrorKind::UnsupportedMediaType
         | ErrorKind::UnsupportedEncoding
         | ErrorKind::IdInUse
+        | ErrorKind::InvalidHost
         | ErrorKind::Unauthorized
         | ErrorKind::UnknownRoute
         | ErrorKind::MethodNotAllowed => "invalid_request_error",

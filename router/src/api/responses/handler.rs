@@ -25,14 +25,13 @@ use crate::observe::metrics::RequestGuard;
 pub async fn responses(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
+    Extension(guard): Extension<RequestGuard>,
     Body(request): Body<ResponsesRequest>,
 ) -> Result<Response, Error> {
     app.inference.model.check(request.model.as_deref())?;
-    let mut guard = RequestGuard::start(&app.inference.metrics);
     let response = empty_response(&app, request.settings());
     let logprobs = request.wants_logprobs().then(|| TextLogprobs::new(app.inference.tokenizer.clone()));
-    let parts = request.into_chat().and_then(|chat| chat.into_parts(caller, Dialect::Responses));
-    let parts = parts.inspect_err(|error| guard.fail(error))?;
+    let parts = request.into_chat()?.into_parts(caller, Dialect::Responses)?;
     respond(&app, parts, Draft { response, logprobs }, guard).await
 }
 

@@ -7,7 +7,8 @@ use crate::base::error::{Error, ErrorKind};
 use crate::http::errors::ErrorDialect;
 
 /// TGI's statuses and bodies.
-pub const ERRORS: ErrorDialect = ErrorDialect { status: ErrorKind::status, body, schema };
+pub const ERRORS: ErrorDialect =
+    ErrorDialect { status: ErrorKind::status, body: |error, _| body(error), schema };
 
 /// The body of a response, and the last event of a stream.
 pub fn body(error: &Error) -> Value {

@@ -21,9 +21,10 @@ use crate::observe::metrics::RequestGuard;
 pub async fn generate(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
+    Extension(guard): Extension<RequestGuard>,
     Body(request): Body<GenerateRequest>,
 ) -> Result<Response, Error> {
-    let (headers, response) = whole(&app, caller, request).await?;
+    let (headers, response) = whole(&app, caller, request, &guard).await?;
     Ok((headers, Json(response)).into_response())
 }
 
@@ -31,38 +32,29 @@ pub async fn generate(
 pub async fn generate_stream(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
+    Extension(guard): Extension<RequestGuard>,
     Body(request): Body<GenerateRequest>,
 ) -> Result<Response, Error> {
-    stream(&app, caller, request).await
+    stream(&app, caller, request, guard).await
 }
 
 /// `POST /`. The response is an array of one element, and its text includes the prompt by default.
 pub async fn compatible(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
+    Extension(guard): Extension<RequestGuard>,
     Body(mut request): Body<GenerateRequest>,
 ) -> Result<Response, Error> {
     request.default_to_full_text();
     if request.stream == Some(true) {
-        return stream(&app, caller, request).await;
+        return stream(&app, caller, request, guard).await;
     }
-    let (headers, response) = whole(&app, caller, request).await?;
+    let (headers, response) = whole(&app, caller, request, &guard).await?;
     Ok((headers, Json([response])).into_response())
 }
 
 /// Generates a whole output. The headers have its times.
 pub async fn whole(
-    app: &AppState,
-    caller: Caller,
-    request: GenerateRequest,
-) -> Result<(HeaderMap, GenerateResponse), Error> {
-    let mut guard = RequestGuard::start(&app.inference.metrics);
-    let response = run(app, caller, request, &guard).await;
-    guard.finish(&response);
-    response
-}
-
-async fn run(
     app: &AppState,
     caller: Caller,
     request: GenerateRequest,
@@ -88,19 +80,16 @@ async fn run(
     Ok((headers, writer.response(sequences)))
 }
 
-async fn stream(app: &AppState, caller: Caller, request: GenerateRequest) -> Result<Response, Error> {
-    let mut guard = RequestGuard::start(&app.inference.metrics);
-    match start(app, caller, request, &guard).await {
-        Ok((sequences, encoder)) => {
-            let headers =
-                initial_headers(&app.inference.engine.facts().compute_type(), encoder.inputs.chars().count());
-            Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers))
-        }
-        Err(error) => {
-            guard.fail(&error);
-            Err(error)
-        }
-    }
+async fn stream(
+    app: &AppState,
+    caller: Caller,
+    request: GenerateRequest,
+    guard: RequestGuard,
+) -> Result<Response, Error> {
+    let (sequences, encoder) = start(app, caller, request, &guard).await?;
+    let headers =
+        initial_headers(&app.inference.engine.facts().compute_type(), encoder.inputs.chars().count());
+    Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers))
 }
 
 async fn start(

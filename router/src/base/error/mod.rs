@@ -128,6 +128,12 @@ pub enum Error {
     /// The client chose a request id that one of its running requests has.
     #[error("`request_id` is under way. Given: {0:?}")]
     IdInUse(String),
+    /// The request must have one `Host` header, and has another number of them.
+    #[error("a request must have exactly one `Host` header. Given: {given}")]
+    InvalidHost {
+        /// How many it has.
+        given: usize,
+    },
     /// The request has no valid API key, and the server asks for one.
     #[error("{}", describe_missing_key(*.has_key))]
     Unauthorized {
@@ -222,6 +228,7 @@ impl Error {
             | Self::BodyTooLarge { .. }
             | Self::UnsupportedMediaType
             | Self::UnsupportedEncoding(_)
+            | Self::InvalidHost { .. }
             | Self::Unauthorized { .. }
             | Self::UnknownRoute(_)
             | Self::MethodNotAllowed { .. }

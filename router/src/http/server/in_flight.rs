@@ -1,13 +1,15 @@
-//! Counts the requests in flight on one connection: the idle timeout runs only while there are none.
+//! The service of one connection: tells each request the address of its client, and counts those in flight, because the
+//! idle timeout runs only while there are none.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{ConnectInfo, Request};
 use axum::response::Response;
 use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
@@ -67,6 +69,8 @@ pub struct CountingService {
     pub service: Router,
     /// The counter.
     pub in_flight: InFlight,
+    /// The address of the client, which every request carries.
+    pub client: SocketAddr,
 }
 
 impl<B> Service<Request<B>> for CountingService
@@ -82,8 +86,9 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let guard = self.in_flight.begin();
+        request.extensions_mut().insert(ConnectInfo(self.client));
         let response = self.service.call(request);
         Box::pin(async move { response.await.map(|response| hold(guard, response)) })
     }

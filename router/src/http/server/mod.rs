@@ -115,13 +115,13 @@ impl HttpServer {
                 () = &mut done => return Ok(()),
             };
             match accepted {
-                Ok((stream, _)) => self.accept(stream, &connections),
+                Ok((stream, client)) => self.accept(stream, client, &connections),
                 Err(error) => pause_after(&error).await,
             }
         }
     }
 
-    fn accept(&self, stream: TcpStream, connections: &TaskTracker) {
+    fn accept(&self, stream: TcpStream, client: SocketAddr, connections: &TaskTracker) {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             debug!("too many connections");
             // It fits into the empty send buffer. If not, the connection closes without a response.
@@ -132,7 +132,7 @@ impl HttpServer {
         let _ = stream.set_nodelay(true);
         // A connection that opens while the server drains gets one response, and the shutdown does not wait for it.
         let is_draining = self.shutdown.is_draining();
-        let connection = self.connection(!is_draining).run(stream, self.tls.clone(), permit);
+        let connection = self.connection(client, !is_draining).run(stream, self.tls.clone(), permit);
         if is_draining {
             tokio::spawn(connection);
         } else {
@@ -140,9 +140,9 @@ impl HttpServer {
         }
     }
 
-    fn connection(&self, keep_alive: bool) -> Connection {
+    fn connection(&self, client: SocketAddr, keep_alive: bool) -> Connection {
         let in_flight = InFlight::default();
-        let service = CountingService { service: self.service.clone(), in_flight: in_flight.clone() };
+        let service = CountingService { service: self.service.clone(), in_flight: in_flight.clone(), client };
         Connection {
             service,
             in_flight,

@@ -80,7 +80,7 @@ mod tests {
     }
 
     fn caller(name: &str) -> Caller {
-        Caller { tenant: name.into(), rate_limit: None }
+        Caller { tenant: name.into(), ..Caller::default() }
     }
 
     #[test]

@@ -3,8 +3,16 @@
 use crate::base::error::ErrorKind;
 
 /// Values of the label `err`, in the order of [`failure_index`].
-pub(super) const FAILURES: [&str; 7] =
-    ["overloaded", "validation", "template", "generation", "incomplete", "dropped", "shutdown"];
+pub(super) const FAILURES: [&str; 8] = [
+    "overloaded",
+    "validation",
+    "template",
+    "generation",
+    "incomplete",
+    "dropped",
+    "shutdown",
+    "unauthorized",
+];
 /// The index of requests whose client has disconnected.
 pub(super) const DROPPED: usize = 5;
 
@@ -24,12 +32,13 @@ pub(super) fn failure_index(kind: ErrorKind) -> usize {
         | ErrorKind::UnsupportedMediaType
         | ErrorKind::UnsupportedEncoding
         | ErrorKind::IdInUse
-        | ErrorKind::Unauthorized
+        | ErrorKind::InvalidHost
         | ErrorKind::UnknownRoute
         | ErrorKind::MethodNotAllowed => 1,
         ErrorKind::Template => 2,
         ErrorKind::Generation | ErrorKind::EngineLost | ErrorKind::Unhealthy | ErrorKind::SlowReader => 3,
         ErrorKind::Incomplete | ErrorKind::Internal => 4,
         ErrorKind::ShuttingDown => 6,
+        ErrorKind::Unauthorized => 7,
     }
 }

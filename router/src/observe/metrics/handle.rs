@@ -6,6 +6,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use metrics::Counter;
 use metrics_exporter_prometheus::BuildError;
 use penstock_scheduler::StepSize;
 
@@ -62,6 +63,11 @@ impl Metrics {
     /// The counters for the spans of traces.
     pub fn span_counters(&self) -> SpanCounters {
         self.0.spans.clone()
+    }
+
+    /// Counts lines of the access log that were not written.
+    pub fn access_log_drops(&self) -> Counter {
+        self.0.access_log_drops.clone()
     }
 
     /// Records the time from a request's arrival to its first token.

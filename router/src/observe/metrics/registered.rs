@@ -50,6 +50,7 @@ pub(super) struct Registered {
     pub step_count: Counter,
     pub batch: BatchMetrics,
     pub spans: SpanCounters,
+    pub access_log_drops: Counter,
     pub upload_duration: Histogram,
     pub forward_duration: Histogram,
     pub sample_duration: Histogram,
@@ -66,7 +67,9 @@ impl Registered {
             started: Instant::now(),
             snapshot: Mutex::default(),
             prometheus: recorder.handle(),
-            request_count: names.counter("tgi_request_count", "Requests that asked for a generation"),
+            access_log_drops: names
+                .counter("tgi_access_log_dropped_lines", "Lines of the access log that were not written"),
+            request_count: names.counter("tgi_request_count", "Requests for a generation or for tokens"),
             request_success: names.counter("tgi_request_success", "Requests answered as asked"),
             request_failures: FAILURES.map(|reason| {
                 let help = "Requests not answered as asked, by reason";

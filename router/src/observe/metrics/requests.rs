@@ -1,65 +1,93 @@
 //! Counts each request once, from its arrival to its end, however it ends.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::failures::{DROPPED, FAILURES, failure_index};
 use super::handle::Metrics;
 use crate::base::error::Error;
+use crate::observe::access_log::RequestLog;
 use crate::observe::telemetry::RequestTrace;
 
-/// Counts the end of a request exactly once. If it is dropped before any other method has done so, the client has
-/// disconnected.
-pub struct RequestGuard {
+/// Counts the end of a request exactly once. If the last clone is dropped before any method has done so, the client has
+/// disconnected. Cheap to clone: the layer of the route and the stream of the response share it.
+#[derive(Clone)]
+pub struct RequestGuard(Arc<Ending>);
+
+struct Ending {
     metrics: Metrics,
     trace: Option<RequestTrace>,
+    log: Option<RequestLog>,
     started: Instant,
-    ended: bool,
+    /// Whether the stream of the response counts the end.
+    is_streaming: AtomicBool,
+    has_ended: AtomicBool,
 }
 
 impl RequestGuard {
     /// Counts a request that has arrived.
-    pub fn start(metrics: &Metrics) -> Self {
+    pub fn begin(metrics: &Metrics) -> Self {
         metrics.0.request_count.increment(1);
-        Self {
+        Self(Arc::new(Ending {
             metrics: metrics.clone(),
             trace: RequestTrace::current(),
+            log: RequestLog::current(),
             started: Instant::now(),
-            ended: false,
-        }
+            is_streaming: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
+        }))
     }
 
     /// When the request arrived.
     pub fn started(&self) -> Instant {
-        self.started
+        self.0.started
+    }
+
+    /// The response is a stream: its end is the end of the request.
+    pub fn end_with_stream(&self) {
+        self.0.is_streaming.store(true, Ordering::Relaxed);
     }
 
     /// Counts a request that has succeeded.
-    pub fn succeed(&mut self) {
-        if !std::mem::replace(&mut self.ended, true) {
-            self.metrics.0.request_success.increment(1);
-            self.metrics.update(|snapshot| snapshot.successes += 1);
-            self.metrics.0.request_duration.record(self.started.elapsed());
+    pub fn succeed(&self) {
+        if self.0.ends_now() {
+            self.0.metrics.0.request_success.increment(1);
+            self.0.metrics.update(|snapshot| snapshot.successes += 1);
+            self.0.metrics.0.request_duration.record(self.0.started.elapsed());
         }
     }
 
     /// Counts a request that has failed.
-    pub fn fail(&mut self, error: &Error) {
+    pub fn fail(&self, error: &Error) {
         let kind = error.kind();
-        self.end_as(failure_index(kind), kind.name(), kind.status().is_server_error());
+        self.0.fail(failure_index(kind), kind.name(), kind.status().is_server_error());
     }
 
-    /// Counts a request that has ended with `result`.
-    pub fn finish<T>(&mut self, result: &Result<T, Error>) {
-        match result {
-            Ok(_) => self.succeed(),
-            Err(error) => self.fail(error),
+    /// Counts a request whose handler has returned a response, with an error or without. The end of a stream is counted
+    /// by the stream.
+    pub fn on_response(&self, error: Option<&Error>) {
+        match error {
+            Some(error) => self.fail(error),
+            None if self.0.is_streaming.load(Ordering::Relaxed) => {}
+            None => self.succeed(),
         }
     }
+}
 
-    fn end_as(&mut self, failure: usize, kind: &'static str, is_server_error: bool) {
-        if !std::mem::replace(&mut self.ended, true) {
+impl Ending {
+    /// Whether this is the first end.
+    fn ends_now(&self) -> bool {
+        !self.has_ended.swap(true, Ordering::Relaxed)
+    }
+
+    fn fail(&self, failure: usize, kind: &'static str, is_server_error: bool) {
+        if self.ends_now() {
             if let Some(trace) = &self.trace {
                 trace.fail(kind, is_server_error);
+            }
+            if let Some(log) = &self.log {
+                log.fail(kind);
             }
             self.metrics.0.request_failures[failure].increment(1);
             self.metrics.update(|snapshot| snapshot.failures[failure] += 1);
@@ -67,9 +95,15 @@ impl RequestGuard {
     }
 }
 
-impl Drop for RequestGuard {
+impl Drop for Ending {
+    /// A handler that panics is dropped, too: that is an error of the server.
     fn drop(&mut self) {
-        self.end_as(DROPPED, FAILURES[DROPPED], false);
+        if std::thread::panicking() {
+            let kind = Error::Internal.kind();
+            self.fail(failure_index(kind), kind.name(), true);
+        } else {
+            self.fail(DROPPED, FAILURES[DROPPED], false);
+        }
     }
 }
 
@@ -81,12 +115,12 @@ mod tests {
     #[test]
     fn every_request_ends_exactly_once() {
         let metrics = Metrics::new(100, 200).unwrap();
-        let mut answered = RequestGuard::start(&metrics);
+        let answered = RequestGuard::begin(&metrics);
         answered.succeed();
         answered.fail(&Error::Incomplete);
         drop(answered);
-        RequestGuard::start(&metrics).fail(&Error::Template("none".into()));
-        drop(RequestGuard::start(&metrics));
+        RequestGuard::begin(&metrics).fail(&Error::Template("none".into()));
+        drop(RequestGuard::begin(&metrics));
         assert_eq!(value(&metrics, "tgi_request_count"), 3.0);
         assert_eq!(value(&metrics, "tgi_request_success"), 1.0);
         assert_eq!(value(&metrics, "tgi_request_failure{err=\"template\"}"), 1.0);

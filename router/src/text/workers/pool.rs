@@ -7,6 +7,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tracing::{Instrument, Span};
 
 use super::attempt::Attempt;
 use super::config::{Job, NoResult, WorkersConfig};
@@ -32,8 +33,9 @@ impl Workers {
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<R, NoResult> {
         let (sender, result) = oneshot::channel();
-        let name = self.threads.config.name;
+        let (name, span) = (self.threads.config.name, Span::current());
         let job = move || {
+            let _in_request = span.entered();
             if !sender.is_closed() {
                 // The client may disconnect while the job runs.
                 let _ = sender.send(caught(name, work));
@@ -52,14 +54,16 @@ impl Workers {
     ) -> Result<R, NoResult> {
         let (sender, result) = oneshot::channel();
         let (attempt, threads) = (Arc::new(Attempt::new(sender)), Arc::clone(&self.threads));
-        let watched = Arc::clone(&attempt);
+        let (watched, span) = (Arc::clone(&attempt), Span::current());
+        let of_request = span.clone();
         let job = move || {
+            let _in_request = of_request.entered();
             if attempt.begin() && !attempt.end(caught(threads.config.name, work)) {
                 threads.release();
             }
         };
         self.jobs.try_send(Box::new(job)).map_err(|_| NoResult::Busy)?;
-        tokio::spawn(watched.watch(limit, Arc::clone(&self.threads)));
+        tokio::spawn(watched.watch(limit, Arc::clone(&self.threads)).instrument(span));
         result.await.unwrap_or(Err(NoResult::Panicked))
     }
 }

@@ -5,5 +5,6 @@ pub mod fake_engine;
 #[path = "../../../scheduler/tests/it/fake_shard.rs"]
 pub mod fake_shard;
 pub mod identity;
+pub mod lines;
 pub mod listening;
 pub mod server;

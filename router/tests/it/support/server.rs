@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::http::{HeaderMap, Request, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use futures::StreamExt;
 use penstock_router::api::service::service;
 use penstock_router::base::shutdown::Shutdown;
@@ -23,6 +23,7 @@ use penstock_router::http::state::AppState;
 use penstock_router::inference::Inference;
 use penstock_router::inference::limits::{Limits, RequestLimits};
 use penstock_router::inference::served_model::{ModelNames, ServedModel};
+use penstock_router::observe::access_log::AccessLog;
 use penstock_router::observe::metrics::Metrics;
 use penstock_router::observe::telemetry::Telemetry;
 use penstock_router::text::tokenizer::Tokenizer;
@@ -190,8 +191,13 @@ impl Server {
             metrics,
             shutdown: Shutdown::new(Duration::from_secs(90)),
         };
-        let state =
-            AppState { inference, api_keys, body_limits: body_limits(), telemetry: Telemetry::default() };
+        let state = AppState {
+            inference,
+            api_keys,
+            body_limits: body_limits(),
+            telemetry: Telemetry::default(),
+            access_log: AccessLog::default(),
+        };
         Self { state, cors: None, control, tokenizer }
     }
 
@@ -229,7 +235,7 @@ impl Server {
     }
 
     pub async fn send(&self, request: Request<Body>) -> Answer {
-        let response = self.service().oneshot(request).await.unwrap();
+        let response = self.service().oneshot(with_host(request)).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, usize::MAX).await.unwrap();
         Answer {
@@ -254,7 +260,7 @@ impl Server {
 
     /// Sends any request and returns as soon as the headers of the response have arrived.
     pub async fn open_request(&self, request: Request<Body>) -> OpenStream {
-        let response = self.service().oneshot(request).await.unwrap();
+        let response = self.service().oneshot(with_host(request)).await.unwrap();
         OpenStream { status: response.status(), body: response.into_body().into_data_stream() }
     }
 
@@ -278,6 +284,12 @@ impl Server {
         let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
         line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
     }
+}
+
+/// What every client of HTTP/1.1 sends.
+fn with_host(mut request: Request<Body>) -> Request<Body> {
+    request.headers_mut().entry(header::HOST).or_insert(HeaderValue::from_static("test"));
+    request
 }
 
 /// A response whose body is still open.

@@ -1,8 +1,5 @@
 //! Log lines of a request carry the id of its trace.
 
-use std::io;
-use std::sync::{Arc, Mutex};
-
 use axum::body::Body;
 use axum::http::Request;
 use serde_json::Value;
@@ -10,24 +7,10 @@ use tracing::{Dispatch, Level};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::collector::traced;
+use crate::support::lines::Lines;
 use crate::support::server::Server;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
-
-/// A writer that keeps the log lines.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("not poisoned").extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 impl<'a> MakeWriter<'a> for Lines {
     type Writer = Self;
@@ -49,7 +32,7 @@ async fn logged(server: &Server, parent: Option<&str>) -> Value {
     let request = parent.into_iter().fold(request, |request, parent| request.header("traceparent", parent));
     server.send(request.body(Body::from(r#"{"inputs": "a"}"#)).expect("a request")).await;
     drop(guard);
-    let text = String::from_utf8(lines.0.lock().expect("not poisoned").clone()).expect("text");
+    let text = lines.text();
     let line = text.lines().find(|line| line.contains("\"answered\"")).expect("a line for the answer");
     serde_json::from_str::<Value>(line).expect("JSON")["span"].clone()
 }

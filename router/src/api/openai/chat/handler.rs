@@ -31,12 +31,12 @@ pub type ChatCompletion = CompletionObject<'static, Choice>;
 pub async fn chat(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
+    Extension(guard): Extension<RequestGuard>,
     Body(request): Body<ChatRequest>,
 ) -> Result<Response, Error> {
     app.inference.model.check(request.model.as_deref())?;
-    let mut guard = RequestGuard::start(&app.inference.metrics);
     let display = DisplayOptions::of(&request);
-    let parts = request.into_parts(caller, Dialect::CHAT).inspect_err(|error| guard.fail(error))?;
+    let parts = request.into_parts(caller, Dialect::CHAT)?;
     respond(&app, parts, ChatReplies { app: &app, display }, guard).await
 }
 

@@ -28,20 +28,17 @@ pub type Completion = CompletionObject<'static, Choice>;
 pub async fn completions(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
+    Extension(guard): Extension<RequestGuard>,
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, Error> {
     app.inference.model.check(request.model.as_deref())?;
-    let mut guard = RequestGuard::start(&app.inference.metrics);
     let is_stream = request.stream == Some(true);
     let display = DisplayOptions::of(&request);
-    let prepared = prepare(&app, caller, request).await;
-    let (ready, headers) = prepared.inspect_err(|error| guard.fail(error))?;
+    let (ready, headers) = prepare(&app, caller, request).await?;
     if is_stream {
         return stream(&app, ready, display, headers, guard).await;
     }
-    let response = whole(&app, ready, display, headers, &guard).await;
-    guard.finish(&response);
-    response
+    whole(&app, ready, display, headers, &guard).await
 }
 
 async fn prepare(
@@ -159,11 +156,10 @@ async fn stream(
     ready: Vec<ReadyPrompt>,
     display: DisplayOptions,
     headers: HeaderMap,
-    mut guard: RequestGuard,
+    guard: RequestGuard,
 ) -> Result<Response, Error> {
     let starting = ready.iter().map(|ready| app.inference.start(&ready.prepared, guard.started()));
-    let started = try_join_all(starting).await;
-    let sequences = started.inspect_err(|error| guard.fail(error))?.into_iter().flatten().collect();
+    let sequences = try_join_all(starting).await?.into_iter().flatten().collect();
     let encoder = CompletionEncoder::new(app, ready, display);
     Ok(sse::respond(sequences, encoder, guard, app.inference.shutdown.clone(), headers))
 }
