@@ -166,7 +166,58 @@ fn now() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::Mutex;
+    use std::sync::mpsc::channel;
+
     use super::*;
+
+    /// Keeps what is written.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("not poisoned").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Takes nothing until its sender is dropped.
+    struct Stuck(Receiver<()>);
+
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lost_lines_of_the_access_log_are_reported_once_there_is_room() {
+        let (release, blocked) = channel();
+        let kept = Kept::default();
+        let (log, access) = (LineQueue::start(kept.clone()), LineQueue::start(Stuck(blocked)));
+        let console = Console { json: false, log, access, lost: Arc::default() };
+        // One line is with the thread, others fill the queue.
+        for _ in 0..QUEUE_LEN + 3 {
+            console.access_line("line".to_owned());
+        }
+        drop(release);
+        console.flush();
+        console.access_line("another".to_owned());
+        console.flush();
+        let text = String::from_utf8(kept.0.lock().expect("not poisoned").clone()).expect("text");
+        assert!(text.contains(" lines of the access log are lost"), "{text}");
+    }
 
     fn fields(line: &str) -> Map<String, Value> {
         serde_json::from_str(line).expect("one JSON object")

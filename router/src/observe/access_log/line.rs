@@ -61,9 +61,13 @@ impl Line {
         match format {
             AccessLogFormat::Off => return,
             AccessLogFormat::Text => write_text(&self.fields(), out),
-            AccessLogFormat::Json => write_ascii(&Value::Object(self.fields()).to_string(), out),
+            AccessLogFormat::Json => write_ascii(&self.json(), out),
         }
         out.push('\n');
+    }
+
+    fn json(&self) -> String {
+        serde_json::to_string(self).expect("plain data")
     }
 
     fn fields(&self) -> Map<String, Value> {
@@ -103,6 +107,9 @@ fn write_word(text: &str, out: &mut String) {
 
 /// Appends JSON in which everything that is not printable ASCII is escaped: a terminal obeys some of it.
 fn write_ascii(json: &str, out: &mut String) {
+    if json.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return out.push_str(json);
+    }
     for char in json.chars() {
         if matches!(char, ' '..='~') {
             out.push(char);

@@ -109,6 +109,8 @@ impl Drop for Ending {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::super::handle::tests::value;
     use super::*;
 
@@ -131,5 +133,29 @@ mod tests {
         assert_eq!(snapshot.successes, 1);
         let failed: Vec<_> = snapshot.failures().filter(|(_, count)| *count > 0).collect();
         assert_eq!(failed, [("template", 1), ("dropped", 1)]);
+    }
+    #[test]
+    fn the_layer_leaves_the_end_of_a_stream_to_the_stream() {
+        let metrics = Metrics::new(100, 200).unwrap();
+        let layer = RequestGuard::begin(&metrics);
+        let stream = layer.clone();
+        stream.end_with_stream();
+        layer.on_response(None);
+        drop(layer);
+        assert_eq!(value(&metrics, "tgi_request_success"), 0.0);
+        drop(stream);
+        assert_eq!(value(&metrics, "tgi_request_failure{err=\"dropped\"}"), 1.0);
+    }
+
+    #[test]
+    fn a_handler_that_panics_is_an_error_of_the_server() {
+        let metrics = Metrics::new(100, 200).unwrap();
+        let handler = AssertUnwindSafe(|| {
+            let _guard = RequestGuard::begin(&metrics);
+            panic!("a bug");
+        });
+        assert!(catch_unwind(handler).is_err());
+        assert_eq!(value(&metrics, "tgi_request_failure{err=\"incomplete\"}"), 1.0);
+        assert_eq!(value(&metrics, "tgi_request_failure{err=\"dropped\"}"), 0.0);
     }
 }
