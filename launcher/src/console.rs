@@ -206,7 +206,7 @@ mod tests {
         let (release, blocked) = channel();
         let kept = Kept::default();
         let (log, access) = (LineQueue::start(kept.clone()), LineQueue::start(Stuck(blocked)));
-        let console = Console { json: false, log, access, lost: Arc::default() };
+        let console = Console { json: false, level: LevelFilter::INFO, log, access, lost: Arc::default() };
         // One line is with the thread, others fill the queue.
         for _ in 0..QUEUE_LEN + 3 {
             console.access_line("line".to_owned());

@@ -52,7 +52,7 @@ impl Inference for Service {
         RequestLog::with_current(|log| log.on_id(&id));
         let call = Call { method: "Generate", headers: &headers, id: &id };
         let trace = self.app.telemetry.begin_call(&call);
-        let span = tracing::info_span!("request", id, method = call.method, trace_id = field::Empty);
+        let span = tracing::error_span!("request", id, method = call.method, trace_id = field::Empty);
         record_trace_id(&span, trace.as_ref(), &headers);
         let starting = self.messages(request, caller, id.clone(), running).instrument(span);
         let started = in_scope(trace.as_ref(), starting).await.map_err(Status::from);
