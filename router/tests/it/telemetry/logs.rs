@@ -54,3 +54,17 @@ async fn the_clients_trace_id_is_logged_even_if_the_trace_is_not_sampled() {
     assert_eq!(span["trace_id"], "0af7651916cd43dd8448eb211c80319c");
     assert_eq!(logged(&Server::start(), None).await.get("trace_id"), None);
 }
+
+#[tokio::test]
+async fn a_warning_has_the_id_of_its_request_also_if_only_warnings_are_logged() {
+    let (server, lines) = (Server::start(), Lines::default());
+    let json = tracing_subscriber::fmt().json().flatten_event(true).with_max_level(Level::WARN);
+    let _second = Dispatch::new(tracing_subscriber::registry());
+    let guard = tracing::subscriber::set_default(json.with_writer(lines.clone()).finish());
+    server.state.inference.shutdown.trigger();
+    let request = Request::post("/tokenize").header("x-request-id", "mine");
+    server.send(request.body(Body::empty()).expect("a request")).await;
+    drop(guard);
+    let line: Value = serde_json::from_str(lines.text().lines().next().expect("a warning")).expect("JSON");
+    assert_eq!((&line["level"], &line["span"]["id"]), (&"WARN".into(), &"mine".into()), "{line}");
+}
