@@ -14,6 +14,7 @@ use crate::base::caller::Caller;
 use crate::base::error::Error;
 use crate::http::body::Body;
 use crate::http::state::AppState;
+use crate::observe::metrics::RequestGuard;
 
 /// The body of `/v2/models/{name}/infer`.
 #[derive(Deserialize, ToSchema)]
@@ -74,6 +75,7 @@ pub async fn infer(
     State(app): State<AppState>,
     model: ModelPath,
     Extension(caller): Extension<Caller>,
+    Extension(guard): Extension<RequestGuard>,
     Body(request): Body<InferRequest>,
 ) -> Result<Json<InferResponse>, Error> {
     check(&app, &request)?;
@@ -82,7 +84,7 @@ pub async fn infer(
     let mut name = || names.next().unwrap_or_else(|| "output".to_owned());
     let named: Vec<_> = inputs.into_iter().map(|input| (name(), input.data)).collect();
     let running = named.into_iter().enumerate().map(|(number, (name, data))| {
-        let generation = Generation { app: &app, caller: &caller, parameters: parameters.as_ref() };
+        let generation = Generation { app: &app, caller: &caller, guard: &guard, parameters: parameters.as_ref() };
         async move { generation.tensor(number, name, data).await }
     });
     let outputs = try_join_all(running).await?;
@@ -120,6 +122,7 @@ fn check(app: &AppState, request: &InferRequest) -> Result<(), Error> {
 struct Generation<'a> {
     app: &'a AppState,
     caller: &'a Caller,
+    guard: &'a RequestGuard,
     parameters: Option<&'a GenerateParameters>,
 }
 
@@ -146,7 +149,7 @@ impl Generation<'_> {
     async fn text(self, inputs: String) -> Result<String, Error> {
         let parameters = Some(self.parameters.cloned().unwrap_or_default());
         let request = GenerateRequest { inputs, parameters, stream: None };
-        let (_, response) = whole(self.app, self.caller.clone(), request).await?;
+        let (_, response) = whole(self.app, self.caller.clone(), request, self.guard).await?;
         Ok(response.generated_text)
     }
 }
