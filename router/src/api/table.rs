@@ -14,13 +14,14 @@ use super::clouds::{invocations, vertex};
 use super::kserve::infer::{InferRequest, InferResponse};
 use super::kserve::{self, TextRequest, TextResponse};
 use super::ollama;
+use super::openai::chat::encoder::{ChatChunk, ChunkChoice};
 use super::openai::chat::handler as chat;
 use super::openai::completions::{choice, handler as completions};
 use super::openai::{self, ChatRequest, CompletionRequest};
 use super::pages::{docs, ui};
 use super::responses::{self, ResponseObject, ResponsesRequest};
 use super::route_doc::Doc;
-use super::tgi::{self, GenerateRequest, GenerateResponse};
+use super::tgi::{self, GenerateRequest, GenerateResponse, StreamResponse};
 use super::tokenize;
 use crate::http::auth::identify;
 use crate::http::errors::ErrorDialect;
@@ -121,14 +122,14 @@ fn tgi_and_clouds() -> Vec<Route> {
             .doc(Doc::new("Generate a text").accepts::<GenerateRequest>().returns::<GenerateResponse>())
             .work(),
         Route::post("/generate_stream", tgi::handler::generate_stream)
-            .doc(Doc::new("Generate a text, token by token").accepts::<GenerateRequest>().streams())
+            .doc(Doc::new("Generate a text, token by token").accepts::<GenerateRequest>().streams::<StreamResponse>())
             .work(),
         Route::post("/", tgi::handler::compatible)
             .doc(
                 Doc::new("As `/generate_stream` if `stream` is true, else as `/generate` with the response in a list")
                     .accepts::<GenerateRequest>()
                     .returns_list::<GenerateResponse>()
-                    .streams(),
+                    .streams::<StreamResponse>(),
             )
             .work(),
         Route::post("/invocations", invocations::invocations)
@@ -140,7 +141,9 @@ fn tgi_and_clouds() -> Vec<Route> {
                     .returns_list::<GenerateResponse>()
                     .returns_as::<chat::ChatCompletion, chat::Choice>("ChatCompletion")
                     .returns_as::<completions::Completion, choice::Choice>("Completion")
-                    .streams(),
+                    .streams::<StreamResponse>()
+                    .streams_as::<ChatChunk, ChunkChoice>("ChatCompletionChunk")
+                    .streams_as::<completions::Completion, choice::Choice>("Completion"),
             )
             .work(),
         Route::post("/vertex", vertex::vertex)
@@ -161,7 +164,7 @@ fn openai_and_anthropic() -> Vec<Route> {
                 Doc::new("Reply to a conversation")
                     .accepts::<ChatRequest>()
                     .returns_as::<chat::ChatCompletion, chat::Choice>("ChatCompletion")
-                    .streams(),
+                    .streams_as::<ChatChunk, ChunkChoice>("ChatCompletionChunk"),
             )
             .work(),
         Route::post("/v1/completions", completions::completions)
@@ -169,7 +172,7 @@ fn openai_and_anthropic() -> Vec<Route> {
                 Doc::new("Continue one or several prompts")
                     .accepts::<CompletionRequest>()
                     .returns_as::<completions::Completion, choice::Choice>("Completion")
-                    .streams(),
+                    .streams_as::<completions::Completion, choice::Choice>("Completion"),
             )
             .work(),
         Route::post("/v1/responses", responses::handler::responses)
@@ -177,7 +180,7 @@ fn openai_and_anthropic() -> Vec<Route> {
                 Doc::new("Reply to a conversation, in OpenAI's newer format")
                     .accepts::<ResponsesRequest>()
                     .returns::<ResponseObject>()
-                    .streams(),
+                    .streams::<responses::documented::EventSchema>(),
             )
             .work(),
         Route::post("/v1/messages", anthropic::handler::messages)
@@ -185,7 +188,7 @@ fn openai_and_anthropic() -> Vec<Route> {
                 Doc::new("Reply to a conversation, in Anthropic's format")
                     .accepts::<MessagesRequest>()
                     .returns::<MessagesResponse>()
-                    .streams(),
+                    .streams::<anthropic::documented::EventSchema>(),
             )
             .work(),
         Route::post("/v1/messages/count_tokens", anthropic::handler::count_tokens)

@@ -1,6 +1,7 @@
 //! Writes a chat completion as a stream of chunks.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::display_options::DisplayOptions;
 use crate::api::assistant::{AssistantWriter, Delta};
@@ -14,8 +15,13 @@ use crate::inference::Prepared;
 use crate::inference::text_stream::{TextEvent, TextToken};
 use crate::text::tokenizer::Tokenizer;
 
-#[derive(Serialize)]
-struct ChunkChoice {
+/// A chunk of a stream of `/v1/chat/completions`.
+pub type ChatChunk = CompletionObject<'static, ChunkChoice>;
+
+/// A part of one reply.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ChatChunkChoice)]
+pub struct ChunkChoice {
     index: usize,
     delta: ChunkDelta,
     logprobs: Option<ChatLogprobs>,
@@ -82,7 +88,8 @@ impl ChatEncoder {
             logprobs: ChatLogprobs::default(),
         };
         Self {
-            head: Head::new("chatcmpl", "chat.completion.chunk", &app.inference.model),
+            head: Head::new("chatcmpl", "chat.completion.chunk", &app.inference.model)
+                .with_service_tier(display.service_tier),
             tokenizer: app.inference.tokenizer.clone(),
             display,
             usage,
