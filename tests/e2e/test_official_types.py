@@ -186,10 +186,40 @@ def test_messages_with_edits_of_the_context(demo: Launched) -> None:
 
 
 # The fields that the specification of Open Responses requires beyond the types of the package.
-REQUIRED = """id object created_at completed_at status incomplete_details model previous_response_id instructions output
-error tools tool_choice truncation parallel_tool_calls text top_p presence_penalty frequency_penalty top_logprobs
-temperature reasoning user usage max_output_tokens max_tool_calls store background service_tier metadata
-safety_identifier prompt_cache_key""".split()
+REQUIRED = [
+    "id",
+    "object",
+    "created_at",
+    "completed_at",
+    "status",
+    "incomplete_details",
+    "model",
+    "previous_response_id",
+    "instructions",
+    "output",
+    "error",
+    "tools",
+    "tool_choice",
+    "truncation",
+    "parallel_tool_calls",
+    "text",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_logprobs",
+    "temperature",
+    "reasoning",
+    "user",
+    "usage",
+    "max_output_tokens",
+    "max_tool_calls",
+    "store",
+    "background",
+    "service_tier",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
+]
 FUNCTION = {"type", "name", "description", "parameters", "strict"}
 TOOL: dict[str, Any] = {"type": "function", **WEATHER}
 

@@ -7,7 +7,6 @@ use serde::Serialize;
 use serde::de::IgnoredAny;
 use utoipa::ToSchema;
 
-use crate::api::openai::documented::ToolCallDeltaSchema;
 use crate::chat::reply::{CustomInput, ReplyEvent, ReplyFormat, ReplyParser, ToolFormat};
 use crate::inference::text_stream::Finish;
 
@@ -73,6 +72,18 @@ pub struct ToolCallDelta {
     pub r#type: Option<&'static str>,
     #[serde(flatten)]
     pub called: CalledDelta,
+}
+
+/// [`ToolCallDelta`] for the OpenAPI document, of which some generators cannot read flattened types.
+#[derive(ToSchema)]
+#[schema(as = ToolCallDelta)]
+#[expect(dead_code, reason = "a type of the OpenAPI document, which no code makes values of")]
+pub struct ToolCallDeltaSchema {
+    pub index: usize,
+    pub id: Option<String>,
+    pub r#type: Option<String>,
+    pub function: Option<FunctionDelta>,
+    pub custom: Option<CustomDelta>,
 }
 
 /// A part of what is called.

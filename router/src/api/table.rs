@@ -180,7 +180,7 @@ fn openai_and_anthropic() -> Vec<Route> {
                 Doc::new("Reply to a conversation, in OpenAI's newer format")
                     .accepts::<ResponsesRequest>()
                     .returns::<ResponseObject>()
-                    .streams::<responses::documented::EventSchema>(),
+                    .streams::<responses::documented_events::EventSchema>(),
             )
             .work(),
         Route::post("/v1/messages", anthropic::handler::messages)

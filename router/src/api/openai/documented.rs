@@ -5,8 +5,6 @@
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::api::assistant::{CustomDelta, FunctionDelta};
-
 /// A tool that the model may call.
 #[derive(ToSchema)]
 #[schema(as = ChatTool)]
@@ -154,14 +152,3 @@ pub struct NamedSchema {
 /// A JSON schema.
 #[derive(ToSchema)]
 pub struct SchemaObject(Map<String, Value>);
-
-/// A part of a call. The first part has the id, the type and the name.
-#[derive(ToSchema)]
-#[schema(as = ToolCallDelta)]
-pub struct ToolCallDeltaSchema {
-    pub index: usize,
-    pub id: Option<String>,
-    pub r#type: Option<String>,
-    pub function: Option<FunctionDelta>,
-    pub custom: Option<CustomDelta>,
-}

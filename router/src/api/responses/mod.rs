@@ -1,6 +1,7 @@
 //! OpenAI's newer dialect, `/v1/responses`, without stored state: each request has its whole conversation.
 
 pub mod documented;
+pub mod documented_events;
 mod encoder;
 pub mod handler;
 mod input;

@@ -3,21 +3,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::function::{Function, Reader, refusal, shown};
+use super::function::{CustomInput, Function, Reader, refusal, shown};
 use crate::base::error::Error;
 use crate::grammar::{quoted_lark, quoted_regex};
 
 /// The argument that holds the input.
 pub const INPUT: &str = "input";
-
-/// What the input of a custom tool may be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CustomInput {
-    /// Any text.
-    Text,
-    /// What this Lark grammar allows, which is that of the inside of a JSON string.
-    Grammar(String),
-}
 
 /// The grammar that a client gave for an input.
 struct Given<'a> {

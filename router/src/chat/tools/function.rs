@@ -3,7 +3,6 @@
 
 use serde_json::{Map, Value};
 
-use super::custom::CustomInput;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 
@@ -22,6 +21,15 @@ pub struct Function {
     pub is_strict: bool,
     /// Of a custom tool, what its input may be.
     pub custom: Option<CustomInput>,
+}
+
+/// What the input of a custom tool may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CustomInput {
+    /// Any text.
+    Text,
+    /// What this Lark grammar allows, which is that of the inside of a JSON string.
+    Grammar(String),
 }
 
 /// Reads one tool.

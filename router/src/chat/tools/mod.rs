@@ -9,9 +9,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use self::choice::Choice;
-pub use self::custom::{CustomInput, INPUT, arguments_of};
-pub use self::function::Function;
+pub use self::custom::{INPUT, arguments_of};
 use self::function::Reader;
+pub use self::function::{CustomInput, Function};
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 

@@ -8,7 +8,7 @@ mod pattern;
 use serde_json::Value;
 
 use self::common_terminals::definition;
-use self::pattern::quoted_pattern;
+use self::pattern::{quoted_pattern, quoted_text};
 use super::lark::{check_operators, is_in_name, token_len};
 use super::parse::MAX_TEXT_BYTES;
 
@@ -126,12 +126,6 @@ fn text_of(token: &str) -> Result<String, String> {
 
 fn escaped(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii_punctuation() { format!("\\{c}") } else { c.to_string() }).collect()
-}
-
-/// A text as it is written inside a JSON string.
-fn quoted_text(text: &str) -> String {
-    let json = Value::from(text).to_string();
-    json[1..json.len() - 1].to_owned()
 }
 
 fn as_literal(text: &str) -> String {

@@ -2,8 +2,7 @@
 //! control character become their escape, wherever the expression allows them; each has exactly one.
 
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Literal, Repetition};
-
-use super::quoted_text;
+use serde_json::Value;
 
 /// The characters that JSON writes as escapes.
 const ESCAPED: [(char, char); 3] = [('\0', '\x1f'), ('"', '"'), ('\\', '\\')];
@@ -14,6 +13,12 @@ pub(super) fn quoted_pattern(pattern: &str, flags: &str) -> Result<String, Strin
     let parsed = regex_syntax::Parser::new().parse(&with_flags);
     let parsed = parsed.map_err(|error| format!("a regular expression is not valid: {}", kind(&error)))?;
     Ok(quoted(&parsed)?.to_string())
+}
+
+/// A text as it is written inside a JSON string.
+pub(super) fn quoted_text(text: &str) -> String {
+    let json = Value::from(text).to_string();
+    json[1..json.len() - 1].to_owned()
 }
 
 /// What is wrong with an expression, without the drawing that shows where.

@@ -20,7 +20,7 @@ fn requests() -> Vec<(&'static str, &'static str, Value)> {
 }
 
 fn properties(name: &str) -> Map<String, Value> {
-    document()["components"]["schemas"][name]["properties"].as_object().unwrap().clone()
+    document()["components"]["schemas"][name]["properties"].as_object().expect("an object").clone()
 }
 
 fn with(body: &Value, field: &str, value: &Value) -> Value {
@@ -99,7 +99,7 @@ async fn a_documented_default_gives_the_answer_that_no_value_gives() {
 }
 
 fn post(path: &str, content_type: &str, body: String) -> Request<Body> {
-    Request::post(path).header(header::CONTENT_TYPE, content_type).body(Body::from(body)).unwrap()
+    Request::post(path).header(header::CONTENT_TYPE, content_type).body(Body::from(body)).expect("a request")
 }
 
 #[tokio::test]
