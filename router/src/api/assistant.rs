@@ -48,7 +48,7 @@ pub struct CalledCustom {
 }
 
 /// A part of a message, as a stream sends it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
@@ -58,7 +58,6 @@ pub struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<ToolCallDeltaSchema>)]
     pub tool_calls: Vec<ToolCallDelta>,
 }
 

@@ -244,7 +244,11 @@ fn kserve_model([model, ready, generate, stream, infer]: [&'static str; 5]) -> V
             .doc(Doc::new("KServe: generate a text").accepts::<TextRequest>().returns::<TextResponse>())
             .work(),
         Route::post(stream, kserve::handler::generate_stream)
-            .doc(Doc::new("KServe: generate a text, token by token").accepts::<TextRequest>().streams())
+            .doc(
+                Doc::new("KServe: generate a text, token by token")
+                    .accepts::<TextRequest>()
+                    .streams::<TextResponse>(),
+            )
             .work(),
         Route::post(infer, kserve::infer::infer)
             .doc(

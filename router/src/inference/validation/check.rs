@@ -107,7 +107,7 @@ impl CheckedRequest {
     /// Most tokens of a prompt that leaves room for the output asked for, or for half of the longest sequence.
     pub fn room(&self, limits: &RequestLimits) -> usize {
         let total = u64::from(limits.max_total_tokens);
-        let output = self.max_new_tokens.unwrap_or(0).min(total / 2);
+        let output = self.given_max_new_tokens.unwrap_or(0).min(total / 2);
         (total - output).min(limits.max_input_tokens.into()) as usize
     }
 
