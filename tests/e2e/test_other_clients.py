@@ -1,5 +1,6 @@
 """Clients that need an environment of their own, unmodified, against a real server: TGI's, LangChain's, LiteLLM,
-Ollama's, and OpenAI's for Node. The scripts are in tests/clients; each writes what it got as JSON.
+Ollama's, OpenAI's for Node, and clients generated from the OpenAPI document. The scripts are in tests/clients; each
+writes what it got as JSON.
 """
 
 import json
@@ -95,20 +96,71 @@ def test_ollama(demo: Launched) -> None:
     assert "some-other-model" in found["refusal"][1]
 
 
-def test_openai_for_node(demo: Launched, tmp_path: Path) -> None:
+def installed_packages(folder: Path, *scripts: str) -> None:
+    """Install the packages of Node in a folder, with copies of these scripts."""
     if not (shutil.which("node") and shutil.which("npm")):
         refuse("node and npm are not installed")
-    for name in ("package.json", "package-lock.json", "use_openai.mjs"):
-        shutil.copy(SCRIPTS / name, tmp_path)
+    for name in ("package.json", "package-lock.json", *scripts):
+        shutil.copy(SCRIPTS / name, folder)
     install = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-    installed = subprocess.run(install, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S)
+    installed = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
     if installed.returncode != 0:
         refuse(f"npm could not install the client: {installed.stderr}")
+
+
+def run(command: list[str], folder: Path) -> str:
+    """What a command writes; it must succeed."""
+    path = f"{PYTHON.parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_openai_for_node(demo: Launched, tmp_path: Path) -> None:
+    installed_packages(tmp_path, "use_openai.mjs")
     found = results_of(["node", "use_openai.mjs", url(demo)], cwd=tmp_path)
     assert found["whole"] == found["streamed"] == found["response"] == asked_plainly(demo)
     assert found["tokens"] > 0
     assert found["call"] == CALL
     assert found["refusal"] == {"isKnown": True, "param": "top_p"}
+
+
+@pytest.mark.timeout(3 * TIMEOUT_S)
+def test_a_client_that_openapi_python_client_generates(demo: Launched, tmp_path: Path) -> None:
+    if not (PYTHON.parent / "openapi-python-client").exists():
+        refuse("no openapi-python-client in .venv-clients: `make clients` installs it")
+    generate = [str(PYTHON), "-m", "openapi_python_client", "generate", "--meta=none", "--fail-on-warning"]
+    run([*generate, f"--url={url(demo)}/openapi.json", "--output-path=penstock_client"], tmp_path)
+    run([str(PYTHON), "-W", "error", "-m", "compileall", "-q", "penstock_client"], tmp_path)
+    found = results_of([str(PYTHON), str(SCRIPTS / "use_generated.py"), url(demo), str(tmp_path)])
+    plain = asked_plainly(demo)
+    assert found["whole"] == found["response"] == found["message"] == plain
+    assert found["tokens"] > 0
+    assert found["call"] == CALL
+    body = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 8}}
+    assert found["generated"] == demo.post("/generate", body)[1]["generated_text"]
+    status, model, param = found["refusal"]
+    assert model == f"PostV1ChatCompletionsResponse{status}"
+    assert param == "top_p"
+
+
+@pytest.mark.timeout(3 * TIMEOUT_S)
+def test_types_that_openapi_typescript_generates(demo: Launched, tmp_path: Path) -> None:
+    installed_packages(tmp_path, "use_generated.mts")
+    # Fields with a default may be left out, as everywhere else.
+    generate = ["npx", "openapi-typescript", f"{url(demo)}/openapi.json", "--default-non-nullable=false"]
+    run([*generate, "--output=penstock.d.ts"], tmp_path)
+    compiler = ["npx", "tsc", "--strict", "--target", "es2022", "--lib", "es2022,dom"]
+    modules = ["--module", "nodenext", "--moduleResolution", "nodenext"]
+    run([*compiler, *modules, "use_generated.mts"], tmp_path)
+    found = results_of(["node", "use_generated.mjs", url(demo)], cwd=tmp_path)
+    assert found["whole"] == found["streamed"] == asked_plainly(demo)
+    assert found["tokens"] > 0
+    assert found["call"] == CALL
+    assert found["refusal"] == "top_p"
 
 
 def test_the_lock_file_of_node_names_no_registry() -> None:

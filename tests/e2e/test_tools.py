@@ -191,3 +191,55 @@ def test_tools_that_cannot_be_enforced_are_refused_only_where_they_must_be(demo:
     assert choice(demo, body(tools=[tool]))["finish_reason"] in ("stop", "tool_calls", "length")
     strict = {"type": "function", "function": {**function, "strict": True}}
     assert demo.post("/v1/chat/completions", body(tools=[strict]))[0] == 400
+
+
+def test_only_the_allowed_tools_are_called(demo: Launched) -> None:
+    function = {"type": "function", "function": {"name": "set_alarm"}}
+    for mode in ("required", "auto"):
+        choice_of = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [function]}}
+        message = choice(demo, body(tool_choice=choice_of, temperature=1, seed=5))["message"]
+        names = {call["function"]["name"] for call in message.get("tool_calls", [])}
+        assert names <= {"set_alarm"}
+        assert names or mode == "auto"
+
+
+LARK = """start: INT SP OPERATOR SP INT
+SP: " "
+OPERATOR: "+" | "-"
+%import common.INT"""
+
+
+@pytest.mark.parametrize(
+    ("syntax", "definition", "pattern"),
+    [
+        ("regex", r'[a-z]{3}="\d\d"', r'[a-z]{3}="\d\d"'),
+        ("lark", LARK, r"\d+ [+-] \d+"),
+    ],
+)
+def test_the_input_of_a_custom_tool_obeys_its_grammar(
+    demo: Launched, syntax: str, definition: str, pattern: str
+) -> None:
+    grammar = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
+    tool = {"type": "custom", "custom": {"name": "put", "description": "Put it", "format": grammar}}
+    required = body(tools=[tool, WEATHER], tool_choice={"type": "custom", "custom": {"name": "put"}}, seed=6)
+    [call] = choice(demo, required)["message"]["tool_calls"]
+    assert (call["type"], call["custom"]["name"]) == ("custom", "put")
+    assert re.fullmatch(pattern, call["custom"]["input"])
+    chunks = demo.stream("/v1/chat/completions", {**required, "stream": True})[:-1]
+    deltas = [json.loads(chunk)["choices"][0]["delta"] for chunk in chunks]
+    pieces = [piece for delta in deltas for piece in delta.get("tool_calls", [])]
+    assert "".join(piece["custom"]["input"] for piece in pieces) == call["custom"]["input"]
+    assert pieces[0]["type"] == "custom"
+
+
+def test_a_grammar_of_a_custom_tool_that_cannot_be_used_is_refused_by_its_place(demo: Launched) -> None:
+    for syntax, definition, reason in [
+        ("regex", "(", "unclosed group"),
+        ("lark", "start: missing", "missing"),
+        ("lark", '%ignore " "\nstart: "a"', "%import"),
+    ]:
+        grammar = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
+        tool = {"type": "custom", "custom": {"name": "put", "format": grammar}}
+        status, reply = demo.post("/v1/chat/completions", body(tools=[tool], tool_choice="required"))
+        assert (status, reply["error"]["param"]) == (400, "tools[0].custom.format"), reply
+        assert reason in reply["error"]["message"]

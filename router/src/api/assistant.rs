@@ -1,11 +1,13 @@
 //! Writes replies in OpenAI's format, whole or as deltas, with reasoning and tool calls. The encoders of Anthropic's
 //! and of the responses dialect build on these deltas.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use utoipa::ToSchema;
 
-use crate::chat::reply::{ReplyEvent, ReplyFormat, ReplyParser, ToolFormat};
+use crate::chat::reply::{CustomInput, ReplyEvent, ReplyFormat, ReplyParser, ToolFormat};
 use crate::inference::text_stream::Finish;
 
 /// A whole message of the assistant.
@@ -25,10 +27,10 @@ pub struct AssistantMessage {
 
 /// A call of a tool.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub struct ToolCall {
-    pub id: String,
-    pub r#type: &'static str,
-    pub function: CalledFunction,
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ToolCall {
+    Function { id: String, function: CalledFunction },
+    Custom { id: String, custom: CalledCustom },
 }
 
 /// The function of a call. Its arguments are the text of a JSON object.
@@ -36,6 +38,13 @@ pub struct ToolCall {
 pub struct CalledFunction {
     pub name: String,
     pub arguments: String,
+}
+
+/// The custom tool of a call.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct CalledCustom {
+    pub name: String,
+    pub input: String,
 }
 
 /// A part of a message, as a stream sends it.
@@ -52,23 +61,52 @@ pub struct Delta {
     pub tool_calls: Vec<ToolCallDelta>,
 }
 
-/// A part of a call. The first part has the id and the name.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+/// A part of a call. The first part has the id, the type and the name.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ToolCallDelta {
     pub index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub r#type: Option<&'static str>,
-    pub function: FunctionDelta,
+    #[serde(flatten)]
+    pub called: CalledDelta,
+}
+
+/// [`ToolCallDelta`] for the OpenAPI document, of which some generators cannot read flattened types.
+#[derive(ToSchema)]
+#[schema(as = ToolCallDelta)]
+#[expect(dead_code, reason = "a type of the OpenAPI document, which no code makes values of")]
+pub struct ToolCallDeltaSchema {
+    pub index: usize,
+    pub id: Option<String>,
+    pub r#type: Option<String>,
+    pub function: Option<FunctionDelta>,
+    pub custom: Option<CustomDelta>,
+}
+
+/// A part of what is called.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CalledDelta {
+    Function(FunctionDelta),
+    Custom(CustomDelta),
 }
 
 /// A part of the function of a call.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
 pub struct FunctionDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub arguments: String,
+}
+
+/// A part of the custom tool of a call.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
+pub struct CustomDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub input: String,
 }
 
 /// Writes one reply as deltas, or as a whole message.
@@ -81,6 +119,13 @@ pub struct AssistantWriter {
     has_incomplete_call_before: bool,
     /// Whether ids have nine characters, as Mistral's templates require.
     short_ids: bool,
+    /// Names of the custom tools.
+    custom: Arc<[String]>,
+    /// The input of the last call, if it is one of a custom tool.
+    input: Option<CustomInput>,
+    is_one_call: bool,
+    /// Whether the call that is being read is left out.
+    drops_call: bool,
 }
 
 impl AssistantWriter {
@@ -93,6 +138,10 @@ impl AssistantWriter {
             arguments: String::new(),
             has_incomplete_call_before: false,
             short_ids,
+            custom: format.custom.clone(),
+            input: None,
+            is_one_call: format.is_one_call,
+            drops_call: false,
         }
     }
 
@@ -107,27 +156,22 @@ impl AssistantWriter {
         for event in events {
             self.add(event, &mut delta);
         }
+        if is_last {
+            self.end_call(&mut delta);
+        }
         delta
     }
 
     /// The message for the text of a whole reply.
     pub fn message(&mut self, text: &str) -> AssistantMessage {
         let delta = self.delta(text, true);
-        let whole = |call: ToolCallDelta| ToolCall {
-            id: call.id.unwrap_or_default(),
-            r#type: "function",
-            function: CalledFunction {
-                name: call.function.name.unwrap_or_default(),
-                arguments: call.function.arguments,
-            },
-        };
         let has_calls = !delta.tool_calls.is_empty();
         AssistantMessage {
             role: "assistant",
             content: delta.content.or_else(|| (!has_calls).then(String::new)),
             reasoning: delta.reasoning_content.clone(),
             reasoning_content: delta.reasoning_content,
-            tool_calls: delta.tool_calls.into_iter().map(whole).collect(),
+            tool_calls: delta.tool_calls.into_iter().map(ToolCall::of_delta).collect(),
         }
     }
 
@@ -153,23 +197,57 @@ impl AssistantWriter {
             ReplyEvent::Text(text) => delta.content.get_or_insert_default().push_str(&text),
             ReplyEvent::Reasoning(text) => delta.reasoning_content.get_or_insert_default().push_str(&text),
             ReplyEvent::Call { name } => {
-                self.has_incomplete_call_before = self.has_incomplete_call();
-                let function = FunctionDelta { name: Some(name), arguments: String::new() };
-                let (id, index) = (Some(self.new_id()), self.num_calls);
-                delta.tool_calls.push(ToolCallDelta { index, id, r#type: Some("function"), function });
-                self.num_calls += 1;
-                self.arguments.clear();
+                self.drops_call = self.is_one_call && self.num_calls > 0;
+                if !self.drops_call {
+                    self.begin_call(name, delta);
+                }
             }
+            ReplyEvent::Arguments(_) if self.drops_call => {}
             ReplyEvent::Arguments(text) => {
                 self.arguments.push_str(&text);
-                let index = self.num_calls.saturating_sub(1);
-                if delta.tool_calls.is_empty() {
-                    delta.tool_calls.push(ToolCallDelta { index, ..ToolCallDelta::default() });
-                }
-                if let Some(call) = delta.tool_calls.last_mut() {
-                    call.function.arguments.push_str(&text);
-                }
+                let piece = self.input.as_mut().map(|input| input.push(&text)).unwrap_or(text);
+                self.add_piece(piece, delta);
             }
+        }
+    }
+
+    fn begin_call(&mut self, name: String, delta: &mut Delta) {
+        self.end_call(delta);
+        self.has_incomplete_call_before = self.has_incomplete_call();
+        self.input = self.custom.contains(&name).then(CustomInput::default);
+        let (id, index) = (Some(self.new_id()), self.num_calls);
+        let called = self.called(Some(name), String::new());
+        delta.tool_calls.push(ToolCallDelta { index, id, r#type: Some(called.kind()), called });
+        self.num_calls += 1;
+        self.arguments.clear();
+    }
+
+    /// Writes what is left of the input of the last call.
+    fn end_call(&mut self, delta: &mut Delta) {
+        let rest = self.input.as_mut().map(CustomInput::finish).unwrap_or_default();
+        if !rest.is_empty() {
+            self.add_piece(rest, delta);
+        }
+        self.input = None;
+    }
+
+    /// Adds a piece of arguments or of an input to the last call.
+    fn add_piece(&self, piece: String, delta: &mut Delta) {
+        match delta.tool_calls.last_mut() {
+            Some(call) => call.called.push(&piece),
+            None if piece.is_empty() => {}
+            None => {
+                let (index, called) = (self.num_calls.saturating_sub(1), self.called(None, piece));
+                delta.tool_calls.push(ToolCallDelta { index, id: None, r#type: None, called });
+            }
+        }
+    }
+
+    /// A part of the last call.
+    fn called(&self, name: Option<String>, piece: String) -> CalledDelta {
+        match self.input {
+            Some(_) => CalledDelta::Custom(CustomDelta { name, input: piece }),
+            None => CalledDelta::Function(FunctionDelta { name, arguments: piece }),
         }
     }
 
@@ -186,6 +264,45 @@ impl AssistantWriter {
 /// Whether the arguments of a call are a complete JSON value.
 pub(crate) fn is_complete_json(arguments: &str) -> bool {
     serde_json::from_str::<IgnoredAny>(arguments).is_ok()
+}
+
+impl CalledDelta {
+    /// The name, which the first part has, and the piece of arguments or of an input.
+    pub fn into_parts(self) -> (Option<String>, String) {
+        match self {
+            Self::Function(FunctionDelta { name, arguments }) => (name, arguments),
+            Self::Custom(CustomDelta { name, input }) => (name, input),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Function(_) => "function",
+            Self::Custom(_) => "custom",
+        }
+    }
+
+    fn push(&mut self, more: &str) {
+        match self {
+            Self::Function(function) => function.arguments.push_str(more),
+            Self::Custom(custom) => custom.input.push_str(more),
+        }
+    }
+}
+
+impl ToolCall {
+    /// The whole call, from a delta with all of it.
+    fn of_delta(call: ToolCallDelta) -> Self {
+        let id = call.id.unwrap_or_default();
+        match call.called {
+            CalledDelta::Function(FunctionDelta { name, arguments }) => {
+                Self::Function { id, function: CalledFunction { name: name.unwrap_or_default(), arguments } }
+            }
+            CalledDelta::Custom(CustomDelta { name, input }) => {
+                Self::Custom { id, custom: CalledCustom { name: name.unwrap_or_default(), input } }
+            }
+        }
+    }
 }
 
 impl Delta {
@@ -209,6 +326,13 @@ mod tests {
 
     fn writer(tools: ToolFormat) -> AssistantWriter {
         AssistantWriter::new(&ReplyFormat { tools: Some(tools), ..ReplyFormat::default() })
+    }
+
+    fn arguments_of(call: &ToolCall) -> &str {
+        match call {
+            ToolCall::Function { function, .. } => &function.arguments,
+            ToolCall::Custom { custom, .. } => &custom.input,
+        }
     }
 
     #[test]
@@ -245,9 +369,9 @@ mod tests {
         let mut writer = writer(ToolFormat::Hermes);
         let message = writer.message(r#"<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>"#);
         assert_eq!(message.content, None);
-        let [call] = &message.tool_calls[..] else { panic!("one call") };
-        assert!(call.id.starts_with("call_") && call.id.len() == 29, "{}", call.id);
-        assert_eq!((call.function.name.as_str(), call.function.arguments.as_str()), ("f", r#"{"x": 1}"#));
+        let [ToolCall::Function { id, function }] = &message.tool_calls[..] else { panic!("one call") };
+        assert!(id.starts_with("call_") && id.len() == 29, "{id}");
+        assert_eq!((function.name.as_str(), function.arguments.as_str()), ("f", r#"{"x": 1}"#));
         assert_eq!(writer.finish_reason(Finish::EndOfSequence), "tool_calls");
         assert_eq!(writer.finish_reason(Finish::Length), "length");
     }
@@ -257,7 +381,7 @@ mod tests {
         let mut writer = writer(ToolFormat::Mistral);
         let first = writer.delta("[TOOL_CALLS]f[ARGS]{\"x\"", false);
         assert_eq!(first.tool_calls[0].id.as_deref().map(str::len), Some(9));
-        assert_eq!(first.tool_calls[0].function.arguments, "{\"x\"");
+        assert_eq!(first.tool_calls[0].called.clone().into_parts().1, "{\"x\"");
         let second = serde_json::to_value(writer.delta(": 1}", false)).unwrap();
         assert_eq!(second, json!({"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]}));
         let third = writer.delta("[TOOL_CALLS]g[ARGS]{}", true);
@@ -284,14 +408,14 @@ mod tests {
             let mut arguments = String::new();
             for (at, c) in written.char_indices() {
                 let delta = streamed.delta(&c.to_string(), at + c.len_utf8() == written.len());
-                arguments.extend(delta.tool_calls.into_iter().map(|call| call.function.arguments));
+                arguments.extend(delta.tool_calls.into_iter().map(|call| call.called.into_parts().1));
             }
             for finish in [Finish::Stop, Finish::EndOfSequence] {
                 assert_eq!(whole.finish_reason(finish), reason, "{written}");
                 assert_eq!(streamed.finish_reason(finish), reason, "{written}");
             }
             assert_eq!(whole.finish_reason(Finish::Length), "length");
-            let of_whole: String = calls.iter().map(|call| call.function.arguments.as_str()).collect();
+            let of_whole: String = calls.iter().map(arguments_of).collect();
             assert_eq!(of_whole, arguments, "arguments are the same, whole and streamed");
         }
     }
@@ -300,10 +424,60 @@ mod tests {
     fn a_harmony_call_without_arguments_is_complete_only_at_its_end() {
         let header = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>";
         let mut ended = writer(ToolFormat::Harmony);
-        assert_eq!(ended.message(&format!("{header}<|call|>")).tool_calls[0].function.arguments, "{}");
+        assert_eq!(arguments_of(&ended.message(&format!("{header}<|call|>")).tool_calls[0]), "{}");
         assert_eq!(ended.finish_reason(Finish::EndOfSequence), "tool_calls");
         let mut cut = writer(ToolFormat::Harmony);
-        assert_eq!(cut.message(header).tool_calls[0].function.arguments, "");
+        assert_eq!(arguments_of(&cut.message(header).tool_calls[0]), "");
         assert_eq!(cut.finish_reason(Finish::Stop), "stop");
+    }
+
+    /// The pieces of the calls of a reply that arrives in pieces of `size` characters.
+    fn streamed(format: &ReplyFormat, reply: &str, size: usize) -> Vec<ToolCallDelta> {
+        let mut writer = AssistantWriter::new(format);
+        let chars: Vec<char> = reply.chars().collect();
+        let pieces = chars.chunks(size).map(|piece| piece.iter().collect::<String>());
+        let mut calls: Vec<_> = pieces.flat_map(|piece| writer.delta(&piece, false).tool_calls).collect();
+        calls.extend(writer.delta("", true).tool_calls);
+        calls
+    }
+
+    #[test]
+    fn a_call_of_a_custom_tool_has_its_input_as_text() {
+        let custom = Arc::from(["sql".to_owned()]);
+        let format = ReplyFormat { tools: Some(ToolFormat::Hermes), custom, ..ReplyFormat::default() };
+        let call = |name: &str, arguments: &str| {
+            format!("<tool_call>{{\"name\": \"{name}\", \"arguments\": {arguments}}}</tool_call>")
+        };
+        let reply = call("sql", r#"{"input": "a\n\"b\""}"#) + &call("f", "{}") + &call("sql", r#"{"x": 1}"#);
+        let mut writer = AssistantWriter::new(&format);
+        let calls = json!(writer.message(&reply).tool_calls);
+        assert_eq!(calls[0]["custom"], json!({"name": "sql", "input": "a\n\"b\""}));
+        assert_eq!((&calls[0]["type"], &calls[1]["type"]), (&json!("custom"), &json!("function")));
+        assert_eq!(calls[2]["custom"]["input"], r#"{"x": 1}"#, "what is no input is given as it is");
+        assert_eq!(writer.finish_reason(Finish::EndOfSequence), "tool_calls");
+        for size in [1, 4, 1000] {
+            let mut inputs = vec![String::new(); 3];
+            for delta in streamed(&format, &reply, size) {
+                let written = json!(delta);
+                assert_eq!(written["function"].is_null(), delta.index != 1, "{written}");
+                assert_eq!(written["id"].is_null(), written["type"].is_null(), "{written}");
+                inputs[delta.index] += &delta.called.into_parts().1;
+            }
+            assert_eq!(inputs, ["a\n\"b\"", "{}", r#"{"x": 1}"#]);
+        }
+    }
+
+    #[test]
+    fn without_parallel_calls_all_but_the_first_are_left_out() {
+        let one = r#"<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>"#;
+        let format =
+            ReplyFormat { tools: Some(ToolFormat::Hermes), is_one_call: true, ..ReplyFormat::default() };
+        let mut writer = AssistantWriter::new(&format);
+        let message = writer.message(&(one.to_owned() + one + "<tool_call>{\"name\": \"g\""));
+        assert_eq!(message.tool_calls.iter().map(arguments_of).collect::<Vec<_>>(), [r#"{"x": 1}"#]);
+        assert_eq!(writer.finish_reason(Finish::EndOfSequence), "tool_calls");
+        for size in [1, 1000] {
+            assert!(streamed(&format, &(one.to_owned() + one), size).iter().all(|delta| delta.index == 0));
+        }
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod about;
 mod anthropic;
 mod assistant;
 pub(crate) mod clouds;
+mod field_limits;
 mod kserve;
 mod logprobs;
 mod object_schema;

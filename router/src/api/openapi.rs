@@ -1,13 +1,42 @@
 //! Builds the OpenAPI document: paths from the table of routes, schemas from the types that handlers read and write. It
 //! is committed as docs/openapi.json (`make docs`) and served at `/openapi.json`.
 
+use std::collections::BTreeMap;
+
 use axum::http::Method;
 use serde_json::{Map, Value, json};
 
+use super::field_limits::with_limits;
 use super::route_doc::{Doc, Schemas, any_of};
 use super::table::{Access, Route, dialect_of, routes};
+use crate::base::error::ErrorKind;
 
 const JSON: &str = "application/json";
+/// What may become of a request with a body.
+const BODY_ERRORS: [ErrorKind; 22] = [
+    ErrorKind::Validation,
+    ErrorKind::NotSupported,
+    ErrorKind::Grammar,
+    ErrorKind::Template,
+    ErrorKind::UnknownModel,
+    ErrorKind::Overloaded,
+    ErrorKind::QueueDeadline,
+    ErrorKind::RateLimited,
+    ErrorKind::ShuttingDown,
+    ErrorKind::Unhealthy,
+    ErrorKind::Generation,
+    ErrorKind::EngineLost,
+    ErrorKind::Incomplete,
+    ErrorKind::Internal,
+    ErrorKind::MalformedJson,
+    ErrorKind::TooDeep,
+    ErrorKind::UnreadableBody,
+    ErrorKind::BodyTimeout,
+    ErrorKind::SlowReader,
+    ErrorKind::BodyTooLarge,
+    ErrorKind::UnsupportedMediaType,
+    ErrorKind::UnsupportedEncoding,
+];
 
 /// The OpenAPI document as JSON.
 pub fn document() -> Value {
@@ -28,7 +57,7 @@ pub fn document() -> Value {
         },
         "paths": paths,
         "components": {
-            "schemas": schemas.0,
+            "schemas": with_limits(schemas.0),
             "securitySchemes": {
                 "bearer": { "type": "http", "scheme": "bearer" },
                 "x-api-key": { "type": "apiKey", "in": "header", "name": "x-api-key" },
@@ -60,6 +89,9 @@ fn operation(route: &Route, doc: &Doc, schemas: &mut Schemas) -> Value {
         operation["security"] = json!([{}, { "bearer": [] }, { "x-api-key": [] }]);
         operation["responses"]["401"] = refusal(route.path, "The request has none of the server's API keys");
     }
+    if !doc.accepts.is_empty() {
+        add_refusals(route.path, &mut operation["responses"]);
+    }
     operation["responses"]["default"] = refusal(route.path, "An error");
     operation
 }
@@ -84,10 +116,26 @@ fn success(doc: &Doc, schemas: &mut Schemas) -> Value {
     if let Some(schema) = any_of(&doc.returns, schemas) {
         response["content"][JSON] = json!({ "schema": schema });
     }
+    if let Some(schema) = any_of(&doc.events, schemas) {
+        response["content"]["text/event-stream"] = json!({ "schema": schema });
+    }
     if let Some(media_type) = doc.media_type {
         response["content"][media_type] = json!({ "schema": { "type": "string" } });
     }
     response
+}
+
+/// The errors that a request with a body may meet, by status; each status names its kinds.
+fn add_refusals(path: &str, responses: &mut Value) {
+    let status_of = dialect_of(path).status;
+    let mut kinds: BTreeMap<u16, Vec<&str>> = BTreeMap::new();
+    for kind in BODY_ERRORS {
+        kinds.entry(status_of(kind).as_u16()).or_default().push(kind.name());
+    }
+    for (status, mut names) in kinds {
+        names.dedup();
+        responses[status.to_string()] = refusal(path, &names.join(", "));
+    }
 }
 
 /// An error response, in the dialect of the path.

@@ -30,6 +30,11 @@ pub(crate) trait Replies: Sized {
     /// Writes a stream.
     type Encoder: Encoder<Line: Into<Frame>> + Send + 'static;
 
+    /// Headers beside those that every dialect has.
+    fn headers(&self) -> HeaderMap {
+        HeaderMap::new()
+    }
+
     /// The response with all sequences complete; `headers` are those that were known before.
     fn whole(
         self,
@@ -49,7 +54,8 @@ pub(crate) async fn respond<R: Replies>(
     replies: R,
     guard: RequestGuard,
 ) -> Result<Response, Error> {
-    let headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());
+    let mut headers = initial_headers(&app.inference.engine.facts().compute_type(), prompt.num_chars());
+    headers.extend(replies.headers());
     if parameters.is_stream {
         let (prepared, sequences) = app.inference.begin(prompt, parameters, guard.started()).await?;
         let encoder = replies.encoder(&prepared, sequences.len());

@@ -1,4 +1,5 @@
-//! The `x-*` headers of TGI, with its units: `x-compute-time` in seconds, other times in whole milliseconds.
+//! The `x-*` headers: those of TGI, with its units (`x-compute-time` in seconds, other times in whole milliseconds), and
+//! the one that names ignored fields.
 
 use std::time::Duration;
 
@@ -14,6 +15,15 @@ pub fn initial_headers(compute_type: &str, input_chars: usize) -> HeaderMap {
     let mut headers = HeaderMap::new();
     put(&mut headers, COMPUTE_TYPE, compute_type);
     put(&mut headers, "x-compute-characters", &input_chars.to_string());
+    headers
+}
+
+/// The header that names a field which was accepted and ignored; no header without one.
+pub fn ignored_header(field: Option<&str>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if let Some(field) = field {
+        put(&mut headers, "x-ignored-fields", field);
+    }
     headers
 }
 

@@ -24,6 +24,8 @@ pub struct Doc {
     pub returns: Vec<SchemaOf>,
     /// Another media type that the response may have.
     pub media_type: Option<&'static str>,
+    /// The types that an event of a stream may have.
+    pub events: Vec<SchemaOf>,
 }
 
 impl Doc {
@@ -64,9 +66,19 @@ impl Doc {
         Self { media_type: Some(media_type), ..self }
     }
 
-    /// The response may be a stream of server-sent events.
-    pub fn streams(self) -> Self {
-        self.with_media_type("text/event-stream")
+    /// The response may be a stream of server-sent events whose data have this type.
+    pub fn streams<T: ToSchema + 'static>(mut self) -> Self {
+        self.events.push(Arc::new(refer::<T>));
+        self
+    }
+
+    /// As [`Doc::streams`], for a generic type with the parameter `P` under a name of its own.
+    pub fn streams_as<T: ToSchema + 'static, P: ToSchema + 'static>(mut self, name: &'static str) -> Self {
+        self.events.push(Arc::new(move |schemas| {
+            refer::<P>(schemas);
+            refer_as::<T>(name.to_owned(), schemas)
+        }));
+        self
     }
 
     /// The response may be a stream of lines of JSON.

@@ -14,13 +14,14 @@ use super::clouds::{invocations, vertex};
 use super::kserve::infer::{InferRequest, InferResponse};
 use super::kserve::{self, TextRequest, TextResponse};
 use super::ollama;
+use super::openai::chat::encoder::{ChatChunk, ChunkChoice};
 use super::openai::chat::handler as chat;
 use super::openai::completions::{choice, handler as completions};
 use super::openai::{self, ChatRequest, CompletionRequest};
 use super::pages::{docs, ui};
 use super::responses::{self, ResponseObject, ResponsesRequest};
 use super::route_doc::Doc;
-use super::tgi::{self, GenerateRequest, GenerateResponse};
+use super::tgi::{self, GenerateRequest, GenerateResponse, StreamResponse};
 use super::tokenize;
 use crate::http::auth::identify;
 use crate::http::errors::ErrorDialect;
@@ -126,14 +127,14 @@ fn tgi_and_clouds() -> Vec<Route> {
             .doc(Doc::new("Generate a text").accepts::<GenerateRequest>().returns::<GenerateResponse>())
             .work(),
         Route::post("/generate_stream", tgi::handler::generate_stream)
-            .doc(Doc::new("Generate a text, token by token").accepts::<GenerateRequest>().streams())
+            .doc(Doc::new("Generate a text, token by token").accepts::<GenerateRequest>().streams::<StreamResponse>())
             .work(),
         Route::post("/", tgi::handler::compatible)
             .doc(
                 Doc::new("As `/generate_stream` if `stream` is true, else as `/generate` with the response in a list")
                     .accepts::<GenerateRequest>()
                     .returns_list::<GenerateResponse>()
-                    .streams(),
+                    .streams::<StreamResponse>(),
             )
             .work(),
         Route::post("/invocations", invocations::invocations)
@@ -145,7 +146,9 @@ fn tgi_and_clouds() -> Vec<Route> {
                     .returns_list::<GenerateResponse>()
                     .returns_as::<chat::ChatCompletion, chat::Choice>("ChatCompletion")
                     .returns_as::<completions::Completion, choice::Choice>("Completion")
-                    .streams(),
+                    .streams::<StreamResponse>()
+                    .streams_as::<ChatChunk, ChunkChoice>("ChatCompletionChunk")
+                    .streams_as::<completions::Completion, choice::Choice>("Completion"),
             )
             .work(),
         Route::post("/vertex", vertex::vertex)
@@ -166,7 +169,7 @@ fn openai_and_anthropic() -> Vec<Route> {
                 Doc::new("Reply to a conversation")
                     .accepts::<ChatRequest>()
                     .returns_as::<chat::ChatCompletion, chat::Choice>("ChatCompletion")
-                    .streams(),
+                    .streams_as::<ChatChunk, ChunkChoice>("ChatCompletionChunk"),
             )
             .work(),
         Route::post("/v1/completions", completions::completions)
@@ -174,7 +177,7 @@ fn openai_and_anthropic() -> Vec<Route> {
                 Doc::new("Continue one or several prompts")
                     .accepts::<CompletionRequest>()
                     .returns_as::<completions::Completion, choice::Choice>("Completion")
-                    .streams(),
+                    .streams_as::<completions::Completion, choice::Choice>("Completion"),
             )
             .work(),
         Route::post("/v1/responses", responses::handler::responses)
@@ -182,7 +185,7 @@ fn openai_and_anthropic() -> Vec<Route> {
                 Doc::new("Reply to a conversation, in OpenAI's newer format")
                     .accepts::<ResponsesRequest>()
                     .returns::<ResponseObject>()
-                    .streams(),
+                    .streams::<responses::documented_events::EventSchema>(),
             )
             .work(),
         Route::post("/v1/messages", anthropic::handler::messages)
@@ -190,7 +193,7 @@ fn openai_and_anthropic() -> Vec<Route> {
                 Doc::new("Reply to a conversation, in Anthropic's format")
                     .accepts::<MessagesRequest>()
                     .returns::<MessagesResponse>()
-                    .streams(),
+                    .streams::<anthropic::documented::EventSchema>(),
             )
             .work(),
         Route::post("/v1/messages/count_tokens", anthropic::handler::count_tokens)
@@ -246,7 +249,11 @@ fn kserve_model([model, ready, generate, stream, infer]: [&'static str; 5]) -> V
             .doc(Doc::new("KServe: generate a text").accepts::<TextRequest>().returns::<TextResponse>())
             .work(),
         Route::post(stream, kserve::handler::generate_stream)
-            .doc(Doc::new("KServe: generate a text, token by token").accepts::<TextRequest>().streams())
+            .doc(
+                Doc::new("KServe: generate a text, token by token")
+                    .accepts::<TextRequest>()
+                    .streams::<TextResponse>(),
+            )
             .work(),
         Route::post(infer, kserve::infer::infer)
             .doc(

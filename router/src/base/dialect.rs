@@ -44,6 +44,8 @@ impl Dialect {
             (Self::Kserve, "inputs") => "text_input",
             (Self::Completions { .. } | Self::Chat { .. }, "grammar") => "response_format",
             (Self::Responses, "grammar") => "text.format",
+            (Self::Responses, "verbosity") => "text.verbosity",
+            (Self::Messages, "grammar") => "output_config.format",
             (Self::Completions { .. } | Self::Grpc, "inputs") => "prompt",
             (Self::Chat { .. } | Self::Messages, "inputs") => "messages",
             (Self::Responses, "inputs") => "input",
@@ -65,6 +67,14 @@ impl Dialect {
         match self {
             Self::Messages => format!("tools[{number}].input_schema"),
             _ => self.tool(number, "parameters"),
+        }
+    }
+
+    /// The path of a field of a custom tool; `number` is the tool's index, from 0.
+    pub fn custom_tool(self, number: usize, field: &str) -> String {
+        match self {
+            Self::Responses => format!("tools[{number}].{field}"),
+            _ => format!("tools[{number}].custom.{field}"),
         }
     }
 

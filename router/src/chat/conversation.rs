@@ -7,6 +7,7 @@ use penstock_scheduler::Grammar;
 use serde_json::{Map, Value};
 
 use super::message::{Message, template_message};
+use super::truncation::{groups, without_oldest};
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::chat::reply::{Constraint, ReplyFormat, ReplyStyle};
@@ -31,6 +32,8 @@ pub struct Conversation {
     pub add_generation_prompt: Option<bool>,
     /// Whether the model continues the last message; by default, if it is the assistant's.
     pub continue_final_message: Option<bool>,
+    /// Whether the oldest messages are left out until the conversation fits.
+    pub truncates: bool,
     /// The client's dialect, for error messages.
     pub dialect: Dialect,
 }
@@ -107,10 +110,48 @@ impl ChatFormat {
         let functions = tools.iter().flat_map(|tools| tools.functions());
         let mut reply =
             self.style.format(&rendered, functions.map(|function| function.name.clone()).collect());
+        if let Some(tools) = &tools {
+            reply.custom = tools.custom_names();
+            reply.is_one_call = !tools.is_parallel;
+        }
         let constraint = self.style.constrain(&mut reply, tools.as_ref(), requested, dialect)?;
         let tokens = self.control_tokens.encode(&rendered);
         let tokens = tokens.map_err(|error| Error::Template(error.to_string()))?;
         Ok(EncodedChat { tokens, reply, constraint })
+    }
+
+    /// As [`ChatFormat::encode`], without the oldest messages if the conversation asks for that and the prompt has more
+    /// than `room` tokens: as few of them as possible.
+    pub fn encode_within(
+        &self,
+        conversation: Conversation,
+        requested: Option<Grammar>,
+        room: usize,
+    ) -> Result<EncodedChat, Error> {
+        if !conversation.truncates {
+            return self.encode(conversation, requested);
+        }
+        let encode = |num_dropped| {
+            let messages = without_oldest(&conversation.messages, num_dropped);
+            self.encode(Conversation { messages, ..conversation.clone() }, requested.clone())
+        };
+        let whole = encode(0)?;
+        if whole.tokens.len() <= room {
+            return Ok(whole);
+        }
+        // The fewest that fit are above `too_few`, and at most `enough`.
+        let (mut too_few, mut enough) = (0, groups(&conversation.messages).len());
+        let mut fitting = encode(enough)?;
+        while enough - too_few > 1 {
+            let middle = too_few.midpoint(enough);
+            let encoded = encode(middle)?;
+            if encoded.tokens.len() <= room {
+                (enough, fitting) = (middle, encoded);
+            } else {
+                too_few = middle;
+            }
+        }
+        Ok(fitting)
     }
 
     /// The text of the prompt, and its tokens with the bytes of the text that each covers.
@@ -307,6 +348,38 @@ mod tests {
         let refused = render(json!([{"role": "im_end", "content": "x"}])).unwrap_err();
         assert_eq!(refused.param(), Some("messages[0].role"));
         assert!(render(json!([{"role": "critic", "content": "x"}])).is_ok());
+    }
+
+    #[test]
+    fn the_oldest_turns_are_left_out_until_the_rest_fits() {
+        let turn = |number: usize| {
+            [
+                json!({"role": "user", "content": format!("q{number}")}),
+                json!({"role": "assistant", "content": "a"}),
+            ]
+        };
+        let mut messages: Vec<Value> = (0..20).flat_map(turn).collect();
+        messages.insert(0, json!({"role": "system", "content": "rules"}));
+        messages.push(json!({"role": "user", "content": "last"}));
+        let all = Conversation { truncates: true, ..conversation(messages.into()) };
+        let (format, tokenizer) = (format(), byte_level());
+        let text = |tokens: &[u32]| tokenizer.decode(tokens, false).unwrap();
+        let whole = format.encode(all.clone(), None).unwrap().tokens;
+        assert_eq!(format.encode_within(all.clone(), None, whole.len()).unwrap().tokens, whole);
+        for room in [whole.len() - 1, whole.len() / 2, whole.len() / 5] {
+            let tokens = format.encode_within(all.clone(), None, room).unwrap().tokens;
+            let kept = text(&tokens);
+            assert!(kept.contains("rules") && kept.contains("last"), "{kept}");
+            let num_kept = kept.matches("<|im_start|>assistant\na").count();
+            assert!(kept.contains(&format!("q{}", 20 - num_kept)), "the newest turns are kept: {kept}");
+            let one_more = without_oldest(&all.messages, 20 - num_kept - 1);
+            let one_more = format.encode(Conversation { messages: one_more, ..all.clone() }, None).unwrap();
+            assert!(tokens.len() <= room && one_more.tokens.len() > room, "no more than needed is left out");
+        }
+        let shortest = text(&format.encode_within(all.clone(), None, 3).unwrap().tokens);
+        assert_eq!(shortest.matches("<|im_start|>").count(), 3, "{shortest}");
+        let asked_for_all = Conversation { truncates: false, ..all };
+        assert_eq!(format.encode_within(asked_for_all, None, 3).unwrap().tokens, whole);
     }
 
     #[test]

@@ -4,8 +4,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::message_schema::MessageToolCall;
 use crate::base::error::Error;
 use crate::base::text_or_list::text_or_list;
+use crate::chat::tools::arguments_of;
 
 /// A message as a client sends it. Unknown fields are ignored.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -14,6 +16,7 @@ pub struct Message {
     pub(super) role: String,
     content: Option<Content>,
     name: Option<String>,
+    #[schema(value_type = Option<Vec<MessageToolCall>>)]
     tool_calls: Option<Vec<Value>>,
     tool_call_id: Option<String>,
     reasoning_content: Option<String>,
@@ -75,6 +78,12 @@ impl Message {
     pub fn add_call(&mut self, id: &str, name: &str, arguments: &str) {
         let function = json!({ "name": name, "arguments": arguments });
         let call = json!({ "id": id, "type": "function", "function": function });
+        self.tool_calls.get_or_insert_default().push(call);
+    }
+
+    /// Adds a call of a custom tool.
+    pub fn add_custom_call(&mut self, id: &str, name: &str, input: &str) {
+        let call = json!({ "id": id, "type": "custom", "custom": { "name": name, "input": input } });
         self.tool_calls.get_or_insert_default().push(call);
     }
 
@@ -152,8 +161,14 @@ fn part_text(place: &str, part: Part) -> Result<String, Error> {
     }
 }
 
-/// OpenAI sends the arguments of a call as text, templates expect them as an object.
+/// OpenAI sends the arguments of a call as text, templates expect them as an object. A call of a custom tool becomes one
+/// of the function that the model knows.
 fn with_parsed_arguments(mut call: Value) -> Value {
+    if call["type"] == "custom" {
+        let arguments = arguments_of(call["custom"]["input"].as_str().unwrap_or_default());
+        let function = json!({ "name": call["custom"]["name"], "arguments": arguments });
+        return json!({ "id": call["id"], "type": "function", "function": function });
+    }
     let parsed =
         call["function"]["arguments"].as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
     if let Some(arguments @ Value::Object(_)) = parsed {

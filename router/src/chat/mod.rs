@@ -2,10 +2,12 @@
 
 mod conversation;
 mod message;
+mod message_schema;
 mod python_json;
 pub(crate) mod reply;
 pub mod template;
 pub(crate) mod tools;
+mod truncation;
 
 pub use conversation::{ChatFormat, ChatFormatError, Conversation, EncodedChat};
 pub use message::Message;

@@ -105,7 +105,7 @@ fn definitions(text: &str) -> HashMap<&str, Definition<'_>> {
 
 /// Length of the first token. Strings, regular expressions, comments and special tokens are one token each, so that no
 /// operator is found in them.
-fn token_len(rest: &str, first: char) -> usize {
+pub(super) fn token_len(rest: &str, first: char) -> usize {
     let until_end_of_line = || rest.find('\n').unwrap_or(rest.len());
     match first {
         '"' => quoted_len(rest, '"'),
@@ -128,7 +128,7 @@ fn quoted_len(rest: &str, quote: char) -> usize {
     end.map_or(rest.len(), |end| end + 2)
 }
 
-fn is_in_name(c: char) -> bool {
+pub(super) fn is_in_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '-'
 }
 

@@ -5,6 +5,7 @@
 mod cache;
 mod compiler;
 mod grammars;
+mod json_string;
 mod lark;
 mod limits;
 mod multiples;
@@ -13,8 +14,10 @@ mod parse;
 mod schema;
 
 pub use grammars::Grammars;
+pub(crate) use json_string::{quoted_lark, quoted_regex};
 pub(crate) use parse::{
-    from_native, from_ollama_format, from_response_format, from_text, from_text_format, schema_text,
+    from_native, from_ollama_format, from_output_format, from_response_format, from_text, from_text_format,
+    schema_text,
 };
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::base::error::Error;
 use crate::base::json_depth::{MAX_DEPTH, too_deep};
 
 /// Most bytes of a regular expression or of Lark.
-const MAX_TEXT_BYTES: usize = 32 << 10;
+pub(super) const MAX_TEXT_BYTES: usize = 32 << 10;
 const WHITESPACE: &str = r" |\n[ \t]{0,24}";
 const TYPES: &str = "text, json_object, json_schema, json, regex, grammar";
 
@@ -27,6 +27,11 @@ pub fn from_response_format(value: &Value) -> Result<Option<Grammar>, Error> {
 /// Reads OpenAI's `text.format` of responses, in which a schema and its name are beside the type; `None` is plain text.
 pub fn from_text_format(value: &Value) -> Result<Option<Grammar>, Error> {
     Reader { param: "text.format", schema_in: None }.read(value)
+}
+
+/// Reads Anthropic's `output_config.format`, in which a schema is beside the type; `None` is plain text.
+pub fn from_output_format(value: &Value) -> Result<Option<Grammar>, Error> {
+    Reader { param: "output_config.format", schema_in: None }.read(value)
 }
 
 /// Reads Ollama's `format`: `json`, or a JSON schema; `None` is plain text.

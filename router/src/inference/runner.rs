@@ -172,8 +172,8 @@ impl Inference {
                 self.tokenizer.encode(text).await?
             }
             Prompt::Chat(conversation) => {
-                let chat = self.chat()?;
-                return self.tokenizer.run(move |_| chat.encode(conversation, grammar)).await;
+                let (chat, room) = (self.chat()?, checked.room(&self.limits));
+                return self.tokenizer.run(move |_| chat.encode_within(conversation, grammar, room)).await;
             }
         };
         let param = checked.dialect.name("grammar");

@@ -115,6 +115,60 @@ async fn a_wrong_thinking_budget_is_refused_with_its_limit() {
 }
 
 #[tokio::test]
+async fn thinking_is_ignored_with_a_header_where_the_model_does_not_reason() {
+    let server = Server::start();
+    let plain = server.post("/v1/messages", ask(json!({}))).await;
+    assert!(!plain.headers.contains_key("x-ignored-fields"));
+    for thinking in [json!({"type": "adaptive"}), json!({"type": "enabled", "budget_tokens": 4})] {
+        for is_stream in [false, true] {
+            let answer =
+                server.post("/v1/messages", ask(json!({"thinking": thinking, "stream": is_stream}))).await;
+            assert_eq!(
+                (answer.status, &answer.headers["x-ignored-fields"]),
+                (StatusCode::OK, &"thinking".parse().unwrap())
+            );
+        }
+        let counted = server.post("/v1/messages/count_tokens", ask(json!({"thinking": thinking}))).await;
+        assert_eq!(counted.headers["x-ignored-fields"], "thinking");
+        assert_eq!(counted.json()["input_tokens"], plain.json()["usage"]["input_tokens"]);
+    }
+    let off = server.post("/v1/messages", ask(json!({"thinking": {"type": "disabled"}}))).await;
+    assert!(!off.headers.contains_key("x-ignored-fields"), "nothing was asked for");
+    let wrong = server.post("/v1/messages", ask(json!({"thinking": {"type": "always"}}))).await;
+    assert!(wrong.text.contains("`thinking.type` must be"), "{}", wrong.text);
+    let reasons = Server::start().with_template(THINKING);
+    let thinking = ask(json!({"thinking": {"type": "adaptive"}}));
+    assert!(!reasons.post("/v1/messages", thinking).await.headers.contains_key("x-ignored-fields"));
+}
+
+#[tokio::test]
+async fn the_answer_says_what_was_edited_if_the_request_asks_for_it() {
+    let server = Server::start();
+    let edited = json!({"context_management": {"edits": []}});
+    let none = json!({"applied_edits": []});
+    let whole = server.post("/v1/messages", ask(edited.clone())).await.json();
+    assert_eq!(whole["context_management"], none);
+    let mut streamed = ask(edited);
+    streamed["stream"] = true.into();
+    let events = server.post("/v1/messages", streamed).await.named_events();
+    assert_eq!(events[events.len() - 2].1["context_management"], none);
+    assert!(server.post("/v1/messages", ask(json!({}))).await.json().get("context_management").is_none());
+}
+
+#[tokio::test]
+async fn effort_and_format_of_the_output_are_obeyed() {
+    const EFFORT: &str = "{{ reasoning_effort }}{% for m in messages %}{{ m.content }}{% endfor %}";
+    let server = Server::start().with_template(EFFORT);
+    let schema = json!({"type": "json_schema", "schema": {"type": "object", "properties": {}}});
+    let config = json!({"output_config": {"effort": "max", "format": schema}});
+    assert_eq!(server.post("/v1/messages", ask(config)).await.status, StatusCode::OK);
+    assert_eq!(prompt_sent(&server), "maxhi");
+    let plans = server.control.plans.lock().unwrap();
+    let admitted = plans.iter().flat_map(|plan| &plan.admitted);
+    assert!(admitted.into_iter().any(|admission| admission.grammar.is_some()));
+}
+
+#[tokio::test]
 async fn the_stop_sequence_that_matched_is_named() {
     let server = Server::start();
     let text = server.expected_text(PROMPT, 20);
@@ -163,10 +217,16 @@ async fn errors_have_the_shape_of_anthropic() {
     assert!(refused(json!({"temperature": -1})).await.contains("`temperature` must be"));
     assert!(refused(json!({"stop_sequences": [""]})).await.contains("`stop_sequences` sequences must"));
     assert!(refused(json!({"max_tokens": "x"})).await.contains("`max_tokens`: invalid type"));
+    assert!(refused(json!({"output_config": {"effort": "huge"}})).await.contains("`output_config.effort`"));
     assert!(
-        refused(json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}))
+        refused(json!({"output_config": {"format": {"type": "json_schema", "schema": 1}}}))
             .await
-            .contains("`thinking` needs a model whose chat template knows reasoning")
+            .contains("`output_config.format.schema` must be a JSON schema")
+    );
+    assert!(
+        refused(json!({"context_management": {"edits": [{"type": "compact_20260112"}]}}))
+            .await
+            .contains("`context_management.edits` is not supported")
     );
     assert!(refused(json!({"mcp_servers": [{}]})).await.contains("`mcp_servers` is not supported"));
     let unknown = server.post("/v1/messages", ask(json!({"model": "claude"}))).await;

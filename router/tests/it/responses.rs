@@ -26,7 +26,7 @@ async fn a_response_has_the_shape_of_openai() {
         answer["usage"],
         json!({
             "input_tokens": prompt_len,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": 5,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": prompt_len + 5,
@@ -82,12 +82,9 @@ async fn items_and_instructions_reach_the_template() {
     ]);
     let body = json!({"input": input, "instructions": "be brief", "max_output_tokens": 1});
     assert_eq!(server.post("/v1/responses", body).await.status, StatusCode::OK);
-    let plans = server.control.plans.lock().expect("not poisoned");
-    let admitted = plans.iter().flat_map(|plan| &plan.admitted).last().expect("admitted");
     let turn = |role: &str, text: &str| format!("<|im_start|>{role}\n{text}<|im_end|>\n");
     let turns = [turn("system", "be brief"), turn("user", "a"), turn("assistant", "b"), turn("tool", "7")];
-    let prompt = server.tokenizer.decode(&admitted.tokens, false).unwrap();
-    assert_eq!(prompt, turns.concat() + "<|im_start|>assistant\n");
+    assert_eq!(prompt_sent(&server), turns.concat() + "<|im_start|>assistant\n");
 }
 
 #[tokio::test]
@@ -99,8 +96,6 @@ async fn features_that_need_stored_responses_or_are_not_built_are_refused_by_nam
         ("background", json!(true)),
         ("prompt", json!({"id": "p"})),
         ("include", json!(["file_search_call.results"])),
-        ("truncation", json!("auto")),
-        ("max_tool_calls", json!(1)),
     ];
     for (name, value) in cases {
         let answer = server.post("/v1/responses", json!({"input": "hi", name: value})).await;
@@ -109,8 +104,8 @@ async fn features_that_need_stored_responses_or_are_not_built_are_refused_by_nam
         assert_eq!((&error["code"], &error["param"]), (&json!("not_supported"), &json!(name)));
     }
     let harmless = json!({"input": "hi", "max_output_tokens": 1, "background": false, "truncation": "disabled",
-        "reasoning": {"effort": null}, "tools": [], "tool_choice": "auto", "include": [], "store": true,
-        "previous_response_id": null});
+        "reasoning": {"effort": null}, "tools": [], "tool_choice": "auto", "store": true, "max_tool_calls": 1,
+        "include": ["reasoning.encrypted_content"], "previous_response_id": null});
     assert_eq!(server.post("/v1/responses", harmless).await.status, StatusCode::OK);
 }
 
@@ -169,5 +164,79 @@ async fn errors_name_the_field_as_the_client_wrote_it() {
     assert_eq!(param(json!({"input": cut})).await, "input[1].arguments");
     let tool = json!({"type": "function", "name": "f", "parameters": {"type": "string"}});
     assert_eq!(param(json!({"input": "hi", "tools": [tool]})).await, "tools[0].parameters");
-    assert_eq!(param(json!({"input": "hi", "text": {"verbosity": "low"}})).await, "text.verbosity");
+    assert_eq!(param(json!({"input": "hi", "text": {"verbosity": "loud"}})).await, "text.verbosity");
+    assert_eq!(param(json!({"input": "hi", "truncation": "some"})).await, "truncation");
+    let custom = json!({"type": "custom", "name": "c", "format": {"type": "xml"}});
+    assert_eq!(param(json!({"input": "hi", "tools": [custom]})).await, "tools[0].format");
+}
+
+#[tokio::test]
+async fn an_input_that_is_too_long_loses_its_oldest_turns_if_the_request_says_so() {
+    let server = Server::start();
+    let turn = |number: usize| {
+        let question = json!({"role": "user", "content": format!("question {number}")});
+        [question, json!({"role": "assistant", "content": "answer"})]
+    };
+    let mut input: Vec<Value> = (0..9).flat_map(turn).collect();
+    input.push(json!({"role": "user", "content": "last"}));
+    let mut body = json!({"input": input, "instructions": "rules", "max_output_tokens": 4, "temperature": 0});
+    let refused = server.post("/v1/responses", body.clone()).await;
+    assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{refused:?}");
+    body["truncation"] = "auto".into();
+    let answer = server.post("/v1/responses", body.clone()).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    assert_eq!(
+        (&answer.json()["truncation"], &answer.json()["usage"]["output_tokens"]),
+        (&json!("auto"), &json!(4))
+    );
+    let prompt = prompt_sent(&server);
+    assert!(prompt.contains("rules") && prompt.contains("question 8") && prompt.contains("last"), "{prompt}");
+    assert!(!prompt.contains("question 0"), "{prompt}");
+    body["input"] = json!("x".repeat(1000));
+    assert_eq!(server.post("/v1/responses", body).await.status, StatusCode::UNPROCESSABLE_ENTITY);
+}
+
+#[tokio::test]
+async fn an_answer_has_every_field_of_the_specification() {
+    let server = Server::start();
+    let answer = server.post("/v1/responses", json!({"input": "hi", "max_output_tokens": 2})).await.json();
+    let fields = "id object created_at completed_at status incomplete_details model previous_response_id instructions \
+        output error tools tool_choice truncation parallel_tool_calls text top_p presence_penalty frequency_penalty \
+        top_logprobs temperature reasoning user usage max_output_tokens max_tool_calls store background service_tier \
+        metadata safety_identifier prompt_cache_key";
+    for field in fields.split_whitespace() {
+        assert!(answer.get(field).is_some(), "{field}");
+    }
+    assert_eq!((&answer["service_tier"], &answer["background"]), (&json!("default"), &json!(false)));
+    assert_eq!(answer["completed_at"], Value::Null, "it is incomplete");
+}
+
+#[tokio::test]
+async fn calls_of_custom_tools_of_earlier_turns_reach_the_template() {
+    const CALLS: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}\
+        {% for c in m.tool_calls %}{{ c.function.name }}({{ c.function.arguments.input }}){% endfor %}{% endfor %}";
+    let server = Server::start().with_template(CALLS);
+    let input = json!([
+        {"role": "user", "content": "sum"},
+        {"type": "custom_tool_call", "call_id": "1", "name": "sum", "input": "1 + \"2\""},
+        {"type": "custom_tool_call_output", "call_id": "1", "output": "3"},
+    ]);
+    let body = json!({"input": input, "max_output_tokens": 1});
+    assert_eq!(server.post("/v1/responses", body).await.status, StatusCode::OK);
+    assert_eq!(prompt_sent(&server), "[user]sum[assistant]sum(1 + \"2\")[tool]3");
+    let call = json!({"id": "1", "type": "custom", "custom": {"name": "sum", "input": "4"}});
+    let messages = json!([
+        {"role": "user", "content": "sum"},
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "4"},
+    ]);
+    let body = json!({"messages": messages, "max_tokens": 1});
+    assert_eq!(server.post("/v1/chat/completions", body).await.status, StatusCode::OK);
+    assert_eq!(prompt_sent(&server), "[user]sum[assistant]sum(4)[tool]4");
+}
+
+fn prompt_sent(server: &Server) -> String {
+    let plans = server.control.plans.lock().expect("not poisoned");
+    let admitted = plans.iter().flat_map(|plan| &plan.admitted).last().expect("admitted");
+    server.tokenizer.decode(&admitted.tokens, false).expect("a text")
 }

@@ -60,14 +60,14 @@ impl MessagesEncoder {
     }
 
     fn call(&mut self, call: ToolCallDelta, frames: &mut Vec<Frame>) {
+        let (name, arguments) = call.called.into_parts();
         if let Some(id) = call.id {
             frames.extend(self.close());
-            let block =
-                OutputBlock::ToolUse { id, name: call.function.name.unwrap_or_default(), input: json!({}) };
+            let block = OutputBlock::ToolUse { id, name: name.unwrap_or_default(), input: json!({}) };
             self.ensure_open(BlockKind::ToolUse, &block, frames);
         }
-        if !call.function.arguments.is_empty() {
-            let piece = json!({ "type": "input_json_delta", "partial_json": call.function.arguments });
+        if !arguments.is_empty() {
+            let piece = json!({ "type": "input_json_delta", "partial_json": arguments });
             frames.push(self.block_delta(piece));
         }
     }
@@ -96,10 +96,13 @@ impl MessagesEncoder {
     }
 
     fn end(&mut self, end: &End) -> Vec<Frame> {
-        let delta = json!({
+        let mut delta = json!({
             "delta": { "stop_reason": stop_reason(&self.writer, end), "stop_sequence": end.stop_string },
             "usage": Usage::new(self.prompt_len, &end.times),
         });
+        if let Some(applied) = &self.response.context_management {
+            delta["context_management"] = json!(applied);
+        }
         let last = [frame("message_delta", delta), frame("message_stop", json!({}))];
         self.close().into_iter().chain(last).collect()
     }
@@ -151,6 +154,7 @@ mod tests {
             stop_reason: None,
             stop_sequence: None,
             usage: Usage::default(),
+            context_management: None,
         };
         let id = RequestId::of(&HeaderMap::new());
         let mut encoder = MessagesEncoder::new(response, 1, id, AssistantWriter::new(&format));

@@ -6,10 +6,12 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 
 use crate::api::anthropic::{
-    MessagesEncoder, MessagesRequest, MessagesResponse, OutputBlock, TokenCount, Usage, stop_reason,
+    AppliedContextManagement, MessagesEncoder, MessagesRequest, MessagesResponse, OutputBlock, TokenCount,
+    Usage, stop_reason,
 };
 use crate::api::assistant::AssistantWriter;
 use crate::api::respond::{Replies, respond};
+use crate::api::response_headers::ignored_header;
 use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
@@ -30,19 +32,33 @@ pub async fn messages(
     Body(request): Body<MessagesRequest>,
 ) -> Result<Response, Error> {
     app.inference.model.check(request.model.as_deref())?;
+    let applied = request.context_management.as_ref().map(|_| AppliedContextManagement::default());
     request.check_length()?;
-    let parts = into_parts(&app, caller, request)?;
-    respond(&app, parts, MessageReplies { app: &app, id }, guard).await
+    let Parts { chat, ignored } = into_parts(&app, caller, request)?;
+    respond(&app, chat, MessageReplies { app: &app, id, ignored, applied }, guard).await
 }
 
 /// Replies as Anthropic's messages.
 struct MessageReplies<'a> {
     app: &'a AppState,
     id: RequestId,
+    /// The field that was ignored, for a header.
+    ignored: Option<&'static str>,
+    applied: Option<AppliedContextManagement>,
+}
+
+impl MessageReplies<'_> {
+    fn empty(&self, usage: Usage) -> MessagesResponse {
+        MessagesResponse { context_management: self.applied.clone(), ..empty_response(self.app, usage) }
+    }
 }
 
 impl Replies for MessageReplies<'_> {
     type Encoder = MessagesEncoder;
+
+    fn headers(&self) -> HeaderMap {
+        ignored_header(self.ignored)
+    }
 
     fn whole(
         self,
@@ -53,7 +69,7 @@ impl Replies for MessageReplies<'_> {
         let sequence = sequences.pop().ok_or(Error::Incomplete)?;
         let mut writer = AssistantWriter::new(&prepared.reply);
         let usage = Usage::new(prepared.request.prompt.len(), &sequence.end.times);
-        let mut response = empty_response(self.app, usage);
+        let mut response = self.empty(usage);
         response.content = OutputBlock::of_message(writer.message(&sequence.end.text));
         response.stop_reason = Some(stop_reason(&writer, &sequence.end));
         response.stop_sequence = sequence.end.stop_string;
@@ -62,7 +78,7 @@ impl Replies for MessageReplies<'_> {
 
     fn encoder(self, prepared: &Prepared, _num_sequences: usize) -> MessagesEncoder {
         let prompt_len = prepared.request.prompt.len();
-        let response = empty_response(self.app, Usage::new(prompt_len, &SequenceTimes::default()));
+        let response = self.empty(Usage::new(prompt_len, &SequenceTimes::default()));
         MessagesEncoder::new(response, prompt_len, self.id, AssistantWriter::new(&prepared.reply))
     }
 }
@@ -72,33 +88,29 @@ pub async fn count_tokens(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
     Body(request): Body<MessagesRequest>,
-) -> Result<Json<TokenCount>, Error> {
+) -> Result<Response, Error> {
     app.inference.model.check(request.model.as_deref())?;
     let chat = app.inference.chat()?;
-    let (Prompt::Chat(conversation), _) = into_parts(&app, caller, request)? else {
-        return Err(Error::Internal);
-    };
+    let Parts { chat: (prompt, _), ignored } = into_parts(&app, caller, request)?;
+    let Prompt::Chat(conversation) = prompt else { return Err(Error::Internal) };
     let encoded = app.inference.tokenizer.run(move |_| chat.encode(conversation, None)).await?;
-    Ok(Json(TokenCount { input_tokens: encoded.tokens.len() }))
+    Ok((ignored_header(ignored), Json(TokenCount { input_tokens: encoded.tokens.len() })).into_response())
 }
 
-fn into_parts(
-    app: &AppState,
-    caller: Caller,
-    request: MessagesRequest,
-) -> Result<(Prompt, Parameters), Error> {
-    check_thinking(app, &request)?;
-    request.into_chat()?.into_parts(caller, Dialect::Messages)
+/// A request as a conversation and parameters.
+struct Parts {
+    chat: (Prompt, Parameters),
+    /// A field that this model has no use for.
+    ignored: Option<&'static str>,
 }
 
-/// Refuses `thinking` for a model without reasoning: its client must not believe that the model reasons.
-fn check_thinking(app: &AppState, request: &MessagesRequest) -> Result<(), Error> {
+/// Clients send `thinking` whatever the model is, so it is ignored, and named in a header, where the model does not
+/// reason.
+fn into_parts(app: &AppState, caller: Caller, mut request: MessagesRequest) -> Result<Parts, Error> {
     let can_reason = app.inference.chat.as_ref().is_some_and(|chat| chat.may_reason());
-    if request.asks_to_think() && !can_reason {
-        let message = "`thinking` needs a model whose chat template knows reasoning: this one has none";
-        return Err(Error::invalid("thinking", message));
-    }
-    Ok(())
+    let ignores_thinking = !can_reason && request.ignore_thinking()?;
+    let chat = request.into_chat()?.into_parts(caller, Dialect::Messages)?;
+    Ok(Parts { chat, ignored: ignores_thinking.then_some("thinking") })
 }
 
 /// A response without content, at the start of a generation.
@@ -112,5 +124,6 @@ fn empty_response(app: &AppState, usage: Usage) -> MessagesResponse {
         stop_reason: None,
         stop_sequence: None,
         usage,
+        context_management: None,
     }
 }

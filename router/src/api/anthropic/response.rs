@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::options::AppliedContextManagement;
 use crate::api::assistant::{AssistantMessage, AssistantWriter, ToolCall};
 use crate::inference::text_stream::{End, Finish};
 use crate::observe::metrics::SequenceTimes;
@@ -19,6 +20,9 @@ pub struct MessagesResponse {
     pub stop_reason: Option<&'static str>,
     pub stop_sequence: Option<String>,
     pub usage: Usage,
+    /// Given if the request has `context_management`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_management: Option<AppliedContextManagement>,
 }
 
 /// A content block of the response.
@@ -42,7 +46,9 @@ impl OutputBlock {
     }
 
     /// The block of a call. An incomplete call is left out: its input is not JSON, and a client must not make it.
-    fn tool_use(ToolCall { id, function, .. }: ToolCall) -> Option<Self> {
+    fn tool_use(call: ToolCall) -> Option<Self> {
+        // Tools of this dialect are functions, whatever it calls them.
+        let ToolCall::Function { id, function } = call else { return None };
         let input = serde_json::from_str(&function.arguments).ok()?;
         Some(Self::ToolUse { id, name: function.name, input })
     }

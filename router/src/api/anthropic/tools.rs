@@ -58,7 +58,10 @@ pub struct Tool {
     pub r#type: Option<String>,
     pub name: String,
     pub description: Option<String>,
+    #[schema(value_type = Option<Map<String, Value>>)]
     pub input_schema: Option<Value>,
+    /// Whether the request is refused if the schema cannot be enforced.
+    pub strict: Option<bool>,
 }
 
 /// `auto`, `any`, `none`, or `tool` with a `name`.
@@ -78,8 +81,9 @@ impl Tool {
 
     /// The same as a tool of chat completions.
     pub fn into_function(self) -> Map<String, Value> {
+        let Self { name, description, input_schema, strict, .. } = self;
         let function =
-            json!({ "name": self.name, "description": self.description, "parameters": self.input_schema });
+            json!({ "name": name, "description": description, "parameters": input_schema, "strict": strict });
         Map::from_iter([("type".to_owned(), "function".into()), ("function".to_owned(), function)])
     }
 }

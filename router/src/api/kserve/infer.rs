@@ -84,7 +84,8 @@ pub async fn infer(
     let mut name = || names.next().unwrap_or_else(|| "output".to_owned());
     let named: Vec<_> = inputs.into_iter().map(|input| (name(), input.data)).collect();
     let running = named.into_iter().enumerate().map(|(number, (name, data))| {
-        let generation = Generation { app: &app, caller: &caller, guard: &guard, parameters: parameters.as_ref() };
+        let generation =
+            Generation { app: &app, caller: &caller, guard: &guard, parameters: parameters.as_ref() };
         async move { generation.tensor(number, name, data).await }
     });
     let outputs = try_join_all(running).await?;

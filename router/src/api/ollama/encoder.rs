@@ -43,16 +43,17 @@ impl OpenCall {
 impl LineEncoder {
     /// Adds a part of a call, and returns the call before it if a new one begins.
     fn add_call(&mut self, delta: ToolCallDelta) -> Option<OutputCall> {
-        let ToolCallDelta { id, function, .. } = delta;
+        let ToolCallDelta { id, called, .. } = delta;
+        let (name, arguments) = called.into_parts();
         let before = match id {
             Some(id) => {
-                let name = function.name.unwrap_or_default();
+                let name = name.unwrap_or_default();
                 self.open_call.replace(OpenCall { id, name, arguments: String::new() })
             }
             None => None,
         };
         if let Some(call) = &mut self.open_call {
-            call.arguments += &function.arguments;
+            call.arguments += &arguments;
         }
         before.and_then(OpenCall::close)
     }

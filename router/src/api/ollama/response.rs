@@ -83,7 +83,9 @@ impl OutputCall {
     }
 
     fn of_whole(call: ToolCall) -> Option<Self> {
-        Self::new(call.id, call.function.name, &call.function.arguments)
+        // Tools of this dialect are functions.
+        let ToolCall::Function { id, function } = call else { return None };
+        Self::new(id, function.name, &function.arguments)
     }
 }
 

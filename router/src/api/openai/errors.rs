@@ -32,7 +32,8 @@ pub fn event(error: &Error) -> Value {
     body
 }
 
-fn type_of(kind: ErrorKind) -> &'static str {
+/// The `type` of an error.
+pub fn type_of(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Overloaded | ErrorKind::QueueDeadline | ErrorKind::RateLimited => "rate_limit_error",
         ErrorKind::Validation

@@ -3,6 +3,7 @@
 
 pub mod chat;
 pub mod completions;
+pub mod documented;
 pub mod errors;
 mod fields;
 mod response;
@@ -11,7 +12,7 @@ mod timings;
 pub use chat::request::ChatRequest;
 pub use completions::request::CompletionRequest;
 pub use fields::{Seed, Stop, StreamOptions};
-pub use response::{CompletionObject, Head, Usage};
+pub use response::{CompletionObject, Head, SERVICE_TIER, Usage};
 pub use timings::Timings;
 
 #[cfg(test)]

@@ -51,7 +51,13 @@ pub struct Head {
     pub created: u64,
     pub model: String,
     pub system_fingerprint: String,
+    /// The tier that served the request, if the request names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<&'static str>,
 }
+
+/// The only service tier, whichever a request asks for.
+pub const SERVICE_TIER: &str = "default";
 
 impl Head {
     /// The head of a new response, with a new id.
@@ -62,7 +68,13 @@ impl Head {
             created: unix_seconds(),
             model: model.id.clone(),
             system_fingerprint: format!("{}-native", env!("CARGO_PKG_VERSION")),
+            service_tier: None,
         }
+    }
+
+    /// Names the service tier if `is_asked`.
+    pub fn with_service_tier(self, is_asked: bool) -> Self {
+        Self { service_tier: is_asked.then_some(SERVICE_TIER), ..self }
     }
 }
 

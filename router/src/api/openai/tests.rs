@@ -88,7 +88,6 @@ fn unsupported_fields_are_refused_by_name() {
         ("functions", json!([])),
         ("function_call", json!("auto")),
         ("web_search_options", json!({})),
-        ("verbosity", json!("low")),
     ] {
         assert_eq!(chat(json!({field: value})).err(), Some(Error::NotSupported(field)));
     }
@@ -100,15 +99,23 @@ fn unsupported_fields_are_refused_by_name() {
 fn fields_that_do_not_change_the_reply_are_ignored() {
     let ignored = json!({
         "user": "u", "metadata": {"a": "b"}, "store": true, "service_tier": "auto", "modalities": ["text"],
-        "verbosity": "medium", "prediction": {"type": "content", "content": "x"}, "top_logprobs": 0,
+        "safety_identifier": "hashed", "prompt_cache_key": "k", "prediction": {"type": "content", "content": "x"}, "top_logprobs": 0,
     });
     assert!(chat(ignored).is_ok());
 }
 
 #[test]
-fn the_reasoning_effort_reaches_the_template() {
-    let Ok((Prompt::Chat(conversation), _)) = chat(json!({"reasoning_effort": "low"})) else { panic!() };
+fn effort_and_verbosity_reach_the_template() {
+    let fields = json!({"reasoning_effort": "low", "verbosity": "high"});
+    let Ok((Prompt::Chat(conversation), _)) = chat(fields) else { panic!() };
     assert_eq!(conversation.template_kwargs["reasoning_effort"], "low");
+    assert_eq!(conversation.template_kwargs["verbosity"], "high");
+    let given = json!({"verbosity": "low", "chat_template_kwargs": {"verbosity": "medium"}});
+    let Ok((Prompt::Chat(conversation), _)) = chat(given) else { panic!() };
+    assert_eq!(conversation.template_kwargs["verbosity"], "medium", "what is meant for the template wins");
+    let error = chat(json!({"verbosity": "loud"})).err().unwrap();
+    assert_eq!(error.param(), Some("verbosity"));
+    assert!(error.to_string().contains("low, medium or high. Given: \"loud\""), "{error}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{OutputItem, OutputText, ResponseObject};
-use crate::api::assistant::{AssistantWriter, Delta, ToolCallDelta};
+use crate::api::assistant::{AssistantWriter, CalledDelta, Delta, ToolCallDelta};
 use crate::api::logprobs::{ChatTokenLogprob, TextLogprobs};
 use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
@@ -83,13 +83,19 @@ impl ResponsesEncoder {
     }
 
     fn call(&mut self, call: ToolCallDelta, frames: &mut Vec<Frame>) {
+        let is_custom = matches!(call.called, CalledDelta::Custom(_));
+        let (name, piece) = call.called.into_parts();
         if let Some(id) = call.id {
-            let name = call.function.name.unwrap_or_default();
-            self.open(OutputItem::function_call(id, name, String::new(), "in_progress"), frames);
+            let make = if is_custom { OutputItem::custom_tool_call } else { OutputItem::function_call };
+            self.open(make(id, name.unwrap_or_default(), String::new(), "in_progress"), frames);
         }
-        if !call.function.arguments.is_empty() {
-            let piece = call.function.arguments;
-            frames.push(self.append("response.function_call_arguments.delta", piece, Vec::new()));
+        if !piece.is_empty() {
+            let event = if is_custom {
+                "response.custom_tool_call_input.delta"
+            } else {
+                "response.function_call_arguments.delta"
+            };
+            frames.push(self.append(event, piece, Vec::new()));
         }
     }
 
@@ -112,8 +118,11 @@ impl ResponsesEncoder {
     fn append(&mut self, event: &'static str, piece: String, logprobs: Vec<ChatTokenLogprob>) -> Frame {
         let mut data = json!({ "delta": piece });
         match &mut self.open {
-            Some(OutputItem::FunctionCall { arguments, .. }) => {
-                arguments.push_str(&piece);
+            Some(
+                OutputItem::FunctionCall { arguments: text, .. }
+                | OutputItem::CustomToolCall { input: text, .. },
+            ) => {
+                text.push_str(&piece);
                 return self.item_event(event, data);
             }
             Some(OutputItem::Message { content, .. }) => {
@@ -146,6 +155,10 @@ impl ResponsesEncoder {
             Some(OutputItem::FunctionCall { name, arguments, .. }) => {
                 let done = json!({ "name": name, "arguments": arguments });
                 frames.push(self.item_event("response.function_call_arguments.done", done));
+            }
+            Some(OutputItem::CustomToolCall { input, .. }) => {
+                let done = json!({ "input": input });
+                frames.push(self.item_event("response.custom_tool_call_input.done", done));
             }
             Some(OutputItem::Message { content, .. }) => {
                 let text = content.into_iter().next().unwrap_or_else(|| OutputText::new(""));
@@ -189,8 +202,7 @@ impl Encoder for ResponsesEncoder {
     }
 
     fn error(&mut self, error: &Error) -> Vec<Frame> {
-        self.response.status = "failed";
-        self.response.error = Some(json!({ "code": error.kind().name(), "message": error.to_string() }));
+        self.response.fail(error);
         vec![self.response_event("response.failed")]
     }
 }

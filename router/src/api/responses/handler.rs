@@ -9,7 +9,7 @@ use crate::api::assistant::AssistantWriter;
 use crate::api::logprobs::TextLogprobs;
 use crate::api::respond::{Replies, respond};
 use crate::api::responses::{
-    OutputItem, ResponseObject, ResponsesEncoder, ResponsesRequest, Settings, new_id,
+    OutputItem, ResponseObject, ResponsesEncoder, ResponsesRequest, Settings, Truncation, new_id,
 };
 use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
@@ -17,8 +17,8 @@ use crate::base::error::Error;
 use crate::base::unix_time::unix_seconds;
 use crate::http::body::Body;
 use crate::http::state::AppState;
-use crate::inference::Prepared;
 use crate::inference::text_stream::{End, Generated};
+use crate::inference::{Prepared, Prompt};
 use crate::observe::metrics::RequestGuard;
 
 /// `POST /v1/responses`
@@ -31,7 +31,11 @@ pub async fn responses(
     app.inference.model.check(request.model.as_deref())?;
     let response = empty_response(&app, request.settings());
     let logprobs = request.wants_logprobs().then(|| TextLogprobs::new(app.inference.tokenizer.clone()));
-    let parts = request.into_chat()?.into_parts(caller, Dialect::Responses)?;
+    let truncates = request.truncation == Some(Truncation::Auto);
+    let mut parts = request.into_chat()?.into_parts(caller, Dialect::Responses)?;
+    if let (Prompt::Chat(conversation), _) = &mut parts {
+        conversation.truncates = truncates;
+    }
     respond(&app, parts, Draft { response, logprobs }, guard).await
 }
 

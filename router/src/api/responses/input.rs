@@ -23,7 +23,7 @@ impl<'de> Deserialize<'de> for Input {
     }
 }
 
-/// A message, a call of a function, or the output of a call. An item without a `type` is a message.
+/// A message, a call of a function or of a custom tool, or the output of a call. An item without a `type` is a message.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ResponsesInputItem)]
 pub struct InputItem {
@@ -33,6 +33,8 @@ pub struct InputItem {
     pub call_id: Option<String>,
     pub name: Option<String>,
     pub arguments: Option<String>,
+    /// Of a call of a custom tool.
+    pub input: Option<String>,
     pub output: Option<Content>,
 }
 
@@ -64,8 +66,8 @@ impl InputItem {
     pub fn push_to(self, messages: &mut Vec<Message>, place: &str) -> Result<(), Error> {
         match self.r#type.as_deref().unwrap_or("message") {
             "message" => messages.push(self.message(place)?),
-            "function_call" => self.push_call_to(messages, place)?,
-            "function_call_output" => messages.push(self.result(place)?),
+            "function_call" | "custom_tool_call" => self.push_call_to(messages, place)?,
+            "function_call_output" | "custom_tool_call_output" => messages.push(self.result(place)?),
             // Earlier reasoning is left out: models that were not trained on it cannot use it.
             "reasoning" => {}
             other => {
@@ -87,12 +89,18 @@ impl InputItem {
     fn push_call_to(self, messages: &mut Vec<Message>, place: &str) -> Result<(), Error> {
         let id = self.call_id.ok_or_else(|| missing_field(place, "call_id"))?;
         let name = self.name.ok_or_else(|| missing_field(place, "name"))?;
-        let arguments = self.arguments.ok_or_else(|| missing_field(place, "arguments"))?;
+        let is_custom = self.r#type.as_deref() == Some("custom_tool_call");
+        let (field, text) = if is_custom { ("input", self.input) } else { ("arguments", self.arguments) };
+        let text = text.ok_or_else(|| missing_field(place, field))?;
         let mut message = match messages.pop_if(|last| last.is_from("assistant")) {
             Some(message) => message,
             None => Message::empty("assistant", place),
         };
-        message.add_call(&id, &name, &arguments);
+        if is_custom {
+            message.add_custom_call(&id, &name, &text);
+        } else {
+            message.add_call(&id, &name, &text);
+        }
         messages.push(message);
         Ok(())
     }

@@ -1,11 +1,14 @@
 //! OpenAI's newer dialect, `/v1/responses`, without stored state: each request has its whole conversation.
 
+pub mod documented;
+pub mod documented_events;
 mod encoder;
 pub mod handler;
 mod input;
 mod request;
 mod response;
+mod settings;
 
 pub use encoder::ResponsesEncoder;
-pub use request::ResponsesRequest;
+pub use request::{ResponsesRequest, Truncation};
 pub use response::{OutputItem, OutputText, ResponseObject, Settings, new_id};

@@ -1,18 +1,19 @@
 //! The body of `/v1/responses`, which is translated into a [`ChatRequest`]. Nothing is stored, so fields that refer to
 //! earlier responses are refused by name, like all that are not supported.
 
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::documented::{TextFormatSchema, ToolChoiceSchema, ToolSchema};
 use super::input::Input;
-use super::response::Settings;
 use crate::api::openai::ChatRequest;
 use crate::base::error::Error;
 use crate::chat::Message;
 
-/// The only value that `include` may hold.
 const LOGPROBS: &str = "message.output_text.logprobs";
+/// The values that `include` may hold. Reasoning is never encrypted: it is in the answer as text.
+const INCLUDABLE: [&str; 2] = [LOGPROBS, "reasoning.encrypted_content"];
 
 /// The body of `/v1/responses`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -26,11 +27,23 @@ pub struct ResponsesRequest {
     pub stream: Option<bool>,
     pub text: Option<TextOptions>,
     pub metadata: Option<Map<String, Value>>,
-    pub truncation: Option<String>,
+    pub truncation: Option<Truncation>,
+    pub frequency_penalty: Option<f64>,
+    pub presence_penalty: Option<f64>,
+    #[schema(value_type = Option<Vec<ToolSchema>>)]
     pub tools: Option<Vec<Map<String, Value>>>,
+    #[schema(value_type = Option<ToolChoiceSchema>)]
     pub tool_choice: Option<Value>,
     pub parallel_tool_calls: Option<bool>,
+    /// Without effect: it bounds the calls of built-in tools, and there are none.
     pub max_tool_calls: Option<u64>,
+    /// Every tier is served alike; the response says `default`.
+    #[expect(dead_code, reason = "its type says which bodies are accepted")]
+    pub service_tier: Option<String>,
+    /// Without effect, as are the next two: the response repeats them.
+    pub user: Option<String>,
+    pub safety_identifier: Option<String>,
+    pub prompt_cache_key: Option<String>,
     pub previous_response_id: Option<String>,
     pub conversation: Option<Value>,
     pub background: Option<bool>,
@@ -40,11 +53,25 @@ pub struct ResponsesRequest {
     pub include: Option<Vec<String>>,
 }
 
-/// The format of the text.
+/// What becomes of a conversation that is too long.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ResponsesTruncation)]
+#[serde(rename_all = "lowercase")]
+pub enum Truncation {
+    /// Its oldest messages are left out until it fits.
+    Auto,
+    /// It is refused.
+    #[default]
+    Disabled,
+}
+
+/// The format of the text, and how long it is to be.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ResponsesTextOptions)]
 pub struct TextOptions {
+    #[schema(value_type = Option<TextFormatSchema>)]
     pub format: Option<Value>,
+    /// `low`, `medium` or `high`: a variable of the chat template.
     pub verbosity: Option<String>,
 }
 
@@ -55,30 +82,7 @@ pub struct Reasoning {
     pub effort: Option<String>,
 }
 
-impl TextOptions {
-    fn has_unsupported_verbosity(&self) -> bool {
-        self.verbosity.as_ref().is_some_and(|verbosity| verbosity != "medium")
-    }
-}
-
 impl ResponsesRequest {
-    /// The fields of the request that the response repeats.
-    pub fn settings(&self) -> Settings {
-        let format = self.text.as_ref().and_then(|text| text.format.clone());
-        Settings {
-            instructions: self.instructions.clone(),
-            max_output_tokens: self.max_output_tokens,
-            temperature: self.temperature.unwrap_or(1.0),
-            top_p: self.top_p.unwrap_or(1.0),
-            top_logprobs: self.top_logprobs.unwrap_or(0),
-            text: json!({ "format": format.unwrap_or_else(|| json!({ "type": "text" })) }),
-            metadata: self.metadata.clone().unwrap_or_default(),
-            tools: self.tools.clone().unwrap_or_default(),
-            tool_choice: self.tool_choice.clone().unwrap_or_else(|| "auto".into()),
-            parallel_tool_calls: self.parallel_tool_calls.unwrap_or(true),
-        }
-    }
-
     /// Whether log probabilities are wanted.
     pub fn wants_logprobs(&self) -> bool {
         self.top_logprobs.is_some_and(|count| count > 0)
@@ -100,6 +104,7 @@ impl ResponsesRequest {
                 }
             }
         }
+        let (response_format, verbosity) = self.text.map(|text| (text.format, text.verbosity)).unzip();
         Ok(ChatRequest {
             messages,
             tools: self.tools.map(|tools| tools.into_iter().map(nested).collect()),
@@ -112,7 +117,10 @@ impl ResponsesRequest {
             logprobs,
             top_logprobs: self.top_logprobs,
             stream: self.stream,
-            response_format: self.text.and_then(|text| text.format),
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            response_format: response_format.flatten(),
+            verbosity: verbosity.flatten(),
             ..ChatRequest::default()
         })
     }
@@ -123,17 +131,8 @@ impl ResponsesRequest {
             ("conversation", self.conversation.is_some()),
             ("background", self.background == Some(true)),
             ("prompt", self.prompt.is_some()),
-            (
-                "tools",
-                self.tools
-                    .iter()
-                    .flatten()
-                    .any(|tool| tool.get("type").is_none_or(|kind| kind != "function")),
-            ),
-            ("max_tool_calls", self.max_tool_calls.is_some()),
-            ("include", self.include.iter().flatten().any(|name| name != LOGPROBS)),
-            ("truncation", self.truncation.as_ref().is_some_and(|how| how != "disabled")),
-            ("text.verbosity", self.text.as_ref().is_some_and(TextOptions::has_unsupported_verbosity)),
+            ("tools", self.tools.iter().flatten().any(is_built_in)),
+            ("include", self.include.iter().flatten().any(|name| !INCLUDABLE.contains(&name.as_str()))),
         ];
         match refused.into_iter().find(|(_, is_given)| *is_given) {
             Some((name, _)) => Err(Error::NotSupported(name)),
@@ -142,15 +141,21 @@ impl ResponsesRequest {
     }
 }
 
-/// Nests a function one level deeper, as chat completions have it.
-fn nested(mut function: Map<String, Value>) -> Map<String, Value> {
-    function.remove("type");
-    Map::from_iter([("type".to_owned(), "function".into()), ("function".to_owned(), function.into())])
+/// Whether a tool is one that OpenAI's servers run.
+fn is_built_in(tool: &Map<String, Value>) -> bool {
+    tool.get("type").is_none_or(|kind| kind != "function" && kind != "custom")
+}
+
+/// Nests a tool one level deeper, as chat completions have it.
+fn nested(mut tool: Map<String, Value>) -> Map<String, Value> {
+    let is_custom = tool.remove("type").is_some_and(|kind| kind == "custom");
+    let kind = if is_custom { "custom" } else { "function" };
+    Map::from_iter([("type".to_owned(), kind.into()), (kind.to_owned(), tool.into())])
 }
 
 fn nested_choice(choice: Value) -> Value {
     match choice {
-        Value::Object(function) if function.contains_key("name") => nested(function).into(),
+        Value::Object(tool) if tool.contains_key("name") => nested(tool).into(),
         other => other,
     }
 }

@@ -4,24 +4,56 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::api::assistant::{AssistantMessage, CalledFunction, is_complete_json};
+use super::documented::{TextFormatSchema, ToolChoiceSchema, ToolSchema};
+use super::request::Truncation;
+use crate::api::assistant::{AssistantMessage, CalledCustom, CalledFunction, ToolCall, is_complete_json};
 use crate::api::logprobs::ChatTokenLogprob;
+use crate::api::openai::{SERVICE_TIER, errors};
+use crate::base::error::{Error, ErrorKind};
+use crate::base::unix_time::unix_seconds;
 use crate::inference::text_stream::Finish;
 use crate::observe::metrics::SequenceTimes;
 
-/// The fields of the request that the response repeats.
+/// The fields of the request that the response repeats, with the defaults that hold where the request has none.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Settings {
     pub instructions: Option<String>,
     pub max_output_tokens: Option<u64>,
     pub temperature: f64,
     pub top_p: f64,
+    pub frequency_penalty: f64,
+    pub presence_penalty: f64,
     pub top_logprobs: u64,
-    pub text: Value,
+    pub text: TextSettings,
+    pub reasoning: ReasoningSettings,
     pub metadata: Map<String, Value>,
-    pub tools: Vec<Map<String, Value>>,
+    #[schema(value_type = Vec<ToolSchema>)]
+    pub tools: Vec<Value>,
+    #[schema(value_type = ToolChoiceSchema)]
     pub tool_choice: Value,
     pub parallel_tool_calls: bool,
+    pub max_tool_calls: Option<u64>,
+    pub truncation: Truncation,
+    pub user: Option<String>,
+    pub safety_identifier: Option<String>,
+    pub prompt_cache_key: Option<String>,
+}
+
+/// The format of the text, and how long it is to be.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = ResponsesTextSettings)]
+pub struct TextSettings {
+    #[schema(value_type = TextFormatSchema)]
+    pub format: Value,
+    pub verbosity: String,
+}
+
+/// How much the model reasons. Summaries of the reasoning are not made.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = ResponsesReasoningSettings)]
+pub struct ReasoningSettings {
+    pub effort: Option<String>,
+    pub summary: Option<String>,
 }
 
 /// The response of `/v1/responses`.
@@ -30,8 +62,9 @@ pub struct ResponseObject {
     pub id: String,
     pub object: &'static str,
     pub created_at: u64,
+    pub completed_at: Option<u64>,
     pub status: &'static str,
-    pub error: Option<Value>,
+    pub error: Option<ResponseError>,
     pub incomplete_details: Option<IncompleteDetails>,
     pub model: String,
     pub output: Vec<OutputItem>,
@@ -40,7 +73,15 @@ pub struct ResponseObject {
     pub settings: Settings,
     pub previous_response_id: Option<String>,
     pub store: bool,
-    pub truncation: &'static str,
+    pub background: bool,
+    pub service_tier: &'static str,
+}
+
+/// Why a response failed.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct ResponseError {
+    pub code: &'static str,
+    pub message: String,
 }
 
 /// The reason for an incomplete response.
@@ -53,9 +94,33 @@ pub struct IncompleteDetails {
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum OutputItem {
-    Reasoning { id: String, summary: Vec<Value>, content: Vec<ReasoningText> },
-    Message { id: String, status: &'static str, role: &'static str, content: Vec<OutputText> },
-    FunctionCall { id: String, call_id: String, name: String, arguments: String, status: &'static str },
+    Reasoning {
+        id: String,
+        summary: Vec<Value>,
+        content: Vec<ReasoningText>,
+        /// Always null: nothing is hidden, `content` has the reasoning itself.
+        encrypted_content: Option<String>,
+    },
+    Message {
+        id: String,
+        status: &'static str,
+        role: &'static str,
+        content: Vec<OutputText>,
+    },
+    FunctionCall {
+        id: String,
+        call_id: String,
+        name: String,
+        arguments: String,
+        status: &'static str,
+    },
+    CustomToolCall {
+        id: String,
+        call_id: String,
+        name: String,
+        input: String,
+        status: &'static str,
+    },
 }
 
 /// A text of the model's reasoning.
@@ -89,6 +154,8 @@ pub struct ResponseUsage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct InputTokensDetails {
     pub cached_tokens: u32,
+    /// Always 0: what is written to the cache is not counted, as it costs nothing.
+    pub cache_write_tokens: u32,
 }
 
 /// The tokens of the output that are reasoning.
@@ -111,12 +178,17 @@ impl OutputItem {
     /// The reasoning before a message.
     pub fn reasoning(text: impl Into<String>) -> Self {
         let content = vec![ReasoningText { text: text.into() }];
-        Self::Reasoning { id: new_id("rs"), summary: Vec::new(), content }
+        Self::Reasoning { id: new_id("rs"), summary: Vec::new(), content, encrypted_content: None }
     }
 
     /// A call of a function.
     pub fn function_call(call_id: String, name: String, arguments: String, status: &'static str) -> Self {
         Self::FunctionCall { id: new_id("fc"), call_id, name, arguments, status }
+    }
+
+    /// A call of a custom tool.
+    pub fn custom_tool_call(call_id: String, name: String, input: String, status: &'static str) -> Self {
+        Self::CustomToolCall { id: new_id("ctc"), call_id, name, input, status }
     }
 
     /// The items of a whole message, in the order in which models write them.
@@ -131,9 +203,13 @@ impl OutputItem {
         let text =
             text.map(|text| Self::message(status, vec![OutputText { logprobs, ..OutputText::new(text) }]));
         let calls = message.tool_calls.into_iter();
-        let calls = calls.map(|call| {
-            let CalledFunction { name, arguments } = call.function;
-            Self::function_call(call.id, name, arguments, "in_progress").with_status(status)
+        let calls = calls.map(|call| match call {
+            ToolCall::Function { id, function: CalledFunction { name, arguments } } => {
+                Self::function_call(id, name, arguments, "in_progress").with_status(status)
+            }
+            ToolCall::Custom { id, custom: CalledCustom { name, input } } => {
+                Self::custom_tool_call(id, name, input, status)
+            }
         });
         reasoning.into_iter().chain(text).chain(calls).collect()
     }
@@ -141,7 +217,10 @@ impl OutputItem {
     /// The id of the item.
     pub fn id(&self) -> &str {
         match self {
-            Self::Reasoning { id, .. } | Self::Message { id, .. } | Self::FunctionCall { id, .. } => id,
+            Self::Reasoning { id, .. }
+            | Self::Message { id, .. }
+            | Self::FunctionCall { id, .. }
+            | Self::CustomToolCall { id, .. } => id,
         }
     }
 
@@ -151,7 +230,9 @@ impl OutputItem {
             Self::FunctionCall { status, arguments, .. } if !is_complete_json(arguments) => {
                 *status = "incomplete"
             }
-            Self::Message { status, .. } | Self::FunctionCall { status, .. } => *status = ended,
+            Self::Message { status, .. }
+            | Self::FunctionCall { status, .. }
+            | Self::CustomToolCall { status, .. } => *status = ended,
             Self::Reasoning { .. } => {}
         }
         self
@@ -170,7 +251,10 @@ impl ResponseUsage {
         let (input_tokens, output_tokens) = (prompt_len as u32, times.generated_tokens);
         Self {
             input_tokens,
-            input_tokens_details: InputTokensDetails { cached_tokens: times.cached_tokens.min(input_tokens) },
+            input_tokens_details: InputTokensDetails {
+                cached_tokens: times.cached_tokens.min(input_tokens),
+                cache_write_tokens: 0,
+            },
             output_tokens,
             output_tokens_details: OutputTokensDetails { reasoning_tokens: 0 },
             total_tokens: input_tokens + output_tokens,
@@ -185,6 +269,7 @@ impl ResponseObject {
             id,
             object: "response",
             created_at,
+            completed_at: None,
             status: "in_progress",
             error: None,
             incomplete_details: None,
@@ -194,7 +279,8 @@ impl ResponseObject {
             settings,
             previous_response_id: None,
             store: false,
-            truncation: "disabled",
+            background: false,
+            service_tier: SERVICE_TIER,
         }
     }
 
@@ -209,8 +295,24 @@ impl ResponseObject {
     /// Sets the fields that are known at the end.
     pub fn finish(&mut self, finish: Finish, prompt_len: usize, times: &SequenceTimes) {
         self.status = Self::status_of(finish);
+        self.completed_at = (self.status == "completed").then(unix_seconds);
         let is_cut = finish == Finish::Length;
         self.incomplete_details = is_cut.then_some(IncompleteDetails { reason: "max_output_tokens" });
         self.usage = Some(ResponseUsage::new(prompt_len, times));
+    }
+
+    /// Ends the response with an error.
+    pub fn fail(&mut self, error: &Error) {
+        self.status = "failed";
+        self.error = Some(ResponseError { code: error_code(error.kind()), message: error.to_string() });
+    }
+}
+
+/// The code of an error inside a response: OpenAI has fewer of them there than for whole requests.
+fn error_code(kind: ErrorKind) -> &'static str {
+    match errors::type_of(kind) {
+        "rate_limit_error" => "rate_limit_exceeded",
+        "invalid_request_error" => "invalid_prompt",
+        _ => "server_error",
     }
 }

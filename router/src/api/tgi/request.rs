@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::api::openai::documented::ResponseFormat;
 use crate::api::shared_fields::with_shared_fields;
 use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
@@ -38,6 +39,7 @@ with_shared_fields! {
         pub decoder_input_details: Option<bool>,
         pub seed: Option<u64>,
         pub top_n_tokens: Option<u64>,
+        #[schema(value_type = Option<ResponseFormat>)]
         pub grammar: Option<Value>,
         pub adapter_id: Option<String>,
     }

@@ -50,6 +50,10 @@ pub struct ReplyFormat {
     pub is_call: bool,
     /// Names of the functions that may be called.
     pub names: Names,
+    /// Those of them that are custom tools.
+    pub custom: Names,
+    /// Whether there may be only one call.
+    pub is_one_call: bool,
     /// Special tokens whose spelling is part of the reply.
     pub shown: Arc<HashSet<u32>>,
 }

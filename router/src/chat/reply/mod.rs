@@ -2,6 +2,7 @@
 //! text was cut into pieces.
 
 mod constraint;
+mod custom_input;
 mod deepseek;
 mod events;
 mod format;
@@ -18,6 +19,7 @@ mod style;
 mod tool_parser;
 
 pub use constraint::{Constraint, Part};
+pub use custom_input::CustomInput;
 pub use events::ReplyEvent;
 #[cfg(test)]
 pub use format::Thinking;

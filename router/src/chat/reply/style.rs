@@ -86,7 +86,7 @@ impl ReplyStyle {
         let tools = (!names.is_empty() || self.tools == ToolFormat::Harmony).then_some(self.tools);
         let is_parsed = thinking != Thinking::Never || tools.is_some();
         let shown = if is_parsed { Arc::clone(&self.hidden) } else { Arc::default() };
-        ReplyFormat { thinking, tools, is_call: false, names, shown }
+        ReplyFormat { thinking, tools, names, shown, ..ReplyFormat::default() }
     }
 }
 

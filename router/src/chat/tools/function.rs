@@ -1,4 +1,5 @@
 //! One tool as a client describes it: a function with a name and the schema of its arguments, checked field by field.
+//! Custom tools are in `custom`.
 
 use serde_json::{Map, Value};
 
@@ -18,31 +19,41 @@ pub struct Function {
     pub place: String,
     /// Whether the arguments must match the schema.
     pub is_strict: bool,
+    /// Of a custom tool, what its input may be.
+    pub custom: Option<CustomInput>,
 }
 
-impl Function {
-    /// Reads one tool of a request; `number` is its index.
-    pub fn read(tool: &Map<String, Value>, number: usize, dialect: Dialect) -> Result<Self, Error> {
-        Reader { number, dialect }.function(tool)
-    }
+/// What the input of a custom tool may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CustomInput {
+    /// Any text.
+    Text,
+    /// What this Lark grammar allows, which is that of the inside of a JSON string.
+    Grammar(String),
 }
 
 /// Reads one tool.
-struct Reader {
-    number: usize,
-    dialect: Dialect,
+pub(super) struct Reader {
+    /// The index of the tool.
+    pub number: usize,
+    pub dialect: Dialect,
 }
 
 impl Reader {
-    fn function(&self, tool: &Map<String, Value>) -> Result<Function, Error> {
+    /// The function of a tool, and its description for the template.
+    pub fn tool(&self, tool: Map<String, Value>) -> Result<(Function, Value), Error> {
         match tool.get("type") {
-            None => {}
-            Some(Value::String(kind)) if kind == "function" => {}
+            Some(Value::String(kind)) if kind == "custom" => self.custom(&tool),
+            None => Ok((self.function(&tool)?, tool.into())),
+            Some(Value::String(kind)) if kind == "function" => Ok((self.function(&tool)?, tool.into())),
             Some(other) => {
-                let why = format!("must be \"function\". Given: {}", shown(other));
-                return Err(refusal(format!("tools[{}].type", self.number), &why));
+                let why = format!("must be \"function\" or \"custom\". Given: {}", shown(other));
+                Err(refusal(format!("tools[{}].type", self.number), &why))
             }
         }
+    }
+
+    fn function(&self, tool: &Map<String, Value>) -> Result<Function, Error> {
         let described = tool
             .get("function")
             .and_then(Value::as_object)
@@ -53,14 +64,16 @@ impl Reader {
             return Err(self.refusal("description", &why));
         }
         Ok(Function {
-            name: self.name(described)?,
+            name: self.name_in(described, self.dialect.tool(self.number, "name"))?,
             parameters: self.parameters(described)?,
             place: self.dialect.tool_parameters(self.number),
             is_strict: self.strict(described)?,
+            custom: None,
         })
     }
 
-    fn name(&self, described: &Map<String, Value>) -> Result<String, Error> {
+    /// The name of a tool; `place` is its path.
+    pub fn name_in(&self, described: &Map<String, Value>, place: String) -> Result<String, Error> {
         let name = described.get("name").and_then(Value::as_str).unwrap_or_default();
         if is_name(name) {
             return Ok(name.to_owned());
@@ -68,7 +81,7 @@ impl Reader {
         let shown: String = name.chars().take(MAX_NAME_LEN).collect();
         let why =
             format!("must have 1 to {MAX_NAME_LEN} letters, digits or any of `_-.:/`. Given: {shown:?}");
-        Err(self.refusal("name", &why))
+        Err(refusal(place, &why))
     }
 
     /// The schema of the arguments. Arguments are always an object, so a schema without a `type` gets the type
@@ -110,13 +123,13 @@ impl Reader {
     }
 }
 
-fn refusal(place: String, why: &str) -> Error {
+pub(super) fn refusal(place: String, why: &str) -> Error {
     let message = format!("`{place}` {why}");
     Error::invalid(place, message)
 }
 
 /// A value for a message, cut after 60 characters.
-fn shown(value: &Value) -> String {
+pub(super) fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -1,10 +1,17 @@
-//! The tools of a chat request: functions that the model may call, whether it must, and how many at once.
+//! The tools of a chat request: what the model may call, whether it must, and how many at once.
 
+mod choice;
+mod custom;
 mod function;
+
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-pub use self::function::Function;
+use self::choice::Choice;
+pub use self::custom::{INPUT, arguments_of};
+use self::function::Reader;
+pub use self::function::{CustomInput, Function};
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 
@@ -16,7 +23,7 @@ const DEFAULT_PROMPT: &str = "You may call one of these functions. To do so, ans
 /// The functions that the model may call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tools {
-    /// As the client described them.
+    /// As the model is to see them.
     described: Vec<Value>,
     functions: Vec<Function>,
     /// Whether the reply must be calls.
@@ -36,29 +43,18 @@ pub struct ToolFields {
     pub tool_prompt: Option<String>,
 }
 
-/// Which functions may be called, and whether one must be.
-enum Choice {
-    Auto,
-    None,
-    Required,
-    Named(String),
-}
-
 impl Tools {
     /// Checks the fields of a request; `None` if nothing may be called. Errors name fields as in the client's dialect.
     pub fn from_fields(fields: ToolFields, dialect: Dialect) -> Result<Option<Self>, Error> {
-        let choice = choice(fields.tool_choice.as_ref())?;
+        let choice = Choice::read(fields.tool_choice.as_ref())?;
         let tools = fields.tools.unwrap_or_default();
         if tools.len() > MAX_TOOLS {
             let message = format!("`tools` may have at most {MAX_TOOLS} entries. Given: {}", tools.len());
             return Err(Error::invalid("tools", message));
         }
-        let functions: Vec<Function> = tools
-            .iter()
-            .enumerate()
-            .map(|(number, tool)| Function::read(tool, number, dialect))
-            .collect::<Result<_, _>>()?;
-        let described = tools.into_iter().map(Value::Object).collect();
+        let read = |(number, tool)| Reader { number, dialect }.tool(tool);
+        let read = tools.into_iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
+        let (functions, described) = read.into_iter().unzip();
         let all = Self {
             described,
             functions,
@@ -82,16 +78,37 @@ impl Tools {
             }
             Choice::Required => self.is_required = true,
             Choice::Named(name) => {
+                self.check_known(&name)?;
                 self.functions.retain(|function| function.name == name);
                 self.functions.truncate(1);
-                if self.functions.is_empty() {
-                    let message = format!("`tool_choice` must name one of the `tools`. Given: {name:?}");
-                    return Err(Error::invalid("tool_choice", message));
-                }
                 (self.is_required, self.is_parallel) = (true, false);
             }
+            Choice::Allowed { names, is_required } => self.allow(&names, is_required)?,
         }
         Ok(Some(self))
+    }
+
+    /// Forbids all tools but these. Where a call is required, a grammar holds it to them and the model may see the
+    /// others, so that the prompt stays the same; else the model sees only these.
+    fn allow(&mut self, names: &[String], is_required: bool) -> Result<(), Error> {
+        names.iter().try_for_each(|name| self.check_known(name))?;
+        let is_allowed = |function: &Function| names.contains(&function.name);
+        if !is_required {
+            let mut seen = self.functions.iter().map(is_allowed);
+            self.described.retain(|_| seen.next().unwrap_or(false));
+        }
+        self.functions.retain(is_allowed);
+        self.is_required = is_required;
+        Ok(())
+    }
+
+    fn check_known(&self, name: &str) -> Result<(), Error> {
+        if self.functions.iter().any(|function| function.name == name) {
+            return Ok(());
+        }
+        let name: String = name.chars().take(100).collect();
+        let message = format!("`tool_choice` must name one of the `tools`. Given: {name:?}");
+        Err(Error::invalid("tool_choice", message))
     }
 
     /// The functions that may be called.
@@ -99,7 +116,13 @@ impl Tools {
         &self.functions
     }
 
-    /// All tools as the client described them, for the chat template.
+    /// Names of the custom tools that may be called.
+    pub fn custom_names(&self) -> Arc<[String]> {
+        let custom = self.functions.iter().filter(|function| function.custom.is_some());
+        custom.map(|function| function.name.clone()).collect()
+    }
+
+    /// The tools for the chat template: functions as the client described them.
     pub fn described(&self) -> Value {
         Value::Array(self.described.clone())
     }
@@ -108,27 +131,6 @@ impl Tools {
     pub fn as_text(&self) -> String {
         let prompt = self.prompt.as_deref().unwrap_or(DEFAULT_PROMPT);
         self.described.iter().fold(prompt.to_owned(), |text, tool| format!("{text}\n{tool}"))
-    }
-}
-
-/// Reads `tool_choice`: OpenAI's keywords and objects; any other string is a function's name, as in TGI.
-fn choice(given: Option<&Value>) -> Result<Choice, Error> {
-    let Some(given) = given.filter(|choice| !choice.is_null()) else { return Ok(Choice::Auto) };
-    match given.as_str() {
-        Some("auto") => return Ok(Choice::Auto),
-        Some("none") => return Ok(Choice::None),
-        Some("required" | "any") => return Ok(Choice::Required),
-        Some(name) => return Ok(Choice::Named(name.to_owned())),
-        None => {}
-    }
-    let name = given["function"]["name"].as_str().or_else(|| given["name"].as_str());
-    match (given["type"].as_str(), name) {
-        (Some("function") | None, Some(name)) => Ok(Choice::Named(name.to_owned())),
-        _ => {
-            let message = "`tool_choice` must be \"auto\", \"none\", \"required\" or \
-                           {\"type\": \"function\", \"function\": {\"name\": ..}}";
-            Err(Error::invalid("tool_choice", message))
-        }
     }
 }
 

@@ -39,6 +39,59 @@ fn the_choice_says_what_may_be_called_and_what_must() {
     }
 }
 
+fn allowed(mode: &str, names: &[&str]) -> Value {
+    let tools: Vec<Value> =
+        names.iter().map(|name| json!({"type": "function", "function": {"name": name}})).collect();
+    json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
+}
+
+#[test]
+fn of_all_tools_only_the_allowed_ones_may_be_called() {
+    let only_b = Some(vec!["b".to_owned()]);
+    let flat =
+        json!({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "b"}]});
+    for (choice, is_required, num_shown) in
+        [(allowed("auto", &["b"]), false, 1), (allowed("required", &["b"]), true, 2), (flat, true, 2)]
+    {
+        assert_eq!(names(choice.clone()), only_b.clone().map(|names| (names, is_required, true)));
+        let shown = parse(two(), choice).unwrap().unwrap().described();
+        let shown = shown.as_array().unwrap();
+        assert_eq!((shown.len(), &shown.last().unwrap()["function"]["name"]), (num_shown, &json!("b")));
+    }
+}
+
+#[test]
+fn a_custom_tool_is_a_function_with_one_text_to_the_model() {
+    let regex = json!({"type": "grammar", "grammar": {"syntax": "regex", "definition": "a+"}});
+    let tool = json!({"type": "custom", "custom": {"name": "c", "description": "Letters", "format": regex}});
+    for choice in [json!("auto"), json!({"type": "custom", "custom": {"name": "c"}}), json!("c")] {
+        let tools = parse(json!([tool]), choice).unwrap().unwrap();
+        assert_eq!((tools.functions()[0].name.as_str(), tools.functions()[0].is_strict), ("c", true));
+        assert_eq!(*tools.custom_names(), ["c".to_owned()]);
+        let shown = &tools.described()[0]["function"];
+        assert_eq!(shown["parameters"]["required"], json!(["input"]));
+        assert_eq!(shown["description"], "Letters\n`input` matches this regex grammar:\na+");
+    }
+    let free = parse(json!([{"type": "custom", "custom": {"name": "c"}}]), Value::Null).unwrap().unwrap();
+    assert_eq!(free.functions()[0].custom, Some(CustomInput::Text));
+    for (custom, place, message) in [
+        (json!([]), "tools[0].custom", "must be an object"),
+        (json!({"name": "a b"}), "tools[0].custom.name", "Given: \"a b\""),
+        (json!({"name": "a", "description": 1}), "tools[0].custom.description", "Given: 1"),
+        (json!({"name": "a", "format": {"type": "xml"}}), "tools[0].custom.format", "\"grammar\""),
+        (json!({"name": "a", "format": {"type": "grammar"}}), "tools[0].custom.format", "`syntax`"),
+    ] {
+        let (param, refusal) = refused(json!([{"type": "custom", "custom": custom}]), json!("auto"));
+        assert_eq!(param, place);
+        assert!(refusal.contains(message), "{refusal}");
+    }
+    let broken = json!({"type": "grammar", "grammar": {"syntax": "regex", "definition": "("}});
+    let tools = json!([{"type": "custom", "custom": {"name": "a", "format": broken}}]);
+    let error = parse(tools, Value::Null).unwrap_err();
+    assert_eq!(error.param(), Some("tools[0].custom.format"));
+    assert!(error.to_string().contains("unclosed group"), "{error}");
+}
+
 /// The field at fault, and the message.
 fn refused(tools: Value, choice: Value) -> (String, String) {
     let error = parse(tools, choice).unwrap_err();
@@ -70,7 +123,10 @@ fn invalid_tools_are_refused_with_their_path() {
     }
     for (tools, choice, param, message) in [
         (two(), json!("c"), "tool_choice", "\"c\""),
-        (two(), json!({"type": "allowed_tools"}), "tool_choice", "must be"),
+        (two(), json!({"type": "allowed_tools"}), "tool_choice", "`tool_choice.allowed_tools.mode` must be"),
+        (two(), allowed("auto", &[]), "tool_choice", "`tool_choice.allowed_tools.tools` must be"),
+        (two(), allowed("auto", &["a", "c"]), "tool_choice", "\"c\""),
+        (two(), json!({"type": "file_search"}), "tool_choice", "must be"),
         (json!([]), json!("required"), "tool_choice", "no `tools`"),
         (Value::Array(vec![two()[0].clone(); 129]), json!("auto"), "tools", "Given: 129"),
     ] {

@@ -104,6 +104,13 @@ impl CheckedRequest {
         self.truncate.is_some()
     }
 
+    /// Most tokens of a prompt that leaves room for the output asked for, or for half of the longest sequence.
+    pub fn room(&self, limits: &RequestLimits) -> usize {
+        let total = u64::from(limits.max_total_tokens);
+        let output = self.given_max_new_tokens.unwrap_or(0).min(total / 2);
+        (total - output).min(limits.max_input_tokens.into()) as usize
+    }
+
     /// Applies the length rule: prompt and output together within `max_total_tokens`, the prompt within
     /// `max_input_tokens`. Truncation keeps the end of the prompt.
     pub fn fit(mut self, mut prompt: Vec<u32>, limits: &RequestLimits) -> Result<Self, Error> {

@@ -3,4 +3,5 @@
 mod errors;
 mod native;
 mod openai;
+mod openapi;
 mod server;

@@ -45,6 +45,23 @@ async fn chat_answers_in_the_shape_of_openai() {
 }
 
 #[tokio::test]
+async fn the_service_tier_is_named_if_the_request_names_one() {
+    let server = Server::start();
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    for tier in ["auto", "flex", "priority"] {
+        let mut body =
+            json!({"messages": messages, "max_tokens": 2, "service_tier": tier, "safety_identifier": "u"});
+        let whole = server.post("/v1/chat/completions", body.clone()).await.json();
+        assert_eq!(whole["service_tier"], "default");
+        body["stream"] = true.into();
+        let chunks = server.post("/v1/chat/completions", body).await.openai_events();
+        assert!(chunks.iter().all(|chunk| chunk["service_tier"] == "default"), "{chunks:?}");
+    }
+    let unnamed = server.post("/v1/chat/completions", json!({"messages": messages, "max_tokens": 2})).await;
+    assert!(unnamed.json().get("service_tier").is_none());
+}
+
+#[tokio::test]
 async fn chat_logprobs_carry_bytes_and_alternatives() {
     let server = Server::start();
     let messages = json!([{"role": "user", "content": "hi"}]);

@@ -1,9 +1,10 @@
 //! Writes a chat completion as a stream of chunks.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::display_options::DisplayOptions;
-use crate::api::assistant::{AssistantWriter, Delta};
+use crate::api::assistant::{AssistantWriter, Delta, ToolCallDeltaSchema};
 use crate::api::logprobs::ChatLogprobs;
 use crate::api::openai::{CompletionObject, Head, StreamOptions, Timings, Usage, errors};
 use crate::base::error::Error;
@@ -14,9 +15,15 @@ use crate::inference::Prepared;
 use crate::inference::text_stream::{TextEvent, TextToken};
 use crate::text::tokenizer::Tokenizer;
 
-#[derive(Serialize)]
-struct ChunkChoice {
+/// A chunk of a stream of `/v1/chat/completions`.
+pub type ChatChunk = CompletionObject<'static, ChunkChoice>;
+
+/// A part of one reply.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ChatChunkChoice)]
+pub struct ChunkChoice {
     index: usize,
+    #[schema(value_type = ChunkDeltaSchema)]
     delta: ChunkDelta,
     logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
@@ -27,6 +34,19 @@ struct ChunkChoice {
 enum ChunkDelta {
     Opening(Opening),
     Later(Delta),
+}
+
+/// A part of a message, for the OpenAPI document: the first has the role.
+#[derive(ToSchema)]
+#[schema(as = ChatChunkDelta)]
+#[expect(dead_code, reason = "a type of the OpenAPI document, which no code makes values of")]
+struct ChunkDeltaSchema {
+    role: Option<String>,
+    content: Option<String>,
+    reasoning_content: Option<String>,
+    reasoning: Option<String>,
+    #[schema(required = false)]
+    tool_calls: Vec<ToolCallDeltaSchema>,
 }
 
 /// The first delta of a choice.
@@ -82,7 +102,8 @@ impl ChatEncoder {
             logprobs: ChatLogprobs::default(),
         };
         Self {
-            head: Head::new("chatcmpl", "chat.completion.chunk", &app.inference.model),
+            head: Head::new("chatcmpl", "chat.completion.chunk", &app.inference.model)
+                .with_service_tier(display.service_tier),
             tokenizer: app.inference.tokenizer.clone(),
             display,
             usage,
@@ -122,10 +143,11 @@ impl ChatEncoder {
         if delta.is_empty() && !is_opening {
             delta.content = Some(String::new());
         }
+        let delta = delta.with_both_names();
         let delta = if is_opening { ChunkDelta::opening(delta) } else { ChunkDelta::Later(delta) };
         let chunk = ChunkChoice {
             index,
-            delta: delta.with_both_names(),
+            delta,
             logprobs: self.display.logprobs.then(|| std::mem::take(&mut choice.logprobs)),
             finish_reason: token.end.map(|end| choice.writer.finish_reason(end.finish)),
         };

@@ -66,7 +66,8 @@ impl Replies for ChatReplies<'_> {
         }
         let timings = slowest(&sequences).filter(|_| self.display.timings);
         let timings = timings.map(|it| Timings::new(prepared.request.prompt.len(), &it.end.times));
-        let head = Head::new("chatcmpl", "chat.completion", &self.app.inference.model);
+        let head = Head::new("chatcmpl", "chat.completion", &self.app.inference.model)
+            .with_service_tier(self.display.service_tier);
         let choices = sequences.into_iter().enumerate();
         let choices =
             choices.map(|(index, sequence)| self.choice(&prepared.reply, index, sequence)).collect();

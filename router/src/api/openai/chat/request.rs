@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::super::documented::{ResponseFormat, ToolChoiceSchema, ToolSchema};
 use super::super::fields::{LogitBias, Seed, Stop, StreamOptions};
 use crate::api::shared_fields::with_shared_fields;
 use crate::base::caller::Caller;
@@ -32,10 +33,13 @@ with_shared_fields! {
         pub stream_options: Option<StreamOptions>,
         #[schema(value_type = Option<i64>)]
         pub seed: Option<Seed>,
+        #[schema(value_type = Option<Vec<ToolSchema>>)]
         pub tools: Option<Vec<Map<String, Value>>>,
+        #[schema(value_type = Option<ToolChoiceSchema>)]
         pub tool_choice: Option<Value>,
         pub parallel_tool_calls: Option<bool>,
         pub tool_prompt: Option<String>,
+        #[schema(value_type = Option<ResponseFormat>)]
         pub response_format: Option<Value>,
         pub modalities: Option<Vec<String>>,
         pub audio: Option<Value>,
@@ -43,7 +47,13 @@ with_shared_fields! {
         pub function_call: Option<Value>,
         pub web_search_options: Option<Value>,
         pub reasoning_effort: Option<String>,
+        /// `low`, `medium` or `high`: a variable of the chat template.
         pub verbosity: Option<String>,
+        /// Every tier is served alike; the response says `default`.
+        pub service_tier: Option<String>,
+        /// Without effect: the server has no policy about users.
+        #[expect(dead_code, reason = "its type says which bodies are accepted")]
+        pub safety_identifier: Option<String>,
         pub min_tokens: Option<u64>,
         pub chat_template_kwargs: Option<Map<String, Value>>,
         pub add_generation_prompt: Option<bool>,
@@ -55,7 +65,7 @@ with_shared_fields! {
 impl ChatRequest {
     /// Splits the request into conversation and parameters. `dialect` is the one in which the client sent it.
     pub fn into_parts(mut self, caller: Caller, dialect: Dialect) -> Result<(Prompt, Parameters), Error> {
-        self.refuse_unsupported()?;
+        self.refuse_unsupported(dialect)?;
         let dialect = self.with_sent_name(dialect);
         let fields = ToolFields {
             tools: self.tools.take(),
@@ -68,9 +78,13 @@ impl ChatRequest {
         let conversation = Conversation {
             messages: self.messages,
             tools,
-            template_kwargs: template_kwargs(self.chat_template_kwargs, self.reasoning_effort),
+            template_kwargs: template_kwargs(
+                self.chat_template_kwargs,
+                [("reasoning_effort", self.reasoning_effort), ("verbosity", self.verbosity)],
+            ),
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message,
+            truncates: false,
             dialect,
         };
         Ok((Prompt::Chat(conversation), parameters))
@@ -79,6 +93,7 @@ impl ChatRequest {
     fn parameters(&self, caller: Caller, dialect: Dialect) -> Result<Parameters, Error> {
         let read_format = match dialect {
             Dialect::Responses => grammar::from_text_format,
+            Dialect::Messages => grammar::from_output_format,
             Dialect::Ollama { .. } => grammar::from_ollama_format,
             _ => grammar::from_response_format,
         };
@@ -106,22 +121,21 @@ impl ChatRequest {
     }
 
     /// Refuses fields of the specification that are not supported and would change the reply. Fields that would not
-    /// change it (`user`, `metadata`, `store`, `service_tier`, `prediction` ..) are ignored, like unknown ones.
-    fn refuse_unsupported(&self) -> Result<(), Error> {
+    /// change it (`user`, `metadata`, `store`, `prediction` ..) are ignored, like unknown ones.
+    fn refuse_unsupported(&self, dialect: Dialect) -> Result<(), Error> {
         let has_non_text = |modalities: &Vec<String>| modalities.iter().any(|modality| modality != "text");
-        let is_not_default = |verbosity: &String| verbosity != "medium";
         for (field, is_given) in [
             ("modalities", self.modalities.as_ref().is_some_and(has_non_text)),
             ("audio", self.audio.is_some()),
             ("functions", self.functions.is_some()),
             ("function_call", self.function_call.is_some()),
             ("web_search_options", self.web_search_options.is_some()),
-            ("verbosity", self.verbosity.as_ref().is_some_and(is_not_default)),
         ] {
             if is_given {
                 return Err(Error::NotSupported(field));
             }
         }
+        check_verbosity(self.verbosity.as_deref(), dialect)?;
         if self.top_logprobs.is_some_and(|count| count > 0) && self.logprobs != Some(true) {
             let message = "`top_logprobs` needs `logprobs` to be true";
             return Err(Error::invalid("top_logprobs", message));
@@ -130,14 +144,27 @@ impl ChatRequest {
     }
 }
 
-/// The variables for the chat template. `reasoning_effort` is one of them, for templates that read it.
+fn check_verbosity(given: Option<&str>, dialect: Dialect) -> Result<(), Error> {
+    match given {
+        None | Some("low" | "medium" | "high") => Ok(()),
+        Some(other) => {
+            let (name, other) = (dialect.name("verbosity"), other.chars().take(50).collect::<String>());
+            let message = format!("`{name}` must be low, medium or high. Given: {other:?}");
+            Err(Error::invalid(name, message))
+        }
+    }
+}
+
+/// The variables for the chat template: the given ones, and those that are fields of their own.
 fn template_kwargs(
     given: Option<Map<String, Value>>,
-    reasoning_effort: Option<String>,
+    fields: [(&str, Option<String>); 2],
 ) -> Map<String, Value> {
     let mut kwargs = given.unwrap_or_default();
-    if let Some(effort) = reasoning_effort {
-        kwargs.entry("reasoning_effort").or_insert(effort.into());
+    for (name, value) in fields {
+        if let Some(value) = value {
+            kwargs.entry(name).or_insert(value.into());
+        }
     }
     kwargs
 }

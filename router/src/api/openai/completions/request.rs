@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::super::documented::ResponseFormat;
 use super::super::fields::{LogitBias, Seed, Stop, StreamOptions};
 use crate::api::shared_fields::with_shared_fields;
 use crate::base::caller::Caller;
@@ -31,6 +32,7 @@ with_shared_fields! {
         #[schema(value_type = Option<i64>)]
         pub seed: Option<Seed>,
         pub suffix: Option<String>,
+        #[schema(value_type = Option<ResponseFormat>)]
         pub response_format: Option<Value>,
         pub min_tokens: Option<u64>,
     }

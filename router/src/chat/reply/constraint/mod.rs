@@ -14,7 +14,7 @@ use super::style::ReplyStyle;
 use super::{harmony, reasoning};
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
-use crate::chat::tools::{Function, Tools};
+use crate::chat::tools::{CustomInput, Function, INPUT, Tools};
 use crate::grammar;
 
 /// The grammar of a reply, and what is needed to report the part that does not work.
@@ -127,7 +127,9 @@ fn parts(tools: Option<&Tools>, requested: Option<Grammar>, param: &'static str)
     let requested = requested.map(|grammar| Part { place: param.into(), grammar });
     let mut parts: Vec<Part> = requested.into_iter().collect();
     for function in tools.iter().flat_map(|tools| tools.functions()) {
-        if let Some(text) = arguments_schema(function)? {
+        if let Some(CustomInput::Grammar(input)) = &function.custom {
+            parts.push(Part { place: function.place.clone().into(), grammar: lark(input.clone()) });
+        } else if let Some(text) = arguments_schema(function)? {
             let grammar = Grammar { kind: GrammarKind::JsonSchema, text };
             parts.push(Part { place: function.place.clone().into(), grammar });
         }
@@ -219,9 +221,9 @@ impl Writer<'_> {
         let text = match shape.open.strip_prefix(trigger) {
             None => {
                 let first = shape.before_name.strip_prefix(trigger).unwrap_or(shape.before_name);
-                let times = if tools.is_parallel { "*" } else { "?" };
-                format!("start: (trigger call){times} text\ntext: TEXT\n")
-                    + &self.call("call", first, shape, tools)?
+                // Text after the only call could hold another one.
+                let start = if tools.is_parallel { "(trigger call)* text" } else { "trigger call | text" };
+                format!("start: {start}\ntext: TEXT\n") + &self.call("call", first, shape, tools)?
             }
             Some(opened) => {
                 let calls = self.calls(format, tools)?;
@@ -264,6 +266,10 @@ fn quoted(text: &str) -> String {
 }
 
 fn arguments(function: &Function) -> Result<String, Error> {
+    if let Some(CustomInput::Grammar(input)) = &function.custom {
+        let open = quoted(&format!("{{\"{INPUT}\": \""));
+        return Ok(format!("{open} %lark {{\n{input}}} {}", quoted("\"}")));
+    }
     let schema = arguments_schema(function)?;
     Ok(schema.map_or_else(|| quoted("{}"), |schema| format!("%json {schema}")))
 }

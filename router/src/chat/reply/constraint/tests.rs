@@ -224,3 +224,59 @@ fn the_clients_grammars_are_kept_with_their_paths() {
     assert_eq!((parts[0].grammar.kind, parts[0].grammar.text.as_str()), (GrammarKind::Regex, "a+"));
     assert!(parts[1].grammar.text.contains("\"required\":[\"x\"]"), "{}", parts[1].grammar.text);
 }
+
+#[test]
+fn one_call_that_the_model_starts_itself_ends_the_reply() {
+    for (template, call, two) in [
+        ("<tool_call>", "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", "\n"),
+        ("[TOOL_CALLS][ARGS]", "[TOOL_CALLS]now[ARGS]{}", ""),
+    ] {
+        let grammar =
+            |parallel| constrain(template, "", Some(&tools("auto", parallel)), None).1.unwrap().grammar;
+        let two = format!("{call}{two}{call}");
+        assert!(accepts(&grammar(true), &two));
+        let one_only = grammar(false);
+        assert!(accepts(&one_only, "text") && accepts(&one_only, &format!("Look: {call}")));
+        assert!(!accepts(&one_only, &two), "{}", one_only.text);
+    }
+}
+
+fn custom(format: Value) -> Tools {
+    let tools = json!([{"type": "custom", "custom": {"name": "sum", "format": format}}]);
+    let fields = ToolFields {
+        tools: serde_json::from_value(tools).unwrap(),
+        tool_choice: Some("required".into()),
+        ..ToolFields::default()
+    };
+    Tools::from_fields(fields, Dialect::CHAT).unwrap().unwrap()
+}
+
+#[test]
+fn the_input_of_a_custom_tool_obeys_its_grammar_in_every_format() {
+    let lark = "start: INT (\" + \" INT)* QUOTED?\nQUOTED: /\"[^\"]*\"/\n%import common.INT";
+    for format in [
+        json!({"type": "grammar", "grammar": {"syntax": "lark", "definition": lark}}),
+        json!({"type": "grammar", "syntax": "regex", "definition": "\\d+( \\+ \\d+)*(\"[^\"]*\")?"}),
+    ] {
+        let tools = custom(format);
+        for (template, before, after) in [
+            ("<tool_call>", "<tool_call>\n{\"name\": \"sum\", \"arguments\": ", "}\n</tool_call>"),
+            ("[TOOL_CALLS][ARGS]", "[TOOL_CALLS]sum[ARGS]", ""),
+            ("", "{\"name\": \"sum\", \"parameters\": ", "}"),
+        ] {
+            let Constraint { grammar, parts, .. } = constrain(template, "", Some(&tools), None).1.unwrap();
+            for (input, is_valid) in
+                [("1 + 22", true), ("7\"so\nit is\"", true), ("1 +", false), ("one", false), ("", false)]
+            {
+                let call =
+                    format!("{before}{}{after}", json!({"input": input}).to_string().replacen(':', ": ", 1));
+                assert_eq!(accepts(&grammar, &call), is_valid, "{call}\n{}", grammar.text);
+            }
+            assert_eq!(parts[0].place, "tools[0].custom.format");
+        }
+    }
+    let free = constrain("<tool_call>", "", Some(&custom(json!({"type": "text"}))), None).1.unwrap().grammar;
+    let call =
+        "<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"input\": \"any \\\"text\\\"\"}}\n</tool_call>";
+    assert!(accepts(&free, call), "{}", free.text);
+}
