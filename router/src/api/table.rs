@@ -62,7 +62,7 @@ pub struct Route {
     pub doc: Option<Doc>,
     /// Whether it starts work: such a route is counted in the metrics and against the rate limit, and is refused while the
     /// server drains.
-    is_work: bool,
+    pub is_work: bool,
     handler: MethodRouter<AppState>,
 }
 

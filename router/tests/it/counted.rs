@@ -2,8 +2,8 @@
 //! handler.
 
 use axum::body::Body;
-use axum::http::{Method, Request, header};
-use penstock_router::api::table::{Access, routes};
+use axum::http::{Request, header};
+use penstock_router::api::table::routes;
 use penstock_router::http::auth::ApiKeys;
 use serde_json::{Value, json};
 
@@ -24,10 +24,10 @@ async fn failures(server: &Server, reason: &str) -> f64 {
 }
 
 /// The paths of all routes that start work.
-fn work() -> Vec<&'static str> {
-    let routes = routes();
-    let work = routes.iter().filter(|route| route.method == Method::POST && route.access == Access::Key);
-    work.map(|route| route.path).collect()
+fn work() -> Vec<String> {
+    let work = routes().into_iter().filter(|route| route.is_work);
+    // The name in a path is that of the served model.
+    work.map(|route| route.path.replace("{name}", "tiny").replace("{version}", "1")).collect()
 }
 
 fn json_request(path: &str, body: &'static str) -> Request<Body> {
@@ -39,7 +39,7 @@ fn json_request(path: &str, body: &'static str) -> Request<Body> {
 async fn a_body_of_the_wrong_type_is_counted_on_every_route() {
     let server = Server::start();
     for (number, path) in work().into_iter().enumerate() {
-        let answer = server.send(json_request(path, "[7]")).await;
+        let answer = server.send(json_request(&path, "[7]")).await;
         assert!(answer.status.is_client_error(), "{path}: {answer:?}");
         let count = number as f64 + 1.0;
         assert_eq!(counts(&server).await, (count, count), "{path}");
@@ -101,6 +101,9 @@ async fn an_answered_request_is_counted_once_on_every_route() {
         ("/v1/responses", json!({"input": "a", "max_output_tokens": 1, "stream": true})),
         ("/v1/responses", json!({"input": "a", "max_output_tokens": 1})),
         ("/tokenize", json!({"inputs": "a"})),
+        ("/api/chat", json!({"messages": message, "options": {"num_predict": 1}})),
+        ("/api/chat", json!({"messages": message, "options": {"num_predict": 1}, "stream": false})),
+        ("/api/generate", json!({})),
     ];
     for (number, (path, body)) in requests.into_iter().enumerate() {
         let answer = server.send(post(path, &body)).await;
