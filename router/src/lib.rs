@@ -163,6 +163,7 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
     let facts = engine.facts().clone();
     let vocabulary = tokenizer.vocabulary();
     let chat = chat_format(config, &tokenizer, &facts.eos_token_ids)?;
+    let chat = chat.map(|chat| chat.trusting_requests(options.limits.trust_request_chat_template));
     let limits = RequestLimits::new(&options.limits, &facts)?;
     let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
     metrics.record_router_restarts(config.router_restarts);

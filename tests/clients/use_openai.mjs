@@ -21,7 +21,7 @@ let refusal = null;
 try {
   await client.chat.completions.create({ ...asked, top_p: 2 });
 } catch (error) {
-  refusal = { isKnown: error instanceof OpenAI.UnprocessableEntityError, param: error.param };
+  refusal = { isKnown: error instanceof OpenAI.BadRequestError, param: error.param };
 }
 const call = called.choices[0].message.tool_calls[0].function;
 console.log(JSON.stringify({

@@ -20,7 +20,7 @@ async def without_waiting(url: str) -> tuple[str, str]:
 def refusal(client: Client) -> str:
     # The client checks most values itself; this limit only the server knows.
     try:
-        client.generate(PROMPT, max_new_tokens=10_000_000)
+        client.generate(PROMPT * 10_000, max_new_tokens=NUM_TOKENS)
     except ValidationError as error:
         return str(error)
     return ""

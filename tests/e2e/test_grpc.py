@@ -77,10 +77,10 @@ def test_errors_have_their_codes(served: Served) -> None:
         served.stub.GetModelInfo(api_pb2.GetModelInfoRequest(), timeout=60)
     assert no_key.value.code() is grpc.StatusCode.UNAUTHENTICATED
     with pytest.raises(grpc.RpcError) as too_long:
-        tokens_of(served, greedy(text="hello", max_tokens=100_000))
+        tokens_of(served, greedy(text="x" * 300, max_tokens=8))
     error: Any = too_long.value
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "`max_tokens` must be <= 256 (--max-total-tokens)" in error.details()
+    assert "`prompt` must have at most 255 tokens (--max-input-tokens). Given: 300" in error.details()
     assert dict(error.trailing_metadata())["error-type"] == "validation"
 
 

@@ -78,7 +78,9 @@ def make_trace(seed: int) -> Trace:
         body["logprobs"] = dice.randrange(4)
         body["echo"] = dice.random() < 0.1
     if "best_of" not in body:
-        body |= {"stream": dice.random() < 0.7, "stream_options": {"include_usage": True}}
+        body["stream"] = dice.random() < 0.7
+    if body.get("stream"):
+        body["stream_options"] = {"include_usage": True}
     return Trace(seed, body, dice.uniform(0, 0.05), **_leaving(dice))
 
 

@@ -92,7 +92,7 @@ fn token_logprob(vocabulary: &Vocabulary, id: u32, logprob: f32) -> TokenLogprob
 pub struct CompletionLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f32>>,
-    /// The most likely tokens at each position; null for the first token of a prompt.
+    /// The most likely tokens at each position, and the token itself; null for the first token of a prompt.
     top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
     text_offset: Vec<usize>,
     #[serde(skip)]
@@ -102,7 +102,7 @@ pub struct CompletionLogprobs {
 impl CompletionLogprobs {
     /// Adds a token of the prompt.
     pub fn push_prompt(&mut self, vocabulary: &Vocabulary, id: u32, score: Option<&PromptScore>) {
-        let top = score.map(|score| by_text(vocabulary, &score.top));
+        let top = score.map(|score| by_text(vocabulary, id, score.logprob, &score.top));
         self.push_entry(vocabulary.token_text(id), score.map(|score| score.logprob), top);
     }
 
@@ -111,7 +111,7 @@ impl CompletionLogprobs {
         if token.is_special {
             return;
         }
-        let top = by_text(vocabulary, &token.top);
+        let top = by_text(vocabulary, token.id, token.logprob, &token.top);
         self.push_entry(vocabulary.token_text(token.id), Some(token.logprob), Some(top));
     }
 
@@ -130,6 +130,10 @@ impl CompletionLogprobs {
     }
 }
 
-fn by_text(vocabulary: &Vocabulary, top: &[TopToken]) -> BTreeMap<String, f32> {
-    top.iter().map(|top| (vocabulary.token_text(top.id), top.logprob)).collect()
+/// The most likely tokens and the token itself, which OpenAI adds to them where it is not one of them.
+fn by_text(vocabulary: &Vocabulary, id: u32, logprob: f32, top: &[TopToken]) -> BTreeMap<String, f32> {
+    let mut by_text: BTreeMap<String, f32> =
+        top.iter().map(|top| (vocabulary.token_text(top.id), top.logprob)).collect();
+    by_text.entry(vocabulary.token_text(id)).or_insert(logprob);
+    by_text
 }

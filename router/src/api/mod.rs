@@ -5,6 +5,7 @@ mod anthropic;
 mod assistant;
 pub(crate) mod clouds;
 mod field_limits;
+mod known_fields;
 mod kserve;
 mod logprobs;
 mod object_schema;

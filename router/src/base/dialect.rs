@@ -11,11 +11,15 @@ pub enum Dialect {
     Completions {
         /// `best_of` or `n`: the one that the client set.
         best_of: &'static str,
+        /// The field with the grammar.
+        grammar: &'static str,
     },
     /// `/v1/chat/completions`.
     Chat {
         /// `max_tokens` or `max_completion_tokens`: the one that the client set.
         max_tokens: &'static str,
+        /// The field with the grammar.
+        grammar: &'static str,
     },
     /// `/v1/messages`.
     Messages,
@@ -34,7 +38,9 @@ pub enum Dialect {
 
 impl Dialect {
     /// The dialect of a chat completion that sets no maximum length.
-    pub const CHAT: Self = Self::Chat { max_tokens: "max_tokens" };
+    pub const CHAT: Self = Self::Chat { max_tokens: "max_tokens", grammar: "response_format" };
+    /// The dialect of a completion that sets no number of choices.
+    pub const COMPLETIONS: Self = Self::Completions { best_of: "n", grammar: "response_format" };
 
     /// A parameter's name in this dialect, from its native one.
     pub fn name(self, native: &'static str) -> &'static str {
@@ -42,7 +48,7 @@ impl Dialect {
             (Self::Native, name) => name,
             (Self::Ollama { inputs }, name) => ollama_name(inputs, name),
             (Self::Kserve, "inputs") => "text_input",
-            (Self::Completions { .. } | Self::Chat { .. }, "grammar") => "response_format",
+            (Self::Completions { grammar, .. } | Self::Chat { grammar, .. }, "grammar") => grammar,
             (Self::Responses, "grammar") => "text.format",
             (Self::Responses, "verbosity") => "text.verbosity",
             (Self::Messages, "grammar") => "output_config.format",
@@ -50,11 +56,11 @@ impl Dialect {
             (Self::Chat { .. } | Self::Messages, "inputs") => "messages",
             (Self::Responses, "inputs") => "input",
             (Self::Responses, "max_new_tokens") => "max_output_tokens",
-            (Self::Chat { max_tokens }, "max_new_tokens") => max_tokens,
+            (Self::Chat { max_tokens, .. }, "max_new_tokens") => max_tokens,
             (Self::Messages, "stop") => "stop_sequences",
             (_, "max_new_tokens") => "max_tokens",
             (_, "min_new_tokens") => "min_tokens",
-            (Self::Completions { best_of }, "best_of") => best_of,
+            (Self::Completions { best_of, .. }, "best_of") => best_of,
             (Self::Chat { .. } | Self::Grpc, "best_of") => "n",
             (Self::Chat { .. } | Self::Responses | Self::Grpc, "top_n_tokens") => "top_logprobs",
             (Self::Completions { .. }, "top_n_tokens") => "logprobs",
@@ -104,10 +110,11 @@ mod tests {
 
     #[test]
     fn the_name_that_the_client_used_is_kept() {
-        let newer = Dialect::Chat { max_tokens: "max_completion_tokens" };
+        let newer = Dialect::Chat { max_tokens: "max_completion_tokens", grammar: "guided_json" };
+        assert_eq!(newer.name("grammar"), "guided_json");
         assert_eq!(newer.name("max_new_tokens"), "max_completion_tokens");
         assert_eq!(Dialect::CHAT.name("max_new_tokens"), "max_tokens");
-        assert_eq!(Dialect::Completions { best_of: "n" }.name("best_of"), "n");
+        assert_eq!(Dialect::COMPLETIONS.name("best_of"), "n");
     }
 
     #[test]

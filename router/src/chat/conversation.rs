@@ -19,6 +19,9 @@ use crate::text::tokenizer::TokenOffsets;
 /// Roles that every template expects; others pass only if no template could turn them into a control token.
 const KNOWN_ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
 
+/// The field with the template of a request.
+const TEMPLATE: &str = "chat_template";
+
 /// Messages, tools and settings for the chat template.
 #[derive(Debug, Clone, Default)]
 pub struct Conversation {
@@ -28,6 +31,8 @@ pub struct Conversation {
     pub tools: Option<Tools>,
     /// Further variables of the template.
     pub template_kwargs: Map<String, Value>,
+    /// A template in place of the model's; it is refused unless [`ChatFormat::trusting_requests`].
+    pub template: Option<String>,
     /// Whether to open the assistant's turn; by default, if the last message is not the assistant's.
     pub add_generation_prompt: Option<bool>,
     /// Whether the model continues the last message; by default, if it is the assistant's.
@@ -43,6 +48,7 @@ pub struct ChatFormat {
     templates: ChatTemplates,
     control_tokens: ControlTokens,
     style: ReplyStyle,
+    trusts_requests: bool,
 }
 
 /// A conversation as the model gets it.
@@ -86,7 +92,17 @@ impl ChatFormat {
         eos_ids: &[u32],
     ) -> Result<Self, ChatFormatError> {
         let style = ReplyStyle::of(&templates.source(), tokenizer);
-        Ok(Self { templates, control_tokens: ControlTokens::new(tokenizer, eos_ids)?, style })
+        Ok(Self {
+            templates,
+            control_tokens: ControlTokens::new(tokenizer, eos_ids)?,
+            style,
+            trusts_requests: false,
+        })
+    }
+
+    /// The same format, which renders templates of requests if they are trusted.
+    pub fn trusting_requests(self, trusts_requests: bool) -> Self {
+        Self { trusts_requests, ..self }
     }
 
     /// Whether replies may hold reasoning.
@@ -184,7 +200,8 @@ impl ChatFormat {
         let is_from_assistant = messages.last().is_some_and(is_from_assistant);
         let continues = conversation.continue_final_message.unwrap_or(is_from_assistant);
         let last_text = messages.last().and_then(|last| last["content"].as_str()).map(str::to_owned);
-        let rendered = self.templates.render(TemplateInput {
+        let given = conversation.template.map(|source| self.template_of_request(&source)).transpose()?;
+        let rendered = given.as_ref().unwrap_or(&self.templates).render(TemplateInput {
             messages,
             tools: tools.map(|tools| self.control_tokens.escape_json(tools.described())),
             add_generation_prompt: !continues && conversation.add_generation_prompt.unwrap_or(true),
@@ -194,6 +211,18 @@ impl ChatFormat {
             Some(text) if continues => cut_after(rendered, &text),
             _ => Ok(rendered),
         }
+    }
+
+    /// Compiles the template of a request.
+    fn template_of_request(&self, source: &str) -> Result<ChatTemplates, Error> {
+        let refuse = |message: String| Error::invalid(TEMPLATE, message);
+        if !self.trusts_requests {
+            let message = "`chat_template` is refused by this server (--trust-request-chat-template)";
+            return Err(refuse(message.to_owned()));
+        }
+        self.templates
+            .with_source(source)
+            .map_err(|reason| refuse(format!("`chat_template` is broken: {reason}")))
     }
 
     /// Adds text to the last message of the user, for templates that do not show tools.

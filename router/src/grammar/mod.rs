@@ -4,6 +4,8 @@
 
 mod cache;
 mod compiler;
+mod ebnf;
+mod fields;
 mod grammars;
 mod json_string;
 mod lark;
@@ -13,6 +15,7 @@ mod objects;
 mod parse;
 mod schema;
 
+pub(crate) use fields::from_field;
 pub use grammars::Grammars;
 pub(crate) use json_string::{quoted_lark, quoted_regex};
 pub(crate) use parse::{

@@ -54,10 +54,10 @@ pub fn from_text(kind: GrammarKind, text: String) -> Result<Grammar, Error> {
     }
 }
 
-struct Reader {
-    param: &'static str,
+pub(super) struct Reader {
+    pub(super) param: &'static str,
     /// The field with the schema and the name of a `json_schema`; `None` if they are beside the type.
-    schema_in: Option<&'static str>,
+    pub(super) schema_in: Option<&'static str>,
 }
 
 const NATIVE: Reader = Reader { param: "grammar", schema_in: Some("value") };
@@ -70,6 +70,10 @@ impl Reader {
         let value = &given["value"];
         match kind {
             "text" => Ok(None),
+            // llama.cpp puts a schema beside the type.
+            "json_object" if value.is_null() && !given["schema"].is_null() => {
+                self.schema("schema", &given["schema"]).map(Some)
+            }
             "json_object" | "json" if value.is_null() => Ok(Some(any_object())),
             "json_object" | "json" => self.schema("value", value).map(Some),
             "json_schema" => self.json_schema(given).map(Some),
@@ -102,9 +106,9 @@ impl Reader {
     }
 
     /// Reads a schema, or the text of one.
-    fn schema(&self, place: &str, schema: &Value) -> Result<Grammar, Error> {
+    pub(super) fn schema(&self, place: &str, schema: &Value) -> Result<Grammar, Error> {
         if let Some(depth) = schema.as_str().and_then(|text| too_deep(text.as_bytes())) {
-            let place = format!("`{}.{place}`", self.param);
+            let place = self.path(place);
             return self
                 .refuse(format!("{place} may be nested at most {MAX_DEPTH} levels deep. Given: {depth}"));
         }
@@ -114,12 +118,12 @@ impl Reader {
         };
         match parsed {
             Some(schema @ (Value::Object(_) | Value::Bool(_))) => Ok(json_schema(schema)),
-            _ => self.refuse(format!("`{}.{place}` must be a JSON schema", self.param)),
+            _ => self.refuse(format!("{} must be a JSON schema", self.path(place))),
         }
     }
 
-    fn text(&self, place: &str, kind: GrammarKind, value: &Value) -> Result<Grammar, Error> {
-        let place = format!("`{}.{place}`", self.param);
+    pub(super) fn text(&self, place: &str, kind: GrammarKind, value: &Value) -> Result<Grammar, Error> {
+        let place = self.path(place);
         match value.as_str() {
             Some(text) if text.len() > MAX_TEXT_BYTES => {
                 let given = text.len();
@@ -140,12 +144,17 @@ impl Reader {
         }
     }
 
-    fn refuse<T>(&self, message: String) -> Result<T, Error> {
+    /// The path of a place in the field; an empty place is the field itself.
+    pub(super) fn path(&self, place: &str) -> String {
+        if place.is_empty() { format!("`{}`", self.param) } else { format!("`{}.{place}`", self.param) }
+    }
+
+    pub(super) fn refuse<T>(&self, message: String) -> Result<T, Error> {
         Err(Error::invalid(self.param, message))
     }
 }
 
-fn any_object() -> Grammar {
+pub(super) fn any_object() -> Grammar {
     json_schema(json!({ "type": "object" }))
 }
 
@@ -193,6 +202,7 @@ mod tests {
             json!({"type": "json", "value": schema}),
             json!({"type": "json", "value": schema.to_string()}),
             json!({"type": "json_object", "value": schema}),
+            json!({"type": "json_object", "schema": schema}),
             json!({"type": "json_schema", "value": {"name": "n", "schema": schema}}),
             json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": true}}),
         ] {

@@ -43,6 +43,7 @@ fn code(kind: ErrorKind) -> Code {
         ErrorKind::EngineLost | ErrorKind::ShuttingDown | ErrorKind::Unhealthy => Code::Unavailable,
         ErrorKind::SlowReader => Code::Aborted,
         ErrorKind::Validation
+        | ErrorKind::ContextLength
         | ErrorKind::Grammar
         | ErrorKind::Template
         | ErrorKind::TooDeep

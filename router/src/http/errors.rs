@@ -25,6 +25,14 @@ pub struct ErrorDialect {
 /// Returns the error dialect of a path, also of a path without a route.
 pub type DialectOfPath = fn(&str) -> ErrorDialect;
 
+/// The status for clients of OpenAI and Anthropic: what TGI refuses with 422, they expect to be refused with 400.
+pub fn status_without_422(kind: ErrorKind) -> StatusCode {
+    match kind.status() {
+        StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
+        status => status,
+    }
+}
+
 impl IntoResponse for Error {
     /// An empty response that carries the error to [`write_errors`].
     fn into_response(self) -> Response {

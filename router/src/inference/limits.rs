@@ -42,19 +42,20 @@ pub struct Limits {
     pub max_batch_total_tokens: Option<u32>,
 
     /// Largest `best_of` and `n`
-    #[arg(long, env, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    // This limit and the next three are as generous as other servers are by default: a client that moves must not fail.
+    #[arg(long, env, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_best_of: u32,
 
     /// Most stop strings in one request
-    #[arg(long, env, default_value_t = 4)]
+    #[arg(long, env, default_value_t = 16)]
     pub max_stop_sequences: u32,
 
     /// Largest `top_n_tokens` and `top_logprobs`
-    #[arg(long, env, default_value_t = 5)]
+    #[arg(long, env, default_value_t = 20)]
     pub max_top_n_tokens: u32,
 
-    /// Most prompts in one /v1/completions request
-    #[arg(long, env, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Most prompts in one /v1/completions request, and instances in one /vertex request
+    #[arg(long, env, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_client_batch_size: u32,
 
     /// Prompt tokens that may wait in the queue; requests beyond are refused with 429
@@ -69,6 +70,14 @@ pub struct Limits {
     /// Refuse requests that constrain their output (`grammar`, `response_format`, calls that are required)
     #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
     pub disable_grammar_support: bool,
+
+    /// Refuse fields of chat completions and completions that no server documents, instead of ignoring them
+    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
+    pub strict_fields: bool,
+
+    /// Render the `chat_template` of a request instead of the model's; only for clients that may write any prompt
+    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
+    pub trust_request_chat_template: bool,
 
     /// Fraction of the vocabulary that a watermark favours, where a request asks for one
     #[arg(long, env, default_value_t = 0.5, value_parser = fraction)]
@@ -100,6 +109,8 @@ pub struct RequestLimits {
     pub max_client_batch_size: u32,
     /// Whether outputs may be constrained.
     pub allows_grammars: bool,
+    /// Whether unknown fields are refused.
+    pub strict_fields: bool,
     /// The parameters of the watermark, for requests that ask for one.
     pub watermark: Watermark,
     /// Token ids are less than this.
@@ -169,6 +180,7 @@ impl RequestLimits {
             max_top_n_tokens: limits.max_top_n_tokens.min(facts.max_top_logprobs),
             max_client_batch_size: limits.max_client_batch_size,
             allows_grammars: !limits.disable_grammar_support,
+            strict_fields: limits.strict_fields,
             watermark: Watermark { gamma: limits.watermark_gamma, delta: limits.watermark_delta },
             vocab_size: facts.vocab_size,
         })

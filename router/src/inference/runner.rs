@@ -9,7 +9,7 @@ use penstock_scheduler::{Failure, Grammar, Refused};
 use super::limits::RequestLimits;
 use super::served_model::ServedModel;
 use super::text_stream::{Generated, TextStream, TextStreamContext};
-use super::validation::{CheckedRequest, Parameters, check};
+use super::validation::{CheckedRequest, Parameters, check, too_long};
 use crate::base::counted::Counted;
 use crate::base::error::Error;
 use crate::base::shutdown::Shutdown;
@@ -23,6 +23,7 @@ use crate::observe::telemetry::{ChildSpan, RequestTrace};
 use crate::text::tokenizer::Tokenizer;
 
 /// The prompt of a request, in one of three forms.
+#[expect(clippy::large_enum_variant, reason = "it is moved a few times for each request, and never kept")]
 pub enum Prompt {
     /// A text, tokenized as it is: the spelling of a control token in it becomes that control token.
     Text(String),
@@ -232,12 +233,9 @@ impl Inference {
         let max_tokens = self.limits.max_input_tokens;
         let max_bytes = self.tokenizer.vocabulary().max_token_bytes().saturating_mul(max_tokens as usize);
         if text.len() > max_bytes && !checked.truncates() {
-            let bytes = text.len();
-            let message = format!(
-                "`{inputs}` must have at most {max_tokens} tokens (--max-input-tokens). \
-                 Given: {bytes} bytes, which cannot be fewer than that"
-            );
-            return Err(Error::invalid(inputs, message));
+            let least = text.len().div_ceil(self.tokenizer.vocabulary().max_token_bytes().max(1));
+            let given = format!("at least {least}, as it has {} bytes", text.len());
+            return Err(too_long(checked.dialect, &given, &self.limits));
         }
         Ok(())
     }

@@ -70,7 +70,13 @@ async fn vertex_returns_the_status_of_the_instance_that_failed() {
     let server = Server::start();
     let empty = server.post("/vertex", json!({"instances": []})).await;
     assert_eq!(empty.status, StatusCode::UNPROCESSABLE_ENTITY);
-    assert!(empty.json()["error"].as_str().unwrap().contains("`instances` must be 1 to 8"), "{empty:?}");
+    assert!(
+        empty.json()["error"]
+            .as_str()
+            .unwrap()
+            .contains("`instances` must be 1 to 4 (--max-client-batch-size)"),
+        "{empty:?}"
+    );
     let invalid = json!({"instances": [{"inputs": "a", "parameters": {"top_p": 2}}]});
     assert_eq!(server.post("/vertex", invalid).await.json()["error_type"], "validation");
     for (instance, place) in [

@@ -133,7 +133,7 @@ fn refusals() -> Vec<(GenerateRequest, Code, &'static str)> {
             "`prompt` must hold token ids below 258. Given: 100000",
         ),
         (greedy("abc", 0), "`max_tokens` must be strictly positive. Given: 0"),
-        (greedy("abc", u64::MAX), "(--max-total-tokens)"),
+        (greedy(&"a".repeat(250), 4), "(--max-input-tokens). Given: 250"),
         (
             GenerateRequest { n: Some(3), ..greedy("abc", 4) },
             "`n` must be > 0 and <= 2 (--max-best-of). Given: 3",

@@ -108,7 +108,7 @@ async fn a_wrong_thinking_budget_is_refused_with_its_limit() {
         ),
     ] {
         let refused = server.post("/v1/messages", ask(json!({"thinking": thinking}))).await;
-        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST);
         let text = refused.json()["error"]["message"].to_string().replace("\\\"", "\"");
         assert!(text.contains(message), "{text}");
     }
@@ -208,7 +208,7 @@ async fn errors_have_the_shape_of_anthropic() {
         let (server, body) = (&server, ask(fields));
         async move {
             let answer = server.post("/v1/messages", body).await;
-            assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:?}");
+            assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{answer:?}");
             assert_eq!(answer.json()["type"], "error");
             assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
             answer.json()["error"]["message"].as_str().unwrap().to_owned()
@@ -291,7 +291,7 @@ async fn blocks_that_do_not_fit_are_named_by_message_block_and_field() {
         (json!({"max_tokens": null}), "missing field `max_tokens`"),
     ] {
         let refused = server.post("/v1/messages", ask(fields)).await;
-        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{refused:?}");
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{refused:?}");
         let told = refused.json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(told.contains(message), "{told}");
     }

@@ -9,6 +9,7 @@ use crate::support::server::{Server, facts, limits};
 fn small() -> Server {
     let mut limits = limits();
     limits.max_concurrent_requests = 2;
+    limits.max_best_of = 3;
     Server::with(FakeEngine::gated(facts()), limits)
 }
 
@@ -34,6 +35,27 @@ async fn a_request_beyond_the_limit_is_refused_at_once_with_retry_after() {
     let text = first.rest().await;
     assert!(text.contains("\"generated_text\":\""), "{text}");
     assert_eq!(second.rest().await, text);
+}
+
+#[tokio::test]
+async fn more_sequences_than_are_ever_accepted_at_once_are_invalid() {
+    let server = small();
+    let messages = json!([{"role": "user", "content": "a"}]);
+    let sampled = json!({"best_of": 3, "do_sample": true});
+    let instance = json!({"inputs": "a", "parameters": {"best_of": 2}});
+    for (path, body, status, name) in [
+        ("/v1/completions", json!({"prompt": ["a", "b", "c"]}), 400, "prompt"),
+        ("/v1/completions", json!({"prompt": ["a", "b"], "n": 2}), 400, "prompt"),
+        ("/v1/chat/completions", json!({"messages": messages, "n": 3}), 400, "n"),
+        ("/generate", json!({"inputs": "a", "parameters": sampled}), 422, "best_of"),
+        ("/vertex", json!({"instances": [instance, instance]}), 422, "instances"),
+    ] {
+        let refused = server.post(path, body).await;
+        assert_eq!(refused.status.as_u16(), status, "{path}: {refused:?}");
+        let message = format!("`{name}` asks for more than 2 sequences at once (--max-concurrent-requests)");
+        assert!(refused.text.contains(&message), "{path}: {refused:?}");
+        assert!(!refused.headers.contains_key("retry-after"));
+    }
 }
 
 #[tokio::test]

@@ -99,7 +99,7 @@ async fn features_that_need_stored_responses_or_are_not_built_are_refused_by_nam
     ];
     for (name, value) in cases {
         let answer = server.post("/v1/responses", json!({"input": "hi", name: value})).await;
-        assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{name}");
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{name}");
         let error = answer.json()["error"].clone();
         assert_eq!((&error["code"], &error["param"]), (&json!("not_supported"), &json!(name)));
     }
@@ -149,7 +149,7 @@ async fn errors_name_the_field_as_the_client_wrote_it() {
         let server = &server;
         async move {
             let answer = server.post("/v1/responses", body).await;
-            assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:?}");
+            assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{answer:?}");
             answer.json()["error"]["param"].clone()
         }
     };

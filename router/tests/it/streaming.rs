@@ -129,9 +129,9 @@ async fn an_error_before_the_first_event_is_an_http_status() {
     let native = server.post("/generate_stream", json!({"inputs": "", "parameters": {}})).await;
     assert_eq!(native.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert_eq!(native.json()["error"], "Input validation error: `inputs` cannot be empty");
-    let body = json!({"prompt": "a", "stream": true, "max_tokens": 1000});
+    let body = json!({"prompt": "a", "stream": true, "max_tokens": 0});
     let openai = server.post("/v1/completions", body).await;
-    assert_eq!(openai.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(openai.status, StatusCode::BAD_REQUEST);
     assert_eq!(openai.json()["error"]["param"], "max_tokens");
     for parameters in [json!({"best_of": 2, "do_sample": true}), json!({"decoder_input_details": true})] {
         let answer = server.post("/generate_stream", json!({"inputs": "a", "parameters": parameters})).await;

@@ -1,15 +1,14 @@
 //! Errors in Anthropic's dialect.
 
-use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::api::object_schema::object_schema;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::request_id::RequestId;
-use crate::http::errors::ErrorDialect;
+use crate::http::errors::{ErrorDialect, status_without_422};
 
 /// Anthropic's statuses and bodies.
-pub const ERRORS: ErrorDialect = ErrorDialect { status, body, schema };
+pub const ERRORS: ErrorDialect = ErrorDialect { status: status_without_422, body, schema };
 
 /// The body of an error response, and the data of the `error` event of a stream.
 pub fn body(error: &Error, id: &RequestId) -> Value {
@@ -28,6 +27,7 @@ fn type_of(kind: ErrorKind) -> &'static str {
         ErrorKind::Overloaded | ErrorKind::QueueDeadline | ErrorKind::RateLimited => "rate_limit_error",
         ErrorKind::ShuttingDown | ErrorKind::Unhealthy => "overloaded_error",
         ErrorKind::Validation
+        | ErrorKind::ContextLength
         | ErrorKind::NotSupported
         | ErrorKind::Grammar
         | ErrorKind::Template
@@ -45,11 +45,6 @@ fn type_of(kind: ErrorKind) -> &'static str {
             "api_error"
         }
     }
-}
-
-/// The status. Clients of Anthropic, like those of OpenAI, expect 400 for a schema that is not supported.
-fn status(kind: ErrorKind) -> StatusCode {
-    if kind == ErrorKind::Grammar { StatusCode::BAD_REQUEST } else { kind.status() }
 }
 
 fn schema() -> Value {

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use super::content::{Content, InputMessage};
 use super::options::{ContextManagement, OutputConfig};
 use super::tools::{Thinking, Tool, ToolChoice};
+use crate::api::known_fields::is_neutral;
 use crate::api::openai::{ChatRequest, Stop};
 use crate::base::error::{Error, MISSING};
 use crate::chat::Message;
@@ -87,7 +88,7 @@ impl MessagesRequest {
     }
 
     fn refuse_unsupported(&self) -> Result<(), Error> {
-        let is_given = |value: &Option<Value>| value.is_some();
+        let is_given = |value: &Option<Value>| value.as_ref().is_some_and(|value| !is_neutral(value, &[]));
         let has_any = |values: &Option<Vec<Value>>| values.as_ref().is_some_and(|values| !values.is_empty());
         let refused = [
             ("tools", self.tools.iter().flatten().any(Tool::is_run_by_anthropic)),

@@ -7,6 +7,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::api::known_fields::Known;
 use crate::api::openai::chat::handler as chat;
 use crate::api::openai::completions::handler as completions;
 use crate::api::tgi::handler as tgi;
@@ -33,9 +34,13 @@ pub async fn invocations(
 ) -> Result<Response, Error> {
     match body.parse()? {
         Shape { inputs: Some(_), .. } => tgi::compatible(app, caller, guard, Body(body.parse()?)).await,
-        Shape { messages: Some(_), .. } => chat::chat(app, caller, guard, Body(body.parse()?)).await,
+        Shape { messages: Some(_), .. } => {
+            let request = Known::parse(&body, &app)?;
+            chat::chat(app, caller, guard, request).await
+        }
         Shape { prompt: Some(_), .. } => {
-            completions::completions(app, caller, guard, Body(body.parse()?)).await
+            let request = Known::parse(&body, &app)?;
+            completions::completions(app, caller, guard, request).await
         }
         _ => Err(Error::invalid("inputs", "the body must have `inputs`, `messages` or `prompt`")),
     }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::api::known_fields::Known;
 use crate::api::openai::ChatRequest;
 use crate::api::tgi::GenerateRequest;
 use crate::base::caller::Caller;
@@ -18,7 +19,7 @@ use crate::http::body::{Body, parse_part};
 use crate::http::state::AppState;
 use crate::inference::Prompt;
 use crate::inference::text_stream::Generated;
-use crate::inference::validation::Parameters;
+use crate::inference::validation::{Parameters, check_sequences};
 use crate::observe::metrics::RequestGuard;
 
 /// The body of `/vertex`.
@@ -51,14 +52,17 @@ pub async fn vertex(
     Extension(guard): Extension<RequestGuard>,
     Body(request): Body<VertexRequest>,
 ) -> Result<Json<VertexResponse>, Error> {
-    let (given, max) = (request.instances.len(), app.inference.limits.max_concurrent_requests);
+    let (given, max) = (request.instances.len(), app.inference.limits.max_client_batch_size);
     if given == 0 || given > max as usize {
-        let message = format!("`instances` must be 1 to {max} (--max-concurrent-requests). Given: {given}");
+        let message = format!("`instances` must be 1 to {max} (--max-client-batch-size). Given: {given}");
         return Err(Error::invalid("instances", message));
     }
     let instances = request.instances.into_iter().enumerate();
-    let instances: Vec<Instance> =
-        instances.map(|(number, instance)| Instance::parse(instance, number)).collect::<Result<_, _>>()?;
+    let instances: Vec<Instance> = instances
+        .map(|(number, instance)| Instance::parse(instance, number, &app))
+        .collect::<Result<_, _>>()?;
+    let num_sequences = instances.iter().map(Instance::num_sequences).fold(0, u64::saturating_add);
+    check_sequences("instances", num_sequences, &app.inference.limits)?;
     let predictions =
         instances.into_iter().map(|instance| predict(&app, caller.clone(), instance, guard.started()));
     Ok(Json(VertexResponse { predictions: try_join_all(predictions).await? }))
@@ -79,14 +83,23 @@ async fn predict(
 
 impl Instance {
     /// Parses an instance. One with `messages` is a chat completion.
-    fn parse(instance: Value, number: usize) -> Result<Self, Error> {
+    fn parse(instance: Value, number: usize, app: &AppState) -> Result<Self, Error> {
         let place = format!("instances[{number}]");
         let is_chat = instance.get("messages").is_some_and(|messages| !messages.is_null());
         if is_chat {
-            parse_part(instance, &place).map(Self::Chat)
+            let Known(request) = Known::parse_part(instance, &place, app)?;
+            Ok(Self::Chat(Box::new(request)))
         } else {
             parse_part(instance, &place).map(Self::Generate)
         }
+    }
+
+    fn num_sequences(&self) -> u64 {
+        let given = match self {
+            Self::Chat(request) => request.n,
+            Self::Generate(request) => request.parameters.as_ref().and_then(|parameters| parameters.best_of),
+        };
+        given.unwrap_or(1)
     }
 
     /// The prompt and its parameters. `stream` is ignored, and a TGI request samples by default, as in TGI.

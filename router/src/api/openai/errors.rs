@@ -1,19 +1,14 @@
 //! Errors in OpenAI's dialect.
 
-use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::api::object_schema::object_schema;
 use crate::base::error::{Error, ErrorKind};
-use crate::http::errors::ErrorDialect;
+use crate::http::errors::{ErrorDialect, status_without_422};
 
 /// OpenAI's statuses and bodies.
-pub const ERRORS: ErrorDialect = ErrorDialect { status, body: |error, _| body(error), schema };
-
-/// The status. Clients of OpenAI expect 400 for a schema that is not supported.
-pub fn status(kind: ErrorKind) -> StatusCode {
-    if kind == ErrorKind::Grammar { StatusCode::BAD_REQUEST } else { kind.status() }
-}
+pub const ERRORS: ErrorDialect =
+    ErrorDialect { status: status_without_422, body: |error, _| body(error), schema };
 
 /// The body of an error response.
 pub fn body(error: &Error) -> Value {
@@ -21,15 +16,20 @@ pub fn body(error: &Error) -> Value {
         "message": error.to_string(),
         "type": type_of(error.kind()),
         "param": error.param(),
-        "code": error.kind().name(),
+        "code": code(error.kind()),
     }})
 }
 
 /// The event of a stream. TGI's clients read `http_status_code` from it.
 pub fn event(error: &Error) -> Value {
     let mut body = body(error);
-    body["error"]["http_status_code"] = error.kind().status().as_u16().into();
+    body["error"]["http_status_code"] = status_without_422(error.kind()).as_u16().into();
     body
+}
+
+/// The code, by which programs know that a shorter prompt would be accepted.
+fn code(kind: ErrorKind) -> &'static str {
+    if kind == ErrorKind::ContextLength { "context_length_exceeded" } else { kind.name() }
 }
 
 /// The `type` of an error.
@@ -37,6 +37,7 @@ pub fn type_of(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Overloaded | ErrorKind::QueueDeadline | ErrorKind::RateLimited => "rate_limit_error",
         ErrorKind::Validation
+        | ErrorKind::ContextLength
         | ErrorKind::NotSupported
         | ErrorKind::Grammar
         | ErrorKind::Template

@@ -1,5 +1,8 @@
 //! Fields that chat completions and completions share, each with several accepted forms.
 
+use std::fmt;
+
+use serde::de::Visitor;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -38,6 +41,15 @@ pub struct StreamOptions {
 }
 
 impl StreamOptions {
+    /// Refuses options of a stream for a response that is none: its client would wait for what they ask for.
+    pub(super) fn check(options: Option<Self>, stream: Option<bool>) -> Result<(), Error> {
+        if options.is_some() && stream != Some(true) {
+            let message = "`stream_options` needs `stream` to be true";
+            return Err(Error::invalid("stream_options", message));
+        }
+        Ok(())
+    }
+
     /// Whether a last chunk has the usage.
     pub fn includes_usage(self) -> bool {
         self.include_usage.unwrap_or(false)
@@ -55,16 +67,25 @@ pub struct Seed(pub u64);
 
 impl<'de> Deserialize<'de> for Seed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, expecting = "expected a 64-bit integer")]
-        enum Integer {
-            Unsigned(u64),
-            Signed(i64),
-        }
-        Ok(match Integer::deserialize(deserializer)? {
-            Integer::Unsigned(seed) => Self(seed),
-            Integer::Signed(seed) => Self(seed.cast_unsigned()),
-        })
+        deserializer.deserialize_i64(SeedVisitor)
+    }
+}
+
+struct SeedVisitor;
+
+impl Visitor<'_> for SeedVisitor {
+    type Value = Seed;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a 64-bit integer")
+    }
+
+    fn visit_u64<E>(self, seed: u64) -> Result<Seed, E> {
+        Ok(Seed(seed))
+    }
+
+    fn visit_i64<E>(self, seed: i64) -> Result<Seed, E> {
+        Ok(Seed(seed.cast_unsigned()))
     }
 }
 

@@ -1,8 +1,9 @@
-//! OpenAI's dialect: chat completions and completions. Every field of a request may be null, and unknown fields are
-//! ignored. Fields of the specification that are not supported are refused by name.
+//! OpenAI's dialect: chat completions and completions. Every field of a request may be null. `known_fields` says which
+//! fields are refused or ignored.
 
 pub mod chat;
 pub mod completions;
+mod constraint;
 pub mod documented;
 pub mod errors;
 mod fields;

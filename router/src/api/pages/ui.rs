@@ -68,8 +68,14 @@ pub async fn page_or_health(state: State<AppState>, headers: HeaderMap) -> Respo
     if prefers_html(&headers) {
         return page(headers).await;
     }
-    let mut response = health::ready(state).await.into_response();
-    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
+    let health = health::ready(state).await;
+    let is_ready = health.is_ok();
+    let mut response = health.into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::VARY, HeaderValue::from_static("accept"));
+    if is_ready {
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    }
     response
 }
 

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use super::documented::{TextFormatSchema, ToolChoiceSchema, ToolSchema};
 use super::input::Input;
+use crate::api::known_fields::is_neutral;
 use crate::api::openai::ChatRequest;
 use crate::base::error::Error;
 use crate::chat::Message;
@@ -126,11 +127,12 @@ impl ResponsesRequest {
     }
 
     fn refuse_unsupported(&self) -> Result<(), Error> {
+        let is_given = |value: &Option<Value>| value.as_ref().is_some_and(|value| !is_neutral(value, &[]));
         let refused = [
-            ("previous_response_id", self.previous_response_id.is_some()),
-            ("conversation", self.conversation.is_some()),
+            ("previous_response_id", self.previous_response_id.as_ref().is_some_and(|id| !id.is_empty())),
+            ("conversation", is_given(&self.conversation)),
             ("background", self.background == Some(true)),
-            ("prompt", self.prompt.is_some()),
+            ("prompt", is_given(&self.prompt)),
             ("tools", self.tools.iter().flatten().any(is_built_in)),
             ("include", self.include.iter().flatten().any(|name| !INCLUDABLE.contains(&name.as_str()))),
         ];

@@ -67,6 +67,13 @@ impl GenerateRequest {
         self.parameters.get_or_insert_with(default_parameters).do_sample.get_or_insert(true);
     }
 
+    /// Checks the scheduling hints alone, for a route that does not generate.
+    pub fn check_hints(&self, caller: Caller) -> Result<(), Error> {
+        self.parameters
+            .as_ref()
+            .map_or(Ok(()), |parameters| parameters.shared_parameters(caller).hints.check())
+    }
+
     /// Splits the request into prompt, parameters to validate, and display options.
     pub fn into_parts(
         self,

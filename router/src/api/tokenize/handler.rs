@@ -10,6 +10,7 @@ use super::request::{ChatOptions, Shape};
 use super::{
     ChatTokens, DetokenizeRequest, DetokenizeResponse, RenderedPrompt, SimpleToken, TokenList, TokenizePrompt,
 };
+use crate::api::known_fields::Known;
 use crate::api::openai::ChatRequest;
 use crate::api::tgi::GenerateRequest;
 use crate::base::caller::Caller;
@@ -32,12 +33,17 @@ pub async fn tokenize(
             Ok(Json(conversation_tokens(&app, caller, request, options).await?).into_response())
         }
         Shape { prompt: Some(_), .. } => Ok(Json(prompt_tokens(&app, body.parse()?).await?).into_response()),
-        _ => Ok(Json(text_tokens(&app, body.parse()?).await?).into_response()),
+        _ => Ok(Json(text_tokens(&app, caller, body.parse()?).await?).into_response()),
     }
 }
 
 /// TGI's form.
-async fn text_tokens(app: &AppState, request: GenerateRequest) -> Result<Vec<SimpleToken>, Error> {
+async fn text_tokens(
+    app: &AppState,
+    caller: Caller,
+    request: GenerateRequest,
+) -> Result<Vec<SimpleToken>, Error> {
+    request.check_hints(caller)?;
     let spans = app.inference.tokenizer.encode_with_offsets(request.inputs.clone()).await?;
     Ok(SimpleToken::all_of(&request.inputs, spans))
 }
@@ -83,7 +89,7 @@ fn token_list(app: &AppState, tokens: Vec<u32>, return_token_strs: Option<bool>)
 pub async fn chat_tokenize(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
-    Body(request): Body<ChatRequest>,
+    Known(request): Known<ChatRequest>,
 ) -> Result<Json<ChatTokens>, Error> {
     let (chat, conversation) = conversation(&app, caller, request)?;
     let (templated_text, spans) =
@@ -95,7 +101,7 @@ pub async fn chat_tokenize(
 pub async fn apply_template(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
-    Body(request): Body<ChatRequest>,
+    Known(request): Known<ChatRequest>,
 ) -> Result<Json<RenderedPrompt>, Error> {
     let (chat, conversation) = conversation(&app, caller, request)?;
     let prompt = app.inference.tokenizer.run(move |_| chat.prompt_text(conversation)).await?;
@@ -110,10 +116,11 @@ fn conversation(
 ) -> Result<(Arc<ChatFormat>, Conversation), Error> {
     app.inference.model.check(request.model.as_deref())?;
     let chat = app.inference.chat()?;
-    match request.into_parts(caller, Dialect::CHAT)? {
-        (Prompt::Chat(conversation), _) => Ok((chat, conversation)),
-        _ => Err(Error::Internal),
-    }
+    let (Prompt::Chat(conversation), parameters) = request.into_parts(caller, Dialect::CHAT)? else {
+        return Err(Error::Internal);
+    };
+    parameters.hints.check()?;
+    Ok((chat, conversation))
 }
 
 /// `POST /detokenize`

@@ -10,6 +10,7 @@ use super::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     Validation,
+    ContextLength,
     NotSupported,
     Grammar,
     Template,
@@ -42,9 +43,12 @@ impl ErrorKind {
     /// The HTTP status, unless a dialect has another one for this kind.
     pub fn status(self) -> StatusCode {
         match self {
-            Self::Validation | Self::NotSupported | Self::Grammar | Self::Template | Self::TooDeep => {
-                StatusCode::UNPROCESSABLE_ENTITY
-            }
+            Self::Validation
+            | Self::ContextLength
+            | Self::NotSupported
+            | Self::Grammar
+            | Self::Template
+            | Self::TooDeep => StatusCode::UNPROCESSABLE_ENTITY,
             Self::UnknownModel | Self::UnknownRoute => StatusCode::NOT_FOUND,
             Self::Overloaded | Self::QueueDeadline | Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
             Self::ShuttingDown | Self::Unhealthy => StatusCode::SERVICE_UNAVAILABLE,
@@ -60,10 +64,10 @@ impl ErrorKind {
         }
     }
 
-    /// TGI's `error_type`, OpenAI's `code`, gRPC's `error-type`.
+    /// TGI's `error_type`, gRPC's `error-type`, and OpenAI's `code` but for [`Self::ContextLength`].
     pub fn name(self) -> &'static str {
         match self {
-            Self::Validation => "validation",
+            Self::Validation | Self::ContextLength => "validation",
             Self::NotSupported => "not_supported",
             Self::Grammar => "grammar",
             Self::Template => "template_error",
@@ -97,6 +101,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid { .. } | Self::WrongType { .. } => ErrorKind::Validation,
+            Self::TooLong { .. } => ErrorKind::ContextLength,
             Self::NotSupported(_) => ErrorKind::NotSupported,
             Self::Grammar { .. } => ErrorKind::Grammar,
             Self::Template(_) => ErrorKind::Template,

@@ -23,6 +23,14 @@ pub enum Error {
         /// What is wrong with its value.
         message: String,
     },
+    /// The prompt does not fit: a shorter one would be accepted.
+    #[error("Input validation error: {message}")]
+    TooLong {
+        /// Name of the prompt in the client's dialect.
+        param: &'static str,
+        /// The length of the prompt, and the limit.
+        message: String,
+    },
     /// A parameter that the API has, but this server does not implement.
     #[error("Input validation error: `{0}` is not supported yet")]
     NotSupported(&'static str),
@@ -208,7 +216,7 @@ impl Error {
     pub fn param(&self) -> Option<&str> {
         match self {
             Self::Invalid { param, .. } | Self::Grammar { param, .. } => Some(param),
-            Self::NotSupported(param) => Some(param),
+            Self::NotSupported(param) | Self::TooLong { param, .. } => Some(param),
             Self::WrongType { param, .. } => param.as_deref(),
             Self::UnknownModel { .. } => Some("model"),
             Self::IdInUse(_) => Some("request_id"),

@@ -1,5 +1,5 @@
 //! Renders a conversation as the model was trained to read it: the Jinja templates of a model folder, with what
-//! transformers' `apply_chat_template` offers them. Templates come from the folder only, never from a request.
+//! transformers' `apply_chat_template` offers them. A request may bring a template of its own where the server trusts it.
 
 use std::path::{Path, PathBuf};
 
@@ -78,6 +78,11 @@ impl ChatTemplates {
     pub fn from_source(source: &str, special_tokens: Map<String, Value>) -> Result<Self, ChatTemplateError> {
         Self::compile(&[(DEFAULT.to_owned(), source.to_owned())], special_tokens)
             .map_err(|reason| ChatTemplateError { path: PathBuf::from("(given)"), reason })
+    }
+
+    /// One other template, with the special tokens of the model; the error is the reason.
+    pub fn with_source(&self, source: &str) -> Result<Self, String> {
+        Self::compile(&[(DEFAULT.to_owned(), source.to_owned())], self.special_tokens.clone())
     }
 
     fn compile(sources: &[(String, String)], special_tokens: Map<String, Value>) -> Result<Self, String> {

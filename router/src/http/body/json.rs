@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::error::Category;
 
-use super::objects::Objects;
+use super::forms::Forms;
 use crate::base::error::{Error, MISSING};
 use crate::base::json_depth::{MAX_DEPTH, too_deep};
 use crate::http::state::AppState;
@@ -96,7 +96,7 @@ where
     T: DeserializeOwned,
     D: Deserializer<'de, Error = serde_json::Error>,
 {
-    serde_path_to_error::deserialize(Objects(json)).map_err(|error| {
+    serde_path_to_error::deserialize(Forms(json)).map_err(|error| {
         let path = join(place, &error.path().to_string());
         let reason = error.into_inner();
         match reason.classify() {

@@ -1,8 +1,8 @@
 //! Request bodies: parsed as JSON with exact errors, bounded by limits, and drained if no handler reads them.
 
+mod forms;
 mod json;
 mod limits;
-mod objects;
 pub mod unread;
 
 pub use json::{Body, JsonBytes, parse_part};

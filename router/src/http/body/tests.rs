@@ -36,6 +36,33 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
+#[test]
+fn a_number_without_a_fraction_is_an_integer() {
+    let top_k = |number: &str| {
+        parse::<Outer>(format!(r#"{{"inner":{{"top_k":{number}}}}}"#).as_bytes())
+            .map(|outer| outer.inner.top_k)
+    };
+    assert_eq!(top_k("10.0"), Ok(Some(10)));
+    assert_eq!(top_k("-1e2"), Ok(Some(-100)));
+    for bad in ["10.5", "1e30", "-1e30", "\"10\"", "1.8e19"] {
+        assert!(top_k(bad).is_err(), "{bad}");
+    }
+    let unsigned = |number: &str| parse::<u64>(number.as_bytes());
+    assert_eq!(unsigned("9007199254740992.0"), Ok(9_007_199_254_740_992));
+    assert_eq!(unsigned("18446744073709551615"), Ok(u64::MAX));
+    assert!(unsigned("18446744073709551616.0").is_err());
+    assert!(unsigned("-1.0").is_err());
+}
+
+#[test]
+fn a_string_is_a_list_of_one_string() {
+    assert_eq!(parse::<Vec<String>>(br#""a\nb""#), Ok(vec!["a\nb".to_owned()]));
+    assert_eq!(parse::<Option<Vec<String>>>(br#""a""#), Ok(Some(vec!["a".to_owned()])));
+    assert_eq!(parse_part::<Vec<String>>(json!("a"), "p"), Ok(vec!["a".to_owned()]));
+    assert!(parse::<Vec<u32>>(br#""a""#).is_err());
+    assert!(parse::<Outer>(br#"{"inner":{},"list":"a"}"#).is_err());
+}
+
 /// The path that the error names, and its message.
 fn path_and_message(body: &str) -> (Option<String>, String) {
     let error = parse::<Outer>(body.as_bytes()).unwrap_err();

@@ -5,6 +5,7 @@ use std::ops::Deref;
 
 use penstock_scheduler::{Grammar, NewRequest};
 
+use super::length::too_long;
 use super::parameters::Parameters;
 use super::{sampling, scheduling};
 use crate::base::dialect::Dialect;
@@ -111,8 +112,8 @@ impl CheckedRequest {
         (total - output).min(limits.max_input_tokens.into()) as usize
     }
 
-    /// Applies the length rule: prompt and output together within `max_total_tokens`, the prompt within
-    /// `max_input_tokens`. Truncation keeps the end of the prompt.
+    /// Applies the length rule: the prompt must be within `max_input_tokens`, and the output ends where both together
+    /// have `max_total_tokens`, whatever more was asked for. Truncation keeps the end of the prompt.
     pub fn fit(mut self, mut prompt: Vec<u32>, limits: &RequestLimits) -> Result<Self, Error> {
         if let Some(max_len) = self.truncate {
             prompt.drain(..prompt.len().saturating_sub(max_len));
@@ -155,29 +156,16 @@ impl CheckedRequest {
     }
 
     fn output_len(&self, prompt_len: u64, limits: &RequestLimits) -> Result<u32, Error> {
-        let (inputs, max_new) = (self.dialect.name("inputs"), self.dialect.name("max_new_tokens"));
-        let total = u64::from(limits.max_total_tokens);
-        if let Some(asked) = self.given_max_new_tokens
-            && prompt_len.saturating_add(asked) > total
-        {
-            return Err(Error::invalid(
-                max_new,
-                format!(
-                    "`{inputs}` tokens + `{max_new}` must be <= {total} (--max-total-tokens). \
-                     Given: {prompt_len} `{inputs}` tokens and {asked} `{max_new}`"
-                ),
-            ));
+        if prompt_len > u64::from(limits.max_input_tokens) {
+            return Err(too_long(self.dialect, &prompt_len.to_string(), limits));
         }
-        let max_input = limits.max_input_tokens;
-        if prompt_len > u64::from(max_input) {
-            let message = format!(
-                "`{inputs}` must have at most {max_input} tokens (--max-input-tokens). Given: {prompt_len}"
-            );
-            return Err(Error::invalid(inputs, message));
-        }
-        // Both are at most `max_total_tokens` here, which has 32 bits.
-        Ok(self.given_max_new_tokens.unwrap_or_else(|| self.default_output_len(total - prompt_len, limits))
-            as u32)
+        let room = u64::from(limits.max_total_tokens) - prompt_len;
+        let len = match self.given_max_new_tokens {
+            Some(asked) => asked.min(room),
+            None => self.default_output_len(room, limits),
+        };
+        // No more than `max_total_tokens`, which has 32 bits.
+        Ok(len as u32)
     }
 }
 
@@ -199,10 +187,24 @@ fn best_of(p: &Parameters, limits: &RequestLimits, is_sampling: bool) -> Result<
         let message = format!("`{name}` must be > 0 and <= {max} (--max-best-of). Given: {given}");
         return Err(Error::invalid(name, message));
     }
+    check_sequences(name, given, limits)?;
     if given > 1 && p.dialect == Dialect::Native {
         check_native_best_of(p, is_sampling)?;
     }
     Ok(given as u32)
+}
+
+/// Refuses a request with more sequences than the server accepts at once: it would be refused as overloaded for ever.
+/// `name` is the field that asks for so many.
+pub fn check_sequences(name: &'static str, given: u64, limits: &RequestLimits) -> Result<(), Error> {
+    let max = limits.max_concurrent_requests;
+    if given > u64::from(max) {
+        let message = format!(
+            "`{name}` asks for more than {max} sequences at once (--max-concurrent-requests). Given: {given}"
+        );
+        return Err(Error::invalid(name, message));
+    }
+    Ok(())
 }
 
 fn check_native_best_of(p: &Parameters, is_sampling: bool) -> Result<(), Error> {

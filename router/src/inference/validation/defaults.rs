@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn parameters_that_are_left_out_take_the_defaults_of_the_model() {
         let model = llama();
-        let completions = Dialect::Completions { best_of: "best_of" };
+        let completions = Dialect::COMPLETIONS;
         for dialect in [Dialect::CHAT, completions, Dialect::Messages, Dialect::Responses] {
             let expected = Parameters {
                 temperature: model.temperature,

@@ -2,10 +2,12 @@
 
 mod check;
 mod defaults;
+mod length;
 mod parameters;
 mod sampling;
 mod scheduling;
 
-pub use check::{CheckedRequest, check};
+pub use check::{CheckedRequest, check, check_sequences};
+pub(crate) use length::too_long;
 pub use parameters::Parameters;
 pub use scheduling::SchedulingHints;

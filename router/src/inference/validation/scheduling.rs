@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_scheduler::NewRequest;
+use penstock_scheduler::{NewRequest, SamplingParams};
 
 use crate::base::caller::Caller;
 use crate::base::error::Error;
@@ -22,6 +22,13 @@ pub struct SchedulingHints {
     pub cache_salt: Option<String>,
     pub cache_ttl_ms: Option<u64>,
     pub queue_timeout_ms: Option<u64>,
+}
+
+impl SchedulingHints {
+    /// Checks the hints of a request that is not scheduled, so that every route refuses the same values.
+    pub fn check(self) -> Result<(), Error> {
+        apply(self, NewRequest::new(Arc::default(), 0, SamplingParams::greedy())).map(drop)
+    }
 }
 
 /// Checks the hints and sets them in a request.

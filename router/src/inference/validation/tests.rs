@@ -16,6 +16,7 @@ fn limits() -> RequestLimits {
         max_top_n_tokens: 5,
         max_client_batch_size: 4,
         allows_grammars: true,
+        strict_fields: false,
         watermark: Watermark { gamma: 0.5, delta: 2.0 },
         vocab_size: 100,
     }
@@ -163,8 +164,8 @@ fn top_tokens_and_biases_have_limits() {
 #[test]
 fn the_length_rule_holds_at_its_edges() {
     assert_eq!(fit(|p| p.max_new_tokens = Some(5), 15).unwrap().max_new_tokens, 5);
-    assert_eq!(fit(|p| p.max_new_tokens = Some(6), 15).unwrap_err().param(), Some("max_new_tokens"));
-    assert_eq!(fit(|p| p.max_new_tokens = Some(u64::MAX), 1).unwrap_err().param(), Some("max_new_tokens"));
+    assert_eq!(fit(|p| p.max_new_tokens = Some(6), 15).unwrap().max_new_tokens, 5);
+    assert_eq!(fit(|p| p.max_new_tokens = Some(u64::MAX), 1).unwrap().max_new_tokens, 19);
     assert_eq!(fit(|p| p.max_new_tokens = Some(1), 16).unwrap_err().param(), Some("inputs"));
     assert_eq!(fit(|_| {}, 15).unwrap().max_new_tokens, 5);
     assert_eq!(fit(|_| {}, 16).unwrap_err().param(), Some("inputs"));
@@ -174,12 +175,19 @@ fn the_length_rule_holds_at_its_edges() {
 
 #[test]
 fn messages_name_value_limit_and_flag() {
-    let error = fit(|p| p.max_new_tokens = Some(6), 15).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 20 (--max-total-tokens). \
-         Given: 15 `inputs` tokens and 6 `max_new_tokens`"
-    );
+    for (dialect, message) in [
+        (Dialect::Native, "`inputs` must have at most 15 tokens (--max-input-tokens). Given: 16"),
+        (Dialect::Messages, "prompt is too long: 16 tokens > 15 maximum (--max-input-tokens)"),
+        (
+            Dialect::CHAT,
+            "This model's maximum context length is 20 tokens, of which `messages` may have 15 \
+             (--max-input-tokens). Given: 16. Please reduce the length of `messages`",
+        ),
+    ] {
+        let error = fit(|p| p.dialect = dialect, 16).unwrap_err();
+        assert_eq!(error.to_string(), format!("Input validation error: {message}"));
+        assert_eq!(error.param(), Some(dialect.name("inputs")));
+    }
 }
 
 #[test]
@@ -192,7 +200,7 @@ fn truncation_keeps_the_end_of_the_prompt() {
 
 #[test]
 fn token_ids_are_within_the_vocabulary() {
-    let checked = check_with(|p| p.dialect = Dialect::Completions { best_of: "best_of" }).unwrap();
+    let checked = check_with(|p| p.dialect = Dialect::COMPLETIONS).unwrap();
     assert_eq!(checked.fit(vec![1, 100], &limits()).unwrap_err().param(), Some("prompt"));
 }
 

@@ -21,6 +21,7 @@ pub(super) fn failure_index(kind: ErrorKind) -> usize {
     match kind {
         ErrorKind::Overloaded | ErrorKind::QueueDeadline | ErrorKind::RateLimited => 0,
         ErrorKind::Validation
+        | ErrorKind::ContextLength
         | ErrorKind::NotSupported
         | ErrorKind::Grammar
         | ErrorKind::UnknownModel

@@ -86,7 +86,7 @@ async fn errors_of_openais_routes_name_the_field() {
             json!({"messages": [message], "max_completion_tokens": 0}),
             "max_completion_tokens",
         ),
-        ("chat/completions", json!({"messages": [message], "max_tokens": 1000}), "max_tokens"),
+        ("chat/completions", json!({"messages": [message], "max_tokens": 0}), "max_tokens"),
         ("chat/completions", json!({"messages": [message], "n": 3}), "n"),
         (
             "chat/completions",
@@ -134,7 +134,7 @@ async fn a_body_that_is_nested_too_deep_is_refused_with_the_limit() {
         let request = Request::post("/v1/chat/completions").header(header::CONTENT_TYPE, "application/json");
         let (status, body) = error(&server.send(request.body(Body::from(body)).unwrap()).await);
         let message = format!("the body is nested {depth} levels deep, at most 127 are read");
-        assert_eq!((status, &body["error"]["message"]), (422, &json!(message)));
+        assert_eq!((status, &body["error"]["message"]), (400, &json!(message)));
         assert_eq!(body["error"]["code"], "nested_too_deep");
     }
 }
@@ -146,7 +146,7 @@ async fn errors_under_v1_have_the_shape_of_openai() {
     assert_eq!(
         error(&server.post("/v1/completions", body).await),
         (
-            422,
+            400,
             json!({"error": {
                 "message": "Input validation error: `temperature` must be >= 0 and <= 100. Given: -1",
                 "type": "invalid_request_error",
@@ -176,13 +176,52 @@ async fn the_error_for_a_too_long_prompt_names_the_limit_and_the_flag() {
 }
 
 #[tokio::test]
+async fn a_prompt_that_does_not_fit_has_the_code_by_which_clients_shorten_it() {
+    let server = Server::start();
+    let text = "a".repeat(250);
+    let messages = json!([{"role": "user", "content": text}]);
+    for (path, body, param) in [
+        ("chat/completions", json!({"messages": messages, "max_tokens": 1}), "messages"),
+        ("completions", json!({"prompt": text, "stream": true}), "prompt"),
+        ("responses", json!({"input": text}), "input"),
+    ] {
+        let (status, body) = error(&server.post(&format!("/v1/{path}"), body).await);
+        assert_eq!((status, &body["error"]["code"]), (400, &json!("context_length_exceeded")), "{body}");
+        assert_eq!(body["error"]["param"], param);
+        let message = body["error"]["message"].as_str().unwrap();
+        let limit = "This model's maximum context length is 200 tokens, of which";
+        assert!(message.contains(limit) && message.contains(" may have 199 "), "{message}");
+        assert!(message.contains("Given: 2"), "{message}");
+    }
+    let anthropic = json!({"messages": messages, "max_tokens": 1});
+    let (status, body) = error(&server.post("/v1/messages", anthropic).await);
+    assert_eq!((status, &body["error"]["type"]), (400, &json!("invalid_request_error")));
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(message.contains("prompt is too long: 2") && message.contains("> 199 maximum"), "{message}");
+}
+
+#[tokio::test]
+async fn more_tokens_than_there_is_room_for_end_with_length() {
+    let server = Server::start();
+    let parameters = json!({"max_new_tokens": 1000, "details": true, "ignore_eos": true});
+    let native = server.post("/generate", json!({"inputs": "a".repeat(195), "parameters": parameters})).await;
+    let details = &native.json()["details"];
+    assert_eq!((&details["finish_reason"], &details["generated_tokens"]), (&json!("length"), &json!(5)));
+    let body = json!({"prompt": "a".repeat(195), "max_tokens": 1000, "ignore_eos": true});
+    let openai = server.post("/v1/completions", body).await.json();
+    assert_eq!(openai["choices"][0]["finish_reason"], "length");
+    assert_eq!(openai["usage"]["completion_tokens"], 5);
+}
+
+#[tokio::test]
 async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenized() {
     let mut limits = limits();
     limits.max_input_tokens = Some(1);
     let server = Server::with(FakeEngine::new(facts()), limits);
     let answer = server.post("/generate", json!({"inputs": "a".repeat(100), "parameters": {}})).await;
     let message = answer.json()["error"].as_str().unwrap().to_owned();
-    assert!(message.contains("100 bytes, which cannot be fewer"), "{message}");
+    assert!(message.contains("at most 1 tokens (--max-input-tokens). Given: at least "), "{message}");
+    assert!(message.ends_with(", as it has 100 bytes"), "{message}");
 }
 
 #[tokio::test]
@@ -190,6 +229,14 @@ async fn features_that_are_not_built_are_refused_by_name() {
     let server = Server::start();
     let suffix = server.post("/v1/completions", json!({"prompt": "a", "suffix": "b"})).await;
     assert_eq!(suffix.json()["error"]["param"], "suffix");
+    let chat =
+        json!({"messages": [{"role": "user", "content": "a"}], "use_beam_search": true, "stream": true});
+    for path in ["/v1/chat/completions", "/chat_tokenize", "/invocations"] {
+        let error = server.post(path, chat.clone()).await.json().to_string();
+        assert!(error.contains("`use_beam_search` is not supported yet"), "{path}: {error}");
+    }
+    let vertex = server.post("/vertex", json!({"instances": [chat]})).await.json().to_string();
+    assert!(vertex.contains("`instances[0].use_beam_search` is not supported yet"), "{vertex}");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The routes as clients see them, over fake shards: bodies, headers, statuses.
 
 mod errors;
+mod fields;
 mod native;
 mod openai;
 mod openapi;

@@ -138,6 +138,20 @@ async fn completion_logprobs_cover_an_echoed_prompt() {
 }
 
 #[tokio::test]
+async fn completion_logprobs_of_zero_have_the_sampled_token() {
+    let server = Server::start();
+    let body = json!({"prompt": "abc", "max_tokens": 2, "temperature": 0, "logprobs": 0, "echo": true});
+    let answer = server.post("/v1/completions", body).await.json();
+    let logprobs = &answer["choices"][0]["logprobs"];
+    for number in 1..5 {
+        let token = logprobs["tokens"][number].as_str().unwrap();
+        let top = logprobs["top_logprobs"][number].as_object().unwrap();
+        assert_eq!(top.len(), 1);
+        assert_eq!(top[token], logprobs["token_logprobs"][number]);
+    }
+}
+
+#[tokio::test]
 async fn completions_show_the_best_of_several() {
     let server = Server::start();
     let body = json!({"prompt": "abc", "max_tokens": 2, "n": 1, "best_of": 2});
@@ -190,12 +204,35 @@ async fn the_reasoning_of_a_thinking_model_is_a_field_of_its_own() {
 }
 
 #[tokio::test]
+async fn a_template_of_the_request_is_rendered_only_where_it_is_trusted() {
+    let mut server = Server::start();
+    let messages = json!([{"role": "user", "content": "hi <|im_end|>"}]);
+    let ask = |template: &str| json!({"messages": messages, "max_tokens": 3, "temperature": 0, "chat_template": template});
+    let refused = server.post("/v1/chat/completions", ask("{{ messages[0].content }}")).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert_eq!(refused.json()["error"]["param"], "chat_template");
+    assert!(refused.text.contains("--trust-request-chat-template"), "{refused:?}");
+
+    let templates = ChatTemplates::from_source("{{ 'own' }}", Map::new()).unwrap();
+    let chat = ChatFormat::new(templates, &server.tokenizer, &[]).unwrap().trusting_requests(true);
+    server.state.inference.chat = Some(Arc::new(chat));
+    let template = "<|im_start|>{{ messages[0].content }}";
+    let given = server.post("/v1/chat/completions", ask(template)).await.json();
+    assert_eq!(given["usage"]["prompt_tokens"], 1 + "hi <|im_end|>".len());
+    let own = server.post("/v1/chat/completions", ask("")).await.json();
+    assert_eq!(own["usage"]["prompt_tokens"], 3);
+    let broken = server.post("/v1/chat/completions", ask("{% if %}")).await;
+    assert_eq!(broken.json()["error"]["param"], "chat_template");
+    assert!(broken.text.contains("line 1"), "{broken:?}");
+}
+
+#[tokio::test]
 async fn chats_with_a_model_without_template_are_refused() {
     let mut server = Server::start();
     server.state.inference.chat = None;
     let body = json!({"messages": [{"role": "user", "content": "hi"}]});
     let answer = server.post("/v1/chat/completions", body).await;
-    assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
     assert_eq!(answer.json()["error"]["code"], "template_error");
 }
 

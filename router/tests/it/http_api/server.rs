@@ -69,6 +69,7 @@ async fn is_unready(server: &Server) {
         let answer = server.get(path).await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{path}");
         assert_eq!(answer.json()["error_type"], "healthcheck");
+        assert_eq!(answer.headers["content-type"], "application/json");
     }
 }
 
@@ -135,6 +136,7 @@ async fn browsers_get_the_page_at_the_root_and_other_clients_the_health() {
     assert_eq!(page.text, server.get("/ui").await.text);
     let probe = server.send(ask("*/*")).await;
     assert_eq!((probe.status, probe.text.as_str()), (StatusCode::OK, ""));
+    assert_eq!(probe.headers["content-type"], "text/plain; charset=utf-8");
     for answer in [&page, &probe] {
         assert_eq!(answer.headers["vary"], "accept");
     }

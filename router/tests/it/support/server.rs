@@ -81,6 +81,8 @@ pub fn limits() -> Limits {
         max_top_n_tokens: 5,
         max_client_batch_size: 4,
         disable_grammar_support: false,
+        strict_fields: false,
+        trust_request_chat_template: false,
         watermark_gamma: 0.5,
         watermark_delta: 2.0,
     }

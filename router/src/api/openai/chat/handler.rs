@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use super::display_options::DisplayOptions;
 use super::encoder::ChatEncoder;
 use crate::api::assistant::{AssistantMessage, AssistantWriter};
+use crate::api::known_fields::Known;
 use crate::api::logprobs::ChatLogprobs;
 use crate::api::openai::{ChatRequest, CompletionObject, Head, Timings, Usage};
 use crate::api::respond::{Replies, respond};
@@ -18,7 +19,6 @@ use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::chat::reply::ReplyFormat;
-use crate::http::body::Body;
 use crate::http::state::AppState;
 use crate::inference::Prepared;
 use crate::inference::text_stream::Generated;
@@ -32,7 +32,7 @@ pub async fn chat(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
     Extension(guard): Extension<RequestGuard>,
-    Body(request): Body<ChatRequest>,
+    Known(request): Known<ChatRequest>,
 ) -> Result<Response, Error> {
     app.inference.model.check(request.model.as_deref())?;
     let display = DisplayOptions::of(&request);

@@ -4,8 +4,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::super::constraint::{constraint_fields, grammar_of};
 use super::super::documented::{ResponseFormat, ToolChoiceSchema, ToolSchema};
 use super::super::fields::{LogitBias, Seed, Stop, StreamOptions};
+use crate::api::known_fields::{HasKnownFields, On};
 use crate::api::shared_fields::with_shared_fields;
 use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
@@ -41,20 +43,28 @@ with_shared_fields! {
         pub tool_prompt: Option<String>,
         #[schema(value_type = Option<ResponseFormat>)]
         pub response_format: Option<Value>,
-        pub modalities: Option<Vec<String>>,
-        pub audio: Option<Value>,
-        pub functions: Option<Value>,
-        pub function_call: Option<Value>,
-        pub web_search_options: Option<Value>,
+        pub guided_json: Option<Value>,
+        #[schema(value_type = Option<String>)]
+        pub guided_regex: Option<Value>,
+        #[schema(value_type = Option<Vec<String>>)]
+        pub guided_choice: Option<Value>,
+        #[schema(value_type = Option<String>)]
+        pub guided_grammar: Option<Value>,
+        pub structured_outputs: Option<Value>,
+        #[schema(value_type = Option<String>)]
+        pub regex: Option<Value>,
+        #[schema(value_type = Option<String>)]
+        pub ebnf: Option<Value>,
+        pub json_schema: Option<Value>,
+        #[schema(value_type = Option<String>)]
+        pub grammar: Option<Value>,
         pub reasoning_effort: Option<String>,
         /// `low`, `medium` or `high`: a variable of the chat template.
         pub verbosity: Option<String>,
         /// Every tier is served alike; the response says `default`.
         pub service_tier: Option<String>,
-        /// Without effect: the server has no policy about users.
-        #[expect(dead_code, reason = "its type says which bodies are accepted")]
-        pub safety_identifier: Option<String>,
         pub min_tokens: Option<u64>,
+        pub chat_template: Option<String>,
         pub chat_template_kwargs: Option<Map<String, Value>>,
         pub add_generation_prompt: Option<bool>,
         pub continue_final_message: Option<bool>,
@@ -62,11 +72,25 @@ with_shared_fields! {
     }
 }
 
+impl HasKnownFields for ChatRequest {
+    const ROUTE: On = On::Chat;
+}
+
 impl ChatRequest {
     /// Splits the request into conversation and parameters. `dialect` is the one in which the client sent it.
     pub fn into_parts(mut self, caller: Caller, dialect: Dialect) -> Result<(Prompt, Parameters), Error> {
-        self.refuse_unsupported(dialect)?;
-        let dialect = self.with_sent_name(dialect);
+        StreamOptions::check(self.stream_options, self.stream)?;
+        self.check_logprobs()?;
+        check_verbosity(self.verbosity.as_deref(), dialect)?;
+        self.check_turn()?;
+        let read_format = match dialect {
+            Dialect::Responses => grammar::from_text_format,
+            Dialect::Messages => grammar::from_output_format,
+            Dialect::Ollama { .. } => grammar::from_ollama_format,
+            _ => grammar::from_response_format,
+        };
+        let (grammar_field, grammar) = grammar_of(constraint_fields!(&self), read_format)?;
+        let dialect = self.with_sent_names(dialect, grammar_field);
         let fields = ToolFields {
             tools: self.tools.take(),
             tool_choice: self.tool_choice.take(),
@@ -74,7 +98,7 @@ impl ChatRequest {
             tool_prompt: self.tool_prompt.take(),
         };
         let tools = Tools::from_fields(fields, dialect)?;
-        let parameters = self.parameters(caller, dialect)?;
+        let parameters = Parameters { grammar, ..self.parameters(caller, dialect)? };
         let conversation = Conversation {
             messages: self.messages,
             tools,
@@ -82,6 +106,7 @@ impl ChatRequest {
                 self.chat_template_kwargs,
                 [("reasoning_effort", self.reasoning_effort), ("verbosity", self.verbosity)],
             ),
+            template: self.chat_template.filter(|template| !template.is_empty()),
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message,
             truncates: false,
@@ -91,12 +116,6 @@ impl ChatRequest {
     }
 
     fn parameters(&self, caller: Caller, dialect: Dialect) -> Result<Parameters, Error> {
-        let read_format = match dialect {
-            Dialect::Responses => grammar::from_text_format,
-            Dialect::Messages => grammar::from_output_format,
-            Dialect::Ollama { .. } => grammar::from_ollama_format,
-            _ => grammar::from_response_format,
-        };
         Ok(Parameters {
             dialect,
             is_stream: self.stream.unwrap_or(false),
@@ -107,35 +126,29 @@ impl ChatRequest {
             seed: self.seed.map(|Seed(seed)| seed),
             top_n_tokens: self.top_logprobs.filter(|_| self.logprobs == Some(true)),
             logit_bias: self.logit_bias.clone().map_or(Ok(Vec::new()), LogitBias::into_pairs)?,
-            grammar: self.response_format.as_ref().map_or(Ok(None), read_format)?,
             ..self.shared_parameters(caller)
         })
     }
 
-    /// The dialect, with the name of the output length that the client used, for error messages.
-    fn with_sent_name(&self, dialect: Dialect) -> Dialect {
+    /// The dialect, with the names of the output length and of the grammar that the client used, for error messages.
+    fn with_sent_names(&self, dialect: Dialect, grammar: &'static str) -> Dialect {
         match (dialect, self.max_completion_tokens) {
-            (Dialect::Chat { .. }, Some(_)) => Dialect::Chat { max_tokens: "max_completion_tokens" },
+            (Dialect::Chat { .. }, Some(_)) => Dialect::Chat { max_tokens: "max_completion_tokens", grammar },
+            (Dialect::Chat { max_tokens, .. }, None) => Dialect::Chat { max_tokens, grammar },
             (dialect, _) => dialect,
         }
     }
 
-    /// Refuses fields of the specification that are not supported and would change the reply. Fields that would not
-    /// change it (`user`, `metadata`, `store`, `prediction` ..) are ignored, like unknown ones.
-    fn refuse_unsupported(&self, dialect: Dialect) -> Result<(), Error> {
-        let has_non_text = |modalities: &Vec<String>| modalities.iter().any(|modality| modality != "text");
-        for (field, is_given) in [
-            ("modalities", self.modalities.as_ref().is_some_and(has_non_text)),
-            ("audio", self.audio.is_some()),
-            ("functions", self.functions.is_some()),
-            ("function_call", self.function_call.is_some()),
-            ("web_search_options", self.web_search_options.is_some()),
-        ] {
-            if is_given {
-                return Err(Error::NotSupported(field));
-            }
+    /// A reply cannot both begin a turn and continue the last message.
+    fn check_turn(&self) -> Result<(), Error> {
+        if self.add_generation_prompt == Some(true) && self.continue_final_message == Some(true) {
+            let message = "`add_generation_prompt` cannot go together with `continue_final_message`";
+            return Err(Error::invalid("add_generation_prompt", message));
         }
-        check_verbosity(self.verbosity.as_deref(), dialect)?;
+        Ok(())
+    }
+
+    fn check_logprobs(&self) -> Result<(), Error> {
         if self.top_logprobs.is_some_and(|count| count > 0) && self.logprobs != Some(true) {
             let message = "`top_logprobs` needs `logprobs` to be true";
             return Err(Error::invalid("top_logprobs", message));

@@ -8,17 +8,17 @@ use futures::future::try_join_all;
 
 use super::choice::{Choice, DisplayOptions, ReadyPrompt};
 use super::encoder::CompletionEncoder;
+use crate::api::known_fields::Known;
 use crate::api::logprobs::CompletionLogprobs;
 use crate::api::openai::{CompletionObject, CompletionRequest, Head, Usage};
 use crate::api::response_headers::{Times, initial_headers};
 use crate::base::caller::Caller;
 use crate::base::error::Error;
-use crate::http::body::Body;
 use crate::http::sse;
 use crate::http::state::AppState;
 use crate::inference::Prompt;
 use crate::inference::text_stream::{Generated, best_first};
-use crate::inference::validation::Parameters;
+use crate::inference::validation::{Parameters, check_sequences};
 use crate::observe::metrics::RequestGuard;
 
 /// A whole response of `/v1/completions`.
@@ -29,7 +29,7 @@ pub async fn completions(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
     Extension(guard): Extension<RequestGuard>,
-    Body(request): Body<CompletionRequest>,
+    Known(request): Known<CompletionRequest>,
 ) -> Result<Response, Error> {
     app.inference.model.check(request.model.as_deref())?;
     let is_stream = request.stream == Some(true);
@@ -53,6 +53,8 @@ async fn prepare(
         return Err(Error::invalid("prompt", message));
     }
     let parameters = request.parameters(caller)?;
+    let num_sequences = parameters.best_of.unwrap_or(1).saturating_mul(given as u64);
+    check_sequences("prompt", num_sequences, &app.inference.limits)?;
     let prompts = request.prompt.into_vec();
     let headers = initial_headers(
         &app.inference.engine.facts().compute_type(),

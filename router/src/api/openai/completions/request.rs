@@ -4,8 +4,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::super::constraint::{constraint_fields, grammar_of};
 use super::super::documented::ResponseFormat;
 use super::super::fields::{LogitBias, Seed, Stop, StreamOptions};
+use crate::api::known_fields::{HasKnownFields, On};
 use crate::api::shared_fields::with_shared_fields;
 use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
@@ -31,9 +33,23 @@ with_shared_fields! {
         pub stream_options: Option<StreamOptions>,
         #[schema(value_type = Option<i64>)]
         pub seed: Option<Seed>,
-        pub suffix: Option<String>,
         #[schema(value_type = Option<ResponseFormat>)]
         pub response_format: Option<Value>,
+        pub guided_json: Option<Value>,
+        #[schema(value_type = Option<String>)]
+        pub guided_regex: Option<Value>,
+        #[schema(value_type = Option<Vec<String>>)]
+        pub guided_choice: Option<Value>,
+        #[schema(value_type = Option<String>)]
+        pub guided_grammar: Option<Value>,
+        pub structured_outputs: Option<Value>,
+        #[schema(value_type = Option<String>)]
+        pub regex: Option<Value>,
+        #[schema(value_type = Option<String>)]
+        pub ebnf: Option<Value>,
+        pub json_schema: Option<Value>,
+        #[schema(value_type = Option<String>)]
+        pub grammar: Option<Value>,
         pub min_tokens: Option<u64>,
     }
 }
@@ -51,14 +67,18 @@ pub enum Prompts {
     TokenLists(Vec<Vec<u32>>),
 }
 
+impl HasKnownFields for CompletionRequest {
+    const ROUTE: On = On::Completions;
+}
+
 impl CompletionRequest {
     /// The parameters, which are the same for all prompts. Of `best_of` sequences the `n` best are shown.
     pub fn parameters(&self, caller: Caller) -> Result<Parameters, Error> {
-        if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
-            return Err(Error::NotSupported("suffix"));
-        }
+        StreamOptions::check(self.stream_options, self.stream)?;
+        let (field, grammar) = grammar_of(constraint_fields!(self), grammar::from_response_format)?;
+        let best_of = if self.best_of.is_some() { "best_of" } else { "n" };
         Ok(Parameters {
-            dialect: Dialect::Completions { best_of: if self.best_of.is_some() { "best_of" } else { "n" } },
+            dialect: Dialect::Completions { best_of, grammar: field },
             is_stream: self.stream.unwrap_or(false),
             best_of: Some(self.sequences_per_prompt()?),
             // `max_tokens: 0` with `echo` scores a prompt: one token is generated and not shown.
@@ -69,7 +89,7 @@ impl CompletionRequest {
             top_n_tokens: self.logprobs,
             prompt_logprobs: self.echoes() && self.logprobs.is_some(),
             logit_bias: self.logit_bias.clone().map_or(Ok(Vec::new()), LogitBias::into_pairs)?,
-            grammar: self.response_format.as_ref().map_or(Ok(None), grammar::from_response_format)?,
+            grammar,
             ..self.shared_parameters(caller)
         })
     }

@@ -1,0 +1,72 @@
+//! A known field: on which routes, and what becomes of it.
+
+use serde_json::Value;
+
+/// A field that a server or OpenAI documents.
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) on: On,
+    /// Who has it.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only the documentation shows it"))]
+    pub(super) of: &'static str,
+    pub(super) fate: Fate,
+    /// What it does here, or why it does nothing, for the documentation.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only the documentation shows it"))]
+    pub(super) note: &'static str,
+}
+
+/// The routes on which a field is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum On {
+    /// Chat completions.
+    Chat,
+    /// Completions.
+    Completions,
+    /// Chat completions and completions.
+    Both,
+}
+
+/// What becomes of a field.
+pub(super) enum Fate {
+    /// It has its effect.
+    Works,
+    /// It is accepted without effect, because it does not change the reply.
+    Accepted,
+    /// It is refused, unless its value asks for nothing: null, an empty string, list or object, or one of these values,
+    /// each in JSON.
+    Refused(&'static [&'static str]),
+}
+
+/// A request whose fields are in the table.
+pub trait HasKnownFields {
+    /// The route of the request.
+    const ROUTE: On;
+}
+
+impl On {
+    /// Whether a field of these routes is known on `route`.
+    pub(super) fn includes(self, route: Self) -> bool {
+        self == route || self == Self::Both
+    }
+}
+
+/// Whether a value asks for nothing, so that a field that is not supported may have it.
+pub fn is_neutral(value: &Value, neutral: &[&str]) -> bool {
+    let is_empty = match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    };
+    is_empty
+        || neutral.iter().any(|text| serde_json::from_str(text).is_ok_and(|other| is_same(value, &other)))
+}
+
+/// Whether two values are the same; 1 is the same as 1.0.
+fn is_same(value: &Value, other: &Value) -> bool {
+    match (value.as_f64(), other.as_f64()) {
+        (Some(value), Some(other)) => value == other,
+        _ => value == other,
+    }
+}

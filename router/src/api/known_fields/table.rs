@@ -1,0 +1,213 @@
+//! The table of known fields. docs/parameters.md shows the same rows in the same order, which a test compares.
+//!
+//! A row has the name, the routes, who documents the field, what becomes of it, and a note. To build a field, put it
+//! into the type of the request and write `works` here.
+
+use super::field::{Fate, Field, On};
+
+/// The known field of this name on this route.
+pub(super) fn find(name: &str, route: On) -> Option<&'static Field> {
+    FIELDS.iter().find(|field| field.name == name && field.on.includes(route))
+}
+
+/// Reads rows of the form `"name" Chat "OpenAI" works "note";`. A field that is refused lists the values that ask for
+/// nothing.
+macro_rules! fields {
+    ($($name:literal $on:ident $of:literal $fate:ident $([$($neutral:literal),*])? $note:literal;)*) => {
+        &[$(Field {
+            name: $name,
+            on: On::$on,
+            of: $of,
+            fate: fields!(@fate $fate $([$($neutral),*])?),
+            note: $note,
+        }),*]
+    };
+    (@fate works) => { Fate::Works };
+    (@fate accepted) => { Fate::Accepted };
+    (@fate refused [$($neutral:literal),*]) => { Fate::Refused(&[$($neutral),*]) };
+}
+
+/// The fields that OpenAI, TGI, vLLM, SGLang and llama.cpp document for both routes, and our own.
+pub(super) const FIELDS: &[Field] = fields! {
+    // The prompt.
+    "model" Both "OpenAI" works "the served model or an alias of it";
+    "messages" Chat "OpenAI" works "";
+    "prompt" Completions "OpenAI" works "a text, a list of texts, a list of token ids or a list of such lists";
+    "suffix" Completions "OpenAI" refused [] "";
+    "echo" Completions "OpenAI" works "";
+    "echo" Chat "vLLM" refused ["false"] "";
+    "add_special_tokens" Chat "vLLM" refused ["false"] "the chat template has them";
+    "add_special_tokens" Completions "vLLM" refused ["true"] "";
+    "truncate_prompt_tokens" Both "vLLM" refused [] "";
+    "truncation_side" Both "vLLM" refused ["\"left\""] "";
+    "prompt_embeds" Completions "vLLM" refused [] "";
+    "documents" Chat "vLLM" refused [] "send them in `chat_template_kwargs`";
+    "mm_processor_kwargs" Chat "vLLM" accepted "of images and sounds, which are refused";
+    "media_io_kwargs" Chat "vLLM" accepted "of images and sounds, which are refused";
+    "max_dynamic_patch" Chat "SGLang" accepted "of images and sounds, which are refused";
+    "min_dynamic_patch" Chat "SGLang" accepted "of images and sounds, which are refused";
+    "modalities" Chat "OpenAI" refused ["[\"text\"]"] "";
+    "audio" Chat "OpenAI" refused [] "";
+
+    // The chat template.
+    "chat_template" Chat "vLLM" works "refused unless the server has `--trust-request-chat-template`";
+    "chat_template_kwargs" Chat "vLLM, SGLang, llama.cpp" works "variables of the chat template";
+    "reasoning_effort" Chat "OpenAI" works "a variable of the chat template";
+    "add_generation_prompt" Chat "vLLM" works "";
+    "continue_final_message" Chat "vLLM, SGLang" works "";
+    "verbosity" Chat "OpenAI" works "`low`, `medium` or `high`: a variable of the chat template";
+
+    // The length.
+    "max_tokens" Both "OpenAI" works "";
+    "max_completion_tokens" Chat "OpenAI" works "wins over `max_tokens`";
+    "n_predict" Both "llama.cpp" refused ["-1"] "send `max_tokens`";
+    "min_tokens" Both "vLLM, SGLang" works "";
+    "ignore_eos" Both "vLLM, SGLang, llama.cpp" works "";
+    "stop" Both "OpenAI" works "a string or a list";
+    "stop_token_ids" Both "vLLM, SGLang" refused [] "";
+    "stop_regex" Both "SGLang" refused [] "";
+    "include_stop_str_in_output" Both "vLLM" refused ["false"] "";
+    "no_stop_trim" Both "SGLang" refused ["false"] "";
+    "t_max_predict_ms" Both "llama.cpp" refused ["0", "-1"] "";
+    "thinking_token_budget" Both "vLLM" refused ["-1"] "";
+    "repetition_detection" Both "vLLM" refused [] "";
+
+    // Sampling.
+    "seed" Both "OpenAI" works "any 64-bit integer";
+    "temperature" Both "OpenAI" works "";
+    "top_p" Both "OpenAI" works "";
+    "top_k" Both "vLLM, SGLang, llama.cpp" works "-1 and 0: off";
+    "min_p" Both "vLLM, SGLang, llama.cpp" works "";
+    "typical_p" Both "llama.cpp" works "";
+    "frequency_penalty" Both "OpenAI" works "";
+    "presence_penalty" Both "OpenAI" works "";
+    "repetition_penalty" Both "vLLM, SGLang" works "";
+    "logit_bias" Both "OpenAI" works "a map from token ids";
+    "allowed_token_ids" Both "vLLM" refused [] "";
+    "bad_words" Both "vLLM" refused [] "";
+    "use_beam_search" Both "vLLM" refused ["false"] "";
+    "length_penalty" Both "vLLM" refused ["1.0"] "of beam search";
+    "early_stopping" Both "vLLM" refused ["false"] "of beam search";
+    "watermarking" Both "vLLM" refused ["false"] "";
+    "logits_processors" Both "vLLM" refused [] "";
+    "custom_logit_processor" Both "SGLang" refused [] "";
+    "custom_params" Both "SGLang" refused [] "of `custom_logit_processor`";
+    "repeat_penalty" Both "llama.cpp" refused ["1.0"] "send `repetition_penalty`";
+    "repeat_last_n" Both "llama.cpp" refused ["64"] "of `repeat_penalty`";
+    "samplers" Both "llama.cpp" refused [] "";
+    "min_keep" Both "llama.cpp" refused ["0"] "";
+    "dynatemp_range" Both "llama.cpp" refused ["0"] "";
+    "dynatemp_exponent" Both "llama.cpp" accepted "of `dynatemp_range`";
+    "top_n_sigma" Both "llama.cpp" refused ["-1"] "";
+    "xtc_probability" Both "llama.cpp" refused ["0"] "";
+    "xtc_threshold" Both "llama.cpp" accepted "of `xtc_probability`";
+    "dry_multiplier" Both "llama.cpp" refused ["0"] "";
+    "dry_base" Both "llama.cpp" accepted "of `dry_multiplier`";
+    "dry_allowed_length" Both "llama.cpp" accepted "of `dry_multiplier`";
+    "dry_penalty_last_n" Both "llama.cpp" accepted "of `dry_multiplier`";
+    "dry_sequence_breakers" Both "llama.cpp" accepted "of `dry_multiplier`";
+    "mirostat" Both "llama.cpp" refused ["0"] "";
+    "mirostat_tau" Both "llama.cpp" accepted "of `mirostat`";
+    "mirostat_eta" Both "llama.cpp" accepted "of `mirostat`";
+
+    // The number of replies.
+    "n" Both "OpenAI" works "";
+    "best_of" Completions "OpenAI" works "";
+    "best_of" Chat "vLLM" refused ["1"] "";
+    "n_cmpl" Both "llama.cpp" refused ["1"] "send `n`";
+
+    // Constrained output.
+    "response_format" Both "OpenAI" works "on completions, too";
+    "guided_json" Both "vLLM" works "a JSON schema, or the text of one";
+    "guided_regex" Both "vLLM" works "";
+    "guided_choice" Both "vLLM" works "a list of texts";
+    "guided_grammar" Both "vLLM" works "Lark or EBNF";
+    "guided_decoding_backend" Both "vLLM" accepted "there is one";
+    "guided_whitespace_pattern" Both "vLLM" refused [] "";
+    "structured_outputs" Both "vLLM" works "`json`, `regex`, `choice`, `grammar` or `json_object`";
+    "regex" Both "SGLang" works "";
+    "ebnf" Both "SGLang" works "EBNF or Lark";
+    "json_schema" Both "SGLang, llama.cpp" works "";
+    "grammar" Both "llama.cpp" works "EBNF or Lark";
+    "grammar_lazy" Both "llama.cpp" refused ["false"] "";
+    "grammar_triggers" Both "llama.cpp" refused [] "";
+
+    // Tools.
+    "tools" Chat "OpenAI" works "";
+    "tool_choice" Chat "OpenAI" works "";
+    "parallel_tool_calls" Chat "OpenAI" works "";
+    "tool_prompt" Chat "TGI" works "";
+    "parse_tool_calls" Chat "llama.cpp" refused ["true"] "";
+    "functions" Chat "OpenAI" refused [] "send `tools`";
+    "function_call" Chat "OpenAI" refused ["\"none\""] "send `tool_choice`";
+    "web_search_options" Chat "OpenAI" refused [] "";
+    "moderation" Chat "OpenAI" refused [] "";
+
+    // What the response shows.
+    "stream" Both "OpenAI" works "";
+    "stream_options" Both "OpenAI" works "";
+    "stream_interval" Both "vLLM" accepted "every token is sent at once";
+    "logprobs" Both "OpenAI" works "";
+    "top_logprobs" Chat "OpenAI" works "needs `logprobs`";
+    "logprob_token_ids" Both "vLLM" refused [] "";
+    "prompt_logprobs" Both "vLLM" refused [] "";
+    "n_probs" Both "llama.cpp" refused ["0"] "send `logprobs`";
+    "post_sampling_probs" Both "llama.cpp" refused ["false"] "";
+    "skip_special_tokens" Both "vLLM, SGLang" refused ["true"] "";
+    "spaces_between_special_tokens" Both "vLLM" refused ["true"] "";
+    "return_token_ids" Both "vLLM" refused ["false"] "";
+    "return_tokens_as_token_ids" Both "vLLM" refused ["false"] "";
+    "return_prompt_text" Chat "vLLM" refused ["false"] "";
+    "return_tokens" Both "llama.cpp" refused ["false"] "";
+    "return_token_offsets" Both "vLLM" accepted "of vLLM's route that renders";
+    "return_mm_kwargs" Both "vLLM" accepted "of vLLM's route that renders";
+    "return_hidden_states" Both "SGLang" refused ["false"] "";
+    "return_routed_experts" Both "SGLang" refused ["false"] "";
+    "routed_experts_prompt_start" Both "vLLM" accepted "of `return_routed_experts`";
+    "return_cached_tokens_details" Both "SGLang" refused ["false"] "";
+    "include_reasoning" Chat "vLLM" refused ["true"] "";
+    "separate_reasoning" Chat "SGLang" refused ["true"] "";
+    "stream_reasoning" Chat "SGLang" refused ["true"] "";
+    "reasoning_format" Chat "llama.cpp" refused ["\"auto\"", "\"deepseek\""] "reasoning is `reasoning_content`";
+    "timings_per_token" Both "llama.cpp" works "`timings` in the response";
+    "return_progress" Both "llama.cpp" refused ["false"] "";
+    "response_fields" Both "llama.cpp" refused [] "";
+
+    // Scheduling and caches.
+    "priority" Both "vLLM, SGLang" works "";
+    "cache_salt" Both "vLLM, SGLang" works "";
+    "cache_ttl_ms" Both "Penstock" works "";
+    "queue_timeout_ms" Both "Penstock" works "";
+    "cache_prompt" Both "llama.cpp" accepted "prompts are always cached, but for `--prefix-caching false`";
+    "extra_key" Both "SGLang" refused [] "send `cache_salt`";
+    "prompt_cache_key" Chat "OpenAI" accepted "equal prompts share the cache without it";
+    "prompt_cache_retention" Chat "OpenAI" accepted "the cache is not stored";
+    "prompt_cache_options" Chat "OpenAI" accepted "the cache is not stored";
+    "id_slot" Both "llama.cpp" accepted "every slot computes the same";
+    "n_keep" Both "llama.cpp" accepted "a prompt that is too long is refused";
+    "n_discard" Both "llama.cpp" accepted "a prompt that is too long is refused";
+    "data_parallel_rank" Both "SGLang" refused [] "";
+    "bootstrap_host" Both "SGLang" refused [] "";
+    "bootstrap_port" Both "SGLang" refused [] "";
+    "bootstrap_room" Both "SGLang" refused [] "";
+    "kv_transfer_params" Both "vLLM" refused [] "";
+    "ec_transfer_params" Both "vLLM" refused [] "";
+    "session_params" Both "SGLang" refused [] "";
+    "session_id" Both "vLLM" accepted "equal prompts share the cache without it";
+
+    // Adapters and extensions.
+    "lora_path" Both "SGLang" refused [] "";
+    "lora" Both "llama.cpp" refused [] "";
+    "vllm_xargs" Both "vLLM" refused [] "";
+
+    // What says who asks, or why.
+    "user" Both "OpenAI" accepted "does not change the reply";
+    "safety_identifier" Chat "OpenAI" accepted "the server has no policy about users";
+    "metadata" Chat "OpenAI" accepted "does not change the reply";
+    "store" Chat "OpenAI" accepted "nothing is stored";
+    "service_tier" Chat "OpenAI" works "every tier is served alike; the response says `default`";
+    "prediction" Chat "OpenAI" accepted "does not change the reply";
+    "request_id" Both "vLLM" accepted "does not change the reply";
+    "rid" Both "SGLang" accepted "does not change the reply";
+    "custom_labels" Both "SGLang" accepted "does not change the reply";
+};
