@@ -54,6 +54,7 @@ use inference::served_model::ServedModel;
 use observe::access_log::AccessLog;
 use observe::metrics::Metrics;
 use observe::telemetry::{Telemetry, TelemetryError};
+use text::fill_in_middle::FillInMiddle;
 use text::tokenizer::{Tokenizer, TokenizerError};
 
 /// How often histograms are compacted, so that they stay small even if nobody reads the metrics.
@@ -164,6 +165,7 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
     let vocabulary = tokenizer.vocabulary();
     let chat = chat_format(config, &tokenizer, &facts.eos_token_ids)?;
     let chat = chat.map(|chat| chat.trusting_requests(options.limits.trust_request_chat_template));
+    let fill_in_middle = FillInMiddle::of(vocabulary.tokenizer()).map_err(ChatFormatError::from)?;
     let limits = RequestLimits::new(&options.limits, &facts)?;
     let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
     metrics.record_router_restarts(config.router_restarts);
@@ -174,6 +176,7 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
         grammars: Grammars::new(vocabulary.clone(), facts.vocab_size, facts.eos_token_ids)?,
         tokenizer,
         chat: chat.map(Arc::new),
+        fill_in_middle: fill_in_middle.map(Arc::new),
         engine: engine::engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),

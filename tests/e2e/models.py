@@ -57,7 +57,8 @@ def _tokenizer() -> Tokenizer:
 
 
 @cache
-def _reference(folder: Path) -> Any:
+def reference(folder: Path) -> Any:
+    """The model, as transformers computes it."""
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
@@ -65,7 +66,7 @@ def greedy(folder: Path, prompt: str, num_tokens: int) -> tuple[list[int], str]:
     """Ids and text that transformers generates greedily."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = torch.tensor([tokenizer.encode(prompt).ids])
-    output = _reference(folder).generate(
+    output = reference(folder).generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, do_sample=False, pad_token_id=0
     )
     new = output[0, ids.shape[1] :].tolist()

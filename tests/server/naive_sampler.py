@@ -10,7 +10,7 @@ _MASK = 2**64 - 1
 def adjusted(
     logits: list[float], params: SamplingParams, prompt: list[int], output: list[int]
 ) -> list[float]:
-    """Penalties, bias and suppression."""
+    """Penalties, bias, suppression and exclusions."""
     scores = list(logits)
     for token in set(prompt + output):
         penalty = params.repetition_penalty
@@ -22,7 +22,23 @@ def adjusted(
     if len(output) < params.min_new_tokens:
         for token in params.suppressed_ids:
             scores[token] = -math.inf
+    for token in excluded(params, output, len(scores)):
+        scores[token] = -math.inf
     return scores
+
+
+def excluded(params: SamplingParams, output: list[int], vocab_size: int) -> set[int]:
+    """Tokens that are not allowed, or would complete a banned sequence."""
+    found, start = set(), 0
+    for length in params.banned_lens:
+        *before, last = params.banned_ids[start : start + length]
+        start += length
+        if before == output[len(output) - len(before) :]:
+            found.add(last)
+    if params.allowed_mask:
+        bits = int.from_bytes(params.allowed_mask, "little")
+        found |= {token for token in range(vocab_size) if not bits >> token & 1}
+    return found
 
 
 def kept(scores: list[float], params: SamplingParams) -> list[float]:

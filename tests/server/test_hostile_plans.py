@@ -23,6 +23,9 @@ def _admits(draw: st.DrawFn) -> pb.Admit:
         top_p=draw(_FLOATS),
         top_k=draw(_INTS),
         seed=draw(st.integers(0, 2**64 - 1)),
+        banned_ids=draw(_IDS),
+        banned_lens=draw(_IDS),
+        allowed_mask=draw(st.binary(max_size=6)),
     )
     return pb.Admit(
         slot=draw(_SMALL | _INTS),

@@ -10,7 +10,7 @@ from penstock_kernels import gumbel
 from penstock_server.engine.grammar import GrammarMasks
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.watermark import z_score
-from sampler_rows import VOCAB, Row, random_row, run
+from sampler_rows import VOCAB, Row, allow, random_row, run
 
 
 def naive_choice(logits: list[float], row: Row) -> tuple[int, float]:
@@ -150,3 +150,53 @@ def test_suppression_outweighs_a_bias_of_the_same_token() -> None:
     logits = torch.zeros(1, VOCAB)
     assert run(logits, [Row(params, [1], [])]).token_ids.tolist() == [9]
     assert run(logits, [Row(params, [1], [2, 2])]).token_ids.tolist() == [4], "biases of one token add up"
+
+
+def banned(*sequences: tuple[int, ...]) -> SamplingParams:
+    """Greedy, without these sequences."""
+    return SamplingParams(
+        banned_ids=tuple(token for sequence in sequences for token in sequence),
+        banned_lens=tuple(len(sequence) for sequence in sequences),
+    )
+
+
+def test_the_last_token_of_a_banned_sequence_is_excluded_behind_the_others() -> None:
+    logits = torch.zeros(1, VOCAB)
+    logits[0, 7], logits[0, 8] = 3, 2
+    params = banned((5, 6, 7), (9, 7))
+
+    def chosen(output: list[int], prompt: list[int] | None = None) -> int:
+        return int(run(logits, [Row(params, prompt or [1], output)]).token_ids)
+
+    assert chosen([5, 6]) == chosen([2, 5, 6]) == chosen([9]) == 8
+    assert chosen([6]) == chosen([5]) == chosen([6, 5]) == chosen([]) == 7
+    assert chosen([6], prompt=[5]) == 7, "only what was generated counts"
+    assert int(run(logits, [Row(banned((7,), (4, 4)), [1], [])]).token_ids) == 8, "a token by itself"
+
+
+def test_only_allowed_tokens_are_chosen() -> None:
+    logits = torch.arange(VOCAB).float()[None].repeat(3, 1)
+    rows = [
+        Row(SamplingParams(allowed_mask=allow([3, 9])), [1], []),
+        Row(SamplingParams(), [1], []),
+        Row(SamplingParams(temperature=5.0, allowed_mask=allow([0])), [1], []),
+    ]
+    sampled = run(logits, rows)
+    assert sampled.token_ids.tolist() == [9, VOCAB - 1, 0]
+    assert sampled.possible is not None
+    assert sampled.possible.all()
+
+
+def test_exclusions_are_told_to_leave_no_token() -> None:
+    params = SamplingParams(allowed_mask=allow([3]), banned_ids=(3, 3), banned_lens=(2,))
+    sampled = run(torch.zeros(2, VOCAB), [Row(params, [1], [2]), Row(params, [1], [3])])
+    assert sampled.possible is not None
+    assert sampled.possible.tolist() == [True, False]
+
+
+def test_exclusions_and_a_grammar_allow_what_both_allow() -> None:
+    bits = torch.zeros(1, -(-VOCAB // 32), dtype=torch.int32)
+    bits[0, 0] = 0b1110
+    params = SamplingParams(allowed_mask=allow([2, 3, 9]), banned_ids=(3,), banned_lens=(1,))
+    sampled = run(torch.arange(VOCAB).float()[None], [Row(params, [1], [])], GrammarMasks([0], bits))
+    assert sampled.token_ids.tolist() == [2]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from penstock_server.engine import sampling
+from penstock_server.engine import exclusions, sampling
 from penstock_server.engine.grammar import GrammarMasks
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.step import SamplingInput
@@ -34,10 +34,11 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(JITFunction, "run", keep)
     monkeypatch.setattr("penstock_kernels.base.devices.INTERPRETS", True)
-    monkeypatch.setattr(
-        sampling, "to_device", lambda values, dtype, device: torch.tensor(values, dtype=dtype).to(device)
-    )
-    monkeypatch.setattr(sampling, "copy_to_device", lambda tensor, device: tensor.to(device))
+    for module in (sampling, exclusions):
+        monkeypatch.setattr(
+            module, "to_device", lambda values, dtype, device: torch.tensor(values, dtype=dtype).to(device)
+        )
+        monkeypatch.setattr(module, "copy_to_device", lambda tensor, device: tensor.to(device))
     return names
 
 
@@ -46,8 +47,9 @@ def test_nothing_is_read_back(launched: set[str]) -> None:
     rows = [random_row(rng) for _ in range(9)]
     rows.append(Row(SamplingParams(watermark_delta=2.0, watermark_gamma=0.3), [7], [9]))
     num_rows = len(rows)
+    logits = _on_device(num_rows, VOCAB, dtype=torch.float32)
     inputs = SamplingInput(
-        rows=[sampled_row(number, row) for number, row in enumerate(rows)],
+        rows=[sampled_row(number, row, logits.device) for number, row in enumerate(rows)],
         slots=_on_device(num_rows),
         lengths=_on_device(num_rows),
         prompt_lens=_on_device(num_rows),
@@ -55,7 +57,6 @@ def test_nothing_is_read_back(launched: set[str]) -> None:
         seeds=_on_device(num_rows),
     )
     masks = GrammarMasks([1, 4], torch.zeros(2, -(-VOCAB // 32), dtype=torch.int32))
-    logits = _on_device(num_rows, VOCAB, dtype=torch.float32)
     sampled = sampling.sample(logits, inputs, _on_device(num_rows, 50, dtype=torch.int32), masks)
     assert sampled.token_ids.shape == (num_rows,)
     assert sampled.top_ids is not None

@@ -42,10 +42,10 @@ impl Scheduler {
         let prefix = self.memory.cached_prefix(sequence).ok_or(NotYet::Soon)?;
         let last = self.last_block(sequence, &prefix)?;
         let computed = if last.is_some() { sequence.len() - 1 } else { prefix.len };
-        let growth = self.expected_growth(sequence);
+        let (growth, before) = (self.expected_growth(sequence), prefix.len_before);
         let table = self.memory.claim(sequence, prefix, computed, growth).ok_or(NotYet::NoBlocks)?;
         self.copy_last_block(last, &table, draft);
-        self.start(id, table, computed, draft)
+        self.start(id, table, computed, before, draft)
     }
 
     /// The last block of the prompt, if a running sequence with the same prompt has it.
@@ -75,12 +75,14 @@ impl Scheduler {
         }
     }
 
-    /// A sequence whose first `computed` positions are in the blocks of `table` runs from now on.
+    /// A sequence whose first `computed` positions are in the blocks of `table` runs from now on; the first `before`
+    /// of them were cached when it arrived.
     fn start(
         &mut self,
         id: RequestId,
         table: BlockTable,
         computed: u32,
+        before: u32,
         draft: &mut PlanDraft,
     ) -> Result<(), NotYet> {
         let Some(sequence) = self.sequences.get_mut(id) else { return Err(NotYet::Soon) };
@@ -91,7 +93,7 @@ impl Scheduler {
         self.backlog.charge(sequence.tenant(), u64::from(sequence.len() - computed));
         self.totals.admitted_tokens += u64::from(sequence.len());
         self.totals.cached_tokens += u64::from(computed);
-        if let Some(event) = sequence.admit(computed, self.now) {
+        if let Some(event) = sequence.admit(computed, before, self.now) {
             draft.add_event(id, event);
         }
         let row = Row::new(slot, table, computed, sequence.len(), draft.step() - 1);

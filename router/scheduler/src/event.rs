@@ -21,8 +21,10 @@ pub enum EventKind {
     Admitted {
         /// Time in the queue.
         queued: Duration,
-        /// Prompt tokens found in the cache.
+        /// Prompt tokens that need not be computed.
         cached_tokens: u32,
+        /// How many of those were in the cache when it arrived: the others were computed since, for another.
+        cached_before: u32,
     },
     /// All log probabilities of its prompt.
     PromptLogprobs(Vec<Option<PromptScore>>),

@@ -53,8 +53,8 @@ pub use load::{Load, StepSize, Totals};
 pub use pipeline::{MAX_PLANS_IN_FLIGHT, Mismatch};
 pub use plan::{Admission, BlockId, Outcome, Plan, PromptScores, Sampled, SlotId, Span, StepTimings};
 pub use request::{
-    Failure, FinishReason, Grammar, GrammarKind, NewRequest, PromptScore, Refused, RequestId, SamplingParams,
-    TopToken,
+    Exclusions, Failure, FinishReason, Grammar, GrammarKind, NewRequest, PromptScore, Refused, RequestId,
+    SamplingParams, TopToken,
 };
 pub use scheduler::Scheduler;
 pub use window::Window;

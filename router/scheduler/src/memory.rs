@@ -25,6 +25,10 @@ pub struct Memory {
     promises: Promises,
     /// Blocks set aside for running sequences that must not be preempted again: the sum over their tables.
     num_reserved: usize,
+    /// How many blocks have been published since the start.
+    num_published: u64,
+    /// By block number: which of those it was last.
+    published_as: Vec<u64>,
 }
 
 /// What the cache has of a sequence.
@@ -34,6 +38,8 @@ pub struct CachedPrefix {
     pub blocks: Vec<BlockId>,
     /// Positions in them.
     pub len: u32,
+    /// Positions in those that were published before the sequence arrived.
+    pub len_before: u32,
     /// Whether these are all the blocks that may come from the cache.
     pub is_whole: bool,
 }
@@ -48,6 +54,8 @@ impl Memory {
             has_cache: config.prefix_caching,
             promises: Promises::default(),
             num_reserved: 0,
+            num_published: 0,
+            published_as: vec![0; config.num_blocks as usize],
         }
     }
 
@@ -114,7 +122,9 @@ impl Memory {
         let blocks = self.pool.index().lookup(tokens.root(), keys, tokens.as_slice());
         let is_promised = keys.get(blocks.len()).is_some_and(|next| self.promises.has_block(*next));
         let (len, is_whole) = (blocks.len() as u32 * self.block_size, blocks.len() == keys.len());
-        (!is_promised).then_some(CachedPrefix { blocks, len, is_whole })
+        let known = |block: &&BlockId| self.published_as[block.0 as usize] <= sequence.num_published_before();
+        let len_before = blocks.iter().take_while(known).count() as u32 * self.block_size;
+        (!is_promised).then_some(CachedPrefix { blocks, len, len_before, is_whole })
     }
 
     /// A running sequence whose prompt has the same key.
@@ -150,6 +160,11 @@ impl Memory {
         Some(BlockTable::new(blocks, num_shared, num_behind, num_reserved))
     }
 
+    /// How many blocks have been published since the start.
+    pub fn num_published(&self) -> u64 {
+        self.num_published
+    }
+
     /// A sequence begins to run: others wait for what it will publish.
     pub fn promise(&mut self, sequence: &Sequence, table: &BlockTable) {
         if self.has_cache {
@@ -170,8 +185,10 @@ impl Memory {
     fn publish(&mut self, sequence: &Sequence, table: &mut BlockTable, num_full: usize) {
         for index in table.num_published()..num_full {
             let full = sequence.tokens().block(index);
-            if self.has_cache {
-                self.pool.publish(table.blocks()[index], full.key, full.parent, full.tokens);
+            let block = table.blocks()[index];
+            if self.has_cache && self.pool.publish(block, full.key, full.parent, full.tokens) {
+                self.num_published += 1;
+                self.published_as[block.0 as usize] = self.num_published;
             }
             self.promises.settle(sequence.id(), full.key);
         }

@@ -37,7 +37,7 @@ pub struct Admission {
     pub blocks: Vec<BlockId>,
     /// How to choose its tokens.
     pub sampling: SamplingParams,
-    /// End-of-sequence ids that must not be chosen yet (see `min_new_tokens`).
+    /// Ids that would end the sequence and must not be chosen yet (see `min_new_tokens`).
     pub suppressed: Arc<[u32]>,
     /// Constrains the output.
     pub grammar: Option<Grammar>,

@@ -20,6 +20,8 @@ pub struct NewRequest {
     pub sampling: SamplingParams,
     /// Whether generation goes on after end-of-sequence tokens.
     pub ignore_eos: bool,
+    /// Further tokens that end it, whatever `ignore_eos` says.
+    pub stop_token_ids: Arc<[u32]>,
     /// Constrains the output, if set.
     pub grammar: Option<Grammar>,
     /// Which adapter to apply; `None` is the base model.
@@ -44,6 +46,7 @@ impl NewRequest {
             max_new_tokens,
             sampling,
             ignore_eos: false,
+            stop_token_ids: Arc::default(),
             grammar: None,
             adapter_id: None,
             tenant: "".into(),
@@ -57,7 +60,8 @@ impl NewRequest {
     /// Bytes that it occupies while it waits.
     pub fn num_bytes(&self) -> usize {
         let grammar = self.grammar.as_ref().map_or(0, |grammar| grammar.text.len());
-        size_of::<Self>() + 4 * self.prompt.len() + 8 * self.sampling.logit_bias.len() + grammar
+        let exclusions = self.sampling.exclusions.num_bytes();
+        size_of::<Self>() + 4 * self.prompt.len() + 8 * self.sampling.logit_bias.len() + grammar + exclusions
     }
 }
 
@@ -88,12 +92,37 @@ pub struct SamplingParams {
     pub num_top_logprobs: u32,
     /// Report the log probabilities of the prompt.
     pub prompt_logprobs: bool,
-    /// End-of-sequence tokens are not chosen before so many tokens.
+    /// Tokens that end the sequence are not chosen before so many tokens.
     pub min_new_tokens: u32,
     /// Added to the logits of green tokens; 0 is off.
     pub watermark_delta: f32,
     /// Fraction of the vocabulary that is green.
     pub watermark_gamma: f32,
+    /// Tokens that must not be chosen.
+    pub exclusions: Exclusions,
+}
+
+/// Tokens that must not be chosen.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Exclusions {
+    /// Sequences of tokens that must not be generated; none is empty.
+    pub banned: Arc<[Vec<u32>]>,
+    /// Only tokens whose bit is 1 can be chosen: bit `id % 8` of byte `id / 8`, for the whole vocabulary. `None`: all.
+    pub allowed: Option<Arc<[u8]>>,
+}
+
+impl Exclusions {
+    /// Whether the allow list has this token.
+    pub fn allows(&self, id: u32) -> bool {
+        let byte = |mask: &Arc<[u8]>| mask.get(id as usize / 8).copied().unwrap_or(0);
+        self.allowed.as_ref().is_none_or(|mask| byte(mask) >> (id % 8) & 1 == 1)
+    }
+
+    /// Bytes that they occupy.
+    pub fn num_bytes(&self) -> usize {
+        let banned = self.banned.iter().map(|sequence| size_of::<Vec<u32>>() + 4 * sequence.len());
+        banned.sum::<usize>() + self.allowed.as_ref().map_or(0, |mask| mask.len())
+    }
 }
 
 impl SamplingParams {
@@ -115,6 +144,7 @@ impl SamplingParams {
             min_new_tokens: 0,
             watermark_delta: 0.0,
             watermark_gamma: 0.0,
+            exclusions: Exclusions::default(),
         }
     }
 }
@@ -153,6 +183,8 @@ pub struct TopToken {
 pub struct PromptScore {
     /// The token's log probability, given those before it.
     pub logprob: f32,
+    /// Its place among all tokens by probability; 1 is the most likely.
+    pub rank: u32,
     /// The most likely tokens in its place, most likely first, as many as were asked for.
     pub top: Vec<TopToken>,
 }
@@ -164,6 +196,8 @@ pub enum FinishReason {
     Length,
     /// The model ended the sequence.
     EndOfSequence,
+    /// The model chose one of the request's own stop tokens.
+    StopToken,
 }
 
 /// Why a request was not accepted.

@@ -58,7 +58,8 @@ impl Scheduler {
         self.check_room(&request)?;
         self.now = now;
         let id = self.sequences.next_id();
-        let sequence = Sequence::new(id, request, now, &self.keys, self.config.block_size);
+        let published = self.memory.num_published();
+        let sequence = Sequence::new(id, request, now, &self.keys, self.config.block_size, published);
         self.backlog.push(&sequence);
         self.sequences.add(sequence);
         Ok(id)

@@ -38,6 +38,8 @@ pub struct Sequence {
     next_pause: u32,
     /// Log probabilities of the prompt, as outcomes bring them.
     prompt_scores: Vec<Option<PromptScore>>,
+    /// Blocks that had been published when it arrived.
+    num_published_before: u64,
 }
 
 impl Sequence {
@@ -47,6 +49,7 @@ impl Sequence {
         arrived: Duration,
         maker: &KeyMaker,
         block_size: u32,
+        num_published_before: u64,
     ) -> Self {
         Self {
             ticket: Ticket { id, tenant: Arc::clone(&request.tenant), priority: request.priority, arrived },
@@ -60,6 +63,7 @@ impl Sequence {
             uncharged: 0,
             next_pause: 0,
             prompt_scores: Vec::new(),
+            num_published_before,
         }
     }
 
@@ -142,17 +146,33 @@ impl Sequence {
 
     /// What the shards need to take it in.
     pub fn admission(&self, slot: SlotId, blocks: &[BlockId], eos: &Arc<[u32]>) -> Admission {
-        let suppress = self.request.sampling.min_new_tokens > 0;
         Admission {
             slot,
             tokens: self.tokens.as_slice().into(),
             prompt_len: self.prompt_len(),
             blocks: blocks.to_vec(),
             sampling: self.request.sampling.clone(),
-            suppressed: if suppress { Arc::clone(eos) } else { Arc::default() },
+            suppressed: self.suppressed(eos),
             grammar: self.request.grammar.clone(),
             adapter_id: self.request.adapter_id.clone(),
         }
+    }
+
+    /// Tokens that must not be chosen before `min_new_tokens`: those that would end it.
+    fn suppressed(&self, eos: &Arc<[u32]>) -> Arc<[u32]> {
+        let own = &self.request.stop_token_ids;
+        if self.request.sampling.min_new_tokens == 0 {
+            Arc::default()
+        } else if own.is_empty() {
+            Arc::clone(eos)
+        } else {
+            eos.iter().chain(own.iter()).copied().collect()
+        }
+    }
+
+    /// How many blocks had been published when it arrived.
+    pub fn num_published_before(&self) -> u64 {
+        self.num_published_before
     }
 
     pub fn was_admitted(&self) -> bool {
@@ -160,11 +180,11 @@ impl Sequence {
     }
 
     /// It gets a slot. The event is for its client, the first time.
-    pub fn admit(&mut self, cached_tokens: u32, now: Duration) -> Option<EventKind> {
+    pub fn admit(&mut self, cached_tokens: u32, cached_before: u32, now: Duration) -> Option<EventKind> {
         self.blocked_since = None;
         let was_admitted = std::mem::replace(&mut self.was_admitted, true);
         let queued = self.age(now);
-        (!was_admitted).then_some(EventKind::Admitted { queued, cached_tokens })
+        (!was_admitted).then_some(EventKind::Admitted { queued, cached_tokens, cached_before })
     }
 
     /// There is no memory to admit it; returns for how long that is so.
@@ -226,8 +246,10 @@ impl Sequence {
         if self.len() >= self.max_len() {
             return Some(FinishReason::Length);
         }
-        let ended = !self.request.ignore_eos && eos.contains(&token);
-        ended.then_some(FinishReason::EndOfSequence)
+        if !self.request.ignore_eos && eos.contains(&token) {
+            return Some(FinishReason::EndOfSequence);
+        }
+        self.request.stop_token_ids.contains(&token).then_some(FinishReason::StopToken)
     }
 
     /// What its tenant is to be charged now: nothing until there is enough for it.

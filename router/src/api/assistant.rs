@@ -180,10 +180,12 @@ impl AssistantWriter {
     pub fn finish_reason(&self, finish: Finish) -> &'static str {
         match finish {
             Finish::Length => "length",
-            Finish::EndOfSequence | Finish::Stop if self.num_calls > 0 && !self.has_incomplete_call() => {
+            Finish::EndOfSequence | Finish::Stop | Finish::StopToken
+                if self.num_calls > 0 && !self.has_incomplete_call() =>
+            {
                 "tool_calls"
             }
-            Finish::EndOfSequence | Finish::Stop => "stop",
+            Finish::EndOfSequence | Finish::Stop | Finish::StopToken => "stop",
         }
     }
 

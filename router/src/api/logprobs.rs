@@ -1,7 +1,7 @@
 //! Log probabilities in OpenAI's two formats: a list of tokens for chat, parallel lists for completions. Both leave out
-//! tokens that are not part of the text (end of sequence).
+//! tokens that the text does not show: what ended the sequence, and stop strings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use penstock_scheduler::{PromptScore, TopToken};
 use serde::Serialize;
@@ -12,10 +12,65 @@ use crate::inference::text_stream::TextToken;
 use crate::text::detokenizer::Vocabulary;
 use crate::text::tokenizer::Tokenizer;
 
+/// How tokens are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TokenForm {
+    /// By their text.
+    #[default]
+    Text,
+    /// As `token_id:7`, which tells tokens apart that have the same text.
+    Id,
+}
+
+impl TokenForm {
+    /// `token_id:7` if it is asked for.
+    pub fn of(as_id: Option<bool>) -> Self {
+        if as_id == Some(true) { Self::Id } else { Self::Text }
+    }
+
+    fn write(self, vocabulary: &Vocabulary, id: u32) -> String {
+        match self {
+            Self::Text => vocabulary.token_text(id),
+            Self::Id => format!("token_id:{id}"),
+        }
+    }
+}
+
+/// Entries of tokens whose text is held back: it may turn out to be part of a stop string.
+#[derive(Debug, Clone)]
+struct Held<Entry> {
+    num_tokens: u32,
+    entries: VecDeque<(u32, Entry)>,
+}
+
+impl<Entry> Default for Held<Entry> {
+    fn default() -> Self {
+        Self { num_tokens: 0, entries: VecDeque::new() }
+    }
+}
+
+impl<Entry> Held<Entry> {
+    /// Counts one more token, with its entry if it may become visible, and returns the entries that are visible now.
+    fn next(&mut self, token: &TextToken, entry: impl FnOnce() -> Entry) -> Vec<Entry> {
+        if !token.is_hidden {
+            self.entries.push_back((self.num_tokens, entry()));
+        }
+        self.num_tokens += 1;
+        let num_shown = self.entries.iter().take_while(|(number, _)| *number < token.num_visible).count();
+        self.entries.drain(..num_shown).map(|(_, entry)| entry).collect()
+    }
+}
+
 /// `logprobs` of a chat choice.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub struct ChatLogprobs {
     content: Vec<ChatTokenLogprob>,
+    #[serde(skip)]
+    #[schema(ignore)]
+    held: Held<ChatTokenLogprob>,
+    #[serde(skip)]
+    #[schema(ignore)]
+    form: TokenForm,
 }
 
 /// The log probability of one token, with the most likely tokens at its position.
@@ -34,22 +89,33 @@ struct TokenLogprob {
 }
 
 impl ChatLogprobs {
-    /// The tokens, in order.
+    /// The tokens that were written, in order.
     pub fn into_tokens(self) -> Vec<ChatTokenLogprob> {
         self.content
     }
 
-    /// Adds a token of the output.
+    /// No tokens yet.
+    pub fn new(form: TokenForm) -> Self {
+        Self { form, ..Self::default() }
+    }
+
+    /// Adds a token of the output. It is written as soon as its text is shown.
     pub fn push(&mut self, vocabulary: &Vocabulary, token: &TextToken) {
-        if token.is_special {
-            return;
-        }
-        let top_logprobs =
-            token.top.iter().map(|top| token_logprob(vocabulary, top.id, top.logprob)).collect();
-        self.content.push(ChatTokenLogprob {
-            token: token_logprob(vocabulary, token.id, token.logprob),
-            top_logprobs,
+        let written = |id, logprob| TokenLogprob {
+            token: self.form.write(vocabulary, id),
+            logprob,
+            bytes: vocabulary.token_bytes(id),
+        };
+        let shown = self.held.next(token, || ChatTokenLogprob {
+            token: written(token.id, token.logprob),
+            top_logprobs: token.top.iter().map(|top| written(top.id, top.logprob)).collect(),
         });
+        self.content.extend(shown);
+    }
+
+    /// Returns the tokens that were written since the last call.
+    pub fn take(&mut self) -> Self {
+        Self { content: std::mem::take(&mut self.content), ..Self::default() }
     }
 }
 
@@ -72,7 +138,7 @@ impl TextLogprobs {
         if delta.is_empty() {
             return Vec::new();
         }
-        let logprobs = std::mem::take(&mut self.pending.content);
+        let logprobs = self.pending.take().content;
         let has_text = delta.content.as_ref().is_some_and(|text| !text.is_empty());
         if has_text { logprobs } else { Vec::new() }
     }
@@ -83,12 +149,8 @@ impl TextLogprobs {
     }
 }
 
-fn token_logprob(vocabulary: &Vocabulary, id: u32, logprob: f32) -> TokenLogprob {
-    TokenLogprob { token: vocabulary.token_text(id), logprob, bytes: vocabulary.token_bytes(id) }
-}
-
 /// `logprobs` of a completion choice.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub struct CompletionLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f32>>,
@@ -97,43 +159,87 @@ pub struct CompletionLogprobs {
     text_offset: Vec<usize>,
     #[serde(skip)]
     next_offset: usize,
+    #[serde(skip)]
+    #[schema(ignore)]
+    held: Held<CompletionEntry>,
+    #[serde(skip)]
+    #[schema(ignore)]
+    form: TokenForm,
+}
+
+/// What completions write of one token.
+#[derive(Debug, Clone)]
+struct CompletionEntry {
+    token: String,
+    num_chars: usize,
+    logprob: Option<f32>,
+    top: Option<BTreeMap<String, f32>>,
 }
 
 impl CompletionLogprobs {
-    /// Adds a token of the prompt.
-    pub fn push_prompt(&mut self, vocabulary: &Vocabulary, id: u32, score: Option<&PromptScore>) {
-        let top = score.map(|score| by_text(vocabulary, id, score.logprob, &score.top));
-        self.push_entry(vocabulary.token_text(id), score.map(|score| score.logprob), top);
+    /// No tokens yet.
+    pub fn new(form: TokenForm) -> Self {
+        Self { form, ..Self::default() }
     }
 
-    /// Adds a token of the output.
+    /// Adds a token of the prompt, with up to `num_top` of the most likely ones in its place.
+    pub fn push_prompt(
+        &mut self,
+        vocabulary: &Vocabulary,
+        id: u32,
+        score: Option<&PromptScore>,
+        num_top: usize,
+    ) {
+        let top = score.map(|score| &score.top[..num_top.min(score.top.len())]);
+        let logprob = score.map(|score| score.logprob);
+        self.push_entry(entry(self.form, vocabulary, id, logprob, top));
+    }
+
+    /// Adds a token of the output. It is written as soon as its text is shown.
     pub fn push(&mut self, vocabulary: &Vocabulary, token: &TextToken) {
-        if token.is_special {
-            return;
+        let form = self.form;
+        let new = || entry(form, vocabulary, token.id, Some(token.logprob), Some(&token.top));
+        for shown in self.held.next(token, new) {
+            self.push_entry(shown);
         }
-        let top = by_text(vocabulary, token.id, token.logprob, &token.top);
-        self.push_entry(vocabulary.token_text(token.id), Some(token.logprob), Some(top));
     }
 
-    /// Returns the tokens that were added since the last call.
+    /// Returns the tokens that were written since the last call.
     pub fn take(&mut self) -> Self {
-        let next = Self { next_offset: self.next_offset, ..Self::default() };
+        let next = Self {
+            next_offset: self.next_offset,
+            held: std::mem::take(&mut self.held),
+            form: self.form,
+            ..Self::default()
+        };
         std::mem::replace(self, next)
     }
 
-    fn push_entry(&mut self, text: String, logprob: Option<f32>, top: Option<BTreeMap<String, f32>>) {
+    fn push_entry(&mut self, entry: CompletionEntry) {
         self.text_offset.push(self.next_offset);
-        self.next_offset += text.chars().count();
-        self.tokens.push(text);
-        self.token_logprobs.push(logprob);
-        self.top_logprobs.push(top);
+        self.next_offset += entry.num_chars;
+        self.tokens.push(entry.token);
+        self.token_logprobs.push(entry.logprob);
+        self.top_logprobs.push(entry.top);
     }
 }
 
-/// The most likely tokens and the token itself, which OpenAI adds to them where it is not one of them.
-fn by_text(vocabulary: &Vocabulary, id: u32, logprob: f32, top: &[TopToken]) -> BTreeMap<String, f32> {
-    let mut by_text: BTreeMap<String, f32> =
-        top.iter().map(|top| (vocabulary.token_text(top.id), top.logprob)).collect();
-    by_text.entry(vocabulary.token_text(id)).or_insert(logprob);
-    by_text
+fn entry(
+    form: TokenForm,
+    vocabulary: &Vocabulary,
+    id: u32,
+    logprob: Option<f32>,
+    top: Option<&[TopToken]>,
+) -> CompletionEntry {
+    // OpenAI adds the token itself to the most likely ones where it is not one of them.
+    let by_token = |top: &[TopToken]| {
+        let own = logprob.map(|logprob| (form.write(vocabulary, id), logprob));
+        own.into_iter().chain(top.iter().map(|top| (form.write(vocabulary, top.id), top.logprob))).collect()
+    };
+    CompletionEntry {
+        token: form.write(vocabulary, id),
+        num_chars: vocabulary.token_text(id).chars().count(),
+        logprob,
+        top: top.map(by_token),
+    }
 }

@@ -7,6 +7,7 @@ pub(crate) mod clouds;
 mod field_limits;
 mod known_fields;
 mod kserve;
+mod llamacpp;
 mod logprobs;
 mod object_schema;
 mod ollama;

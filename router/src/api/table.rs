@@ -13,6 +13,7 @@ use super::anthropic::{self, MessagesRequest, MessagesResponse, TokenCount};
 use super::clouds::{invocations, vertex};
 use super::kserve::infer::{InferRequest, InferResponse};
 use super::kserve::{self, TextRequest, TextResponse};
+use super::llamacpp::{self, InfillChunk, InfillRequest, InfillResponse};
 use super::ollama;
 use super::openai::chat::encoder::{ChatChunk, ChunkChoice};
 use super::openai::chat::handler as chat;
@@ -37,6 +38,7 @@ pub fn dialect_of(path: &str) -> ErrorDialect {
         (Some("v1"), Some(_)) => openai::errors::ERRORS,
         (Some("v2"), _) => kserve::errors::ERRORS,
         (Some("api"), Some(_)) => ollama::errors::ERRORS,
+        (Some("infill"), None) => openai::errors::ERRORS,
         _ => tgi::errors::ERRORS,
     }
 }
@@ -114,7 +116,7 @@ impl Route {
 
 /// All routes.
 pub fn routes() -> Vec<Route> {
-    [tgi_and_clouds(), openai_and_anthropic(), kserve(), ollama(), tokens(), about(), pages()]
+    [tgi_and_clouds(), openai_and_others(), kserve(), ollama(), tokens(), about(), pages()]
         .into_iter()
         .flatten()
         .collect()
@@ -161,9 +163,17 @@ fn tgi_and_clouds() -> Vec<Route> {
     ]
 }
 
-/// The generating routes of OpenAI and Anthropic.
-fn openai_and_anthropic() -> Vec<Route> {
+/// The generating routes of OpenAI, Anthropic and llama.cpp.
+fn openai_and_others() -> Vec<Route> {
     vec![
+        Route::post("/infill", llamacpp::handler::infill)
+            .doc(
+                Doc::new("llama.cpp: fill in code at the cursor")
+                    .accepts::<InfillRequest>()
+                    .returns::<InfillResponse>()
+                    .streams::<InfillChunk>(),
+            )
+            .work(),
         Route::post("/v1/chat/completions", chat::chat)
             .doc(
                 Doc::new("Reply to a conversation")

@@ -32,6 +32,8 @@ pub enum Dialect {
     },
     /// KServe's routes, below `/v2`.
     Kserve,
+    /// `/infill`.
+    Infill,
     /// The gRPC API.
     Grpc,
 }
@@ -48,6 +50,9 @@ impl Dialect {
             (Self::Native, name) => name,
             (Self::Ollama { inputs }, name) => ollama_name(inputs, name),
             (Self::Kserve, "inputs") => "text_input",
+            (Self::Infill, "inputs") => "input_prefix",
+            (Self::Infill, "suffix") => "input_suffix",
+            (Self::Infill, "max_new_tokens") => "n_predict",
             (Self::Completions { grammar, .. } | Self::Chat { grammar, .. }, "grammar") => grammar,
             (Self::Responses, "grammar") => "text.format",
             (Self::Responses, "verbosity") => "text.verbosity",
@@ -64,6 +69,7 @@ impl Dialect {
             (Self::Chat { .. } | Self::Grpc, "best_of") => "n",
             (Self::Chat { .. } | Self::Responses | Self::Grpc, "top_n_tokens") => "top_logprobs",
             (Self::Completions { .. }, "top_n_tokens") => "logprobs",
+            (Self::Completions { .. } | Self::Chat { .. }, "truncate") => "truncate_prompt_tokens",
             (_, name) => name,
         }
     }

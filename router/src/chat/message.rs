@@ -97,6 +97,15 @@ impl Message {
         self.place.clone().unwrap_or_else(|| format!("messages[{number}]"))
     }
 
+    /// Its text, without parts that are no text.
+    pub fn text(&self) -> String {
+        match &self.content {
+            None => String::new(),
+            Some(Content::Text(text)) => text.clone(),
+            Some(Content::Parts(parts)) => parts.iter().filter_map(|part| part.text.as_deref()).collect(),
+        }
+    }
+
     /// Number of characters of its text.
     pub fn num_chars(&self) -> usize {
         match &self.content {

@@ -289,6 +289,9 @@ fn sampling_to_pb(sampling: &SamplingParams, suppressed: &[u32]) -> pb::Sampling
         watermark_delta: sampling.watermark_delta,
         watermark_gamma: sampling.watermark_gamma,
         suppressed_ids: suppressed.to_vec(),
+        banned_ids: sampling.exclusions.banned.concat(),
+        banned_lens: sampling.exclusions.banned.iter().map(|sequence| sequence.len() as u32).collect(),
+        allowed_mask: sampling.exclusions.allowed.as_ref().map_or(Vec::new(), |mask| mask.to_vec()),
     }
 }
 
@@ -346,17 +349,20 @@ fn sampled_from_pb(message: &pb::Outcome) -> Result<Vec<Sampled>, String> {
 
 fn prompt_scores_from_pb(part: pb::PromptLogprobs) -> Result<PromptScores, String> {
     let (len, num_ids) = (part.logprobs.len(), part.top_ids.len());
-    if num_ids != part.top_logprobs.len() || num_ids % len.max(1) != 0 {
-        let lens = (len, num_ids, part.top_logprobs.len());
-        return Err(format!("prompt logprobs, top ids and top logprobs do not fit together: {lens:?}"));
+    if num_ids != part.top_logprobs.len() || num_ids % len.max(1) != 0 || part.ranks.len() != len {
+        let lens = (len, part.ranks.len(), num_ids, part.top_logprobs.len());
+        return Err(format!(
+            "prompt logprobs, ranks, top ids and top logprobs do not fit together: {lens:?}"
+        ));
     }
     let top = top_tokens(&part.top_ids, &part.top_logprobs);
     let num_top = num_ids / len.max(1);
-    let score = |(position, &logprob): (usize, &f32)| PromptScore {
+    let score = |(position, (&logprob, &rank)): (usize, (&f32, &u32))| PromptScore {
         logprob,
+        rank,
         top: top[position * num_top..(position + 1) * num_top].to_vec(),
     };
-    let scores = part.logprobs.iter().enumerate().map(score).collect();
+    let scores = part.logprobs.iter().zip(&part.ranks).enumerate().map(score).collect();
     Ok(PromptScores { slot: SlotId(part.slot), start: part.start, scores })
 }
 

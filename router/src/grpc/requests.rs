@@ -52,6 +52,14 @@ pub fn parameters(request: pb::GenerateRequest, caller: Caller) -> Result<Parame
         min_new_tokens: request.min_tokens,
         ignore_eos: request.ignore_eos,
         stop: request.stop,
+        stop_token_ids: request.stop_token_ids.into_iter().map(u64::from).collect(),
+        includes_stop: request.include_stop,
+        shows_special_tokens: request.show_special_tokens,
+        bad_words: request.bad_words,
+        allowed_token_ids: Some(request.allowed_token_ids)
+            .filter(|ids| !ids.is_empty())
+            .map(|ids| ids.into_iter().map(u64::from).collect()),
+        truncate: request.truncate,
         seed: sampling.seed,
         top_n_tokens: request.top_logprobs,
         prompt_logprobs: request.prompt_logprobs,

@@ -62,7 +62,7 @@ fn finish(end: End) -> pb::Finish {
     let reason = match end.finish {
         Finish::Length => pb::FinishReason::Length,
         Finish::EndOfSequence => pb::FinishReason::EndOfSequence,
-        Finish::Stop => pb::FinishReason::Stop,
+        Finish::Stop | Finish::StopToken => pb::FinishReason::Stop,
     };
     pb::Finish {
         reason: reason.into(),

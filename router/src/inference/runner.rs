@@ -20,6 +20,7 @@ use crate::grammar::Grammars;
 use crate::observe::access_log::RequestLog;
 use crate::observe::metrics::Metrics;
 use crate::observe::telemetry::{ChildSpan, RequestTrace};
+use crate::text::fill_in_middle::FillInMiddle;
 use crate::text::tokenizer::Tokenizer;
 
 /// The prompt of a request, in one of three forms.
@@ -29,6 +30,13 @@ pub enum Prompt {
     Text(String),
     /// Token ids, used as they are.
     Tokens(Vec<u32>),
+    /// Texts before and behind a gap, which the model is to fill in.
+    Gap {
+        /// The text before it.
+        before: String,
+        /// The text behind it.
+        behind: String,
+    },
     /// A conversation, which the chat template renders.
     Chat(Conversation),
 }
@@ -37,7 +45,7 @@ impl Prompt {
     /// The name of the operation in the semantic conventions of OpenTelemetry.
     fn operation(&self) -> &'static str {
         match self {
-            Self::Text(_) | Self::Tokens(_) => "text_completion",
+            Self::Text(_) | Self::Tokens(_) | Self::Gap { .. } => "text_completion",
             Self::Chat(_) => "chat",
         }
     }
@@ -47,6 +55,7 @@ impl Prompt {
         match self {
             Self::Text(text) => text.chars().count(),
             Self::Tokens(_) => 0,
+            Self::Gap { before, behind } => before.chars().count() + behind.chars().count(),
             Self::Chat(conversation) => conversation.messages.iter().map(Message::num_chars).sum(),
         }
     }
@@ -73,6 +82,8 @@ pub struct Inference {
     pub tokenizer: Tokenizer,
     /// Turns conversations into tokens; `None` if the model has no chat template.
     pub chat: Option<Arc<ChatFormat>>,
+    /// Makes prompts of gaps; `None` if the tokenizer has no control tokens for that.
+    pub fill_in_middle: Option<Arc<FillInMiddle>>,
     /// Checks the grammars that constrain outputs.
     pub grammars: Grammars,
     /// The engine loop, which runs sequences.
@@ -116,11 +127,15 @@ impl Inference {
         }
         let checked = check(parameters, &self.limits)?;
         let tokenizing = validating.child("tokenize");
+        let ends = self.ends_of(&prompt);
         let encoded = self.encode(prompt, grammar, &checked).await?;
+        let banned = self.tokenizer.spellings(&checked.bad_words).await?;
         drop(tokenizing);
-        let mut request = checked.fit(encoded.tokens, &self.limits)?;
+        let eos = &self.engine.facts().eos_token_ids;
+        let mut request =
+            checked.fit(encoded.tokens, &self.limits)?.ending_at(&ends).banning(banned, eos, &self.limits)?;
         if let Some(grammar) = self.checked_grammar(encoded.constraint).await? {
-            request = request.constrained(grammar)?;
+            request = request.constrained(grammar, eos)?;
         }
         caller.charge(Counted::Tokens, request.num_tokens())?;
         let validation = started.elapsed();
@@ -172,6 +187,7 @@ impl Inference {
                 self.check_text(&text, checked)?;
                 self.tokenizer.encode(text).await?
             }
+            Prompt::Gap { before, behind } => self.encode_gap(before, behind, checked).await?,
             Prompt::Chat(conversation) => {
                 let (chat, room) = (self.chat()?, checked.room(&self.limits));
                 return self.tokenizer.run(move |_| chat.encode_within(conversation, grammar, room)).await;
@@ -181,6 +197,36 @@ impl Inference {
         let constraint =
             grammar.map(|grammar| Constraint { grammar, param, parts: Vec::new(), is_optional: false });
         Ok(EncodedChat { tokens, reply: ReplyFormat::default(), constraint })
+    }
+
+    async fn encode_gap(
+        &self,
+        before: String,
+        behind: String,
+        checked: &CheckedRequest,
+    ) -> Result<Vec<u32>, Error> {
+        let dialect = checked.dialect;
+        let Some(format) = self.fill_in_middle.clone() else {
+            let suffix = dialect.name("suffix");
+            let message = format!(
+                "`{suffix}` is not supported by this model: its tokenizer has no fill-in-the-middle tokens"
+            );
+            return Err(Error::invalid(suffix, message));
+        };
+        if before.is_empty() && behind.is_empty() {
+            let inputs = dialect.name("inputs");
+            return Err(Error::invalid(inputs, format!("`{inputs}` cannot be empty")));
+        }
+        self.check_len(before.len() + behind.len(), checked)?;
+        self.tokenizer.run(move |_| format.prompt(&before, &behind)).await
+    }
+
+    /// Tokens that end the sequences of a prompt beside the model's end-of-sequence tokens.
+    fn ends_of(&self, prompt: &Prompt) -> Vec<u32> {
+        match (prompt, &self.fill_in_middle) {
+            (Prompt::Gap { .. }, Some(format)) => format.ends().to_vec(),
+            _ => Vec::new(),
+        }
     }
 
     /// Compiles the grammar of a constraint and returns it. A required constraint that does not compile is refused; an
@@ -230,11 +276,15 @@ impl Inference {
         if text.is_empty() {
             return Err(Error::invalid(inputs, format!("`{inputs}` cannot be empty")));
         }
+        self.check_len(text.len(), checked)
+    }
+
+    fn check_len(&self, bytes: usize, checked: &CheckedRequest) -> Result<(), Error> {
         let max_tokens = self.limits.max_input_tokens;
         let max_bytes = self.tokenizer.vocabulary().max_token_bytes().saturating_mul(max_tokens as usize);
-        if text.len() > max_bytes && !checked.truncates() {
-            let least = text.len().div_ceil(self.tokenizer.vocabulary().max_token_bytes().max(1));
-            let given = format!("at least {least}, as it has {} bytes", text.len());
+        if bytes > max_bytes && !checked.truncates() {
+            let least = bytes.div_ceil(self.tokenizer.vocabulary().max_token_bytes().max(1));
+            let given = format!("at least {least}, as it has {bytes} bytes");
             return Err(too_long(checked.dialect, &given, &self.limits));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! One sequence as text: reads the events of a generation, turns tokens into text, finds stop strings and measures times.
+//! One sequence as text: reads the events of a generation, turns tokens into text and measures times.
 //! Handlers read only this, never token events.
 
 use std::collections::HashSet;
@@ -10,34 +10,14 @@ use penstock_scheduler::{EventKind, FinishReason, PromptScore, Sampled, TopToken
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::engine::generation::Generation;
+pub use crate::inference::finish::Finish;
 use crate::inference::validation::CheckedRequest;
+use crate::inference::visible_text::{Visible, VisibleText};
 use crate::observe::access_log::{RequestLog, SequenceUse};
 use crate::observe::metrics::{Metrics, SequenceTimes};
 use crate::observe::telemetry::RequestTrace;
 use crate::text::detokenizer::Detokenizer;
-use crate::text::stop::{StopMatcher, StopOutput};
 use crate::text::tokenizer::Tokenizer;
-
-/// Why a sequence is complete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finish {
-    /// As many tokens as asked for.
-    Length,
-    /// The model ended it.
-    EndOfSequence,
-    /// A stop string.
-    Stop,
-}
-
-impl Finish {
-    /// In the words of OpenAI and OpenTelemetry.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Length => "length",
-            Self::EndOfSequence | Self::Stop => "stop",
-        }
-    }
-}
 
 /// What happens to a sequence, in order; nothing follows a token with an `end`.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,10 +43,14 @@ pub struct TextToken {
     pub logprob: f32,
     /// The most likely tokens in its place.
     pub top: Vec<TopToken>,
+    /// Whether the text never shows it: a special token, or the token that ended the sequence.
+    pub is_hidden: bool,
     /// What may be shown now; stop strings and what may become one are left out.
     pub delta: String,
     /// How long the sequence has taken so far, this token included.
     pub times: SequenceTimes,
+    /// How many of the sequence's tokens so far have text in what is shown by now, hidden ones before them included.
+    pub num_visible: u32,
     /// Set on the last one.
     pub end: Option<Box<End>>,
 }
@@ -116,9 +100,12 @@ pub struct TextStream {
     generation: Option<Generation>,
     tokenizer: Tokenizer,
     detokenizer: Detokenizer,
-    stop: StopMatcher,
+    visible: VisibleText,
     dialect: Dialect,
     shown: Arc<HashSet<u32>>,
+    shows_special_tokens: bool,
+    includes_stop: bool,
+    num_top: usize,
     metrics: Metrics,
     trace: Option<RequestTrace>,
     log: Option<RequestLog>,
@@ -128,8 +115,6 @@ pub struct TextStream {
     /// Time from the arrival of the request to the first token.
     first_token: Option<Duration>,
     last_token: Option<Instant>,
-    text: String,
-    stop_string: Option<String>,
     seed: Option<u64>,
     times: SequenceTimes,
     finish: Option<Finish>,
@@ -162,9 +147,12 @@ impl TextStream {
             generation: Some(generation),
             tokenizer: context.tokenizer.clone(),
             detokenizer: Detokenizer::new(context.tokenizer.vocabulary().clone()),
-            stop: StopMatcher::new(&context.request.stop),
+            visible: VisibleText::new(context.request.dialect, &context.request.ending),
             dialect: context.request.dialect,
             shown: context.shown.clone(),
+            shows_special_tokens: context.request.ending.shows_special_tokens,
+            includes_stop: context.request.ending.includes_stop,
+            num_top: context.request.num_top as usize,
             metrics: context.metrics.clone(),
             trace: context.trace.clone(),
             log: context.log.clone(),
@@ -173,8 +161,6 @@ impl TextStream {
             was_admitted: false,
             first_token: None,
             last_token: None,
-            text: String::new(),
-            stop_string: None,
             seed: context.seed,
             times: SequenceTimes::default(),
             finish: None,
@@ -185,8 +171,8 @@ impl TextStream {
     pub async fn next(&mut self) -> Option<Result<TextEvent, Error>> {
         loop {
             let event = match self.generation.as_mut()?.next().await {
-                Some(EventKind::Admitted { queued, cached_tokens }) => {
-                    self.on_admitted(queued, cached_tokens)
+                Some(EventKind::Admitted { queued, cached_before, .. }) => {
+                    self.on_admitted(queued, cached_before)
                 }
                 Some(EventKind::PromptLogprobs(logprobs)) => TextEvent::PromptLogprobs(logprobs),
                 Some(EventKind::Token(token, finish)) => TextEvent::Token(self.on_token(token, finish)),
@@ -231,16 +217,46 @@ impl TextStream {
         TextEvent::Admitted
     }
 
-    fn on_token(&mut self, token: Sampled, finish: Option<FinishReason>) -> TextToken {
+    fn on_token(&mut self, mut token: Sampled, finish: Option<FinishReason>) -> TextToken {
         self.keep_time();
         let is_special = self.tokenizer.vocabulary().is_special(token.id);
-        let piece = self.detokenizer.push(token.id);
-        let text = if is_special { self.tokenizer.vocabulary().token_text(token.id) } else { piece.clone() };
-        let piece = if self.shown.contains(&token.id) { piece + &text } else { piece };
-        let (delta, finish) = self.advance(piece, finish);
+        let is_cut = self.cuts(finish);
+        let piece = if is_cut { String::new() } else { self.detokenizer.push(token.id) };
+        let text = if is_special || is_cut {
+            self.tokenizer.vocabulary().token_text(token.id)
+        } else {
+            piece.clone()
+        };
+        let is_spelt = is_special && !is_cut && (self.shows_special_tokens || self.shown.contains(&token.id));
+        let mut piece = if is_spelt { piece + &text } else { piece };
+        if finish.is_some() {
+            piece += &self.detokenizer.finish();
+        }
+        let Visible { delta, finish, num_tokens } = self.visible.push(&piece, finish);
         let end = finish.map(|finish| Box::new(self.end(finish)));
-        let Sampled { id, logprob, top, .. } = token;
-        TextToken { id, text, is_special, logprob, top, delta, times: self.times, end }
+        token.top.truncate(self.num_top);
+        TextToken {
+            id: token.id,
+            text,
+            is_special,
+            logprob: token.logprob,
+            top: token.top,
+            is_hidden: is_cut || (is_special && !self.shows_special_tokens),
+            delta,
+            times: self.times,
+            num_visible: num_tokens,
+            end,
+        }
+    }
+
+    /// Whether the text ends before the last token, because it is the one that ends the sequence. On native routes the
+    /// text includes an end-of-sequence token that is no special token, as in TGI.
+    fn cuts(&self, finish: Option<FinishReason>) -> bool {
+        match finish {
+            None | Some(FinishReason::Length) => false,
+            Some(FinishReason::EndOfSequence) => !self.includes_stop && self.dialect != Dialect::Native,
+            Some(FinishReason::StopToken) => !self.includes_stop,
+        }
     }
 
     fn keep_time(&mut self) {
@@ -257,36 +273,6 @@ impl TextStream {
         self.times.generated_tokens += 1;
     }
 
-    /// What may be shown of a new piece of text, and whether the sequence ends with it.
-    fn advance(&mut self, mut piece: String, finish: Option<FinishReason>) -> (String, Option<Finish>) {
-        if finish.is_some() {
-            piece += &self.detokenizer.finish();
-        }
-        // TGI looks at the length and at end-of-sequence tokens first, OpenAI at stop strings.
-        let is_over = finish.is_some() && self.dialect == Dialect::Native;
-        let step = match is_over {
-            true => StopOutput { text: piece, matched: None },
-            false => self.stop.push(&piece),
-        };
-        let (delta, finish) = match (step.matched, finish) {
-            (Some(stop), _) => return self.stop_at(step.text, &stop),
-            (None, Some(finish)) if is_over => (self.stop.finish() + &step.text, Some(finish)),
-            (None, Some(finish)) => (step.text + &self.stop.finish(), Some(finish)),
-            (None, None) => (step.text, None),
-        };
-        self.text += &delta;
-        (delta, finish.map(Finish::from))
-    }
-
-    fn stop_at(&mut self, delta: String, stop: &str) -> (String, Option<Finish>) {
-        self.text += &delta;
-        if self.dialect == Dialect::Native {
-            self.text += stop;
-        }
-        self.stop_string = Some(stop.to_owned());
-        (delta, Some(Finish::Stop))
-    }
-
     /// Also cancels what the shards would still generate after a stop string.
     fn end(&mut self, finish: Finish) -> End {
         self.generation = None;
@@ -296,8 +282,8 @@ impl TextStream {
         if let Some(trace) = &self.trace {
             trace.on_completed(self.times.generated_tokens, self.times.cached_tokens, finish.name());
         }
-        let stop_string = self.stop_string.take();
-        End { finish, stop_string, text: std::mem::take(&mut self.text), seed: self.seed, times: self.times }
+        let (text, stop_string) = self.visible.take();
+        End { finish, stop_string, text, seed: self.seed, times: self.times }
     }
 }
 
@@ -312,14 +298,5 @@ impl Drop for TextStream {
             first_token: self.first_token,
             finish: self.finish.map(Finish::name),
         });
-    }
-}
-
-impl From<FinishReason> for Finish {
-    fn from(reason: FinishReason) -> Self {
-        match reason {
-            FinishReason::Length => Self::Length,
-            FinishReason::EndOfSequence => Self::EndOfSequence,
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod control_tokens;
 pub(crate) mod detokenizer;
+pub mod fill_in_middle;
 pub(crate) mod stop;
 pub mod tokenizer;
 pub(crate) mod workers;

@@ -25,6 +25,15 @@ impl StopMatcher {
         Self { patterns, held: String::new() }
     }
 
+    /// Adds a piece of text in which no stop string ends, also if one is spelt there. One may still begin in it.
+    pub fn pass(&mut self, piece: &str) -> String {
+        self.held.push_str(piece);
+        for byte in piece.bytes() {
+            self.advance(byte);
+        }
+        self.take_decided()
+    }
+
     /// Adds a piece of text.
     pub fn push(&mut self, piece: &str) -> StopOutput {
         if self.patterns.is_empty() {
@@ -37,9 +46,13 @@ impl StopMatcher {
                 return self.cut_at(end + 1, stop);
             }
         }
+        StopOutput { text: self.take_decided(), matched: None }
+    }
+
+    /// The text that cannot become part of a stop string any more.
+    fn take_decided(&mut self) -> String {
         let undecided = self.patterns.iter().map(|pattern| pattern.matched).max().unwrap_or(0);
-        let text = self.held.drain(..self.held.len() - undecided).collect();
-        StopOutput { text, matched: None }
+        self.held.drain(..self.held.len() - undecided).collect()
     }
 
     /// Returns the text that was held back, at the end of a text in which no stop string was completed.
@@ -65,7 +78,7 @@ struct Pattern {
     text: String,
     /// `borders[i]`: length of the longest proper prefix of `text[..=i]` that also ends it.
     borders: Vec<usize>,
-    /// How much of `text` the bytes so far end with.
+    /// How much of `text` the bytes so far end with, but for all of it.
     matched: usize,
 }
 
@@ -81,7 +94,11 @@ impl Pattern {
 
     fn advance(&mut self, byte: u8) -> Option<&str> {
         self.matched = next_state(self.text.as_bytes(), &self.borders, self.matched, byte);
-        (self.matched == self.text.len()).then_some(self.text.as_str())
+        let is_complete = self.matched == self.text.len();
+        if is_complete {
+            self.matched = self.borders[self.matched - 1];
+        }
+        is_complete.then_some(self.text.as_str())
     }
 }
 
@@ -142,9 +159,17 @@ mod tests {
         assert_eq!(run(&["aab"], &["aaaa", "b"]), ("aa".into(), Some("aab".into())));
     }
 
-    /// The definition, by brute force: the first end at which a stop string is complete.
-    fn expected(stops: &[&str], text: &str) -> (String, Option<String>) {
-        for end in 1..=text.len() {
+    #[test]
+    fn a_stop_string_that_ends_in_a_passed_piece_is_text() {
+        let mut matcher = StopMatcher::new(&["aba".to_owned()]);
+        assert_eq!(matcher.pass("xaba"), "xab", "another may begin with its last letter");
+        let output = matcher.push("ba");
+        assert_eq!((output.text.as_str(), output.matched.as_deref()), ("", Some("aba")));
+    }
+
+    /// The definition, by brute force: the first end at which a stop string is complete, behind `first` bytes.
+    fn expected(stops: &[&str], text: &str, first: usize) -> (String, Option<String>) {
+        for end in first + 1..=text.len() {
             let seen = &text.as_bytes()[..end];
             let complete = stops.iter().filter(|stop| seen.ends_with(stop.as_bytes()));
             if let Some(stop) = complete.max_by_key(|stop| stop.len()) {
@@ -162,7 +187,33 @@ mod tests {
         ) {
             let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
             let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
-            prop_assert_eq!(run(&stops, &pieces), expected(&stops, &pieces.concat()));
+            prop_assert_eq!(run(&stops, &pieces), expected(&stops, &pieces.concat(), 0));
+        }
+
+        /// Without text that was shown before the stop string was complete: it may begin in what was passed.
+        #[test]
+        fn stop_strings_are_found_behind_passed_pieces(
+            stops in prop::collection::vec("[abé]{1,4}", 1..4),
+            passed in prop::collection::vec("[abcé]{0,5}", 0..6),
+            pieces in prop::collection::vec("[abcé]{0,5}", 0..6),
+        ) {
+            let list: Vec<&str> = stops.iter().map(String::as_str).collect();
+            let mut matcher = StopMatcher::new(&stops);
+            let mut shown: String = passed.iter().map(|piece| matcher.pass(piece)).collect();
+            let mut matched = None;
+            for piece in &pieces {
+                let output = matcher.push(piece);
+                shown += &output.text;
+                matched = output.matched;
+                if matched.is_some() {
+                    break;
+                }
+            }
+            if matched.is_none() {
+                shown += &matcher.finish();
+            }
+            let text = passed.concat() + &pieces.concat();
+            prop_assert_eq!((shown, matched), expected(&list, &text, passed.concat().len()));
         }
     }
 }

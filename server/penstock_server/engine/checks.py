@@ -72,9 +72,23 @@ def check_sampling(params: SamplingParams, vocab_size: int) -> None:
     check_ids("logit_bias id", params.logit_bias_ids, vocab_size)
     check_ids("suppressed id", params.suppressed_ids, vocab_size)
     require(len(set(params.suppressed_ids)) < vocab_size, "every token is suppressed")
+    _check_exclusions(params, vocab_size)
     require(
         params.num_top_logprobs <= min(MAX_TOP_LOGPROBS, vocab_size),
         f"num_top_logprobs {params.num_top_logprobs} is more than {min(MAX_TOP_LOGPROBS, vocab_size)}",
+    )
+
+
+def _check_exclusions(params: SamplingParams, vocab_size: int) -> None:
+    check_ids("banned id", params.banned_ids, vocab_size)
+    require(
+        0 not in params.banned_lens and sum(params.banned_lens) == len(params.banned_ids),
+        "banned_lens do not divide banned_ids into sequences",
+    )
+    mask_len = -(-vocab_size // 8)
+    require(
+        len(params.allowed_mask) in (0, mask_len),
+        f"allowed_mask has {len(params.allowed_mask)} bytes, not {mask_len}",
     )
 
 

@@ -25,7 +25,10 @@ class TopTokens:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """Log probabilities of the prompt tokens from `start` on, and the most likely tokens in the place of each."""
+    """Log probabilities of the prompt tokens from `start` on, and the most likely tokens in the place of each.
+
+    A rank is the place of the prompt token itself among all tokens; 1 is the most likely.
+    """
 
     slot: int
     start: int
@@ -33,6 +36,7 @@ class PromptLogprobs:
     # By position, most likely first; as many as the slot asked for.
     top_ids: list[list[int]]
     top_logprobs: list[list[float]]
+    ranks: list[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from penstock_server.base.errors import ErrorCode
 from penstock_server.engine.outcome import Outcome, PromptLogprobs, SlotError, Timings, TopTokens
 from penstock_server.engine.plan import Plan
 from penstock_server.engine.sampling import Sampled, Scored
+from penstock_server.engine.sampling_params import EXCLUDING
 from penstock_server.engine.step import PromptRows, SampledRow
 
 
@@ -111,10 +112,16 @@ class PendingOutcome:
         failures = {number: (ErrorCode.GRAMMAR, message) for number, message in self.grammar_errors.items()}
         if sampled.possible is not None:
             for number in _where_false(sampled.possible):
-                failures.setdefault(number, (ErrorCode.GRAMMAR, "the grammar allows no token"))
+                failures.setdefault(number, _no_token(self.rows[number]))
         for number in _where_false(sampled.finite):
             failures[number] = (ErrorCode.NOT_FINITE, "the model's logits are not finite")
         return failures
+
+
+def _no_token(row: SampledRow) -> tuple[ErrorCode, str]:
+    if row.features & EXCLUDING:
+        return ErrorCode.INVALID, "no token is left that may be chosen: the others are banned or not allowed"
+    return ErrorCode.GRAMMAR, "the grammar allows no token"
 
 
 def _where_false(held: torch.Tensor) -> list[int]:

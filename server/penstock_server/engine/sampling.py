@@ -12,15 +12,16 @@ import penstock_kernels as ops
 import torch
 from penstock_kernels import DrawParams, PenaltyParams
 
+from penstock_server.engine.exclusions import Histories, ban
 from penstock_server.engine.grammar import GrammarMasks
 from penstock_server.engine.rows import Column
-from penstock_server.engine.sampling_params import Feature, SamplingParams
+from penstock_server.engine.sampling_params import EXCLUDING, Feature, SamplingParams
 from penstock_server.engine.step import SamplingInput
 from penstock_server.network.upload import copy_to_device, to_device
 from penstock_server.watermark import green_tokens
 
 # Features that can change which token is most likely.
-_ADJUSTING = Feature.WATERMARK | Feature.PENALTIES | Feature.BIAS | Feature.SUPPRESSED
+_ADJUSTING = Feature.WATERMARK | Feature.PENALTIES | Feature.BIAS | Feature.SUPPRESSED | EXCLUDING
 # Far beyond any logit, far below overflow when two of them are added.
 _LARGEST = 1e37
 
@@ -32,7 +33,7 @@ class Sampled:
     token_ids: torch.Tensor
     logprobs: torch.Tensor
     finite: torch.Tensor
-    # Whether any token was allowed; None when no row is constrained by a grammar.
+    # Whether any token was allowed; None when no row has a grammar or exclusions.
     possible: torch.Tensor | None
     top_ids: torch.Tensor | None
     top_logprobs: torch.Tensor | None
@@ -44,6 +45,8 @@ class Scored(NamedTuple):
     logprobs: torch.Tensor
     top_ids: torch.Tensor
     top_logprobs: torch.Tensor
+    # Place of the given tokens among all, [num_rows]; 1 is the most likely.
+    ranks: torch.Tensor
 
 
 def sample(
@@ -64,7 +67,7 @@ def sample(
         token_ids=found.token_ids,
         logprobs=found.chosen,
         finite=found.finite,
-        possible=None if masks is None else scores.amax(dim=-1) > -torch.inf,
+        possible=scores.amax(dim=-1) > -torch.inf if masks is not None or needed & EXCLUDING else None,
         top_ids=found.top_ids if most else None,
         top_logprobs=found.top_logprobs if most else None,
     )
@@ -73,7 +76,8 @@ def sample(
 def score(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> Scored:
     """Log probabilities of given tokens. logits: [num_rows, vocab_size]; token_ids: [num_rows]."""
     found = ops.token_logprobs(logits, token_ids, num_top)
-    return Scored(found.chosen, found.top_ids, found.top_logprobs)
+    ranks = (logits > logits.gather(1, token_ids.unsqueeze(1))).sum(dim=-1) + 1
+    return Scored(found.chosen, found.top_ids, found.top_logprobs, ranks)
 
 
 def _choose(scores: torch.Tensor, inputs: SamplingInput) -> torch.Tensor:
@@ -95,13 +99,14 @@ def _choose(scores: torch.Tensor, inputs: SamplingInput) -> torch.Tensor:
 def _adjust(
     logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor, masks: GrammarMasks | None
 ) -> torch.Tensor:
-    """Watermark, penalties, bias, suppression, grammar. The logits stay as they are."""
+    """Watermark, penalties, bias, suppression, exclusions, grammar. The logits stay as they are."""
     if masks is None and not inputs.features & _ADJUSTING:
         return logits
     scores = logits.clone()
     _watermark(scores, inputs, tokens)
     _penalize(scores, inputs, tokens)
     _bias(scores, inputs)
+    _exclude(scores, inputs, tokens)
     if masks is not None:
         rows = to_device(masks.rows, torch.int64, scores.device)
         ops.apply_bitmask(scores, rows, copy_to_device(masks.bits, scores.device))
@@ -164,3 +169,19 @@ def _biases(features: Feature, params: SamplingParams) -> dict[int, float]:
     if Feature.SUPPRESSED in features:
         biases |= dict.fromkeys(params.suppressed_ids, -math.inf)
     return biases
+
+
+def _exclude(scores: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor) -> None:
+    if not inputs.features & EXCLUDING:
+        return
+    excluding = [(number, row.exclusions) for number, row in enumerate(inputs.rows) if row.exclusions]
+    banned = [(number, found.banned) for number, found in excluding if found.banned is not None]
+    if banned:
+        numbers, tables = zip(*banned, strict=True)
+        rows = to_device(numbers, torch.int64, scores.device)
+        places = (inputs.slots, inputs.lengths, inputs.prompt_lens)
+        ban(scores, rows, list(tables), Histories(tokens, *(place[rows] for place in places)))
+    allowed = [(number, found.allowed) for number, found in excluding if found.allowed is not None]
+    if allowed:
+        numbers, masks = zip(*allowed, strict=True)
+        ops.apply_bitmask(scores, to_device(numbers, torch.int64, scores.device), torch.stack(masks))

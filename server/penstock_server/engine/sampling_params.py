@@ -16,8 +16,12 @@ class Feature(IntFlag):
     MIN_P = 64
     TYPICAL_P = 128
     WATERMARK = 256
+    BANNED = 512
+    ALLOWED = 1024
 
 
+# Features that can leave a slot without any token to choose.
+EXCLUDING = Feature.BANNED | Feature.ALLOWED
 # A temperature below this counts as 0: dividing by less would overflow, and the most likely token has all the weight.
 GREEDY_BELOW = 1e-5
 
@@ -43,6 +47,9 @@ class SamplingParams:
     suppressed_ids: tuple[int, ...] = ()
     watermark_delta: float = 0.0
     watermark_gamma: float = 0.0
+    banned_ids: tuple[int, ...] = ()
+    banned_lens: tuple[int, ...] = ()
+    allowed_mask: bytes = b""
 
     def features(self) -> Feature:
         """Which of the sampler's stages this slot needs."""
@@ -52,6 +59,8 @@ class SamplingParams:
             Feature.BIAS: bool(self.logit_bias_ids),
             Feature.WATERMARK: self.watermark_delta != 0,
             Feature.SUPPRESSED: self.min_new_tokens > 0 and bool(self.suppressed_ids),
+            Feature.BANNED: bool(self.banned_lens),
+            Feature.ALLOWED: bool(self.allowed_mask),
         }
         if self.temperature >= GREEDY_BELOW:
             wanted |= {

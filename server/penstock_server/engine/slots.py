@@ -12,12 +12,13 @@ import torch
 
 from penstock_server.base.errors import ErrorCode, SlotRefused
 from penstock_server.engine.checks import check_admit, check_blocks, check_copies, require
+from penstock_server.engine.exclusions import Exclusions, exclusions_of
 from penstock_server.engine.grammar import GrammarMasks, Grammars
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.plan import Admit, Append, Plan, Span
 from penstock_server.engine.rows import Rows
-from penstock_server.engine.sampling_params import Feature, SamplingParams
+from penstock_server.engine.sampling_params import EXCLUDING, Feature, SamplingParams
 from penstock_server.engine.step import SamplingInput
 
 
@@ -30,6 +31,7 @@ class SlotState:
     num_blocks: int
     sampling: SamplingParams
     features: Feature
+    exclusions: Exclusions | None = None
     # Whether it sat its last step out: plans in flight may count on a token that it did not get.
     is_late: bool = False
     # Why the slot is refused, until it is retired: plans in flight may depend on what was refused.
@@ -141,6 +143,8 @@ class Slots:
         check_admit(admit, self.limits)
         self.grammars.admit(admit)
         self.rows.admit(admit)
+        if state.features & EXCLUDING:
+            state.exclusions = exclusions_of(admit.sampling, self.device)
 
     def _is_void(self, span: Span) -> bool:
         """Whether a span begins at a token that its slot did not get."""

@@ -122,7 +122,7 @@ class Staging:
         features, num_generated = state.features, state.length - state.prompt_len
         if features and num_generated >= state.sampling.min_new_tokens:
             features &= ~Feature.SUPPRESSED
-        return SampledRow(span.slot, state.length, num_generated, features, state.sampling)
+        return SampledRow(span.slot, state.length, num_generated, features, state.sampling, state.exclusions)
 
     def _prompt_rows(self, spans: list[Span]) -> list[PromptRows]:
         found, first_row = [], 0

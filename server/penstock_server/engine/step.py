@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from penstock_server.engine.exclusions import Exclusions
 from penstock_server.engine.sampling_params import Feature, SamplingParams
 from penstock_server.network.forward_input import ForwardInput
 
@@ -18,6 +19,8 @@ class SampledRow(NamedTuple):
     num_generated: int
     features: Feature
     params: SamplingParams
+    # None where the slot excludes nothing.
+    exclusions: Exclusions | None = None
 
 
 @dataclass(frozen=True, slots=True)

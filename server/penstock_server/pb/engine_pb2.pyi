@@ -76,7 +76,7 @@ class GenerationDefaults(_message.Message):
     def __init__(self, do_sample: bool = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed", "logit_bias_ids", "logit_bias_values", "num_top_logprobs", "prompt_logprobs", "min_new_tokens", "suppressed_ids", "watermark_delta", "watermark_gamma")
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed", "logit_bias_ids", "logit_bias_values", "num_top_logprobs", "prompt_logprobs", "min_new_tokens", "suppressed_ids", "watermark_delta", "watermark_gamma", "banned_ids", "banned_lens", "allowed_mask")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +94,9 @@ class SamplingParams(_message.Message):
     SUPPRESSED_IDS_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_DELTA_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_GAMMA_FIELD_NUMBER: _ClassVar[int]
+    BANNED_IDS_FIELD_NUMBER: _ClassVar[int]
+    BANNED_LENS_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_MASK_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -111,7 +114,10 @@ class SamplingParams(_message.Message):
     suppressed_ids: _containers.RepeatedScalarFieldContainer[int]
     watermark_delta: float
     watermark_gamma: float
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., seed: _Optional[int] = ..., logit_bias_ids: _Optional[_Iterable[int]] = ..., logit_bias_values: _Optional[_Iterable[float]] = ..., num_top_logprobs: _Optional[int] = ..., prompt_logprobs: bool = ..., min_new_tokens: _Optional[int] = ..., suppressed_ids: _Optional[_Iterable[int]] = ..., watermark_delta: _Optional[float] = ..., watermark_gamma: _Optional[float] = ...) -> None: ...
+    banned_ids: _containers.RepeatedScalarFieldContainer[int]
+    banned_lens: _containers.RepeatedScalarFieldContainer[int]
+    allowed_mask: bytes
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., seed: _Optional[int] = ..., logit_bias_ids: _Optional[_Iterable[int]] = ..., logit_bias_values: _Optional[_Iterable[float]] = ..., num_top_logprobs: _Optional[int] = ..., prompt_logprobs: bool = ..., min_new_tokens: _Optional[int] = ..., suppressed_ids: _Optional[_Iterable[int]] = ..., watermark_delta: _Optional[float] = ..., watermark_gamma: _Optional[float] = ..., banned_ids: _Optional[_Iterable[int]] = ..., banned_lens: _Optional[_Iterable[int]] = ..., allowed_mask: _Optional[bytes] = ...) -> None: ...
 
 class Grammar(_message.Message):
     __slots__ = ("kind", "text")
@@ -210,18 +216,20 @@ class TopTokens(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PromptLogprobs(_message.Message):
-    __slots__ = ("slot", "start", "logprobs", "top_ids", "top_logprobs")
+    __slots__ = ("slot", "start", "logprobs", "top_ids", "top_logprobs", "ranks")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     TOP_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
     slot: int
     start: int
     logprobs: _containers.RepeatedScalarFieldContainer[float]
     top_ids: _containers.RepeatedScalarFieldContainer[int]
     top_logprobs: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, slot: _Optional[int] = ..., start: _Optional[int] = ..., logprobs: _Optional[_Iterable[float]] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, slot: _Optional[int] = ..., start: _Optional[int] = ..., logprobs: _Optional[_Iterable[float]] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StepTimings(_message.Message):
     __slots__ = ("upload_us", "forward_us", "sample_us", "download_us")

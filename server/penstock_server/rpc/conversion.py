@@ -92,6 +92,9 @@ def _sampling_from_pb(params: pb.SamplingParams) -> SamplingParams:
         suppressed_ids=tuple(params.suppressed_ids),
         watermark_delta=params.watermark_delta,
         watermark_gamma=params.watermark_gamma,
+        banned_ids=tuple(params.banned_ids),
+        banned_lens=tuple(params.banned_lens),
+        allowed_mask=params.allowed_mask,
     )
 
 
@@ -131,6 +134,7 @@ def _add_tokens(message: pb.Outcome, outcome: Outcome) -> None:
             logprobs=prompt.logprobs,
             top_ids=chain.from_iterable(prompt.top_ids),
             top_logprobs=chain.from_iterable(prompt.top_logprobs),
+            ranks=prompt.ranks,
         )
 
 

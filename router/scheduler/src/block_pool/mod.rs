@@ -220,10 +220,10 @@ impl BlockPool {
         }
     }
 
-    /// Publishes a held block whose last position was written by an answered step.
-    pub fn publish(&mut self, block: BlockId, key: BlockKey, parent: BlockKey, tokens: &[u32]) {
+    /// Publishes a held block whose last position was written by an answered step, unless another has the same tokens.
+    pub fn publish(&mut self, block: BlockId, key: BlockKey, parent: BlockKey, tokens: &[u32]) -> bool {
         debug_assert!(matches!(self.states[block.0 as usize], State::Held(_)));
-        self.index.publish(block, key, parent, tokens);
+        self.index.publish(block, key, parent, tokens)
     }
 
     /// Withdraws blocks from the published prefixes, because their content cannot be trusted.

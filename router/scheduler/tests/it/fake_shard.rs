@@ -177,7 +177,8 @@ impl FakeShard {
         if slot.prompt_logprobs && start < slot.prompt_len {
             let (first, end) = (start.max(1), end.min(slot.prompt_len));
             let top = |position: usize| top(slot.tokens[position], slot.num_top, self.facts.vocab_size);
-            let scores = (first..end).map(|position| PromptScore { logprob: -1.5, top: top(position) });
+            let scores =
+                (first..end).map(|position| PromptScore { logprob: -1.5, rank: 3, top: top(position) });
             let (start, scores) = (first as u32, scores.collect());
             outcome.prompt_scores.push(PromptScores { slot: span.slot, start, scores });
         }

@@ -133,6 +133,35 @@ fn tokens_after_the_end_of_sequence_are_discarded() {
 }
 
 #[test]
+fn a_request_ends_at_its_own_stop_token_also_where_it_ignores_the_models() {
+    let mut world = World::new(16);
+    let tokens = solo(&[3, 5], 9);
+    let stop = tokens[2];
+    let first = tokens.iter().position(|token| *token == stop).unwrap();
+    let stopping = NewRequest { stop_token_ids: [stop].into(), ignore_eos: true, ..request(&[3, 5], 9) };
+    let id = world.submit_with(stopping);
+    world.run();
+    assert_eq!(world.output[&id], tokens[..=first]);
+    assert_eq!(world.finished[&id], FinishReason::StopToken);
+    assert!(world.plans[0].admitted[0].suppressed.is_empty(), "nothing is suppressed without a minimum");
+}
+
+#[test]
+fn what_was_cached_before_a_request_came_is_told_apart_from_what_came_since() {
+    let mut world = World::new(64);
+    let text = prompt(7, 30);
+    let cold = [world.submit(&text, 2), world.submit(&text, 2)];
+    world.run();
+    assert_eq!(cold.map(|id| world.cached[&id]), [0, 29]);
+    assert_eq!(cold.map(|id| world.cached_before[&id]), [0, 0]);
+    let longer = [text.clone(), prompt(8, 10)].concat();
+    let warm = [world.submit(&longer, 2), world.submit(&longer, 2)];
+    world.run();
+    assert_eq!(warm.map(|id| world.cached_before[&id]), [28, 28], "in full blocks of four");
+    assert_eq!(warm.map(|id| world.cached[&id]), [28, 36], "the second uses blocks of the first, too");
+}
+
+#[test]
 fn a_failed_slot_fails_only_its_request() {
     let mut world = World::new(16);
     let bad = world.submit(&[1, 2], 5);

@@ -46,6 +46,7 @@ pub struct World {
     pub output: BTreeMap<RequestId, Vec<u32>>,
     pub finished: BTreeMap<RequestId, FinishReason>,
     pub cached: BTreeMap<RequestId, u32>,
+    pub cached_before: BTreeMap<RequestId, u32>,
     pub scores: BTreeMap<RequestId, Vec<Option<PromptScore>>>,
     pub plans: Vec<Plan>,
     /// In the order in which they finished.
@@ -68,6 +69,7 @@ impl World {
             output: BTreeMap::new(),
             finished: BTreeMap::new(),
             cached: BTreeMap::new(),
+            cached_before: BTreeMap::new(),
             scores: BTreeMap::new(),
             plans: Vec::new(),
             ended: Vec::new(),
@@ -91,8 +93,9 @@ impl World {
     pub fn plan(&mut self) -> bool {
         let Some((plan, events)) = self.scheduler.plan(self.now) else { return false };
         for event in events {
-            if let EventKind::Admitted { cached_tokens, .. } = event.kind {
+            if let EventKind::Admitted { cached_tokens, cached_before, .. } = event.kind {
                 self.cached.insert(event.id, cached_tokens);
+                self.cached_before.insert(event.id, cached_before);
             }
         }
         self.outcomes.push_back(self.shard.step(&plan));

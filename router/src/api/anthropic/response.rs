@@ -83,7 +83,7 @@ pub fn stop_reason(writer: &AssistantWriter, end: &End) -> &'static str {
         Finish::Length => "max_tokens",
         _ if writer.finish_reason(end.finish) == "tool_calls" => "tool_use",
         Finish::EndOfSequence => "end_turn",
-        Finish::Stop => "stop_sequence",
+        Finish::Stop | Finish::StopToken => "stop_sequence",
     }
 }
 

@@ -69,7 +69,8 @@ fn a_field_that_is_not_supported_is_refused_by_its_name() {
     ] {
         assert_eq!(check::<ChatRequest>(json!({name: value}), false), Err(Error::NotSupported(name)));
     }
-    assert_eq!(check::<CompletionRequest>(json!({"suffix": "x"}), false), Err(Error::NotSupported("suffix")));
+    let embeds = json!({"prompt_embeds": "x"});
+    assert_eq!(check::<CompletionRequest>(embeds, false), Err(Error::NotSupported("prompt_embeds")));
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn nanoseconds(time: Duration) -> u64 {
 fn reason(finish: Finish) -> &'static str {
     match finish {
         Finish::Length => "length",
-        Finish::EndOfSequence | Finish::Stop => "stop",
+        Finish::EndOfSequence | Finish::Stop | Finish::StopToken => "stop",
     }
 }
 

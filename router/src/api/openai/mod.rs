@@ -7,13 +7,15 @@ mod constraint;
 pub mod documented;
 pub mod errors;
 mod fields;
+mod prompt_details;
 mod response;
 mod timings;
 
 pub use chat::request::ChatRequest;
 pub use completions::request::CompletionRequest;
 pub use fields::{Seed, Stop, StreamOptions};
-pub use response::{CompletionObject, Head, SERVICE_TIER, Usage};
+pub use prompt_details::{PromptDetails, PromptDisplay};
+pub use response::{CachedPrompt, CompletionObject, Head, SERVICE_TIER, Usage};
 pub use timings::Timings;
 
 #[cfg(test)]

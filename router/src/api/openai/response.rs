@@ -3,6 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::prompt_details::PromptDetails;
 use super::timings::Timings;
 use crate::base::unix_time::unix_seconds;
 use crate::inference::served_model::ServedModel;
@@ -36,10 +37,24 @@ impl Usage {
         self.total_tokens += tokens;
     }
 
-    /// Counts the tokens that a finished sequence found in the cache.
-    pub fn add_cached(&mut self, times: &SequenceTimes) {
-        let cached = &mut self.prompt_tokens_details.cached_tokens;
-        *cached = (*cached + times.cached_tokens).min(self.prompt_tokens);
+    /// Counts what the finished sequences of one prompt found in the cache. They share the prompt, so it counts once.
+    pub fn add_cached(&mut self, cached: CachedPrompt) {
+        self.prompt_tokens_details.cached_tokens += cached.num_tokens;
+    }
+}
+
+/// How much of one prompt was in the cache before its request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CachedPrompt {
+    num_tokens: u32,
+}
+
+impl CachedPrompt {
+    /// Adds a finished sequence; returns what it found more than those before it.
+    pub fn add(&mut self, times: &SequenceTimes) -> Self {
+        let more = times.cached_tokens.saturating_sub(self.num_tokens);
+        self.num_tokens += more;
+        Self { num_tokens: more }
     }
 }
 
@@ -88,4 +103,6 @@ pub struct CompletionObject<'a, Choice> {
     /// Only of chat completions, and only with `timings_per_token`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timings: Option<Timings>,
+    #[serde(flatten)]
+    pub prompt: PromptDetails,
 }

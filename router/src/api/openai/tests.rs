@@ -25,7 +25,9 @@ fn every_field_may_be_null() {
         presence_penalty stop stream stream_options seed temperature top_p tools tool_choice response_format \
         reasoning_effort parallel_tool_calls \
         tool_prompt top_k min_p typical_p repetition_penalty ignore_eos min_tokens chat_template_kwargs add_generation_prompt \
-        continue_final_message timings_per_token best_of echo priority cache_salt cache_ttl_ms queue_timeout_ms";
+        continue_final_message stop_token_ids bad_words allowed_token_ids skip_special_tokens \
+        spaces_between_special_tokens include_stop_str_in_output truncate_prompt_tokens prompt_logprobs \
+        timings_per_token return_token_ids return_tokens_as_token_ids best_of echo suffix priority cache_salt cache_ttl_ms queue_timeout_ms";
     let nulls: Map<String, Value> =
         fields.split_whitespace().map(|name| (name.to_owned(), Value::Null)).collect();
     let (_, parameters) = chat(nulls.clone().into()).unwrap();

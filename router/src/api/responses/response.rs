@@ -288,7 +288,7 @@ impl ResponseObject {
     pub fn status_of(finish: Finish) -> &'static str {
         match finish {
             Finish::Length => "incomplete",
-            Finish::EndOfSequence | Finish::Stop => "completed",
+            Finish::EndOfSequence | Finish::Stop | Finish::StopToken => "completed",
         }
     }
 

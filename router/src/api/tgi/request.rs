@@ -104,7 +104,7 @@ impl GenerateParameters {
             max_new_tokens: self.max_new_tokens,
             min_new_tokens: self.min_new_tokens,
             stop: self.stop.unwrap_or_default(),
-            truncate: self.truncate,
+            truncate: self.truncate.map(|len| i64::try_from(len).unwrap_or(i64::MAX)),
             seed: self.seed,
             top_n_tokens: self.top_n_tokens,
             prompt_logprobs: self.decoder_input_details.unwrap_or(false),

@@ -14,7 +14,7 @@ pub fn finish_reason(finish: Finish) -> &'static str {
     match finish {
         Finish::Length => "length",
         Finish::EndOfSequence => "eos_token",
-        Finish::Stop => "stop_sequence",
+        Finish::Stop | Finish::StopToken => "stop_sequence",
     }
 }
 

@@ -7,7 +7,7 @@ use penstock_scheduler::{Grammar, NewRequest};
 
 use super::length::too_long;
 use super::parameters::Parameters;
-use super::{sampling, scheduling};
+use super::{exclusions, sampling, scheduling};
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::inference::limits::RequestLimits;
@@ -20,8 +20,12 @@ const MAX_STOP_BYTES: usize = 4096;
 pub struct CheckedRequest {
     /// Number of independent sequences to generate.
     pub best_of: u32,
-    /// Stop strings: a sequence ends where its text has one of them.
-    pub stop: Vec<String>,
+    /// Where the text of a sequence ends.
+    pub ending: Ending,
+    /// How many of the most likely tokens to show for each token of the output.
+    pub num_top: u32,
+    /// Texts that must not be generated.
+    pub bad_words: Vec<String>,
     /// The dialect of the client.
     pub dialect: Dialect,
     /// Without a seed. `fit` sets the prompt and `max_new_tokens`.
@@ -29,6 +33,19 @@ pub struct CheckedRequest {
     seed: Option<u64>,
     given_max_new_tokens: Option<u64>,
     truncate: Option<usize>,
+}
+
+/// Where the text of a sequence ends, and what of its end is shown.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ending {
+    /// Stop strings: a sequence ends where its text has one of them.
+    pub stop: Vec<String>,
+    /// They are looked for behind so many tokens.
+    pub min_tokens: u32,
+    /// Whether the text includes what ended it.
+    pub includes_stop: bool,
+    /// Whether the text includes special tokens.
+    pub shows_special_tokens: bool,
 }
 
 impl Deref for CheckedRequest {
@@ -45,9 +62,31 @@ impl CheckedRequest {
         self.prompt.len() as u64 + u64::from(self.best_of) * u64::from(self.max_new_tokens)
     }
 
+    /// Ends the sequences at these tokens, too, unless the request ignores what ends them.
+    pub fn ending_at(mut self, ids: &[u32]) -> Self {
+        if !ids.is_empty() && !self.ignore_eos {
+            self.common.stop_token_ids = self.stop_token_ids.iter().chain(ids).copied().collect();
+        }
+        self
+    }
+
+    /// Excludes these sequences of tokens. Refuses the request if then no token is left; `eos` are the tokens that end
+    /// any sequence.
+    pub fn banning(
+        mut self,
+        banned: Vec<Vec<u32>>,
+        eos: &[u32],
+        limits: &RequestLimits,
+    ) -> Result<Self, Error> {
+        self.common.sampling.exclusions.banned = banned.into();
+        let ending = eos.iter().chain(self.stop_token_ids.iter()).copied();
+        exclusions::check_any_left(&self.sampling, limits.vocab_size, ending)?;
+        Ok(self)
+    }
+
     /// Constrains the output by a grammar. A grammar ends with the end-of-sequence token, so options that forbid this
-    /// token are refused.
-    pub fn constrained(mut self, grammar: Grammar) -> Result<Self, Error> {
+    /// token are refused; `eos` are those of the model.
+    pub fn constrained(mut self, grammar: Grammar, eos: &[u32]) -> Result<Self, Error> {
         let refuse = |name: &'static str| {
             let message = format!("`{name}` cannot go together with a constrained output");
             Err(Error::invalid(name, message))
@@ -57,6 +96,11 @@ impl CheckedRequest {
         }
         if self.sampling.min_new_tokens > 0 {
             return refuse(self.dialect.name("min_new_tokens"));
+        }
+        if !eos.iter().any(|&id| self.sampling.exclusions.allows(id)) {
+            let message =
+                "`allowed_token_ids` needs an end-of-sequence token where the output is constrained";
+            return Err(Error::invalid("allowed_token_ids", message));
         }
         self.common.grammar = Some(grammar);
         Ok(self)
@@ -86,11 +130,21 @@ pub fn check(p: Parameters, limits: &RequestLimits) -> Result<CheckedRequest, Er
         let name = p.dialect.name("max_new_tokens");
         return Err(Error::invalid(name, format!("`{name}` must be strictly positive. Given: 0")));
     }
-    let truncate = truncate(&p, limits)?;
-    let common = NewRequest { ignore_eos: p.ignore_eos, ..NewRequest::new([].into(), 0, sampling) };
+    let (truncate, min_tokens) = (truncate(&p, limits)?, sampling.min_new_tokens);
+    let stop_token_ids = exclusions::stop_token_ids(&p, limits)?;
+    let num_top = sampling::top_n_tokens(&p, limits)?;
+    let common =
+        NewRequest { ignore_eos: p.ignore_eos, stop_token_ids, ..NewRequest::new([].into(), 0, sampling) };
     Ok(CheckedRequest {
         best_of,
-        stop: p.stop,
+        ending: Ending {
+            stop: p.stop,
+            min_tokens,
+            includes_stop: p.includes_stop,
+            shows_special_tokens: p.shows_special_tokens,
+        },
+        num_top,
+        bad_words: p.bad_words,
         dialect: p.dialect,
         common: scheduling::apply(p.hints, common)?,
         seed: p.seed,
@@ -237,14 +291,17 @@ fn check_stop(p: &Parameters, limits: &RequestLimits) -> Result<(), Error> {
     }
 }
 
+/// The longest prompt that is kept. Outside native routes -1 keeps as much as fits.
 fn truncate(p: &Parameters, limits: &RequestLimits) -> Result<Option<usize>, Error> {
     let max = limits.max_input_tokens;
     match p.truncate {
-        Some(given) if given == 0 || given > u64::from(max) => {
+        Some(-1) if p.dialect != Dialect::Native => Ok(Some(max as usize)),
+        Some(given) if given <= 0 || given > i64::from(max) => {
+            let name = p.dialect.name("truncate");
             let message = format!(
-                "`truncate` must be strictly positive and at most {max} (--max-input-tokens). Given: {given}"
+                "`{name}` must be strictly positive and at most {max} (--max-input-tokens). Given: {given}"
             );
-            Err(Error::invalid("truncate", message))
+            Err(Error::invalid(name, message))
         }
         other => Ok(other.map(|len| len as usize)),
     }

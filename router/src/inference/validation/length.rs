@@ -9,7 +9,7 @@ use crate::inference::limits::RequestLimits;
 pub(crate) fn too_long(dialect: Dialect, given: &str, limits: &RequestLimits) -> Error {
     let (param, max) = (dialect.name("inputs"), limits.max_input_tokens);
     let message = match dialect {
-        Dialect::Native | Dialect::Grpc | Dialect::Ollama { .. } | Dialect::Kserve => {
+        Dialect::Native | Dialect::Infill | Dialect::Grpc | Dialect::Ollama { .. } | Dialect::Kserve => {
             format!("`{param}` must have at most {max} tokens (--max-input-tokens). Given: {given}")
         }
         Dialect::Messages => {

@@ -2,12 +2,13 @@
 
 mod check;
 mod defaults;
+mod exclusions;
 mod length;
 mod parameters;
 mod sampling;
 mod scheduling;
 
-pub use check::{CheckedRequest, check, check_sequences};
+pub use check::{CheckedRequest, Ending, check, check_sequences};
 pub(crate) use length::too_long;
 pub use parameters::Parameters;
 pub use scheduling::SchedulingHints;

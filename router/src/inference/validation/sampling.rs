@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use penstock_scheduler::SamplingParams;
 
+use super::exclusions;
 use super::parameters::Parameters;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
@@ -40,11 +41,12 @@ pub(super) fn check(
         presence_penalty,
         seed: 0,
         logit_bias: logit_bias(p, limits)?,
-        num_top_logprobs: top_n_tokens(p, limits)?,
+        num_top_logprobs: top_n_tokens(p, limits)?.max(prompt_top_n_tokens(p, limits)?),
         prompt_logprobs: prompt_logprobs(p)?,
         min_new_tokens: min_new_tokens(p, limits)?,
         watermark_delta: watermark.map_or(0.0, |watermark| watermark.delta),
         watermark_gamma: watermark.map_or(0.0, |watermark| watermark.gamma),
+        exclusions: exclusions::check(p, limits)?,
     })
 }
 
@@ -118,10 +120,23 @@ fn logit_bias(p: &Parameters, limits: &RequestLimits) -> Result<Vec<(u32, f32)>,
     Ok(biases)
 }
 
-fn top_n_tokens(p: &Parameters, limits: &RequestLimits) -> Result<u32, Error> {
-    let (given, max) = (p.top_n_tokens.unwrap_or(0), limits.max_top_n_tokens);
+/// The number of most likely tokens to report at each position of the output.
+pub(super) fn top_n_tokens(p: &Parameters, limits: &RequestLimits) -> Result<u32, Error> {
+    checked_top(p.dialect.name("top_n_tokens"), p.top_n_tokens, limits)
+}
+
+/// The same for the prompt.
+fn prompt_top_n_tokens(p: &Parameters, limits: &RequestLimits) -> Result<u32, Error> {
+    if p.prompt_top_n_tokens.is_some() && p.is_stream {
+        let message = "`prompt_logprobs` is not supported when streaming tokens";
+        return Err(Error::invalid("prompt_logprobs", message));
+    }
+    checked_top("prompt_logprobs", p.prompt_top_n_tokens, limits)
+}
+
+fn checked_top(name: &'static str, given: Option<u64>, limits: &RequestLimits) -> Result<u32, Error> {
+    let (given, max) = (given.unwrap_or(0), limits.max_top_n_tokens);
     if given > u64::from(max) {
-        let name = p.dialect.name("top_n_tokens");
         let message = format!("`{name}` must be >= 0 and <= {max} (--max-top-n-tokens). Given: {given}");
         return Err(Error::invalid(name, message));
     }
@@ -133,7 +148,7 @@ fn prompt_logprobs(p: &Parameters) -> Result<bool, Error> {
         let message = "`decoder_input_details` == true is not supported when streaming tokens";
         return Err(Error::invalid("decoder_input_details", message));
     }
-    Ok(p.prompt_logprobs)
+    Ok(p.prompt_logprobs || p.prompt_top_n_tokens.is_some())
 }
 
 fn min_new_tokens(p: &Parameters, limits: &RequestLimits) -> Result<u32, Error> {

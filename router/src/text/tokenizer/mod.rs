@@ -106,6 +106,15 @@ impl Tokenizer {
             .await
     }
 
+    /// The tokens of each word, without and with a space before it: the vocabulary may spell the two in different ways.
+    pub async fn spellings(&self, words: &[String]) -> Result<Vec<Vec<u32>>, Error> {
+        if words.is_empty() {
+            return Ok(Vec::new());
+        }
+        let words: Vec<String> = words.iter().map(|word| word.trim_start().to_owned()).collect();
+        self.run(move |vocabulary| spellings(vocabulary.tokenizer(), &words)).await
+    }
+
     /// Like [`Self::encode`], with the bytes that each token covers.
     pub async fn encode_with_offsets(&self, text: String) -> Result<Vec<TokenOffsets>, Error> {
         self.run(move |vocabulary| {
@@ -128,6 +137,19 @@ impl Tokenizer {
             Err(NoResult::Panicked | NoResult::TooLong) => Err(Error::Internal),
         }
     }
+}
+
+fn spellings(tokenizer: &tokenizers::Tokenizer, words: &[String]) -> Result<Vec<Vec<u32>>, Error> {
+    let mut found = Vec::with_capacity(2 * words.len());
+    for word in words {
+        for text in [word.clone(), format!(" {word}")] {
+            let ids = tokenizer.encode(text, false).map_err(unencodable)?.get_ids().to_vec();
+            if !ids.is_empty() && !found.contains(&ids) {
+                found.push(ids);
+            }
+        }
+    }
+    Ok(found)
 }
 
 fn unencodable(error: tokenizers::Error) -> Error {

@@ -6,3 +6,4 @@ mod native;
 mod openai;
 mod openapi;
 mod server;
+mod token_fields;

@@ -26,6 +26,7 @@ use penstock_router::inference::served_model::{ModelNames, ServedModel};
 use penstock_router::observe::access_log::AccessLog;
 use penstock_router::observe::metrics::Metrics;
 use penstock_router::observe::telemetry::Telemetry;
+use penstock_router::text::fill_in_middle::FillInMiddle;
 use penstock_router::text::tokenizer::Tokenizer;
 use penstock_scheduler::SchedulerConfig;
 use serde_json::{Map, Value};
@@ -188,6 +189,7 @@ impl Server {
             limits: Arc::new(request_limits),
             tokenizer: loaded,
             chat: Some(Arc::new(chat)),
+            fill_in_middle: FillInMiddle::of(&tokenizer).unwrap().map(Arc::new),
             grammars: Grammars::new(vocabulary, facts.vocab_size, facts.eos_token_ids.clone()).unwrap(),
             engine: engine_loop::spawn(Box::new(engine), config, metrics.clone()),
             metrics,

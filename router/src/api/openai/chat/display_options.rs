@@ -1,13 +1,18 @@
 //! The options of a chat completion that do not change the text, only what is shown with it.
 
-use crate::api::openai::{ChatRequest, StreamOptions};
+use crate::api::logprobs::TokenForm;
+use crate::api::openai::{ChatRequest, PromptDisplay, StreamOptions};
 
 /// What a chat completion shows beside the text.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct DisplayOptions {
     pub logprobs: bool,
     /// Whether the response names the service tier: if the request does.
     pub service_tier: bool,
+    pub token_form: TokenForm,
+    pub prompt: PromptDisplay,
+    /// Text before each reply: that of the message which the reply continues.
+    pub echo: String,
     pub stream_options: StreamOptions,
     /// llama.cpp's `timings`.
     pub timings: bool,
@@ -19,6 +24,9 @@ impl DisplayOptions {
         Self {
             logprobs: request.logprobs.unwrap_or(false),
             service_tier: request.service_tier.is_some(),
+            token_form: TokenForm::of(request.return_tokens_as_token_ids),
+            prompt: PromptDisplay::of(request.return_token_ids, request.prompt_logprobs),
+            echo: request.echoed_text(),
             stream_options: request.stream_options.unwrap_or_default(),
             timings: request.timings_per_token.unwrap_or(false),
         }

@@ -6,7 +6,9 @@ use utoipa::ToSchema;
 use super::display_options::DisplayOptions;
 use crate::api::assistant::{AssistantWriter, Delta, ToolCallDeltaSchema};
 use crate::api::logprobs::ChatLogprobs;
-use crate::api::openai::{CompletionObject, Head, StreamOptions, Timings, Usage, errors};
+use crate::api::openai::{
+    CachedPrompt, CompletionObject, Head, PromptDetails, StreamOptions, Timings, Usage, errors,
+};
 use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
 use crate::http::sse;
@@ -27,6 +29,9 @@ pub struct ChunkChoice {
     delta: ChunkDelta,
     logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
+    /// With `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Serialize)]
@@ -72,6 +77,9 @@ pub(super) struct ChatEncoder {
     display: DisplayOptions,
     usage: Usage,
     prompt_len: usize,
+    cached: CachedPrompt,
+    /// Token ids of the prompt, for the first chunk.
+    prompt_token_ids: Option<Vec<u32>>,
     choices: Vec<OpenChoice>,
     /// Whether the reply has to be a call. Then the first chunk of a choice is the one with the call.
     is_call: bool,
@@ -82,8 +90,10 @@ struct OpenChoice {
     writer: AssistantWriter,
     /// Whether it has its first chunk.
     is_opened: bool,
-    /// Log probabilities of tokens whose text is held back.
+    /// Log probabilities that are not sent yet.
     logprobs: ChatLogprobs,
+    /// Token ids that are not sent yet.
+    token_ids: Vec<u32>,
 }
 
 impl ChatEncoder {
@@ -99,32 +109,43 @@ impl ChatEncoder {
         let open = |_| OpenChoice {
             writer: AssistantWriter::new(&prepared.reply),
             is_opened: !prepared.reply.is_call,
-            logprobs: ChatLogprobs::default(),
+            logprobs: ChatLogprobs::new(display.token_form),
+            token_ids: Vec::new(),
         };
         Self {
             head: Head::new("chatcmpl", "chat.completion.chunk", &app.inference.model)
                 .with_service_tier(display.service_tier),
             tokenizer: app.inference.tokenizer.clone(),
-            display,
             usage,
             prompt_len: prepared.request.prompt.len(),
+            cached: CachedPrompt::default(),
+            prompt_token_ids: display.prompt.token_ids(&prepared.request.prompt),
             choices: (0..num_choices).map(open).collect(),
+            display,
             is_call: prepared.reply.is_call,
         }
     }
 
-    fn chunk(&self, choices: Vec<ChunkChoice>, usage: Option<Usage>) -> String {
+    fn chunk(&mut self, choices: Vec<ChunkChoice>, usage: Option<Usage>) -> String {
         self.timed_chunk(choices, usage, None)
     }
 
     fn timed_chunk(
-        &self,
+        &mut self,
         choices: Vec<ChunkChoice>,
         usage: Option<Usage>,
         timings: Option<Timings>,
     ) -> String {
+        let prompt_token_ids = self.prompt_token_ids.take();
         let usage = usage.or_else(|| self.display.stream_options.is_continuous().then_some(self.usage));
-        sse::to_line(&CompletionObject { head: &self.head, choices, usage, timings })
+        let prompt = PromptDetails { prompt_token_ids, ..PromptDetails::default() };
+        sse::to_line(&CompletionObject { head: &self.head, choices, usage, timings, prompt })
+    }
+
+    /// A chunk of one choice that is no token's.
+    fn opening(&mut self, index: usize, delta: ChunkDelta) -> String {
+        let choice = ChunkChoice { index, delta, logprobs: None, finish_reason: None, token_ids: None };
+        self.chunk(vec![choice], None)
     }
 
     fn token(&mut self, index: usize, token: TextToken) -> Vec<String> {
@@ -133,9 +154,12 @@ impl ChatEncoder {
         if self.display.logprobs {
             choice.logprobs.push(self.tokenizer.vocabulary(), &token);
         }
+        if self.display.prompt.token_ids {
+            choice.token_ids.push(token.id);
+        }
         let mut delta = choice.writer.delta(&token.delta, token.end.is_some());
         if let Some(end) = &token.end {
-            self.usage.add_cached(&end.times);
+            self.usage.add_cached(self.cached.add(&end.times));
         } else if delta.is_empty() {
             return Vec::new();
         }
@@ -148,8 +172,9 @@ impl ChatEncoder {
         let chunk = ChunkChoice {
             index,
             delta,
-            logprobs: self.display.logprobs.then(|| std::mem::take(&mut choice.logprobs)),
+            logprobs: self.display.logprobs.then(|| choice.logprobs.take()),
             finish_reason: token.end.map(|end| choice.writer.finish_reason(end.finish)),
+            token_ids: self.display.prompt.token_ids.then(|| std::mem::take(&mut choice.token_ids)),
         };
         let timings = self.display.timings.then(|| Timings::new(self.prompt_len, &token.times));
         vec![self.timed_chunk(vec![chunk], None, timings)]
@@ -160,12 +185,15 @@ impl Encoder for ChatEncoder {
     type Line = String;
 
     fn begin(&mut self) -> Vec<String> {
-        let opening = |index| {
-            let delta = ChunkDelta::opening(Delta { content: Some(String::new()), ..Delta::default() });
-            self.chunk(vec![ChunkChoice { index, delta, logprobs: None, finish_reason: None }], None)
-        };
+        let text = |text: &str| Delta { content: Some(text.to_owned()), ..Delta::default() };
+        let echo = (!self.display.echo.is_empty()).then(|| text(&self.display.echo));
         let num_opened = if self.is_call { 0 } else { self.choices.len() };
-        (0..num_opened).map(opening).collect()
+        let mut chunks = Vec::new();
+        for index in 0..num_opened {
+            chunks.push(self.opening(index, ChunkDelta::opening(text(""))));
+            chunks.extend(echo.clone().map(|echo| self.opening(index, ChunkDelta::Later(echo))));
+        }
+        chunks
     }
 
     fn event(&mut self, sequence: usize, event: TextEvent) -> Vec<String> {

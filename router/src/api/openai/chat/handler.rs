@@ -12,7 +12,7 @@ use super::encoder::ChatEncoder;
 use crate::api::assistant::{AssistantMessage, AssistantWriter};
 use crate::api::known_fields::Known;
 use crate::api::logprobs::ChatLogprobs;
-use crate::api::openai::{ChatRequest, CompletionObject, Head, Timings, Usage};
+use crate::api::openai::{CachedPrompt, ChatRequest, CompletionObject, Head, PromptDetails, Timings, Usage};
 use crate::api::respond::{Replies, respond};
 use crate::api::response_headers::Times;
 use crate::base::caller::Caller;
@@ -60,18 +60,20 @@ impl Replies for ChatReplies<'_> {
         times.put_all(&mut headers);
         let mut usage = Usage::default();
         usage.add_prompt(prepared.request.prompt.len());
+        let mut cached = CachedPrompt::default();
         for sequence in &sequences {
             usage.add_completion(sequence.end.times.generated_tokens);
-            usage.add_cached(&sequence.end.times);
+            usage.add_cached(cached.add(&sequence.end.times));
         }
         let timings = slowest(&sequences).filter(|_| self.display.timings);
         let timings = timings.map(|it| Timings::new(prepared.request.prompt.len(), &it.end.times));
+        let prompt = self.prompt_details(prepared, &sequences);
         let head = Head::new("chatcmpl", "chat.completion", &self.app.inference.model)
             .with_service_tier(self.display.service_tier);
         let choices = sequences.into_iter().enumerate();
         let choices =
             choices.map(|(index, sequence)| self.choice(&prepared.reply, index, sequence)).collect();
-        let completion = CompletionObject { head: &head, choices, usage: Some(usage), timings };
+        let completion = CompletionObject { head: &head, choices, usage: Some(usage), timings, prompt };
         Ok((headers, Json(completion)).into_response())
     }
 
@@ -81,17 +83,29 @@ impl Replies for ChatReplies<'_> {
 }
 
 impl ChatReplies<'_> {
+    fn prompt_details(&self, prepared: &Prepared, sequences: &[Generated]) -> PromptDetails {
+        let scores = sequences.first().map_or(&[][..], |sequence| &sequence.prompt_logprobs);
+        let vocabulary = self.app.inference.tokenizer.vocabulary();
+        self.display.prompt.details(vocabulary, &prepared.request.prompt, scores)
+    }
+
     fn choice(&self, reply: &ReplyFormat, index: usize, sequence: Generated) -> Choice {
         let logprobs = self.display.logprobs.then(|| {
-            let mut logprobs = ChatLogprobs::default();
+            let mut logprobs = ChatLogprobs::new(self.display.token_form);
             for token in &sequence.tokens {
                 logprobs.push(self.app.inference.tokenizer.vocabulary(), token);
             }
             logprobs
         });
         let mut writer = AssistantWriter::new(reply);
-        let message = writer.message(&sequence.end.text);
-        Choice { index, message, logprobs, finish_reason: writer.finish_reason(sequence.end.finish) }
+        let mut message = writer.message(&sequence.end.text);
+        if !self.display.echo.is_empty() {
+            message.content = Some(self.display.echo.clone() + &message.content.unwrap_or_default());
+        }
+        let ids = sequence.tokens.iter().map(|token| token.id);
+        let token_ids = self.display.prompt.token_ids.then(|| ids.collect());
+        let finish_reason = writer.finish_reason(sequence.end.finish);
+        Choice { index, message, logprobs, finish_reason, token_ids }
     }
 }
 
@@ -115,4 +129,7 @@ pub struct Choice {
     message: AssistantMessage,
     logprobs: Option<ChatLogprobs>,
     finish_reason: &'static str,
+    /// With `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
 }

@@ -65,10 +65,16 @@ with_shared_fields! {
         pub service_tier: Option<String>,
         pub min_tokens: Option<u64>,
         pub chat_template: Option<String>,
+        pub include_stop_str_in_output: Option<bool>,
+        pub truncate_prompt_tokens: Option<i64>,
+        pub prompt_logprobs: Option<u64>,
+        pub return_token_ids: Option<bool>,
+        pub return_tokens_as_token_ids: Option<bool>,
         pub chat_template_kwargs: Option<Map<String, Value>>,
         pub add_generation_prompt: Option<bool>,
         pub continue_final_message: Option<bool>,
         pub timings_per_token: Option<bool>,
+        pub echo: Option<bool>,
     }
 }
 
@@ -115,6 +121,12 @@ impl ChatRequest {
         Ok((Prompt::Chat(conversation), parameters))
     }
 
+    /// With `echo`, the text of the last message if it is the assistant's, which the reply continues.
+    pub(super) fn echoed_text(&self) -> String {
+        let last = self.messages.last().filter(|last| self.echo == Some(true) && last.is_from("assistant"));
+        last.map(Message::text).unwrap_or_default()
+    }
+
     fn parameters(&self, caller: Caller, dialect: Dialect) -> Result<Parameters, Error> {
         Ok(Parameters {
             dialect,
@@ -122,6 +134,9 @@ impl ChatRequest {
             best_of: self.n,
             max_new_tokens: self.max_completion_tokens.or(self.max_tokens),
             min_new_tokens: self.min_tokens,
+            includes_stop: self.include_stop_str_in_output.unwrap_or(false),
+            truncate: self.truncate_prompt_tokens,
+            prompt_top_n_tokens: self.prompt_logprobs,
             stop: self.stop.clone().map(Stop::into_strings).unwrap_or_default(),
             seed: self.seed.map(|Seed(seed)| seed),
             top_n_tokens: self.top_logprobs.filter(|_| self.logprobs == Some(true)),

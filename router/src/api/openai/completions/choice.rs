@@ -3,8 +3,8 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::api::logprobs::CompletionLogprobs;
-use crate::api::openai::{CompletionRequest, StreamOptions};
+use crate::api::logprobs::{CompletionLogprobs, TokenForm};
+use crate::api::openai::{CompletionRequest, PromptDetails, PromptDisplay, StreamOptions};
 use crate::inference::Prepared;
 
 /// What completions show beside the text.
@@ -15,6 +15,10 @@ pub(super) struct DisplayOptions {
     /// Whether only the prompt is returned, with its log probabilities.
     pub only_scores: bool,
     pub choices_per_prompt: usize,
+    /// How many of the most likely tokens to show with `logprobs`.
+    pub num_top: usize,
+    pub token_form: TokenForm,
+    pub prompt: PromptDisplay,
     pub stream_options: StreamOptions,
 }
 
@@ -26,6 +30,9 @@ impl DisplayOptions {
             echo: request.echoes(),
             only_scores: request.only_scores(),
             choices_per_prompt: request.choices_per_prompt() as usize,
+            num_top: request.logprobs.map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX)),
+            token_form: TokenForm::of(request.return_tokens_as_token_ids),
+            prompt: PromptDisplay::of(request.return_token_ids, request.prompt_logprobs),
             stream_options: request.stream_options.unwrap_or_default(),
         }
     }
@@ -45,4 +52,9 @@ pub struct Choice {
     pub(super) text: String,
     pub(super) logprobs: Option<CompletionLogprobs>,
     pub(super) finish_reason: Option<&'static str>,
+    /// With `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) token_ids: Option<Vec<u32>>,
+    #[serde(flatten)]
+    pub(super) prompt: PromptDetails,
 }

@@ -4,7 +4,7 @@ use penstock_scheduler::PromptScore;
 
 use super::choice::{Choice, DisplayOptions, ReadyPrompt};
 use crate::api::logprobs::CompletionLogprobs;
-use crate::api::openai::{CompletionObject, Head, StreamOptions, Usage, errors};
+use crate::api::openai::{CachedPrompt, CompletionObject, Head, PromptDetails, StreamOptions, Usage, errors};
 use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
 use crate::http::sse;
@@ -19,8 +19,17 @@ pub(super) struct CompletionEncoder {
     display: DisplayOptions,
     usage: Usage,
     prompts: Vec<ReadyPrompt>,
-    /// Log probabilities that are not yet sent, for each choice.
-    logprobs: Vec<CompletionLogprobs>,
+    /// For each prompt.
+    cached: Vec<CachedPrompt>,
+    choices: Vec<OpenChoice>,
+}
+
+/// What of a choice is not sent yet.
+struct OpenChoice {
+    logprobs: CompletionLogprobs,
+    token_ids: Vec<u32>,
+    /// For the first chunk.
+    prompt_token_ids: Option<Vec<u32>>,
 }
 
 impl CompletionEncoder {
@@ -30,14 +39,21 @@ impl CompletionEncoder {
         for ready in &prompts {
             usage.add_prompt(ready.prepared.request.prompt.len());
         }
-        let num_choices = prompts.len() * display.choices_per_prompt;
+        let open = |ready: &ReadyPrompt| OpenChoice {
+            logprobs: CompletionLogprobs::new(display.token_form),
+            token_ids: Vec::new(),
+            prompt_token_ids: display.prompt.token_ids(&ready.prepared.request.prompt),
+        };
+        let choices =
+            prompts.iter().flat_map(|ready| (0..display.choices_per_prompt).map(move |_| open(ready)));
         Self {
             head: Head::new("cmpl", "text_completion", &app.inference.model),
             tokenizer: app.inference.tokenizer.clone(),
             display,
             usage,
+            cached: vec![CachedPrompt::default(); prompts.len()],
+            choices: choices.collect(),
             prompts,
-            logprobs: vec![CompletionLogprobs::default(); num_choices],
         }
     }
 
@@ -46,10 +62,15 @@ impl CompletionEncoder {
     }
 
     fn chunk(&mut self, index: usize, text: String, finish_reason: Option<&'static str>) -> String {
-        let logprobs = self.display.logprobs.then(|| self.logprobs[index].take());
+        let choice = &mut self.choices[index];
+        let logprobs = self.display.logprobs.then(|| choice.logprobs.take());
+        let token_ids = self.display.prompt.token_ids.then(|| std::mem::take(&mut choice.token_ids));
+        let prompt_token_ids = choice.prompt_token_ids.take();
+        let prompt = PromptDetails { prompt_token_ids, ..PromptDetails::default() };
         let usage = self.display.stream_options.is_continuous().then_some(self.usage);
-        let choices = vec![Choice { index, text, logprobs, finish_reason }];
-        sse::to_line(&CompletionObject { head: &self.head, choices, usage, timings: None })
+        let choices = vec![Choice { index, text, logprobs, finish_reason, token_ids, prompt }];
+        let prompt = PromptDetails::default();
+        sse::to_line(&CompletionObject { head: &self.head, choices, usage, timings: None, prompt })
     }
 
     fn echo(&mut self, index: usize) -> String {
@@ -60,7 +81,9 @@ impl CompletionEncoder {
     fn prompt_logprobs(&mut self, index: usize, scores: &[Option<PromptScore>]) -> Vec<String> {
         let prompt = self.prompt_of(index).prepared.request.prompt.clone();
         for (&id, score) in prompt.iter().zip(scores) {
-            self.logprobs[index].push_prompt(self.tokenizer.vocabulary(), id, score.as_ref());
+            let num_top = self.display.num_top;
+            let logprobs = &mut self.choices[index].logprobs;
+            logprobs.push_prompt(self.tokenizer.vocabulary(), id, score.as_ref(), num_top);
         }
         vec![self.echo(index)]
     }
@@ -68,14 +91,17 @@ impl CompletionEncoder {
     fn token(&mut self, index: usize, token: TextToken) -> Vec<String> {
         let finish = token.end.as_ref().map(|end| end.finish.name());
         if let Some(end) = &token.end {
-            self.usage.add_cached(&end.times);
+            self.usage.add_cached(self.cached[index / self.display.choices_per_prompt].add(&end.times));
         }
         if self.display.only_scores {
             return finish.map(|finish| self.chunk(index, String::new(), Some(finish))).into_iter().collect();
         }
         self.usage.add_completion(1);
         if self.display.logprobs {
-            self.logprobs[index].push(self.tokenizer.vocabulary(), &token);
+            self.choices[index].logprobs.push(self.tokenizer.vocabulary(), &token);
+        }
+        if self.display.prompt.token_ids {
+            self.choices[index].token_ids.push(token.id);
         }
         if token.delta.is_empty() && finish.is_none() {
             return Vec::new();
@@ -92,7 +118,7 @@ impl Encoder for CompletionEncoder {
         if !self.display.echo || self.display.logprobs {
             return Vec::new();
         }
-        (0..self.logprobs.len()).map(|index| self.echo(index)).collect()
+        (0..self.choices.len()).map(|index| self.echo(index)).collect()
     }
 
     fn event(&mut self, sequence: usize, event: TextEvent) -> Vec<String> {
@@ -111,9 +137,13 @@ impl Encoder for CompletionEncoder {
     fn end(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.display.stream_options.includes_usage() {
-            let (choices, usage) = (Vec::new(), Some(self.usage));
-            let chunk: CompletionObject<'_, Choice> =
-                CompletionObject { head: &self.head, choices, usage, timings: None };
+            let chunk: CompletionObject<'_, Choice> = CompletionObject {
+                head: &self.head,
+                choices: Vec::new(),
+                usage: Some(self.usage),
+                timings: None,
+                prompt: PromptDetails::default(),
+            };
             lines.push(sse::to_line(&chunk));
         }
         lines.push("[DONE]".to_owned());

@@ -10,7 +10,7 @@ use super::choice::{Choice, DisplayOptions, ReadyPrompt};
 use super::encoder::CompletionEncoder;
 use crate::api::known_fields::Known;
 use crate::api::logprobs::CompletionLogprobs;
-use crate::api::openai::{CompletionObject, CompletionRequest, Head, Usage};
+use crate::api::openai::{CachedPrompt, CompletionObject, CompletionRequest, Head, PromptDetails, Usage};
 use crate::api::response_headers::{Times, initial_headers};
 use crate::base::caller::Caller;
 use crate::base::error::Error;
@@ -55,7 +55,11 @@ async fn prepare(
     let parameters = request.parameters(caller)?;
     let num_sequences = parameters.best_of.unwrap_or(1).saturating_mul(given as u64);
     check_sequences("prompt", num_sequences, &app.inference.limits)?;
-    let prompts = request.prompt.into_vec();
+    let suffix = request.filled_suffix().map(str::to_owned);
+    let prompts = match suffix {
+        Some(suffix) => request.prompt.into_gaps(&suffix)?,
+        None => request.prompt.into_vec(),
+    };
     let headers = initial_headers(
         &app.inference.engine.facts().compute_type(),
         prompts.iter().map(Prompt::num_chars).sum(),
@@ -66,8 +70,8 @@ async fn prepare(
 
 async fn prepare_one(app: &AppState, prompt: Prompt, parameters: Parameters) -> Result<ReadyPrompt, Error> {
     let text = match &prompt {
-        Prompt::Text(text) => Some(text.clone()),
-        Prompt::Tokens(_) | Prompt::Chat(_) => None,
+        Prompt::Text(text) if parameters.truncate.is_none() => Some(text.clone()),
+        _ => None,
     };
     let prepared = app.inference.prepare(prompt, parameters).await?;
     let decode = || app.inference.tokenizer.vocabulary().decode(&prepared.request.prompt, true);
@@ -94,7 +98,8 @@ async fn whole(
     }
     times.put_all(&mut headers);
     let head = Head::new("cmpl", "text_completion", &app.inference.model);
-    let completion = CompletionObject { head: &head, choices, usage: Some(usage), timings: None };
+    let (usage, prompt) = (Some(usage), PromptDetails::default());
+    let completion = CompletionObject { head: &head, choices, usage, timings: None, prompt };
     Ok((headers, Json(completion)).into_response())
 }
 
@@ -118,8 +123,9 @@ fn count(
     for sequence in sequences.iter().filter(|_| !display.only_scores) {
         usage.add_completion(sequence.end.times.generated_tokens);
     }
+    let mut cached = CachedPrompt::default();
     for sequence in sequences {
-        usage.add_cached(&sequence.end.times);
+        usage.add_cached(cached.add(&sequence.end.times));
     }
     if let Some(slowest) = sequences.iter().max_by_key(|sequence| sequence.end.times.inference) {
         times.add(ready.prepared.validation, prompt_len, &slowest.end.times);
@@ -134,10 +140,11 @@ fn choice(
     display: DisplayOptions,
 ) -> Choice {
     let vocabulary = app.inference.tokenizer.vocabulary();
-    let mut logprobs = CompletionLogprobs::default();
+    let mut logprobs = CompletionLogprobs::new(display.token_form);
+    let prompt = &ready.prepared.request.prompt;
     if display.logprobs {
-        for (&id, score) in ready.prepared.request.prompt.iter().zip(&sequence.prompt_logprobs) {
-            logprobs.push_prompt(vocabulary, id, score.as_ref());
+        for (&id, score) in prompt.iter().zip(&sequence.prompt_logprobs).filter(|_| display.echo) {
+            logprobs.push_prompt(vocabulary, id, score.as_ref(), display.num_top);
         }
         for token in sequence.tokens.iter().filter(|_| !display.only_scores) {
             logprobs.push(vocabulary, token);
@@ -145,11 +152,14 @@ fn choice(
     }
     let echo = if display.echo { ready.text.as_str() } else { "" };
     let text = if display.only_scores { "" } else { sequence.end.text.as_str() };
+    let ids = sequence.tokens.iter().filter(|_| !display.only_scores).map(|token| token.id);
     Choice {
         index,
         text: echo.to_owned() + text,
         logprobs: display.logprobs.then_some(logprobs),
         finish_reason: Some(sequence.end.finish.name()),
+        token_ids: display.prompt.token_ids.then(|| ids.collect()),
+        prompt: display.prompt.details(vocabulary, prompt, &sequence.prompt_logprobs),
     }
 }
 

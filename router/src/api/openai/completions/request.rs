@@ -34,6 +34,7 @@ with_shared_fields! {
         #[schema(value_type = Option<i64>)]
         pub seed: Option<Seed>,
         #[schema(value_type = Option<ResponseFormat>)]
+        pub suffix: Option<String>,
         pub response_format: Option<Value>,
         pub guided_json: Option<Value>,
         #[schema(value_type = Option<String>)]
@@ -51,6 +52,11 @@ with_shared_fields! {
         #[schema(value_type = Option<String>)]
         pub grammar: Option<Value>,
         pub min_tokens: Option<u64>,
+        pub include_stop_str_in_output: Option<bool>,
+        pub truncate_prompt_tokens: Option<i64>,
+        pub prompt_logprobs: Option<u64>,
+        pub return_token_ids: Option<bool>,
+        pub return_tokens_as_token_ids: Option<bool>,
     }
 }
 
@@ -74,6 +80,9 @@ impl HasKnownFields for CompletionRequest {
 impl CompletionRequest {
     /// The parameters, which are the same for all prompts. Of `best_of` sequences the `n` best are shown.
     pub fn parameters(&self, caller: Caller) -> Result<Parameters, Error> {
+        if self.echoes() && self.filled_suffix().is_some() {
+            return Err(Error::invalid("echo", "`echo` cannot go together with `suffix`"));
+        }
         StreamOptions::check(self.stream_options, self.stream)?;
         let (field, grammar) = grammar_of(constraint_fields!(self), grammar::from_response_format)?;
         let best_of = if self.best_of.is_some() { "best_of" } else { "n" };
@@ -84,6 +93,9 @@ impl CompletionRequest {
             // `max_tokens: 0` with `echo` scores a prompt: one token is generated and not shown.
             max_new_tokens: self.max_tokens.map(|max| if self.only_scores() { 1 } else { max }),
             min_new_tokens: self.min_tokens,
+            includes_stop: self.include_stop_str_in_output.unwrap_or(false),
+            truncate: self.truncate_prompt_tokens,
+            prompt_top_n_tokens: self.prompt_logprobs,
             stop: self.stop.clone().map(Stop::into_strings).unwrap_or_default(),
             seed: self.seed.map(|Seed(seed)| seed),
             top_n_tokens: self.logprobs,
@@ -92,6 +104,11 @@ impl CompletionRequest {
             grammar,
             ..self.shared_parameters(caller)
         })
+    }
+
+    /// The text behind the gap that the model is to fill in. An empty one is none.
+    pub fn filled_suffix(&self) -> Option<&str> {
+        self.suffix.as_deref().filter(|suffix| !suffix.is_empty())
     }
 
     /// Whether the text starts with the prompt.
@@ -135,6 +152,15 @@ impl Prompts {
             Self::Texts(texts) => texts.len(),
             Self::TokenLists(lists) => lists.len(),
         }
+    }
+
+    /// The prompts in their order, each before a gap with `suffix` behind it. Fails if a prompt is not a text.
+    pub fn into_gaps(self, suffix: &str) -> Result<Vec<Prompt>, Error> {
+        let gap = |prompt| match prompt {
+            Prompt::Text(before) => Ok(Prompt::Gap { before, behind: suffix.to_owned() }),
+            _ => Err(Error::invalid("suffix", "`suffix` needs a `prompt` that is a text")),
+        };
+        self.into_vec().into_iter().map(gap).collect()
     }
 
     /// The prompts in their order.
