@@ -34,7 +34,7 @@ SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required"
 CHATS: dict[str, dict[str, Any]] = {
     "text": {},
     "logprobs": {"logprobs": True, "top_logprobs": 2, "n": 2, "temperature": 1, "seed": 1},
-    "usage": {"stream_options": {"include_usage": True}, "service_tier": "flex"},
+    "tier": {"service_tier": "flex"},
     "call": {"tools": [{"type": "function", "function": WEATHER}], "tool_choice": "required"},
     "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
     "length": {"max_tokens": 2},
@@ -112,7 +112,8 @@ def chat(fields: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("case", CHATS)
 def test_chat_completions(demo: Launched, case: str) -> None:
     check(ChatCompletion, ask(demo, "/v1/chat/completions", chat(CHATS[case])))
-    chunks = events(demo, "/v1/chat/completions", chat(CHATS[case]))
+    with_usage = {**CHATS[case], "stream_options": {"include_usage": True}}
+    chunks = events(demo, "/v1/chat/completions", chat(with_usage))
     assert len(chunks) > 2
     for chunk in chunks:
         check(ChatCompletionChunk, chunk)

@@ -282,7 +282,7 @@ fn ollama() -> Vec<Route> {
             .doc(
                 Doc::new("Ollama: reply to a conversation")
                     .accepts::<ollama::ChatRequest>()
-                    .returns::<ollama::Line>()
+                    .returns::<ollama::LineSchema>()
                     .streams_lines(),
             )
             .work(),
@@ -290,7 +290,7 @@ fn ollama() -> Vec<Route> {
             .doc(
                 Doc::new("Ollama: reply to a prompt")
                     .accepts::<ollama::GenerateRequest>()
-                    .returns::<ollama::Line>()
+                    .returns::<ollama::LineSchema>()
                     .streams_lines(),
             )
             .work(),

@@ -181,7 +181,8 @@ async fn an_input_that_is_too_long_loses_its_oldest_turns_if_the_request_says_so
     input.push(json!({"role": "user", "content": "last"}));
     let mut body = json!({"input": input, "instructions": "rules", "max_output_tokens": 4, "temperature": 0});
     let refused = server.post("/v1/responses", body.clone()).await;
-    assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{refused:?}");
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{refused:?}");
+    assert_eq!(refused.json()["error"]["code"], "context_length_exceeded");
     body["truncation"] = "auto".into();
     let answer = server.post("/v1/responses", body.clone()).await;
     assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
@@ -193,7 +194,8 @@ async fn an_input_that_is_too_long_loses_its_oldest_turns_if_the_request_says_so
     assert!(prompt.contains("rules") && prompt.contains("question 8") && prompt.contains("last"), "{prompt}");
     assert!(!prompt.contains("question 0"), "{prompt}");
     body["input"] = json!("x".repeat(1000));
-    assert_eq!(server.post("/v1/responses", body).await.status, StatusCode::UNPROCESSABLE_ENTITY);
+    let refused = server.post("/v1/responses", body).await.json();
+    assert_eq!(refused["error"]["code"], "context_length_exceeded");
 }
 
 #[tokio::test]

@@ -11,4 +11,4 @@ mod request;
 mod response;
 
 pub use request::{ChatRequest, GenerateRequest};
-pub use response::Line;
+pub use response::LineSchema;

@@ -20,8 +20,7 @@ pub enum Route {
 }
 
 /// A response, or a line of a stream.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[schema(as = OllamaResponse)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Line {
     model: String,
     created_at: String,
@@ -33,9 +32,31 @@ pub struct Line {
     ending: Ending,
 }
 
+/// A [`Line`] for the OpenAPI document, of which some generators cannot read flattened types: `message` is on `/api/chat`,
+/// `response` and `thinking` on `/api/generate`, and the last line has the counts, with durations in nanoseconds.
+#[derive(ToSchema)]
+#[schema(as = OllamaResponse)]
+#[expect(dead_code, reason = "a type of the OpenAPI document, which no code makes values of")]
+pub struct LineSchema {
+    model: String,
+    created_at: String,
+    message: Option<OutputMessage>,
+    response: Option<String>,
+    thinking: Option<String>,
+    #[schema(required = false)]
+    logprobs: Vec<ChatTokenLogprob>,
+    done: bool,
+    done_reason: Option<String>,
+    total_duration: Option<u64>,
+    load_duration: Option<u64>,
+    prompt_eval_count: Option<usize>,
+    prompt_eval_duration: Option<u64>,
+    eval_count: Option<u32>,
+    eval_duration: Option<u64>,
+}
+
 /// The part of a reply, in the form of its route.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[schema(as = OllamaContent)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 enum Content {
     Chat {
@@ -116,8 +137,7 @@ impl Part {
 }
 
 /// Whether and why the reply ended, and how long it took, in nanoseconds.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
-#[schema(as = OllamaEnding)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Ending {
     done: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,8 +147,7 @@ pub struct Ending {
 }
 
 /// Token counts and durations in nanoseconds.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[schema(as = OllamaCounts)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 struct Counts {
     /// From the arrival of the request.
     total_duration: u64,
