@@ -173,7 +173,9 @@ async fn prompts_and_outputs_are_in_no_span() {
 #[tokio::test]
 async fn a_chat_with_two_choices_has_two_sequences() {
     let (server, collector) = traced(Server::start()).await;
-    let chat = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "n": 2});
+    // It samples: without `ignore_eos` a sequence might end before its length.
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let chat = json!({"messages": messages, "max_tokens": 4, "n": 2, "ignore_eos": true});
     server.post("/v1/chat/completions", chat).await;
     let spans = spans_of(&server, &collector).await;
     let root = only(&spans, "POST /v1/chat/completions");
