@@ -33,8 +33,8 @@ with_shared_fields! {
         pub stream_options: Option<StreamOptions>,
         #[schema(value_type = Option<i64>)]
         pub seed: Option<Seed>,
-        #[schema(value_type = Option<ResponseFormat>)]
         pub suffix: Option<String>,
+        #[schema(value_type = Option<ResponseFormat>)]
         pub response_format: Option<Value>,
         pub guided_json: Option<Value>,
         #[schema(value_type = Option<String>)]
