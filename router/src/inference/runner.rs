@@ -23,8 +23,7 @@ use crate::observe::telemetry::{ChildSpan, RequestTrace};
 use crate::text::fill_in_middle::FillInMiddle;
 use crate::text::tokenizer::Tokenizer;
 
-/// The prompt of a request, in one of three forms.
-#[expect(clippy::large_enum_variant, reason = "it is moved a few times for each request, and never kept")]
+/// The prompt of a request, in one of four forms.
 pub enum Prompt {
     /// A text, tokenized as it is: the spelling of a control token in it becomes that control token.
     Text(String),

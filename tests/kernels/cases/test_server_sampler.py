@@ -27,6 +27,9 @@ def _assert_same(found: Sampled, expected: Sampled) -> None:
     assert found.token_ids.tolist() == expected.token_ids.tolist()
     assert found.finite.tolist() == expected.finite.tolist()
     torch.testing.assert_close(found.logprobs.cpu(), expected.logprobs, atol=1e-5, rtol=0)
+    assert (found.possible is None) == (expected.possible is None)
+    if found.possible is not None and expected.possible is not None:
+        assert found.possible.tolist() == expected.possible.tolist()
     assert (found.top_ids is None) == (expected.top_ids is None)
     if found.top_ids is not None and expected.top_ids is not None:
         assert found.top_ids.tolist() == expected.top_ids.tolist()
@@ -43,7 +46,8 @@ def test_rows_of_any_parameters(seed: int, device: torch.device, monkeypatch: py
     masks = GrammarMasks([0, 5], torch.randint(-(2**31), 2**31 - 1, (2, 2), dtype=torch.int32))
     found, expected = _both(logits, rows, device, monkeypatch, masks if seed % 2 else None)
     _assert_same(found, expected)
-    assert (found.possible is None) == (seed % 2 == 0)
+    excludes = any(row.params.banned_lens or row.params.allowed_mask for row in rows)
+    assert (found.possible is None) == (seed % 2 == 0 and not excludes)
 
 
 def test_greedy_rows(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
