@@ -170,6 +170,7 @@ pub(super) const FIELDS: &[Field] = fields! {
     "stream_reasoning" Chat "SGLang" refused ["true"] "";
     "reasoning_format" Chat "llama.cpp" refused ["\"auto\"", "\"deepseek\""] "reasoning is `reasoning_content`";
     "timings_per_token" Chat "llama.cpp" works "`timings` in the response";
+    "timings_per_token" Completions "llama.cpp" refused ["false"] "";
     "return_progress" Both "llama.cpp" refused ["false"] "";
     "response_fields" Both "llama.cpp" refused [] "";
 
