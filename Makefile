@@ -6,7 +6,7 @@ SHELL := bash
 PY ?= python3
 # Given to the launcher by `make serve ARGS="--model-id …"`.
 ARGS ?=
-# Names of `python -m benchmarks` for `make bench`; none means all.
+# Names for `make bench` (of `python -m benchmarks`) and `make peers` (of `python -m peers`); none means all.
 WHAT ?=
 # Where `make bench-load` serves what it measures.
 BENCH_PORT ?= 3999
@@ -19,6 +19,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 CLIENTS := .venv-clients/.installed
 RIVALS := .venv-rivals/.installed
+PEERS := .venv-peers/.installed
 SCHEMA_SUITE := target/json_schema_suite/.installed
 SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(shell find router launcher proto server kernels -type f -not -path '*/__pycache__/*' -not -name '*.pyc' -not -name '*.so' 2>/dev/null)
@@ -98,13 +99,21 @@ $(SCHEMA_SUITE): tests/json_schema/requirements.txt
 rivals: setup
 	@$(MAKE) --no-print-directory $(RIVALS) || echo "transformers' server cannot be installed: it will not be compared."
 
-# Our environment is on its path, so that both use the same torch and transformers.
 $(RIVALS): benchmarks/compare/requirements.txt
-	@test -x .venv-rivals/bin/python || $(PY) -m venv .venv-rivals
+$(PEERS): tests/peers/requirements.txt
+
+# Our environment is on the path of these, so that they use the same torch and transformers.
+$(RIVALS) $(PEERS):
+	@test -x $(@D)/bin/python || $(PY) -m venv $(@D)
 	@purelib='import sysconfig; print(sysconfig.get_path("purelib"))'; \
-	$(BIN)/python -c "$$purelib" > "$$(.venv-rivals/bin/python -c "$$purelib")/shared.pth"
-	.venv-rivals/bin/python -m pip install --quiet --no-compile -r benchmarks/compare/requirements.txt
+	$(BIN)/python -c "$$purelib" > "$$($(@D)/bin/python -c "$$purelib")/shared.pth"
+	$(@D)/bin/python -m pip install --quiet --no-compile -r $<
 	@touch $@
+
+.PHONY: peers
+peers: setup ## run what other projects test servers with, and write the table of docs/clients.md
+	@$(MAKE) --no-print-directory $(PEERS)
+	PYTHONPATH=tests $(BIN)/python -m peers $(WHAT)
 
 .PHONY: test
 test: setup browser clients schema-suite ## every test that needs no GPU: Rust, then Python

@@ -1,0 +1,86 @@
+"""llama.cpp's tests of its server, from the source distribution of its Python bindings, for the routes
+that we have, too.
+
+The suite has a mode for a server that runs already. A plugin (llama_cpp_plugin.py) puts `/v1` before the routes of
+OpenAI; the assertions are theirs. They start their server with other options, and with a model whose words they know.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from peers.suite import ROOT, Found, Served, run
+
+FILES = ["basic", "chat_completion", "compat_anthropic", "compat_oai_responses", "completion", "infill", "template",
+         "tokenize"]  # fmt: skip
+INSIDE = "/vendor/llama.cpp/tools/server/tests/"
+# In this order; the first that is found in a failure is its reason.
+REASONS = [
+    ("a route that only llama.cpp has", r"there is no route"),
+    ("words of their own model", r"match_regex|re\.search|assert False|JSONDecodeError"),
+    ("an image", r"image"),
+    (
+        "options that their server is started with",
+        r"n_predict|n_ctx|n_slots|jinja|api_key|predicted_n|prompt_n",
+    ),
+    ("a field that only llama.cpp has", r"KeyError|__verbose|timings|tokens_"),
+]
+
+
+def measure(served: Served, folder: Path) -> Found:
+    """Runs their files for the routes that we have."""
+    archive = _archive(folder)
+    suite = _unpack(archive, folder)
+    shutil.copy(Path(__file__).with_name("llama_cpp_plugin.py"), suite)
+    report = folder / "report.xml"
+    files = [f"unit/test_{name}.py" for name in FILES]
+    command = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "llama_cpp_plugin",
+        f"--junitxml={report}",
+    ]
+    port = str(urlsplit(served.url).port)
+    run([*command, *files], suite, may_fail=True, DEBUG_EXTERNAL="1", PORT=port, PYTHONPATH=str(suite))
+    found = Found("llama.cpp's tests of its server", archive.name.split("-")[-1].removesuffix(".tar.gz"))
+    for case in ET.parse(report).iter("testcase"):
+        failure = case.find("failure") if case.find("failure") is not None else case.find("error")
+        if case.find("skipped") is None:
+            found.note(failure is None, _reason("" if failure is None else failure.text or ""))
+    return found
+
+
+def _archive(folder: Path) -> Path:
+    listed = ROOT / "tests" / "peers" / "suites.requirements.txt"
+    download = [
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+        "-r",
+        str(listed),
+        "-d",
+        str(folder),
+    ]
+    subprocess.run([sys.executable, "-m", "pip", *download], check=True)
+    return next(folder.glob("llama_cpp_python-*.tar.gz"))
+
+
+def _unpack(archive: Path, folder: Path) -> Path:
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, [member for member in tar if INSIDE in f"/{member.name}"], filter="data")
+    return folder / archive.name.removesuffix(".tar.gz") / INSIDE.strip("/")
+
+
+def _reason(failure: str) -> str:
+    return next((reason for reason, sign in REASONS if re.search(sign, failure)), "other")
