@@ -210,4 +210,4 @@ ci: test ## what .ci/run runs
 
 .PHONY: clean
 clean: ## remove everything that was built
-	rm -rf .venv .venv-clients .venv-rivals target build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-rivals .venv-peers target build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
