@@ -7,8 +7,9 @@
 use std::io::{Write, stderr, stdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use tracing::level_filters::LevelFilter;
@@ -19,6 +20,8 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 const QUEUE_LEN: usize = 4096;
 /// Longest time that a flush waits.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a flush looks for room in a full queue.
+const FLUSH_RETRY: Duration = Duration::from_millis(1);
 
 enum Message {
     Line(String),
@@ -123,11 +126,19 @@ impl LineQueue {
         self.0.try_send(Message::Line(line)).is_ok()
     }
 
+    /// Waits until the lines are written, first for room in a full queue.
     fn flush(&self) {
+        let deadline = Instant::now() + FLUSH_TIMEOUT;
         let (done, written) = sync_channel(1);
-        if self.0.try_send(Message::Flush(done)).is_ok() {
-            let _ = written.recv_timeout(FLUSH_TIMEOUT);
+        let mut message = Message::Flush(done);
+        while let Err(TrySendError::Full(unsent)) = self.0.try_send(message) {
+            if Instant::now() >= deadline {
+                return;
+            }
+            sleep(FLUSH_RETRY);
+            message = unsent;
         }
+        let _ = written.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
 }
 
