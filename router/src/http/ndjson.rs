@@ -3,13 +3,13 @@
 use std::convert::Infallible;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::HeaderMap;
+use axum::response::Response;
 use futures::StreamExt;
 
 use crate::base::shutdown::Shutdown;
 use crate::http::response_stream::{Encoder, lines};
-use crate::http::sse::Frame;
+use crate::http::sse::{Frame, streaming_response};
 use crate::inference::text_stream::TextStream;
 use crate::observe::metrics::RequestGuard;
 
@@ -27,14 +27,5 @@ where
 {
     let lines = lines(sequences, encoder, guard, shutdown);
     let lines = lines.map(|line| Ok::<_, Infallible>(line.into().into_data() + "\n"));
-    let mut response = Body::from_stream(lines).into_response();
-    response.headers_mut().extend(headers);
-    for (name, value) in [
-        (header::CONTENT_TYPE, "application/x-ndjson"),
-        (header::CACHE_CONTROL, "no-cache"),
-        (HeaderName::from_static("x-accel-buffering"), "no"),
-    ] {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
-    response
+    streaming_response(Body::from_stream(lines), "application/x-ndjson", headers)
 }

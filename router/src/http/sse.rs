@@ -73,10 +73,16 @@ where
     E: Encoder<Line: Into<Frame>>,
 {
     let events = batches(sequences, encoder, guard, shutdown).map(to_bytes);
-    let mut response = Response::new(Body::from_stream(with_comments(events).map(Ok::<_, Infallible>)));
+    let body = Body::from_stream(with_comments(events).map(Ok::<_, Infallible>));
+    streaming_response(body, "text/event-stream", headers)
+}
+
+/// The response whose body is a stream: neither caches nor proxies may hold it back.
+pub(super) fn streaming_response(body: Body, content_type: &'static str, headers: HeaderMap) -> Response {
+    let mut response = Response::new(body);
     response.headers_mut().extend(headers);
     for (name, value) in [
-        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CONTENT_TYPE, content_type),
         (header::CACHE_CONTROL, "no-cache"),
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ] {

@@ -137,16 +137,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--attention-backend", choices=get_args(AttentionBackend), default="auto",
         help="who computes attention; auto: our own kernels for the device")  # fmt: skip
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda where there is one")
-    add(
-        "--max-sequence-len",
-        type=_positive,
-        help="prompt and output together; default: what the model was made for",
-    )
-    add(
-        "--max-step-tokens",
-        type=_positive,
-        help="tokens one step may compute; default: 2048 on cpu, 8192 on cuda",
-    )
+    add("--max-sequence-len", type=_positive,
+        help="prompt and output together; default: what the model was made for")  # fmt: skip
+    add("--max-step-tokens", type=_positive,
+        help="tokens one step may compute; default: 2048 on cpu, 8192 on cuda")  # fmt: skip
     add("--num-slots", type=_positive, default=128, help="sequences held at a time")
     add(
         "--num-blocks", type=_positive, help="KV blocks; default: from the free memory, the same on all ranks"
@@ -162,10 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--poison-cache", action="store_true", help="for tests: KV cache that was not written is NaN; slow")
     add("--json-output", action="store_true", help="log one JSON object a line")
     add("--log-level", choices=get_args(LogLevel), default="info", help="lowest level of log lines")
-    add(
-        "--parent-pipe-fd",
-        type=_natural,
-        help="inherited pipe; the shard exits at once when its other end closes",
-    )
+    add("--parent-pipe-fd", type=_natural,
+        help="inherited pipe; the shard exits at once when its other end closes")  # fmt: skip
     add("--fault", action="append", default=[], help=argparse.SUPPRESS)
     return parser

@@ -98,10 +98,9 @@ impl<'de, T: HasKnownFields> Visitor<'de> for NamesVisitor<T> {
         let mut names = Names::default();
         while let Some(name) = fields.next_key::<String>()? {
             match find(&name, T::ROUTE) {
-                Some(Field { name, fate: Fate::Refused(neutral), .. }) => {
-                    if !is_neutral(&fields.next_value()?, neutral) {
-                        names.refused.get_or_insert(name);
-                    }
+                Some(Field { name, fate: Fate::Refused(neutral), .. }) if names.refused.is_none() => {
+                    let value = fields.next_value()?;
+                    names.refused = (!is_neutral(&value, neutral)).then_some(name);
                 }
                 Some(_) => drop(fields.next_value::<IgnoredAny>()?),
                 None => {

@@ -3,12 +3,22 @@
 //! A row has the name, the routes, who documents the field, what becomes of it, and a note. To build a field, put it
 //! into the type of the request and write `works` here.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use super::field::{Fate, Field, On};
 
 /// The known field of this name on this route.
 pub(super) fn find(name: &str, route: On) -> Option<&'static Field> {
-    FIELDS.iter().find(|field| field.name == name && field.on.includes(route))
+    BY_NAME.get(name)?.iter().copied().find(|field| field.on.includes(route))
 }
+
+/// A body may have very many fields, so each name is looked up, not searched for.
+static BY_NAME: LazyLock<HashMap<&str, Vec<&Field>>> = LazyLock::new(|| {
+    let mut by_name = HashMap::<_, Vec<_>>::new();
+    FIELDS.iter().for_each(|field| by_name.entry(field.name).or_default().push(field));
+    by_name
+});
 
 /// Reads rows of the form `"name" Chat "OpenAI" works "note";`. A field that is refused lists the values that ask for
 /// nothing.

@@ -1,12 +1,11 @@
 //! TGI's metrics of batches. What TGI calls a batch is a step here. A step that computes more positions than it has
 //! sequences holds a part of a prompt, and counts as `prefill`; all others count as `decode`.
 
-use std::time::Duration;
-
 use metrics::{Counter, Gauge, Histogram};
 use penstock_scheduler::{Load, StepSize, StepTimings};
 
 use super::names::Names;
+use super::steps::micros;
 use crate::observe::observer::StepSummary;
 
 const METHODS: [&str; 2] = ["prefill", "decode"];
@@ -125,10 +124,6 @@ impl MethodMetrics {
         self.decode.record(micros(timings.sample_us + timings.download_us));
         self.filter.record(micros(timings.upload_us));
     }
-}
-
-fn micros(us: u32) -> Duration {
-    Duration::from_micros(us.into())
 }
 
 #[cfg(test)]

@@ -108,11 +108,7 @@ impl Observer for Metrics {
         metrics.tokens_sampled.increment(step.num_sampled as u64);
         metrics.step_count.increment(1);
         metrics.batch.on_step(step);
-        let micros = |us: u32| Duration::from_micros(u64::from(us));
-        metrics.upload_duration.record(micros(step.timings.upload_us));
-        metrics.forward_duration.record(micros(step.timings.forward_us));
-        metrics.sample_duration.record(micros(step.timings.sample_us));
-        metrics.download_duration.record(micros(step.timings.download_us));
+        metrics.steps.record(&step.timings);
     }
 
     fn on_levels(&mut self, levels: &Levels) {

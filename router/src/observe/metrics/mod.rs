@@ -9,6 +9,7 @@ mod requests;
 mod sequence_times;
 mod snapshot;
 mod spans;
+mod steps;
 
 pub use handle::Metrics;
 pub use requests::RequestGuard;

@@ -11,6 +11,7 @@ use super::failures::FAILURES;
 use super::names::Names;
 use super::snapshot::Snapshot;
 use super::spans::SpanCounters;
+use super::steps::StepDurations;
 
 pub(super) struct Registered {
     pub started: Instant,
@@ -49,12 +50,9 @@ pub(super) struct Registered {
     pub cache_hit_tokens: Counter,
     pub step_count: Counter,
     pub batch: BatchMetrics,
+    pub steps: StepDurations,
     pub spans: SpanCounters,
     pub access_log_drops: Counter,
-    pub upload_duration: Histogram,
-    pub forward_duration: Histogram,
-    pub sample_duration: Histogram,
-    pub download_duration: Histogram,
 }
 
 impl Registered {
@@ -63,6 +61,7 @@ impl Registered {
         let names = Names(recorder);
         Self {
             batch: BatchMetrics::register(&names),
+            steps: StepDurations::register(&names),
             spans: SpanCounters::register(&names),
             started: Instant::now(),
             snapshot: Mutex::default(),
@@ -115,10 +114,6 @@ impl Registered {
             cache_query_tokens: names.counter("tgi_prefix_cache_query_tokens", "Tokens of admitted requests"),
             cache_hit_tokens: names.counter("tgi_prefix_cache_hit_tokens", "Of those, found in the cache"),
             step_count: names.counter("tgi_step_count", "Steps answered by the shards"),
-            upload_duration: names.histogram("tgi_step_upload_duration", "Applying a plan, seconds"),
-            forward_duration: names.histogram("tgi_step_forward_duration", "The model in a step, seconds"),
-            sample_duration: names.histogram("tgi_step_sample_duration", "Choosing tokens, seconds"),
-            download_duration: names.histogram("tgi_step_download_duration", "Reading tokens, seconds"),
         }
     }
 }
