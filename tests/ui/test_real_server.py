@@ -56,7 +56,7 @@ def test_a_refusal_of_the_router_is_shown_in_its_words(
     open_page: Callable[[str], Page], address: str
 ) -> None:
     page = open_page(address)
-    page.locator("#settings").get_by_label("Max tokens").fill("100000")
+    page.locator("#settings").get_by_label("Frequency penalty").fill("9")
     ask(page, "hello")
     expect(page.get_by_role("alert")).to_contain_text("The server refused this request")
-    expect(page.get_by_role("alert")).to_contain_text("100000")
+    expect(page.get_by_role("alert")).to_contain_text("frequency_penalty")
