@@ -37,6 +37,10 @@ TRUNCATIONS: list[dict[str, float]] = [
     {"top_p": 0.7},
     {"min_p": 0.2},
     {"typical_p": 0.4},
+    {"temperature": 0.5, "typical_p": 0.9},
+    # Flat rows: the thresholds lie beyond the likely tokens.
+    {"temperature": 9.0, "top_k": 3000},
+    {"temperature": 9.0, "top_p": 0.9, "typical_p": 0.8},
     {"temperature": 1.7, "top_k": 40, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.95},
 ]
 
