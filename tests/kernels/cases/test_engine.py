@@ -10,6 +10,7 @@ from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.base.config import CudaConfig
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
+from refused_waits import waits_refused
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Norms of queries and keys on the way into the cache are the second's, windows the third's.
@@ -105,11 +106,8 @@ def test_the_host_waits_for_nothing_but_results(
     pending.append(
         engine.launch(Plan(1, 1, admitted=admitted, spans=[Span(slot, 0, 3) for slot in range(3)]))
     )
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        for step in range(2, 6):
-            spans = [Span(slot, step + 1, 1) for slot in range(3)]
+    for step in range(2, 6):
+        spans = [Span(slot, step + 1, 1) for slot in range(3)]
+        with waits_refused(f"step {step} of {params}"):
             pending.append(engine.launch(Plan(1, step, spans=spans)))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert all(len(step.resolve().sampled_ids) == 3 for step in pending)
