@@ -11,6 +11,7 @@ from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.load.allocation import allocating
+from penstock_server.load.arithmetic import choose_arithmetic
 from penstock_server.load.attention_backend import choose_backend, choose_cache_dtype
 from penstock_server.load.device import choose_device, choose_dtype, name_of
 from penstock_server.load.loaded import Loaded
@@ -27,7 +28,11 @@ logger = logging.getLogger(__name__)
 
 
 def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
-    """Build, fill and warm up the engine of this rank; raises StartError or, when the group breaks, ShardFailed."""
+    """Build, fill and warm up the engine of this rank; raises StartError or, when the group breaks, ShardFailed.
+
+    On the thread that will step it: CUDA has a current device for every thread, and libraries have memory.
+    """
+    choose_arithmetic()
     loaded = _load(config, folder)
     graph_sizes = choose_graph_sizes(loaded)
     engine = loaded.engine(choose_limits(loaded, graph_sizes), graph_sizes, config.cache.is_poisoned)
