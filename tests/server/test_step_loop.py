@@ -10,6 +10,7 @@ from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.plan import Plan
 from penstock_server.rpc.session import Session
 from penstock_server.rpc.step_loop import StepLoop
+from penstock_server.rpc.stepping_thread import SteppingThread
 
 WAIT_S = 30
 
@@ -34,13 +35,11 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.threads: set[int] = set()
         self.launched = threading.Semaphore(0)
         self.done = threading.Event()
         self.done.set()
         self.error: Exception | None = None
-
-    def use_on_this_thread(self) -> None:
-        self.thread = threading.current_thread().name
 
     def agree(self, epoch: int, step: int) -> bool:
         return True
@@ -51,7 +50,7 @@ class FakeEngine:
     def launch(self, plan: Plan) -> FakePending:
         if self.error is not None:
             raise self.error
-        assert self.thread == threading.current_thread().name, "it was made ready for another thread"
+        self.threads.add(threading.get_ident())
         self.calls.append((plan.epoch, plan.step))
         self.launched.release()
         return FakePending(plan, self.done)
@@ -68,8 +67,13 @@ def failed() -> threading.Event:
 
 
 @pytest.fixture
-def loop(engine: FakeEngine, failed: threading.Event) -> Iterator[StepLoop]:
-    loop = StepLoop(engine, failed.set)  # type: ignore[arg-type]
+def thread() -> SteppingThread:
+    return SteppingThread()
+
+
+@pytest.fixture
+def loop(engine: FakeEngine, failed: threading.Event, thread: SteppingThread) -> Iterator[StepLoop]:
+    loop = StepLoop(engine, failed.set, thread)  # type: ignore[arg-type]
     loop.start()
     yield loop
     engine.done.set()
@@ -86,6 +90,31 @@ def test_outcomes_answer_plans_in_order(loop: StepLoop) -> None:
         loop.submit(session, Plan(1, step))
     loop.finish(session)
     assert [outcome.step for outcome in session.outcomes()] == [1, 2, 3]
+
+
+def test_steps_run_on_the_thread_that_loads_and_closes(
+    loop: StepLoop, engine: FakeEngine, thread: SteppingThread
+) -> None:
+    session = loop.open(1)
+    loop.submit(session, Plan(1, 1))
+    assert steps(session, 1) == [1]
+    loop.stop()
+    # Only once the loop has ended can the thread do something else.
+    assert engine.threads == {thread.call(threading.get_ident)}
+
+
+def test_a_step_that_runs_is_computed_before_the_thread_does_anything_else(
+    loop: StepLoop, engine: FakeEngine, thread: SteppingThread
+) -> None:
+    engine.done.clear()
+    session = loop.open(1)
+    loop.submit(session, Plan(1, 1))
+    assert engine.launched.acquire(timeout=WAIT_S)
+    loop.stop()
+    closed = thread.start(engine.done.is_set)
+    assert not closed.done()
+    engine.done.set()
+    assert closed.result(WAIT_S)
 
 
 def test_the_next_plan_is_launched_while_one_runs(loop: StepLoop, engine: FakeEngine) -> None:

@@ -45,6 +45,7 @@ class DecodeGraphs:
         # One for all sizes: a graph then keeps no memory of its own, and the next one may use the same.
         self._logits = torch.zeros(self.sizes[-1], model.facts.vocab_size, device=slots.device)
         self._replays: dict[int, Replay] = {}
+        self._captured: list[torch.cuda.CUDAGraph] = []
         # A recording does not see what Triton's interpreter computes, which only tests use.
         self._is_interpreted = slots.device.type != "cuda" and runs_kernels(slots.device)
         self._arena = Arena()
@@ -58,7 +59,15 @@ class DecodeGraphs:
         for size in reversed(self.sizes):
             graph = self._capture(size, pool)
             pool = pool or graph.pool()
+            self._captured.append(graph)
             self._replays[size] = graph.replay
+
+    def close(self) -> None:
+        """Destroy the captured graphs."""
+        self._replays.clear()
+        for graph in self._captured:
+            graph.reset()
+        self._captured.clear()
 
     def size_for(self, spans: list[Span]) -> int | None:
         """The size of the graph for a step over these spans, if there is one."""

@@ -50,7 +50,7 @@ class Description:
 
 
 class Engine:
-    """One rank's engine."""
+    """One rank's engine. All of its methods are for the thread that loaded it."""
 
     def __init__(
         self,
@@ -70,14 +70,15 @@ class Engine:
         self.staging = Staging(slots)
         self._pact = MemoryPact(group, slots.device)
 
-    def use_on_this_thread(self) -> None:
-        """To be called on the thread that will step: CUDA keeps a current device for every thread."""
-        if self.slots.device.type == "cuda":
-            torch.cuda.set_device(self.slots.device)
-
     def clear(self) -> None:
         """Drop all slots; the weights stay."""
         self.slots.clear()
+
+    def close(self) -> None:
+        """Leave the group. Graphs go first: the group cannot end while they hold its communicator."""
+        if self.graphs is not None:
+            self.graphs.close()
+        self.group.leave()
 
     def agree(self, epoch: int, step: int) -> bool:
         """Whether all ranks are at this plan; waits for ranks that are behind. False: another rank has a newer plan.

@@ -1,6 +1,9 @@
 """The tensor-parallel group: collectives over NCCL on GPUs and gloo on the CPU, none when the group is one rank.
 
 Numbers that the host needs always go over gloo, so that they do not wait for what runs on the device.
+
+There is one communicator of NCCL from the start of a shard to its end: it has its memory before that for the cache is
+measured, and captured graphs use the one that other steps use. A graph that holds it must be destroyed before `leave`.
 """
 
 import os
@@ -25,16 +28,17 @@ class Group:
         self.size = config.world_size
         self._config = config
         self._dist: Any = _join(config, device) if config.world_size > 1 else None
-        # None is torch's default group, which has a long timeout: ranks load at different speeds.
-        self._members: Any = None
         # Shape and type of every sum, while the engine records them.
         self.summed: list[tuple[torch.Size, torch.dtype]] | None = None
+        # NCCL connects in its first collective.
+        self.all_reduce(torch.zeros(1, device=device))
 
     def begin_steps(self) -> None:
         """All ranks are loaded: from here a rank that does not take part in time counts as lost."""
         if self._dist is not None:
-            self._call(self._dist.barrier)
-            self._members = self._dist.new_group(timeout=timedelta(seconds=self._config.timeout_s))
+            # Until here waits may be long: ranks load at different speeds.
+            self.gather_numbers(self.rank)
+            self._dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self._config.timeout_s))
 
     def share(self, total: int, what: str) -> int:
         """This rank's part of `total`, which must divide evenly."""
@@ -76,7 +80,7 @@ class Group:
 
     def _call(self, collective: Any, *arguments: Any) -> None:
         try:
-            collective(*arguments, group=self._members)
+            collective(*arguments)
         except RuntimeError as error:
             raise ShardFailed(
                 f"rank {self.rank}: another rank is gone or stopped: {_first_line(error)}"

@@ -44,8 +44,11 @@ def main(argv: list[str]) -> int:
 
 
 def _stop_early(_number: int, _frame: object) -> None:
-    """Stop at once: while a model is loaded there is nothing to drain."""
-    sys.exit(0)
+    """Stop at once: while a model is loaded there is nothing to drain, and the thread that loads it is not waited for.
+
+    An orderly exit would take the interpreter away from under that thread.
+    """
+    os._exit(0)
 
 
 def _serve(config: ServerConfig) -> int:

@@ -9,12 +9,14 @@ import time
 from grpc_health.v1 import health, health_pb2
 
 from penstock_server.base.config import ServerConfig
+from penstock_server.engine.engine import Engine
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.load.load_engine import load_engine
 from penstock_server.rpc import faults as faulty
 from penstock_server.rpc.listening import listen
 from penstock_server.rpc.service import SERVICE_NAME, EngineService
 from penstock_server.rpc.step_loop import StepLoop
+from penstock_server.rpc.stepping_thread import SteppingThread
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +40,11 @@ class StopPipe:
 def serve(config: ServerConfig, folder: ModelFolder, begun: float) -> int:
     """Load and serve until SIGTERM; returns the exit code. `begun`: perf_counter at the start, for the log."""
     faults = faulty.parse(config.faults, config.group.rank) if config.faults else None
-    engine = load_engine(config, folder)
-    if faults is not None:
-        engine = faulty.FaultyEngine(engine, faults)
+    thread = SteppingThread()
+    engine = thread.call(_load, config, folder, faults)
     stop_pipe = StopPipe()
     _install_signals(stop_pipe, has_parent=config.parent_pipe_fd is not None)
-    loop = StepLoop(engine, on_failure=stop_pipe.stop)
+    loop = StepLoop(engine, stop_pipe.stop, thread)
     service = EngineService(loop) if faults is None else faulty.FaultyService(loop, faults)
     health_service = health.HealthServicer(experimental_non_blocking=True)
     server = listen(config.uds_path, service, health_service)
@@ -67,9 +68,22 @@ def serve(config: ServerConfig, folder: ModelFolder, begun: float) -> int:
     config.uds_path.unlink(missing_ok=True)
     if loop.failure is not None:
         raise loop.failure
-    engine.group.leave()
+    _close(engine, thread)
     logger.info("stopped")
     return 0
+
+
+def _load(config: ServerConfig, folder: ModelFolder, faults: faulty.Faults | None) -> Engine:
+    engine = load_engine(config, folder)
+    return engine if faults is None else faulty.FaultyEngine(engine, faults)
+
+
+def _close(engine: Engine, thread: SteppingThread) -> None:
+    """When the last step is computed. One that hangs is not waited for: the process ends anyway."""
+    try:
+        thread.start(engine.close).result(_STOP_GRACE_S)
+    except TimeoutError:
+        logger.warning("a step still runs")
 
 
 def _install_signals(stop_pipe: StopPipe, has_parent: bool) -> None:

@@ -1,4 +1,4 @@
-"""The one thread that steps the engine, and the streams that feed it.
+"""Steps the engine on its thread, and the streams that feed it.
 
 A stream is a `Session` with an epoch. A newer one fences the older: what the old one still has queued is skipped, and
 its slots are dropped before the first plan of the new one runs.
@@ -17,6 +17,7 @@ from penstock_server.engine.engine import Engine
 from penstock_server.engine.pending import PendingOutcome
 from penstock_server.engine.plan import Plan
 from penstock_server.rpc.session import Session
+from penstock_server.rpc.stepping_thread import SteppingThread
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +50,15 @@ class _Launched(NamedTuple):
 
 
 class StepLoop:
-    """Owns the engine. `start` runs it on its own thread; every other method may be called from any thread."""
+    """Owns the engine, and steps it on the thread that loaded it. Its methods may be called from any thread."""
 
-    def __init__(self, engine: Engine, on_failure: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, on_failure: Callable[[], None], thread: SteppingThread) -> None:
         self.engine = engine
         self.failure: ShardFailed | None = None
         self._on_failure = on_failure
-        self._inbox: SimpleQueue[_Item] = SimpleQueue()
+        self._thread = thread
+        # None: the process stops.
+        self._inbox: SimpleQueue[_Item | None] = SimpleQueue()
         self._launched: deque[_Launched] = deque()
         self._lock = threading.Lock()
         self._session: Session | None = None
@@ -64,8 +67,8 @@ class StepLoop:
         self._running_since: float | None = None
 
     def start(self) -> None:
-        """Start the thread. It is a daemon: a step that hangs must not keep the process alive."""
-        threading.Thread(target=self._run, name="step-loop", daemon=True).start()
+        """Begin to take plans."""
+        self._thread.start(self._run)
 
     @property
     def last_epoch(self) -> int:
@@ -109,36 +112,40 @@ class StepLoop:
         self._inbox.put(_Item(session, None))
 
     def stop(self) -> None:
-        """End the open stream, because the process stops."""
+        """End the open stream, because the process stops, and what the thread does, once the last step is computed."""
         with self._lock:
             if self._session is not None:
                 self._session.close(ShardFailed("the shard is stopping"))
+        self._inbox.put(None)
 
     def _run(self) -> None:
         try:
-            self.engine.use_on_this_thread()
-            while True:
-                self._turn()
+            while self._turn():
+                pass
         except Exception as error:  # whatever went wrong in a step: the process ends
             if not isinstance(error, ShardFailed):
                 logger.exception("a step failed")
             self._fail(error if isinstance(error, ShardFailed) else ShardFailed(f"a step failed: {error!r}"))
 
-    def _turn(self) -> None:
-        """Launch what is queued before waiting for what runs: the device never waits for the host."""
-        item = self._take()
-        if item is not None:
+    def _turn(self) -> bool:
+        """Launch what is queued before waiting for what runs: the device never waits for the host.
+
+        False if the process stops.
+        """
+        try:
+            item = self._inbox.get(timeout=_POLL_S if self._launched else None)
+        except Empty:
+            pass
+        else:
+            if item is None:
+                self._drain()
+                return False
             self._start_step(item)
         if len(self._launched) >= _MAX_LAUNCHED:
             self._finish_step()
         while self._launched and self._launched[0].pending.ready():
             self._finish_step()
-
-    def _take(self) -> _Item | None:
-        try:
-            return self._inbox.get(timeout=_POLL_S if self._launched else None)
-        except Empty:
-            return None
+        return True
 
     def _start_step(self, item: _Item) -> None:
         session, plan = item
