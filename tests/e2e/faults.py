@@ -14,8 +14,8 @@ from e2e.clients import COMPLETE, Load
 from e2e.launched import Launched, arguments, wait_until
 from e2e.oracle import SLACK
 
-# The tiny model's tokens are bytes: a character that no other prompt has crashes or delays a step.
-CRASH_CHAR, SLOW_CHAR = "~", "^"
+# The tiny model's tokens are bytes: a character that no other prompt has crashes or delays a step, or finds no kernel.
+CRASH_CHAR, SLOW_CHAR, KERNEL_CHAR = "~", "^", "`"
 SLOW_S = 4
 # From this position of a sequence on, a held step takes two seconds: a stream that has 50 tokens more to come cannot
 # end before the test does.
@@ -39,6 +39,7 @@ def flags(tmp: Path, model: Path, max_concurrent: int = MAX_CONCURRENT) -> list[
         f"--step-timeout={SLOW_S + 4}",
         f"--fault=crash-on-token:{vocabulary[CRASH_CHAR]}",
         f"--fault=slow-on-token:{vocabulary[SLOW_CHAR]}:{SLOW_S}",
+        f"--fault=kernel-on-token:{vocabulary[KERNEL_CHAR]}",
         f"--fault=file:{tmp / 'order'}",
         hold_flag(tmp),
     ]

@@ -12,7 +12,7 @@ import pytest
 from e2e import faults
 from e2e.clients import BROKEN, COMPLETE, ERROR, Load, make_body
 from e2e.conftest import Launch
-from e2e.faults import CRASH_CHAR, MAX_CONCURRENT, SLOW_CHAR, SLOW_S, WRONG_ANSWERS
+from e2e.faults import CRASH_CHAR, KERNEL_CHAR, MAX_CONCURRENT, SLOW_CHAR, SLOW_S, WRONG_ANSWERS
 from e2e.launched import Launched
 from e2e.oracle import SLACK, Oracle
 
@@ -133,6 +133,22 @@ def test_a_request_that_crashes_the_shards_fails_alone(server: Launched, oracle:
     assert faults.restarts(server) == before + 2
     poison.tokens, poison.body = [], BODIES[0]
     oracle.check([*records, poison], expected_errors=["generation"])
+
+
+def test_a_request_whose_kernel_does_not_compile_fails_and_nothing_restarts(
+    server: Launched, oracle: Oracle
+) -> None:
+    before = faults.restarts(server)
+    body = {"inputs": f"new {KERNEL_CHAR}", "parameters": {"max_new_tokens": 5}}
+    with faults.held_load(server, BODIES[:1]) as load:
+        [failed] = Load(server, [body]).finish()
+    assert failed.ends == [ERROR]
+    assert failed.error
+    assert "a kernel that this step needs cannot be compiled or launched" in failed.error["error"]
+    records = load.finish()
+    assert {record.end for record in records} <= {COMPLETE, ERROR}
+    assert [record.end for record in Load(server, BODIES[:2]).finish()] == [COMPLETE, COMPLETE]
+    assert faults.restarts(server) == before
 
 
 @pytest.mark.parametrize(("kind", "rank"), [*((kind, 0) for kind in WRONG_ANSWERS), ("differ", 1)])

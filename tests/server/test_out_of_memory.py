@@ -27,22 +27,24 @@ LATER = Plan(
 
 
 class Faulty:
-    """Stands for a module's forward; runs out of memory when told to."""
+    """Stands for a module's forward; raises an error when told to."""
 
-    def __init__(self, forward: Callable[..., Any]) -> None:
+    def __init__(self, forward: Callable[..., Any], error: Exception) -> None:
         self.forward = forward
+        self.error = error
         self.is_due = False
 
     def __call__(self, *arguments: Any) -> Any:
         if self.is_due:
             self.is_due = False
-            raise torch.OutOfMemoryError("injected")
+            raise self.error
         return self.forward(*arguments)
 
 
-def break_in(engine: Engine, place: str) -> Faulty:
+def break_in(engine: Engine, place: str, error: Exception | None = None) -> Faulty:
+    """By default it runs out of memory."""
     module = engine.model.get_submodule(place)  # type: ignore[attr-defined]  # a Model that is a module
-    module.forward = Faulty(module.forward)
+    module.forward = Faulty(module.forward, error or torch.OutOfMemoryError("injected"))
     fault: Faulty = module.forward
     return fault
 

@@ -10,6 +10,7 @@ class ErrorCode(Enum):
     NOT_FINITE = "not_finite"
     GRAMMAR = "grammar"
     OUT_OF_MEMORY = "out_of_memory"
+    KERNEL = "kernel"
 
 
 class PenstockError(Exception):
@@ -36,8 +37,19 @@ class SlotRefused(PenstockError):
         self.code = code
 
 
-class StepOutOfMemory(PenstockError):
-    """A rank had too little memory for a step, and all ranks know it: its requests fail, the group continues."""
+class StepFailed(PenstockError):
+    """A step failed on a rank, and all ranks know it: its requests fail for this reason, the group continues."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(_STEP_FAILURES[code])
+        self.code = code
+
+
+_STEP_FAILURES = {
+    ErrorCode.OUT_OF_MEMORY: "no memory for this step",
+    ErrorCode.KERNEL: "a kernel that this step needs cannot be compiled or launched on this device; "
+    "the log of the shard has the reason",
+}
 
 
 class ShardFailed(PenstockError):

@@ -4,29 +4,33 @@
 On the CPU it is ready when `launch` returns.
 """
 
+import logging
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from penstock_server.architectures.spec import ModelFacts
-from penstock_server.base.errors import ErrorCode, StepOutOfMemory
+from penstock_server.base.errors import ErrorCode, StepFailed
 from penstock_server.engine.decode_graphs import DecodeGraphs
+from penstock_server.engine.grammar import GrammarMasks
 from penstock_server.engine.limits import Limits
-from penstock_server.engine.memory_pact import MemoryPact
 from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.pending import PendingOutcome, StepClock
 from penstock_server.engine.plan import Admit, Plan, Span
-from penstock_server.engine.sampling import Scored, sample, score
+from penstock_server.engine.sampling import Sampled, Scored, sample, score
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
 from penstock_server.engine.step import PromptRows, Step
+from penstock_server.engine.step_pact import StepPact, reason_of
 from penstock_server.files.generation_config import GenerationDefaults
 from penstock_server.network.distributed import Group
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
-from penstock_server.network.out_of_memory import is_out_of_memory
+
+logger = logging.getLogger(__name__)
 
 # Prompt log probabilities need the logits of every prompt token; at most so many rows are computed at a time.
 _PROMPT_ROWS_AT_A_TIME = 128
@@ -68,7 +72,7 @@ class Engine:
         self.description = description
         self.graphs = graphs
         self.staging = Staging(slots)
-        self._pact = MemoryPact(group, slots.device)
+        self._pact = StepPact(group, slots.device, _report)
 
     def clear(self) -> None:
         """Drop all slots; the weights stay."""
@@ -111,12 +115,11 @@ class Engine:
             return pending
         try:
             self._compute(spans, pending)
-        except (StepOutOfMemory, MemoryError, RuntimeError) as error:
-            if not self._fails_requests_only(error):
+        except Exception as error:
+            failure = self._failure(error)
+            if failure is None:
                 raise
-            failed = [
-                SlotError(span.slot, ErrorCode.OUT_OF_MEMORY, "no memory for this step") for span in spans
-            ]
+            failed = [SlotError(span.slot, failure.code, str(failure)) for span in spans]
             return PendingOutcome(plan, list(errors.values()) + failed, clock, late_slots=late_slots)
         return pending
 
@@ -130,9 +133,19 @@ class Engine:
         late_slots += sorted(still)
         return [span for span in spans if span.slot not in still]
 
-    def _fails_requests_only(self, error: Exception) -> bool:
-        """A single rank can continue after any lack of memory; several only after one that all know of."""
-        return isinstance(error, StepOutOfMemory) or (self.group.size == 1 and is_out_of_memory(error))
+    def _failure(self, error: Exception) -> StepFailed | None:
+        """What the requests of a step are told, if only they fail; None if the shard cannot continue.
+
+        A single rank can continue after any lack of memory; several only after one that all know of. What Triton
+        cannot compile or launch, it cannot on any rank.
+        """
+        if isinstance(error, StepFailed):
+            return error
+        reason = reason_of(error)
+        if reason is None or (self.group.size > 1 and reason is not ErrorCode.KERNEL):
+            return None
+        _report(error)
+        return StepFailed(reason)
 
     def _compute(self, spans: list[Span], pending: PendingOutcome) -> None:
         """Launch the whole step. The tensors left in `pending` are read when the device is done."""
@@ -149,7 +162,10 @@ class Engine:
                 masks = computing.collect(pending.clock.is_running, self.group.gather_numbers)
                 pending.grammar_errors = masks.errors
                 pending.late_slots += [step.sampling.rows[number].slot for number in masks.late]
-            sampled = sample(logits, step.sampling, self.slots.rows.tokens, masks)
+            if self._compares(step):
+                sampled = self._pact.run(partial(self._sample, logits, step, masks))
+            else:
+                sampled = self._sample(logits, step, masks)
             self.slots.commit(step.sampling, sampled.token_ids, masks)
             pending.rows, pending.sampled = step.sampling.rows, sampled
         pending.prompts = prompts
@@ -166,18 +182,25 @@ class Engine:
                 return logits[:num_rows], []
             return logits[step.sampled_rows] if num_rows else None, []
         assert step.forward is not None, "a step has exactly one of the two"
-        hidden = self._hidden(step.forward)
+        hidden = self._hidden(step.forward, self._compares(step))
         prompts = [(rows, self._score_prompt(hidden, rows)) for rows in step.prompt_rows]
         if not step.sampling.rows:
             return None, prompts
         is_all = len(step.sampling.rows) == len(hidden)
         return self.model.logits(hidden if is_all else hidden[step.sampled_rows]), prompts
 
-    def _hidden(self, inputs: ForwardInput) -> torch.Tensor:
-        num_tokens = len(inputs.token_ids)
-        if self.group.size == 1 or num_tokens == len(inputs.spans.context_lens):
+    def _hidden(self, inputs: ForwardInput, is_compared: bool) -> torch.Tensor:
+        if not is_compared:
             return self.model(inputs, self.cache)
-        return self._pact.run(lambda: self.model(inputs, self.cache), num_tokens)
+        return self._pact.run_pass(lambda: self.model(inputs, self.cache), len(inputs.token_ids))
+
+    def _compares(self, step: Step) -> bool:
+        """Whether the ranks tell each other how this step went."""
+        return self.group.size > 1 and step.has_prompts
+
+    def _sample(self, logits: torch.Tensor, step: Step, masks: GrammarMasks | None) -> Sampled:
+        """Tokens of the rows. Nothing has changed when this fails."""
+        return sample(logits, step.sampling, self.slots.rows.tokens, masks)
 
     def _score_prompt(self, hidden: torch.Tensor, rows: PromptRows) -> Scored:
         targets = self.slots.rows.tokens[rows.slot, rows.start : rows.start + rows.count].long()
@@ -197,3 +220,8 @@ class Engine:
             self.launch(Plan(0, 1, admitted=[admit], spans=[Span(0, 0, length)])).resolve()
             self.launch(Plan(0, 2, spans=[Span(0, length, 1)])).resolve()
         self.clear()
+
+
+def _report(error: Exception) -> None:
+    """Log why the requests of a step fail: they are told less."""
+    logger.error("a step failed, and its requests with it: %s", error)

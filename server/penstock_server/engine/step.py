@@ -74,3 +74,8 @@ class Step:
     sampled_rows: torch.Tensor  # [num_rows] int64, rows of the hidden states that predict a new token
     sampling: SamplingInput
     prompt_rows: list[PromptRows]
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether any span has more than one token."""
+        return self.forward is not None and len(self.forward.token_ids) > self.num_spans

@@ -192,11 +192,13 @@ class SlotError(_message.Message):
         CODE_NOT_FINITE: _ClassVar[SlotError.Code]
         CODE_GRAMMAR: _ClassVar[SlotError.Code]
         CODE_OUT_OF_MEMORY: _ClassVar[SlotError.Code]
+        CODE_KERNEL: _ClassVar[SlotError.Code]
     CODE_UNSPECIFIED: SlotError.Code
     CODE_INVALID: SlotError.Code
     CODE_NOT_FINITE: SlotError.Code
     CODE_GRAMMAR: SlotError.Code
     CODE_OUT_OF_MEMORY: SlotError.Code
+    CODE_KERNEL: SlotError.Code
     SLOT_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]

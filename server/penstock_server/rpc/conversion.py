@@ -16,6 +16,7 @@ _ERROR_CODES = {
     ErrorCode.NOT_FINITE: pb.SlotError.CODE_NOT_FINITE,
     ErrorCode.GRAMMAR: pb.SlotError.CODE_GRAMMAR,
     ErrorCode.OUT_OF_MEMORY: pb.SlotError.CODE_OUT_OF_MEMORY,
+    ErrorCode.KERNEL: pb.SlotError.CODE_KERNEL,
 }
 _GRAMMAR_KINDS = {
     pb.Grammar.KIND_JSON_SCHEMA: "json_schema",

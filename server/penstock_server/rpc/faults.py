@@ -2,6 +2,8 @@
 
 `--fault crash-on-token:ID` kills the process when a plan admits a sequence whose prompt holds this token.
 `--fault slow-on-token:ID:SECONDS` makes a step that admits this token take so long.
+`--fault kernel-on-token:ID` makes a step that admits this token find no kernel to sample with; `:RANK` after it, on
+this rank only.
 `--fault file:PATH` does, once, what the file `PATH-RANK` says when it appears, and removes it: `count`, `nan`,
 `vocabulary`, `differ` and `epoch` spoil the next outcome that has tokens, `hang` stops stepping for good.
 `--fault hold:PATH:POSITION` holds streams in their middle while the file `PATH` exists: a step waits that computes this
@@ -18,11 +20,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
+import torch
 
 from penstock_server.base.errors import StartError
 from penstock_server.engine.engine import Engine
+from penstock_server.engine.grammar import GrammarMasks
 from penstock_server.engine.pending import PendingOutcome
 from penstock_server.engine.plan import Plan
+from penstock_server.engine.sampling import Sampled
+from penstock_server.engine.step import Step
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.rpc.service import EngineService
 from penstock_server.rpc.step_loop import StepLoop
@@ -41,6 +47,7 @@ class Faults:
     crash_on: int | None = None
     slow_on: int | None = None
     slow_s: float = 0.0
+    no_kernel_on: int | None = None
     order_file: Path | None = None
     hold_file: Path | None = None
     hold_from: int = 0
@@ -53,14 +60,21 @@ class Faults:
         """Called with every plan that is about to run."""
         if any(span.start + span.length > self.hold_from for span in plan.spans):
             self._wait_while_held(_LONGEST_HELD_STEP_S)
-        # Generated tokens do not count: after a replay a token drawn at random would otherwise cause the fault.
-        admitted = {token for admit in plan.admitted for token in admit.token_ids[: admit.prompt_len]}
+        admitted = _admitted(plan)
         if self.crash_on in admitted:
             _die()
         if self.slow_on in admitted:
             time.sleep(self.slow_s)
         if self._ordered(("hang",)):
             time.sleep(_FOREVER_S)
+
+    def before_sampling(self, plan: Plan) -> None:
+        """Called when a plan is about to sample; raises what Triton does for a kernel that needs too much."""
+        if self.no_kernel_on in _admitted(plan):
+            from triton.runtime.errors import OutOfResources
+
+            logger.warning("FAULT HOOK: kernel")
+            raise OutOfResources(2, 1, "shared memory")
 
     def spoil(self, message: pb.Outcome) -> None:
         """Make an outcome wrong before it is sent, if that was ordered and the outcome has tokens."""
@@ -92,11 +106,17 @@ class FaultyEngine(Engine):
             engine.model, engine.cache, engine.slots, engine.group, engine.description, engine.graphs
         )
         self._faults = faults
+        self._plan = Plan(0, 0)
         faults.before_start()
 
     def launch(self, plan: Plan) -> PendingOutcome:
         self._faults.before_step(plan)
+        self._plan = plan
         return super().launch(plan)
+
+    def _sample(self, logits: torch.Tensor, step: Step, masks: GrammarMasks | None) -> Sampled:
+        self._faults.before_sampling(self._plan)
+        return super()._sample(logits, step, masks)
 
 
 class FaultyService(EngineService):
@@ -122,6 +142,10 @@ def parse(specs: Sequence[str], rank: int) -> Faults:
                 faults = replace(faults, crash_on=int(token))
             case "slow-on-token", [token, seconds]:
                 faults = replace(faults, slow_on=int(token), slow_s=float(seconds))
+            case "kernel-on-token", [token, *only] if str(rank) in only or not only:
+                faults = replace(faults, no_kernel_on=int(token))
+            case "kernel-on-token", [_, _]:
+                pass
             case "hold", [path, position]:
                 faults = replace(faults, hold_file=Path(path), hold_from=int(position))
             case "file", [path]:
@@ -131,6 +155,11 @@ def parse(specs: Sequence[str], rank: int) -> Faults:
     if specs:
         logger.warning("FAULT HOOKS are on: %s", " ".join(specs))
     return faults
+
+
+def _admitted(plan: Plan) -> set[int]:
+    """Tokens of prompts. Generated ones do not count: after a replay, one drawn at random would cause the fault."""
+    return {token for admit in plan.admitted for token in admit.token_ids[: admit.prompt_len]}
 
 
 def _die() -> None:
