@@ -8,6 +8,8 @@ from penstock_kernels.base.results import Logprobs
 
 # Logits of a program. Unmeasured.
 _BLOCK = 2048
+# How many of the most likely tokens the kernels look for: few variants, and Triton's topk of one does not compile.
+_WIDTHS = (8, 32)
 
 
 @triton.jit
@@ -94,8 +96,9 @@ def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor | None, num_top
     if token_ids is None:
         token_ids = logits.argmax(dim=-1)
     (num_rows, vocab_size), device = logits.shape, logits.device
-    block = min(_BLOCK, triton.next_power_of_2(vocab_size))
-    num_parts, width = triton.cdiv(vocab_size, block), triton.next_power_of_2(num_top) if num_top else 0
+    width = _width(num_top)
+    block = max(min(_BLOCK, triton.next_power_of_2(vocab_size)), width)
+    num_parts = triton.cdiv(vocab_size, block)
     largest, total = (
         torch.empty((num_rows, num_parts), dtype=torch.float32, device=device) for _ in range(2)
     )
@@ -128,3 +131,10 @@ def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor | None, num_top
         num_warps=4,
     )
     return found
+
+
+def _width(num_top: int) -> int:
+    """A power of two of at least num_top, and 0 for none."""
+    if num_top == 0:
+        return 0
+    return next((width for width in _WIDTHS if num_top <= width), triton.next_power_of_2(num_top))

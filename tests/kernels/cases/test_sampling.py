@@ -155,7 +155,7 @@ def test_equal_logits_are_returned_in_the_order_of_their_ids(device: torch.devic
     assert found.top_ids.tolist() == [[0, 1, 2], [70, 71, 72], [0, 1, 2]]
 
 
-@pytest.mark.parametrize(("vocab_size", "num_top"), [(1, 1), (63, 0), (63, 5), (2500, 20)])
+@pytest.mark.parametrize(("vocab_size", "num_top"), [(1, 1), (63, 0), (63, 5), (2500, 1), (2500, 20)])
 def test_logprobs(vocab_size: int, num_top: int, device: torch.device) -> None:
     logits = (4 * torch.randn(3, vocab_size, device=device)).round(decimals=2)  # with ties
     tokens = torch.randint(0, vocab_size, (3,), device=device)
