@@ -48,9 +48,9 @@ def _rotary_kernel(
     heads_ptr, cos_ptr, sin_ptr, weight_ptr, cache_position_ptr, out_ptr, key_cache_ptr, value_cache_ptr,
     num_tokens, num_out_heads, num_key_heads, stride_token, stride_head, eps, inverse_key_scale, inverse_value_scale,
     DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BLOCK_HALF: tl.constexpr,
-    BLOCK_TAIL: tl.constexpr, HAS_NORM: tl.constexpr,
+    BLOCK_TAIL: tl.constexpr, HAS_NORM: tl.constexpr, HAS_CACHE: tl.constexpr,
 ):  # fmt: skip
-    """One head of BLOCK_TOKENS tokens. Heads: those of `out` first, then keys, then values."""
+    """One head of BLOCK_TOKENS tokens. Heads: those of `out` first, then keys, then values, if they have a cache."""
     HALF: tl.constexpr = ROTARY_DIM // 2
     TAIL: tl.constexpr = DIM - ROTARY_DIM
     tokens = tl.program_id(0).to(tl.int64) * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
@@ -84,7 +84,7 @@ def _rotary_kernel(
     if head < num_out_heads:
         _store_head(out_ptr, (tokens * num_out_heads + head) * DIM, in_range, left, right, tail, 1.0,
                     HALF, TAIL, BLOCK_HALF, BLOCK_TAIL)  # fmt: skip
-    else:
+    elif HAS_CACHE:
         cache_positions = tl.load(cache_position_ptr + tokens, mask=in_range, other=0)
         if is_rotated:
             targets = (cache_positions * num_key_heads + head - num_out_heads) * DIM
@@ -150,6 +150,7 @@ def _rotate(
         BLOCK_HALF=triton.next_power_of_2(cos.shape[1] // 2),
         BLOCK_TAIL=triton.next_power_of_2(tail) if tail else 1,
         HAS_NORM=norm is not None,
+        HAS_CACHE=destination is not None,
         num_warps=2,
     )
     return out
