@@ -4,6 +4,7 @@ mod conversation;
 mod message;
 mod message_schema;
 mod python_json;
+mod python_text;
 pub(crate) mod reply;
 pub mod template;
 pub(crate) mod tools;

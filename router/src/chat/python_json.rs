@@ -103,7 +103,7 @@ impl Style {
 }
 
 /// Python writes exponents with a sign and two digits.
-fn python_number(number: String) -> String {
+pub(super) fn python_number(number: String) -> String {
     let Some((mantissa, exponent)) = number.split_once(['e', 'E']) else { return number };
     let (sign, digits) = match exponent.strip_prefix('-') {
         Some(digits) => ('-', digits),

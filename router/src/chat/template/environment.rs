@@ -1,11 +1,11 @@
 //! The environment of templates: Jinja as transformers sets it up, with limits on what a template may do.
 
-use std::io;
+use std::{fmt, io};
 
-use minijinja::value::Kwargs;
-use minijinja::{Environment, ErrorKind, Value as Jinja};
+use minijinja::value::{Kwargs, ValueKind};
+use minijinja::{Environment, ErrorKind, Output, State, Value as Jinja};
 
-use crate::chat::python_json;
+use crate::chat::{python_json, python_text};
 
 /// Most instructions that a template may execute: about a hundred for each of ten thousand messages.
 const MAX_FUEL: u64 = 1_000_000;
@@ -19,10 +19,31 @@ pub(super) fn environment() -> Environment<'static> {
     environment.set_lstrip_blocks(true);
     environment.set_fuel(Some(MAX_FUEL));
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_formatter(write);
     environment.add_filter("tojson", tojson);
+    environment.add_filter("string", string);
+    environment.add_test("iterable", is_iterable);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     environment
+}
+
+/// What `{{ value }}` writes.
+fn write(out: &mut Output, _: &State, value: &Jinja) -> Result<(), minijinja::Error> {
+    python_text::write_str(out, value)
+}
+
+/// A value as text; within a bound, because a template can make a list of itself again and again.
+fn string(value: &Jinja) -> Result<String, minijinja::Error> {
+    let mut text = BoundedText(String::new());
+    python_text::write_str(&mut text, value)?;
+    Ok(text.0)
+}
+
+/// As in Python: `none`, numbers and booleans are not. Templates ask this of tools that were not given.
+fn is_iterable(value: &Jinja) -> bool {
+    let has_items = matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map);
+    has_items || value.as_str().is_some() || value.is_undefined()
 }
 
 fn raise_exception(message: String) -> Result<Jinja, minijinja::Error> {
@@ -53,6 +74,19 @@ fn tojson(value: &Jinja, kwargs: Kwargs) -> Result<String, minijinja::Error> {
     Ok(style.write(&serde_json::to_value(value).map_err(invalid)?))
 }
 
+/// A text; a write beyond [`MAX_OUTPUT`] bytes fails.
+struct BoundedText(String);
+
+impl fmt::Write for BoundedText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > MAX_OUTPUT {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
 /// The output of a template; a write beyond [`MAX_OUTPUT`] bytes fails.
 #[derive(Default)]
 pub(super) struct BoundedOutput {
@@ -73,8 +107,9 @@ impl io::Write for BoundedOutput {
     }
 }
 
-/// `{% generation %}` marks what training computes a loss on; for rendering it is a block that is always shown.
-pub(super) fn without_generation_tags(source: &str) -> String {
+/// The source with tags that mean the same to minijinja as they mean to transformers. `{% generation %}` marks what
+/// training computes a loss on; for rendering it is a block that is always shown.
+pub(super) fn with_known_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
@@ -83,6 +118,8 @@ pub(super) fn without_generation_tags(source: &str) -> String {
         out.push_str(&rest[..start]);
         match tag[2..].trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace()) {
             "generation" => out.push_str(&tag.replace("generation", "if true")),
+            // Jinja keeps the line break after this tag, whatever trims those of blocks.
+            "raw" if !tag.ends_with(['-', '+']) => out.extend([tag.trim_end(), " +"]),
             "endgeneration" => out.push_str(&tag.replace("endgeneration", "endif")),
             _ => out.push_str(tag),
         }

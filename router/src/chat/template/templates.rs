@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
 
-use super::environment::{BoundedOutput, environment, without_generation_tags};
+use super::environment::{BoundedOutput, environment, with_known_tags};
 use super::files::{ChatTemplateError, DEFAULT, read_given_sources, read_json, read_sources, special_tokens};
 use super::options::TemplateOptions;
 use crate::base::error::Error;
@@ -88,7 +88,7 @@ impl ChatTemplates {
     fn compile(sources: &[(String, String)], special_tokens: Map<String, Value>) -> Result<Self, String> {
         let mut environment = environment();
         for (name, source) in sources {
-            let source = without_generation_tags(source);
+            let source = with_known_tags(source);
             environment.add_template_owned(name.clone(), source).map_err(|error| describe(&error))?;
         }
         if environment.get_template(DEFAULT).is_err() {
@@ -240,6 +240,31 @@ mod tests {
     fn generation_tags_do_not_change_the_text() {
         let source = "{%- generation -%} {{ messages[0].content }} {%- endgeneration -%}!";
         assert_eq!(render(source, input(json!([{ "content": "hi" }]))).unwrap(), "hi!");
+    }
+
+    #[test]
+    fn the_line_break_after_raw_stays() {
+        let source = "{% if true %}\n{% endif %}{% raw %}\n{{a}}{% endraw %}\nb{%- raw -%} c {% endraw %}";
+        assert_eq!(render(source, TemplateInput::default()).unwrap(), "\n{{a}}bc ");
+    }
+
+    #[test]
+    fn values_are_shown_as_python_shows_them() {
+        let source = "{{ tools }}{{ true }}{{ none }}{{ missing }}{{ tools | string | length }}";
+        let shown =
+            render(source, TemplateInput { tools: Some(json!([{ "a": "it's" }])), ..Default::default() });
+        assert_eq!(shown.unwrap(), r#"[{'a': "it's"}]TrueNone15"#);
+        let big = "{% set ns = namespace(x=['abcdefgh']) %}{% for a in range(40) %}{% set ns.x = [ns.x, ns.x] %}\
+            {% endfor %}{{ ns.x | string }}";
+        assert!(render(big, TemplateInput::default()).is_err());
+    }
+
+    #[test]
+    fn what_was_not_given_is_not_iterable() {
+        let source = "{% if tools is iterable and tools | length > 0 %}t{% endif %}\
+            {{ [1 is iterable, false is iterable, 'a' is iterable, {} is iterable, [] is iterable] }}";
+        let found = render(source, TemplateInput::default());
+        assert_eq!(found.unwrap(), "[False, False, True, True, True]");
     }
 
     #[test]
