@@ -78,6 +78,17 @@ impl Compiler {
         if mask.is_zero() { Err("it allows no output".to_owned()) } else { Ok(()) }
     }
 
+    /// The work that a grammar costs, in units of llguidance that do not depend on the machine: of its lexer, and items
+    /// of its parser; both for compiling it and for its first mask.
+    #[cfg(test)]
+    pub fn work(&self, grammar: &Grammar) -> Result<(u64, usize), String> {
+        let mut parser = self.factory.create_parser(parse(grammar)?).map_err(|error| error.to_string())?;
+        parser.start_without_prompt();
+        parser.compute_mask().map_err(|error| error.to_string())?;
+        let stats = parser.parser_stats();
+        Ok((stats.lexer_cost, stats.all_items))
+    }
+
     /// Whether this text may be a whole output.
     #[cfg(test)]
     pub fn allows(&self, grammar: &Grammar, text: &str) -> bool {

@@ -70,7 +70,16 @@ impl Grammars {
     }
 
     async fn compile(self, grammar: Grammar) -> Result<Checked, Error> {
-        let checked = match self.try_compile(grammar.clone()).await {
+        let compiler = Arc::clone(&self.compiler);
+        self.compile_by(grammar, move |grammar| compiler.get()?.check(grammar)).await
+    }
+
+    /// Compiles a grammar by `check`, within limits, and keeps the result.
+    async fn compile_by<F>(self, grammar: Grammar, check: F) -> Result<Checked, Error>
+    where
+        F: FnOnce(&Grammar) -> Checked + Send + 'static,
+    {
+        let checked = match self.try_compile(grammar.clone(), check).await {
             Ok(checked) => checked,
             // llguidance has a few asserts left, which fail only because of the grammar.
             Err(NoResult::Panicked) => Err("it cannot be compiled".to_owned()),
@@ -81,18 +90,20 @@ impl Grammars {
         Ok(checked)
     }
 
-    async fn try_compile(&self, grammar: Grammar) -> Result<Checked, NoResult> {
-        let compiler = Arc::clone(&self.compiler);
-        if compiler.built.get().is_none() {
+    async fn try_compile<F>(&self, grammar: Grammar, check: F) -> Result<Checked, NoResult>
+    where
+        F: FnOnce(&Grammar) -> Checked + Send + 'static,
+    {
+        if self.compiler.built.get().is_none() {
             // The time that this takes does not count for the grammar.
-            let compiler = Arc::clone(&compiler);
+            let compiler = Arc::clone(&self.compiler);
             self.workers.run(move || drop(compiler.get())).await?;
         }
         let cache = Arc::clone(&self.cache);
         let work = move || {
             // The same grammar may have been compiled while this job waited.
             let known = lock(&cache).get(&grammar);
-            known.unwrap_or_else(|| compiler.get()?.check(&grammar))
+            known.unwrap_or_else(|| check(&grammar))
         };
         self.workers.run_within(self.limit, work).await
     }

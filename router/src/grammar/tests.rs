@@ -1,9 +1,12 @@
 //! Which grammars are refused and why, and what the worst grammars of clients cost.
 
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use penstock_scheduler::GrammarKind;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use super::*;
 use crate::text::tokenizer::fixtures::{byte_level, sentencepiece};
@@ -108,46 +111,90 @@ async fn recursion_is_accepted_up_to_a_limit() {
     assert!(check_schema(chain(40, 2, true)).await.unwrap_err().contains("more than 10000 subschemas"));
 }
 
-#[tokio::test]
-async fn hostile_grammars_cost_little_and_do_not_block_the_event_loop() {
+/// Longer than anything that a test waits for.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Grammars that would cost much without limits, and the reason for which one is refused.
+fn hostile() -> Vec<(GrammarKind, String, Result<(), &'static str>)> {
     let names = |count: usize| (0..count).map(|number| format!("value number {number}"));
     let objects: Vec<Value> = names(10_000).map(|name| json!({ "a": name })).collect();
     let properties: serde_json::Map<_, _> = names(3000).map(|name| (name, json!({}))).collect();
     let enumeration = json!({"enum": names(10_000).collect::<Vec<_>>()});
-    for (kind, text, works) in [
-        (GrammarKind::Regex, "(a+)+$".to_owned(), true),
-        (GrammarKind::Regex, "a{1,100000}".to_owned(), true),
-        (GrammarKind::Regex, "((a{1,1000}){1,1000}){1,1000}".to_owned(), true),
-        (GrammarKind::Regex, "(".repeat(1000) + "a" + &")".repeat(1000), false),
+    let brackets = |count: usize, letter: &str| "(".repeat(count) + letter + &")".repeat(count);
+    vec![
+        (GrammarKind::Regex, "(a+)+$".to_owned(), Ok(())),
+        (GrammarKind::Regex, "a{1,100000}".to_owned(), Ok(())),
+        (GrammarKind::Regex, "((a{1,1000}){1,1000}){1,1000}".to_owned(), Ok(())),
+        (GrammarKind::Regex, brackets(1000, "a"), Err("invalid regex")),
+        (GrammarKind::Lark, "start: ".to_owned() + &brackets(10_000, "\"a\""), Err("too deeply nested")),
+        (GrammarKind::JsonSchema, enumeration.to_string(), Ok(())),
         (
-            GrammarKind::Lark,
-            "start: ".to_owned() + &"(".repeat(10_000) + "\"a\"" + &")".repeat(10_000),
-            false,
+            GrammarKind::JsonSchema,
+            json!({ "enum": objects }).to_string(),
+            Err("at most 500 entries. Given: 10000"),
         ),
-        (GrammarKind::JsonSchema, enumeration.to_string(), true),
-        (GrammarKind::JsonSchema, json!({ "enum": objects }).to_string(), false),
-        (GrammarKind::JsonSchema, json!({ "properties": properties }).to_string(), false),
-        (GrammarKind::JsonSchema, r#"{"items":"#.repeat(1000) + "{}" + &"}".repeat(1000), false),
-    ] {
-        let started = Instant::now();
-        let mut ticks = tokio::time::interval(Duration::from_millis(1));
-        let checking = check(kind, &text);
-        tokio::pin!(checking);
-        let mut longest_gap = Duration::ZERO;
-        let mut last = Instant::now();
-        let checked = loop {
-            tokio::select! {
-                checked = &mut checking => break checked,
-                _ = ticks.tick() => {
-                    longest_gap = longest_gap.max(last.elapsed());
-                    last = Instant::now();
-                }
-            }
-        };
+        (
+            GrammarKind::JsonSchema,
+            json!({ "properties": properties }).to_string(),
+            Err("at most 500 entries. Given: 3000"),
+        ),
+        (
+            GrammarKind::JsonSchema,
+            r#"{"items":"#.repeat(1000) + "{}" + &"}".repeat(1000),
+            Err("recursion limit exceeded"),
+        ),
+    ]
+}
+
+/// Checks the work that an accepted grammar costs. A millisecond is some 14,000 units of the lexer, or 20,000 items.
+fn check_work(work: Result<(u64, usize), String>, text: &str) {
+    let (lexer, items) = work.unwrap();
+    assert!(lexer <= 500_000 && items <= 5_000, "{text}: {lexer} {items}");
+}
+
+/// Has every thread that compiles wait until the sender is dropped.
+async fn hold_threads(grammars: &Grammars) -> Sender<()> {
+    let (gate, blocked) = channel::<()>();
+    let blocked = Arc::new(Mutex::new(blocked));
+    for _ in 0..THREADS {
+        let (begins, begun) = oneshot::channel();
+        let (workers, blocked) = (grammars.workers.clone(), Arc::clone(&blocked));
+        tokio::spawn(async move {
+            let work = move || {
+                let _ = begins.send(());
+                blocked.lock().map(|blocked| blocked.recv().is_ok()).is_ok()
+            };
+            workers.run(work).await
+        });
+        begun.await.unwrap();
+    }
+    gate
+}
+
+#[tokio::test]
+async fn hostile_grammars_cost_little_and_do_not_block_the_event_loop() {
+    let grammars = Grammars { limit: PATIENCE, ..grammars_of(byte_level()) };
+    for (kind, text, expected) in hostile() {
         let shown: String = text.chars().take(40).collect();
-        assert_eq!(checked.is_ok(), works, "{shown}: {checked:?}");
-        assert!(started.elapsed() < DEADLINE, "{shown}: {:?}", started.elapsed());
-        assert!(longest_gap < DEADLINE / 10, "{shown} held the event loop up for {longest_gap:?}");
+        let grammar = Grammar { kind, text };
+        let gate = hold_threads(&grammars).await;
+        let checking = grammars.check(&grammar, "grammar");
+        tokio::pin!(checking);
+        for _ in 0..100 {
+            // What the event loop did itself would be done by now.
+            assert!(futures::poll!(&mut checking).is_pending(), "{shown}");
+            tokio::task::yield_now().await;
+        }
+        drop(gate);
+        let checked = checking.await;
+        match (checked, expected) {
+            (Ok(()), Ok(())) => check_work(grammars.compiler.get().unwrap().work(&grammar), &shown),
+            (Err(Error::Grammar { reason, .. }), Err(expected)) => {
+                // What bounds the work of a refused grammar is the limit that refuses it.
+                assert!(reason.contains(expected), "{shown}: {reason}");
+            }
+            (checked, _) => panic!("{shown}: {checked:?}"),
+        }
     }
 }
 
@@ -244,15 +291,17 @@ async fn alternatives_that_contain_themselves_are_bounded() {
 
 #[tokio::test]
 async fn ambiguous_grammars_cost_little() {
+    let grammars = grammars_of(byte_level());
     for text in [
         "start: start start | \"a\"".to_owned(),
         "start: start start start | start start | \"a\" | \"\"".to_owned(),
         format!("start: {}\na: \"a\" | \"a\" \"a\" | b\nb: a | a a", "a* ".repeat(200)),
         format!("start: {}\na: \"\" | a a | a a a", "a ".repeat(300)),
     ] {
-        let started = Instant::now();
         assert_eq!(check(GrammarKind::Lark, &text).await, Ok(()), "{text}");
-        assert!(started.elapsed() < DEADLINE / 2, "{text}: {:?}", started.elapsed());
+        let grammar = Grammar { kind: GrammarKind::Lark, text };
+        let work = grammars.compiler.get().unwrap().work(&grammar);
+        check_work(work, &grammar.text);
     }
 }
 
@@ -266,21 +315,41 @@ fn slow(number: usize) -> Grammar {
     schema(json!({ "enum": names.collect::<Vec<_>>() }).to_string())
 }
 
-#[tokio::test]
+/// A check that lasts until its gate is dropped, and a task that ends when it begins. The paused clock stands still until
+/// that task has ended, so what is limited begins in time.
+fn gated() -> (impl FnOnce() + Send + 'static, JoinHandle<()>, Sender<()>) {
+    let (begins, begun) = channel();
+    let (gate, blocked) = channel::<()>();
+    let work = move || {
+        let _ = begins.send(());
+        let _ = blocked.recv();
+    };
+    (work, tokio::task::spawn_blocking(move || begun.recv().unwrap()), gate)
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_grammar_that_takes_too_long_is_refused_and_at_once_the_second_time() {
-    let limit = Duration::from_millis(1);
-    let grammars = Grammars { limit, ..grammars_of(byte_level()) };
-    let refused = grammars.check(&slow(0), "response_format").await.unwrap_err();
-    let reason = "it takes longer than 1ms to compile".to_owned();
-    assert_eq!(refused, Error::Grammar { param: "response_format".into(), reason });
-    // The second refusal comes from the cache.
-    let patient = Grammars { limit: Duration::from_secs(60), ..grammars };
-    assert_eq!(patient.check(&slow(0), "response_format").await, Err(refused));
+    let grammars = grammars_of(byte_level());
+    let grammar = schema(json!({"type": "object"}).to_string());
+    let (work, begun, gate) = gated();
+    let check = move |_: &Grammar| {
+        work();
+        Ok(())
+    };
+    let compiling = grammars.clone().compile_by(grammar.clone(), check);
+    let (refused, begun) = tokio::join!(compiling, begun);
+    begun.unwrap();
+    let reason = "it takes longer than 5s to compile".to_owned();
+    assert_eq!(refused, Ok(Err(reason.clone())));
+    // It is still being compiled, so the second refusal comes from the cache.
+    let refused = Error::Grammar { param: "response_format".into(), reason };
+    assert_eq!(grammars.check(&grammar, "response_format").await, Err(refused));
+    drop(gate);
 }
 
 #[tokio::test]
 async fn many_slow_grammars_do_not_stop_another_one() {
-    let grammars = grammars_of(byte_level());
+    let grammars = Grammars { limit: PATIENCE, ..grammars_of(byte_level()) };
     let slow: Vec<_> = (0..20)
         .map(|number| {
             let grammars = grammars.clone();
@@ -295,19 +364,19 @@ async fn many_slow_grammars_do_not_stop_another_one() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn held_threads_do_not_stop_another_grammar() {
-    let grammars = grammars_of(byte_level());
-    let other = schema(json!({"type": "object"}).to_string());
+    let grammars = Grammars { limit: PATIENCE, ..grammars_of(byte_level()) };
     // As many jobs as there are threads are given up, and still hold their threads.
-    let (release, blocked) = std::sync::mpsc::channel::<()>();
-    let blocked = Arc::new(Mutex::new(blocked));
+    let mut gates = Vec::new();
     for _ in 0..THREADS {
-        let blocked = Arc::clone(&blocked);
-        let work = move || blocked.lock().map(|blocked| blocked.recv().is_ok()).is_ok();
-        let given_up = grammars.workers.run_within(Duration::from_millis(20), work).await;
+        let (work, begun, gate) = gated();
+        let (given_up, begun) = tokio::join!(grammars.workers.run_within(DEADLINE, work), begun);
+        begun.unwrap();
         assert_eq!(given_up, Err(NoResult::TooLong));
+        gates.push(gate);
     }
+    tokio::time::resume();
+    let other = schema(json!({"type": "object"}).to_string());
     assert_eq!(grammars.check(&other, "grammar").await, Ok(()));
-    drop(release);
 }

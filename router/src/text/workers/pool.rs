@@ -79,7 +79,6 @@ fn caught<R>(name: &str, work: impl FnOnce() -> R) -> Result<R, NoResult> {
 mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::{Sender, channel};
-    use std::time::Instant;
 
     use super::*;
 
@@ -94,18 +93,27 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(50);
 
-    /// A job that runs until its sender is used or dropped.
-    fn endless() -> (impl FnOnce() -> bool + Send, Sender<()>) {
+    /// Has a job begin that runs until the sender is used or dropped, and waits until it is given up. Needs the paused
+    /// clock: it stands still until the job has begun.
+    async fn give_one_up(workers: &Workers) -> Sender<()> {
+        let (begins, begun) = channel();
         let (release, blocked) = channel();
-        (move || blocked.recv().is_ok(), release)
+        let begun = tokio::task::spawn_blocking(move || begun.recv().unwrap());
+        let work = move || {
+            begins.send(()).unwrap();
+            blocked.recv().is_ok()
+        };
+        let (given_up, begun) = tokio::join!(workers.run_within(LIMIT, work), begun);
+        begun.unwrap();
+        assert_eq!(given_up, Err(NoResult::TooLong));
+        release
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_job_that_takes_too_long_is_given_up_and_others_go_on() {
         let workers = one();
-        let (work, release) = endless();
-        let started = Instant::now();
-        assert_eq!(workers.run_within(LIMIT, work).await, Err(NoResult::TooLong));
+        let started = tokio::time::Instant::now();
+        let release = give_one_up(&workers).await;
         assert!(started.elapsed() >= LIMIT, "{:?}", started.elapsed());
         assert_eq!(workers.run(|| 7).await, Ok(7));
         // Its thread is free again, and there is one thread too many, which ends.
@@ -116,15 +124,14 @@ mod tests {
         assert_eq!(workers.run(|| 9).await, Ok(9));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn held_threads_are_replaced_up_to_a_limit_and_then_jobs_wait_no_longer_than_theirs() {
         let workers = one();
-        let (first, second) = (endless(), endless());
-        assert_eq!(workers.run_within(LIMIT, first.0).await, Err(NoResult::TooLong));
-        assert_eq!(workers.run_within(LIMIT, second.0).await, Err(NoResult::TooLong));
+        let _first = give_one_up(&workers).await;
+        let second = give_one_up(&workers).await;
         assert_eq!(workers.run_within(LIMIT, || 7).await, Err(NoResult::Busy));
-        drop(second.1);
-        assert_eq!(workers.run_within(10 * LIMIT, || 8).await, Ok(8));
+        drop(second);
+        assert_eq!(workers.run(|| 8).await, Ok(8));
     }
 
     #[tokio::test]
