@@ -103,3 +103,54 @@ async fn serving_ends_when_the_grace_is_over() {
     assert!(rest.contains("shutting_down"), "{rest}");
     serving.await.unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn a_connection_that_is_open_without_a_request_gets_an_answer_while_the_server_drains() {
+    let server = Server::gated();
+    let (_holder, address) = reserve();
+    let (mut stream, serving) = open_over_tcp(&server, address).await;
+    let mut unused = TcpStream::connect(address).await.unwrap();
+    let mut used = TcpStream::connect(address).await.unwrap();
+    let body = json!({"inputs": "abc"}).to_string();
+    let probe = "GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n";
+    let work = format!(
+        "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    used.write_all(probe.as_bytes()).await.unwrap();
+    let mut start = [0; 12];
+    used.read_exact(&mut start).await.unwrap();
+    assert_eq!(&start, b"HTTP/1.1 200");
+    server.state.inference.shutdown.trigger();
+    // By the response on a new connection, the tasks of the others have noticed the drain, too.
+    let mut new = TcpStream::connect(address).await.unwrap();
+    let mut rest = String::new();
+    new.write_all(probe.as_bytes()).await.unwrap();
+    new.read_to_string(&mut rest).await.unwrap();
+    assert!(rest.starts_with("HTTP/1.1 200"), "{rest}");
+    for connection in [&mut unused, &mut used] {
+        connection.write_all(work.as_bytes()).await.unwrap();
+        let mut refused = String::new();
+        connection.read_to_string(&mut refused).await.unwrap();
+        assert!(refused.contains("HTTP/1.1 503"), "{refused}");
+        assert!(refused.contains("connection: close\r\n") && refused.contains("shutting_down"), "{refused}");
+    }
+    server.allow_steps(100);
+    stream.read_to_string(&mut rest).await.unwrap();
+    serving.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn idle_connections_do_not_hold_the_shutdown_up() {
+    let server = Server::start();
+    let (_holder, address) = reserve();
+    let (mut stream, serving) = open_over_tcp(&server, address).await;
+    // The stream has ended and its connection is kept, like one that was never used.
+    let mut response = Vec::new();
+    while !response.ends_with(b"0\r\n\r\n") {
+        assert_ne!(stream.read_buf(&mut response).await.unwrap(), 0, "it was closed");
+    }
+    let _unused = TcpStream::connect(address).await.unwrap();
+    server.state.inference.shutdown.trigger();
+    serving.await.unwrap().unwrap();
+}

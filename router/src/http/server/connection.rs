@@ -1,7 +1,6 @@
 //! Serves one connection from its handshake to its end: HTTP/1.1, or HTTP/2 if the TLS handshake chose it.
 
 use std::error::Error as StdError;
-use std::pin::Pin;
 use std::time::Duration;
 
 use hyper::server::conn::{http1, http2};
@@ -12,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::debug;
 
 use super::in_flight::{CountingService, InFlight};
@@ -31,8 +31,8 @@ pub struct Connection {
     pub in_flight: InFlight,
     pub limits: ConnectionLimits,
     pub shutdown: Shutdown,
-    /// Whether the connection may carry more than one request. If so, it is closed gracefully when the server drains.
-    pub keep_alive: bool,
+    /// The shutdown waits until this is dropped. `None` if the connection opened while the server drained.
+    pub awaited: Option<TaskTrackerToken>,
 }
 
 type ServeResult = Result<(), Box<dyn StdError + Send + Sync>>;
@@ -57,18 +57,34 @@ impl Connection {
         }
     }
 
-    async fn run_http1<S: AsyncRead + AsyncWrite + Unpin + Send>(self, stream: S) -> ServeResult {
+    /// When the server drains, a request in flight is finished. A connection without one stays open, because a request
+    /// may be on its way that must not be lost, but the shutdown no longer waits for it. Responses while the server
+    /// drains close their connection.
+    async fn run_http1<S: AsyncRead + AsyncWrite + Unpin + Send>(mut self, stream: S) -> ServeResult {
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).keep_alive(self.keep_alive);
+        builder.timer(TokioTimer::new());
         // The timed stream has this timeout, and another one for idle connections.
         builder.header_read_timeout(None);
         builder.max_header_size(self.limits.max_header_bytes);
         builder.max_buf_size(self.limits.max_header_bytes.max(WRITE_BUFFER_BYTES));
         let stream = self.timed(stream, self.limits.header_timeout);
         let connection = builder.serve_connection(stream, TowerToHyperService::new(self.service.clone()));
-        self.drive(connection, http1::Connection::graceful_shutdown).await
+        tokio::pin!(connection);
+        tokio::select! {
+            // First the connection: a request whose bytes are there is in flight before the drain is noticed.
+            biased;
+            ended = &mut connection => return Ok(ended?),
+            () = self.shutdown.draining() => {}
+        }
+        if self.in_flight.has_work() {
+            connection.as_mut().graceful_shutdown();
+        } else {
+            self.awaited = None;
+        }
+        Ok(connection.await?)
     }
 
+    /// When the server drains, the client is told to open no further streams; those that it has opened are finished.
     async fn run_http2<S: AsyncRead + AsyncWrite + Unpin + Send>(self, stream: S) -> ServeResult {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
@@ -77,7 +93,14 @@ impl Connection {
         // Frames that belong to no request may come at any time, so the timeout for headers cannot be used.
         let stream = self.timed(stream, self.limits.idle_timeout);
         let connection = builder.serve_connection(stream, TowerToHyperService::new(self.service.clone()));
-        self.drive(connection, http2::Connection::graceful_shutdown).await
+        tokio::pin!(connection);
+        if self.awaited.is_some() {
+            tokio::select! {
+                ended = &mut connection => return Ok(ended?),
+                () = self.shutdown.draining() => connection.as_mut().graceful_shutdown(),
+            }
+        }
+        Ok(connection.await?)
     }
 
     fn timed<S>(&self, stream: S, header_timeout: u64) -> TokioIo<TimedStream<S>> {
@@ -87,31 +110,5 @@ impl Connection {
             write: Duration::from_secs(self.limits.write_timeout),
         };
         TokioIo::new(TimedStream::new(stream, timeouts, self.in_flight.clone()))
-    }
-
-    /// Runs the connection until it ends; shuts it down gracefully when the server drains.
-    async fn drive<C: Future<Output = hyper::Result<()>>>(
-        &self,
-        connection: C,
-        shut_down: fn(Pin<&mut C>),
-    ) -> ServeResult {
-        tokio::pin!(connection);
-        let ended = tokio::select! {
-            ended = &mut connection => ended,
-            () = self.draining() => {
-                shut_down(connection.as_mut());
-                connection.await
-            }
-        };
-        Ok(ended?)
-    }
-
-    /// Waits until the connection has to be closed because the server drains; without keep-alive it ends by itself.
-    async fn draining(&self) {
-        if self.keep_alive {
-            self.shutdown.draining().await;
-        } else {
-            std::future::pending().await
-        }
     }
 }

@@ -1,20 +1,23 @@
 //! The service of one connection: tells each request the address of its client, and counts those in flight, because the
-//! idle timeout runs only while there are none.
+//! idle timeout runs only while there are none. While the server drains, it has each response close the connection.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
+use axum::http::{HeaderValue, Version, header};
 use axum::response::Response;
 use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
 use http_body_util::BodyExt;
 use tower::Service;
+
+use crate::base::shutdown::Shutdown;
 
 /// The number of requests in flight on one connection. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +29,8 @@ struct Shared {
     count: AtomicUsize,
     /// Requests that have begun since the connection opened.
     begun: AtomicUsize,
+    /// Whether a write waits for the client.
+    is_writing: AtomicBool,
     /// The task that reads from the connection: it checks its timeouts again when the count changes.
     reader: AtomicWaker,
 }
@@ -39,6 +44,16 @@ impl InFlight {
     pub fn is_idle(&self, cx: &Context<'_>) -> bool {
         self.0.reader.register(cx.waker());
         self.0.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether a request is in flight, or its response is not yet written to its end.
+    pub fn has_work(&self) -> bool {
+        self.0.count.load(Ordering::Acquire) > 0 || self.0.is_writing.load(Ordering::Acquire)
+    }
+
+    /// Notes whether a write waits for the client.
+    pub fn set_writing(&self, is_writing: bool) {
+        self.0.is_writing.store(is_writing, Ordering::Release);
     }
 
     /// Number of requests that have begun since the connection opened.
@@ -71,6 +86,8 @@ pub struct CountingService {
     pub in_flight: InFlight,
     /// The address of the client, which every request carries.
     pub client: SocketAddr,
+    /// Says whether the server drains.
+    pub shutdown: Shutdown,
 }
 
 impl<B> Service<Request<B>> for CountingService
@@ -89,8 +106,16 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let guard = self.in_flight.begin();
         request.extensions_mut().insert(ConnectInfo(self.client));
+        let shutdown = Some(self.shutdown.clone()).filter(|_| request.version() < Version::HTTP_2);
         let response = self.service.call(request);
-        Box::pin(async move { response.await.map(|response| hold(guard, response)) })
+        Box::pin(async move {
+            let mut response = response.await?;
+            // HTTP/2 has a frame for it.
+            if shutdown.is_some_and(|shutdown| shutdown.is_draining()) {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok(hold(guard, response))
+        })
     }
 }
 

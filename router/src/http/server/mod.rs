@@ -1,8 +1,8 @@
 //! The accept loop. It bounds the number of connections and, for each, header bytes, times, and the bytes buffered for
 //! a client that does not read. The contents of requests are bounded elsewhere.
 //!
-//! While the server drains, open connections finish their request and close. A new connection is served one request
-//! (for example a health probe, or a refusal) until the last old connection has closed.
+//! While the server drains, requests in flight are finished. Every connection without one, old or new, is served one more
+//! request (for example a health probe, or a refusal) until the last request in flight has ended.
 
 mod connection;
 mod in_flight;
@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{debug, warn};
 
 use crate::base::shutdown::Shutdown;
@@ -130,25 +131,25 @@ impl HttpServer {
         };
         // Each token is sent at once, without waiting for the next. A socket on which this fails still works.
         let _ = stream.set_nodelay(true);
-        // A connection that opens while the server drains gets one response, and the shutdown does not wait for it.
-        let is_draining = self.shutdown.is_draining();
-        let connection = self.connection(client, !is_draining).run(stream, self.tls.clone(), permit);
-        if is_draining {
-            tokio::spawn(connection);
-        } else {
-            connections.spawn(connection);
-        }
+        // The shutdown does not wait for a connection that opens while the server drains.
+        let awaited = Some(connections.token()).filter(|_| !self.shutdown.is_draining());
+        tokio::spawn(self.connection(client, awaited).run(stream, self.tls.clone(), permit));
     }
 
-    fn connection(&self, client: SocketAddr, keep_alive: bool) -> Connection {
+    fn connection(&self, client: SocketAddr, awaited: Option<TaskTrackerToken>) -> Connection {
         let in_flight = InFlight::default();
-        let service = CountingService { service: self.service.clone(), in_flight: in_flight.clone(), client };
+        let service = CountingService {
+            service: self.service.clone(),
+            in_flight: in_flight.clone(),
+            client,
+            shutdown: self.shutdown.clone(),
+        };
         Connection {
             service,
             in_flight,
             limits: self.limits.clone(),
             shutdown: self.shutdown.clone(),
-            keep_alive,
+            awaited,
         }
     }
 }

@@ -68,6 +68,7 @@ impl<S> TimedStream<S> {
         cx: &mut Context<'_>,
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
+        self.in_flight.set_writing(written.is_pending());
         if written.is_ready() {
             self.write_timer = None;
             return written;
