@@ -71,7 +71,7 @@ pub struct Limits {
     #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
     pub disable_grammar_support: bool,
 
-    /// Refuse fields of chat completions and completions that no server documents, instead of ignoring them
+    /// Refuse fields of requests that are not documented, instead of ignoring them
     #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
     pub strict_fields: bool,
 

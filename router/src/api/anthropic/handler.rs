@@ -10,13 +10,13 @@ use crate::api::anthropic::{
     Usage, stop_reason,
 };
 use crate::api::assistant::AssistantWriter;
+use crate::api::known_fields::Known;
 use crate::api::respond::{Replies, respond};
 use crate::api::response_headers::ignored_header;
 use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::base::request_id::RequestId;
-use crate::http::body::Body;
 use crate::http::state::AppState;
 use crate::inference::text_stream::Generated;
 use crate::inference::validation::Parameters;
@@ -29,7 +29,7 @@ pub async fn messages(
     Extension(caller): Extension<Caller>,
     Extension(guard): Extension<RequestGuard>,
     Extension(id): Extension<RequestId>,
-    Body(request): Body<MessagesRequest>,
+    Known(request): Known<MessagesRequest>,
 ) -> Result<Response, Error> {
     app.inference.model.check(request.model.as_deref())?;
     let applied = request.context_management.as_ref().map(|_| AppliedContextManagement::default());
@@ -87,7 +87,7 @@ impl Replies for MessageReplies<'_> {
 pub async fn count_tokens(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
-    Body(request): Body<MessagesRequest>,
+    Known(request): Known<MessagesRequest>,
 ) -> Result<Response, Error> {
     app.inference.model.check(request.model.as_deref())?;
     let chat = app.inference.chat()?;

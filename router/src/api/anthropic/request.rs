@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::content::{Content, InputMessage};
 use super::options::{ContextManagement, OutputConfig};
 use super::tools::{Thinking, Tool, ToolChoice};
-use crate::api::known_fields::is_neutral;
+use crate::api::known_fields::{HasKnownFields, On, is_neutral};
 use crate::api::openai::{ChatRequest, Stop};
 use crate::base::error::{Error, MISSING};
 use crate::chat::Message;
@@ -34,6 +34,10 @@ pub struct MessagesRequest {
     pub context_management: Option<ContextManagement>,
     pub output_config: Option<OutputConfig>,
     pub output_format: Option<Value>,
+}
+
+impl HasKnownFields for MessagesRequest {
+    const ON: On = On::Messages;
 }
 
 impl MessagesRequest {

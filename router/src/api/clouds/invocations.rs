@@ -13,7 +13,7 @@ use crate::api::openai::completions::handler as completions;
 use crate::api::tgi::handler as tgi;
 use crate::base::caller::Caller;
 use crate::base::error::Error;
-use crate::http::body::{Body, JsonBytes};
+use crate::http::body::JsonBytes;
 use crate::http::state::AppState;
 use crate::observe::metrics::RequestGuard;
 
@@ -33,7 +33,10 @@ pub async fn invocations(
     body: JsonBytes,
 ) -> Result<Response, Error> {
     match body.parse()? {
-        Shape { inputs: Some(_), .. } => tgi::compatible(app, caller, guard, Body(body.parse()?)).await,
+        Shape { inputs: Some(_), .. } => {
+            let request = Known::parse(&body, &app)?;
+            tgi::compatible(app, caller, guard, request).await
+        }
         Shape { messages: Some(_), .. } => {
             let request = Known::parse(&body, &app)?;
             chat::chat(app, caller, guard, request).await

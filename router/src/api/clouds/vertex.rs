@@ -9,13 +9,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::api::known_fields::Known;
+use crate::api::known_fields::{HasKnownFields, Known, On};
 use crate::api::openai::ChatRequest;
 use crate::api::tgi::GenerateRequest;
 use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
-use crate::http::body::{Body, parse_part};
 use crate::http::state::AppState;
 use crate::inference::Prompt;
 use crate::inference::text_stream::Generated;
@@ -28,6 +27,10 @@ pub struct VertexRequest {
     /// The requests, each independent of the others.
     #[schema(value_type = Vec<Instance>)]
     instances: Vec<Value>,
+}
+
+impl HasKnownFields for VertexRequest {
+    const ON: On = On::Vertex;
 }
 
 /// One request: a chat completion, or a generation in TGI's dialect.
@@ -50,7 +53,7 @@ pub async fn vertex(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
     Extension(guard): Extension<RequestGuard>,
-    Body(request): Body<VertexRequest>,
+    Known(request): Known<VertexRequest>,
 ) -> Result<Json<VertexResponse>, Error> {
     let (given, max) = (request.instances.len(), app.inference.limits.max_client_batch_size);
     if given == 0 || given > max as usize {
@@ -84,13 +87,14 @@ async fn predict(
 impl Instance {
     /// Parses an instance. One with `messages` is a chat completion.
     fn parse(instance: Value, number: usize, app: &AppState) -> Result<Self, Error> {
-        let place = format!("instances[{number}]");
+        let path = format!("instances[{number}]");
         let is_chat = instance.get("messages").is_some_and(|messages| !messages.is_null());
         if is_chat {
-            let Known(request) = Known::parse_part(instance, &place, app)?;
+            let Known(request) = Known::parse_part(instance, &path, app)?;
             Ok(Self::Chat(Box::new(request)))
         } else {
-            parse_part(instance, &place).map(Self::Generate)
+            let Known(request) = Known::parse_part(instance, &path, app)?;
+            Ok(Self::Generate(Box::new(request)))
         }
     }
 

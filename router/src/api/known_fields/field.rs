@@ -15,7 +15,7 @@ pub(super) struct Field {
     pub(super) note: &'static str,
 }
 
-/// The routes on which a field is known.
+/// The bodies in which a field is known, or the objects inside them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum On {
     /// Chat completions.
@@ -24,6 +24,42 @@ pub enum On {
     Completions,
     /// Chat completions and completions.
     Both,
+    /// TGI's requests.
+    Generate,
+    /// `parameters` of TGI's requests.
+    GenerateParameters,
+    /// Vertex AI's requests.
+    Vertex,
+    /// vLLM's form of `/tokenize` with a text.
+    TokenizePrompt,
+    /// vLLM's form of `/tokenize` with a conversation.
+    TokenizeChat,
+    /// `/detokenize`.
+    Detokenize,
+    /// llama.cpp's `/infill`.
+    Infill,
+    /// OpenAI's responses.
+    Responses,
+    /// Anthropic's messages.
+    Messages,
+    /// Ollama's `/api/chat`.
+    OllamaChat,
+    /// Ollama's `/api/generate`.
+    OllamaGenerate,
+    /// `options` of these two.
+    OllamaOptions,
+    /// Ollama's `/api/show`.
+    OllamaShow,
+    /// KServe's generate.
+    Kserve,
+    /// `parameters` of it.
+    KserveParameters,
+    /// KServe's infer.
+    Infer,
+    /// A tensor of its `inputs`.
+    InferInput,
+    /// One of its `outputs`.
+    InferOutput,
 }
 
 /// What becomes of a field.
@@ -39,14 +75,17 @@ pub(super) enum Fate {
 
 /// A request whose fields are in the table.
 pub trait HasKnownFields {
-    /// The route of the request.
-    const ROUTE: On;
+    /// The body that the request is.
+    const ON: On;
 }
 
 impl On {
-    /// Whether a field of these routes is known on `route`.
-    pub(super) fn includes(self, route: Self) -> bool {
-        self == route || self == Self::Both
+    /// Whether a field of the larger table that is known here is known in `other`.
+    pub(super) fn includes(self, other: Self) -> bool {
+        match other {
+            Self::Chat | Self::Completions => self == other || self == Self::Both,
+            _ => false,
+        }
     }
 }
 

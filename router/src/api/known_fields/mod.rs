@@ -1,9 +1,10 @@
-//! The fields that clients of other servers send to chat completions and completions. A table says what becomes of each:
-//! it works, it is accepted without effect, or it is refused by name. Only unknown names are ignored, and with
-//! `--strict-fields` they are refused, too.
+//! The fields that clients send, of all bodies. Tables say what becomes of each: it works, it is accepted without effect,
+//! or it is refused by name. Only unknown names are ignored, and with `--strict-fields` they are refused, too.
 
+mod bodies;
 mod body;
 mod field;
+mod names;
 mod table;
 
 pub use body::Known;

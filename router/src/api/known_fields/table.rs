@@ -1,4 +1,5 @@
-//! The table of known fields. docs/parameters.md shows the same rows in the same order, which a test compares.
+//! The table of the fields of chat completions and completions. docs/parameters.md shows the same rows in the same order,
+//! which a test compares.
 //!
 //! A row has the name, the routes, who documents the field, what becomes of it, and a note. To build a field, put it
 //! into the type of the request and write `works` here.
@@ -8,9 +9,9 @@ use std::sync::LazyLock;
 
 use super::field::{Fate, Field, On};
 
-/// The known field of this name on this route.
-pub(super) fn find(name: &str, route: On) -> Option<&'static Field> {
-    BY_NAME.get(name)?.iter().copied().find(|field| field.on.includes(route))
+/// The known field of this name in this body.
+pub(super) fn find(name: &str, on: On) -> Option<&'static Field> {
+    BY_NAME.get(name)?.iter().copied().find(|field| field.on.includes(on))
 }
 
 /// A body may have very many fields, so each name is looked up, not searched for.

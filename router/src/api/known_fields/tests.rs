@@ -1,16 +1,32 @@
-//! The table agrees with the types of the requests and with docs/parameters.md, and decides what is refused.
+//! The tables agree with the types of the requests and with docs/parameters.md, and decide what is refused.
 
+use serde::de::DeserializeSeed;
 use serde_json::{Map, Value, json};
 use utoipa::PartialSchema;
 
-use super::body::Names;
+use super::bodies::{BODIES, BodyFields};
 use super::field::{Fate, Field, HasKnownFields, On};
+use super::names::Names;
 use super::table::FIELDS;
+use crate::api::anthropic::MessagesRequest;
+use crate::api::clouds::vertex::VertexRequest;
+use crate::api::kserve::TextRequest;
+use crate::api::kserve::infer::{InferRequest, InputTensor, OutputName};
+use crate::api::kserve::request::TextParameters;
+use crate::api::llamacpp::InfillRequest;
+use crate::api::ollama;
 use crate::api::openai::{ChatRequest, CompletionRequest};
+use crate::api::responses::ResponsesRequest;
+use crate::api::tgi::{GenerateParameters, GenerateRequest};
+use crate::api::tokenize::{DetokenizeRequest, TokenizePrompt};
 use crate::base::error::Error;
 
 fn check<T: HasKnownFields>(body: Value, strict: bool) -> Result<(), Error> {
-    serde_json::from_value::<Names<T>>(body).unwrap().check("", strict)
+    check_on(T::ON, body, strict)
+}
+
+fn check_on(on: On, body: Value, strict: bool) -> Result<(), Error> {
+    Names::of(on).deserialize(body).unwrap().check("", strict)
 }
 
 /// The names of the fields that a type has.
@@ -32,6 +48,59 @@ fn names_that_work(route: On) -> Vec<String> {
 fn the_fields_of_the_requests_are_those_that_work() {
     assert_eq!(names_that_work(On::Chat), names_of::<ChatRequest>());
     assert_eq!(names_that_work(On::Completions), names_of::<CompletionRequest>());
+}
+
+#[test]
+fn the_fields_of_other_bodies_are_those_of_their_types() {
+    for (on, expected) in [
+        (On::Generate, names_of::<GenerateRequest>()),
+        (On::GenerateParameters, names_of::<GenerateParameters>()),
+        (On::Vertex, names_of::<VertexRequest>()),
+        (On::TokenizePrompt, names_of::<TokenizePrompt>()),
+        (On::TokenizeChat, vec!["add_special_tokens".to_owned(), "return_token_strs".to_owned()]),
+        (On::Detokenize, names_of::<DetokenizeRequest>()),
+        (On::Infill, names_of::<InfillRequest>()),
+        (On::Responses, names_of::<ResponsesRequest>()),
+        (On::Messages, names_of::<MessagesRequest>()),
+        (On::OllamaChat, names_of::<ollama::ChatRequest>()),
+        (On::OllamaGenerate, names_of::<ollama::GenerateRequest>()),
+        (On::OllamaOptions, names_of::<ollama::options::Options>()),
+        (On::OllamaShow, names_of::<ollama::models::ShowRequest>()),
+        (On::Kserve, names_of::<TextRequest>()),
+        (On::KserveParameters, names_of::<TextParameters>()),
+        (On::Infer, names_of::<InferRequest>()),
+        (On::InferInput, names_of::<InputTensor>()),
+        (On::InferOutput, names_of::<OutputName>()),
+    ] {
+        let body = BODIES.iter().find(|body| body.on == on).unwrap();
+        assert_eq!(works(body), expected, "{on:?}");
+        assert!(body.accepted.iter().all(|name| !expected.contains(&(*name).to_owned())), "{on:?}");
+        assert!(body.nested.iter().all(|(name, _)| expected.contains(&(*name).to_owned())), "{on:?}");
+    }
+    assert_eq!(BODIES.len(), 18);
+}
+
+/// The names that a body reads, in order.
+fn works(body: &BodyFields) -> Vec<String> {
+    let mut names: Vec<String> =
+        body.works.iter().copied().flatten().map(|name| (*name).to_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn an_unknown_name_inside_an_object_or_a_list_has_its_path() {
+    for (on, body, path) in [
+        (On::Generate, json!({"inputs": "a", "parameters": {"seed": 1, "tempo": 2}}), "parameters.tempo"),
+        (On::Kserve, json!({"parameters": {"topp": 2}}), "parameters.topp"),
+        (On::OllamaChat, json!({"options": {"num_ctx": 9, "mirostatt": 2}}), "options.mirostatt"),
+        (On::Infer, json!({"inputs": [{"name": "a"}, {"dattatype": "BYTES"}]}), "inputs[1].dattatype"),
+        (On::Infer, json!({"parameters": null, "outputs": [{"x": 1}]}), "outputs[0].x"),
+        (On::TokenizeChat, json!({"messages": [], "return_token_strs": true, "n_ctx": 1}), "n_ctx"),
+    ] {
+        assert_eq!(check_on(on, body.clone(), false), Ok(()), "{path}");
+        assert_eq!(check_on(on, body, true).unwrap_err().param(), Some(path));
+    }
 }
 
 #[test]
@@ -118,17 +187,30 @@ fn only_unknown_names_are_ignored_unless_fields_are_strict() {
 }
 
 #[test]
-fn the_documentation_has_the_same_table() {
+fn the_documentation_has_the_same_tables() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/parameters.md");
     let documented = std::fs::read_to_string(path).unwrap_or_default();
-    let rows: Vec<&str> = documented.lines().skip_while(|line| *line != HEAD).skip(2).collect();
-    let rows: Vec<&str> = rows.into_iter().take_while(|line| line.starts_with('|')).collect();
-    let expected: Vec<String> = FIELDS.iter().map(row).collect();
-    assert!(rows == expected, "docs/parameters.md should have:\n{HEAD}\n{RULE}\n{}", expected.join("\n"));
+    for (head, rule, expected) in [
+        ("| field | routes | of | | |", "| --- | --- | --- | --- | --- |", FIELDS.iter().map(row).collect()),
+        (
+            "| body | fields | accepted, no effect |",
+            "| --- | --- | --- |",
+            BODIES.iter().map(row_of_body).collect::<Vec<String>>(),
+        ),
+    ] {
+        let rows: Vec<&str> = documented.lines().skip_while(|line| *line != head).skip(2).collect();
+        let rows: Vec<&str> = rows.into_iter().take_while(|line| line.starts_with('|')).collect();
+        assert!(rows == expected, "docs/parameters.md should have:\n{head}\n{rule}\n{}", expected.join("\n"));
+    }
 }
 
-const HEAD: &str = "| field | routes | of | | |";
-const RULE: &str = "| --- | --- | --- | --- | --- |";
+/// The row of a body in the documentation.
+fn row_of_body(body: &BodyFields) -> String {
+    let quoted =
+        |names: Vec<String>| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let accepted = body.accepted.iter().map(|name| (*name).to_owned()).collect();
+    format!("| {} | {} | {} |", body.title, quoted(works(body)), quoted(accepted)).replace("|  |", "| |")
+}
 
 /// The row of a field in the documentation.
 fn row(field: &Field) -> String {
@@ -136,6 +218,7 @@ fn row(field: &Field) -> String {
         On::Chat => "chat",
         On::Completions => "completions",
         On::Both => "both",
+        on => unreachable!("{on:?} has a table of its own"),
     };
     let fate = match field.fate {
         Fate::Works => "works".to_owned(),

@@ -9,10 +9,10 @@ use super::encoder::TextEncoder;
 use super::path::ModelPath;
 use super::response::{Details, Head};
 use super::{TextRequest, TextResponse};
+use crate::api::known_fields::Known;
 use crate::api::respond::{Replies, respond};
 use crate::base::caller::Caller;
 use crate::base::error::Error;
-use crate::http::body::Body;
 use crate::http::state::AppState;
 use crate::inference::Prepared;
 use crate::inference::text_stream::Generated;
@@ -24,7 +24,7 @@ pub async fn generate(
     model: ModelPath,
     Extension(caller): Extension<Caller>,
     Extension(guard): Extension<RequestGuard>,
-    Body(request): Body<TextRequest>,
+    Known(request): Known<TextRequest>,
 ) -> Result<Response, Error> {
     run(&app, model, request, false, (caller, guard)).await
 }
@@ -35,7 +35,7 @@ pub async fn generate_stream(
     model: ModelPath,
     Extension(caller): Extension<Caller>,
     Extension(guard): Extension<RequestGuard>,
-    Body(request): Body<TextRequest>,
+    Known(request): Known<TextRequest>,
 ) -> Result<Response, Error> {
     run(&app, model, request, true, (caller, guard)).await
 }

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::path::ModelPath;
+use crate::api::known_fields::{HasKnownFields, Known, On};
 use crate::api::tgi::handler::whole;
 use crate::api::tgi::{GenerateParameters, GenerateRequest};
 use crate::base::caller::Caller;
 use crate::base::error::Error;
-use crate::http::body::Body;
 use crate::http::state::AppState;
 use crate::observe::metrics::RequestGuard;
 
@@ -29,9 +29,13 @@ pub struct InferRequest {
     outputs: Option<Vec<OutputName>>,
 }
 
+impl HasKnownFields for InferRequest {
+    const ON: On = On::Infer;
+}
+
 /// A tensor of prompts.
 #[derive(Deserialize, ToSchema)]
-struct InputTensor {
+pub struct InputTensor {
     /// Must be `BYTES`.
     datatype: String,
     data: TensorData,
@@ -39,7 +43,7 @@ struct InputTensor {
 
 /// The name of a tensor of the response.
 #[derive(Deserialize, ToSchema)]
-struct OutputName {
+pub struct OutputName {
     name: String,
 }
 
@@ -76,7 +80,7 @@ pub async fn infer(
     model: ModelPath,
     Extension(caller): Extension<Caller>,
     Extension(guard): Extension<RequestGuard>,
-    Body(request): Body<InferRequest>,
+    Known(request): Known<InferRequest>,
 ) -> Result<Json<InferResponse>, Error> {
     check(&app, &request)?;
     let InferRequest { id, parameters, inputs, outputs } = request;

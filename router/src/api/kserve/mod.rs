@@ -7,7 +7,7 @@ pub mod errors;
 pub mod handler;
 pub mod infer;
 mod path;
-mod request;
+pub mod request;
 mod response;
 
 pub use request::TextRequest;

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use crate::api::known_fields::{HasKnownFields, On};
 use crate::api::openai::Stop;
 use crate::api::shared_fields::with_shared_fields;
 use crate::base::caller::Caller;
@@ -10,7 +11,7 @@ use crate::base::dialect::Dialect;
 use crate::inference::Prompt;
 use crate::inference::validation::Parameters;
 
-/// The body of `/v2/models/{name}/generate` and `/generate_stream`. Unknown fields are ignored.
+/// The body of `/v2/models/{name}/generate` and `/generate_stream`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = KserveRequest)]
 pub struct TextRequest {
@@ -34,6 +35,10 @@ with_shared_fields! {
         /// Whether the response has the reason of the end, and the tokens.
         pub details: Option<bool>,
     }
+}
+
+impl HasKnownFields for TextRequest {
+    const ON: On = On::Kserve;
 }
 
 impl TextRequest {

@@ -6,11 +6,11 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 
 use super::encoder::InfillEncoder;
+use crate::api::known_fields::Known;
 use crate::api::llamacpp::{InfillRequest, InfillResponse};
 use crate::api::respond::{Replies, respond};
 use crate::base::caller::Caller;
 use crate::base::error::Error;
-use crate::http::body::Body;
 use crate::http::state::AppState;
 use crate::inference::Prepared;
 use crate::inference::text_stream::Generated;
@@ -21,7 +21,7 @@ pub async fn infill(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
     Extension(guard): Extension<RequestGuard>,
-    Body(request): Body<InfillRequest>,
+    Known(request): Known<InfillRequest>,
 ) -> Result<Response, Error> {
     let returns_tokens = request.return_tokens.unwrap_or(false);
     let parts = request.into_parts(caller)?;

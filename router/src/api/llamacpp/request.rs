@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::api::known_fields::{HasKnownFields, On};
 use crate::api::shared_fields::with_shared_fields;
 use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
@@ -34,6 +35,10 @@ with_shared_fields! {
         pub grammar: Option<String>,
         pub json_schema: Option<Value>,
     }
+}
+
+impl HasKnownFields for InfillRequest {
+    const ON: On = On::Infill;
 }
 
 impl InfillRequest {

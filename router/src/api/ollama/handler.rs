@@ -15,12 +15,12 @@ use super::request::asks_to_unload;
 use super::response::{Ending, Part, Route};
 use super::{ChatRequest, GenerateRequest};
 use crate::api::assistant::AssistantWriter;
+use crate::api::known_fields::Known;
 use crate::api::logprobs::ChatLogprobs;
 use crate::api::respond::{Replies, StreamFormat, respond};
 use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
-use crate::http::body::Body;
 use crate::http::state::AppState;
 use crate::inference::text_stream::Generated;
 use crate::inference::validation::Parameters;
@@ -32,7 +32,7 @@ pub async fn chat(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
     Extension(guard): Extension<RequestGuard>,
-    Body(request): Body<ChatRequest>,
+    Known(request): Known<ChatRequest>,
 ) -> Result<Response, Error> {
     check_model(&app, request.model.as_deref())?;
     if request.messages.as_ref().is_none_or(Vec::is_empty) {
@@ -49,7 +49,7 @@ pub async fn generate(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
     Extension(guard): Extension<RequestGuard>,
-    Body(request): Body<GenerateRequest>,
+    Known(request): Known<GenerateRequest>,
 ) -> Result<Response, Error> {
     check_model(&app, request.model.as_deref())?;
     if request.prompt.as_ref().is_none_or(String::is_empty) {

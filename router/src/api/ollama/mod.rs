@@ -6,7 +6,7 @@ pub mod errors;
 pub mod handler;
 mod message;
 pub mod models;
-mod options;
+pub mod options;
 mod request;
 mod response;
 

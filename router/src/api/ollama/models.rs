@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::api::known_fields::{HasKnownFields, Known, On};
 use crate::base::error::Error;
 use crate::base::unix_time::rfc3339_ago;
 use crate::engine::GenerationDefaults;
-use crate::http::body::Body;
 use crate::http::state::AppState;
 
 /// The version of Ollama whose API these routes follow: clients compare it with the least one that they need.
@@ -91,6 +91,10 @@ pub struct ShowRequest {
     name: Option<String>,
 }
 
+impl HasKnownFields for ShowRequest {
+    const ON: On = On::OllamaShow;
+}
+
 /// The response of `/api/show`.
 #[derive(Serialize, ToSchema)]
 #[schema(as = OllamaShow)]
@@ -152,7 +156,7 @@ pub async fn ps(State(app): State<AppState>) -> Json<Processes> {
 /// `POST /api/show`
 pub async fn show(
     State(app): State<AppState>,
-    Body(request): Body<ShowRequest>,
+    Known(request): Known<ShowRequest>,
 ) -> Result<Json<Show>, Error> {
     check_model(&app, request.model.or(request.name).as_deref())?;
     let facts = app.inference.engine.facts();

@@ -7,11 +7,12 @@ use utoipa::ToSchema;
 
 use super::message::{InputMessage, check_images, into_messages};
 use super::options::{Options, Think};
+use crate::api::known_fields::{HasKnownFields, On};
 use crate::api::openai;
 use crate::base::error::Error;
 use crate::chat::Message;
 
-/// The body of `/api/chat`. Unknown fields are ignored.
+/// The body of `/api/chat`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = OllamaChatRequest)]
 pub struct ChatRequest {
@@ -31,7 +32,7 @@ pub struct ChatRequest {
     pub top_logprobs: Option<u64>,
 }
 
-/// The body of `/api/generate`. Unknown fields are ignored.
+/// The body of `/api/generate`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = OllamaGenerateRequest)]
 pub struct GenerateRequest {
@@ -61,6 +62,10 @@ pub struct GenerateRequest {
     pub images: Option<Vec<Value>>,
 }
 
+impl HasKnownFields for ChatRequest {
+    const ON: On = On::OllamaChat;
+}
+
 impl ChatRequest {
     /// The same request as a chat completion.
     pub fn into_chat(self) -> Result<openai::ChatRequest, Error> {
@@ -76,6 +81,10 @@ impl ChatRequest {
         };
         self.options.unwrap_or_default().apply(chat)
     }
+}
+
+impl HasKnownFields for GenerateRequest {
+    const ON: On = On::OllamaGenerate;
 }
 
 impl GenerateRequest {

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 
 use crate::api::assistant::AssistantWriter;
+use crate::api::known_fields::Known;
 use crate::api::logprobs::TextLogprobs;
 use crate::api::respond::{Replies, respond};
 use crate::api::responses::{
@@ -15,7 +16,6 @@ use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::base::unix_time::unix_seconds;
-use crate::http::body::Body;
 use crate::http::state::AppState;
 use crate::inference::text_stream::{End, Generated};
 use crate::inference::{Prepared, Prompt};
@@ -26,7 +26,7 @@ pub async fn responses(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
     Extension(guard): Extension<RequestGuard>,
-    Body(request): Body<ResponsesRequest>,
+    Known(request): Known<ResponsesRequest>,
 ) -> Result<Response, Error> {
     app.inference.model.check(request.model.as_deref())?;
     let response = empty_response(&app, request.settings());

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::documented::{TextFormatSchema, ToolChoiceSchema, ToolSchema};
 use super::input::Input;
-use crate::api::known_fields::is_neutral;
+use crate::api::known_fields::{HasKnownFields, On, is_neutral};
 use crate::api::openai::ChatRequest;
 use crate::base::error::Error;
 use crate::chat::Message;
@@ -81,6 +81,10 @@ pub struct TextOptions {
 #[schema(as = ResponsesReasoning)]
 pub struct Reasoning {
     pub effort: Option<String>,
+}
+
+impl HasKnownFields for ResponsesRequest {
+    const ON: On = On::Responses;
 }
 
 impl ResponsesRequest {

@@ -6,11 +6,11 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 
 use super::encoder::TgiEncoder;
+use crate::api::known_fields::Known;
 use crate::api::response_headers::{Times, initial_headers};
 use crate::api::tgi::{GenerateRequest, GenerateResponse, ResponseWriter};
 use crate::base::caller::Caller;
 use crate::base::error::Error;
-use crate::http::body::Body;
 use crate::http::sse;
 use crate::http::state::AppState;
 use crate::inference::Prompt;
@@ -22,7 +22,7 @@ pub async fn generate(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
     Extension(guard): Extension<RequestGuard>,
-    Body(request): Body<GenerateRequest>,
+    Known(request): Known<GenerateRequest>,
 ) -> Result<Response, Error> {
     let (headers, response) = whole(&app, caller, request, &guard).await?;
     Ok((headers, Json(response)).into_response())
@@ -33,7 +33,7 @@ pub async fn generate_stream(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
     Extension(guard): Extension<RequestGuard>,
-    Body(request): Body<GenerateRequest>,
+    Known(request): Known<GenerateRequest>,
 ) -> Result<Response, Error> {
     stream(&app, caller, request, guard).await
 }
@@ -43,7 +43,7 @@ pub async fn compatible(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
     Extension(guard): Extension<RequestGuard>,
-    Body(mut request): Body<GenerateRequest>,
+    Known(mut request): Known<GenerateRequest>,
 ) -> Result<Response, Error> {
     request.default_to_full_text();
     if request.stream == Some(true) {

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::api::known_fields::{HasKnownFields, On};
 use crate::api::openai::documented::ResponseFormat;
 use crate::api::shared_fields::with_shared_fields;
 use crate::base::caller::Caller;
@@ -12,7 +13,7 @@ use crate::base::error::Error;
 use crate::grammar;
 use crate::inference::validation::Parameters;
 
-/// The body of `/generate`, `/generate_stream`, `/` and `/tokenize`. Unknown fields are ignored.
+/// The body of `/generate`, `/generate_stream`, `/` and `/tokenize`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub struct GenerateRequest {
     /// The prompt.
@@ -54,6 +55,10 @@ pub struct DisplayOptions {
     pub prefill: bool,
     /// Whether the text includes the prompt; `None` is the default of the route.
     pub full_text: Option<bool>,
+}
+
+impl HasKnownFields for GenerateRequest {
+    const ON: On = On::Generate;
 }
 
 impl GenerateRequest {

@@ -17,7 +17,7 @@ use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::chat::{ChatFormat, Conversation};
-use crate::http::body::{Body, JsonBytes};
+use crate::http::body::JsonBytes;
 use crate::http::state::AppState;
 use crate::inference::Prompt;
 
@@ -29,11 +29,17 @@ pub async fn tokenize(
 ) -> Result<Response, Error> {
     match body.parse()? {
         Shape { messages: Some(_), .. } => {
-            let (request, options) = (body.parse()?, body.parse()?);
+            let (request, Known(options)) = (body.parse()?, Known::parse(&body, &app)?);
             Ok(Json(conversation_tokens(&app, caller, request, options).await?).into_response())
         }
-        Shape { prompt: Some(_), .. } => Ok(Json(prompt_tokens(&app, body.parse()?).await?).into_response()),
-        _ => Ok(Json(text_tokens(&app, caller, body.parse()?).await?).into_response()),
+        Shape { prompt: Some(_), .. } => {
+            let Known(request) = Known::parse(&body, &app)?;
+            Ok(Json(prompt_tokens(&app, request).await?).into_response())
+        }
+        _ => {
+            let Known(request) = Known::parse(&body, &app)?;
+            Ok(Json(text_tokens(&app, caller, request).await?).into_response())
+        }
     }
 }
 
@@ -126,7 +132,7 @@ fn conversation(
 /// `POST /detokenize`
 pub async fn detokenize(
     State(app): State<AppState>,
-    Body(request): Body<DetokenizeRequest>,
+    Known(request): Known<DetokenizeRequest>,
 ) -> Result<Json<DetokenizeResponse>, Error> {
     app.inference.model.check(request.model.as_deref())?;
     let vocab_size = app.inference.limits.vocab_size;

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use utoipa::ToSchema;
 
+use crate::api::known_fields::{HasKnownFields, On};
 use crate::api::openai::ChatRequest;
 
 /// The fields that distinguish the bodies of `/tokenize`.
@@ -27,11 +28,19 @@ pub struct TokenizePrompt {
     pub(super) return_token_strs: Option<bool>,
 }
 
+impl HasKnownFields for TokenizePrompt {
+    const ON: On = On::TokenizePrompt;
+}
+
 /// The fields of `/tokenize` with a conversation, in vLLM's form, beside those of a chat completion.
 #[derive(Deserialize)]
 pub(super) struct ChatOptions {
     pub add_special_tokens: Option<bool>,
     pub return_token_strs: Option<bool>,
+}
+
+impl HasKnownFields for ChatOptions {
+    const ON: On = On::TokenizeChat;
 }
 
 /// The body of `/tokenize` with a conversation, in vLLM's form, for the OpenAPI document.
@@ -55,4 +64,8 @@ pub struct DetokenizeRequest {
     pub(super) tokens: Vec<u32>,
     /// Leave control tokens out of the text [default: false].
     pub(super) skip_special_tokens: Option<bool>,
+}
+
+impl HasKnownFields for DetokenizeRequest {
+    const ON: On = On::Detokenize;
 }

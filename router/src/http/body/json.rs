@@ -5,7 +5,7 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use serde::Deserializer;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, DeserializeSeed};
 use serde_json::Value;
 use serde_json::error::Category;
 
@@ -24,6 +24,12 @@ impl JsonBytes {
     /// Parses the body as a `T`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Error> {
         parse(&self.0)
+    }
+
+    /// Reads a body again that was parsed before, and so is valid and not too deep.
+    pub fn parse_with<'a, S: DeserializeSeed<'a>>(&'a self, seed: S) -> Result<S::Value, Error> {
+        let read = seed.deserialize(&mut serde_json::Deserializer::from_slice(&self.0));
+        read.map_err(|error| Error::MalformedJson(shorten(error.to_string())))
     }
 }
 

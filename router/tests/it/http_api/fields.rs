@@ -1,11 +1,13 @@
 //! Fields that other servers have, and the forms of values that every route accepts.
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
+use penstock_router::api::table::routes;
+use penstock_router::inference::limits::Limits;
 use penstock_scheduler::{Grammar, GrammarKind};
 use serde_json::{Value, json};
 
 use crate::support::fake_engine::FakeEngine;
-use crate::support::server::{Server, facts, limits};
+use crate::support::server::{Server, facts, limits, sample_path};
 
 fn chat(name: &str, value: &Value) -> Value {
     json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, name: value})
@@ -186,4 +188,96 @@ async fn unknown_fields_are_refused_only_by_a_server_with_strict_fields() {
     let mut accepted = completion("mirostat", &json!(0));
     accepted["user"] = json!("u");
     assert_eq!(server.post("/v1/completions", accepted).await.status, StatusCode::OK);
+}
+
+/// A body for every route that reads one, with all objects inside it whose fields are known.
+fn bodies() -> Vec<(&'static str, Value)> {
+    let native = json!({"inputs": "a", "parameters": {"max_new_tokens": 1}});
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let chat = json!({"messages": messages, "max_tokens": 1});
+    let ollama = json!({"model": "tiny", "options": {"num_predict": 1, "num_ctx": 8}, "stream": false});
+    let with = |mut body: Value, field: &str, value: Value| {
+        body[field] = value;
+        body
+    };
+    let text = json!({"text_input": "a", "parameters": {"max_tokens": 1}});
+    let tensor = json!({"name": "x", "shape": [1], "datatype": "BYTES", "data": ["a"]});
+    let tensors =
+        json!({"inputs": [tensor], "outputs": [{"name": "y"}], "parameters": {"max_new_tokens": 1}});
+    vec![
+        ("/generate", native.clone()),
+        ("/generate_stream", native.clone()),
+        ("/", native.clone()),
+        ("/invocations", native.clone()),
+        ("/vertex", json!({"instances": [native, chat]})),
+        ("/infill", json!({"input_prefix": "a", "input_suffix": "b", "n_predict": 1})),
+        ("/v1/chat/completions", chat.clone()),
+        ("/v1/completions", json!({"prompt": "a", "max_tokens": 1})),
+        ("/v1/responses", json!({"input": "a", "max_output_tokens": 1, "store": false})),
+        ("/v1/messages", with(chat.clone(), "metadata", json!({}))),
+        ("/v1/messages/count_tokens", chat.clone()),
+        ("/v2/models/{name}/generate", text.clone()),
+        ("/v2/models/{name}/generate_stream", text.clone()),
+        ("/v2/models/{name}/infer", tensors.clone()),
+        ("/v2/models/{name}/versions/{version}/generate", text.clone()),
+        ("/v2/models/{name}/versions/{version}/generate_stream", text),
+        ("/v2/models/{name}/versions/{version}/infer", tensors),
+        ("/api/chat", with(ollama.clone(), "messages", messages)),
+        ("/api/generate", with(ollama.clone(), "prompt", json!("a"))),
+        ("/api/show", json!({"model": "tiny", "verbose": true})),
+        ("/tokenize", json!({"inputs": "a", "parameters": {}})),
+        ("/tokenize", json!({"prompt": "a"})),
+        ("/tokenize", with(chat.clone(), "return_token_strs", json!(true))),
+        ("/chat_tokenize", chat.clone()),
+        ("/apply-template", chat),
+        ("/detokenize", json!({"tokens": [1]})),
+    ]
+}
+
+/// A body with an unknown field in each of its objects whose fields are known, and the path of that field.
+fn misspelt(body: &Value) -> Vec<(String, Value)> {
+    let places = [
+        "",
+        "/parameters",
+        "/options",
+        "/inputs/0",
+        "/outputs/0",
+        "/instances/0",
+        "/instances/1",
+        "/instances/0/parameters",
+    ];
+    let found = places.iter().filter(|place| body.pointer(place).is_some_and(Value::is_object));
+    found
+        .map(|place| {
+            let mut body = body.clone();
+            body.pointer_mut(place).unwrap()["misspelt"] = json!(1);
+            let path = place.replace("/0", "[0]").replace("/1", "[1]").replace('/', ".");
+            (format!("{path}.misspelt").trim_start_matches('.').to_owned(), body)
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn strict_fields_hold_on_every_route_that_reads_a_body() {
+    let strict = Server::with(FakeEngine::new(facts()), Limits { strict_fields: true, ..limits() });
+    let lenient = Server::start();
+    let mut paths: Vec<&str> = bodies().iter().map(|(path, _)| *path).collect();
+    paths.dedup();
+    let mut posted: Vec<&str> =
+        routes().iter().filter(|route| route.method == Method::POST).map(|route| route.path).collect();
+    paths.sort_unstable();
+    posted.sort_unstable();
+    assert_eq!(paths, posted, "a route has no body here");
+    for (path, body) in bodies() {
+        let path = sample_path(path);
+        let known = strict.post(&path, body.clone()).await;
+        assert!(!known.text.contains("--strict-fields"), "{path}: {}", known.text);
+        for (name, body) in misspelt(&body) {
+            let refused = strict.post(&path, body.clone()).await;
+            assert!(refused.status.is_client_error(), "{path}: {refused:?}");
+            let expected = format!("`{name}` is not a known field (--strict-fields)");
+            assert!(refused.text.contains(&expected), "{path} {name}: {}", refused.text);
+            assert_eq!(lenient.post(&path, body).await.status, known.status, "{path} {name}");
+        }
+    }
 }

@@ -79,7 +79,7 @@ with_shared_fields! {
 }
 
 impl HasKnownFields for ChatRequest {
-    const ROUTE: On = On::Chat;
+    const ON: On = On::Chat;
 }
 
 impl ChatRequest {

@@ -74,7 +74,7 @@ pub enum Prompts {
 }
 
 impl HasKnownFields for CompletionRequest {
-    const ROUTE: On = On::Completions;
+    const ON: On = On::Completions;
 }
 
 impl CompletionRequest {

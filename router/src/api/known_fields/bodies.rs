@@ -1,0 +1,248 @@
+//! The fields of all bodies but those of chat completions and completions, which have the larger table. They are only
+//! looked up where unknown fields are refused (`--strict-fields`). docs/parameters.md shows the same rows.
+
+use super::field::On;
+
+/// The fields of one kind of body, or of an object inside it.
+pub(super) struct BodyFields {
+    pub(super) on: On,
+    /// The body as the documentation calls it.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only the documentation shows it"))]
+    pub(super) title: &'static str,
+    /// Fields that are read. A test compares them with the type of the request.
+    pub(super) works: &'static [&'static [&'static str]],
+    /// Fields that clients send, and that have no effect.
+    pub(super) accepted: &'static [&'static str],
+    /// Fields that hold such objects, or lists of them.
+    pub(super) nested: &'static [(&'static str, On)],
+}
+
+/// The fields of a body; `None` for those of the larger table.
+pub(super) fn find(on: On) -> Option<&'static BodyFields> {
+    BODIES.iter().find(|body| body.on == on)
+}
+
+impl BodyFields {
+    /// Whether the body has a field of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.works.iter().any(|names| names.contains(&name)) || self.accepted.contains(&name)
+    }
+
+    /// What the field of this name holds, if that has known fields, too.
+    pub(super) fn nested(&self, name: &str) -> Option<On> {
+        self.nested.iter().find(|(field, _)| *field == name).map(|(_, on)| *on)
+    }
+}
+
+/// The fields that `with_shared_fields` declares.
+const SHARED: &[&str] = &[
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "ignore_eos",
+    "stop_token_ids",
+    "bad_words",
+    "allowed_token_ids",
+    "skip_special_tokens",
+    "priority",
+    "cache_salt",
+    "cache_ttl_ms",
+    "queue_timeout_ms",
+];
+
+/// All bodies but those of the larger table.
+pub(super) const BODIES: &[BodyFields] = &[
+    BodyFields {
+        on: On::Generate,
+        title: "`/generate`, `/generate_stream`, `/`, `/invocations` and `/tokenize` with `inputs`",
+        works: &[&["inputs", "parameters", "stream"]],
+        accepted: &[],
+        nested: &[("parameters", On::GenerateParameters)],
+    },
+    BodyFields {
+        on: On::GenerateParameters,
+        title: "`parameters` of these and of `/v2/models/{name}/infer`",
+        works: &[
+            &["adapter_id", "best_of", "decoder_input_details", "details", "do_sample", "grammar"],
+            &["max_new_tokens", "min_new_tokens", "return_full_text", "seed", "stop", "top_n_tokens"],
+            &["truncate", "watermark"],
+            SHARED,
+        ],
+        accepted: &[],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::Vertex,
+        title: "`/vertex`, whose instances have the fields of chat completions or of `/generate`",
+        works: &[&["instances"]],
+        accepted: &["parameters"],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::TokenizePrompt,
+        title: "`/tokenize` with `prompt`",
+        works: &[&["add_special_tokens", "model", "prompt", "return_token_strs"]],
+        accepted: &[],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::TokenizeChat,
+        title: "`/tokenize` with `messages`, beside the fields of chat completions",
+        works: &[&["add_special_tokens", "return_token_strs"]],
+        accepted: &[],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::Detokenize,
+        title: "`/detokenize`",
+        works: &[&["model", "skip_special_tokens", "tokens"]],
+        accepted: &[],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::Infill,
+        title: "`/infill`",
+        works: &[
+            &[
+                "grammar",
+                "input_extra",
+                "input_prefix",
+                "input_suffix",
+                "json_schema",
+                "n_predict",
+                "n_probs",
+            ],
+            &["prompt", "repeat_penalty", "return_tokens", "seed", "stop", "stream"],
+            SHARED,
+        ],
+        accepted: &["cache_prompt", "id_slot", "n_discard", "n_keep"],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::Responses,
+        title: "`/v1/responses`",
+        works: &[
+            &["background", "conversation", "frequency_penalty", "include", "input", "instructions"],
+            &["max_output_tokens", "max_tool_calls", "metadata", "model", "parallel_tool_calls"],
+            &["presence_penalty", "previous_response_id", "prompt", "prompt_cache_key", "reasoning"],
+            &["safety_identifier", "service_tier", "stream", "temperature", "text", "tool_choice", "tools"],
+            &["top_logprobs", "top_p", "truncation", "user"],
+        ],
+        accepted: &["context_management", "prompt_cache_retention", "store", "stream_options"],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::Messages,
+        title: "`/v1/messages` and `/v1/messages/count_tokens`",
+        works: &[
+            &["container", "context_management", "max_tokens", "mcp_servers", "messages", "model"],
+            &["output_config", "output_format", "stop_sequences", "stream", "system", "temperature"],
+            &["thinking", "tool_choice", "tools", "top_k", "top_p"],
+        ],
+        accepted: &["cache_control", "inference_geo", "metadata", "service_tier", "speed"],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::OllamaChat,
+        title: "`/api/chat`",
+        works: &[
+            &["format", "keep_alive", "logprobs", "messages", "model", "options", "stream", "think", "tools"],
+            &["top_logprobs"],
+        ],
+        accepted: &["shift", "truncate"],
+        nested: &[("options", On::OllamaOptions)],
+    },
+    BodyFields {
+        on: On::OllamaGenerate,
+        title: "`/api/generate`",
+        works: &[
+            &["context", "format", "images", "keep_alive", "logprobs", "model", "options", "prompt", "raw"],
+            &["stream", "suffix", "system", "template", "think", "top_logprobs"],
+        ],
+        accepted: &["shift", "truncate"],
+        nested: &[("options", On::OllamaOptions)],
+    },
+    BodyFields {
+        on: On::OllamaOptions,
+        title: "`options` of these two",
+        works: &[
+            &["frequency_penalty", "min_p", "mirostat", "num_predict", "presence_penalty", "repeat_penalty"],
+            &["seed", "stop", "temperature", "tfs_z", "top_k", "top_p", "typical_p"],
+        ],
+        accepted: &[
+            "draft_num_predict",
+            "embedding_only",
+            "f16_kv",
+            "logits_all",
+            "low_vram",
+            "main_gpu",
+            "mirostat_eta",
+            "mirostat_tau",
+            "num_batch",
+            "num_ctx",
+            "num_gpu",
+            "num_keep",
+            "num_thread",
+            "numa",
+            "penalize_newline",
+            "repeat_last_n",
+            "rope_frequency_base",
+            "rope_frequency_scale",
+            "use_mlock",
+            "use_mmap",
+            "vocab_only",
+        ],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::OllamaShow,
+        title: "`/api/show`",
+        works: &[&["model", "name"]],
+        accepted: &["options", "system", "template", "verbose"],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::Kserve,
+        title: "`/v2/models/{name}/generate` and `/generate_stream`",
+        works: &[&["id", "parameters", "text_input"]],
+        accepted: &[],
+        nested: &[("parameters", On::KserveParameters)],
+    },
+    BodyFields {
+        on: On::KserveParameters,
+        title: "`parameters` of these two",
+        works: &[&["details", "max_tokens", "min_tokens", "seed", "stop"], SHARED],
+        accepted: &[],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::Infer,
+        title: "`/v2/models/{name}/infer`",
+        works: &[&["id", "inputs", "outputs", "parameters"]],
+        accepted: &[],
+        nested: &[
+            ("parameters", On::GenerateParameters),
+            ("inputs", On::InferInput),
+            ("outputs", On::InferOutput),
+        ],
+    },
+    BodyFields {
+        on: On::InferInput,
+        title: "`inputs` of it",
+        works: &[&["data", "datatype"]],
+        accepted: &["name", "parameters", "shape"],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::InferOutput,
+        title: "`outputs` of it",
+        works: &[&["name"]],
+        accepted: &["parameters"],
+        nested: &[],
+    },
+];
