@@ -39,7 +39,7 @@ pub fn with_kind(mut response: Response<Body>) -> Response<Body> {
 fn code(kind: ErrorKind) -> Code {
     match kind {
         ErrorKind::NotSupported => Code::Unimplemented,
-        ErrorKind::QueueDeadline => Code::DeadlineExceeded,
+        ErrorKind::QueueDeadline | ErrorKind::TooSlow => Code::DeadlineExceeded,
         ErrorKind::EngineLost | ErrorKind::ShuttingDown | ErrorKind::Unhealthy => Code::Unavailable,
         ErrorKind::SlowReader => Code::Aborted,
         ErrorKind::Validation

@@ -58,6 +58,11 @@ pub struct Limits {
     #[arg(long, env, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_client_batch_size: u32,
 
+    /// Seconds in which all instances of one /vertex request have to be finished
+    // Vertex AI itself ends a request of a public endpoint after 60 seconds, and does not say why.
+    #[arg(long, env, default_value_t = 55, value_parser = clap::value_parser!(u64).range(1..))]
+    pub vertex_timeout: u64,
+
     /// Prompt tokens that may wait in the queue; requests beyond are refused with 429
     // An hour of prefill for a small GPU: a bound against floods, not a policy.
     #[arg(long, env, default_value_t = 4_000_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -107,6 +112,8 @@ pub struct RequestLimits {
     pub max_top_n_tokens: u32,
     /// Most prompts in one request.
     pub max_client_batch_size: u32,
+    /// Longest time for all instances of one Vertex AI request, in seconds.
+    pub vertex_timeout_s: u64,
     /// Whether outputs may be constrained.
     pub allows_grammars: bool,
     /// Whether unknown fields are refused.
@@ -179,6 +186,7 @@ impl RequestLimits {
             max_stop_sequences: limits.max_stop_sequences,
             max_top_n_tokens: limits.max_top_n_tokens.min(facts.max_top_logprobs),
             max_client_batch_size: limits.max_client_batch_size,
+            vertex_timeout_s: limits.vertex_timeout,
             allows_grammars: !limits.disable_grammar_support,
             strict_fields: limits.strict_fields,
             watermark: Watermark { gamma: limits.watermark_gamma, delta: limits.watermark_delta },

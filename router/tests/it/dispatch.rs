@@ -94,6 +94,24 @@ async fn vertex_returns_the_status_of_the_instance_that_failed() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn vertex_ends_with_a_reason_when_its_instances_take_too_long() {
+    let server = Server::gated();
+    let instances: Vec<Value> = (0..3).map(|number| json!({"inputs": format!("hello {number}")})).collect();
+    // No step is computed, so the paused clock goes on to the limit.
+    let late = server.post("/vertex", json!({ "instances": instances })).await;
+    assert_eq!(late.status, StatusCode::GATEWAY_TIMEOUT);
+    let message =
+        "the instances were not finished within 55 seconds (--vertex-timeout): send fewer or shorter ones";
+    assert_eq!(late.json(), json!({"error": message, "error_type": "generation_timeout"}));
+    // They are cancelled, and the next request is served.
+    tokio::time::resume();
+    server.allow_steps(100);
+    let next =
+        json!({"instances": [{"inputs": "a", "parameters": {"max_new_tokens": 1, "do_sample": false}}]});
+    assert_eq!(server.post("/vertex", next).await.status, StatusCode::OK);
+}
+
 #[tokio::test]
 async fn chat_tokens_are_those_that_the_model_gets() {
     let server = Server::start();

@@ -41,9 +41,11 @@ fn type_of(kind: ErrorKind) -> &'static str {
         | ErrorKind::IdInUse
         | ErrorKind::InvalidHost
         | ErrorKind::MethodNotAllowed => "invalid_request_error",
-        ErrorKind::Generation | ErrorKind::EngineLost | ErrorKind::Incomplete | ErrorKind::Internal => {
-            "api_error"
-        }
+        ErrorKind::Generation
+        | ErrorKind::EngineLost
+        | ErrorKind::TooSlow
+        | ErrorKind::Incomplete
+        | ErrorKind::Internal => "api_error",
     }
 }
 

@@ -1,12 +1,14 @@
-//! The one route that Vertex AI calls. The body holds several requests, and the response has a text for each.
+//! The one route that Vertex AI calls. The body holds several requests, which run side by side, and the response has a
+//! text for each. Vertex AI ends a request that takes too long without a reason, so the time of all together is limited.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::{Extension, Json};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use crate::api::known_fields::{HasKnownFields, Known, On};
@@ -68,7 +70,11 @@ pub async fn vertex(
     check_sequences("instances", num_sequences, &app.inference.limits)?;
     let predictions =
         instances.into_iter().map(|instance| predict(&app, caller.clone(), instance, guard.started()));
-    Ok(Json(VertexResponse { predictions: try_join_all(predictions).await? }))
+    let limit_s = app.inference.limits.vertex_timeout_s;
+    // What is not finished by then is cancelled when it is dropped.
+    let predictions = timeout(Duration::from_secs(limit_s), try_join_all(predictions)).await;
+    let predictions = predictions.map_err(|_| Error::TooSlow { limit_s })??;
+    Ok(Json(VertexResponse { predictions }))
 }
 
 async fn predict(

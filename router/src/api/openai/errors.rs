@@ -58,6 +58,7 @@ pub fn type_of(kind: ErrorKind) -> &'static str {
         ErrorKind::ShuttingDown
         | ErrorKind::Generation
         | ErrorKind::EngineLost
+        | ErrorKind::TooSlow
         | ErrorKind::Incomplete
         | ErrorKind::Unhealthy
         | ErrorKind::Internal => "server_error",

@@ -84,6 +84,14 @@ pub enum Error {
     /// The request was accepted, and failed later.
     #[error("Request failed during generation: {}", describe_failure(.0))]
     Failed(Failure),
+    /// A request for several outputs took too long.
+    #[error(
+        "the instances were not finished within {limit_s} seconds (--vertex-timeout): send fewer or shorter ones"
+    )]
+    TooSlow {
+        /// The limit, in seconds.
+        limit_s: u64,
+    },
     /// The engine loop ended before the request did.
     #[error("Incomplete generation")]
     Incomplete,
@@ -226,6 +234,7 @@ impl Error {
             | Self::RateLimited { .. }
             | Self::TokenizerBusy { .. }
             | Self::Failed(_)
+            | Self::TooSlow { .. }
             | Self::Incomplete
             | Self::Unhealthy
             | Self::Restarting

@@ -15,6 +15,7 @@ fn limits() -> RequestLimits {
         max_stop_sequences: 4,
         max_top_n_tokens: 5,
         max_client_batch_size: 4,
+        vertex_timeout_s: 55,
         allows_grammars: true,
         strict_fields: false,
         watermark: Watermark { gamma: 0.5, delta: 2.0 },

@@ -37,7 +37,11 @@ pub(super) fn failure_index(kind: ErrorKind) -> usize {
         | ErrorKind::UnknownRoute
         | ErrorKind::MethodNotAllowed => 1,
         ErrorKind::Template => 2,
-        ErrorKind::Generation | ErrorKind::EngineLost | ErrorKind::Unhealthy | ErrorKind::SlowReader => 3,
+        ErrorKind::Generation
+        | ErrorKind::EngineLost
+        | ErrorKind::Unhealthy
+        | ErrorKind::SlowReader
+        | ErrorKind::TooSlow => 3,
         ErrorKind::Incomplete | ErrorKind::Internal => 4,
         ErrorKind::ShuttingDown => 6,
         ErrorKind::Unauthorized => 7,

@@ -81,6 +81,7 @@ pub fn limits() -> Limits {
         max_stop_sequences: 4,
         max_top_n_tokens: 5,
         max_client_batch_size: 4,
+        vertex_timeout: 55,
         disable_grammar_support: false,
         strict_fields: false,
         trust_request_chat_template: false,
