@@ -119,6 +119,9 @@ fn success(doc: &Doc, schemas: &mut Schemas) -> Value {
     if let Some(schema) = any_of(&doc.events, schemas) {
         response["content"]["text/event-stream"] = json!({ "schema": schema });
     }
+    if let Some(schema) = any_of(&doc.lines, schemas) {
+        response["content"]["application/x-ndjson"] = json!({ "schema": schema });
+    }
     if let Some(media_type) = doc.media_type {
         response["content"][media_type] = json!({ "schema": { "type": "string" } });
     }

@@ -26,6 +26,8 @@ pub struct Doc {
     pub media_type: Option<&'static str>,
     /// The types that an event of a stream may have.
     pub events: Vec<SchemaOf>,
+    /// The types that a line of a stream of JSON may have.
+    pub lines: Vec<SchemaOf>,
 }
 
 impl Doc {
@@ -81,9 +83,10 @@ impl Doc {
         self
     }
 
-    /// The response may be a stream of lines of JSON.
-    pub fn streams_lines(self) -> Self {
-        self.with_media_type("application/x-ndjson")
+    /// The response may be a stream of lines of JSON, each of which has this type.
+    pub fn streams_lines<T: ToSchema + 'static>(mut self) -> Self {
+        self.lines.push(Arc::new(refer::<T>));
+        self
     }
 }
 

@@ -12,7 +12,7 @@ use super::about::{health, info, metrics, models, stats, version};
 use super::anthropic::{self, MessagesRequest, MessagesResponse, TokenCount};
 use super::clouds::{invocations, vertex};
 use super::kserve::infer::{InferRequest, InferResponse};
-use super::kserve::{self, TextRequest, TextResponse};
+use super::kserve::{self, TextEvent, TextRequest, TextResponse};
 use super::llamacpp::{self, InfillChunk, InfillRequest, InfillResponse};
 use super::ollama;
 use super::openai::chat::encoder::{ChatChunk, ChunkChoice};
@@ -262,7 +262,7 @@ fn kserve_model([model, ready, generate, stream, infer]: [&'static str; 5]) -> V
             .doc(
                 Doc::new("KServe: generate a text, token by token")
                     .accepts::<TextRequest>()
-                    .streams::<TextResponse>(),
+                    .streams::<TextEvent>(),
             )
             .work(),
         Route::post(infer, kserve::infer::infer)
@@ -283,7 +283,7 @@ fn ollama() -> Vec<Route> {
                 Doc::new("Ollama: reply to a conversation")
                     .accepts::<ollama::ChatRequest>()
                     .returns::<ollama::LineSchema>()
-                    .streams_lines(),
+                    .streams_lines::<ollama::LineSchema>(),
             )
             .work(),
         Route::post("/api/generate", ollama::handler::generate)
@@ -291,7 +291,7 @@ fn ollama() -> Vec<Route> {
                 Doc::new("Ollama: reply to a prompt")
                     .accepts::<ollama::GenerateRequest>()
                     .returns::<ollama::LineSchema>()
-                    .streams_lines(),
+                    .streams_lines::<ollama::LineSchema>(),
             )
             .work(),
         Route::post("/api/show", ollama::models::show).doc(

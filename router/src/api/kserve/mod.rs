@@ -11,4 +11,4 @@ pub mod request;
 mod response;
 
 pub use request::TextRequest;
-pub use response::TextResponse;
+pub use response::{TextEvent, TextResponse};

@@ -131,10 +131,21 @@ async fn every_refusal_has_a_documented_status_and_body() {
 #[test]
 fn streams_and_open_fields_have_types() {
     let document = document();
-    for path in
-        ["/generate_stream", "/", "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"]
-    {
-        let content = &document["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"];
+    let (events, lines) = ("text/event-stream", "application/x-ndjson");
+    for (path, media_type) in [
+        ("/generate_stream", events),
+        ("/", events),
+        ("/v1/chat/completions", events),
+        ("/v1/completions", events),
+        ("/v1/responses", events),
+        ("/v1/messages", events),
+        ("/infill", events),
+        (KSERVE_STREAM, events),
+        ("/v2/models/{name}/versions/{version}/generate_stream", events),
+        ("/api/chat", lines),
+        ("/api/generate", lines),
+    ] {
+        let content = &document["paths"][path]["post"]["responses"]["200"]["content"][media_type];
         let name = content["schema"]["$ref"].as_str().unwrap_or_else(|| panic!("{path}: {content}"));
         assert!(document.pointer(name.trim_start_matches('#')).is_some(), "{name}");
     }
@@ -151,5 +162,63 @@ fn streams_and_open_fields_have_types() {
             let is_typed = ["type", "oneOf", "anyOf", "$ref"].iter().any(|key| !property[key].is_null());
             assert!(is_typed, "{name}.{field}: {property}");
         }
+    }
+}
+
+const KSERVE_STREAM: &str = "/v2/models/{name}/generate_stream";
+
+/// The properties that a schema has, with those of the schemas that it refers to, and the names that are required.
+fn fields_of(document: &Value, schema: &Value) -> (Map<String, Value>, Vec<Value>) {
+    if let Some(name) = schema["$ref"].as_str() {
+        let schema = document.pointer(name.trim_start_matches('#')).expect("a schema");
+        return fields_of(document, schema);
+    }
+    let mut fields = schema["properties"].as_object().cloned().unwrap_or_default();
+    let mut required = schema["required"].as_array().cloned().unwrap_or_default();
+    for part in schema["allOf"].as_array().into_iter().flatten() {
+        let (more, names) = fields_of(document, part);
+        fields.extend(more);
+        required.extend(names);
+    }
+    (fields, required)
+}
+
+/// Whether a value is an object with the fields of a schema, and objects inside it, too.
+fn check_fields(document: &Value, schema: &Value, value: &Value) {
+    let (fields, required) = fields_of(document, schema);
+    let Some(found) = value.as_object() else { panic!("an object: {value}") };
+    for name in found.keys() {
+        assert!(fields.contains_key(name), "{name} is not in {schema}: {value}");
+    }
+    for name in required {
+        assert!(found.contains_key(name.as_str().expect("a name")), "{name}: {value}");
+    }
+    for (name, inner) in found.iter().filter(|(_, inner)| inner.is_object()) {
+        let property = &fields[name];
+        let of_object = |schema: &&Value| schema["$ref"].is_string() || schema["properties"].is_object();
+        let choices = property["oneOf"].as_array().into_iter().flatten().chain([property]);
+        let schema = choices.into_iter().find(of_object).unwrap_or_else(|| panic!("{name}: {property}"));
+        check_fields(document, schema, inner);
+    }
+}
+
+#[tokio::test]
+async fn what_streams_of_kserve_and_ollama_send_is_documented() {
+    let (server, document) = (Server::start(), document());
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let options = json!({"num_predict": 3});
+    let kserve = json!({"text_input": "hi", "id": "7", "parameters": {"max_tokens": 3, "details": true}});
+    let chat = json!({"messages": messages, "options": options, "logprobs": true});
+    let generate = json!({"prompt": "hi", "options": options, "logprobs": true});
+    for (path, media_type, body) in [
+        (KSERVE_STREAM, "text/event-stream", kserve),
+        ("/api/chat", "application/x-ndjson", chat),
+        ("/api/generate", "application/x-ndjson", generate),
+    ] {
+        let schema = &document["paths"][path]["post"]["responses"]["200"]["content"][media_type]["schema"];
+        let answer = server.post(&path.replace("{name}", "tiny"), body).await;
+        let sent = if path == KSERVE_STREAM { answer.native_events() } else { answer.json_lines() };
+        assert!(sent.len() >= 2, "{path}: {sent:?}");
+        sent.iter().for_each(|value| check_fields(&document, schema, value));
     }
 }
