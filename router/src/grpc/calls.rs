@@ -1,4 +1,5 @@
-//! The layer around all calls: gives each an id, which the response carries, and a line of the access log.
+//! The layer around all calls: gives each an id, which the response carries, and a line of the access log, and marks
+//! those that start work.
 
 use std::task::{Context, Poll};
 
@@ -13,6 +14,13 @@ use super::connections::ClientAddress;
 use super::status::ERROR_TYPE;
 use crate::base::request_id::{REQUEST_ID, RequestId};
 use crate::observe::access_log::{AccessLog, Arrival, OpenLine, in_log_scope};
+
+/// The path of the method that starts work.
+const GENERATE: &str = "/penstock.api.v1.Inference/Generate";
+
+/// Marks a call that starts work: it is counted in the metrics, also if it does not reach its method.
+#[derive(Debug, Clone, Copy)]
+pub struct StartsWork;
 
 /// Puts [`CallService`] around a service.
 #[derive(Clone)]
@@ -46,7 +54,10 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        if request.uri().path() == GENERATE {
+            request.extensions_mut().insert(StartsWork);
+        }
         let id = RequestId::of(request.headers());
         let line = begin_line(&self.access_log, &request, &id);
         // The clone is not ready, so it stays here; the service that is ready takes the call.

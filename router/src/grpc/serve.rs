@@ -10,7 +10,7 @@ use tonic_reflection::server::Builder as Reflection;
 use tower::layer::util::{Identity, Stack};
 use tower::util::MapResponseLayer;
 
-use super::calls::CallLayer;
+use super::calls::{CallLayer, StartsWork};
 use super::connections::{GrpcListener, connections};
 use super::pb::inference_server::InferenceServer;
 use super::running::Running;
@@ -20,6 +20,7 @@ use crate::http::body::BodyLimits;
 use crate::http::server::limits::ConnectionLimits;
 use crate::http::state::AppState;
 use crate::observe::access_log::RequestLog;
+use crate::observe::metrics::RequestGuard;
 
 /// The compiled `proto/api.proto`, for reflection.
 const DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("api.descriptors");
@@ -63,8 +64,13 @@ type Services = Router<Stack<MapResponseLayer<fn(Response) -> Response>, Stack<C
 /// All services that require an API key.
 fn services(app: AppState, limits: &ConnectionLimits, running: Running) -> Services {
     let (keys, access_log) = (app.api_keys.clone(), app.access_log.clone());
+    let metrics = app.inference.metrics.clone();
     let require_key = move |mut request: Request<()>| {
-        let caller = keys.identify(request.metadata().as_ref())?;
+        let caller = keys.identify(request.metadata().as_ref()).inspect_err(|error| {
+            if request.extensions().get::<StartsWork>().is_some() {
+                RequestGuard::begin(&metrics).fail(error);
+            }
+        })?;
         RequestLog::with_current(|log| log.on_caller(&caller));
         request.extensions_mut().insert(caller);
         Ok::<_, Status>(request)

@@ -14,6 +14,7 @@ use penstock_router::grpc::{self, GrpcListener};
 use penstock_router::http::auth::ApiKeys;
 use penstock_router::http::server::limits::ConnectionLimits;
 use penstock_router::inference::limits::Limits;
+use penstock_scheduler::Admission;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
@@ -233,6 +234,127 @@ async fn all_services_but_health_need_a_key() {
     let asked = reflection.server_reflection_info(futures::stream::empty()).await.expect_err("no key");
     assert_eq!(asked.code(), Code::Unauthenticated);
     assert_eq!(health(&channel).await, ServingStatus::Serving);
+}
+
+#[tokio::test]
+async fn a_generation_without_a_key_is_counted_once_with_its_reason() {
+    let mut server = Server::start();
+    server.state.api_keys = ApiKeys::load(&["a-key".parse().expect("a key")], None).expect("keys");
+    let mut client = client(&server).await;
+    let wrong = |key: &'static str| {
+        let mut request = Request::new(greedy("abc", 2));
+        request.metadata_mut().insert("authorization", key.parse().expect("metadata"));
+        request
+    };
+    assert_eq!(client.generate(greedy("abc", 2)).await.expect_err("no key").code(), Code::Unauthenticated);
+    assert_eq!(client.generate(wrong("Bearer b")).await.expect_err("b").code(), Code::Unauthenticated);
+    // This call starts no work.
+    client.get_loads(GetLoadsRequest {}).await.expect_err("no key");
+    let unauthorized = "tgi_request_failure{err=\"unauthorized\"}";
+    assert_eq!(server.metric("tgi_request_count").await, 2.0);
+    assert_eq!(server.metric(unauthorized).await, 2.0);
+    let served = client.generate(wrong("Bearer a-key")).await.expect("the key is right").into_inner();
+    events(served).await.expect("a whole stream");
+    let counts = ["tgi_request_count", "tgi_request_success", unauthorized];
+    let counts =
+        [server.metric(counts[0]).await, server.metric(counts[1]).await, server.metric(counts[2]).await];
+    assert_eq!(counts, [3.0, 1.0, 2.0]);
+}
+
+/// What the shards got of the request that was admitted last.
+fn last_admission(server: &Server) -> Admission {
+    let plans = server.control.plans.lock().expect("not poisoned");
+    plans.iter().flat_map(|plan| &plan.admitted).next_back().expect("admitted").clone()
+}
+
+fn text(events: &[(u32, Event)]) -> String {
+    tokens(events, 0).iter().map(|token| token.text.as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_stop_token_ends_the_text_before_it_or_with_it() {
+    let server = Server::start();
+    let mut client = client(&server).await;
+    let expected = server.expected("abc", 6);
+    for include_stop in [false, true] {
+        let request = GenerateRequest { stop_token_ids: vec![expected[2]], include_stop, ..greedy("abc", 6) };
+        let events = generate(&mut client, request).await;
+        let finish = tokens(&events, 0).pop().and_then(|token| token.finish).expect("an end");
+        assert_eq!((finish.reason(), finish.completion_tokens), (FinishReason::Stop, 3));
+        let shown = &expected[..2 + usize::from(include_stop)];
+        assert_eq!(text(&events), server.tokenizer.decode(shown, true).expect("decoded"));
+    }
+}
+
+#[tokio::test]
+async fn tokens_are_excluded_as_on_other_routes() {
+    let server = Server::start();
+    let mut client = client(&server).await;
+    let request = GenerateRequest {
+        bad_words: vec!["ab".into(), " c".into()],
+        stop_token_ids: vec![7],
+        min_tokens: Some(3),
+        ..greedy("abc", 6)
+    };
+    generate(&mut client, request).await;
+    let admission = last_admission(&server);
+    let spelt = ["ab", " ab", "c", " c"].map(|word| server.encode(word));
+    assert_eq!(admission.sampling.exclusions.banned.to_vec(), spelt);
+    let eos = server.state.inference.engine.facts().eos_token_ids[0];
+    assert_eq!((admission.suppressed.to_vec(), admission.sampling.min_new_tokens), (vec![eos, 7], 3));
+    generate(&mut client, GenerateRequest { allowed_token_ids: vec![1, 9], ..greedy("abc", 6) }).await;
+    let exclusions = last_admission(&server).sampling.exclusions;
+    assert_eq!((0..258).filter(|&id| exclusions.allows(id)).collect::<Vec<_>>(), [1, 9]);
+}
+
+#[tokio::test]
+async fn a_truncated_prompt_is_the_end_of_the_text() {
+    let server = Server::start();
+    let mut client = client(&server).await;
+    let events = generate(&mut client, GenerateRequest { truncate: Some(2), ..greedy("abc", 6) }).await;
+    let (0, Event::Accepted(accepted)) = &events[0] else { panic!("{events:?}") };
+    assert_eq!(accepted.prompt_tokens, 2);
+    assert_eq!(text(&events), server.expected_text("bc", 6));
+    let scored = GenerateRequest { truncate: Some(2), prompt_logprobs: true, ..greedy("abc", 6) };
+    let events = generate(&mut client, scored).await;
+    let scores = events.iter().find_map(|(_, event)| match event {
+        Event::PromptLogprobs(scores) => Some(scores.logprobs.len()),
+        Event::Accepted(_) | Event::Token(_) => None,
+    });
+    assert_eq!(scores, Some(1), "of every token of the prompt but the first");
+}
+
+#[tokio::test]
+async fn special_tokens_are_shown_if_asked_for() {
+    let server = Server::start();
+    let mut client = client(&server).await;
+    let start = server.tokenizer.token_to_id("<|im_start|>").expect("a token");
+    let prompt = (0..2000).map(|number| number.to_string()).find(|prompt| {
+        let tokens = server.expected(prompt, 6);
+        tokens.len() == 6 && tokens.contains(&start)
+    });
+    let prompt = prompt.expect("an output with a special token");
+    let shown = GenerateRequest { show_special_tokens: true, ..greedy(&prompt, 6) };
+    assert!(text(&generate(&mut client, shown).await).contains("<|im_start|>"));
+    assert!(!text(&generate(&mut client, greedy(&prompt, 6)).await).contains("<|im_start|>"));
+}
+
+#[tokio::test]
+async fn token_fields_that_cannot_be_used_are_refused_by_name() {
+    let server = Server::start();
+    let mut client = client(&server).await;
+    for (request, words) in [
+        (GenerateRequest { stop_token_ids: vec![258], ..greedy("abc", 4) }, "`stop_token_ids`"),
+        (GenerateRequest { stop_token_ids: vec![1; 129], ..greedy("abc", 4) }, "Given: 129"),
+        (GenerateRequest { bad_words: vec![String::new()], ..greedy("abc", 4) }, "`bad_words`"),
+        (GenerateRequest { allowed_token_ids: vec![258], ..greedy("abc", 4) }, "`allowed_token_ids`"),
+        (GenerateRequest { truncate: Some(0), ..greedy("abc", 4) }, "`truncate`"),
+        (GenerateRequest { min_tokens: Some(5), ..greedy("abc", 4) }, "`min_tokens`"),
+    ] {
+        let refused = client.generate(request).await.expect_err(words);
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+        assert!(refused.message().contains(words), "{refused:?}");
+    }
 }
 
 async fn health(channel: &Channel) -> ServingStatus {
