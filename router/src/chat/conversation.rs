@@ -241,10 +241,10 @@ impl ChatFormat {
     fn message(&self, number: usize, message: Message) -> Result<Value, Error> {
         let role = message.role.as_str();
         if role.is_empty() || (!KNOWN_ROLES.contains(&role) && self.control_tokens.any_contains(role)) {
-            let place = format!("{}.role", message.place(number));
+            let path = format!("{}.role", message.path(number));
             let given: String = role.chars().take(100).collect();
-            let message = format!("`{place}` must be one of {KNOWN_ROLES:?}. Given: {given:?}");
-            return Err(Error::invalid(place, message));
+            let message = format!("`{path}` must be one of {KNOWN_ROLES:?}. Given: {given:?}");
+            return Err(Error::invalid(path, message));
         }
         Ok(self.control_tokens.escape_json(template_message(number, message)?))
     }
@@ -360,14 +360,14 @@ mod tests {
     #[test]
     fn parts_that_are_no_text_are_refused_by_place_and_type() {
         let text = json!({"type": "text", "text": "a"});
-        for (part, place, message) in [
+        for (part, path, message) in [
             (json!({"type": "image_url", "image_url": {"url": "x"}}), "type", "Given: \"image_url\""),
             (json!({"type": "text"}), "text", "is required in a part of type \"text\""),
         ] {
             let messages =
                 json!([{"role": "user", "content": "b"}, {"role": "user", "content": [text, part]}]);
             let error = render(messages).unwrap_err();
-            assert_eq!(error.param(), Some(format!("messages[1].content[1].{place}").as_str()));
+            assert_eq!(error.param(), Some(format!("messages[1].content[1].{path}").as_str()));
             assert!(error.to_string().contains(message), "{error}");
         }
     }

@@ -24,7 +24,7 @@ pub struct Message {
     reasoning: Option<String>,
     /// Path of the message in the request, for dialects that have no `messages` of this kind.
     #[serde(skip)]
-    place: Option<String>,
+    path: Option<String>,
 }
 
 #[derive(Debug, Clone, ToSchema)]
@@ -49,19 +49,19 @@ struct Part {
 }
 
 impl Message {
-    /// A message with a text; `place` is its path in the request.
-    pub fn new(role: impl Into<String>, text: impl Into<String>, place: impl Into<String>) -> Self {
-        Self { content: Some(Content::Text(text.into())), ..Self::empty(role, place) }
+    /// A message with a text; `path` says where it is in the request.
+    pub fn new(role: impl Into<String>, text: impl Into<String>, path: impl Into<String>) -> Self {
+        Self { content: Some(Content::Text(text.into())), ..Self::empty(role, path) }
     }
 
-    /// A message without a text; `place` is its path in the request.
-    pub fn empty(role: impl Into<String>, place: impl Into<String>) -> Self {
-        Self { role: role.into(), place: Some(place.into()), ..Self::default() }
+    /// A message without a text; `path` says where it is in the request.
+    pub fn empty(role: impl Into<String>, path: impl Into<String>) -> Self {
+        Self { role: role.into(), path: Some(path.into()), ..Self::default() }
     }
 
     /// The result of a tool call.
-    pub fn of_tool(call_id: String, text: String, place: impl Into<String>) -> Self {
-        Self { tool_call_id: Some(call_id), ..Self::new("tool", text, place) }
+    pub fn of_tool(call_id: String, text: String, path: impl Into<String>) -> Self {
+        Self { tool_call_id: Some(call_id), ..Self::new("tool", text, path) }
     }
 
     /// The message with the name of its author, or of the tool that it is the result of.
@@ -93,8 +93,8 @@ impl Message {
     }
 
     /// Path of the message in the request; `number` is its index.
-    pub(super) fn place(&self, number: usize) -> String {
-        self.place.clone().unwrap_or_else(|| format!("messages[{number}]"))
+    pub(super) fn path(&self, number: usize) -> String {
+        self.path.clone().unwrap_or_else(|| format!("messages[{number}]"))
     }
 
     /// Its text, without parts that are no text.
@@ -120,8 +120,8 @@ impl Message {
 
 /// A message as templates expect it.
 pub(super) fn template_message(number: usize, message: Message) -> Result<Value, Error> {
-    let place = message.place(number);
-    let content = message.content.map(|content| text(&place, content)).transpose()?;
+    let path = message.path(number);
+    let content = message.content.map(|content| text(&path, content)).transpose()?;
     let has_calls = message.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty());
     let mut converted = json!({ "role": message.role });
     converted["content"] = match content {
@@ -145,27 +145,27 @@ pub(super) fn template_message(number: usize, message: Message) -> Result<Value,
     Ok(converted)
 }
 
-fn text(place: &str, content: Content) -> Result<String, Error> {
+fn text(path: &str, content: Content) -> Result<String, Error> {
     let parts = match content {
         Content::Text(text) => return Ok(text),
         Content::Parts(parts) => parts,
     };
-    let text = |(number, part)| part_text(&format!("{place}.content[{number}]"), part);
+    let text = |(number, part)| part_text(&format!("{path}.content[{number}]"), part);
     parts.into_iter().enumerate().map(text).collect()
 }
 
-fn part_text(place: &str, part: Part) -> Result<String, Error> {
+fn part_text(path: &str, part: Part) -> Result<String, Error> {
     match (part.r#type.as_str(), part.text) {
         ("text", Some(text)) => Ok(text),
         ("text", None) => {
-            let place = format!("{place}.text");
-            Err(Error::invalid(place.clone(), format!("`{place}` is required in a part of type \"text\"")))
+            let path = format!("{path}.text");
+            Err(Error::invalid(path.clone(), format!("`{path}` is required in a part of type \"text\"")))
         }
         (kind, _) => {
             let kind: String = kind.chars().take(100).collect();
             let message =
-                format!("`{place}.type` must be \"text\": this model reads text only. Given: {kind:?}");
-            Err(Error::invalid(format!("{place}.type"), message))
+                format!("`{path}.type` must be \"text\": this model reads text only. Given: {kind:?}");
+            Err(Error::invalid(format!("{path}.type"), message))
         }
     }
 }

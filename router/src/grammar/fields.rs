@@ -61,27 +61,27 @@ impl Reader {
     }
 
     /// One of several texts, as it is.
-    fn choice(&self, place: &str, value: &Value) -> Result<Grammar, Error> {
+    fn choice(&self, path: &str, value: &Value) -> Result<Grammar, Error> {
         let texts: Option<Vec<&str>> = match value {
             Value::String(text) => Some(vec![text]),
             Value::Array(texts) => texts.iter().map(Value::as_str).collect(),
             _ => None,
         };
         let Some(texts) = texts.filter(|texts| !texts.is_empty()) else {
-            return self.refuse(format!("{} must be a list of strings", self.path(place)));
+            return self.refuse(format!("{} must be a list of strings", self.path(path)));
         };
         let regex: Vec<String> = texts.into_iter().map(escaped).collect();
-        self.text(place, GrammarKind::Regex, &regex.join("|").into())
+        self.text(path, GrammarKind::Regex, &regex.join("|").into())
     }
 
     /// A grammar in Lark, or in EBNF.
-    fn lark_or_ebnf(&self, place: &str, value: &Value) -> Result<Grammar, Error> {
+    fn lark_or_ebnf(&self, path: &str, value: &Value) -> Result<Grammar, Error> {
         match value.as_str() {
             Some(text) if text.contains("::=") && text.len() <= MAX_TEXT_BYTES => match ebnf::to_lark(text) {
                 Ok(text) => Ok(Grammar { kind: GrammarKind::Lark, text }),
-                Err(reason) => self.refuse(format!("{} cannot be used: {reason}", self.path(place))),
+                Err(reason) => self.refuse(format!("{} cannot be used: {reason}", self.path(path))),
             },
-            _ => self.text(place, GrammarKind::Lark, value),
+            _ => self.text(path, GrammarKind::Lark, value),
         }
     }
 }

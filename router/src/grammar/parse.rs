@@ -90,27 +90,27 @@ impl Reader {
     fn json_schema(&self, given: &Value) -> Result<Grammar, Error> {
         let Some(usual) = self.schema_in else { return self.schema_or_any("schema", &given["schema"]) };
         let fields = [usual, "json_schema", "value"];
-        let place = fields.into_iter().find(|field| !given[*field].is_null()).unwrap_or(usual);
-        match &given[place] {
-            Value::Object(_) => self.schema_or_any(&format!("{place}.schema"), &given[place]["schema"]),
-            _ => self.refuse(format!("`{}.{place}` must be an object with a `schema`", self.param)),
+        let name = fields.into_iter().find(|field| !given[*field].is_null()).unwrap_or(usual);
+        match &given[name] {
+            Value::Object(_) => self.schema_or_any(&format!("{name}.schema"), &given[name]["schema"]),
+            _ => self.refuse(format!("`{}.{name}` must be an object with a `schema`", self.param)),
         }
     }
 
     /// Without a schema, any object is allowed.
-    fn schema_or_any(&self, place: &str, schema: &Value) -> Result<Grammar, Error> {
+    fn schema_or_any(&self, path: &str, schema: &Value) -> Result<Grammar, Error> {
         match schema {
             Value::Null => Ok(any_object()),
-            schema => self.schema(place, schema),
+            schema => self.schema(path, schema),
         }
     }
 
     /// Reads a schema, or the text of one.
-    pub(super) fn schema(&self, place: &str, schema: &Value) -> Result<Grammar, Error> {
+    pub(super) fn schema(&self, path: &str, schema: &Value) -> Result<Grammar, Error> {
         if let Some(depth) = schema.as_str().and_then(|text| too_deep(text.as_bytes())) {
-            let place = self.path(place);
+            let path = self.path(path);
             return self
-                .refuse(format!("{place} may be nested at most {MAX_DEPTH} levels deep. Given: {depth}"));
+                .refuse(format!("{path} may be nested at most {MAX_DEPTH} levels deep. Given: {depth}"));
         }
         let parsed = match schema {
             Value::String(text) => serde_json::from_str(text).ok(),
@@ -118,35 +118,35 @@ impl Reader {
         };
         match parsed {
             Some(schema @ (Value::Object(_) | Value::Bool(_))) => Ok(json_schema(schema)),
-            _ => self.refuse(format!("{} must be a JSON schema", self.path(place))),
+            _ => self.refuse(format!("{} must be a JSON schema", self.path(path))),
         }
     }
 
-    pub(super) fn text(&self, place: &str, kind: GrammarKind, value: &Value) -> Result<Grammar, Error> {
-        let place = self.path(place);
+    pub(super) fn text(&self, path: &str, kind: GrammarKind, value: &Value) -> Result<Grammar, Error> {
+        let path = self.path(path);
         match value.as_str() {
             Some(text) if text.len() > MAX_TEXT_BYTES => {
                 let given = text.len();
-                self.refuse(format!("{place} may have at most {MAX_TEXT_BYTES} bytes. Given: {given}"))
+                self.refuse(format!("{path} may have at most {MAX_TEXT_BYTES} bytes. Given: {given}"))
             }
             // The cost of an embedded grammar would not be checked.
             Some(text) if kind == GrammarKind::Lark && text.contains('%') => {
-                self.refuse(format!("{place} may hold no directives (`%json`, `%ignore` ..)"))
+                self.refuse(format!("{path} may hold no directives (`%json`, `%ignore` ..)"))
             }
             Some(text) if kind == GrammarKind::Lark && !text.is_empty() => {
                 match lark::check_operators(text) {
                     Ok(()) => Ok(Grammar { kind, text: text.to_owned() }),
-                    Err(reason) => self.refuse(format!("{place} cannot be used: {reason}")),
+                    Err(reason) => self.refuse(format!("{path} cannot be used: {reason}")),
                 }
             }
             Some(text) if !text.is_empty() => Ok(Grammar { kind, text: text.to_owned() }),
-            _ => self.refuse(format!("{place} must be a string that is not empty")),
+            _ => self.refuse(format!("{path} must be a string that is not empty")),
         }
     }
 
-    /// The path of a place in the field; an empty place is the field itself.
-    pub(super) fn path(&self, place: &str) -> String {
-        if place.is_empty() { format!("`{}`", self.param) } else { format!("`{}.{place}`", self.param) }
+    /// The whole path of a `path` inside the field; an empty one is the field itself.
+    pub(super) fn path(&self, path: &str) -> String {
+        if path.is_empty() { format!("`{}`", self.param) } else { format!("`{}.{path}`", self.param) }
     }
 
     pub(super) fn refuse<T>(&self, message: String) -> Result<T, Error> {
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn invalid_grammars_are_refused_with_their_path() {
-        for (format, place) in [
+        for (format, path) in [
             (json!({}), "`grammar.type`"),
             (json!("json"), "`grammar.type`"),
             (json!({"type": "xml"}), "Given: \"xml\""),
@@ -255,7 +255,7 @@ mod tests {
         ] {
             let error = from_native(&format).unwrap_err();
             assert_eq!(error.param(), Some("grammar"));
-            assert!(error.to_string().contains(place), "{error}");
+            assert!(error.to_string().contains(path), "{error}");
         }
     }
 

@@ -261,9 +261,9 @@ impl Inference {
     /// The error of the first part that does not compile by itself, under the path of that part; else the error of the
     /// whole grammar.
     async fn error_of_first_part(&self, parts: Vec<Part>, whole: Error) -> Error {
-        for Part { place, grammar } in parts {
+        for Part { path, grammar } in parts {
             if let Err(Error::Grammar { reason, .. }) = self.grammars.check(&grammar, "grammar").await {
-                return Error::Grammar { param: place, reason };
+                return Error::Grammar { param: path, reason };
             }
         }
         whole

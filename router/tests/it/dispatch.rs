@@ -79,7 +79,7 @@ async fn vertex_returns_the_status_of_the_instance_that_failed() {
     );
     let invalid = json!({"instances": [{"inputs": "a", "parameters": {"top_p": 2}}]});
     assert_eq!(server.post("/vertex", invalid).await.json()["error_type"], "validation");
-    for (instance, place) in [
+    for (instance, path) in [
         (
             json!({"inputs": "a", "parameters": {"top_k": "x"}}),
             "`instances[1].parameters.top_k`: invalid type",
@@ -90,7 +90,7 @@ async fn vertex_returns_the_status_of_the_instance_that_failed() {
     ] {
         let body = json!({"instances": [{"inputs": "a"}, instance]});
         let error = server.post("/vertex", body).await.json()["error"].as_str().unwrap().to_owned();
-        assert!(error.contains(place), "{error}");
+        assert!(error.contains(path), "{error}");
     }
 }
 

@@ -62,23 +62,23 @@ impl InputMessage {
     /// Adds the corresponding messages of chat completions: one or several, because each tool result is a message
     /// there.
     pub fn push_to(self, messages: &mut Vec<Message>, number: usize) -> Result<(), Error> {
-        let place = format!("messages[{number}]");
+        let path = format!("messages[{number}]");
         let blocks = match self.content {
             Content::Text(text) => vec![Block::of_text(text)],
             Content::Blocks(blocks) => blocks,
         };
         let (mut text, mut calls) = (String::new(), Vec::new());
         for (index, block) in blocks.into_iter().enumerate() {
-            let place = format!("{place}.content[{index}]");
+            let path = format!("{path}.content[{index}]");
             match (block.r#type.as_str(), self.role) {
-                ("text", _) => text += &block.text(&place)?,
-                ("tool_use", Role::Assistant) => calls.push(block.call(&place)?),
-                ("tool_result", Role::User) => messages.push(block.result(&place)?),
+                ("text", _) => text += &block.text(&path)?,
+                ("tool_use", Role::Assistant) => calls.push(block.call(&path)?),
+                ("tool_result", Role::User) => messages.push(block.result(&path)?),
                 ("thinking" | "redacted_thinking", Role::Assistant) => {}
-                (kind, _) => return Err(misplaced(&place, kind)),
+                (kind, _) => return Err(misplaced(&path, kind)),
             }
         }
-        push_text(messages, self.role, text, calls, &place);
+        push_text(messages, self.role, text, calls, &path);
         Ok(())
     }
 }
@@ -86,14 +86,14 @@ impl InputMessage {
 /// A call of a tool: its id, the name of the tool, and the arguments as text.
 type Call = (String, String, String);
 
-fn push_text(messages: &mut Vec<Message>, role: Role, text: String, calls: Vec<Call>, place: &str) {
+fn push_text(messages: &mut Vec<Message>, role: Role, text: String, calls: Vec<Call>, path: &str) {
     let follows_results = messages.last().is_some_and(|last| last.is_from("tool"));
     match role {
         // The message has only tool results.
         Role::User if text.is_empty() && follows_results => {}
-        Role::User => messages.push(Message::new("user", text, place)),
+        Role::User => messages.push(Message::new("user", text, path)),
         Role::Assistant => {
-            let mut message = Message::new("assistant", text, place);
+            let mut message = Message::new("assistant", text, path);
             for (id, name, arguments) in &calls {
                 message.add_call(id, name, arguments);
             }
@@ -103,17 +103,17 @@ fn push_text(messages: &mut Vec<Message>, role: Role, text: String, calls: Vec<C
 }
 
 impl Content {
-    /// The text of content that may hold only text; `place` is its path.
-    pub fn into_text(self, place: &str) -> Result<String, Error> {
+    /// The text of content that may hold only text; `path` says where it is.
+    pub fn into_text(self, path: &str) -> Result<String, Error> {
         let blocks = match self {
             Self::Text(text) => return Ok(text),
             Self::Blocks(blocks) => blocks,
         };
         let text = |(index, block): (usize, Block)| {
-            let place = format!("{place}[{index}]");
+            let path = format!("{path}[{index}]");
             match block.r#type.as_str() {
-                "text" => block.text(&place),
-                kind => Err(misplaced(&place, kind)),
+                "text" => block.text(&path),
+                kind => Err(misplaced(&path, kind)),
             }
         };
         blocks.into_iter().enumerate().map(text).collect()
@@ -125,31 +125,31 @@ impl Block {
         Self { r#type: "text".to_owned(), text: Some(text), ..Self::default() }
     }
 
-    fn text(self, place: &str) -> Result<String, Error> {
-        self.text.ok_or_else(|| missing_field(place, "text", "text"))
+    fn text(self, path: &str) -> Result<String, Error> {
+        self.text.ok_or_else(|| missing_field(path, "text", "text"))
     }
 
-    fn call(self, place: &str) -> Result<Call, Error> {
-        let id = self.id.ok_or_else(|| missing_field(place, "id", "tool_use"))?;
-        let name = self.name.ok_or_else(|| missing_field(place, "name", "tool_use"))?;
-        let input = self.input.ok_or_else(|| missing_field(place, "input", "tool_use"))?;
+    fn call(self, path: &str) -> Result<Call, Error> {
+        let id = self.id.ok_or_else(|| missing_field(path, "id", "tool_use"))?;
+        let name = self.name.ok_or_else(|| missing_field(path, "name", "tool_use"))?;
+        let input = self.input.ok_or_else(|| missing_field(path, "input", "tool_use"))?;
         Ok((id, name, input.to_string()))
     }
 
-    fn result(self, place: &str) -> Result<Message, Error> {
-        let id = self.tool_use_id.ok_or_else(|| missing_field(place, "tool_use_id", "tool_result"))?;
-        let text = self.content.map(|content| content.into_text(&format!("{place}.content")));
-        Ok(Message::of_tool(id, text.transpose()?.unwrap_or_default(), place))
+    fn result(self, path: &str) -> Result<Message, Error> {
+        let id = self.tool_use_id.ok_or_else(|| missing_field(path, "tool_use_id", "tool_result"))?;
+        let text = self.content.map(|content| content.into_text(&format!("{path}.content")));
+        Ok(Message::of_tool(id, text.transpose()?.unwrap_or_default(), path))
     }
 }
 
-fn missing_field(place: &str, field: &str, kind: &str) -> Error {
-    let place = format!("{place}.{field}");
-    let message = format!("`{place}` is required in a block of type {kind:?}");
-    Error::invalid(place, message)
+fn missing_field(path: &str, field: &str, kind: &str) -> Error {
+    let path = format!("{path}.{field}");
+    let message = format!("`{path}` is required in a block of type {kind:?}");
+    Error::invalid(path, message)
 }
 
-fn misplaced(place: &str, kind: &str) -> Error {
+fn misplaced(path: &str, kind: &str) -> Error {
     let why = match kind {
         "image" | "document" => "this model reads text only",
         "tool_use" => "only messages of the assistant use tools",
@@ -157,7 +157,7 @@ fn misplaced(place: &str, kind: &str) -> Error {
         "thinking" | "redacted_thinking" => "only messages of the assistant hold thoughts",
         _ => "known are text, tool_use, tool_result, thinking and redacted_thinking",
     };
-    let (place, kind) = (format!("{place}.type"), kind.chars().take(100).collect::<String>());
-    let message = format!("`{place}` cannot be {kind:?} here: {why}");
-    Error::invalid(place, message)
+    let (path, kind) = (format!("{path}.type"), kind.chars().take(100).collect::<String>());
+    let message = format!("`{path}` cannot be {kind:?} here: {why}");
+    Error::invalid(path, message)
 }

@@ -101,11 +101,10 @@ pub async fn infer(
 fn check(app: &AppState, request: &InferRequest) -> Result<(), Error> {
     for (number, input) in request.inputs.iter().enumerate() {
         if input.datatype != "BYTES" {
-            let place = format!("inputs[{number}].datatype");
+            let path = format!("inputs[{number}].datatype");
             let given: String = input.datatype.chars().take(50).collect();
-            let message =
-                format!("`{place}` must be \"BYTES\": this model reads text only. Given: {given:?}");
-            return Err(Error::invalid(place, message));
+            let message = format!("`{path}` must be \"BYTES\": this model reads text only. Given: {given:?}");
+            return Err(Error::invalid(path, message));
         }
     }
     let count = |input: &InputTensor| match &input.data {
@@ -136,9 +135,9 @@ impl Generation<'_> {
     async fn tensor(self, number: usize, name: String, data: TensorData) -> Result<OutputTensor, Error> {
         let (shape, data) = match data {
             TensorData::Bytes(bytes) => {
-                let place = format!("inputs[{number}].data");
-                let message = format!("`{place}` must be UTF-8");
-                let text = String::from_utf8(bytes).map_err(|_| Error::invalid(place, message))?;
+                let path = format!("inputs[{number}].data");
+                let message = format!("`{path}` must be UTF-8");
+                let text = String::from_utf8(bytes).map_err(|_| Error::invalid(path, message))?;
                 let output = self.text(text).await?.into_bytes();
                 (vec![1, output.len()], TensorData::Bytes(output))
             }

@@ -42,10 +42,10 @@ struct CalledFunction {
 }
 
 /// Refuses images.
-pub fn check_images(images: Option<&Vec<Value>>, place: &str) -> Result<(), Error> {
+pub fn check_images(images: Option<&Vec<Value>>, path: &str) -> Result<(), Error> {
     if images.is_some_and(|images| !images.is_empty()) {
-        let message = format!("`{place}` must be empty: this model reads text only");
-        return Err(Error::invalid(place.to_owned(), message));
+        let message = format!("`{path}` must be empty: this model reads text only");
+        return Err(Error::invalid(path.to_owned(), message));
     }
     Ok(())
 }
@@ -62,19 +62,19 @@ pub fn into_messages(messages: Vec<InputMessage>) -> Result<Vec<Message>, Error>
 
 impl InputMessage {
     fn into_message(self, number: usize, calls: &mut Calls) -> Result<Message, Error> {
-        let place = format!("messages[{number}]");
-        check_images(self.images.as_ref(), &format!("{place}.images"))?;
+        let path = format!("messages[{number}]");
+        check_images(self.images.as_ref(), &format!("{path}.images"))?;
         let text = self.content.unwrap_or_default();
         if self.role == "tool" {
             let id = self.tool_call_id.or_else(|| calls.answer(self.tool_name.as_deref()));
-            let message = Message::of_tool(id.unwrap_or_default(), text, place);
+            let message = Message::of_tool(id.unwrap_or_default(), text, path);
             return Ok(message.with_name(self.tool_name));
         }
         let made = self.tool_calls.unwrap_or_default();
         let mut message = if text.is_empty() && !made.is_empty() {
-            Message::empty(self.role, place)
+            Message::empty(self.role, path)
         } else {
-            Message::new(self.role, text, place)
+            Message::new(self.role, text, path)
         };
         for InputCall { id, function } in made {
             let id = calls.open(id, &function.name);

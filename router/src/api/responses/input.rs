@@ -62,39 +62,39 @@ pub struct Part {
 }
 
 impl InputItem {
-    /// Adds the corresponding message of chat completions; `place` is the path of the item in the body.
-    pub fn push_to(self, messages: &mut Vec<Message>, place: &str) -> Result<(), Error> {
+    /// Adds the corresponding message of chat completions; `path` is that of the item.
+    pub fn push_to(self, messages: &mut Vec<Message>, path: &str) -> Result<(), Error> {
         match self.r#type.as_deref().unwrap_or("message") {
-            "message" => messages.push(self.message(place)?),
-            "function_call" | "custom_tool_call" => self.push_call_to(messages, place)?,
-            "function_call_output" | "custom_tool_call_output" => messages.push(self.result(place)?),
+            "message" => messages.push(self.message(path)?),
+            "function_call" | "custom_tool_call" => self.push_call_to(messages, path)?,
+            "function_call_output" | "custom_tool_call_output" => messages.push(self.result(path)?),
             // Earlier reasoning is left out: models that were not trained on it cannot use it.
             "reasoning" => {}
             other => {
                 let other: String = other.chars().take(100).collect();
-                let message = format!("`{place}.type` is not supported. Given: {other:?}");
-                return Err(Error::invalid(format!("{place}.type"), message));
+                let message = format!("`{path}.type` is not supported. Given: {other:?}");
+                return Err(Error::invalid(format!("{path}.type"), message));
             }
         }
         Ok(())
     }
 
-    fn message(self, place: &str) -> Result<Message, Error> {
-        let role = self.role.ok_or_else(|| missing_field(place, "role"))?;
-        let content = self.content.ok_or_else(|| missing_field(place, "content"))?;
-        Ok(Message::new(role, content.into_text(&format!("{place}.content"))?, place))
+    fn message(self, path: &str) -> Result<Message, Error> {
+        let role = self.role.ok_or_else(|| missing_field(path, "role"))?;
+        let content = self.content.ok_or_else(|| missing_field(path, "content"))?;
+        Ok(Message::new(role, content.into_text(&format!("{path}.content"))?, path))
     }
 
     /// Adds a call to the message of the assistant right before it, if there is one: consecutive calls are one message.
-    fn push_call_to(self, messages: &mut Vec<Message>, place: &str) -> Result<(), Error> {
-        let id = self.call_id.ok_or_else(|| missing_field(place, "call_id"))?;
-        let name = self.name.ok_or_else(|| missing_field(place, "name"))?;
+    fn push_call_to(self, messages: &mut Vec<Message>, path: &str) -> Result<(), Error> {
+        let id = self.call_id.ok_or_else(|| missing_field(path, "call_id"))?;
+        let name = self.name.ok_or_else(|| missing_field(path, "name"))?;
         let is_custom = self.r#type.as_deref() == Some("custom_tool_call");
         let (field, text) = if is_custom { ("input", self.input) } else { ("arguments", self.arguments) };
-        let text = text.ok_or_else(|| missing_field(place, field))?;
+        let text = text.ok_or_else(|| missing_field(path, field))?;
         let mut message = match messages.pop_if(|last| last.is_from("assistant")) {
             Some(message) => message,
-            None => Message::empty("assistant", place),
+            None => Message::empty("assistant", path),
         };
         if is_custom {
             message.add_custom_call(&id, &name, &text);
@@ -105,41 +105,41 @@ impl InputItem {
         Ok(())
     }
 
-    fn result(self, place: &str) -> Result<Message, Error> {
-        let id = self.call_id.ok_or_else(|| missing_field(place, "call_id"))?;
-        let output = self.output.ok_or_else(|| missing_field(place, "output"))?;
-        Ok(Message::of_tool(id, output.into_text(&format!("{place}.output"))?, place))
+    fn result(self, path: &str) -> Result<Message, Error> {
+        let id = self.call_id.ok_or_else(|| missing_field(path, "call_id"))?;
+        let output = self.output.ok_or_else(|| missing_field(path, "output"))?;
+        Ok(Message::of_tool(id, output.into_text(&format!("{path}.output"))?, path))
     }
 }
 
 impl Content {
-    fn into_text(self, place: &str) -> Result<String, Error> {
+    fn into_text(self, path: &str) -> Result<String, Error> {
         let parts = match self {
             Self::Text(text) => return Ok(text),
             Self::Parts(parts) => parts,
         };
-        let text = |(number, part): (usize, Part)| part.into_text(&format!("{place}[{number}]"));
+        let text = |(number, part): (usize, Part)| part.into_text(&format!("{path}[{number}]"));
         parts.into_iter().enumerate().map(text).collect()
     }
 }
 
 impl Part {
-    fn into_text(self, place: &str) -> Result<String, Error> {
+    fn into_text(self, path: &str) -> Result<String, Error> {
         match self.r#type.as_str() {
-            "input_text" | "output_text" | "text" => self.text.ok_or_else(|| missing_field(place, "text")),
+            "input_text" | "output_text" | "text" => self.text.ok_or_else(|| missing_field(path, "text")),
             kind => {
                 let kind: String = kind.chars().take(100).collect();
                 let message = format!(
-                    "`{place}.type` must be \"input_text\": this model reads text only. Given: {kind:?}"
+                    "`{path}.type` must be \"input_text\": this model reads text only. Given: {kind:?}"
                 );
-                Err(Error::invalid(format!("{place}.type"), message))
+                Err(Error::invalid(format!("{path}.type"), message))
             }
         }
     }
 }
 
-fn missing_field(place: &str, field: &str) -> Error {
-    let place = format!("{place}.{field}");
-    let message = format!("`{place}` is required");
-    Error::invalid(place, message)
+fn missing_field(path: &str, field: &str) -> Error {
+    let path = format!("{path}.{field}");
+    let message = format!("`{path}` is required");
+    Error::invalid(path, message)
 }

@@ -20,8 +20,8 @@ impl Reader {
     /// Reads a custom tool, as the function that the model sees, and as the function's description for the template.
     pub(super) fn custom(&self, tool: &Map<String, Value>) -> Result<(Function, Value), Error> {
         let described = tool.get("custom").and_then(Value::as_object);
-        let place = format!("tools[{}].custom", self.number);
-        let described = described.ok_or_else(|| refusal(place, "must be an object"))?;
+        let path = format!("tools[{}].custom", self.number);
+        let described = described.ok_or_else(|| refusal(path, "must be an object"))?;
         let description = self.custom_description(described)?;
         let given = self.format(described.get("format").unwrap_or(&Value::Null))?;
         let parameters = json!({
@@ -33,7 +33,7 @@ impl Reader {
         let function = Function {
             name: self.custom_name(described)?,
             parameters: Some(parameters.clone()),
-            place: self.format_place(),
+            path: self.format_path(),
             is_strict: given.is_some(),
             custom: Some(given.as_ref().map_or(Ok(CustomInput::Text), |given| self.grammar(given))?),
         };
@@ -57,14 +57,14 @@ impl Reader {
         }
     }
 
-    fn format_place(&self) -> String {
+    fn format_path(&self) -> String {
         self.dialect.custom_tool(self.number, "format")
     }
 
     /// `{"type": "text"}`, or `{"type": "grammar"}` with syntax and definition, in an object `grammar` or beside the
     /// type, as in responses.
     fn format<'a>(&self, format: &'a Value) -> Result<Option<Given<'a>>, Error> {
-        let refuse = |why: &str| Err(refusal(self.format_place(), why));
+        let refuse = |why: &str| Err(refusal(self.format_path(), why));
         match format["type"].as_str() {
             None if format.is_null() => return Ok(None),
             Some("text") => return Ok(None),
@@ -83,7 +83,7 @@ impl Reader {
             "regex" => quoted_regex(given.definition),
             _ => quoted_lark(given.definition),
         };
-        let refuse = |reason| Error::Grammar { param: self.format_place().into(), reason };
+        let refuse = |reason| Error::Grammar { param: self.format_path().into(), reason };
         quoted.map(CustomInput::Grammar).map_err(refuse)
     }
 }

@@ -16,7 +16,7 @@ pub struct Function {
     /// The JSON schema of its arguments, which are an object; `None` if it takes none.
     pub parameters: Option<Value>,
     /// Path of that schema in the request.
-    pub place: String,
+    pub path: String,
     /// Whether the arguments must match the schema.
     pub is_strict: bool,
     /// Of a custom tool, what its input may be.
@@ -66,14 +66,14 @@ impl Reader {
         Ok(Function {
             name: self.name_in(described, self.dialect.tool(self.number, "name"))?,
             parameters: self.parameters(described)?,
-            place: self.dialect.tool_parameters(self.number),
+            path: self.dialect.tool_parameters(self.number),
             is_strict: self.strict(described)?,
             custom: None,
         })
     }
 
-    /// The name of a tool; `place` is its path.
-    pub fn name_in(&self, described: &Map<String, Value>, place: String) -> Result<String, Error> {
+    /// The name of a tool; `path` says where it is.
+    pub fn name_in(&self, described: &Map<String, Value>, path: String) -> Result<String, Error> {
         let name = described.get("name").and_then(Value::as_str).unwrap_or_default();
         if is_name(name) {
             return Ok(name.to_owned());
@@ -81,7 +81,7 @@ impl Reader {
         let shown: String = name.chars().take(MAX_NAME_LEN).collect();
         let why =
             format!("must have 1 to {MAX_NAME_LEN} letters, digits or any of `_-.:/`. Given: {shown:?}");
-        Err(refusal(place, &why))
+        Err(refusal(path, &why))
     }
 
     /// The schema of the arguments. Arguments are always an object, so a schema without a `type` gets the type
@@ -90,9 +90,9 @@ impl Reader {
         let given = ["parameters", "arguments"].into_iter().filter_map(|field| described.get(field));
         let Some(schema) = given.into_iter().find(|schema| !schema.is_null()) else { return Ok(None) };
         let refuse = |given: &Value| {
-            let place = self.dialect.tool_parameters(self.number);
+            let path = self.dialect.tool_parameters(self.number);
             let why = "must be the JSON schema of an object (`\"type\": \"object\"`)";
-            Err(refusal(place, &format!("{why}. Given: {}", shown(given))))
+            Err(refusal(path, &format!("{why}. Given: {}", shown(given))))
         };
         let Value::Object(fields) = schema else { return refuse(schema) };
         let is_object = match fields.get("type") {
@@ -123,9 +123,9 @@ impl Reader {
     }
 }
 
-pub(super) fn refusal(place: String, why: &str) -> Error {
-    let message = format!("`{place}` {why}");
-    Error::invalid(place, message)
+pub(super) fn refusal(path: String, why: &str) -> Error {
+    let message = format!("`{path}` {why}");
+    Error::invalid(path, message)
 }
 
 /// A value for a message, cut after 60 characters.

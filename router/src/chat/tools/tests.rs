@@ -74,7 +74,7 @@ fn a_custom_tool_is_a_function_with_one_text_to_the_model() {
     }
     let free = parse(json!([{"type": "custom", "custom": {"name": "c"}}]), Value::Null).unwrap().unwrap();
     assert_eq!(free.functions()[0].custom, Some(CustomInput::Text));
-    for (custom, place, message) in [
+    for (custom, path, message) in [
         (json!([]), "tools[0].custom", "must be an object"),
         (json!({"name": "a b"}), "tools[0].custom.name", "Given: \"a b\""),
         (json!({"name": "a", "description": 1}), "tools[0].custom.description", "Given: 1"),
@@ -82,7 +82,7 @@ fn a_custom_tool_is_a_function_with_one_text_to_the_model() {
         (json!({"name": "a", "format": {"type": "grammar"}}), "tools[0].custom.format", "`syntax`"),
     ] {
         let (param, refusal) = refused(json!([{"type": "custom", "custom": custom}]), json!("auto"));
-        assert_eq!(param, place);
+        assert_eq!(param, path);
         assert!(refusal.contains(message), "{refusal}");
     }
     let broken = json!({"type": "grammar", "grammar": {"syntax": "regex", "definition": "("}});
@@ -101,7 +101,7 @@ fn refused(tools: Value, choice: Value) -> (String, String) {
 
 #[test]
 fn invalid_tools_are_refused_with_their_path() {
-    for (tool, place, message) in [
+    for (tool, path, message) in [
         (json!({"type": "web_search"}), "tools[0].type", "Given: \"web_search\""),
         (json!({"type": "function"}), "tools[0].function", "must be an object"),
         (json!({"function": []}), "tools[0].function", "must be an object"),
@@ -118,8 +118,8 @@ fn invalid_tools_are_refused_with_their_path() {
         ),
     ] {
         let (param, refusal) = refused(json!([tool]), json!("auto"));
-        assert_eq!(param, place);
-        assert!(refusal.contains(&format!("`{place}`")) && refusal.contains(message), "{refusal}");
+        assert_eq!(param, path);
+        assert!(refusal.contains(&format!("`{path}`")) && refusal.contains(message), "{refusal}");
     }
     for (tools, choice, param, message) in [
         (two(), json!("c"), "tool_choice", "\"c\""),
@@ -161,11 +161,11 @@ fn arguments_are_objects_whatever_the_schema_says() {
 
 #[test]
 fn each_dialect_has_its_own_path_for_a_schema() {
-    for (dialect, place) in
+    for (dialect, path) in
         [(Dialect::Messages, "tools[0].input_schema"), (Dialect::Responses, "tools[0].parameters")]
     {
         let tool = json!([{"type": "function", "function": {"name": "a", "parameters": 1}}]);
         let fields = ToolFields { tools: serde_json::from_value(tool).unwrap(), ..ToolFields::default() };
-        assert_eq!(Tools::from_fields(fields, dialect).unwrap_err().param(), Some(place));
+        assert_eq!(Tools::from_fields(fields, dialect).unwrap_err().param(), Some(path));
     }
 }

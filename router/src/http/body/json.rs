@@ -92,18 +92,18 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     Ok(value)
 }
 
-/// Parses a part of a body that is already parsed; `place` is the path of the part.
-pub fn parse_part<T: DeserializeOwned>(part: Value, place: &str) -> Result<T, Error> {
-    read(part, place)
+/// Parses a part of a body that is already parsed; `path` is where it was.
+pub fn parse_part<T: DeserializeOwned>(part: Value, path: &str) -> Result<T, Error> {
+    read(part, path)
 }
 
-fn read<'de, T, D>(json: D, place: &str) -> Result<T, Error>
+fn read<'de, T, D>(json: D, path: &str) -> Result<T, Error>
 where
     T: DeserializeOwned,
     D: Deserializer<'de, Error = serde_json::Error>,
 {
     serde_path_to_error::deserialize(Forms(json)).map_err(|error| {
-        let path = join(place, &error.path().to_string());
+        let path = join(path, &error.path().to_string());
         let reason = error.into_inner();
         match reason.classify() {
             Category::Data => type_error(path, shorten(reason.to_string())),

@@ -34,7 +34,7 @@ pub struct Constraint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     /// Path in the request.
-    pub place: Cow<'static, str>,
+    pub path: Cow<'static, str>,
     /// The grammar by itself.
     pub grammar: Grammar,
 }
@@ -124,14 +124,14 @@ struct Whole {
 
 /// The grammars that the client gave, each by itself.
 fn parts(tools: Option<&Tools>, requested: Option<Grammar>, param: &'static str) -> Result<Vec<Part>, Error> {
-    let requested = requested.map(|grammar| Part { place: param.into(), grammar });
+    let requested = requested.map(|grammar| Part { path: param.into(), grammar });
     let mut parts: Vec<Part> = requested.into_iter().collect();
     for function in tools.iter().flat_map(|tools| tools.functions()) {
         if let Some(CustomInput::Grammar(input)) = &function.custom {
-            parts.push(Part { place: function.place.clone().into(), grammar: lark(input.clone()) });
+            parts.push(Part { path: function.path.clone().into(), grammar: lark(input.clone()) });
         } else if let Some(text) = arguments_schema(function)? {
             let grammar = Grammar { kind: GrammarKind::JsonSchema, text };
-            parts.push(Part { place: function.place.clone().into(), grammar });
+            parts.push(Part { path: function.path.clone().into(), grammar });
         }
     }
     Ok(parts)
@@ -276,7 +276,7 @@ fn arguments(function: &Function) -> Result<String, Error> {
 
 /// The text of the schema of a function's arguments; `None` if it takes none.
 fn arguments_schema(function: &Function) -> Result<Option<String>, Error> {
-    let refuse = |reason| Error::Grammar { param: function.place.clone().into(), reason };
+    let refuse = |reason| Error::Grammar { param: function.path.clone().into(), reason };
     function.parameters.as_ref().map(|schema| grammar::schema_text(schema).map_err(refuse)).transpose()
 }
 

@@ -219,7 +219,7 @@ fn the_clients_grammars_are_kept_with_their_paths() {
     let (_, constraint) =
         constrain("<tool_call>", "", Some(&tools("auto", true)), requested(GrammarKind::Regex, "a+"));
     let parts = constraint.unwrap().parts;
-    let places: Vec<_> = parts.iter().map(|part| part.place.as_ref()).collect();
+    let places: Vec<_> = parts.iter().map(|part| part.path.as_ref()).collect();
     assert_eq!(places, ["response_format", "tools[0].function.parameters"], "`now` takes nothing");
     assert_eq!((parts[0].grammar.kind, parts[0].grammar.text.as_str()), (GrammarKind::Regex, "a+"));
     assert!(parts[1].grammar.text.contains("\"required\":[\"x\"]"), "{}", parts[1].grammar.text);
@@ -272,7 +272,7 @@ fn the_input_of_a_custom_tool_obeys_its_grammar_in_every_format() {
                     format!("{before}{}{after}", json!({"input": input}).to_string().replacen(':', ": ", 1));
                 assert_eq!(accepts(&grammar, &call), is_valid, "{call}\n{}", grammar.text);
             }
-            assert_eq!(parts[0].place, "tools[0].custom.format");
+            assert_eq!(parts[0].path, "tools[0].custom.format");
         }
     }
     let free = constrain("<tool_call>", "", Some(&custom(json!({"type": "text"}))), None).1.unwrap().grammar;
