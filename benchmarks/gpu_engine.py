@@ -52,11 +52,11 @@ def _seconds(run: Any, device: str, repeats: int = 20) -> float:
 def _timed(run: Any, device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     run()
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def load(folder: Path, device: str, num_slots: int, max_len: int) -> Engine:
@@ -102,7 +102,7 @@ class Bench:
     def prefill(self, slots: range, length: int, room: int) -> float:
         """Admits prompts of a length, with blocks for `room` more tokens, and computes them. Returns seconds."""
         blocks_each = -(-(length + room) // _BLOCK_SIZE)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for slot in slots:
             blocks = list(range(slot * blocks_each, (slot + 1) * blocks_each))
             admit = Admit(slot, [3] * length, length, blocks, SamplingParams())
@@ -111,18 +111,18 @@ class Bench:
                 span = Span(slot, start, min(most, length - start))
                 self.send(Plan(1, self._step + 1, admitted=[admit] if start == 0 else [], spans=[span]))
         self.drain()
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
     def decode(self, num_rows: int, context: int, steps: int) -> Row:
         """Times steps of one token for a number of sequences of one context length, after a prompt for each."""
         self.prefill(range(num_rows), context, steps)
         self.outcomes.clear()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for step in range(steps):
             spans = [Span(slot, context + step, 1) for slot in range(num_rows)]
             self.send(Plan(1, self._step + 1, spans=spans))
         self.drain()
-        taken = (time.perf_counter() - begun) / steps * 1e6
+        taken = (time.perf_counter() - started) / steps * 1e6
         busy = median(_busy_us(outcome) for outcome in self.outcomes)
         self.engine.clear()
         floor = self._read_bytes(num_rows, context) / self.best.copy * 1e6

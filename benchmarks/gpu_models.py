@@ -43,7 +43,7 @@ def _shape(
 MODELS: dict[str, dict[str, Any]] = {
     "llama-3.1-8b": _shape(_LLAMA, 4096, 14336, 32, 32, 8, 128256),
     "qwen3-0.6b": _shape(_QWEN, 1024, 3072, 28, 16, 8, 151936, tie_word_embeddings=True),
-    # The layers of Mixtral, an eighth of their number: its weights fit beside a cache.
+    # The layers of Mixtral, an eighth of their number: its weights and a cache fit together.
     "mixtral-like": _shape(_MIXTRAL, 4096, 14336, 4, 32, 8, 32000),
     # For a run of the script itself on a CPU.
     "tiny": _shape(_LLAMA, 64, 128, 2, 4, 2, 512, head_dim=16, max_position_embeddings=512),

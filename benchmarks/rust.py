@@ -18,7 +18,7 @@ _SERVED = re.compile(r"TTFT p50 +(\d+) p99 +(\d+) ms, worst gap p50 +(\d+) p99 +
 
 
 def scheduler() -> list[Figure]:
-    """`benchmarks/scheduler`: times, and the policy beside plain first-come first-served batching."""
+    """`benchmarks/scheduler`: times, and the policy compared with plain first-come first-served batching."""
     report = _bench("penstock-scheduler", "scheduler")
     plans = [
         _micros(f"plan(), 256 running, {waiting} waiting, {int(blocks):,} blocks", median, p99, 100)

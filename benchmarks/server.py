@@ -22,7 +22,7 @@ class Server:
     """`launcher` with these flags, on the CPU."""
 
     def __init__(self, *flags: str) -> None:
-        self.begun = time.perf_counter()
+        self.started = time.perf_counter()
         # Its lines on stderr, with the seconds since the start of the command.
         self.lines: list[tuple[float, str]] = []
         self.address = ("", 0)
@@ -37,7 +37,7 @@ class Server:
     def _read(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            self.lines.append((time.perf_counter() - self.begun, line.rstrip()))
+            self.lines.append((time.perf_counter() - self.started, line.rstrip()))
             if found := _SERVING.search(line):
                 self.address = (found[1], int(found[2]))
                 self._serving.set()

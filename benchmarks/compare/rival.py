@@ -36,9 +36,9 @@ class Rival:
         )
 
     def __enter__(self) -> Self:
-        begun = time.monotonic()
+        started = time.monotonic()
         while not self._is_ready():
-            if self._process.poll() is not None or time.monotonic() > begun + _START_TIMEOUT_S:
+            if self._process.poll() is not None or time.monotonic() > started + _START_TIMEOUT_S:
                 self._process.kill()
                 raise RuntimeError(f"a server did not start:\n{self._log_tail()}")
             time.sleep(0.1)

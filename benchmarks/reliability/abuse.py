@@ -78,7 +78,7 @@ def measure(seconds: float) -> list[Figure]:
         figures = [
             Figure(
                 "protocol abuse: answers that are no refusal", wrong, at_most=0,
-                note=f"{num_tried} connections of {len(SHAPES)} shapes, 8 streams unharmed beside them",
+                note=f"{num_tried} connections of {len(SHAPES)} shapes, 8 other streams unharmed",
             ),
             _closed("slow headers", slow_header.result(), _HEADER_TIMEOUT_S, "--header-timeout"),
             _closed("slow body", slow_body.result(), _BODY_TIMEOUT_S, "--body-timeout"),
@@ -127,10 +127,10 @@ def _status(server: Launched, sent: bytes) -> int:
 def _drip(server: Launched, start: bytes) -> float:
     """Sends single bytes with pauses; returns the seconds until the server closes the connection."""
     with _connect(server) as client:
-        begun = time.monotonic()
+        started = time.monotonic()
         client.settimeout(_DRIP_EVERY_S)
         client.sendall(start)
-        while time.monotonic() - begun < _PATIENCE_S:
+        while time.monotonic() - started < _PATIENCE_S:
             with suppress(TimeoutError):
                 try:
                     client.recv(4096)
@@ -139,7 +139,7 @@ def _drip(server: Launched, start: bytes) -> float:
                     break
             with suppress(ConnectionError):
                 client.sendall(b"x")
-        return time.monotonic() - begun
+        return time.monotonic() - started
 
 
 def _pipeline(server: Launched, count: int) -> int:

@@ -52,12 +52,12 @@ class Harm:
 
     def run(self, duration_s: float, traffic: Traffic) -> None:
         """Injects faults until the time is over."""
-        begun = time.monotonic()
+        started = time.monotonic()
         for number in range(int(duration_s / _FAULT_EVERY_S)):
             name = self._harm()
             ends = Counter(record.end for record in traffic.records)
             print(f"{number * _FAULT_EVERY_S:.0f} s: {name}; until now {dict(ends)}", flush=True)
-            self._look_until(begun + (number + 1) * _FAULT_EVERY_S)
+            self._look_until(started + (number + 1) * _FAULT_EVERY_S)
 
     def _harm(self) -> str:
         name = self._dice.choice(sorted(faults.RANDOM))

@@ -78,8 +78,8 @@ def _kill_router(server: Launched, oracle: Oracle) -> list[Figure]:
 def _kill_launcher(server: Launched) -> list[Figure]:
     with faults.held_load(server, _BODIES) as load:
         os.kill(server.process.pid, signal.SIGKILL)
-        begun = time.monotonic()
+        started = time.monotonic()
     check_nothing_is_left(server)
-    gone_s = time.monotonic() - begun
+    gone_s = time.monotonic() - started
     load.finish()
     return [Figure("kill -9 of the launcher: nothing left after", gone_s, "s", at_most=3)]

@@ -47,10 +47,10 @@ def _leave(server: Launched, dice: Random, number: int) -> float | None:
         client.recv(dice.randint(1, 4000))
     else:
         time.sleep(dice.uniform(0, 0.05))
-    begun = time.perf_counter()
+    started = time.perf_counter()
     _part(client, dice.choice(("close", "reset", "half")))
     _wait_until_free(server)
-    took = 1e3 * (time.perf_counter() - begun)
+    took = 1e3 * (time.perf_counter() - started)
     client.close()
     return took if waits_for_bytes else None
 

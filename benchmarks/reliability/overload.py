@@ -25,7 +25,7 @@ def measure(seconds: float) -> list[Figure]:
         growth = resident_mib(router(server)) - before
     refused = [record for record in records if record.end == ERROR]
     wrong = [record for record in refused if (record.error or {}).get("error_type") != "overloaded"]
-    times = [1e3 * (record.ended_at - record.begun_at) for record in refused]
+    times = [1e3 * (record.ended_at - record.started_at) for record in refused]
     goodput = 100 * _rate(records) / peak
     offered = f"{peak * _TIMES:.0f} requests/s offered, {peak:.1f} answered without overload"
     return [
@@ -53,10 +53,10 @@ def _peak(server: Launched, seconds: float) -> float:
 def _flood(server: Launched, rate: float, seconds: float) -> list[Record]:
     """Sends requests at a fixed rate, however they end."""
     records = [Record(_BODIES[number % len(_BODIES)]) for number in range(int(rate * seconds))]
-    begun = time.monotonic()
+    started = time.monotonic()
     with ThreadPoolExecutor(4 * _NUM_PLACES) as pool:
         for number, record in enumerate(records):
-            time.sleep(max(0.0, begun + number / rate - time.monotonic()))
+            time.sleep(max(0.0, started + number / rate - time.monotonic()))
             pool.submit(record.run, server)
     return records
 
@@ -64,5 +64,5 @@ def _flood(server: Launched, rate: float, seconds: float) -> list[Record]:
 def _rate(records: list[Record]) -> float:
     """Complete requests a second."""
     complete = [record for record in records if record.end == COMPLETE]
-    begun = min(record.begun_at for record in records)
-    return len(complete) / (max(record.ended_at for record in complete) - begun)
+    started = min(record.started_at for record in records)
+    return len(complete) / (max(record.ended_at for record in complete) - started)

@@ -123,10 +123,10 @@ def _out_of_disk() -> list[Figure]:
             faults.kill(faults.shard(server, 0))
         time.sleep(5)
         filler.unlink()
-        begun = time.monotonic()
+        started = time.monotonic()
         faults.wait_until_ready(server)
         records = _finish(load, oracle)
-        back_s = time.monotonic() - begun
+        back_s = time.monotonic() - started
     note = f"a rank was killed on it 5 s before there was room again; {back_s:.1f} s later all were done"
     return [served_full, _went_on("full disk, and a rank killed", records, note)]
 

@@ -1,4 +1,4 @@
-"""Clients that request a long stream and never read it, beside one that does."""
+"""Clients that request a long stream and never read it, while another client reads its own."""
 
 import json
 import socket
@@ -28,7 +28,7 @@ def measure() -> list[Figure]:
         pid = router(server)
         before = resident_mib(pid)
         readers = [_stalled(server, number) for number in range(_NUM_READERS)]
-        beside = _gaps(server)
+        gaps = _gaps(server)
         peak, cut_off_s = _wait(server, pid)
         after = _gaps(server)
         for reader in readers:
@@ -41,7 +41,7 @@ def measure() -> list[Figure]:
             "readers that do not read: cut off after", cut_off_s, "s", at_most=60,
             note=f"--write-timeout {_WRITE_TIMEOUT_S}, once some 200 KiB of buffers are full",
         ),
-        Figure("a token beside them", percentile(beside, 99), "ms", note=note),
+        Figure("a token of the other client", percentile(gaps, 99), "ms", note=note),
     ]  # fmt: skip
 
 
@@ -67,9 +67,9 @@ def _gaps(server: Launched) -> list[float]:
 
 def _wait(server: Launched, pid: int) -> tuple[float, float]:
     """The most memory until nothing runs any more, and how long that took."""
-    begun, peak = time.monotonic(), 0.0
+    started, peak = time.monotonic(), 0.0
     while json.loads(server.get("/stats")[1])["running"]:
         peak = max(peak, resident_mib(pid))
-        assert time.monotonic() - begun < _PATIENCE_S, "readers that do not read are still served"
+        assert time.monotonic() - started < _PATIENCE_S, "readers that do not read are still served"
         time.sleep(0.05)
-    return peak, time.monotonic() - begun
+    return peak, time.monotonic() - started

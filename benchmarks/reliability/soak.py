@@ -28,13 +28,13 @@ def measure(minutes: float) -> list[Figure]:
     """Faults come first, because the memory of a process that is replaced cannot be followed."""
     duration_s = minutes * 60
     with served.tiny() as server:
-        begun = time.monotonic()
+        started = time.monotonic()
         with Traffic(server, _NUM_CLIENTS, _choose) as traffic:
             _harm(server, duration_s * _HARM_SHARE)
             courses = _courses(server)
             files = {course.name: num_files(course.pid) for course in courses}
-            watched_from = time.monotonic() + (duration_s - (time.monotonic() - begun)) / 3
-            _watch(courses, watched_from, begun + duration_s, traffic)
+            watched_from = time.monotonic() + (duration_s - (time.monotonic() - started)) / 3
+            _watch(courses, watched_from, started + duration_s, traffic)
         # Idle: no block is held.
         Oracle(server, MAX_CONCURRENT).begin()
         more_files = {course.name: num_files(course.pid) - files[course.name] for course in courses}

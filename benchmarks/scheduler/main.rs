@@ -2,7 +2,7 @@
 //!
 //! - time of `plan()` with 256 requests running and 1,000 waiting
 //! - time to look a prompt of 2,000 tokens up, as the cache grows
-//! - latency and goodput of three arrival shapes in virtual time, beside plain first-come first-served batching
+//! - latency and goodput of three arrival shapes in virtual time, compared with plain first-come first-served batching
 #![allow(missing_docs, clippy::print_stdout, reason = "a program that prints a report")]
 
 #[path = "../../router/scheduler/tests/it/fake_shard.rs"]

@@ -1,4 +1,4 @@
-//! The scheduler beside plain first-come first-served batching, in virtual time on the same model of a GPU, under
+//! The scheduler compared with plain first-come first-served batching, in virtual time on the same model of a GPU, under
 //! the same arrivals.
 
 use std::collections::{BTreeMap, VecDeque};

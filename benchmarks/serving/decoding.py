@@ -1,6 +1,6 @@
-"""Tokens a second of a 110M-parameter Llama over HTTP, one request and eight at once, beside transformers `generate`.
+"""Tokens a second of a 110M-parameter Llama over HTTP, one request and eight at once.
 
-Beside both, what the memory allows: every weight is read once for each step.
+Compared with transformers `generate`, and with what the memory allows: every weight is read once for each step.
 """
 
 import asyncio
@@ -72,9 +72,9 @@ def _memory(reference: Any, dtype: str) -> Figure:
     )
     times = []
     for _ in range(_REPEATS):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         weights.sum()
-        times.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - started)
     note = f"{weights.nbytes / 1e9:.2f} GB at {weights.nbytes / 1e9 / min(times):.1f} GB/s"
     return Figure(f"{dtype}: what the memory allows one request", 1 / min(times), "tokens/s", note=note)
 
@@ -82,9 +82,9 @@ def _memory(reference: Any, dtype: str) -> Figure:
 async def _ours(address: tuple[str, int], count: int, number: int) -> float:
     """One character is one token; prompts differ from the first on, so that no prefix is in the cache."""
     prompts = [chr(65 + number + 8 * index) * _PROMPT_LEN for index in range(count)]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     done = await asyncio.gather(*(complete(address, prompt, _NUM_NEW) for prompt in prompts))
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     assert all(stream.usage["prompt_tokens"] == _PROMPT_LEN for stream in done)
     assert all(stream.usage["completion_tokens"] == _NUM_NEW for stream in done)
     return count * _NUM_NEW / seconds
@@ -92,7 +92,7 @@ async def _ours(address: tuple[str, int], count: int, number: int) -> float:
 
 def _theirs(reference: Any, count: int, num_new: int) -> float:
     ids = torch.randint(0, 95, (count, _PROMPT_LEN))
-    begun = time.perf_counter()
+    started = time.perf_counter()
     output = reference.generate(
         ids,
         attention_mask=torch.ones_like(ids),
@@ -102,4 +102,4 @@ def _theirs(reference: Any, count: int, num_new: int) -> float:
         pad_token_id=0,
     )
     assert output.shape[1] == _PROMPT_LEN + num_new
-    return count * num_new / (time.perf_counter() - begun)
+    return count * num_new / (time.perf_counter() - started)

@@ -26,18 +26,18 @@ def measure() -> list[Figure]:
             streams, long = asyncio.run(_run(server.address, number))
             first_tokens.append(long.ttft)
             for stream in streams:
-                without, beside = _split(stream, long)
+                without, during = _split(stream, long)
                 quiet += without
-                busy += beside
+                busy += during
     return _figures(quiet, busy, first_tokens)
 
 
 def _figures(quiet: list[float], busy: list[float], first_tokens: list[float]) -> list[Figure]:
     ratio = percentile(busy, 99) / percentile(quiet, 99)
-    note = f"{len(busy)} gaps beside {_REPEATS} prompts, {len(quiet)} without"
-    kinds = [("without", quiet), ("beside the prompt", busy)]
+    note = f"{len(busy)} gaps during {_REPEATS} prompts, {len(quiet)} without"
+    kinds = [("without", quiet), ("during the prompt", busy)]
     return [
-        Figure("p99 gap beside the prompt over p99 without", ratio, at_most=2, note=note),
+        Figure("p99 gap during the prompt over p99 without", ratio, at_most=2, note=note),
         *(
             Figure(f"p{share} gap {kind}", 1e3 * percentile(gaps, share), "ms")
             for kind, gaps in kinds
@@ -72,9 +72,9 @@ async def _tokens_more(streams: list[Stream], count: int) -> None:
 def _split(stream: Stream, long: Stream) -> tuple[list[float], list[float]]:
     """Gaps outside of the computation of the prompt, and gaps that overlap it."""
     without: list[float] = []
-    beside: list[float] = []
+    during: list[float] = []
     # The first gaps contain the computation of the other streams' prompts.
     for before, after in list(zip(stream.at, stream.at[1:], strict=False))[20:]:
         touched = after > long.sent and before < long.at[0]
-        (beside if touched else without).append(after - before)
-    return without, beside
+        (during if touched else without).append(after - before)
+    return without, during

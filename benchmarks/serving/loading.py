@@ -1,4 +1,4 @@
-"""How fast 2 GB of bfloat16 weights are loaded, beside `cat` of the same bytes and transformers' from_pretrained.
+"""How fast 2 GB of bfloat16 weights are loaded, against `cat` of the same bytes and transformers' from_pretrained.
 
 Files are in the page cache: what is measured is the loader, not the disk. Ours maps them and looks at every number;
 transformers maps them and is asked for one number of every page, so that the pages are there for both.
@@ -38,11 +38,11 @@ _THEIRS = """
 import sys, time
 import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
-begun = time.perf_counter()
+started = time.perf_counter()
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16)
 for parameter in model.parameters():
     parameter.view(-1)[::2048].sum()
-print(time.perf_counter() - begun)
+print(time.perf_counter() - started)
 """
 
 
@@ -99,9 +99,9 @@ def _make(folder: Path) -> Path:
 
 
 def _cat(folder: Path) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     subprocess.run(["cat", str(folder / "model.safetensors")], stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def _ours(folder: Path, num_shards: int) -> float:

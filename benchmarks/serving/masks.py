@@ -61,8 +61,8 @@ def measure() -> list[Figure]:
             at_most=1.05,
             note=f"{len(plain)} and {len(constrained)} gaps",
         ),
-        Figure("p50 gap beside a plain stream", 1e3 * percentile(plain, 50), "ms"),
-        Figure("p50 gap beside a constrained one", 1e3 * percentile(constrained, 50), "ms"),
+        Figure("p50 gap with a plain stream", 1e3 * percentile(plain, 50), "ms"),
+        Figure("p50 gap with a constrained one", 1e3 * percentile(constrained, 50), "ms"),
     ]
 
 
@@ -105,7 +105,7 @@ def longest_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def _gaps(folder: Path, tokenizer: Tokenizer) -> tuple[list[float], list[float]]:
-    """Seconds between tokens of some streams beside an unconstrained one and beside a constrained one."""
+    """Seconds between tokens of some streams while an unconstrained one runs, and while a constrained one runs."""
     with Server(f"--model-id={random_model.make(folder, tokenizer)}") as server:
         rounds = [asyncio.run(_run(server.address, number)) for number in range(3)]
     return [gap for plain, _ in rounds for gap in plain], [

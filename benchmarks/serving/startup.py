@@ -32,7 +32,7 @@ def _run() -> dict[str, float]:
     with Server("--json-output") as server:
         stream = asyncio.run(complete(server.address, "What is 12 + 30?", 1))
         stages = _stages([(at, json.loads(line)["message"]) for at, line in server.lines])
-        return {**stages, "the first token": stream.ttft, "total": stream.at[0] - server.begun}
+        return {**stages, "the first token": stream.ttft, "total": stream.at[0] - server.started}
 
 
 def _stages(lines: list[tuple[float, str]]) -> dict[str, float]:

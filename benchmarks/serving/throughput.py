@@ -1,4 +1,4 @@
-"""Tokens a second of 16 concurrent streams, beside the same model through transformers, one request at a time."""
+"""Tokens a second of 16 concurrent streams, against the same model through transformers, one request at a time."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from benchmarks.figure import Figure
 from benchmarks.server import Server
 from benchmarks.streams import complete
 
-TITLE = "16 streams beside transformers `generate` (demo model, CPU, float32)"
+TITLE = "16 streams compared with transformers `generate` (demo model, CPU, float32)"
 _MODEL = Path(penstock_server.__file__).parent / "demo_model"
 _NUM_STREAMS = 16
 _NUM_TOKENS = 64
@@ -46,10 +46,10 @@ def _prompts(number: int) -> list[str]:
 
 
 async def _ours(address: tuple[str, int], number: int) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     streams = [complete(address, prompt, _NUM_TOKENS) for prompt in _prompts(number)]
     done = await asyncio.gather(*streams)
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     assert all(stream.usage["completion_tokens"] == _NUM_TOKENS for stream in done)
     return _NUM_STREAMS * _NUM_TOKENS / seconds
 
@@ -63,10 +63,10 @@ class _Transformers:
         self._generate("warm up")
 
     def rate(self, prompts: list[str]) -> float:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         num_tokens = sum(self._generate(prompt) for prompt in prompts)
         assert num_tokens == len(prompts) * _NUM_TOKENS
-        return num_tokens / (time.perf_counter() - begun)
+        return num_tokens / (time.perf_counter() - started)
 
     def _generate(self, prompt: str) -> int:
         ids = torch.tensor([self._tokenizer.encode(prompt).ids])

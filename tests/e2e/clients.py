@@ -30,7 +30,7 @@ class Record:
     text: str = ""
     error: dict[str, Any] | None = None
     ends: list[str] = field(default_factory=list)
-    begun_at: float = 0.0
+    started_at: float = 0.0
     ended_at: float = 0.0
 
     @property
@@ -43,7 +43,7 @@ class Record:
 
     def run(self, server: Launched) -> None:
         """Ask, and read to the end, whatever it is."""
-        self.begun_at = time.monotonic()
+        self.started_at = time.monotonic()
         try:
             self._read(server)
         except TimeoutError:

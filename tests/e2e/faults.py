@@ -130,9 +130,9 @@ def is_ready(server: Launched) -> bool:
 
 def time_until(done: Callable[[], object], timeout_s: float) -> float:
     """Seconds until it is done."""
-    begun = time.monotonic()
+    started = time.monotonic()
     wait_until(done, timeout_s)
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
 def is_gone(pid: int) -> bool:

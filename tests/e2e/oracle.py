@@ -81,10 +81,10 @@ class Oracle:
                 assert other is record or record.canary not in received, f"I5: {record.canary} is in {other}"
 
     def _check_ready(self) -> None:
-        begun = time.monotonic()
+        started = time.monotonic()
         status, reply = self.server.post("/generate", {"inputs": "x", "parameters": {"max_new_tokens": 1}})
         assert status == 200, f"I7: {reply}"
-        assert time.monotonic() - begun < READY_ANSWER_S * SLACK, "I7: too late"
+        assert time.monotonic() - started < READY_ANSWER_S * SLACK, "I7: too late"
 
     def _wait_until_at_rest(self) -> None:
         stats: dict[str, Any] = {}

@@ -168,7 +168,7 @@ def test_an_echoed_prompt_is_scored_with_what_was_likelier(url: str) -> None:
     first, *others = logprobs.top_logprobs
     assert first is None
     for token, logprob, top in zip(logprobs.tokens[1:], logprobs.token_logprobs[1:], others, strict=True):
-        assert 1 <= len(top) <= 3, "the token beside the likeliest; parts of characters share their text"
+        assert 1 <= len(top) <= 3, "the token and the most likely; parts of characters share their text"
         assert logprob <= max(top.values()), "none is likelier than the likeliest"
         assert top[token] == logprob
 

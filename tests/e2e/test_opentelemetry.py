@@ -119,10 +119,10 @@ def test_a_collector_that_hangs_costs_traces_and_no_time(
         status, answer = launched.post("/generate", BODY)
         assert status == 200
         assert answer["generated_text"]
-    begun = time.monotonic()
+    started = time.monotonic()
     launched.signal(signal.SIGTERM)
     code, stderr = launched.end()
     assert code == 0
-    assert time.monotonic() - begun < 10 * SLACK
+    assert time.monotonic() - started < 10 * SLACK
     assert "the last traces were not sent" in stderr
     assert hanging.received

@@ -105,9 +105,9 @@ class Run:
 
     def play(self, batch: list[Trace]) -> None:
         """Run a batch at once, then each of its requests alone."""
-        begun = time.monotonic()
+        started = time.monotonic()
         with ThreadPoolExecutor(len(batch)) as pool:
-            answers = list(pool.map(lambda trace: self._ask(trace, begun), batch))
+            answers = list(pool.map(lambda trace: self._ask(trace, started), batch))
         self._wait_until_idle()
         for trace, answer in zip(batch, answers, strict=True):
             self.ledger["left" if answer.has_left else "completed"] += 1
@@ -115,8 +115,8 @@ class Run:
             self.ledger["stops"] += sum(choice.finish == "stop" for choice in answer.choices)
             self._check(trace, answer)
 
-    def _ask(self, trace: Trace, begun: float) -> Answer:
-        time.sleep(max(0.0, begun + trace.arrives_s - time.monotonic()))
+    def _ask(self, trace: Trace, started: float) -> Answer:
+        time.sleep(max(0.0, started + trace.arrives_s - time.monotonic()))
         answer = Answer()
         with self._replayable(trace):
             try:

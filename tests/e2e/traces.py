@@ -26,7 +26,7 @@ VOCABULARY = {token: index for index, token in enumerate([EOS, *ALPHABET])}
 
 _EDGES = (BLOCK_SIZE, 2 * BLOCK_SIZE, STEP_TOKENS, 2 * STEP_TOKENS)
 _PROMPT_LENS = (1, *(edge + step for edge in _EDGES for step in (-1, 0, 1)), 120)
-# What a request says for the sake of those beside it, or of how it is read.
+# What a request says about other requests at the same time, or about how its answer is read.
 _COMPANY = {"n", "best_of", "stream", "stream_options", "priority", "cache_salt", "cache_ttl_ms"}
 # Two tokens may change places when their scores are closer than sums in another order may move them.
 _TIE = 1e-4

@@ -69,8 +69,8 @@ def test_a_row_has_the_same_bits_in_any_batch(
     for start, end in ((0, 1), (63, 64), (100, 133), (171, 300), (299, 300)):
         [alone] = sequence.attend((start, end), window=window)
         assert torch.equal(alone, whole[start:end])
-        beside = sequence.attend((5, 70), (start, end), (250, 251), window=window)[1]
-        assert torch.equal(beside, alone)
+        in_batch = sequence.attend((5, 70), (start, end), (250, 251), window=window)[1]
+        assert torch.equal(in_batch, alone)
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])

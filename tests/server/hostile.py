@@ -24,7 +24,7 @@ Spoil = Callable[[Path], None]
 
 
 class Mutant(NamedTuple):
-    """What is done to a folder, and what the refusal must name beside the folder."""
+    """What is done to a folder, and what the refusal must name in addition to the folder."""
 
     spoil: Spoil
     names: str
@@ -54,7 +54,7 @@ def write_header(folder: Path, header: Any, data: bytes) -> None:
 
 
 def _truncations(healthy: Path) -> Iterator[tuple[str, Mutant]]:
-    """At every boundary of the file, beside it, and at random."""
+    """At every boundary of the file, one byte before and after it, and at random."""
     header, data = read_header(healthy)
     size = weights(healthy).stat().st_size
     begin = size - len(data)

@@ -1,4 +1,4 @@
-"""A folder with a sentencepiece model and no tokenizer.json: converted once, beside the hub's cache."""
+"""A folder with a sentencepiece model and no tokenizer.json: converted once, into a folder next to the hub's cache."""
 
 import json
 import subprocess

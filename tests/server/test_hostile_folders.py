@@ -43,14 +43,14 @@ def test_every_mutant_is_refused(healthy: Path, tmp_path: Path, monkeypatch: pyt
         shutil.copytree(healthy, folder)
         (folder / "evil.py").write_text(CODE)
         mutant.spoil(folder)
-        begun = time.process_time()
+        started = time.process_time()
         try:
             message = refusal(folder)
         except (Exception, pytest.fail.Exception) as error:
             wrong.append(f"{name}: {type(error).__name__}: {error}")
             continue
         finally:
-            elapsed = time.process_time() - begun
+            elapsed = time.process_time() - started
             shutil.rmtree(folder)
         if elapsed > LIMIT_S or "\n" in message or mutant.names not in message:
             wrong.append(f"{name}: {elapsed:.1f} s: {message}")

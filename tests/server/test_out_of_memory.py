@@ -18,7 +18,7 @@ from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 
 GREEDY = SamplingParams()
-# Slot 0 begins, slot 1 begins beside it, slot 1 is given back, slot 2 begins; slot 0 decodes where it may.
+# Slot 0 begins, slot 1 begins while it runs, slot 1 is given back, slot 2 begins; slot 0 decodes where it may.
 FIRST = Plan(1, 1, admitted=[Admit(0, [5, 6, 7], 3, [0, 1, 2], GREEDY)], spans=[Span(0, 0, 3)])
 PROMPT = Plan(1, 2, admitted=[Admit(1, list(range(9, 19)), 10, [3, 4, 5], GREEDY)], spans=[Span(1, 0, 10)])
 LATER = Plan(

@@ -1,4 +1,4 @@
-"""Plans as deltas: what is refused is refused for its slot alone, and what came before or beside it goes on."""
+"""Plans as deltas: what is refused is refused for its slot alone, and other slots and earlier plans go on."""
 
 import math
 from collections.abc import Callable
@@ -105,16 +105,16 @@ def test_decodes_are_staged_the_same_beside_a_longer_span(engine: Engine) -> Non
     engine.slots.apply(Plan(1, 1, admitted=admits))
     decodes = [Span(3, 0, 1), Span(3, 5, 1), Span(0, 5, 1)]
     alone = engine.staging.stage(decodes).forward
-    beside = engine.staging.stage([*decodes, Span(0, 0, 2)]).forward
+    in_batch = engine.staging.stage([*decodes, Span(0, 0, 2)]).forward
     assert alone is not None
-    assert beside is not None
-    assert alone.token_ids.tolist() == beside.token_ids[:3].tolist() == [40, 10, 10]
-    assert alone.positions.tolist() == beside.positions[:3].tolist() == [0, 5, 5]
+    assert in_batch is not None
+    assert alone.token_ids.tolist() == in_batch.token_ids[:3].tolist() == [40, 10, 10]
+    assert alone.positions.tolist() == in_batch.positions[:3].tolist() == [0, 5, 5]
     size = engine.slots.limits.block_size
     third, first = [9, 4][5 // size], [0, 1][5 // size]
     places = [9 * size, third * size + 5 % size, first * size + 5 % size]
-    assert alone.cache_positions.tolist() == beside.cache_positions[:3].tolist() == places
-    assert torch.equal(alone.spans.block_tables, beside.spans.block_tables[:3])
+    assert alone.cache_positions.tolist() == in_batch.cache_positions[:3].tolist() == places
+    assert torch.equal(alone.spans.block_tables, in_batch.spans.block_tables[:3])
 
 
 def test_a_refused_slot_stays_refused_until_it_is_retired(engine: Engine) -> None:

@@ -23,7 +23,7 @@ def router(tmp_path: Path) -> Path:
 
 
 def install(folder: Path, name: str) -> Path:
-    """The script beside a launcher and a router that print their names and arguments."""
+    """The script in one folder with a launcher and a router that print their names and arguments."""
     for program in ("launcher", "penstock-router"):
         path = folder / program
         path.write_text('#!/bin/sh\nfor argument in "$@"; do echo "$argument"; done\n')

@@ -1,5 +1,5 @@
 //! A server that streams made-up tokens at a set pace, or fails in a set way. It is plain HTTP/1.1 over tokio, so that
-//! it takes little processor time beside the measured client.
+//! it takes little processor time compared with the measured client.
 //!
 //! It answers the three streaming APIs, `/v1/models` and `/tokenize` (a word is a token). The number of tokens is what
 //! the request asks for. A path that starts with the name of a fault, such as `/cut_off/v1/completions`, shows it.
