@@ -1,16 +1,17 @@
 //! The environment of templates: Jinja as transformers sets it up, with limits on what a template may do.
 
-use std::{fmt, io};
+use std::io;
 
-use minijinja::value::{Kwargs, ValueKind};
+use minijinja::value::Kwargs;
 use minijinja::{Environment, ErrorKind, Output, State, Value as Jinja};
 
+use super::{builtins, methods};
 use crate::chat::{python_json, python_text};
 
 /// Most instructions that a template may execute: about a hundred for each of ten thousand messages.
 const MAX_FUEL: u64 = 1_000_000;
 /// Most bytes that a template may write; far above what any limit on prompts allows.
-const MAX_OUTPUT: usize = 16 << 20;
+pub(super) const MAX_OUTPUT: usize = 16 << 20;
 
 /// An environment with the functions and filters that templates expect.
 pub(super) fn environment() -> Environment<'static> {
@@ -18,11 +19,10 @@ pub(super) fn environment() -> Environment<'static> {
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
     environment.set_fuel(Some(MAX_FUEL));
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(methods::call);
     environment.set_formatter(write);
     environment.add_filter("tojson", tojson);
-    environment.add_filter("string", string);
-    environment.add_test("iterable", is_iterable);
+    builtins::add_to(&mut environment);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     environment
@@ -31,19 +31,6 @@ pub(super) fn environment() -> Environment<'static> {
 /// What `{{ value }}` writes.
 fn write(out: &mut Output, _: &State, value: &Jinja) -> Result<(), minijinja::Error> {
     python_text::write_str(out, value)
-}
-
-/// A value as text; within a bound, because a template can make a list of itself again and again.
-fn string(value: &Jinja) -> Result<String, minijinja::Error> {
-    let mut text = BoundedText(String::new());
-    python_text::write_str(&mut text, value)?;
-    Ok(text.0)
-}
-
-/// As in Python: `none`, numbers and booleans are not. Templates ask this of tools that were not given.
-fn is_iterable(value: &Jinja) -> bool {
-    let has_items = matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map);
-    has_items || value.as_str().is_some() || value.is_undefined()
 }
 
 fn raise_exception(message: String) -> Result<Jinja, minijinja::Error> {
@@ -72,19 +59,6 @@ fn tojson(value: &Jinja, kwargs: Kwargs) -> Result<String, minijinja::Error> {
     };
     kwargs.assert_all_used()?;
     Ok(style.write(&serde_json::to_value(value).map_err(invalid)?))
-}
-
-/// A text; a write beyond [`MAX_OUTPUT`] bytes fails.
-struct BoundedText(String);
-
-impl fmt::Write for BoundedText {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > MAX_OUTPUT {
-            return Err(fmt::Error);
-        }
-        self.0.push_str(text);
-        Ok(())
-    }
 }
 
 /// The output of a template; a write beyond [`MAX_OUTPUT`] bytes fails.

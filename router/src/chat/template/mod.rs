@@ -1,7 +1,9 @@
 //! The chat templates of a model folder, and rendering them.
 
+mod builtins;
 mod environment;
 mod files;
+mod methods;
 mod options;
 mod templates;
 

@@ -121,6 +121,7 @@ impl ChatTemplates {
         context.extend(input.extra);
         context.insert("messages".into(), Value::Array(input.messages));
         context.insert("tools".into(), input.tools.unwrap_or_default());
+        context.entry("documents").or_insert_with(Value::default);
         context.insert("add_generation_prompt".into(), input.add_generation_prompt.into());
         context
     }
@@ -265,6 +266,31 @@ mod tests {
             {{ [1 is iterable, false is iterable, 'a' is iterable, {} is iterable, [] is iterable] }}";
         let found = render(source, TemplateInput::default());
         assert_eq!(found.unwrap(), "[False, False, True, True, True]");
+    }
+
+    #[test]
+    fn filters_and_tests_take_what_jinjas_take() {
+        let source = "{{ [missing | length, 'x' | int, '7' | int, ' 2.9' | int, 'x' | int(5), [] | int, true | int, 3.7 | int] }}\
+            {{ ['x' | float, '2' | float, none | float(1.5), 3 | float] }}\
+            {{ ['ab' is sequence, {} is sequence, missing is sequence, 1 is sequence, true is number, 'A b' is lower] }}\
+            {{ [\"it's\" is lower, '' is lower, 3 is upper, documents is defined, documents is none] }}";
+        let shown = render(source, TemplateInput::default());
+        assert_eq!(
+            shown.unwrap(),
+            "[0, 0, 7, 2, 5, 0, 1, 3][0.0, 2.0, 1.5, 3.0][True, True, True, False, True, False]\
+            [True, False, False, True, True]"
+        );
+    }
+
+    #[test]
+    fn methods_of_texts_are_pythons() {
+        let source = "{{ ['a,b,c'.rsplit(',', 1), ' a  b c '.rsplit(none, 1), 'a b'.rsplit(), 'abc'.removeprefix('a'), \
+            'abc'.removesuffix('x'), 'a=b=c'.partition('='), 'a=b=c'.rpartition('='), 'a'.partition('=')] }}";
+        let shown = render(source, TemplateInput::default());
+        assert_eq!(
+            shown.unwrap(),
+            "[['a,b', 'c'], [' a  b', 'c'], ['a', 'b'], 'bc', 'abc', ['a', '=', 'b=c'], ['a=b', '=', 'c'], ['a', '', '']]"
+        );
     }
 
     #[test]

@@ -1,0 +1,89 @@
+//! Filters and tests that Jinja has otherwise than minijinja.
+
+use std::fmt;
+
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Error, Value};
+
+use super::environment::MAX_OUTPUT;
+use crate::chat::python_text;
+
+/// Puts them in the place of minijinja's.
+pub(super) fn add_to(environment: &mut Environment<'static>) {
+    environment.add_filter("string", string);
+    environment.add_filter("length", length);
+    environment.add_filter("count", length);
+    environment.add_filter("int", int);
+    environment.add_filter("float", float);
+    environment.add_test("iterable", is_iterable);
+    environment.add_test("sequence", is_sequence);
+    environment.add_test("number", is_number);
+    environment.add_test("lower", |value: &Value| has_case(value, char::is_lowercase, char::is_uppercase));
+    environment.add_test("upper", |value: &Value| has_case(value, char::is_uppercase, char::is_lowercase));
+}
+
+/// A value as text; within a bound, because a template can make a list of itself again and again.
+fn string(value: &Value) -> Result<String, Error> {
+    let mut text = BoundedText(String::new());
+    python_text::write_str(&mut text, value)?;
+    Ok(text.0)
+}
+
+/// What is missing has no items.
+fn length(value: &Value) -> Result<usize, Error> {
+    if value.is_undefined() { Ok(0) } else { minijinja::filters::length(value) }
+}
+
+/// The default, which is 0, for what is no number.
+fn int(value: &Value, default: Option<Value>) -> Value {
+    let number = value.as_str().and_then(|text| {
+        let text = text.trim();
+        let whole = text.parse::<i128>().ok();
+        whole.or_else(|| {
+            text.parse::<f64>().ok().filter(|number| number.is_finite()).map(|number| number as i128)
+        })
+    });
+    let number = number.or_else(|| {
+        value.is_number().then(|| f64::try_from(value.clone()).ok()).flatten().map(|number| number as i128)
+    });
+    number.map_or_else(|| default.unwrap_or_else(|| Value::from(0)), Value::from)
+}
+
+/// The default, which is 0.0, for what is no number.
+fn float(value: &Value, default: Option<Value>) -> Value {
+    let number = value.as_str().and_then(|text| text.trim().parse::<f64>().ok());
+    let number = number.or_else(|| f64::try_from(value.clone()).ok());
+    number.map_or_else(|| default.unwrap_or_else(|| Value::from(0.0)), Value::from)
+}
+
+/// As in Python: `none`, numbers and booleans are not. Templates ask this of tools that were not given.
+fn is_iterable(value: &Value) -> bool {
+    is_sequence(value) || value.kind() == ValueKind::Iterable
+}
+
+/// All that has a length and items: texts and maps, too.
+fn is_sequence(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Undefined)
+}
+
+fn is_number(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
+}
+
+/// Whether a value has letters of one case and none of the other.
+fn has_case(value: &Value, wanted: fn(char) -> bool, other: fn(char) -> bool) -> bool {
+    value.as_str().is_some_and(|text| text.contains(wanted) && !text.contains(other))
+}
+
+/// A text; a write beyond [`MAX_OUTPUT`] bytes fails.
+struct BoundedText(String);
+
+impl fmt::Write for BoundedText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > MAX_OUTPUT {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
