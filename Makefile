@@ -149,6 +149,11 @@ test-gpu: setup ## the tests that need a GPU, and those of the whole server on i
 	$(BIN)/python -m pytest -m gpu
 	PENSTOCK_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/e2e
 
+# What compiles once is found again in target/triton.
+.PHONY: variants
+variants: setup ## compile every variant of every kernel that the tests launch, for each kind of GPU; takes an hour or so
+	PENSTOCK_COMPILE_ALL=1 $(BIN)/python -m pytest tests/kernels/test_variants.py tests/kernels/test_resources.py
+
 .PHONY: check
 check: setup ## formatting, lints and types
 	cargo fmt --all --check

@@ -1,11 +1,72 @@
 """The cases of `cases/` run the kernels themselves: on a GPU, or on the CPU in a process of their own.
 
-TRITON_INTERPRET must be set before Triton is imported, so `test_cases.py` starts that process.
+TRITON_INTERPRET must be set before Triton is imported, so each file gets a process; one, whatever asks for it.
 """
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
 import torch
+
+_ROOT = Path(__file__).parents[2]
+_CASES = Path(__file__).parent / "cases"
+CASE_FILES = sorted(path.name for path in _CASES.glob("test_*.py"))
 
 _chosen = {"TRITON_INTERPRET", "PENSTOCK_KERNEL_CASES"} & set(os.environ)
 collect_ignore = [] if _chosen or torch.cuda.is_available() else ["cases"]
+
+
+def run_cases(file: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The cases of a file, in a process with these variables."""
+    # Verbose: a case is named before it runs, so that the last name is that of the case which ended the process.
+    options = ["-v", "-p", "no:cacheprovider", "-p", "no:asyncio"]
+    command = [sys.executable, "-m", "pytest", *options, str(file)]
+    env = {**os.environ, **environment, "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, cwd=_ROOT, env=env, capture_output=True, text=True, check=False)
+
+
+Run = subprocess.CompletedProcess[str]
+
+
+class InterpretedCases:
+    """Runs of the cases under the interpreter, and the variants of kernels that they launched."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._runs: dict[str, Run] = {}
+
+    def run(self, file: str) -> Run:
+        """The run of a file, which is made once."""
+        if file not in self._runs:
+            variables = {
+                "TRITON_INTERPRET": "1",
+                "PENSTOCK_RECORD_VARIANTS": str(self._folder / f"{file}.txt"),
+            }
+            self._runs[file] = run_cases(_CASES / file, **variables)
+        return self._runs[file]
+
+    def variants(self) -> Path:
+        """A file with the variants of all cases."""
+        for file in CASE_FILES:
+            self.run(file)
+        recorded = {
+            line for path in self._folder.glob("*.py.txt") for line in path.read_text().splitlines(True)
+        }
+        merged = self._folder / "all.txt"
+        merged.write_text("".join(sorted(recorded)))
+        return merged
+
+
+@pytest.fixture(scope="session")
+def interpreted_cases(tmp_path_factory: pytest.TempPathFactory) -> InterpretedCases:
+    return InterpretedCases(tmp_path_factory.mktemp("variants"))
+
+
+@pytest.fixture
+def cases_in() -> Callable[..., Run]:
+    """Runs the cases of a file in a process with other variables."""
+    return run_cases

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # The same cases through what a CPU without an interpreter runs.
 _NATIVE = os.environ.get("PENSTOCK_KERNEL_CASES") == "cpu"
+
+# Where the variants of all launches are to be written.
+_RECORD = os.environ.get("PENSTOCK_RECORD_VARIANTS")
 
 if _INTERPRETED:
     import interpreter
@@ -29,6 +33,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if Path(__file__).parent in item.path.parents:
                 item.add_marker("gpu")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _recorded_variants() -> Iterator[None]:
+    if not (_INTERPRETED and _RECORD):
+        yield
+        return
+    from kernel_variants import recorder
+
+    with recorder.recording() as variants:
+        yield
+    recorder.write(variants, Path(_RECORD))
 
 
 @pytest.fixture
