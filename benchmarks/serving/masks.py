@@ -41,6 +41,8 @@ _TEXT = json.dumps(
     }
 )
 _REPEATS = 20
+# Longer than any mask takes.
+_LONGEST_S = 60.0
 _NUM_STREAMS = 4
 _NUM_TOKENS = 150
 _ENDLESS = {"type": "array", "items": _PERSON, "minItems": 400}
@@ -82,7 +84,8 @@ def _masks(folder: Path, tokenizer: Tokenizer) -> list[float]:
             found = _collect(grammars, row)
             times.append(time.perf_counter() - asked)
             assert not found.errors, found.errors
-            grammars.advance([row], [token], found)
+            for choice in grammars.choose([row], found):
+                choice.slot.tell(token)
         grammars.retire(0)
     return times
 
@@ -91,7 +94,9 @@ def _collect(grammars: Grammars, row: SampledRow) -> GrammarMasks:
     """The mask of a lone rank's step whose model runs for as long as it takes."""
     masks = grammars.pending_masks([row])
     assert masks is not None
-    return masks.collect(lambda: True, lambda *numbers: [numbers])
+    while not masks.are_due(lambda: True):
+        masks.wait(_LONGEST_S)
+    return masks.collect(lambda *numbers: [numbers])
 
 
 def longest_tokens(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -15,6 +15,7 @@ from penstock_server.engine.constrained_slot import readable
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
 from penstock_server.engine.grammar_threads import GrammarThreads, Job
+from penstock_server.engine.pending import StepClock
 from penstock_server.engine.plan import Admit, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from tokenizers import Tokenizer
@@ -102,13 +103,16 @@ class HeldThreads(GrammarThreads):
         self.gate = threading.Semaphore(0)
         self.jobs: list[Job] = []
 
-    def submit(self, work: Callable[[], str], is_long: bool = False) -> Job:
+    def start(self, job: Job, is_long: bool = False) -> None:
+        work = job.work
+
         def held() -> str:
             self.gate.acquire()
             return work()
 
-        self.jobs.append(super().submit(held, is_long))
-        return self.jobs[-1]
+        job.work = held
+        self.jobs.append(job)
+        super().start(job, is_long)
 
     def let_go(self) -> None:
         """Let the job that was submitted last end."""
@@ -161,6 +165,52 @@ def test_a_span_that_counts_on_the_token_of_a_late_slot_is_late_too(
     assert (again.sampled_slots, again.late_slots) == ([0], [])
     beyond = engine.launch(Plan(1, 4, spans=[Span(0, 6, 1)])).resolve()
     assert [error.code for error in beyond.errors] == [ErrorCode.INVALID]
+
+
+def test_a_launch_waits_neither_for_a_mask_nor_for_the_token_before(
+    engine: Engine, held: HeldThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of a GPU, whose model runs until somebody says that it has run."""
+    usual = make_engine(engine.slots.grammars._tokenizer_path.parent)
+    [expected] = Driver(execute_on(usual)).run([Sequence(PROMPT, 2, SamplingParams(), DIGITS)])
+    engine.runs_ahead = True
+    monkeypatch.setattr(StepClock, "is_running", lambda _clock: True)
+    admit = Admit(0, PROMPT, len(PROMPT), [0, 1], SamplingParams(), DIGITS)
+    first = engine.launch(Plan(1, 1, admitted=[admit], spans=[Span(0, 0, 4)]))
+    assert not first.proceed(), "its mask is not there"
+    held.let_go()
+    assert first.proceed()
+    second = engine.launch(Plan(1, 2, spans=[Span(0, 4, 1)]))
+    assert not second.proceed(), "nobody was told the token of the first"
+    assert first.resolve().sampled_ids == expected.output[:1]
+    assert not second.proceed(), "its mask is not there"
+    held.let_go()
+    assert second.proceed()
+    assert second.resolve().sampled_ids == expected.output[1:]
+
+
+def test_a_token_is_told_to_the_grammar_it_was_chosen_under(engine: Engine) -> None:
+    """The slot may have been given to another sequence while the step ran."""
+    engine.runs_ahead = True
+    admit = Admit(0, PROMPT, len(PROMPT), [0, 1], SamplingParams(), DIGITS)
+    first = engine.launch(Plan(1, 1, admitted=[admit], spans=[Span(0, 0, 4)]))
+    while not first.proceed(1.0):
+        pass
+    other = Admit(0, PROMPT, len(PROMPT), [2, 3], SamplingParams(), Grammar("regex", "[ab]+"))
+    second = engine.launch(Plan(1, 2, retired=[0], admitted=[other], spans=[Span(0, 0, 4)]))
+    first.resolve()
+    assert not second.resolve().errors
+
+
+def test_tokens_are_the_same_where_steps_run_ahead(folder: Any) -> None:
+    outputs = []
+    for runs_ahead in (False, True):
+        engine = make_engine(folder)
+        engine.runs_ahead = runs_ahead
+        sequences = [Sequence(PROMPT, 8, SamplingParams(), DIGITS), Sequence(PROMPT, 8)]
+        Driver(execute_on(engine)).run(sequences, seed=4)
+        outputs.append([sequence.output for sequence in sequences])
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.parametrize(("limit", "said"), [("_MAX_TOKEN_S", "for one token"), ("_MAX_TOTAL_S", "so far")])

@@ -16,16 +16,22 @@ WAIT_S = 30
 
 
 class FakePending:
-    """A step on an imaginary device: done when it is told so."""
+    """A step on an imaginary device: done when it is told so. It is launched as a whole when that is asked again."""
 
     def __init__(self, plan: Plan, done: threading.Event) -> None:
         self.plan = plan
         self.done = done
+        self.num_missing = 2
+
+    def proceed(self, wait_s: float = 0.0) -> bool:
+        self.num_missing = max(0, self.num_missing - 1)
+        return self.num_missing == 0
 
     def ready(self) -> bool:
-        return self.done.is_set()
+        return self.num_missing == 0 and self.done.is_set()
 
     def resolve(self) -> Outcome:
+        self.num_missing = 0
         assert self.done.wait(WAIT_S)
         return Outcome(self.plan.epoch, self.plan.step)
 
@@ -36,6 +42,7 @@ class FakeEngine:
     def __init__(self) -> None:
         self.calls: list[Any] = []
         self.threads: set[int] = set()
+        self.pending: list[FakePending] = []
         self.launched = threading.Semaphore(0)
         self.done = threading.Event()
         self.done.set()
@@ -51,9 +58,11 @@ class FakeEngine:
         if self.error is not None:
             raise self.error
         self.threads.add(threading.get_ident())
+        assert not any(step.num_missing for step in self.pending), "a step before is not launched as a whole"
         self.calls.append((plan.epoch, plan.step))
         self.launched.release()
-        return FakePending(plan, self.done)
+        self.pending.append(FakePending(plan, self.done))
+        return self.pending[-1]
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """The grammar of one slot: its matcher, the mask of its next token, and what both may cost.
 
 The matcher's state follows from the generated tokens alone, so it survives preemption and replay. One job at a time
-works on it: it takes in the token that was chosen, and computes the mask of the next.
+works on it: it takes in the token that was chosen, and computes the mask of the next. On a GPU a token is chosen before
+the host knows it, so the job waits for the token.
 """
 
 import re
@@ -37,6 +38,7 @@ class ConstrainedSlot:
         self._spent_s = 0.0
         self._limit_s = _MAX_BUILD_S
         self._num_in_time_due = 0
+        self._is_next_long = False
         self._job = threads.submit(partial(self._build, build))
 
     @property
@@ -68,12 +70,18 @@ class ConstrainedSlot:
         """A step was to choose a token for it."""
         self._num_in_time_due = _IN_TIME_AGAIN if is_late else max(0, self._num_in_time_due - 1)
 
-    def advance(self, token_id: int) -> None:
-        """Its mask was used to choose this token."""
+    def choose(self) -> None:
+        """Its mask was used to choose a token. The next mask is not there until the token is told."""
         cost_s = self._job.cost_s()
         self._spent_s += cost_s
         self._limit_s = _MAX_TOKEN_S
-        self._job = self._threads.submit(partial(self._consume, token_id), is_long=cost_s > _LONG_S)
+        self._is_next_long = cost_s > _LONG_S
+        self._job = Job(lambda: "")
+
+    def tell(self, token_id: int) -> None:
+        """The token that was chosen: the next mask is begun."""
+        self._job.work = partial(self._consume, token_id)
+        self._threads.start(self._job, self._is_next_long)
 
     def _excess(self) -> str:
         cost_s = self._job.cost_s()

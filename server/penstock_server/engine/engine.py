@@ -1,10 +1,12 @@
 """Holds the model, the cache and the slots, and runs plans. Knows nothing of streams and threads.
 
-`launch` starts a step; on a GPU it returns before the step is computed. `PendingOutcome.resolve` waits for the outcome.
-On the CPU it is ready when `launch` returns.
+`launch` starts a step; on a GPU it returns before the step is computed, and waits neither for it nor for the step
+before. A step with grammars is launched as a whole when `PendingOutcome.proceed` says so, and only then may another be
+launched. `PendingOutcome.resolve` waits for the outcome. On the CPU it is ready when `launch` returns.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 # Prompt log probabilities need the logits of every prompt token; at most so many rows are computed at a time.
 _PROMPT_ROWS_AT_A_TIME = 128
+# Longer than any step waits for masks: where the model has run, there is nothing else to look at.
+_LONGEST_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ class Engine:
         self.graphs = graphs
         self.staging = Staging(slots)
         self._pact = StepPact(group, slots.device, _report)
+        # Whether a step still runs when it is launched.
+        self.runs_ahead = slots.device.type == "cuda"
 
     def clear(self) -> None:
         """Drop all slots; the weights stay."""
@@ -113,15 +119,20 @@ class Engine:
         pending = PendingOutcome(plan, list(errors.values()), clock, late_slots=late_slots)
         if not spans:
             return pending
+        self._guard(spans, pending, lambda: self._compute(spans, pending))
+        while not (self.runs_ahead or pending.proceed(_LONGEST_WAIT_S)):
+            pass
+        return pending
+
+    def _guard(self, spans: list[Span], pending: PendingOutcome, launch: Callable[[], None]) -> None:
+        """Launch a part of a step. What fails requests only becomes errors of their slots."""
         try:
-            self._compute(spans, pending)
+            launch()
         except Exception as error:
             failure = self._failure(error)
             if failure is None:
                 raise
-            failed = [SlotError(span.slot, failure.code, str(failure)) for span in spans]
-            return PendingOutcome(plan, list(errors.values()) + failed, clock, late_slots=late_slots)
-        return pending
+            pending.fail([SlotError(span.slot, failure.code, str(failure)) for span in spans])
 
     def _without_late(self, spans: list[Span], late_slots: list[int]) -> list[Span]:
         """The spans but for those of slots that sat out a step and have to sit out this one; adds those to the late."""
@@ -148,29 +159,37 @@ class Engine:
         return StepFailed(reason)
 
     def _compute(self, spans: list[Span], pending: PendingOutcome) -> None:
-        """Launch the whole step. The tensors left in `pending` are read when the device is done."""
+        """Launch the model, and what comes after it unless that waits for masks."""
         step = self.staging.stage(spans, self.graphs.size_for(spans) if self.graphs else None)
         if self.cache.is_poisoned:
             self.cache.poison(self.staging.unwritten(spans))
         pending.clock.mark()
-        computing = self.slots.grammars.pending_masks(step.sampling.rows)
-        logits, prompts = self._forward(step)
+        pending.masks = self.slots.grammars.pending_masks(step.sampling.rows)
+        logits, pending.prompts = self._forward(step)
         pending.clock.mark()
+        finish = partial(self._finish, step, logits, pending)
+        pending.rest = partial(self._guard, spans, pending, finish)
+        pending.proceed()
+
+    @torch.inference_mode()
+    def _finish(self, step: Step, logits: torch.Tensor | None, pending: PendingOutcome) -> None:
+        """Launch what comes after the model. The tensors left in `pending` are read when the device is done."""
         if logits is not None:
             masks = None
-            if computing is not None:
-                masks = computing.collect(pending.clock.is_running, self.group.gather_numbers)
+            if pending.masks is not None:
+                masks = pending.masks.collect(self.group.gather_numbers)
                 pending.grammar_errors = masks.errors
                 pending.late_slots += [step.sampling.rows[number].slot for number in masks.late]
             if self._compares(step):
                 sampled = self._pact.run(partial(self._sample, logits, step, masks))
             else:
                 sampled = self._sample(logits, step, masks)
-            self.slots.commit(step.sampling, sampled.token_ids, masks)
+            pending.choices = self.slots.commit(step.sampling, sampled.token_ids, masks)
             pending.rows, pending.sampled = step.sampling.rows, sampled
-        pending.prompts = prompts
         pending.clock.mark()
         pending.fetch()
+        if not self.runs_ahead:
+            pending.tell()
 
     def _forward(self, step: Step) -> tuple[torch.Tensor | None, list[tuple[PromptRows, Scored]]]:
         """Logits of the rows that get a token, if any does, and log probabilities of prompts."""

@@ -1,7 +1,7 @@
 """Constrained decoding: which tokens the rows of a step may choose, computed beside the steps.
 
-A mask is computed from the moment the token before it is chosen. A step waits for masks a little longer than the model
-runs, at most; a slot whose mask is late sits the step out, and the others go on.
+A mask is computed from the moment the host knows the token before it. A step waits for masks a little longer than the
+model runs, at most; a slot whose mask is late sits the step out, and the others go on.
 """
 
 import importlib.util
@@ -9,12 +9,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -29,8 +29,6 @@ _MAX_LEXER_STATES = 50_000
 _MAX_ITEMS_IN_ROW = 4_000
 # How long a step waits for masks when the model has run: those of many rows take some milliseconds together.
 _PATIENCE_S = 0.005
-# How often to look whether the model still runs.
-_POLL_S = 0.0005
 
 # Gives every rank's numbers, on every rank.
 Gather = Callable[..., list[tuple[int, ...]]]
@@ -59,6 +57,13 @@ class GrammarMasks:
     def chosen(self) -> list[int]:
         """The rows that get a token."""
         return [row for row in self.rows if row not in self.errors and row not in self.late]
+
+
+class Choice(NamedTuple):
+    """A row of a step that chose a token under a grammar."""
+
+    row: int
+    slot: ConstrainedSlot
 
 
 class Grammars:
@@ -125,10 +130,12 @@ class Grammars:
         states = zip(constrained, _agreed(constrained.values(), gather), strict=True)
         return {slot for slot, state in states if state == MaskState.LATE}
 
-    def advance(self, rows: list[SampledRow], token_ids: list[int], masks: GrammarMasks) -> None:
-        """Feed the chosen tokens to their matchers, which begin with the next masks."""
-        for number in masks.chosen():
-            self._slots[rows[number].slot].advance(token_ids[number])
+    def choose(self, rows: list[SampledRow], masks: GrammarMasks) -> list[Choice]:
+        """The rows that choose a token under these masks; their slots are to be told it."""
+        choices = [Choice(number, self._slots[rows[number].slot]) for number in masks.chosen()]
+        for choice in choices:
+            choice.slot.choose()
+        return choices
 
     def _build(self, grammar: Grammar, generated: list[int]) -> Any:
         from llguidance import LLMatcher, LLParserLimits
@@ -170,10 +177,29 @@ class PendingMasks:
     def __init__(self, slots: dict[int, ConstrainedSlot], num_rows: int) -> None:
         self._slots = slots
         self._is_alone = len(slots) == num_rows
+        # When those that are not there are late; known when the model has run.
+        self._deadline: float | None = None
 
-    def collect(self, is_running: Callable[[], bool], gather: Gather) -> GrammarMasks:
-        """Those that are there in time. `is_running`: whether the model still runs, so that waiting costs nothing."""
-        self._wait(is_running)
+    def are_due(self, is_running: Callable[[], bool]) -> bool:
+        """Whether the step is to go on. `is_running`: whether the model still runs, so that waiting costs nothing."""
+        if all(job.done() for job in self._jobs()):
+            return True
+        if self._deadline is None:
+            if is_running():
+                return False
+            self._deadline = time.monotonic() + _PATIENCE_S
+        return time.monotonic() >= self._deadline or not self._is_waited_for()
+
+    def wait(self, at_most_s: float) -> None:
+        """Wait so long at most, and not once the step can go on because of a mask."""
+        missing = [job for job in self._jobs(of_waited_for=True) if not job.done()]
+        anything = [job for job in self._jobs() if not job.done()]
+        if self._deadline is not None:
+            at_most_s = min(at_most_s, max(0.0, self._deadline - time.monotonic()))
+        wait(missing or anything, at_most_s, ALL_COMPLETED if missing else FIRST_COMPLETED)
+
+    def collect(self, gather: Gather) -> GrammarMasks:
+        """Those that are there; the others are late, on every rank."""
         states = _agreed(self._slots.values(), gather)
         masks = GrammarMasks(list(self._slots), self._bits(states))
         for (number, slot), state in zip(self._slots.items(), states, strict=True):
@@ -185,15 +211,15 @@ class PendingMasks:
                 masks.errors[number] = slot.failure()
         return masks
 
-    def _wait(self, is_running: Callable[[], bool]) -> None:
-        jobs = [slot.job.done for slot in self._slots.values()]
-        while wait(jobs, 0).not_done and is_running():
-            wait(jobs, _POLL_S)
-        deadline = time.monotonic() + _PATIENCE_S
-        wait([slot.job.done for slot in self._slots.values() if slot.is_waited_for], _PATIENCE_S)
+    def _is_waited_for(self) -> bool:
+        """Whether a step whose model has run waits a little for what is missing."""
+        if not all(job.done() for job in self._jobs(of_waited_for=True)):
+            return True
         # A step without a token for anybody is of no use.
-        if self._is_alone and not any(job.done() for job in jobs):
-            wait(jobs, max(0.0, deadline - time.monotonic()), return_when=FIRST_COMPLETED)
+        return self._is_alone and not any(job.done() for job in self._jobs())
+
+    def _jobs(self, of_waited_for: bool = False) -> list[Future[str]]:
+        return [slot.job.done for slot in self._slots.values() if slot.is_waited_for or not of_waited_for]
 
     def _bits(self, states: list[MaskState]) -> torch.Tensor:
         slots = zip(self._slots.values(), states, strict=True)

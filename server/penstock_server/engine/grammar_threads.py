@@ -27,7 +27,7 @@ class Job:
 
     def __init__(self, work: Callable[[], str]) -> None:
         self.done: Future[str] = Future()
-        self._work = work
+        self.work = work
         self._thread: _Thread | None = None
         self._begun_s = 0.0
         self._cost_s = 0.0
@@ -44,7 +44,7 @@ class Job:
         self._begun_s = thread.processor_s()
         self._thread = thread
         try:
-            reason = self._work()
+            reason = self.work()
         except Exception as error:  # whatever is wrong with a grammar fails its slot alone
             reason = str(error) or type(error).__name__
         self._cost_s = thread.processor_s() - self._begun_s
@@ -63,10 +63,14 @@ class GrammarThreads:
         _Thread(self._long_jobs).lower_priority()
 
     def submit(self, work: Callable[[], str], is_long: bool = False) -> Job:
-        """Start a job; `is_long` if it is known to take long."""
+        """A job that is started at once; `is_long` if it is known to take long."""
         job = Job(work)
-        (self._long_jobs if is_long else self._jobs).put(job)
+        self.start(job, is_long)
         return job
+
+    def start(self, job: Job, is_long: bool = False) -> None:
+        """Start a job that was made before."""
+        (self._long_jobs if is_long else self._jobs).put(job)
 
     def set_long_jobs_apart(self) -> None:
         """Give the threads that are held by long jobs a lower priority, and put others in their places."""

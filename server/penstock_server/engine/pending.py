@@ -1,17 +1,26 @@
-"""A launched step, and its results once the device has computed them."""
+"""A launched step, and its results once the device has computed them.
+
+A step with grammars is launched in two parts, because a mask needs the token before it: what comes after the model is
+launched when the masks are there, or late, while the device computes the model.
+"""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 
 from penstock_server.base.errors import ErrorCode
+from penstock_server.engine.grammar import Choice, PendingMasks
 from penstock_server.engine.outcome import Outcome, PromptLogprobs, SlotError, Timings, TopTokens
 from penstock_server.engine.plan import Plan
 from penstock_server.engine.sampling import Sampled, Scored
 from penstock_server.engine.sampling_params import EXCLUDING
 from penstock_server.engine.step import PromptRows, SampledRow
+
+# How often to look whether the model still runs, while a step waits for masks.
+_POLL_S = 0.0005
 
 
 class StepClock:
@@ -63,6 +72,29 @@ class PendingOutcome:
     grammar_errors: dict[int, str] = field(default_factory=dict)
     late_slots: list[int] = field(default_factory=list)
     prompts: list[tuple[PromptRows, Scored]] = field(default_factory=list)
+    # Slots with grammars that chose a token and were not told it yet.
+    choices: list[Choice] = field(default_factory=list)
+    # Launches the second part, and the masks that it waits for; None where there is none, or no more.
+    rest: Callable[[], None] | None = None
+    masks: PendingMasks | None = None
+
+    def proceed(self, wait_s: float = 0.0) -> bool:
+        """Launch the second part unless it must wait for masks longer than this. Whether the whole step is launched."""
+        if self.masks is not None and not self.masks.are_due(self.clock.is_running):
+            self.masks.wait(wait_s)
+            if not self.masks.are_due(self.clock.is_running):
+                return False
+        if self.rest is not None:
+            rest, self.rest = self.rest, None
+            rest()
+            self.masks = None
+        return True
+
+    def fail(self, errors: list[SlotError]) -> None:
+        """It has no results but these errors, and those from before the model."""
+        self.errors += errors
+        self.rows, self.sampled, self.prompts, self.rest, self.masks = [], None, [], None, None
+        self.grammar_errors = {}
 
     def fetch(self) -> None:
         """Start the copy of the results to the host; the last mark of the clock follows it."""
@@ -73,11 +105,22 @@ class PendingOutcome:
 
     def ready(self) -> bool:
         """Whether `resolve` would return without waiting."""
-        return self.clock.is_past()
+        return self.rest is None and self.clock.is_past()
+
+    def tell(self) -> None:
+        """Tell grammars the tokens that were chosen under them; the device must have reached the last mark."""
+        choices, self.choices = self.choices, []
+        if choices and self.sampled is not None:
+            ids = self.sampled.token_ids.tolist()
+            for choice in choices:
+                choice.slot.tell(ids[choice.row])
 
     def resolve(self) -> Outcome:
         """The outcome on the host."""
+        while not self.proceed(_POLL_S):
+            pass
         self.clock.wait()
+        self.tell()
         outcome = Outcome(
             self.plan.epoch,
             self.plan.step,

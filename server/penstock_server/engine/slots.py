@@ -13,7 +13,7 @@ import torch
 from penstock_server.base.errors import ErrorCode, SlotRefused
 from penstock_server.engine.checks import check_admit, check_blocks, check_copies, require
 from penstock_server.engine.exclusions import Exclusions, exclusions_of
-from penstock_server.engine.grammar import GrammarMasks, Grammars
+from penstock_server.engine.grammar import Choice, GrammarMasks, Grammars
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.plan import Admit, Append, Plan, Span
@@ -90,15 +90,19 @@ class Slots:
         """The slots for whose spans nothing is computed, because they sat out the step before."""
         return [span.slot for span in plan.spans if span.slot not in errors and self._is_void(span)]
 
-    def commit(self, sampling: SamplingInput, token_ids: torch.Tensor, masks: GrammarMasks | None) -> None:
-        """Append sampled tokens to the rows on the device, for the next step. token_ids: [num_rows] int64."""
+    def commit(
+        self, sampling: SamplingInput, token_ids: torch.Tensor, masks: GrammarMasks | None
+    ) -> list[Choice]:
+        """Append sampled tokens to the rows on the device, for the next step. token_ids: [num_rows] int64.
+
+        Returns the choices under grammars, which are to be told when the host knows them.
+        """
         self.rows.tokens.index_put_((sampling.slots, sampling.lengths), token_ids.int())
         late = masks.late if masks is not None else ()
         for number, row in enumerate(sampling.rows):
             self.states[row.slot].is_late = number in late
             self.states[row.slot].length += number not in late
-        if masks is not None:
-            self.grammars.advance(sampling.rows, token_ids.tolist(), masks)
+        return [] if masks is None else self.grammars.choose(sampling.rows, masks)
 
     def _guard(self, errors: dict[int, SlotError], slot: int, change: Callable[[], None]) -> bool:
         """Run a change of one slot. A refusal becomes the error of the slot, which stays until it is retired."""

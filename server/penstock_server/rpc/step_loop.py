@@ -132,6 +132,10 @@ class StepLoop:
 
         False if the process stops.
         """
+        if self._launched and not self._launched[-1].pending.proceed(_POLL_S):
+            # It waits for masks, which may need the tokens of the step before.
+            self._finish_ready()
+            return True
         try:
             item = self._inbox.get(timeout=_POLL_S if self._launched else None)
         except Empty:
@@ -143,9 +147,12 @@ class StepLoop:
             self._start_step(item)
         if len(self._launched) >= _MAX_LAUNCHED:
             self._finish_step()
+        self._finish_ready()
+        return True
+
+    def _finish_ready(self) -> None:
         while self._launched and self._launched[0].pending.ready():
             self._finish_step()
-        return True
 
     def _start_step(self, item: _Item) -> None:
         session, plan = item
