@@ -1,0 +1,246 @@
+"""Whole steps on a GPU that is not there: the host waits for nothing, and graphs own what they use.
+
+`fake_gpu` says what is real in it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from driver import Driver, Sequence, execute_on
+from fake_gpu import FakeGpu
+from penstock_server.base.config import CudaConfig
+from penstock_server.engine.constrained_slot import ConstrainedSlot
+from penstock_server.engine.pending import StepClock
+from penstock_server.engine.plan import Grammar
+from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.network.decoder import Decoder
+from watched_ops import Refused
+
+pytest.importorskip("triton")
+
+FAMILIES: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"head_dim": 64}),
+    ("qwen3", {"head_dim": 64}),
+    ("mistral", {"head_dim": 64, "sliding_window": 6}),
+    ("gemma2", {"head_dim": 64}),
+    ("mixtral", {"head_dim": 64}),
+    ("gpt2", {"head_dim": None, "num_key_value_heads": None}),
+]
+SIZES = CudaConfig((1, 2, 4))
+KINDS = [
+    SamplingParams(),
+    SamplingParams(temperature=0.9, top_k=20, top_p=0.9, seed=7, num_top_logprobs=3),
+    SamplingParams(repetition_penalty=1.3, presence_penalty=0.2, prompt_logprobs=True, num_top_logprobs=1),
+    SamplingParams(logit_bias_ids=(3,), logit_bias_values=(-1.0,), min_new_tokens=2, suppressed_ids=(2,)),
+    SamplingParams(banned_ids=(4, 5), banned_lens=(2,), allowed_mask=b"\xff" * 38),
+    SamplingParams(watermark_delta=1.0, watermark_gamma=0.5),
+]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    return FakeGpu(monkeypatch)
+
+
+def sequences(kinds: list[SamplingParams], **options: Any) -> list[Sequence]:
+    return [
+        Sequence([3 + number, 5, 9, 2, 8, 8, 1, 4, 4, 4, 6][: 3 + 2 * number], 6, kind, **options)
+        for number, kind in enumerate(kinds)
+    ]
+
+
+@pytest.mark.parametrize(("family", "options"), FAMILIES)
+def test_no_step_waits_for_the_device(
+    saved_model: Callable[..., Any], gpu: FakeGpu, family: str, options: dict[str, Any]
+) -> None:
+    """Prompts, mixed steps and decodes, in graphs and free, preempted and computed again."""
+    folder = saved_model(family, **options).folder
+    with gpu.on():
+        engine = gpu.engine(folder, cuda=SIZES, dtype="bfloat16")
+        driver = Driver(execute_on(engine))
+        driver.run(sequences(KINDS[:4]), seed=3)
+        driver.run(sequences(KINDS[:4]))
+    assert gpu.ops.num_launches > 100
+
+
+@pytest.mark.parametrize("kinds", [KINDS[4:], [KINDS[1]], [KINDS[0]]])
+def test_no_sampler_waits_for_the_device(
+    saved_model: Callable[..., Any], gpu: FakeGpu, kinds: list[SamplingParams]
+) -> None:
+    folder = saved_model(head_dim=64).folder
+    with gpu.on():
+        Driver(execute_on(gpu.engine(folder, cuda=SIZES))).run(sequences(kinds))
+
+
+def test_a_step_with_grammars_waits_for_nothing(
+    saved_model: Callable[..., Any], gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their masks are there at once: fake memory has no address that threads could write them to."""
+    monkeypatch.setattr(ConstrainedSlot, "_build", lambda *_: "")
+    monkeypatch.setattr(ConstrainedSlot, "_consume", lambda *_: "")
+    folder = saved_model(head_dim=64).folder
+    with gpu.on():
+        engine = gpu.engine(folder, cuda=SIZES)
+        free, constrained = sequences(KINDS[:1]), sequences(KINDS[:2], grammar=Grammar("regex", "[0-9]+"))
+        Driver(execute_on(engine)).run([*free, *constrained], seed=5)
+    assert all(len(sequence.output) == 6 for sequence in [*free, *constrained])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_invariant": True}, {"kv_cache_dtype": "fp8"}, {"num_blocks": None}, {"is_poisoned": True}],
+)
+def test_options_of_a_gpu_wait_for_nothing(
+    saved_model: Callable[..., Any], gpu: FakeGpu, options: dict[str, Any]
+) -> None:
+    folder = saved_model(head_dim=64).folder
+    with gpu.on():
+        engine = gpu.engine(folder, cuda=SIZES, dtype="bfloat16", **options)
+        Driver(execute_on(engine)).run(sequences(KINDS[:2]))
+
+
+def _reads_a_number(x: torch.Tensor) -> None:
+    x[0, 0].item()
+
+
+def _reads_numbers(x: torch.Tensor) -> None:
+    x[0].tolist()
+
+
+def _asks(x: torch.Tensor) -> None:
+    assert (x == x).all()
+
+
+def _picks_by_mask(x: torch.Tensor) -> None:
+    x[x[:, 0] > 0]
+
+
+def _writes_by_mask(x: torch.Tensor) -> None:
+    x[x[:, 0] > 0] = x.new_zeros(())
+
+
+def _fetches(x: torch.Tensor) -> None:
+    x.cpu()
+
+
+def _uploads_a_list(x: torch.Tensor) -> None:
+    torch.tensor([1, 2], device=x.device)
+
+
+def _uploads_what_is_not_pinned(x: torch.Tensor) -> None:
+    torch.zeros(3).to(x.device, non_blocking=True)
+
+
+def _fetches_into_memory_that_is_not_pinned(x: torch.Tensor) -> None:
+    torch.zeros_like(x, device="cpu").copy_(x, non_blocking=True)
+
+
+def _synchronizes(x: torch.Tensor) -> None:
+    torch.cuda.synchronize(x.device)
+
+
+def _uploads_well(x: torch.Tensor) -> None:
+    torch.zeros(3).pin_memory().to(x.device, non_blocking=True)
+
+
+WAITS = [
+    (_reads_a_number, "_local_scalar_dense waits"),
+    (_reads_numbers, "_local_scalar_dense waits"),
+    (_asks, "_local_scalar_dense waits"),
+    (_picks_by_mask, "index waits"),
+    (_writes_by_mask, "index_put_ waits"),
+    (_fetches, "_to_copy copies between host and device"),
+    (_uploads_a_list, "_to_copy copies between host and device"),
+    (_uploads_what_is_not_pinned, "_to_copy copies between host and device"),
+    (_fetches_into_memory_that_is_not_pinned, "copy_ copies between host and device"),
+    (_synchronizes, "the host waits for the device"),
+]
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, op: Callable[[torch.Tensor], Any]) -> None:
+    """The model does something more."""
+    plain = Decoder.logits
+
+    def logits(self: Decoder, hidden: torch.Tensor) -> torch.Tensor:
+        op(hidden)
+        return plain(self, hidden)
+
+    monkeypatch.setattr(Decoder, "logits", logits)
+
+
+@pytest.mark.parametrize(("op", "said"), WAITS)
+def test_a_wait_in_a_step_is_found(
+    saved_model: Callable[..., Any],
+    gpu: FakeGpu,
+    monkeypatch: pytest.MonkeyPatch,
+    op: Callable[[torch.Tensor], None],
+    said: str,
+) -> None:
+    folder = saved_model(head_dim=64).folder
+    with gpu.on():
+        engine = gpu.engine(folder, cuda=CudaConfig(()))
+        plant(monkeypatch, op)
+        with pytest.raises(Refused, match=said) as refused:
+            Driver(execute_on(engine)).run(sequences(KINDS[:1]))
+    assert f"in {op.__name__}: " in str(refused.value), "the line is named"
+
+
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [*WAITS, (_uploads_well, "memory is pinned in a graph|between host and device in a graph")],
+)
+def test_a_wait_or_a_copy_in_a_graph_is_found(
+    saved_model: Callable[..., Any],
+    gpu: FakeGpu,
+    monkeypatch: pytest.MonkeyPatch,
+    op: Callable[[torch.Tensor], None],
+    said: str,
+) -> None:
+    folder = saved_model(head_dim=64).folder
+    plant(monkeypatch, _only_in_graphs(gpu, op))
+    with gpu.on(), pytest.raises(Refused, match=said):
+        gpu.engine(folder, cuda=SIZES)
+
+
+def _only_in_graphs(gpu: FakeGpu, op: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+    return lambda x: op(x) if gpu.ops.is_capturing else None
+
+
+def test_an_input_of_a_graph_that_does_not_stay_is_found(
+    saved_model: Callable[..., Any], gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved_model(head_dim=64).folder
+    given: list[torch.Tensor] = []
+    plant(monkeypatch, _only_in_graphs(gpu, lambda x: x.add_(given[-1])))
+    with gpu.on():
+        given.append(torch.zeros((), device="cuda"))
+        engine = gpu.engine(folder, cuda=SIZES)
+        given.clear()
+        with pytest.raises(Refused, match="memory that was given back"):
+            Driver(execute_on(engine)).run(sequences(KINDS[:1]))
+
+
+def test_a_result_of_a_graph_that_other_graphs_overwrite_is_found(
+    saved_model: Callable[..., Any], gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved_model(head_dim=64).folder
+    made: list[torch.Tensor] = []
+    plant(monkeypatch, _only_in_graphs(gpu, lambda x: made.append(x * 2)))
+    with gpu.on():
+        engine = gpu.engine(folder, cuda=SIZES)
+        plant(monkeypatch, lambda _x: made[0] + 1)
+        with pytest.raises(Refused, match="what a captured op made"):
+            Driver(execute_on(engine)).run(sequences(KINDS[:1]))
+
+
+def test_a_result_that_is_read_too_early_is_found(
+    saved_model: Callable[..., Any], gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved_model(head_dim=64).folder
+    with gpu.on():
+        engine = gpu.engine(folder, cuda=SIZES)
+        monkeypatch.setattr(StepClock, "wait", lambda _clock: None)
+        with pytest.raises(Refused, match="read before its copy is waited for"):
+            Driver(execute_on(engine)).run(sequences(KINDS[:1]))
