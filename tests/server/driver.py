@@ -55,6 +55,7 @@ def engine_config(folder: Path, **options: Any) -> ServerConfig:
         "device": "cpu",
         "threads": 1,
         "batch_invariant": False,
+        "group": GroupConfig(0, 1, None),
     }
     return ServerConfig(
         model_path=folder,
@@ -62,7 +63,6 @@ def engine_config(folder: Path, **options: Any) -> ServerConfig:
         uds_path=folder / "unused.sock",
         json_output=False,
         parent_pipe_fd=None,
-        group=GroupConfig(0, 1, None),
         cache=cache,
         **{**defaults, **options},
     )

@@ -6,28 +6,28 @@
 from collections.abc import Callable
 from typing import Any
 
+import family_models
 import pytest
 import torch
 from driver import Driver, Sequence, execute_on
 from fake_gpu import FakeGpu
-from penstock_server.base.config import CudaConfig
+from lone_dist import LoneDist
+from penstock_server.base.config import CudaConfig, GroupConfig
 from penstock_server.engine.constrained_slot import ConstrainedSlot
 from penstock_server.engine.pending import StepClock
 from penstock_server.engine.plan import Grammar
 from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.network import distributed
 from penstock_server.network.decoder import Decoder
 from watched_ops import Refused
 
 pytest.importorskip("triton")
 
-FAMILIES: list[tuple[str, dict[str, Any]]] = [
-    ("llama", {"head_dim": 64}),
-    ("qwen3", {"head_dim": 64}),
-    ("mistral", {"head_dim": 64, "sliding_window": 6}),
-    ("gemma2", {"head_dim": 64}),
-    ("mixtral", {"head_dim": 64}),
-    ("gpt2", {"head_dim": None, "num_key_value_heads": None}),
-]
+# Every kind of layer at least once.
+FAMILIES = [
+    "llama", "mistral-window", "qwen3_moe", "qwen2_moe", "gemma2", "falcon-7b", "gpt2", "olmo2", "cohere-normed",
+    "gpt_oss", "phi3-partial-longrope",
+]  # fmt: skip
 SIZES = CudaConfig((1, 2, 4))
 KINDS = [
     SamplingParams(),
@@ -51,18 +51,25 @@ def sequences(kinds: list[SamplingParams], **options: Any) -> list[Sequence]:
     ]
 
 
-@pytest.mark.parametrize(("family", "options"), FAMILIES)
-def test_no_step_waits_for_the_device(
-    saved_model: Callable[..., Any], gpu: FakeGpu, family: str, options: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_step_waits_for_the_device(saved_model: Callable[..., Any], gpu: FakeGpu, name: str) -> None:
     """Prompts, mixed steps and decodes, in graphs and free, preempted and computed again."""
-    folder = saved_model(family, **options).folder
+    folder = saved_model(**family_models.CASES[name]).folder
     with gpu.on():
         engine = gpu.engine(folder, cuda=SIZES, dtype="bfloat16")
-        driver = Driver(execute_on(engine))
-        driver.run(sequences(KINDS[:4]), seed=3)
-        driver.run(sequences(KINDS[:4]))
+        Driver(execute_on(engine)).run(sequences(KINDS[:3]), seed=3)
     assert gpu.ops.num_launches > 100
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "olmo2"])
+def test_no_rank_of_two_waits_for_its_device(
+    saved_model: Callable[..., Any], gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(distributed, "_join", lambda *_: LoneDist())
+    folder = saved_model(**family_models.CASES[name]).folder
+    with gpu.on():
+        engine = gpu.engine(folder, cuda=SIZES, dtype="bfloat16", group=GroupConfig(0, 2, folder))
+        Driver(execute_on(engine)).run(sequences(KINDS[:3]), seed=3)
 
 
 @pytest.mark.parametrize("kinds", [KINDS[4:], [KINDS[1]], [KINDS[0]]])
