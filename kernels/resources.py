@@ -192,6 +192,7 @@ def _recording(capability: str) -> Any:
     with (
         mock.patch.object(JITFunction, "run", keep),
         mock.patch.object(gpu.attention, "processor", return_value=chip),
+        mock.patch.object(gpu.decode_attention, "processor", return_value=chip),
         mock.patch.object(gpu.prefill_attention, "processor", return_value=chip),
         mock.patch("penstock_kernels.base.devices.INTERPRETS", True),
     ):
@@ -205,7 +206,8 @@ def _specialise(kernel: JITFunction, args: tuple[Any, ...], kwargs: dict[str, An
     values.update({name: value for name, value in kwargs.items() if name in kernel.arg_names})
     for number, name in enumerate(kernel.arg_names):
         value = values[name]
-        if kernel.params[number].is_constexpr or (isinstance(value, int) and value == 1):
+        is_free = kernel.params[number].do_not_specialize
+        if kernel.params[number].is_constexpr or (isinstance(value, int) and value == 1 and not is_free):
             signature[name], constants[(number,)] = "constexpr", value
         elif isinstance(value, torch.Tensor):
             signature[name] = "*" + _TYPES[value.dtype]
@@ -214,7 +216,7 @@ def _specialise(kernel: JITFunction, args: tuple[Any, ...], kwargs: dict[str, An
             signature[name] = "fp32"
         else:
             signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-            if value % 16 == 0:
+            if value % 16 == 0 and not is_free:
                 attributes[(number,)] = [["tt.divisibility", 16]]
     return signature, constants, attributes
 
@@ -240,6 +242,14 @@ def _measure(cubin: bytes) -> dict[str, int]:
     }
 
 
+def _pipeline(text: str) -> dict[str, int]:
+    """How loads overlap, from the compiler's text: copies of the fewest buffers that a loop fills, and the most loads
+    that are under way while a loop computes. 0 where nothing is loaded ahead."""
+    buffers = re.findall(r"ttg\.local_alloc .*!ttg\.memdesc<(\d+)x\d+x\d+x\w+,", text)
+    waits = re.findall(r"ttg\.async_wait .*num = (\d+)", text)
+    return {"buffers": min(map(int, buffers), default=0), "async_wait": max(map(int, waits), default=0)}
+
+
 def _compile(job: tuple[str, str]) -> list[dict[str, Any]]:
     """The rows of one configuration: one per kernel that it launches."""
     name, capability = job
@@ -261,6 +271,7 @@ def _compile(job: tuple[str, str]) -> list[dict[str, Any]]:
                 "num_stages": compiled.metadata.num_stages,
                 "shared_bytes": compiled.metadata.shared,
                 **_measure(compiled.asm["cubin"]),
+                **_pipeline(compiled.asm["ttgir"]),
             }
         )
     return rows
@@ -281,14 +292,14 @@ def compile_all(cases: list[str], processes: int = 2) -> list[dict[str, Any]]:
 
 def _as_markdown(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| case | kernel | target | warps | registers | shared | spilled | HGMMA | HMMA |",
-        "| --- " * 9 + "|",
+        "| case | kernel | target | warps | registers | shared | spilled | buffers | wait | HGMMA | HMMA |",
+        "| --- " * 11 + "|",
     ]
     for row in rows:
         lines.append(
             f"| {row['case']} | `{row['kernel'].strip('_').removesuffix('_kernel')}` | {row['capability']} "
             f"| {row['num_warps']} | {row['registers']} | {row['shared_bytes']:,} | {row['spill_bytes']} "
-            f"| {row['hgmma'] or ''} | {row['hmma'] or ''} |"
+            f"| {row['buffers'] or ''} | {row['async_wait'] or ''} | {row['hgmma'] or ''} | {row['hmma'] or ''} |"
         )
     return "\n".join(lines)
 

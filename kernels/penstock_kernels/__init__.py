@@ -20,7 +20,7 @@ from penstock_kernels.ops.grouped_mlp import grouped_mlp
 from penstock_kernels.ops.linear import linear
 from penstock_kernels.ops.noise import gumbel, uniform
 from penstock_kernels.ops.norm import layer_norm, rms_norm
-from penstock_kernels.ops.paged_attention import own_attention, paged_attention
+from penstock_kernels.ops.paged_attention import attention_parts_bytes, own_attention, paged_attention
 from penstock_kernels.ops.rotary import apply_rotary, rotary_table, rotate_and_store
 from penstock_kernels.ops.route import route
 from penstock_kernels.ops.sampling import add_bias, apply_bitmask, draw, penalize, token_logprobs
@@ -42,6 +42,7 @@ __all__ = [
     "all_finite",
     "apply_bitmask",
     "apply_rotary",
+    "attention_parts_bytes",
     "clamped_swiglu",
     "copy_blocks",
     "draw",

@@ -34,6 +34,14 @@ def test_attention_and_experts_do_not_spill(name: str, table: dict[str, Any]) ->
     assert [row for row in _rows(table, f"_{name}_kernel") if row["spill_bytes"]] == []
 
 
+@pytest.mark.parametrize("name", ["decode_attention", "prefill_attention"])
+def test_attention_loads_keys_and_values_while_it_computes(name: str, table: dict[str, Any]) -> None:
+    """At least two buffers for keys and for values, and loads under way behind every wait in the loop. Heads of float32
+    have no room for two."""
+    rows = [row for row in _rows(table, f"_{name}_kernel") if not row["case"].endswith("fp32")]
+    assert [row for row in rows if row["buffers"] < 2 or row["async_wait"] < 1] == []
+
+
 def test_prefill_uses_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:
     rows = [row for row in _rows(table, "_prefill_attention_kernel") if row["capability"] == "sm_90"]
     assert [row["case"] for row in rows if not row["hgmma"]] == ["prefill 128 fp32"]
@@ -48,7 +56,8 @@ def test_experts_of_many_tokens_use_the_matrix_units_of_hopper(table: dict[str, 
 
 def test_memory_bound_kernels_load_sixteen_bytes_at_a_time(table: dict[str, Any]) -> None:
     for name in ("_norm_kernel", "_gated_activation_kernel", "_embedding_kernel", "_copy_blocks_kernel",
-                 "_expert_linear_kernel", "_weighted_sum_kernel"):  # fmt: skip
+                 "_expert_linear_kernel", "_weighted_sum_kernel", "_decode_attention_kernel",
+                 "_prefill_attention_kernel", "_combine_kernel"):  # fmt: skip
         assert all(row["wide_loads"] for row in _rows(table, name)), name
 
 

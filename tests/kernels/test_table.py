@@ -115,7 +115,8 @@ NO_KERNEL = {"rotary_table", "find_decodes", "all_finite"}
 
 def test_every_op_has_a_row() -> None:
     public = {name: getattr(penstock_kernels, name) for name in penstock_kernels.__all__}
-    assert {name for name, found in public.items() if inspect.isfunction(found)} == set(ROWS)
+    functions = {name for name, found in public.items() if inspect.isfunction(found)}
+    assert functions - {"attention_parts_bytes"} == set(ROWS)  # that one is arithmetic about an op
     assert public["own_attention"] is table.paged_attention
     assert {name for name, row in ROWS.items() if row.gpu is None} == NO_KERNEL
     assert {name for name, row in ROWS.items() if row.native is not None} == {name for name, _ in IN_C}

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import torch
-import triton
 
 from penstock_kernels.base.attention_spans import (
     MAX_DECODE_LEN,
@@ -12,16 +11,23 @@ from penstock_kernels.base.attention_spans import (
     DecodeSpans,
 )
 from penstock_kernels.base.upload import upload
-from penstock_kernels.gpu import decode_attention as decode
 from penstock_kernels.gpu.attention_call import AttentionCall
+from penstock_kernels.gpu.decode_attention import decode_attention
 from penstock_kernels.gpu.prefill_attention import prefill_attention, prefill_tiles, tile_for
-from penstock_kernels.gpu.tiles import DECODE_KEYS, processor
+from penstock_kernels.gpu.tiles import processor
+from penstock_kernels.gpu.work_limits import (
+    WorkLimits,
+    bounded_limits,
+    fixed_limits,
+    fixed_tiles,
+    known_limits,
+    most_part_tokens,
+    most_tiles,
+    num_tiles,
+    parts_bytes,
+    resident_items,
+)
 from penstock_kernels.gpu.work_map import WorkMap, work_map
-
-# Decode programs that a multiprocessor holds at once: its registers allow 5 at 92 each. Unmeasured.
-_RESIDENT = 4
-# Tiles of an item when splits may not depend on the other spans: 1,024 keys. Unmeasured.
-_FIXED_TILES = 16
 
 
 class _Layout(NamedTuple):
@@ -30,7 +36,6 @@ class _Layout(NamedTuple):
     query_starts: torch.Tensor
     context_lens: torch.Tensor
     tiles: torch.Tensor
-    num_decodes: int
 
 
 def paged_attention(arguments: AttentionArguments) -> torch.Tensor:
@@ -46,27 +51,22 @@ def paged_attention(arguments: AttentionArguments) -> torch.Tensor:
 
 
 def _attend_eagerly(arguments: AttentionArguments, spans: AttentionSpans, out: torch.Tensor) -> None:
-    window, num_kv_heads, rows = (
-        arguments.scoring.window,
-        arguments.num_kv_heads,
-        tile_for(arguments.query).rows,
-    )
+    window, num_kv_heads = arguments.scoring.window, arguments.num_kv_heads
+    rows = tile_for(arguments.query).rows
     layout = spans.shared(("layout", arguments.group, rows), lambda: _lay_out(spans, arguments.group, rows))
     call = AttentionCall(arguments, layout.query_starts, layout.context_lens, out)
-    if layout.num_decodes:
-        key = ("work", window, num_kv_heads)
-        work = spans.shared(key, lambda: _eager_work(spans, layout, window, num_kv_heads))
-        longest = max(length for length in spans.query_lens if length <= MAX_DECODE_LEN)
-        decode.decode_attention(call, work, longest)
+    key = ("work", window, num_kv_heads)
+    for work in spans.shared(key, lambda: _eager_work(spans, layout, window, num_kv_heads)):
+        decode_attention(call, work)
     if layout.tiles.shape[0]:
         prefill_attention(call, layout.tiles)
 
 
 def _attend_in_graph(arguments: AttentionArguments, spans: DecodeSpans, out: torch.Tensor) -> None:
     window, num_kv_heads = arguments.scoring.window, arguments.num_kv_heads
-    work = spans.shared(("work", window, num_kv_heads), lambda: _graph_work(spans, window, num_kv_heads))
-    call = AttentionCall(arguments, spans.query_starts, spans.context_lens, out)
-    decode.decode_attention(call, work, spans.max_query_len)
+    key = ("work", window, num_kv_heads)
+    work = spans.shared(key, lambda: _graph_work(spans, out.shape[0], window, num_kv_heads))
+    decode_attention(AttentionCall(arguments, spans.query_starts, spans.context_lens, out), work)
 
 
 def _lay_out(spans: AttentionSpans, group: int, rows: int) -> _Layout:
@@ -83,52 +83,75 @@ def _lay_out(spans: AttentionSpans, group: int, rows: int) -> _Layout:
     laid_out = torch.tensor([*starts, *spans.context_lens, *tiles], dtype=torch.int32)
     numbers = upload(laid_out, spans.block_tables.device)
     first_tile = len(starts) + len(spans.context_lens)
-    num_decodes = sum(0 < query_len <= MAX_DECODE_LEN for query_len in spans.query_lens)
     return _Layout(
         numbers[: len(starts)],
         numbers[len(starts) : first_tile],
         numbers[first_tile:].view(-1, 2),
-        num_decodes,
     )
 
 
-def _eager_work(spans: AttentionSpans, layout: _Layout, window: int | None, num_kv_heads: int) -> WorkMap:
-    if spans.unbatched:
-        num_items = sum(
-            triton.cdiv(context_len, _FIXED_TILES * DECODE_KEYS) + 1
-            for query_len, context_len in zip(spans.query_lens, spans.context_lens, strict=True)
-            if 0 < query_len <= MAX_DECODE_LEN
+def _eager_work(
+    spans: AttentionSpans, layout: _Layout, window: int | None, num_kv_heads: int
+) -> list[WorkMap]:
+    """One map of all decodes. Unbatched, one for each number of tokens: the tile's rows follow from it, and with them
+    the order of sums."""
+    lens = sorted({query_len for query_len in spans.query_lens if 0 < query_len <= MAX_DECODE_LEN})
+    groups = (
+        [(length, length) for length in lens] if spans.unbatched else [(1, length) for length in lens[-1:]]
+    )
+    return [
+        work_map(
+            layout.query_starts,
+            layout.context_lens,
+            group,
+            window,
+            _eager_limits(spans, group, window, num_kv_heads),
         )
-    else:
-        num_items = max(layout.num_decodes, _wanted_items(spans.block_tables.device, num_kv_heads))
-    return work_map(
-        layout.query_starts,
-        layout.context_lens,
-        MAX_DECODE_LEN,
-        num_items,
-        window,
-        may_split=num_items > layout.num_decodes,
-        fixed_tiles=_FIXED_TILES if spans.unbatched else 0,
-    )
+        for group in groups
+    ]
 
 
-def _graph_work(spans: DecodeSpans, window: int | None, num_kv_heads: int) -> WorkMap:
-    num_spans = spans.context_lens.shape[0]
+def _eager_limits(
+    spans: AttentionSpans, query_lens: tuple[int, int], window: int | None, num_kv_heads: int
+) -> WorkLimits:
+    tiles = [
+        num_tiles(query_len, context_len, window)
+        for query_len, context_len in zip(spans.query_lens, spans.context_lens, strict=True)
+        if query_lens[0] <= query_len <= query_lens[1]
+    ]
     if spans.unbatched:
-        num_items = num_spans * (triton.cdiv(spans.max_context_len, _FIXED_TILES * DECODE_KEYS) + 1)
+        return fixed_limits(len(tiles), len(tiles) * query_lens[1], max(tiles), _fixed_tiles(spans))
+    resident = resident_items(processor(spans.block_tables.device), num_kv_heads)
+    return known_limits(tiles, query_lens[1], resident)
+
+
+def _graph_work(spans: DecodeSpans, num_tokens: int, window: int | None, num_kv_heads: int) -> WorkMap:
+    num_spans = spans.context_lens.shape[0]
+    tiles = most_tiles(spans.max_query_len, spans.max_context_len, window)
+    if spans.unbatched:
+        limits = fixed_limits(num_spans, num_tokens, tiles, _fixed_tiles(spans))
     else:
-        num_items = max(num_spans, _wanted_items(spans.block_tables.device, num_kv_heads))
-    return work_map(
-        spans.query_starts,
-        spans.context_lens,
-        spans.max_query_len,
-        num_items,
-        window,
-        may_split=num_items > num_spans,
-        fixed_tiles=_FIXED_TILES if spans.unbatched else 0,
-    )
+        resident = resident_items(processor(spans.block_tables.device), num_kv_heads)
+        limits = bounded_limits(num_spans, spans.max_query_len, tiles, resident)
+    return work_map(spans.query_starts, spans.context_lens, (1, spans.max_query_len), window, limits)
 
 
-def _wanted_items(device: torch.device, num_kv_heads: int) -> int:
-    """As many as run at the same time."""
-    return processor(device).num_multiprocessors * _RESIDENT // num_kv_heads
+def _fixed_tiles(spans: AttentionSpans | DecodeSpans) -> int:
+    """Equal for all steps over block tables of this width, in a graph and out of one."""
+    return fixed_tiles(spans.block_tables.shape[1] * spans.block_size)
+
+
+def attention_parts_bytes(
+    device: torch.device,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    num_spans: int,
+    num_tokens: int,
+    max_context_len: int,
+    unbatched: bool,
+) -> int:
+    """As the public function says."""
+    resident = resident_items(processor(device), num_kv_heads)
+    part_tokens = most_part_tokens(num_spans, num_tokens, max_context_len, resident, unbatched)
+    return parts_bytes(part_tokens, num_heads, head_dim)

@@ -11,28 +11,19 @@ LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def load_cached(
-    cache_ptr,
-    table_ptr,
-    positions,
-    columns,
-    limit,
-    stride_block,
-    stride_token,
-    BLOCK_SIZE: tl.constexpr,
-    DIM: tl.constexpr,
-    BLOCK_DIM: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """[positions, columns] of one head. Positions from `limit` on are zeros where MASKED: the pool holds anything."""
-    if MASKED:
-        blocks = tl.load(table_ptr + positions // BLOCK_SIZE, mask=positions < limit, other=0).to(tl.int64)
-    else:
-        blocks = tl.load(table_ptr + positions // BLOCK_SIZE).to(tl.int64)
-    starts = blocks * stride_block + (positions % BLOCK_SIZE).to(tl.int64) * stride_token
+def blocks_of(table_ptr, positions, limit, BLOCK_SIZE: tl.constexpr):
+    """The block of every position. Positions from `limit` on have that of the last one before it."""
+    return tl.load(table_ptr + tl.minimum(positions, limit - 1) // BLOCK_SIZE)
+
+
+@triton.jit
+def load_cached(cache_ptr, blocks, positions, columns, limit, stride_block, stride_token, BLOCK_SIZE: tl.constexpr,
+                DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):  # fmt: skip
+    """[positions, columns] of one head, whose blocks are from `blocks_of`. Positions from `limit` on are the last one
+    before it, again: the pool holds anything there, and what is weighted by zero must be a number."""
+    offsets = tl.minimum(positions, limit - 1) % BLOCK_SIZE
+    starts = blocks.to(tl.int64) * stride_block + offsets.to(tl.int64) * stride_token
     ptrs = cache_ptr + starts[:, None] + columns[None, :]
-    if MASKED:
-        return tl.load(ptrs, mask=(positions < limit)[:, None] & (columns < DIM)[None, :], other=0.0)
     if DIM == BLOCK_DIM:
         return tl.load(ptrs)
     return tl.load(ptrs, mask=(columns < DIM)[None, :], other=0.0)

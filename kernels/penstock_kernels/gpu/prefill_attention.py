@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from penstock_kernels.gpu.attention_call import AttentionCall, padded_dim
-from penstock_kernels.gpu.attention_math import fold, load_cached, score, store_result
+from penstock_kernels.gpu.attention_math import blocks_of, fold, load_cached, score, store_result
 from penstock_kernels.gpu.tiles import Tile, prefill_tile, processor
 
 
@@ -24,18 +24,21 @@ def _attend(
     HAS_WINDOW: tl.constexpr, HAS_SOFT_CAP: tl.constexpr,
 ):  # fmt: skip
     """Fold the tiles of one phase."""
+    # The blocks of a tile are read one tile ahead, so that its keys and values can be fetched several tiles ahead.
+    blocks = blocks_of(table_ptr, first_tile * BLOCK_KEYS + tl.arange(0, BLOCK_KEYS), context_len, BLOCK_SIZE)
     for tile in range(first_tile, end_tile):
         positions = tile * BLOCK_KEYS + tl.arange(0, BLOCK_KEYS)
-        key = load_cached(key_ptr, table_ptr, positions, columns, context_len, stride_block, stride_token,
-                          BLOCK_SIZE, DIM, BLOCK_DIM, MASKED)  # fmt: skip
+        key = load_cached(key_ptr, blocks, positions, columns, context_len, stride_block, stride_token,
+                          BLOCK_SIZE, DIM, BLOCK_DIM)  # fmt: skip
+        value = load_cached(value_ptr, blocks, positions, columns, context_len, stride_block, stride_token,
+                            BLOCK_SIZE, DIM, BLOCK_DIM)  # fmt: skip
+        blocks = blocks_of(table_ptr, positions + BLOCK_KEYS, context_len, BLOCK_SIZE)
         scores = score(query, key.to(query.dtype), scale, soft_cap, HAS_SOFT_CAP)
         if MASKED:
             seen = positions[None, :] <= query_positions[:, None]
             if HAS_WINDOW:
                 seen = seen & (positions[None, :] > query_positions[:, None] - window)
             scores = tl.where(seen, scores, float("-inf"))
-        value = load_cached(value_ptr, table_ptr, positions, columns, context_len, stride_block, stride_token,
-                            BLOCK_SIZE, DIM, BLOCK_DIM, MASKED)  # fmt: skip
         accumulated, largest, total = fold(scores, value.to(query.dtype), accumulated, largest, total, MASKED)
     return accumulated, largest, total
 

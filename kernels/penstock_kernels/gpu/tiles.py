@@ -43,22 +43,25 @@ def processor(device: torch.device) -> Processor:
     return Processor(properties.multi_processor_count, shared)
 
 
-def decode_tile(block_dim: int, num_rows: int, element_bytes: int) -> Tile:
+def decode_tile(block_dim: int, num_rows: int, element_bytes: int, shared_bytes: int) -> Tile:
     """`num_rows`: query tokens times heads of a group, rounded up to a power of two; at most 64 at once."""
     rows = min(max(num_rows, 16), 64)
     if element_bytes == 4:
         return Tile(min(rows, 32 if block_dim < 256 else 16), DECODE_KEYS, 8, 1)
-    return Tile(min(rows, 32) if block_dim > 128 else rows, DECODE_KEYS, 4, 3 if block_dim <= 128 else 2)
+    # Three stages keep two tiles of keys and values: 64 KB with columns of 128, 128 KB with 256.
+    if block_dim > 128:
+        return Tile(min(rows, 32), DECODE_KEYS, 4, 3 if shared_bytes >= SHARED_AMPERE else 2)
+    return Tile(rows, DECODE_KEYS, 4, 3)
 
 
 def prefill_tile(block_dim: int, element_bytes: int, shared_bytes: int) -> Tile:
     """128 rows on Hopper where registers allow it; less for float32, which has none, and for little shared memory."""
     if element_bytes == 4:
-        return Tile(32, 32, 8, 1)
+        return Tile(32, 16, 8, 1)
     if shared_bytes < SHARED_AMPERE:
-        return Tile(64, 32, 4, 2) if block_dim <= 128 else Tile(32, 32, 4, 1)
+        return Tile(64, 32, 4, 3) if block_dim <= 128 else Tile(32, 32, 4, 1)
     if block_dim > 128:  # more rows spill
-        return Tile(64, 32, 8, 2)
+        return Tile(64, 32, 8, 3)
     return Tile(128, 64, 8, 3) if shared_bytes >= SHARED_HOPPER else Tile(64, 32, 4, 3)
 
 

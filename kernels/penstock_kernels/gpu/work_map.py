@@ -1,10 +1,12 @@
 """The work map of decode attention: which part of which sequence every program attends to.
 
 Computed on the device from the lengths there, once per step and window, and shared by all layers. The number of items
-is fixed, so the grid is too and a captured graph stays right as lengths grow.
+is fixed, so the grid is too and a captured graph stays right as lengths grow. `work_limits` has the arithmetic. Items
+of split spans come first: the longest ones start first, and only they have memory for parts.
 
     spans      A: 5 tiles          B: 2 tiles      C: 1 tile
-    items      A 0..3   A 3..5     B 0..2          C 0..1        (idle)     with 3 tiles an item
+    items      A 0..3   A 3..5     B 0..2          C 0..1        (idle)
+    splits     A: 2 items
 """
 
 from typing import NamedTuple
@@ -14,31 +16,39 @@ import triton
 import triton.language as tl
 
 from penstock_kernels.gpu.tiles import DECODE_KEYS
+from penstock_kernels.gpu.work_limits import LEAST_TILES, WorkLimits
 
 
 class WorkMap(NamedTuple):
-    """items: [num_items, 3] int32: span (-1: idle), first tile, end tile; splits: [num_spans, 2] int32: first item and
-    number of items of a span. `may_split` is false when every span is known to have one item."""
+    """items: [num_items, 4] int32: span (-1: idle), first tile, end tile, first token in the memory for parts (-1: the
+    span is one item); splits: [num_splits, 3] int32: span (-1: idle), first token in that memory, number of items.
+    """
 
     items: torch.Tensor
     splits: torch.Tensor
-    may_split: bool
+    limits: WorkLimits
+    max_query_len: int
 
 
 @triton.jit
-def _tiles_of(query_start_ptr, context_ptr, spans, num_spans, max_query_len, window, KEYS: tl.constexpr):
-    """First and end tile that any query of a span sees; none for empty spans and for those that are no decodes."""
+def _tiles_of(query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, window,
+              KEYS: tl.constexpr):  # fmt: skip
+    """Tokens, first and end tile that any query of a span sees; no tiles for spans of other lengths."""
     mask = spans < num_spans
     context_lens = tl.load(context_ptr + spans, mask=mask, other=0)
     starts = tl.load(query_start_ptr + spans, mask=mask, other=0)
     query_lens = tl.load(query_start_ptr + spans + 1, mask=mask, other=0) - starts
     first_seen = tl.maximum(context_lens - query_lens + 1 - window, 0)
-    is_decode = (query_lens > 0) & (query_lens <= max_query_len)
-    end = tl.where(is_decode, (context_lens + KEYS - 1) // KEYS, 0)
-    return tl.minimum(first_seen // KEYS, end), end
+    is_wanted = (query_lens >= min_query_len) & (query_lens <= max_query_len)
+    end = tl.where(is_wanted, (context_lens + KEYS - 1) // KEYS, 0)
+    return query_lens, tl.minimum(first_seen // KEYS, end), end
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=[
+        "num_spans", "num_items", "num_splits", "min_query_len", "max_query_len", "window", "resident", "fixed_tiles",
+    ]
+)  # fmt: skip
 def _work_map_kernel(
     query_start_ptr,
     context_ptr,
@@ -46,76 +56,90 @@ def _work_map_kernel(
     splits_ptr,
     num_spans,
     num_items,
+    num_splits,
+    min_query_len,
     max_query_len,
     window,
+    resident,
     fixed_tiles,
+    LEAST: tl.constexpr,
     BLOCK_SPANS: tl.constexpr,
     BLOCK_ITEMS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """One program. Finds the fewest tiles per item whose items fit, by bisection, then gives them out in order."""
+    """One program. Divides every span into items of equal length but for the last, then gives them out."""
     spans = tl.arange(0, BLOCK_SPANS)
-    first, end = _tiles_of(query_start_ptr, context_ptr, spans, num_spans, max_query_len, window, KEYS)
+    query_lens, first, end = _tiles_of(
+        query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, window, KEYS)  # fmt: skip
     num_tiles = end - first
-    low = 1
-    high = tl.maximum(tl.max(num_tiles, axis=0), 1)
+    wanted = tl.maximum((tl.sum(num_tiles, axis=0) + resident - 1) // resident, LEAST)
+    shares = tl.maximum((2 * num_tiles + wanted) // (2 * wanted), 1)
+    length = (num_tiles + shares - 1) // shares
     if fixed_tiles > 0:
-        low = tl.maximum(fixed_tiles, 1)
-        high = low
-    while low < high:
-        middle = (low + high) // 2
-        needed = tl.sum((num_tiles + middle - 1) // middle, axis=0)
-        low = tl.where(needed <= num_items, low, middle + 1)
-        high = tl.where(needed <= num_items, middle, high)
-    num_splits = (num_tiles + low - 1) // low
-    ends = tl.cumsum(num_splits, axis=0)
-    mask = spans < num_spans
-    tl.store(splits_ptr + 2 * spans, ends - num_splits, mask=mask)
-    tl.store(splits_ptr + 2 * spans + 1, num_splits, mask=mask)
-    for start in range(0, num_items, BLOCK_ITEMS):
+        length = tl.full([BLOCK_SPANS], fixed_tiles, tl.int32)
+    length = tl.maximum(length, 1)
+    counts = (num_tiles + length - 1) // length
+    is_split = counts > 1
+    split_counts = tl.where(is_split, counts, 0)
+    whole_counts = tl.where(is_split, 0, counts)
+    # Inclusive sums; what is before a span follows by subtraction.
+    first_split = tl.cumsum(split_counts, axis=0) - split_counts
+    first_whole = tl.cumsum(whole_counts, axis=0) - whole_counts + tl.sum(split_counts, axis=0)
+    part_tokens = split_counts * query_lens
+    part = tl.where(is_split, tl.cumsum(part_tokens, axis=0) - part_tokens, -1)
+    ranks = tl.cumsum(is_split.to(tl.int32), axis=0) - 1
+    is_listed = is_split & (ranks < num_splits)
+    tl.store(splits_ptr + 3 * ranks, spans, mask=is_listed)
+    tl.store(splits_ptr + 3 * ranks + 1, part, mask=is_listed)
+    tl.store(splits_ptr + 3 * ranks + 2, counts, mask=is_listed)
+    first_item = tl.where(is_split, first_split, first_whole)
+    for number in range(tl.max(counts, axis=0)):
+        items = first_item + number
+        is_used = (number < counts) & (items < num_items)
+        tile = first + number * length
+        tl.store(items_ptr + 4 * items, spans, mask=is_used)
+        tl.store(items_ptr + 4 * items + 1, tile, mask=is_used)
+        tl.store(items_ptr + 4 * items + 2, tl.minimum(tile + length, end), mask=is_used)
+        tl.store(items_ptr + 4 * items + 3, tl.where(is_split, part + number * query_lens, -1), mask=is_used)
+    idle = tl.full([BLOCK_ITEMS], -1, tl.int32)
+    for start in range(tl.sum(counts, axis=0), num_items, BLOCK_ITEMS):
         items = start + tl.arange(0, BLOCK_ITEMS)
-        tl.store(items_ptr + 3 * items, tl.full([BLOCK_ITEMS], -1, tl.int32), mask=items < num_items)
-    tl.debug_barrier()
-    most = tl.max(num_splits, axis=0)
-    for split in range(most):
-        items = ends - num_splits + split
-        is_used = (split < num_splits) & (items < num_items)
-        tile = first + split * low
-        tl.store(items_ptr + 3 * items, spans, mask=is_used)
-        tl.store(items_ptr + 3 * items + 1, tile, mask=is_used)
-        tl.store(items_ptr + 3 * items + 2, tl.minimum(tile + low, end), mask=is_used)
+        tl.store(items_ptr + 4 * items, idle, mask=items < num_items)
+    for start in range(tl.sum(is_split.to(tl.int32), axis=0), num_splits, BLOCK_ITEMS):
+        ranks_left = start + tl.arange(0, BLOCK_ITEMS)
+        tl.store(splits_ptr + 3 * ranks_left, idle, mask=ranks_left < num_splits)
 
 
 def work_map(
     query_starts: torch.Tensor,
     context_lens: torch.Tensor,
-    max_query_len: int,
-    num_items: int,
+    query_lens: tuple[int, int],
     window: int | None,
-    may_split: bool,
-    fixed_tiles: int = 0,
+    limits: WorkLimits,
 ) -> WorkMap:
-    """query_starts: [num_spans + 1] int32; context_lens: [num_spans] int32; num_items: at least the number of decodes,
-    which are the spans of at most max_query_len tokens.
+    """Of the spans whose number of tokens is in `query_lens`, both ends included; `limits` must cover all of them.
 
-    `fixed_tiles` makes splits independent of the other spans; num_items must then be enough for all.
+    query_starts: [num_spans + 1] int32; context_lens: [num_spans] int32.
     """
     num_spans, device = context_lens.shape[0], context_lens.device
-    items = torch.empty((num_items, 3), dtype=torch.int32, device=device)
-    splits = torch.empty((num_spans, 2), dtype=torch.int32, device=device)
+    items = torch.empty((limits.num_items, 4), dtype=torch.int32, device=device)
+    splits = torch.empty((limits.num_splits, 3), dtype=torch.int32, device=device)
     _work_map_kernel[(1,)](
         query_starts,
         context_lens,
         items,
         splits,
         num_spans,
-        num_items,
-        max_query_len,
+        limits.num_items,
+        limits.num_splits,
+        *query_lens,
         2**30 if window is None else window,
-        fixed_tiles,
+        limits.resident,
+        limits.fixed_tiles,
+        LEAST=LEAST_TILES,
         BLOCK_SPANS=triton.next_power_of_2(num_spans),
         BLOCK_ITEMS=256,
         KEYS=DECODE_KEYS,
         num_warps=4,
     )
-    return WorkMap(items, splits, may_split)
+    return WorkMap(items, splits, limits, query_lens[1])

@@ -47,6 +47,31 @@ def paged_attention(
     return (attend or own_attention)(arguments)
 
 
+def attention_parts_bytes(
+    device: torch.device,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    num_spans: int,
+    num_tokens: int,
+    max_context_len: int,
+    unbatched: bool = False,
+) -> int:
+    """Bytes that our attention takes at most in one layer beside its result, for the parts of sequences that several
+    programs read; free again when the layer has been computed. 0 where no kernel runs.
+
+    A bound for every step of up to `num_spans` spans of at most 8 tokens, with up to `num_tokens` tokens together, over
+    block tables of `max_context_len` positions (blocks times block size), in a graph and out of one. Heads are those of
+    this rank. `unbatched` as in `AttentionSpans`.
+    """
+    if not runs_kernels(device):
+        return 0
+    found: int = table.launcher("attention.attention_parts_bytes")(
+        device, num_heads, num_kv_heads, head_dim, num_spans, num_tokens, max_context_len, unbatched
+    )
+    return found
+
+
 def _check_spans(spans: AttentionSpans | DecodeSpans, query: torch.Tensor) -> None:
     require(query.dim() == 3, lambda: f"paged_attention: query {tuple(query.shape)}")
     longest = _check_decodes(spans) if isinstance(spans, DecodeSpans) else _check_lens(spans, query)
