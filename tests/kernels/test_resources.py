@@ -42,6 +42,13 @@ def test_attention_loads_keys_and_values_while_it_computes(name: str, table: dic
     assert [row for row in rows if row["buffers"] < 2 or row["async_wait"] < 1] == []
 
 
+def test_prefill_on_hopper_keeps_three_tiles_or_more(table: dict[str, Any]) -> None:
+    """Registers allow one program on a multiprocessor, so all of its shared memory is for loads under way."""
+    rows = [row for row in _rows(table, "_prefill_attention_kernel") if row["capability"] == "sm_90"]
+    few = {row["case"] for row in rows if row["buffers"] < 3 or row["num_warps"] != 8}
+    assert few == {"prefill 128 fp32"}
+
+
 def test_prefill_uses_the_matrix_units_of_hopper(table: dict[str, Any]) -> None:
     rows = [row for row in _rows(table, "_prefill_attention_kernel") if row["capability"] == "sm_90"]
     assert [row["case"] for row in rows if not row["hgmma"]] == ["prefill 128 fp32"]

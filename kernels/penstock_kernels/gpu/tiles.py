@@ -60,9 +60,14 @@ def prefill_tile(block_dim: int, element_bytes: int, shared_bytes: int) -> Tile:
         return Tile(32, 16, 8, 1)
     if shared_bytes < SHARED_AMPERE:
         return Tile(64, 32, 4, 3) if block_dim <= 128 else Tile(32, 32, 4, 1)
+    is_hopper = shared_bytes >= SHARED_HOPPER
     if block_dim > 128:  # more rows spill
-        return Tile(64, 32, 8, 3)
-    return Tile(128, 64, 8, 3) if shared_bytes >= SHARED_HOPPER else Tile(64, 32, 4, 3)
+        return Tile(64, 32, 8, 4 if is_hopper else 3)
+    if not is_hopper:
+        return Tile(64, 32, 4, 3)
+    # Registers allow one program of two warp groups on a multiprocessor, so more stages cost nothing. 128 keys spill
+    # with columns of 128.
+    return Tile(128, 128, 8, 3) if block_dim <= 64 else Tile(128, 64, 8, 4)
 
 
 @dataclass(frozen=True, slots=True)

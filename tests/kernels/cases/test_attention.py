@@ -159,6 +159,18 @@ def test_shapes(shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
     _check(Case(replace(shape, dtype=dtype), [(1, 150), (2, 30), (9, 70)], device))
 
 
+@pytest.mark.parametrize("shared_bytes", [101_376, 232_448], ids=["sm_89", "sm_90"])
+def test_tiles_of_other_processors(
+    shared_bytes: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock_kernels.gpu.tiles import Processor
+
+    for module in ("decode_attention", "prefill_attention"):
+        monkeypatch.setattr(f"penstock_kernels.gpu.{module}.processor", lambda _: Processor(4, shared_bytes))
+    for dim in (64, 128, 192):
+        _check(Case(Shape(dim=dim, dtype=torch.float16), [(150, 290), (1, 80)], device), window=200)
+
+
 @pytest.mark.parametrize("window", [1, 16, 63, 100, 5000])
 def test_window(window: int, device: torch.device) -> None:
     _check(
