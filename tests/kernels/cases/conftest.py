@@ -2,11 +2,13 @@
 
 import os
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from kernels.memory_checker.checker import MemoryChecker
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -16,11 +18,17 @@ _NATIVE = os.environ.get("PENSTOCK_KERNEL_CASES") == "cpu"
 
 # Where the variants of all launches are to be written.
 _RECORD = os.environ.get("PENSTOCK_RECORD_VARIANTS")
+# Tests of what only the interpreter has.
+collect_ignore = [] if _INTERPRETED else ["test_memory_checker.py"]
+_CHECKER = MemoryChecker()
 
 if _INTERPRETED:
     import interpreter
+    from kernels.memory_checker.hooks import install
 
     interpreter.repair()
+    interpreter.speed_up()
+    install(_CHECKER)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,6 +58,22 @@ def _recorded_variants() -> Iterator[None]:
 @pytest.fixture
 def device() -> torch.device:
     return torch.device("cpu" if _INTERPRETED or _NATIVE else "cuda")
+
+
+@pytest.fixture(autouse=True)
+def program_seed(request: pytest.FixtureRequest) -> int:
+    """The interpreter runs the programs of a launch in an order that follows from this: PENSTOCK_PROGRAM_SEED, or a
+    number of the case's own. A failure shows it."""
+    seed = int(os.environ.get("PENSTOCK_PROGRAM_SEED") or zlib.crc32(request.node.nodeid.encode()))
+    request.node.add_report_section("setup", "order of programs", f"PENSTOCK_PROGRAM_SEED={seed}")
+    _CHECKER.restart(seed)
+    return seed
+
+
+@pytest.fixture
+def exempt_from_races(program_seed: int) -> Callable[[torch.Tensor], None]:
+    """Has the interpreter let several programs write a contiguous tensor: what is there is never read."""
+    return _CHECKER.exempt_from_races
 
 
 @pytest.fixture(autouse=True)

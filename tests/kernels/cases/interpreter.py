@@ -1,6 +1,8 @@
 """Repairs Triton 3.7's interpreter for tests: bf16 is stored as its bits there, rounded by truncation when written and
-multiplied as integers by dot. The kernels compute in float32 between loads, stores and dots, so these two are all."""
+multiplied as integers by dot. The kernels compute in float32 between loads, stores and dots, so these two are all. And
+makes it faster: it searches Triton's modules again whenever one function of a kernel calls another."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,3 +47,31 @@ def repair() -> None:
         return plain_dot(self, a, b, d, input_precision, max_num_imprecise_acc)
 
     builder.cast_impl, builder.create_dot, builder.create_fp_to_fp = cast, dot, fp_to_fp
+
+
+def speed_up() -> None:
+    """Have each launch replace the functions of a module of Triton once, and not in every call within a kernel."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    executor: Any = interpreter.GridExecutor
+    plain_patch, plain_call = interpreter._patch_lang, executor.__call__
+    patched: set[str] = set()
+
+    @cache
+    def modules_of(function: Any) -> frozenset[str]:
+        modules = [value for value in function.__globals__.values() if value is tl or value is tl.core]
+        return frozenset(module.__name__ for module in modules)
+
+    def patch(function: Any) -> Any:
+        modules = modules_of(function)
+        if modules <= patched:
+            return interpreter._LangPatchScope()
+        patched.update(modules)
+        return plain_patch(function)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        patched.clear()
+        plain_call(self, *args, **kwargs)
+
+    interpreter._patch_lang, executor.__call__ = patch, call

@@ -1,0 +1,5 @@
+"""What is raised when a kernel breaks a rule."""
+
+
+class MemoryFault(AssertionError):
+    """A kernel touched memory that it must not touch, or two of its programs touched the same."""
