@@ -36,17 +36,15 @@ fn length(value: &Value) -> Result<usize, Error> {
 
 /// The default, which is 0, for what is no number.
 fn int(value: &Value, default: Option<Value>) -> Value {
-    let number = value.as_str().and_then(|text| {
-        let text = text.trim();
-        let whole = text.parse::<i128>().ok();
-        whole.or_else(|| {
-            text.parse::<f64>().ok().filter(|number| number.is_finite()).map(|number| number as i128)
-        })
-    });
-    let number = number.or_else(|| {
-        value.is_number().then(|| f64::try_from(value.clone()).ok()).flatten().map(|number| number as i128)
-    });
+    let number = match value.as_str().map(str::trim) {
+        Some(text) => text.parse().ok().or_else(|| whole(text.parse().ok()?)),
+        None => i128::try_from(value.clone()).ok().or_else(|| whole(f64::try_from(value.clone()).ok()?)),
+    };
     number.map_or_else(|| default.unwrap_or_else(|| Value::from(0)), Value::from)
+}
+
+fn whole(number: f64) -> Option<i128> {
+    number.is_finite().then_some(number as i128)
 }
 
 /// The default, which is 0.0, for what is no number.
