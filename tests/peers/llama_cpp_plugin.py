@@ -2,7 +2,7 @@
 
 from typing import Any
 
-OPENAI = ("/chat/completions", "/completions", "/models")
+OPENAI = ("/chat/completions", "/completions", "/models", "/responses")
 
 
 def pytest_configure() -> None:

@@ -5,7 +5,6 @@ The suite has a mode for a server that runs already. A plugin (llama_cpp_plugin.
 OpenAI; the assertions are theirs. They start their server with other options, and with a model whose words they know.
 """
 
-import re
 import shutil
 import subprocess
 import sys
@@ -14,22 +13,12 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from peers.llama_cpp_reasons import reason_of
 from peers.suite import ROOT, Found, Served, run
 
 FILES = ["basic", "chat_completion", "compat_anthropic", "compat_oai_responses", "completion", "infill", "template",
          "tokenize"]  # fmt: skip
 INSIDE = "/vendor/llama.cpp/tools/server/tests/"
-# In this order; the first that is found in a failure is its reason.
-REASONS = [
-    ("a route that only llama.cpp has", r"there is no route"),
-    ("words of their own model", r"match_regex|re\.search|assert False|JSONDecodeError"),
-    ("an image", r"image"),
-    (
-        "options that their server is started with",
-        r"n_predict|n_ctx|n_slots|jinja|api_key|predicted_n|prompt_n",
-    ),
-    ("a field that only llama.cpp has", r"KeyError|__verbose|timings|tokens_"),
-]
 
 
 def measure(served: Served, folder: Path) -> Found:
@@ -55,7 +44,7 @@ def measure(served: Served, folder: Path) -> Found:
     for case in ET.parse(report).iter("testcase"):
         failure = case.find("failure") if case.find("failure") is not None else case.find("error")
         if case.find("skipped") is None:
-            found.note(failure is None, _reason("" if failure is None else failure.text or ""))
+            found.note(failure is None, reason_of(str(case.get("classname")), str(case.get("name"))))
     return found
 
 
@@ -80,7 +69,3 @@ def _unpack(archive: Path, folder: Path) -> Path:
     with tarfile.open(archive) as tar:
         tar.extractall(folder, [member for member in tar if INSIDE in f"/{member.name}"], filter="data")
     return folder / archive.name.removesuffix(".tar.gz") / INSIDE.strip("/")
-
-
-def _reason(failure: str) -> str:
-    return next((reason for reason, sign in REASONS if re.search(sign, failure)), "other")
