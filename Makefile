@@ -4,7 +4,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 PY ?= python3
-# Given to the launcher by `make serve ARGS="--model-id …"`.
+# Given to the launcher by `make serve ARGS="--model-id …"`, and to the programs of `make gpu…`.
 ARGS ?=
 # Names for `make bench` (of `python -m benchmarks`) and `make peers` (of `python -m peers`); none means all.
 WHAT ?=
@@ -185,10 +185,17 @@ docs: setup ## docs/flags.md and docs/openapi.json from the launcher, docs/model
 bench: setup rivals ## measure everything that needs no GPU and renew benchmarks/RESULTS.md; WHAT="startup …" for some of it
 	$(BIN)/python -m benchmarks $(WHAT)
 
-.PHONY: bench-gpu
-bench-gpu: setup ## measure kernels, engine and server on a GPU; into benchmarks/results
-	$(BIN)/python -m benchmarks.kernels --out benchmarks/results/gpu_kernels.json
-	$(BIN)/python -m benchmarks.gpu_engine --out benchmarks/results
+.PHONY: gpu
+gpu: gpu-pack ## measure on this machine's GPU; ARGS="3 4" for some parts, ARGS=--rehearse on a CPU; into target/gpu
+	PYTHON=$(BIN)/python benchmarks/gpu.sh --out target/gpu $(ARGS)
+
+.PHONY: gpu-pack
+gpu-pack: setup ## pack what `benchmarks/gpu.sh` needs on a bare machine with a GPU; ARGS="--with fa3-fwd" for more
+	$(BIN)/python -m benchmarks.gpu.pack $(if $(filter gpu,$(MAKECMDGOALS)),,$(ARGS))
+
+.PHONY: gpu-report
+gpu-report: setup ## keep the lines of a run on a GPU, and renew benchmarks/RESULTS.md; ARGS=target/gpu/lines.jsonl
+	$(BIN)/python -m benchmarks.gpu.report $(ARGS)
 
 .PHONY: reliability
 reliability: setup ## the battery, then random faults and a soak, MINUTES each; into benchmarks/RESULTS.md

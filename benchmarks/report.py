@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figure import Figure
+from benchmarks.gpu.report import published
 from benchmarks.questions import Question, questions
 
 _HERE = Path(__file__).parent
@@ -37,7 +38,11 @@ def save(question: Question, figures: list[Figure], load: float) -> None:
 
 def render() -> None:
     """Writes RESULTS.md again from all results."""
-    parts = [_HEAD, *(_section(question) for question in questions() if _path(question).exists())]
+    parts = [
+        _HEAD,
+        *(_section(question) for question in questions() if _path(question).exists()),
+        *published(),
+    ]
     (_HERE / "RESULTS.md").write_text("\n".join(parts))
 
 

@@ -19,15 +19,15 @@ _START_TIMEOUT_S = 180.0
 
 
 class Server:
-    """`launcher` with these flags, on the CPU."""
+    """`launcher` with these flags, on the CPU or another device; `programs` is the folder that it is in."""
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *flags: str, device: str = "cpu", programs: Path = BIN) -> None:
         self.started = time.perf_counter()
         # Its lines on stderr, with the seconds since the start of the command.
         self.lines: list[tuple[float, str]] = []
         self.address = ("", 0)
         self._serving = threading.Event()
-        command = [str(BIN / "launcher"), "--port=0", "--device=cpu", *flags]
+        command = [str(programs / "launcher"), "--port=0", f"--device={device}", *flags]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -1,0 +1,109 @@
+"""Attention in the shapes of an 8B Llama over a paged cache, and who else computes it."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from penstock_kernels import AttentionSpans, Scoring, backends, paged_attention
+from penstock_kernels.base.attention_spans import AttentionArguments
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from benchmarks.gpu.works import BF16, FP8, Call, Case, Sizes, Work, random
+
+_TESTS = "test_attention.py"
+_OURS = ("auto", "triton", "native", "reference")
+# Attention of others over our cache; whoever cannot be used here says why.
+_BACKENDS = tuple(name for name in backends.NAMES if name not in _OURS)
+# PyTorch's own over keys and values that lie in one piece, which is less work than pages.
+_IN_ONE_PIECE = {
+    "PyTorch's FlashAttention": SDPBackend.FLASH_ATTENTION,
+    "cuDNN in PyTorch": SDPBackend.CUDNN_ATTENTION,
+}
+Lens = list[tuple[int, int]]
+
+
+def cases(sizes: Sizes) -> list[Case]:
+    """Decodes, prompts, the 8-bit cache, and what is uneven."""
+    (streams, context), (tokens, end), (longest, others, short) = sizes.usual, sizes.prompts[0], sizes.skewed
+    found: list[tuple[str, Lens, torch.dtype]] = [
+        (f"decode {number} x {length}", [(1, length)] * number, BF16) for number, length in sizes.decodes
+    ]
+    found += [
+        (f"prefill {length} of {context}", [(length, context)], BF16) for length, context in sizes.prompts
+    ]
+    found += [
+        (f"decode {streams} x {context}, fp8 cache", [(1, context)] * streams, FP8),
+        (f"prefill {tokens} of {end}, fp8 cache", [(tokens, end)], FP8),
+        (f"decode {longest} beside {others} x {short}", [(1, longest)] + [(1, short)] * others, BF16),
+        (f"drafts of 8, {streams} x {context}", [(8, context)] * streams, BF16),
+    ]
+    return [
+        Case(name, partial(_work, sizes, lens, dtype), _TESTS, _rival_names(lens, dtype))
+        for name, lens, dtype in found
+    ]
+
+
+def _work(sizes: Sizes, lens: Lens, cache_dtype: torch.dtype) -> Work:
+    """Spans of (tokens, context), in blocks that lie anywhere in the cache."""
+    queries, contexts = (tuple(pair[number] for pair in lens) for number in range(2))
+    tables, num_blocks = _block_tables(contexts, sizes.block)
+    spans = AttentionSpans(queries, contexts, tables.to(sizes.device), sizes.block)
+    caches = [
+        random(sizes, num_blocks, sizes.block, sizes.kv_heads, sizes.dim, dtype=cache_dtype) for _ in range(2)
+    ]
+    query = random(sizes, sum(queries), sizes.heads, sizes.dim)
+    arguments = AttentionArguments(query, caches[0], caches[1], spans, Scoring(sizes.dim**-0.5))
+    pairs = sum(q * c - q * (q - 1) // 2 for q, c in lens)
+    num_bytes = 2 * sum(contexts) * sizes.kv_heads * sizes.dim * caches[0].element_size() + 2 * query.nbytes
+    return Work(
+        lambda: paged_attention(query, caches[0], caches[1], spans, arguments.scoring),
+        num_bytes,
+        4 * pairs * sizes.heads * sizes.dim,
+        _rivals(sizes, lens, arguments),
+    )
+
+
+def _block_tables(contexts: tuple[int, ...], block: int) -> tuple[torch.Tensor, int]:
+    counts = [-(-context // block) for context in contexts]
+    tables = torch.zeros(len(counts), max(counts), dtype=torch.int32)
+    order = torch.randperm(sum(counts), dtype=torch.int32)
+    for span, blocks in enumerate(torch.split(order, counts)):
+        tables[span, : len(blocks)] = blocks
+    return tables, sum(counts)
+
+
+def _rival_names(lens: Lens, cache_dtype: torch.dtype) -> tuple[str, ...]:
+    (length, context), *others = set(lens)
+    # Its causal mask is right only where a prompt has no cached tokens before it, and a decode needs none.
+    is_even = not others and length in (1, context) and cache_dtype == BF16
+    return (*_BACKENDS, *_IN_ONE_PIECE) if is_even else _BACKENDS
+
+
+def _rivals(sizes: Sizes, lens: Lens, arguments: AttentionArguments) -> dict[str, Callable[[], Call]]:
+    found: dict[str, Callable[[], Call]] = {
+        name: partial(_backend, name, sizes, arguments) for name in _BACKENDS
+    }
+    return found | {name: partial(_in_one_piece, sizes, lens, kind) for name, kind in _IN_ONE_PIECE.items()}
+
+
+def _backend(name: str, sizes: Sizes, arguments: AttentionArguments) -> Call:
+    """Another implementation behind our seam; raises Unsupported."""
+    dtype, cache_dtype = arguments.query.dtype, arguments.key_cache.dtype
+    demand = backends.Demand(arguments.device, dtype, cache_dtype, sizes.heads, sizes.kv_heads, sizes.dim)
+    attend = backends.choose(name, demand).attend
+    return lambda: attend(arguments)
+
+
+def _in_one_piece(sizes: Sizes, lens: Lens, kind: SDPBackend) -> Call:
+    length, context = lens[0]
+    query = random(sizes, len(lens), sizes.heads, length, sizes.dim)
+    key, value = (random(sizes, len(lens), sizes.kv_heads, context, sizes.dim) for _ in range(2))
+    # A CPU has neither of them.
+    kind = kind if sizes.device == "cuda" else SDPBackend.MATH
+
+    def attend() -> torch.Tensor:
+        with sdpa_kernel(kind):
+            return scaled_dot_product_attention(query, key, value, is_causal=length > 1, enable_gqa=True)
+
+    return attend

@@ -1,0 +1,78 @@
+"""Part 4: the engine alone, on models of random weights, without router and network.
+
+The floor of a decode step is what it must read, weights and keys and values, at the rate of a copy; that of a prompt is
+its flop at the rate of a product, both measured in the same run.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from benchmarks.gpu.engine_bench import EngineBench, Setting, load
+from benchmarks.gpu.lines import Result
+from benchmarks.gpu.models import write_folder
+from benchmarks.gpu.once import Once
+from benchmarks.gpu.run import Run, release
+
+
+class Sizes(NamedTuple):
+    """Of this part: streams of decodes, the context and the steps of each, prompts."""
+
+    model: str
+    others: tuple[str, ...]
+    streams: tuple[int, ...]
+    context: int
+    steps: int
+    prompts: tuple[int, ...]
+
+
+REAL = Sizes("llama-3.1-8b", ("qwen3-0.6b", "mixtral-like"), (64, 1, 8, 256), 1024, 64, (1024, 8192))
+TINY = Sizes("tiny", (), (4, 1), 64, 8, (64,))
+
+
+def run(run: Run) -> None:
+    sizes = TINY if run.rehearse else REAL
+    main = Setting(sizes.model, max(sizes.streams), max(sizes.prompts) + 2 * sizes.steps)
+    _measure(run, "graphs", main, sizes)
+    _measure(run, "fp8 cache", replace(main, cache_dtype="fp8"), sizes)
+    _measure(run, "no graphs", replace(main, graphs=False), sizes)
+    for model in sizes.others:
+        _measure(run, "graphs", replace(main, model=model), sizes)
+
+
+def load_bench(setting: Setting, device: str) -> EngineBench:
+    """An engine of this setting, ready to measure."""
+    with TemporaryDirectory() as folder:
+        engine = load(write_folder(setting.model, Path(folder)), device, setting)
+    return EngineBench(setting, engine, device)
+
+
+def _measure(run: Run, title: str, setting: Setting, sizes: Sizes) -> None:
+    """All measurements of one engine. `title`: what is special about it."""
+    bench, head = Once(lambda: load_bench(setting, run.device)), f"{setting.model}, {title}"
+
+    def start() -> list[Result]:
+        begun = time.perf_counter()
+        bench()
+        return [Result("time", time.perf_counter() - begun, "s", note="weights, graphs, warm-up")]
+
+    def measure(name: str, measured: Callable[[EngineBench], list[Result]]) -> None:
+        run.measure(f"{head}: {name}", lambda: measured(bench()))
+
+    run.measure(f"{head}: start", start)
+    for streams in sizes.streams:
+        measure(
+            f"decode {streams} x {sizes.context}",
+            partial(EngineBench.decode, num_rows=streams, context=sizes.context, steps=sizes.steps),
+        )
+    if setting.graphs:
+        for streams in sizes.streams:
+            measure(f"bare graph of {streams}", partial(EngineBench.replay, num_rows=streams))
+    for length in sizes.prompts:
+        measure(f"prompt of {length}", partial(EngineBench.prompt, length=length))
+    bench.made.clear()
+    release()

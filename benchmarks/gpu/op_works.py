@@ -1,0 +1,100 @@
+"""The ops of a step other than attention: norms, activations, rotation, sampling, experts."""
+
+from functools import partial
+
+import penstock_kernels as ops
+import torch
+from torch.nn.functional import rms_norm, silu
+
+from benchmarks.gpu.works import Case, Sizes, Work, random
+
+_ELEMENTWISE, _SAMPLING, _EXPERTS = "test_elementwise.py", "test_sampling.py", "test_experts.py"
+_TORCH = ("PyTorch",)
+
+
+def cases(sizes: Sizes) -> list[Case]:
+    """What an 8B Llama runs beside its products, then experts."""
+    rows, tokens = sizes.rows, sizes.tokens
+    found = [
+        Case(f"rms_norm with residual, {tokens}", partial(_rms_norm, sizes, tokens), _ELEMENTWISE, _TORCH),
+        Case(f"rms_norm with residual, {rows}", partial(_rms_norm, sizes, rows), _ELEMENTWISE, _TORCH),
+        Case(f"silu_mul, {tokens}", partial(_silu_mul, sizes, tokens), _ELEMENTWISE, _TORCH),
+        Case(f"rotate_and_store, {tokens}", partial(_rotate_and_store, sizes, tokens), _ELEMENTWISE),
+        Case(f"embedding, {tokens}", partial(_embedding, sizes, tokens), _ELEMENTWISE, _TORCH),
+        Case(f"draw, {rows}", partial(_draw, sizes, rows), _SAMPLING),
+        Case("draw, 1", partial(_draw, sizes, 1), _SAMPLING),
+        Case(f"token_logprobs, {rows}", partial(_token_logprobs, sizes, rows), _SAMPLING),
+    ]
+    for number, count, top_k, *widths in sizes.experts:
+        make = partial(_experts, sizes, number, count, top_k, *widths)
+        found.append(Case(f"{top_k} of {count} experts, {number} tokens", make, _EXPERTS))
+    return found
+
+
+def _rms_norm(sizes: Sizes, tokens: int) -> Work:
+    x, residual = (random(sizes, tokens, sizes.hidden) for _ in range(2))
+    weight = random(sizes, sizes.hidden)
+    rival = lambda: rms_norm(residual.add_(x), (sizes.hidden,), weight, 1e-5)  # noqa: E731
+    return Work(
+        lambda: ops.rms_norm(x, weight, 1e-5, residual), 4 * x.nbytes, rivals={"PyTorch": lambda: rival}
+    )
+
+
+def _silu_mul(sizes: Sizes, tokens: int) -> Work:
+    x, inner = random(sizes, tokens, 2 * sizes.inner), sizes.inner
+    rival = lambda: silu(x[:, :inner]) * x[:, inner:]  # noqa: E731
+    return Work(lambda: ops.silu_mul(x), 1.5 * x.nbytes, rivals={"PyTorch": lambda: rival})
+
+
+def _rotate_and_store(sizes: Sizes, tokens: int) -> Work:
+    heads = random(sizes, tokens, sizes.heads + 2 * sizes.kv_heads, sizes.dim)
+    cos, sin = (random(sizes, tokens, sizes.dim) for _ in range(2))
+    num_blocks = 2 * -(-tokens // sizes.block)
+    key_cache, value_cache = (
+        random(sizes, num_blocks, sizes.block, sizes.kv_heads, sizes.dim) for _ in range(2)
+    )
+    positions = torch.randperm(num_blocks * sizes.block, device=sizes.device)[:tokens]
+    return Work(
+        lambda: ops.rotate_and_store(heads, cos, sin, key_cache, value_cache, positions),
+        2 * heads.nbytes + 2 * cos.nbytes,
+    )
+
+
+def _embedding(sizes: Sizes, tokens: int) -> Work:
+    table = random(sizes, sizes.vocab, sizes.hidden)
+    token_ids = torch.randint(0, sizes.vocab, (tokens,), device=sizes.device)
+    rival = lambda: torch.nn.functional.embedding(token_ids, table)  # noqa: E731
+    moved = 2 * tokens * sizes.hidden * table.element_size()
+    return Work(lambda: ops.embedding(token_ids, table), moved, rivals={"PyTorch": lambda: rival})
+
+
+def _draw(sizes: Sizes, rows: int) -> Work:
+    """Temperature, top-k and top-p of every row."""
+    scores = 3 * random(sizes, rows, sizes.vocab, dtype=torch.float32)
+
+    def full(value: float) -> torch.Tensor:
+        return torch.full((rows,), value, device=sizes.device)
+
+    seeds = torch.randint(0, 2**62, (rows,), device=sizes.device)
+    params = ops.DrawParams(full(0.8), full(50).int(), full(0.95), full(0.0), full(1.0), seeds, seeds)
+    return Work(lambda: ops.draw(scores, params), scores.nbytes)
+
+
+def _token_logprobs(sizes: Sizes, rows: int) -> Work:
+    logits = random(sizes, rows, sizes.vocab, dtype=torch.float32)
+    tokens = torch.randint(0, sizes.vocab, (rows,), device=sizes.device)
+    return Work(lambda: ops.token_logprobs(logits, tokens, 8), logits.nbytes)
+
+
+def _experts(sizes: Sizes, tokens: int, num_experts: int, top_k: int, dim: int, inner: int) -> Work:
+    """The floor: reading the weights of the chosen experts once, or the matrix products."""
+    gate_up, down = random(sizes, num_experts, 2 * inner, dim), random(sizes, num_experts, dim, inner)
+    logits, x = random(sizes, tokens, num_experts), random(sizes, tokens, dim)
+    num_chosen = int(ops.route(logits, top_k).expert_ids.flatten().bincount().count_nonzero())
+
+    def run() -> torch.Tensor:
+        weights, expert_ids = ops.route(logits, top_k, normalized=True)
+        return ops.grouped_mlp(x, expert_ids, weights, gate_up, down, ops.silu_mul)
+
+    num_bytes = (gate_up.nbytes + down.nbytes) * num_chosen / num_experts + 2 * x.nbytes
+    return Work(run, num_bytes, 6 * tokens * top_k * dim * inner)

@@ -1,0 +1,98 @@
+"""What the sweep times, as data: a call, what it needs at least, its rivals; and the sizes of a sweep."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A call to time, and the bytes and flop that it needs. A rival is made when it is timed; `Case` names them."""
+
+    run: Call
+    num_bytes: float
+    flops: float = 0.0
+    rivals: dict[str, Callable[[], Call]] = field(default_factory=dict)
+
+
+class Case(NamedTuple):
+    """A work by name; `make` allocates its memory. `tests`: the file of cases that says whether its op is right."""
+
+    name: str
+    make: Callable[[], Work]
+    tests: str
+    rivals: tuple[str, ...] = ()
+
+
+class Sizes(NamedTuple):
+    """Of a sweep: an 8B Llama's on a GPU, a few numbers where kernels are interpreted."""
+
+    device: str
+    # Query heads, key heads, and the width of each; positions of a block.
+    heads: int
+    kv_heads: int
+    dim: int
+    block: int
+    hidden: int
+    inner: int
+    vocab: int
+    # Tokens of a large step; rows of a large decode step.
+    tokens: int
+    rows: int
+    # Streams, and the context of each; the usual one of them.
+    decodes: tuple[tuple[int, int], ...]
+    usual: tuple[int, int]
+    # A long context, and how many others beside it, of which length.
+    skewed: tuple[int, int, int]
+    # Tokens, and the context that they end.
+    prompts: tuple[tuple[int, int], ...]
+    # Of experts: tokens, experts, experts of a token, width, inner width.
+    experts: tuple[tuple[int, int, int, int, int], ...]
+
+
+REAL = Sizes(
+    device="cuda",
+    heads=32,
+    kv_heads=8,
+    dim=128,
+    block=16,
+    hidden=4096,
+    inner=14336,
+    vocab=128256,
+    tokens=16384,
+    rows=256,
+    decodes=((1, 4096), (8, 4096), (64, 4096), (256, 1024), (1, 131072)),
+    usual=(64, 4096),
+    skewed=(131072, 31, 4096),
+    prompts=((8192, 8192), (1024, 1024), (2048, 16384)),
+    # Mixtral's and Qwen3's, of a decode and of a prompt.
+    experts=((64, 8, 2, 4096, 14336), (64, 128, 8, 2048, 768), (4096, 8, 2, 4096, 14336), (4096, 128, 8, 2048, 768)),
+)  # fmt: skip
+TINY = Sizes(
+    device="cpu",
+    heads=4,
+    kv_heads=2,
+    dim=32,
+    block=16,
+    hidden=64,
+    inner=32,
+    vocab=64,
+    tokens=4,
+    rows=2,
+    decodes=((1, 20),),
+    usual=(2, 20),
+    skewed=(70, 1, 20),
+    prompts=((20, 20), (12, 40)),
+    experts=((2, 4, 2, 32, 32),),
+)
+
+
+def random(sizes: Sizes, *shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    """Random numbers on the device of a sweep."""
+    made = torch.randn(shape, device=sizes.device, dtype=BF16 if dtype == FP8 else dtype)
+    return made.to(dtype)

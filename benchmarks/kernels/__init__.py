@@ -1,1 +1,0 @@
-"""Times the kernels on a GPU."""
