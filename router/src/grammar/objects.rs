@@ -1,5 +1,5 @@
 //! Reads a schema that has keywords of objects and no `type` as TGI does: as one of an object, with the properties that
-//! it names and no others. By the standard it would allow any other value, too, and further properties: a model that may
+//! it names and no others. One with keywords of arrays is one of an array. By the standard it would allow any other value, too, and further properties: a model that may
 //! write `true` where a client described an object often does.
 
 use serde_json::{Map, Value};
@@ -14,6 +14,8 @@ const OF_OBJECTS: [&str; 7] = [
     "minProperties",
     "maxProperties",
 ];
+/// Keywords that say something of arrays only.
+const OF_ARRAYS: [&str; 4] = ["items", "prefixItems", "minItems", "maxItems"];
 /// Keywords that say themselves which types a value may have.
 const OF_TYPES: [&str; 4] = ["type", "enum", "const", "$ref"];
 /// Keywords beside which further properties are somebody else's affair.
@@ -52,9 +54,10 @@ fn subschemas(keyword: &str) -> Option<Subschemas> {
     }
 }
 
-/// Adds `"type": "object"` where a schema or a subschema describes an object without it. If nothing else can have a
+/// Adds `"type": "object"` where a schema or a subschema describes an object without it, and `"type": "array"` where it
+/// describes an array. If nothing else can have a
 /// word on its properties, there are no others than those that it names.
-pub(super) fn with_object_types(mut schema: Value) -> Value {
+pub(super) fn with_types(mut schema: Value) -> Value {
     complete(&mut schema, true);
     schema
 }
@@ -85,11 +88,17 @@ fn complete(schema: &mut Value, is_whole: bool) {
         if is_whole && fields.contains_key("properties") && !has_any(fields, &OF_PROPERTIES) {
             fields.insert("additionalProperties".to_owned(), false.into());
         }
+    } else if describes_array(fields) {
+        fields.insert("type".to_owned(), "array".into());
     }
 }
 
 fn describes_object(fields: &Map<String, Value>) -> bool {
     has_any(fields, &OF_OBJECTS) && !has_any(fields, &OF_TYPES)
+}
+
+fn describes_array(fields: &Map<String, Value>) -> bool {
+    has_any(fields, &OF_ARRAYS) && !has_any(fields, &OF_TYPES)
 }
 
 fn has_any(fields: &Map<String, Value>, keywords: &[&str]) -> bool {
@@ -121,11 +130,23 @@ mod tests {
                 &typed,
             ),
         ] {
-            assert_eq!(with_object_types(wrap(&inner)), wrap(completed));
+            assert_eq!(with_types(wrap(&inner)), wrap(completed));
         }
         for keyword in OF_OBJECTS {
-            assert_eq!(with_object_types(json!({ keyword: {} }))["type"], "object", "{keyword}");
+            assert_eq!(with_types(json!({ keyword: {} }))["type"], "object", "{keyword}");
         }
+    }
+
+    #[test]
+    fn what_describes_an_array_is_one() {
+        for keyword in OF_ARRAYS {
+            assert_eq!(with_types(json!({ keyword: 1 })), json!({ keyword: 1, "type": "array" }));
+        }
+        let nested = json!({"items": {"items": {"minimum": 1}}});
+        let completed = json!({"items": {"items": {"minimum": 1}, "type": "array"}, "type": "array"});
+        assert_eq!(with_types(nested), completed);
+        let both = json!({"items": {}, "required": ["x"]});
+        assert_eq!(with_types(both)["type"], "object", "as before");
     }
 
     #[test]
@@ -133,10 +154,10 @@ mod tests {
         for keyword in OF_PROPERTIES {
             let schema = json!({"properties": {}, keyword: {}});
             let completed = json!({"properties": {}, keyword: {}, "type": "object"});
-            assert_eq!(with_object_types(schema), completed, "{keyword}");
+            assert_eq!(with_types(schema), completed, "{keyword}");
         }
         let named_only = json!({"required": ["x"]});
-        assert_eq!(with_object_types(named_only), json!({"required": ["x"], "type": "object"}));
+        assert_eq!(with_types(named_only), json!({"required": ["x"], "type": "object"}));
     }
 
     #[test]
@@ -150,7 +171,7 @@ mod tests {
             json!({"default": {"properties": {}}, "minimum": 1}),
             json!(true),
         ] {
-            assert_eq!(with_object_types(schema.clone()), schema);
+            assert_eq!(with_types(schema.clone()), schema);
         }
     }
 }

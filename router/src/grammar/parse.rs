@@ -4,7 +4,7 @@
 use penstock_scheduler::{Grammar, GrammarKind};
 use serde_json::{Value, json};
 
-use super::objects::with_object_types;
+use super::objects::with_types;
 use super::{lark, schema};
 use crate::base::error::Error;
 use crate::base::json_depth::{MAX_DEPTH, too_deep};
@@ -165,7 +165,7 @@ fn settings() -> Value {
 }
 
 fn json_schema(schema: Value) -> Grammar {
-    let schema = with_settings(with_object_types(schema));
+    let schema = with_settings(with_types(schema));
     Grammar { kind: GrammarKind::JsonSchema, text: schema.to_string() }
 }
 
@@ -180,7 +180,7 @@ pub(super) fn with_settings(mut schema: Value) -> Value {
 /// The text of a schema for use inside another grammar; fails if the schema costs too much.
 pub(crate) fn schema_text(schema: &Value) -> Result<String, String> {
     schema::check_size(schema)?;
-    Ok(with_settings(with_object_types(schema.clone())).to_string())
+    Ok(with_settings(with_types(schema.clone())).to_string())
 }
 
 #[cfg(test)]

@@ -73,15 +73,13 @@ async fn conversation_tokens(
     request: ChatRequest,
     options: ChatOptions,
 ) -> Result<TokenList, Error> {
-    if options.add_special_tokens == Some(true) {
-        let message = "`add_special_tokens` must be false beside `messages`: the chat template writes the \
-                       special tokens";
-        return Err(Error::invalid("add_special_tokens", message));
-    }
     let (chat, conversation) = conversation(app, caller, request)?;
     let tokenizer = &app.inference.tokenizer;
     let encoded = tokenizer.run(move |_| chat.encode_with_offsets(conversation)).await?;
-    let tokens = encoded.1.into_iter().map(|token| token.id).collect();
+    let mut tokens = encoded.1.into_iter().map(|token| token.id).collect();
+    if options.add_special_tokens == Some(true) {
+        tokens = tokenizer.with_special_tokens(tokens).await?;
+    }
     Ok(token_list(app, tokens, options.return_token_strs))
 }
 

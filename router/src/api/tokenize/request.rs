@@ -49,7 +49,7 @@ impl HasKnownFields for ChatOptions {
 pub struct TokenizeChat {
     #[serde(flatten)]
     chat: ChatRequest,
-    /// Must be false or left out: the chat template writes the special tokens.
+    /// Add the tokens that the tokenizer puts around a prompt to those of the chat template [default: false].
     add_special_tokens: Option<bool>,
     /// Return the spelling of each token in the vocabulary [default: false].
     return_token_strs: Option<bool>,

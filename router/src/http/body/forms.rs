@@ -188,7 +188,8 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for NestedVisitor<V> {
 
 /// The first number that an unsigned integer of 64 bits cannot hold.
 const TWO_TO_64: f64 = 18_446_744_073_709_551_616.0;
-/// The least number that a signed integer of 64 bits can hold.
+/// The least number that a signed integer of 64 bits can hold. Whole numbers just below it are rounded to it, so as a
+/// float it is not accepted.
 const MINUS_TWO_TO_63: f64 = -9_223_372_036_854_775_808.0;
 
 impl<'de, V: Visitor<'de>> Visitor<'de> for IntegerVisitor<V> {
@@ -203,7 +204,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for IntegerVisitor<V> {
             self.0.visit_f64(value)
         } else if (0.0..TWO_TO_64).contains(&value) {
             self.0.visit_u64(value as u64)
-        } else if (MINUS_TWO_TO_63..0.0).contains(&value) {
+        } else if value > MINUS_TWO_TO_63 && value < 0.0 {
             self.0.visit_i64(value as i64)
         } else {
             self.0.visit_f64(value)

@@ -106,6 +106,19 @@ impl Tokenizer {
             .await
     }
 
+    /// Puts around tokens what the tokenizer puts around a prompt.
+    pub async fn with_special_tokens(&self, tokens: Vec<u32>) -> Result<Vec<u32>, Error> {
+        self.run(move |vocabulary| {
+            // Any text shows what comes before and behind it.
+            let encoding = vocabulary.tokenizer().encode("a", true).map_err(unencodable)?;
+            let (ids, mask) = (encoding.get_ids(), encoding.get_special_tokens_mask());
+            let text_from = mask.iter().position(|&is_special| is_special == 0).unwrap_or(0);
+            let text_to = mask.iter().rposition(|&is_special| is_special == 0).map_or(0, |last| last + 1);
+            Ok([&ids[..text_from], &tokens, &ids[text_to..]].concat())
+        })
+        .await
+    }
+
     /// The tokens of each word, without and with a space before it: the vocabulary may spell the two in different ways.
     pub async fn spellings(&self, words: &[String]) -> Result<Vec<Vec<u32>>, Error> {
         if words.is_empty() {
@@ -237,6 +250,8 @@ pub(crate) mod fixtures {
 
 #[cfg(test)]
 mod tests {
+    use tokenizers::processors::template::TemplateProcessing;
+
     use super::*;
 
     fn tokenizer() -> Tokenizer {
@@ -248,6 +263,22 @@ mod tests {
         let offsets = tokenizer().encode_with_offsets("the fox".to_owned()).await.unwrap();
         assert_eq!(offsets.first().map(|token| token.start), Some(0));
         assert_eq!(offsets.last().map(|token| token.stop), Some(7));
+    }
+
+    #[tokio::test]
+    async fn special_tokens_come_before_and_behind() {
+        assert_eq!(tokenizer().with_special_tokens(vec![5, 6]).await, Ok(vec![5, 6]));
+        let mut inner = fixtures::byte_level();
+        let id = inner.token_to_id("</s>").unwrap();
+        let template = TemplateProcessing::builder()
+            .try_single("</s> $A </s> </s>")
+            .unwrap()
+            .special_tokens(vec![("</s>", id)])
+            .build()
+            .unwrap();
+        inner.with_post_processor(Some(template));
+        let around = Tokenizer::new(inner, 1).unwrap().with_special_tokens(vec![5, 6]).await;
+        assert_eq!(around, Ok(vec![id, 5, 6, id, id]));
     }
 
     #[tokio::test]

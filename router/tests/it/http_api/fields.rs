@@ -1,6 +1,7 @@
 //! Fields that other servers have, and the forms of values that every route accepts.
 
-use axum::http::{Method, StatusCode};
+use axum::body::Body;
+use axum::http::{Method, Request, StatusCode, header};
 use penstock_router::api::table::routes;
 use penstock_router::inference::limits::Limits;
 use penstock_scheduler::{Grammar, GrammarKind};
@@ -172,6 +173,24 @@ async fn tokenize_refuses_the_times_that_other_routes_refuse() {
     let parameters = json!({"queue_timeout_ms": 3_600_000});
     let answer = server.post("/tokenize", json!({"inputs": "a", "parameters": parameters})).await;
     assert_eq!(answer.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_whole_number_beyond_64_bits_is_refused() {
+    let server = Server::start();
+    let ask = async |seed: &str| {
+        let body = format!("{{\"prompt\": \"a\", \"max_tokens\": 1, \"seed\": {seed}}}");
+        let request = Request::post("/v1/completions").header(header::CONTENT_TYPE, "application/json");
+        server.send(request.body(Body::from(body)).unwrap()).await
+    };
+    for seed in ["-9223372036854775808", "-3.0", "18446744073709551615"] {
+        assert_eq!(ask(seed).await.status, StatusCode::OK, "{seed}");
+    }
+    for seed in ["-9223372036854775809", "-9223372036854776000", "18446744073709551616"] {
+        let refused = ask(seed).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{seed}");
+        assert_eq!(refused.json()["error"]["param"], "seed");
+    }
 }
 
 #[tokio::test]
