@@ -20,11 +20,9 @@ from penstock_server.files.model_folder import open_folder
 from penstock_server.load import load_engine
 from penstock_server.network.weights import allocate
 from torch._subclasses import FakeTensorMode
-from triton.runtime.jit import JITFunction
 from watched_ops import Captured, WatchedOps
 
 _NUM_MULTIPROCESSORS = 132
-_TOTAL_BYTES = 80 * 1024**3
 
 
 class FakeGpu:
@@ -73,11 +71,12 @@ class FakeGpu:
     def _replace_memory(self) -> None:
         set_cuda = self._set_cuda
         set_cuda("current_device", lambda: 0)
-        set_cuda("mem_get_info", lambda _device=None: (_TOTAL_BYTES // 2, _TOTAL_BYTES))
-        for name in ("memory_allocated", "max_memory_allocated"):
-            set_cuda(name, lambda _device=None: 0)
-        for name in ("reset_peak_memory_stats", "empty_cache"):
-            set_cuda(name, lambda *_: None)
+        memory = self.ops.memory
+        set_cuda("mem_get_info", lambda _device=None: (memory.total - memory.allocated, memory.total))
+        set_cuda("memory_allocated", lambda _device=None: memory.allocated)
+        set_cuda("max_memory_allocated", lambda _device=None: memory.peak)
+        set_cuda("reset_peak_memory_stats", lambda _device=None: memory.reset_peak())
+        set_cuda("empty_cache", lambda: None)
         set_cuda("get_device_capability", lambda _device=None: (9, 0))
         properties = SimpleNamespace(
             multi_processor_count=_NUM_MULTIPROCESSORS, shared_memory_per_block_optin=SHARED_HOPPER
@@ -138,6 +137,8 @@ class FakeGpu:
         self._set_cuda("synchronize", lambda _device=None: ops.wait_for_all())
 
     def _replace_launches(self) -> None:
+        from triton.runtime.jit import JITFunction
+
         def run(_kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
             given = [*args, *options.values()]
             self.ops.launch([value for value in given if isinstance(value, torch.Tensor)])

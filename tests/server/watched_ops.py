@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from fake_memory import FakeMemory
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -55,6 +56,7 @@ class WatchedOps(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.num_ops = 0
         self.num_launches = 0
+        self.memory = FakeMemory()
         self._is_stepping = False
         self._capturing: Captured | None = None
         self._graphs: list[Captured] = []
@@ -148,6 +150,7 @@ class WatchedOps(TorchDispatchMode):
         if kwargs.get("pin_memory"):
             self._pinned.update(map(self._key, results))
         self._use(given, results)
+        self.memory.count(results, is_in_pool=self.is_capturing)
         return made
 
     def _check_numbers(self, name: str, given: list[torch.Tensor], kwargs: Any) -> None:

@@ -20,12 +20,23 @@ _MARGIN_BYTES = 256 * 1024**2
 
 
 def cache_budget_bytes(
-    build: Callable[[Limits], Engine], limits: Limits, fraction: float, graph_sizes: Sequence[int]
+    build: Callable[[Limits], Engine],
+    limits: Limits,
+    fraction: float,
+    graph_sizes: Sequence[int],
+    parts_bytes: Callable[[Limits, int], int],
 ) -> int:
-    """Bytes for the cache of this rank. `limits.num_blocks` is not read: it follows from the result."""
+    """Bytes for the cache of this rank. `limits.num_blocks` is not read: it follows from the result.
+
+    `parts_bytes`: what attention of a step of so many decodes takes beside what the trial, which has prompts, shows.
+    Graphs keep theirs, so that free steps need it once more.
+    """
     device = torch.device("cuda", torch.cuda.current_device())
-    step_bytes = _peak_bytes(build, limits, device)
-    graph_bytes = _graph_bytes(step_bytes, limits, graph_sizes)
+    trial_bytes = _peak_bytes(build, limits, device)
+    step_bytes = trial_bytes + parts_bytes(limits, limits.num_slots)
+    graph_bytes = _graph_bytes(trial_bytes, limits, graph_sizes)
+    if graph_sizes:
+        graph_bytes += parts_bytes(limits, max(graph_sizes))
     other_bytes = graph_bytes + buffer_bytes(limits) + _MARGIN_BYTES
     free, total = torch.cuda.mem_get_info(device)
     budget = int(total * fraction) - (total - free) - step_bytes - other_bytes

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from penstock_kernels import attention_parts_bytes
 from penstock_kernels.backends import Backend
+from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 
 from penstock_server.base.config import MAX_TOP_LOGPROBS, ServerConfig
 from penstock_server.engine.decode_graphs import DecodeGraphs
@@ -42,6 +44,22 @@ class Loaded(NamedTuple):
         slots = Slots(limits, self.grammars, self.device, self.config.batch_invariant)
         graphs = DecodeGraphs(self.model, cache, slots, graph_sizes) if graph_sizes else None
         return Engine(self.model, cache, slots, self.group, self.describe(limits), graphs)
+
+    def parts_bytes(self, limits: Limits, num_spans: int) -> int:
+        """What attention of a step of so many decodes takes for sequences that it reads in parts."""
+        heads = self.model.cache_shape
+        # A chunk of few tokens is computed as a decode is.
+        num_tokens = min(num_spans * MAX_DECODE_LEN, limits.max_step_tokens)
+        return attention_parts_bytes(
+            self.device,
+            self.model.num_heads,
+            heads.num_kv_heads,
+            heads.head_dim,
+            num_spans,
+            num_tokens,
+            limits.max_blocks * limits.block_size,
+            self.config.batch_invariant,
+        )
 
     def describe(self, limits: Limits) -> Description:
         """What Describe reports."""

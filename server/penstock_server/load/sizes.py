@@ -63,7 +63,8 @@ def choose_limits(loaded: Loaded, graph_sizes: Sequence[int]) -> Limits:
 def _budget_bytes(loaded: Loaded, limits: Limits, graph_sizes: Sequence[int]) -> int:
     if loaded.device.type != "cuda":
         return budget_bytes(loaded.group.size)
-    arguments = (loaded.engine, limits, loaded.config.cuda.memory_fraction, graph_sizes)
+    fraction = loaded.config.cuda.memory_fraction
+    arguments = (loaded.engine, limits, fraction, graph_sizes, loaded.parts_bytes)
     return allocating("the largest step (see --max-batch-prefill-tokens)", cache_budget_bytes, *arguments)
 
 

@@ -83,6 +83,7 @@ class Decoder(nn.Module):
         self.spec = spec
         self.facts: ModelFacts = spec
         heads = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
+        self.num_heads = heads.num_heads
         self.cache_shape = CacheShape(spec.num_layers, heads.num_kv_heads, spec.head_dim)
         self.dtype = placement.dtype
         names, size = spec.names, (spec.vocab_size, spec.hidden_size)

@@ -14,6 +14,8 @@ class Model(Protocol):
 
     facts: ModelFacts
     cache_shape: CacheShape
+    # Query heads of this rank.
+    num_heads: int
     dtype: torch.dtype
     # What Describe reports of this kind of model.
     abilities: tuple[str, ...]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,15 @@ ATTENTION = "penstock"
 _LAYER_KINDS = ("full_attention", "sliding_attention")
 
 
+class HeadShape(NamedTuple):
+    """Of one layer on this rank: numbers of query and key heads, and sizes of keys and values."""
+
+    num_heads: int
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+
+
 @dataclass(slots=True)
 class CurrentStep:
     """What the attention of every layer sees beside its arguments. One model runs one step at a time."""
@@ -27,8 +36,13 @@ class CurrentStep:
     dtype: torch.dtype
     inputs: ForwardInput | None = None
     cache: KVCache | None = None
-    # By layer, found by a run without a cache: number of key heads, and sizes of keys and values.
-    shapes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    # By layer, found by a run without a cache.
+    shapes: dict[int, HeadShape] = field(default_factory=dict)
+
+    @property
+    def num_heads(self) -> int:
+        """The most query heads of a layer, on this rank."""
+        return max(shape.num_heads for shape in self.shapes.values())
 
     @contextmanager
     def of(self, inputs: ForwardInput, cache: KVCache) -> Iterator[None]:
@@ -58,7 +72,7 @@ def paged(
     if attention_mask is not None or position_bias is not None:
         raise ValueError("its attention has a mask of its own")
     if step.inputs is None or step.cache is None:
-        step.shapes[module.layer_idx] = (key.shape[1], key.shape[3], value.shape[3])
+        step.shapes[module.layer_idx] = HeadShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3])
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
     layer = step.cache.layers[module.layer_idx]
     dim = layer.key.shape[3]
@@ -107,8 +121,10 @@ def _window(module: Any, config: Any, kinds: list[str] | None, layer: int) -> in
 def _shape(step: CurrentStep, num_layers: int) -> CacheShape:
     if sorted(step.shapes) != list(range(num_layers)):
         raise ValueError("not every layer calls the attention interface")
-    kinds = set(step.shapes.values())
-    if len({heads for heads, _key, _value in kinds}) != 1:
+    shapes = step.shapes.values()
+    kv_heads = {shape.num_kv_heads for shape in shapes}
+    if len(kv_heads) != 1:
         raise ValueError("its layers differ in key heads")
-    heads = next(iter(kinds))[0]
-    return CacheShape(num_layers, heads, max(max(key, value) for _heads, key, value in kinds))
+    return CacheShape(
+        num_layers, kv_heads.pop(), max(max(shape.key_dim, shape.value_dim) for shape in shapes)
+    )

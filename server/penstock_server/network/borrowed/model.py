@@ -67,6 +67,7 @@ class BorrowedModel(nn.Module):
         self.model = model
         self.step = CurrentStep(dtype)
         self.cache_shape = prepare(model, self.step)
+        self.num_heads = self.step.num_heads
         self.given = GivenHidden()
         # The same model without its layers: it computes what the model does after them.
         self.head = copy.copy(model)
