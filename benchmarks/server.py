@@ -13,21 +13,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-BIN = Path(sys.executable).parent
+_CARRIED = Path(__file__).parents[1] / "carried" / "bin"
+# Of this environment, or beside sources that were packed for a GPU.
+BIN = _CARRIED if _CARRIED.exists() else Path(sys.executable).parent
 _SERVING = re.compile(r"Serving .* on http://([\d.]+):(\d+)")
 _START_TIMEOUT_S = 180.0
 
 
 class Server:
-    """`launcher` with these flags, on the CPU or another device; `programs` is the folder that it is in."""
+    """`launcher` with these flags, on the CPU or on another device."""
 
-    def __init__(self, *flags: str, device: str = "cpu", programs: Path = BIN) -> None:
+    def __init__(self, *flags: str, device: str = "cpu") -> None:
         self.started = time.perf_counter()
         # Its lines on stderr, with the seconds since the start of the command.
         self.lines: list[tuple[float, str]] = []
         self.address = ("", 0)
         self._serving = threading.Event()
-        command = [str(programs / "launcher"), "--port=0", f"--device={device}", *flags]
+        command = [str(BIN / "launcher"), "--port=0", f"--device={device}", *flags]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

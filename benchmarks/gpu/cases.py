@@ -34,16 +34,8 @@ def run(run: Run) -> None:
 
 def pytest_command() -> list[str]:
     """pytest over the cases, without what the bare machine lacks."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "benchmarks.gpu.case_lines",
-    ]
+    plugins = ["-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "benchmarks.gpu.case_lines"]
+    command = [sys.executable, "-m", "pytest", "-q", *plugins]
     # The tests' own models are made by transformers; the carried ones were made when they were packed.
     if CARRIED.exists():
         command += [f"--confcutdir={CASES}", "-p", "benchmarks.gpu.carried_models"]
@@ -54,7 +46,9 @@ def environment(rehearse: bool) -> dict[str, str]:
     """Of pytest: one thread in each process, and the interpreter in a rehearsal."""
     path = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     mode = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if rehearse else {}
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, path)), **mode}
+    # Plugins that other packages of the environment bring take longer to load than most cases.
+    own = {"OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(filter(None, path)), **mode}
 
 
 def _groups(run: Run) -> list[list[str]]:

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,6 @@ def origin(rehearse: bool) -> Origin:
     """Of this process; a rehearsal measures the CPU."""
     device = "CPU (rehearsal)" if rehearse else torch.cuda.get_device_name()
     return Origin(device, commit(), rehearse)
-
-
-def programs() -> Path:
-    """The folder of the launcher: carried, or of this environment."""
-    carried = CARRIED / "bin"
-    return carried if carried.exists() else Path(sys.executable).parent
 
 
 def commit() -> str:

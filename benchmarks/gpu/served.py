@@ -12,9 +12,8 @@ from typing import NamedTuple
 from benchmarks.gpu.lines import Result
 from benchmarks.gpu.models import write_folder
 from benchmarks.gpu.once import Once
-from benchmarks.gpu.origin import programs
 from benchmarks.gpu.run import Run
-from benchmarks.server import Server
+from benchmarks.server import BIN, Server
 
 
 class Sizes(NamedTuple):
@@ -52,7 +51,7 @@ def _measure(run: Run, head: str, model: str, flags: tuple[str, ...], sizes: Siz
             write_folder(model, folder)
             all_flags = (f"--model-id={folder}", "--load-format=dummy", "--num-shard=1", *flags)
             slots = f"--max-batch-size={max(sizes.clients)}"
-            return stack.enter_context(Server(*all_flags, slots, device=run.device, programs=programs()))
+            return stack.enter_context(Server(*all_flags, slots, device=run.device))
 
         server = Once(begin)
 
@@ -73,7 +72,7 @@ def _load(run: Run, server: Once[Server], folder: Path, clients: int, sizes: Siz
     count = max(8, clients * sizes.requests)
     report = run.out / f"served-{folder.name}-{clients}.json"
     command = [
-        str(programs() / "penstock-bench"), "run", "--url", f"http://{host}:{port}", "--api", "completions",
+        str(BIN / "penstock-bench"), "run", "--url", f"http://{host}:{port}", "--api", "completions",
         "--ignore-eos", "--tokenizer", str(folder), "--input-len", str(sizes.input_len),
         "--output-len", str(sizes.output_len), "--concurrency", str(clients), "--num-requests", str(count),
         "--output", str(report),

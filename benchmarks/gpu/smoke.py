@@ -16,8 +16,9 @@ import torch
 
 from benchmarks.gpu.floors import rates
 from benchmarks.gpu.lines import Result
-from benchmarks.gpu.origin import ROOT, manifest, programs
+from benchmarks.gpu.origin import ROOT, manifest
 from benchmarks.gpu.run import OutOfTime, Run, cores
+from benchmarks.server import BIN
 
 # What a shard imports that torch does not bring, and what a server is made of.
 _IMPORTS = ("grpc", "grpc_health.v1.health", "google.protobuf", "llguidance", "safetensors", "pytest")
@@ -75,7 +76,7 @@ def _import(name: str) -> list[Result]:
 def _start(program: str) -> list[Result]:
     begun = time.perf_counter()
     said = subprocess.run(
-        [programs() / program, "--version"], capture_output=True, text=True, check=False, timeout=60
+        [BIN / program, "--version"], capture_output=True, text=True, check=False, timeout=60
     )
     if said.returncode != 0:
         raise RuntimeError(f"it ended with {said.returncode}: {said.stderr.strip()[-300:]}")
