@@ -205,18 +205,20 @@ def _specialise(kernel: JITFunction, args: tuple[Any, ...], kwargs: dict[str, An
     values = dict(zip(kernel.arg_names, args, strict=False))
     values.update({name: value for name, value in kwargs.items() if name in kernel.arg_names})
     for number, name in enumerate(kernel.arg_names):
-        value = values[name]
-        is_free = kernel.params[number].do_not_specialize
-        if kernel.params[number].is_constexpr or (isinstance(value, int) and value == 1 and not is_free):
+        value, parameter = values[name], kernel.params[number]
+        is_special = not parameter.do_not_specialize
+        is_aligned = is_special and not parameter.do_not_specialize_on_alignment
+        if parameter.is_constexpr or (is_special and isinstance(value, int) and value == 1):
             signature[name], constants[(number,)] = "constexpr", value
         elif isinstance(value, torch.Tensor):
             signature[name] = "*" + _TYPES[value.dtype]
-            attributes[(number,)] = [["tt.divisibility", 16]]
+            if is_aligned:
+                attributes[(number,)] = [["tt.divisibility", 16]]
         elif isinstance(value, float):
             signature[name] = "fp32"
         else:
             signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-            if value % 16 == 0 and not is_free:
+            if is_aligned and value % 16 == 0:
                 attributes[(number,)] = [["tt.divisibility", 16]]
     return signature, constants, attributes
 

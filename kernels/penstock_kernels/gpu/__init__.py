@@ -2,4 +2,8 @@
 
 Conventions: rows and addresses are int64, sums are float32, constants that shape a kernel are in capitals. A constant
 without a recorded measurement beside it is a first guess and says so.
+
+After the start of a server nothing may compile. So what differs from step to step is no constant and changes no
+variant: numbers of tokens and rows are `do_not_specialize`, tensors that are cut from an upload are
+`do_not_specialize_on_alignment` (they are read number by number), and sizes of blocks come from a few.
 """

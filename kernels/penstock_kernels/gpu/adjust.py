@@ -14,7 +14,7 @@ _LARGEST: tl.constexpr = tl.constexpr(1e37)
 _SEEN: tl.constexpr = tl.constexpr(1 << 30)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slot_ptr", "length_ptr", "prompt_len_ptr"])
 def _count_kernel(
     token_ptr, slot_ptr, length_ptr, prompt_len_ptr, count_ptr, stride_slot, vocab_size, BLOCK: tl.constexpr
 ):
@@ -28,7 +28,7 @@ def _count_kernel(
     tl.atomic_add(counts, 1, mask=known & (positions >= tl.load(prompt_len_ptr + row)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["repetition_ptr", "frequency_ptr", "presence_ptr"])
 def _penalize_kernel(
     score_ptr,
     count_ptr,
@@ -55,7 +55,9 @@ def _penalize_kernel(
     tl.store(score_ptr + row * stride_row + ids, scores, mask=mask)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["num_entries"], do_not_specialize_on_alignment=["row_ptr", "id_ptr", "value_ptr"]
+)
 def _bias_kernel(score_ptr, row_ptr, id_ptr, value_ptr, num_entries, stride_row, BLOCK: tl.constexpr):
     entries = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = entries < num_entries
@@ -67,7 +69,7 @@ def _bias_kernel(score_ptr, row_ptr, id_ptr, value_ptr, num_entries, stride_row,
     tl.store(ptrs, tl.where(scores == float("-inf"), scores, clamped), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_words"], do_not_specialize_on_alignment=["row_ptr", "bits_ptr"])
 def _mask_kernel(score_ptr, row_ptr, bits_ptr, stride_row, num_words, vocab_size, BLOCK: tl.constexpr):
     number = tl.program_id(0).to(tl.int64)
     ids = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

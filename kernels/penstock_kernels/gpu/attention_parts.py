@@ -22,7 +22,7 @@ class Parts(NamedTuple):
     stats: torch.Tensor  # [num_part_tokens, num_heads, 2] float32
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["query_start_ptr"])
 def _combine_kernel(
     sum_ptr,
     stat_ptr,

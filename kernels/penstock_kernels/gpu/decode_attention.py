@@ -31,7 +31,7 @@ def _visible(positions, query_positions, tokens, first_new, tree_ptr, query_star
     return seen
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["query_start_ptr", "context_ptr"])
 def _decode_attention_kernel(
     query_ptr, key_ptr, value_ptr, table_ptr, query_start_ptr, context_ptr, sink_ptr, out_ptr,
     stride_query_token, stride_query_head, stride_block, stride_token, stride_kv_head, stride_table,

@@ -8,7 +8,7 @@ import triton.language as tl
 _BLOCK = 1024
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["ids_ptr"])
 def _embedding_kernel(ids_ptr, weight_ptr, out_ptr, first, num_held, DIM: tl.constexpr, BLOCK: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -27,7 +27,7 @@ class ExpertLayer(NamedTuple):
     bias: torch.Tensor | None
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tiles"])
 def _expert_linear_kernel(
     x_ptr,
     weight_ptr,

@@ -48,7 +48,7 @@ def _part_kernel(
         tl.store(top_ptr + where * NUM_TOP + tl.arange(0, NUM_TOP), top)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_top"], do_not_specialize_on_alignment=["token_ptr"])
 def _join_kernel(
     logits_ptr,
     token_ptr,

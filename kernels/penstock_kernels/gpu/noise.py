@@ -38,7 +38,7 @@ def gumbel_of(key, ids):
     return -tl.log(exponential)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["seed_ptr", "position_ptr"])
 def _noise_kernel(seed_ptr, position_ptr, out_ptr, vocab_size, IS_GUMBEL: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     ids = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -8,7 +8,7 @@ import triton.language as tl
 _TILE = 2048
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _norm_kernel(
     x_ptr,
     residual_ptr,
@@ -92,7 +92,7 @@ def _norm(
     residual_rows = rows if residual is None else _as_rows(residual)
     num_rows = x.numel() // dim
     block_dim = triton.next_power_of_2(dim)
-    block_rows = max(1, min(_TILE // block_dim, triton.next_power_of_2(num_rows)))
+    block_rows = max(1, _TILE // block_dim)
     _norm_kernel[(triton.cdiv(num_rows, block_rows),)](
         rows,
         residual_rows,

@@ -43,7 +43,7 @@ def _attend(
     return accumulated, largest, total
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["query_start_ptr", "context_ptr", "tile_ptr"])
 def _prefill_attention_kernel(
     query_ptr, key_ptr, value_ptr, table_ptr, query_start_ptr, context_ptr, sink_ptr, out_ptr,
     stride_query_token, stride_query_head, stride_block, stride_token, stride_kv_head, stride_table,

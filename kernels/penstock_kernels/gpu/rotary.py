@@ -43,7 +43,7 @@ def _load_weight(weight_ptr, head, first, DIM: tl.constexpr, SIZE: tl.constexpr,
     ]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"], do_not_specialize_on_alignment=["cache_position_ptr"])
 def _rotary_kernel(
     heads_ptr, cos_ptr, sin_ptr, weight_ptr, cache_position_ptr, out_ptr, key_cache_ptr, value_cache_ptr,
     num_tokens, num_out_heads, num_key_heads, stride_token, stride_head, eps, inverse_key_scale, inverse_value_scale,

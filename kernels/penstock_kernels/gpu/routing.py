@@ -17,8 +17,8 @@ from penstock_kernels.base.results import Routes
 
 # Rows of a program that chooses. Unmeasured.
 _BLOCK_TOKENS = 4
-# Pairs that one step of the sort looks at. Unmeasured.
-_BLOCK_PAIRS = 2048
+# Pairs that one step of the sort looks at: few where a step has no more, and two variants. Unmeasured.
+_FEW_PAIRS, _MANY_PAIRS = 128, 2048
 # Tiles of a program of the map. Unmeasured.
 _BLOCK_TILES = 32
 
@@ -32,7 +32,7 @@ class ExpertTiles(NamedTuple):
     rows: int
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def _route_kernel(
     logits_ptr,
     weight_ptr,
@@ -73,7 +73,7 @@ def _route_kernel(
     tl.store(id_ptr + places, ids.to(tl.int64), mask=chosen)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs"])
 def _sort_pairs_kernel(id_ptr, start_ptr, order_ptr, num_pairs, BLOCK: tl.constexpr):
     """One expert: where its pairs begin, which is how many have smaller ids; then its pairs, in order."""
     expert = tl.program_id(0)
@@ -93,7 +93,7 @@ def _sort_pairs_kernel(id_ptr, start_ptr, order_ptr, num_pairs, BLOCK: tl.conste
         place += tl.sum(is_mine, axis=0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs", "num_tiles"])
 def _expert_tiles_kernel(
     start_ptr,
     tile_ptr,
@@ -151,7 +151,7 @@ def expert_tiles(expert_ids: torch.Tensor, num_experts: int, rows: int) -> Exper
     starts = torch.empty(num_experts, dtype=torch.int32, device=device)
     order = torch.empty(num_pairs, dtype=torch.int32, device=device)
     tiles = torch.empty((num_tiles, 3), dtype=torch.int32, device=device)
-    block = min(_BLOCK_PAIRS, triton.next_power_of_2(num_pairs))
+    block = _FEW_PAIRS if num_pairs <= _FEW_PAIRS else _MANY_PAIRS
     _sort_pairs_kernel[(num_experts,)](expert_ids, starts, order, num_pairs, BLOCK=block, num_warps=4)
     _expert_tiles_kernel[(triton.cdiv(num_tiles, _BLOCK_TILES),)](
         starts,

@@ -22,7 +22,16 @@ from penstock_kernels.gpu.row_parts import (
 from penstock_kernels.gpu.threshold import TYPICAL, Thresholds, compared, thresholds
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize_on_alignment=[
+        "temperature_ptr",
+        "floor_ptr",
+        "surprise_floor_ptr",
+        "typical_score_ptr",
+        "seed_ptr",
+        "position_ptr",
+    ]
+)
 def _noisy_part_kernel(
     scores_ptr, largest_ptr, temperature_ptr, floor_ptr, surprise_floor_ptr, typical_score_ptr, seed_ptr,
     position_ptr, noisy_ptr, id_ptr, stride_row, vocab_size, BLOCK: tl.constexpr, BLOCK_PARTS: tl.constexpr,

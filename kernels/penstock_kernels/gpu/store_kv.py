@@ -20,7 +20,7 @@ def _store_scaled(cache_ptrs, numbers, inverse_scale, mask):
         tl.store(cache_ptrs, scaled.to(cache_ptrs.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["cache_position_ptr"])
 def _store_kv_kernel(
     key_ptr,
     value_ptr,
@@ -74,7 +74,7 @@ def store_kv(key: torch.Tensor, value: torch.Tensor, target: Destination) -> Non
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["source_ptr", "target_ptr"])
 def _copy_blocks_kernel(
     pool_ptr, source_ptr, target_ptr, num_words, stride_plane, stride_block, BLOCK: tl.constexpr
 ):

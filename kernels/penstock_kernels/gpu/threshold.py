@@ -184,7 +184,7 @@ def _is_truncated(row, largest, temperature, top_k_ptr, top_p_ptr, typical_p_ptr
     return (temperature > 0.0) & (largest > float("-inf")) & truncates
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["temperature_ptr", "top_k_ptr", "top_p_ptr", "typical_p_ptr"])
 def _likely_kernel(
     scores_ptr, largest_ptr, temperature_ptr, top_k_ptr, top_p_ptr, typical_p_ptr, likely_ptr, fact_ptr,
     stride_row, vocab_size, BLOCK: tl.constexpr, LIMIT: tl.constexpr, BLOCK_PARTS: tl.constexpr,
@@ -219,7 +219,18 @@ def _facts(fact_ptr, FACT: tl.constexpr, num_parts, BLOCK_PARTS: tl.constexpr):
     return tl.load(fact_ptr + FACT * num_parts + parts, mask=parts < num_parts, other=0.0)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize_on_alignment=[
+        "temperature_ptr",
+        "top_k_ptr",
+        "top_p_ptr",
+        "min_p_ptr",
+        "typical_p_ptr",
+        "floor_ptr",
+        "surprise_floor_ptr",
+        "typical_score_ptr",
+    ]
+)
 def _threshold_kernel(
     scores_ptr, largest_ptr, likely_ptr, fact_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr,
     typical_p_ptr, floor_ptr, surprise_floor_ptr, typical_score_ptr, stride_row, vocab_size, num_parts,

@@ -47,7 +47,8 @@ def _tiles_of(query_start_ptr, context_ptr, spans, num_spans, min_query_len, max
 @triton.jit(
     do_not_specialize=[
         "num_spans", "num_items", "num_splits", "min_query_len", "max_query_len", "window", "resident", "fixed_tiles",
-    ]
+    ],
+    do_not_specialize_on_alignment=["query_start_ptr", "context_ptr"],
 )  # fmt: skip
 def _work_map_kernel(
     query_start_ptr,
@@ -110,6 +111,14 @@ def _work_map_kernel(
         tl.store(splits_ptr + 3 * ranks_left, idle, mask=ranks_left < num_splits)
 
 
+def _block_of(num_spans: int) -> int:
+    """64, 256, 1,024 …: each is a variant that is compiled at the start."""
+    block = 64
+    while block < num_spans:
+        block *= 4
+    return block
+
+
 def work_map(
     query_starts: torch.Tensor,
     context_lens: torch.Tensor,
@@ -137,7 +146,7 @@ def work_map(
         limits.resident,
         limits.fixed_tiles,
         LEAST=LEAST_TILES,
-        BLOCK_SPANS=triton.next_power_of_2(num_spans),
+        BLOCK_SPANS=_block_of(num_spans),
         BLOCK_ITEMS=256,
         KEYS=DECODE_KEYS,
         num_warps=4,

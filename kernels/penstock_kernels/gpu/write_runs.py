@@ -8,7 +8,7 @@ import triton.language as tl
 _BLOCK = 512
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["values_ptr", "runs_ptr"])
 def _write_runs_kernel(target_ptr, values_ptr, runs_ptr, BLOCK: tl.constexpr):
     run = tl.program_id(0).to(tl.int64)
     first = tl.load(runs_ptr + 3 * run).to(tl.int64)
@@ -20,7 +20,6 @@ def _write_runs_kernel(target_ptr, values_ptr, runs_ptr, BLOCK: tl.constexpr):
 
 
 def write_runs(target: torch.Tensor, values: torch.Tensor, runs: torch.Tensor, max_len: int) -> None:
-    block = min(_BLOCK, triton.next_power_of_2(max_len))
-    _write_runs_kernel[(runs.shape[0], triton.cdiv(max_len, block))](
-        target, values, runs, BLOCK=block, num_warps=4
+    _write_runs_kernel[(runs.shape[0], triton.cdiv(max_len, _BLOCK))](
+        target, values, runs, BLOCK=_BLOCK, num_warps=4
     )
