@@ -7,10 +7,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Figure:
-    """A number; `at_most` or `at_least` is its floor, if it has one."""
+    """A number, None where nobody could measure it yet; `at_most` or `at_least` is its floor, if it has one."""
 
     name: str
-    value: float
+    value: float | None
     unit: str = ""
     at_most: float | None = None
     at_least: float | None = None
@@ -24,19 +24,21 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        if self.at_most is None and self.at_least is None:
+        if self.value is None or (self.at_most is None and self.at_least is None):
             return ""
         return "met" if self.is_met() else "**missed**"
 
     def is_met(self, slack: float = 1.0) -> bool:
         """Whether its floor is reached; a value up to `slack` times worse is accepted."""
+        if self.value is None:
+            return True
         return (self.at_most is None or self.value <= self.at_most * slack) and (
             self.at_least is None or self.value >= self.at_least / slack
         )
 
     @property
     def written(self) -> str:
-        return self._written(self.value)
+        return "unmeasured" if self.value is None else self._written(self.value)
 
     def _written(self, value: float) -> str:
         return (

@@ -21,16 +21,16 @@ _START_TIMEOUT_S = 180.0
 
 
 class Server:
-    """`launcher` with these flags, on the CPU or on another device."""
+    """`launcher` with these flags and variables, on the CPU or on another device."""
 
-    def __init__(self, *flags: str, device: str = "cpu") -> None:
+    def __init__(self, *flags: str, device: str = "cpu", **variables: str) -> None:
         self.started = time.perf_counter()
         # Its lines on stderr, with the seconds since the start of the command.
         self.lines: list[tuple[float, str]] = []
         self.address = ("", 0)
         self._serving = threading.Event()
         command = [str(BIN / "launcher"), "--port=0", f"--device={device}", *flags]
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", **variables}
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )

@@ -1,9 +1,12 @@
-"""Time from the command to the demo model's first token, and how it is spent."""
+"""Time from the command to the demo model's first token, how it is spent, and what a GPU adds: compiled kernels."""
 
 import asyncio
 import json
 import re
+import tempfile
 from statistics import median
+
+import torch
 
 from benchmarks.figure import Figure
 from benchmarks.server import Server
@@ -21,7 +24,25 @@ def measure() -> list[Figure]:
     note = f"median of {_REPEATS} starts; slowest {max(run['total'] for run in runs):.2f} s"
     total = Figure("first token after the command", _middle(runs, "total"), "s", at_most=6, note=note)
     stages = [name for name in runs[0] if name != "total"]
-    return [total, *(Figure(f"… of which {name}", _middle(runs, name), "s") for name in stages)]
+    return [
+        total,
+        *(Figure(f"… of which {name}", _middle(runs, name), "s") for name in stages),
+        *_starts_on_a_gpu(),
+    ]
+
+
+def _starts_on_a_gpu() -> list[Figure]:
+    """The first start compiles the kernels, the second finds them on disk."""
+    names = ("ready on a GPU at the first start", "… at the second, with the kernels on disk")
+    if not torch.cuda.is_available():
+        return [Figure(name, None, note="needs a GPU") for name in names]
+    with tempfile.TemporaryDirectory() as folder:
+        return [Figure(name, _ready_on_a_gpu(folder), "s") for name in names]
+
+
+def _ready_on_a_gpu(kernels: str) -> float:
+    with Server("--json-output", device="cuda", TRITON_CACHE_DIR=kernels) as server:
+        return _when(server.lines, "Serving")
 
 
 def _middle(runs: list[dict[str, float]], name: str) -> float:

@@ -1,9 +1,12 @@
-"""Records the variant of every launch under Triton's interpreter, which compiles nothing by itself."""
+"""Records the variant of every launch: under Triton's interpreter, which compiles nothing itself, or without a run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import torch
 
 from kernel_variants.variant import Variant, from_line, to_line, variant_of
 
@@ -24,6 +27,28 @@ def recording() -> Iterator[set[Variant]]:
         yield seen
     finally:
         InterpretedFunction.run = run
+
+
+@contextmanager
+def recording_only() -> Iterator[set[Variant]]:
+    """The same outside of the interpreter, on a CPU, with what a GPU would launch. Results are zeros."""
+    from triton.runtime.jit import JITFunction
+
+    seen, empty = set[Variant](), torch.empty
+
+    def record(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        seen.add(variant_of(self, args, kwargs))
+
+    def zeros(*args: Any, **kwargs: Any) -> torch.Tensor:
+        made = empty(*args, **kwargs)
+        return made.fill_(made.dtype == torch.bool)
+
+    with (
+        mock.patch.object(JITFunction, "run", record),
+        mock.patch.object(torch, "empty", zeros),
+        mock.patch("penstock_kernels.base.devices.INTERPRETS", True),
+    ):
+        yield seen
 
 
 def write(variants: set[Variant], path: Path) -> None:

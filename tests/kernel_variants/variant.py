@@ -14,6 +14,7 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 _WARP = 32
 _OPTIONS = ("num_warps", "num_stages")
+_UNSPECIALISED = ("do_not_specialize", "do_not_specialize_on_alignment")
 
 
 class Variant(NamedTuple):
@@ -69,7 +70,8 @@ def target(capability: int) -> GPUTarget:
 
 def variant_of(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variant:
     """The variant for a launch. `kernel`: what `triton.jit` made, compiled or interpreted."""
-    function, binder = _binder(kernel.fn, tuple(getattr(kernel, "kwargs", {}).items()))
+    given = getattr(kernel, "kwargs", None) or vars(kernel)
+    function, binder = _binder(kernel.fn, *(tuple(given[name] or ()) for name in _UNSPECIALISED))
     bound, found, _ = binder(*args, **kwargs)
     signature, constants, divisible = [], [], []
     for number, (name, (kind, speciality)) in enumerate(zip(bound, found, strict=True)):
@@ -86,8 +88,7 @@ def variant_of(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Va
 
 
 @cache
-def _binder(function: Any, options: tuple[tuple[str, Any], ...]) -> tuple[JITFunction[Any], Any]:
-    """What Triton would derive variants with; options are those of the decorator."""
-    known = {name: value for name, value in options if value is not None}
-    kernel = JITFunction(function, **known)
+def _binder(function: Any, *unspecialised: tuple[str, ...]) -> tuple[JITFunction[Any], Any]:
+    """What Triton would derive variants with; the parameters are those that the decorator names."""
+    kernel = JITFunction(function, **dict(zip(_UNSPECIALISED, map(list, unspecialised), strict=True)))
     return kernel, create_function_from_signature(kernel.signature, kernel.params, make_backend(target(90)))

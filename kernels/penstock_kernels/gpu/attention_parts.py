@@ -8,6 +8,8 @@ import triton.language as tl
 
 from penstock_kernels.gpu.attention_call import AttentionCall
 from penstock_kernels.gpu.attention_math import LOG2_E, add_sink
+from penstock_kernels.gpu.tiles import DECODE_KEYS
+from penstock_kernels.gpu.work_limits import WorkLimits
 from penstock_kernels.gpu.work_map import WorkMap
 
 # Parts that a program of the combination reads at the same time. Unmeasured.
@@ -85,6 +87,16 @@ def empty_parts(query: torch.Tensor, num_part_tokens: int) -> Parts:
     return Parts(sums, stats)
 
 
+def _most_parts(call: AttentionCall, limits: WorkLimits) -> int:
+    """The most that a span may have in any step, so that long contexts make no variant of their own."""
+    if not limits.fixed_tiles:
+        return limits.resident
+    spans = call.given.spans
+    tiles = triton.cdiv(spans.block_tables.shape[1] * spans.block_size, DECODE_KEYS)
+    most: int = triton.cdiv(tiles, limits.fixed_tiles)
+    return most
+
+
 def combine(call: AttentionCall, work: WorkMap, parts: Parts) -> None:
     """Fills the rows of `call.out` whose spans have several items."""
     _, num_heads, dim = call.query.shape
@@ -97,7 +109,7 @@ def combine(call: AttentionCall, work: WorkMap, parts: Parts) -> None:
         call.scoring.value_scale,
         DIM=dim,
         BLOCK_DIM=triton.next_power_of_2(dim),
-        BLOCK_ALL=triton.next_power_of_2(work.limits.most_items),
+        BLOCK_ALL=triton.next_power_of_2(_most_parts(call, work.limits)),
         BLOCK_PARTS=_PARTS_AT_ONCE,
         HAS_SINK=call.scoring.sinks is not None,
         num_warps=4,

@@ -62,6 +62,11 @@ class DecodeGraphs:
             self._captured.append(graph)
             self._replays[size] = graph.replay
 
+    def rehearse(self) -> None:
+        """Compute a step of each size, without a graph."""
+        for size in self.sizes:
+            self._compute(size)
+
     def close(self) -> None:
         """Destroy the captured graphs."""
         self._replays.clear()

@@ -6,26 +6,26 @@ launched. `PendingOutcome.resolve` waits for the outcome. On the CPU it is ready
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from penstock_server.architectures.spec import ModelFacts
-from penstock_server.base.errors import ErrorCode, StepFailed
+from penstock_server.architectures.spec import ModelFacts, ModelSpec
+from penstock_server.base.errors import ErrorCode, StartError, StepFailed
 from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.grammar import GrammarMasks
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.pending import PendingOutcome, StepClock
-from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.plan import Plan, Span
 from penstock_server.engine.sampling import Sampled, Scored, sample, score
-from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
 from penstock_server.engine.step import PromptRows, Step
 from penstock_server.engine.step_pact import StepPact, reason_of
+from penstock_server.engine.warm_up import Scene, first_scene, plans, scenes_of_kernels
 from penstock_server.files.generation_config import GenerationDefaults
 from penstock_server.network.distributed import Group
 from penstock_server.network.forward_input import ForwardInput
@@ -231,14 +231,44 @@ class Engine:
         return Scored(*(torch.cat(column) for column in zip(*scored, strict=True)))
 
     def warm_up(self) -> None:
-        """Run a prompt and a decode through the real path, so that the first request pays for no initialisation."""
-        limits = self.slots.limits
-        length = min(8, limits.max_sequence_len - 2, limits.max_step_tokens, limits.block_size - 1)
-        if length >= 1:
-            admit = Admit(0, [0] * length, length, [0], SamplingParams())
-            self.launch(Plan(0, 1, admitted=[admit], spans=[Span(0, 0, length)])).resolve()
-            self.launch(Plan(0, 2, spans=[Span(0, length, 1)])).resolve()
+        """Run steps through the real path, so that the first request pays for no initialisation.
+
+        On a GPU these are all that differ in what they launch, so that nothing is compiled while requests wait.
+        """
+        first = first_scene(self.slots.limits)
+        if first is not None:
+            for error in self._play(first):
+                raise StartError(f"the first step failed: {error.message}")
+        if self.slots.device.type == "cuda":
+            for scene in self._scenes():
+                for error in self._play(scene):
+                    logger.warning(
+                        "a step of the warm-up failed, and requests like it will: %s", error.message
+                    )
+
+    @torch.inference_mode()
+    def rehearse(self) -> None:
+        """Launch all that the warm-up and the decode graphs do. For a context in which launches only compile."""
+        graphs, self.graphs = self.graphs, None
+        for scene in self._scenes():
+            self._play(scene)
+        if graphs is not None:
+            graphs.rehearse()
+        self.graphs = graphs
+
+    def _scenes(self) -> Iterator[Scene]:
+        facts = self.model.facts
+        has_experts = isinstance(facts, ModelSpec) and facts.moe is not None
+        return scenes_of_kernels(self.slots.limits, has_experts)
+
+    def _play(self, scene: Scene) -> list[SlotError]:
+        """Run the steps of a scene; the errors of the first that has any."""
+        for plan in plans(scene, self.slots.limits):
+            errors = self.launch(plan).resolve().errors
+            if errors:
+                break
         self.clear()
+        return errors
 
 
 def _report(error: Exception) -> None:

@@ -14,8 +14,9 @@ from penstock_server.load.allocation import allocating
 from penstock_server.load.arithmetic import choose_arithmetic
 from penstock_server.load.attention_backend import choose_backend, choose_cache_dtype
 from penstock_server.load.device import choose_device, choose_dtype, name_of
+from penstock_server.load.kernels import compile_kernels
 from penstock_server.load.loaded import Loaded
-from penstock_server.load.sizes import choose_graph_sizes, choose_limits
+from penstock_server.load.sizes import choose_graph_sizes, choose_limits, wanted_limits
 from penstock_server.network.decoder import Decoder
 from penstock_server.network.distributed import Group
 from penstock_server.network.kv_cache import CacheFormat, KvScale
@@ -35,6 +36,9 @@ def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
     choose_arithmetic()
     loaded = _load(config, folder)
     graph_sizes = choose_graph_sizes(loaded)
+    if loaded.device.type == "cuda":
+        with stage(logger, "kernels"):
+            compile_kernels(loaded, wanted_limits(loaded), graph_sizes)
     engine = loaded.engine(choose_limits(loaded, graph_sizes), graph_sizes, config.cache.is_poisoned)
     if engine.graphs is not None:
         with stage(logger, "graphs"):

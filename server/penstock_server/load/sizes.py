@@ -35,19 +35,24 @@ def choose_graph_sizes(loaded: Loaded) -> list[int]:
     return [size for size in _USUAL_GRAPH_SIZES if size < num_slots] + [min(num_slots, _LARGEST_GRAPH)]
 
 
-def choose_limits(loaded: Loaded, graph_sizes: Sequence[int]) -> Limits:
-    """The limits of this shard, the same on all ranks; raises StartError where what was asked for does not fit."""
+def wanted_limits(loaded: Loaded) -> Limits:
+    """What was asked for; `num_blocks` is 0 where it follows from the memory that is left."""
     cache, facts = loaded.config.cache, loaded.model.facts
-    max_sequence_len = cache.max_sequence_len or facts.max_sequence_len
     check_lengths(cache, facts)
-    limits = Limits(
+    return Limits(
         num_slots=cache.num_slots,
         num_blocks=cache.num_blocks or 0,
         block_size=cache.block_size,
         vocab_size=facts.vocab_size,
-        max_sequence_len=max_sequence_len,
+        max_sequence_len=cache.max_sequence_len or facts.max_sequence_len,
         max_step_tokens=cache.max_step_tokens or _MAX_STEP_TOKENS[loaded.device.type],
     )
+
+
+def choose_limits(loaded: Loaded, graph_sizes: Sequence[int]) -> Limits:
+    """The limits of this shard, the same on all ranks; raises StartError where what was asked for does not fit."""
+    cache, facts = loaded.config.cache, loaded.model.facts
+    limits = wanted_limits(loaded)
     if cache.num_blocks is None:
         budget = _budget_bytes(loaded, limits, graph_sizes)
         affordable = budget // block_bytes(

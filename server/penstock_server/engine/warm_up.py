@@ -1,0 +1,121 @@
+"""The steps that a shard runs before it is ready. On a GPU they launch every variant of every kernel that a plan may
+need, so that nothing is compiled while it serves.
+
+What a variant depends on comes from the model, but for a few things that plans decide: how many tokens a span has up to
+the longest that counts as a decode, how many spans there are, how many tokens choose among experts, and which options
+of sampling are on. Each is varied by itself.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock_server.base.config import MAX_TOP_LOGPROBS
+from penstock_server.engine.limits import Limits
+from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
+
+# Spans of at most so many tokens are decodes to the attention kernels; tiles depend on the power of two above.
+_DECODE_LENS = (1, 2, 4, 8)
+_PREFILL_LEN = 9
+# Long enough for a decode to be divided among programs.
+_DIVIDED_LEN = 2048
+_PLAIN = SamplingParams()
+
+
+class Scene(NamedTuple):
+    """Prompts of these lengths in one step, then a decode of each in another."""
+
+    prompt_lens: tuple[int, ...]
+    params: SamplingParams = _PLAIN
+
+
+def first_scene(limits: Limits) -> Scene | None:
+    """What costs least and shows that steps work; None where no sequence can have two tokens."""
+    length = min(8, limits.max_sequence_len - 2, limits.max_step_tokens, limits.block_size - 1)
+    return Scene((length,)) if length >= 1 else None
+
+
+def scenes_of_kernels(limits: Limits, has_experts: bool) -> Iterator[Scene]:
+    """What launches every variant; scenes that the limits do not allow are left out, as no plan can have them."""
+    found = [
+        *(Scene((length,)) for length in (*_DECODE_LENS, _PREFILL_LEN)),
+        # A decode beside a prompt.
+        Scene((1, _PREFILL_LEN)),
+        Scene((min(_DIVIDED_LEN, limits.max_step_tokens, limits.max_sequence_len - 2),)),
+        *(Scene((2,) * count) for count in _numbers_of_spans(limits)),
+        *(Scene((1,), params) for params in _samplings(limits)),
+    ]
+    if has_experts:
+        found += [Scene(_spread(total, limits)) for total in _numbers_of_tokens(limits)]
+    return (scene for scene in found if _is_possible(scene, limits))
+
+
+def plans(scene: Scene, limits: Limits) -> list[Plan]:
+    """The steps of a scene, from empty slots."""
+    prompts, decodes, first_block = Plan(0, 1), Plan(0, 2), 0
+    for slot, length in enumerate(scene.prompt_lens):
+        num_blocks = _num_blocks(length, limits)
+        blocks = list(range(first_block, first_block + num_blocks))
+        first_block += num_blocks
+        prompts.admitted.append(Admit(slot, [0] * length, length, blocks, scene.params))
+        prompts.spans.append(Span(slot, 0, length))
+        if length + 1 < limits.max_sequence_len:
+            decodes.spans.append(Span(slot, length, 1))
+    if limits.num_blocks > first_block:
+        # Of a block that nobody has, onto itself.
+        prompts.copied_from.append(first_block)
+        prompts.copied_to.append(first_block)
+    return [prompts, decodes] if decodes.spans else [prompts]
+
+
+def blocks_needed(limits: Limits) -> int:
+    """With so many blocks every scene is possible that is possible with more."""
+    return limits.num_slots + -(-limits.max_step_tokens // limits.block_size) + 2
+
+
+def _num_blocks(prompt_len: int, limits: Limits) -> int:
+    """For a prompt and the token after it."""
+    return min(prompt_len // limits.block_size + 1, limits.max_blocks)
+
+
+def _is_possible(scene: Scene, limits: Limits) -> bool:
+    return (
+        min(scene.prompt_lens, default=0) > 0
+        and len(scene.prompt_lens) <= limits.num_slots
+        and sum(scene.prompt_lens) <= limits.max_step_tokens
+        and max(scene.prompt_lens) < limits.max_sequence_len
+        and sum(_num_blocks(length, limits) for length in scene.prompt_lens) <= limits.num_blocks
+    )
+
+
+def _numbers_of_spans(limits: Limits) -> list[int]:
+    """1, 2, 4 … and as many as there may be: whatever steps of powers of two a kernel has, each is met."""
+    most = min(limits.num_slots, limits.max_step_tokens // 2, limits.num_blocks)
+    return [*(2**power for power in range(most.bit_length())), most] if most else []
+
+
+def _numbers_of_tokens(limits: Limits) -> list[int]:
+    """By which experts choose tiles."""
+    return [2**power for power in range(4, limits.max_step_tokens.bit_length())]
+
+
+def _spread(total: int, limits: Limits) -> tuple[int, ...]:
+    """Prompts that have so many tokens together, as few as their length allows."""
+    longest = max(limits.max_sequence_len - 1, 1)
+    return (longest,) * (total // longest) + ((total % longest,) if total % longest else ())
+
+
+def _samplings(limits: Limits) -> list[SamplingParams]:
+    """The most likely tokens that may be asked for, few and many, and everything that changes scores."""
+    most = min(MAX_TOP_LOGPROBS, limits.vocab_size)
+    everything = SamplingParams(
+        temperature=1.0, top_k=2, top_p=0.9, min_p=0.01, typical_p=0.9,
+        repetition_penalty=1.1, frequency_penalty=0.1, presence_penalty=0.1,
+        logit_bias_ids=(0,), logit_bias_values=(1.0,), min_new_tokens=1, suppressed_ids=(0,),
+        watermark_delta=0.5, watermark_gamma=0.5, allowed_mask=b"\xff" * _mask_bytes(limits),
+    )  # fmt: skip
+    return [SamplingParams(num_top_logprobs=1), SamplingParams(num_top_logprobs=most), everything]
+
+
+def _mask_bytes(limits: Limits) -> int:
+    return -(-limits.vocab_size // 8)
