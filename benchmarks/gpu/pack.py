@@ -31,8 +31,15 @@ PYTHONS = ("3.11", "3.12", "3.13")
 _NEEDED = ("grpcio", "grpcio-health-checking", "llguidance", "protobuf", "safetensors")
 _NEEDED_BY_TESTS = ("pytest", "pytest-timeout", "pluggy", "iniconfig", "packaging", "pygments")
 _PROGRAMS = ("launcher", "penstock-router", "penstock-bench")
-_SOURCES = ("benchmarks", "kernels", "server", "tests/kernels", "tests/server", "pyproject.toml", "LICENSE")
-_LEFT_OUT = ("benchmarks/results/", "benchmarks/load/", "server/penstock_server/demo_model/")
+_SOURCES = ("benchmarks", "kernels", "server", "tests", "pyproject.toml", "LICENSE")
+_LEFT_OUT = (
+    "tests/clients/",
+    "tests/peers/",
+    "tests/e2e/",
+    "benchmarks/results/",
+    "benchmarks/load/",
+    "server/penstock_server/demo_model/",
+)
 # Of wheels: what is not needed to run them.
 _BULK = (".html", ".pdf", ".pyi", ".h")
 
