@@ -1,11 +1,9 @@
 //! Filters and tests that Jinja has otherwise than minijinja.
 
-use std::fmt;
-
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, Value};
 
-use super::environment::MAX_OUTPUT;
+use super::bounded::BoundedText;
 use crate::chat::python_text;
 
 /// Puts them in the place of minijinja's.
@@ -24,9 +22,9 @@ pub(super) fn add_to(environment: &mut Environment<'static>) {
 
 /// A value as text; within a bound, because a template can make a list of itself again and again.
 fn string(value: &Value) -> Result<String, Error> {
-    let mut text = BoundedText(String::new());
+    let mut text = BoundedText::default();
     python_text::write_str(&mut text, value)?;
-    Ok(text.0)
+    Ok(text.into_text())
 }
 
 /// What is missing has no items.
@@ -71,17 +69,4 @@ fn is_number(value: &Value) -> bool {
 /// Whether a value has letters of one case and none of the other.
 fn has_case(value: &Value, wanted: fn(char) -> bool, other: fn(char) -> bool) -> bool {
     value.as_str().is_some_and(|text| text.contains(wanted) && !text.contains(other))
-}
-
-/// A text; a write beyond [`MAX_OUTPUT`] bytes fails.
-struct BoundedText(String);
-
-impl fmt::Write for BoundedText {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > MAX_OUTPUT {
-            return Err(fmt::Error);
-        }
-        self.0.push_str(text);
-        Ok(())
-    }
 }

@@ -1,7 +1,5 @@
 //! The environment of templates: Jinja as transformers sets it up, with limits on what a template may do.
 
-use std::io;
-
 use minijinja::value::Kwargs;
 use minijinja::{Environment, ErrorKind, Output, State, Value as Jinja};
 
@@ -10,8 +8,6 @@ use crate::chat::{python_json, python_text};
 
 /// Most instructions that a template may execute: about a hundred for each of ten thousand messages.
 const MAX_FUEL: u64 = 1_000_000;
-/// Most bytes that a template may write; far above what any limit on prompts allows.
-pub(super) const MAX_OUTPUT: usize = 16 << 20;
 
 /// An environment with the functions and filters that templates expect.
 pub(super) fn environment() -> Environment<'static> {
@@ -59,26 +55,6 @@ fn tojson(value: &Jinja, kwargs: Kwargs) -> Result<String, minijinja::Error> {
     };
     kwargs.assert_all_used()?;
     Ok(style.write(&serde_json::to_value(value).map_err(invalid)?))
-}
-
-/// The output of a template; a write beyond [`MAX_OUTPUT`] bytes fails.
-#[derive(Default)]
-pub(super) struct BoundedOutput {
-    pub bytes: Vec<u8>,
-}
-
-impl io::Write for BoundedOutput {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > MAX_OUTPUT {
-            return Err(io::Error::other("too much output"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// The source with tags that mean the same to minijinja as they mean to transformers. `{% generation %}` marks what

@@ -1,5 +1,6 @@
 //! The chat templates of a model folder, and rendering them.
 
+mod bounded;
 mod builtins;
 mod environment;
 mod files;

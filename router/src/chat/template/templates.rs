@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
 
-use super::environment::{BoundedOutput, environment, with_known_tags};
+use super::bounded::BoundedOutput;
+use super::environment::{environment, with_known_tags};
 use super::files::{ChatTemplateError, DEFAULT, read_given_sources, read_json, read_sources, special_tokens};
 use super::options::TemplateOptions;
 use crate::base::error::Error;

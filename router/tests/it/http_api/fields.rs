@@ -269,7 +269,7 @@ fn misspelt(body: &Value) -> Vec<(String, Value)> {
     found
         .map(|place| {
             let mut body = body.clone();
-            body.pointer_mut(place).unwrap()["misspelt"] = json!(1);
+            body.pointer_mut(place).expect("a part of the body")["misspelt"] = json!(1);
             let path = place.replace("/0", "[0]").replace("/1", "[1]").replace('/', ".");
             (format!("{path}.misspelt").trim_start_matches('.').to_owned(), body)
         })
