@@ -1,5 +1,5 @@
 //! Log probabilities in OpenAI's two formats: a list of tokens for chat, parallel lists for completions. Both leave out
-//! tokens that the text does not show: what ended the sequence, and stop strings.
+//! tokens that the text does not show: what ended the sequence, and stop strings. With `return_token_ids` they have all.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +14,7 @@ use crate::text::tokenizer::Tokenizer;
 
 /// How tokens are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum TokenForm {
+enum TokenForm {
     /// By their text.
     #[default]
     Text,
@@ -23,16 +23,27 @@ pub enum TokenForm {
 }
 
 impl TokenForm {
-    /// `token_id:7` if it is asked for.
-    pub fn of(as_id: Option<bool>) -> Self {
-        if as_id == Some(true) { Self::Id } else { Self::Text }
-    }
-
     fn write(self, vocabulary: &Vocabulary, id: u32) -> String {
         match self {
             Self::Text => vocabulary.token_text(id),
             Self::Id => format!("token_id:{id}"),
         }
+    }
+}
+
+/// Which log probabilities are written, and how.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LogprobStyle {
+    form: TokenForm,
+    /// Those of tokens without text, too: one for each of the token ids that are shown beside them.
+    has_all_tokens: bool,
+}
+
+impl LogprobStyle {
+    /// From `return_tokens_as_token_ids` and `return_token_ids`.
+    pub fn of(as_ids: Option<bool>, beside_ids: Option<bool>) -> Self {
+        let form = if as_ids == Some(true) { TokenForm::Id } else { TokenForm::Text };
+        Self { form, has_all_tokens: beside_ids == Some(true) }
     }
 }
 
@@ -51,7 +62,10 @@ impl<Entry> Default for Held<Entry> {
 
 impl<Entry> Held<Entry> {
     /// Counts one more token, with its entry if it may become visible, and returns the entries that are visible now.
-    fn next(&mut self, token: &TextToken, entry: impl FnOnce() -> Entry) -> Vec<Entry> {
+    fn next(&mut self, token: &TextToken, style: LogprobStyle, entry: impl FnOnce() -> Entry) -> Vec<Entry> {
+        if style.has_all_tokens {
+            return vec![entry()];
+        }
         if !token.is_hidden {
             self.entries.push_back((self.num_tokens, entry()));
         }
@@ -70,7 +84,7 @@ pub struct ChatLogprobs {
     held: Held<ChatTokenLogprob>,
     #[serde(skip)]
     #[schema(ignore)]
-    form: TokenForm,
+    style: LogprobStyle,
 }
 
 /// The log probability of one token, with the most likely tokens at its position.
@@ -95,27 +109,28 @@ impl ChatLogprobs {
     }
 
     /// No tokens yet.
-    pub fn new(form: TokenForm) -> Self {
-        Self { form, ..Self::default() }
+    pub fn new(style: LogprobStyle) -> Self {
+        Self { style, ..Self::default() }
     }
 
     /// Adds a token of the output. It is written as soon as its text is shown.
     pub fn push(&mut self, vocabulary: &Vocabulary, token: &TextToken) {
         let written = |id, logprob| TokenLogprob {
-            token: self.form.write(vocabulary, id),
+            token: self.style.form.write(vocabulary, id),
             logprob,
             bytes: vocabulary.token_bytes(id),
         };
-        let shown = self.held.next(token, || ChatTokenLogprob {
+        let shown = self.held.next(token, self.style, || ChatTokenLogprob {
             token: written(token.id, token.logprob),
             top_logprobs: token.top.iter().map(|top| written(top.id, top.logprob)).collect(),
         });
         self.content.extend(shown);
     }
 
-    /// Returns the tokens that were written since the last call.
-    pub fn take(&mut self) -> Self {
-        Self { content: std::mem::take(&mut self.content), ..Self::default() }
+    /// Returns the tokens that were written since the last call, if there are any.
+    pub fn take(&mut self) -> Option<Self> {
+        let content = std::mem::take(&mut self.content);
+        (!content.is_empty()).then(|| Self { content, ..Self::default() })
     }
 }
 
@@ -138,7 +153,7 @@ impl TextLogprobs {
         if delta.is_empty() {
             return Vec::new();
         }
-        let logprobs = self.pending.take().content;
+        let logprobs = std::mem::take(&mut self.pending.content);
         let has_text = delta.content.as_ref().is_some_and(|text| !text.is_empty());
         if has_text { logprobs } else { Vec::new() }
     }
@@ -164,7 +179,7 @@ pub struct CompletionLogprobs {
     held: Held<CompletionEntry>,
     #[serde(skip)]
     #[schema(ignore)]
-    form: TokenForm,
+    style: LogprobStyle,
 }
 
 /// What completions write of one token.
@@ -178,8 +193,8 @@ struct CompletionEntry {
 
 impl CompletionLogprobs {
     /// No tokens yet.
-    pub fn new(form: TokenForm) -> Self {
-        Self { form, ..Self::default() }
+    pub fn new(style: LogprobStyle) -> Self {
+        Self { style, ..Self::default() }
     }
 
     /// Adds a token of the prompt, with up to `num_top` of the most likely ones in its place.
@@ -192,27 +207,30 @@ impl CompletionLogprobs {
     ) {
         let top = score.map(|score| &score.top[..num_top.min(score.top.len())]);
         let logprob = score.map(|score| score.logprob);
-        self.push_entry(entry(self.form, vocabulary, id, logprob, top));
+        self.push_entry(entry(self.style.form, vocabulary, id, logprob, top));
     }
 
     /// Adds a token of the output. It is written as soon as its text is shown.
     pub fn push(&mut self, vocabulary: &Vocabulary, token: &TextToken) {
-        let form = self.form;
-        let new = || entry(form, vocabulary, token.id, Some(token.logprob), Some(&token.top));
-        for shown in self.held.next(token, new) {
+        let style = self.style;
+        let new = || entry(style.form, vocabulary, token.id, Some(token.logprob), Some(&token.top));
+        for shown in self.held.next(token, style, new) {
             self.push_entry(shown);
         }
     }
 
-    /// Returns the tokens that were written since the last call.
-    pub fn take(&mut self) -> Self {
+    /// Returns the tokens that were written since the last call, if there are any.
+    pub fn take(&mut self) -> Option<Self> {
+        if self.tokens.is_empty() {
+            return None;
+        }
         let next = Self {
             next_offset: self.next_offset,
             held: std::mem::take(&mut self.held),
-            form: self.form,
+            style: self.style,
             ..Self::default()
         };
-        std::mem::replace(self, next)
+        Some(std::mem::replace(self, next))
     }
 
     fn push_entry(&mut self, entry: CompletionEntry) {

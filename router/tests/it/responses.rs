@@ -164,6 +164,11 @@ async fn errors_name_the_field_as_the_client_wrote_it() {
     assert_eq!(param(json!({"input": cut})).await, "input[1].arguments");
     let tool = json!({"type": "function", "name": "f", "parameters": {"type": "string"}});
     assert_eq!(param(json!({"input": "hi", "tools": [tool]})).await, "tools[0].parameters");
+    let search = json!({"type": "web_search"});
+    assert_eq!(
+        param(json!({"input": "hi", "tools": [{"type": "function", "name": "f"}, search]})).await,
+        "tools[1].type"
+    );
     assert_eq!(param(json!({"input": "hi", "text": {"verbosity": "loud"}})).await, "text.verbosity");
     assert_eq!(param(json!({"input": "hi", "truncation": "some"})).await, "truncation");
     let custom = json!({"type": "custom", "name": "c", "format": {"type": "xml"}});

@@ -137,7 +137,6 @@ impl ResponsesRequest {
             ("conversation", is_given(&self.conversation)),
             ("background", self.background == Some(true)),
             ("prompt", is_given(&self.prompt)),
-            ("tools", self.tools.iter().flatten().any(is_built_in)),
             ("include", self.include.iter().flatten().any(|name| !INCLUDABLE.contains(&name.as_str()))),
         ];
         match refused.into_iter().find(|(_, is_given)| *is_given) {
@@ -147,16 +146,14 @@ impl ResponsesRequest {
     }
 }
 
-/// Whether a tool is one that OpenAI's servers run.
-fn is_built_in(tool: &Map<String, Value>) -> bool {
-    tool.get("type").is_none_or(|kind| kind != "function" && kind != "custom")
-}
-
-/// Nests a tool one level deeper, as chat completions have it.
+/// Nests a tool one level deeper, as chat completions have it. One that OpenAI's servers run is left as it is: it is
+/// refused by its type when it is read.
 fn nested(mut tool: Map<String, Value>) -> Map<String, Value> {
-    let is_custom = tool.remove("type").is_some_and(|kind| kind == "custom");
-    let kind = if is_custom { "custom" } else { "function" };
-    Map::from_iter([("type".to_owned(), kind.into()), (kind.to_owned(), tool.into())])
+    let kind = tool.get("type").map_or(Some("function"), Value::as_str);
+    let Some(kind @ ("function" | "custom")) = kind else { return tool };
+    let kind = kind.to_owned();
+    tool.remove("type");
+    Map::from_iter([("type".to_owned(), kind.clone().into()), (kind, tool.into())])
 }
 
 fn nested_choice(choice: Value) -> Value {

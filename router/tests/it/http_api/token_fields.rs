@@ -55,13 +55,20 @@ async fn a_stop_token_ends_the_text_before_it() {
     let server = Server::start();
     let tokens = server.expected("abc", 6);
     let text = |count: usize| server.tokenizer.decode(&tokens[..count], true).unwrap();
-    let fields = json!({"stop_token_ids": [tokens[2]], "logprobs": 0, "return_token_ids": true});
+    let fields = json!({"stop_token_ids": [tokens[2]], "logprobs": 0});
     let answer = server.post(COMPLETIONS, completion(&fields)).await.json();
     let choice = &answer["choices"][0];
     assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!(text(2)), &json!("stop")));
     assert_eq!(choice["logprobs"]["tokens"].as_array().unwrap().len(), 2, "what is shown");
-    assert_eq!(choice["token_ids"], json!(tokens[..3]), "what was generated");
     assert_eq!(answer["usage"]["completion_tokens"], 3);
+    let events = server.post(COMPLETIONS, completion(&with(fields.clone(), &json!({"stream": true})))).await;
+    let ends =
+        events.openai_events().into_iter().find(|event| !event["choices"][0]["finish_reason"].is_null());
+    assert_eq!(ends.unwrap()["choices"][0]["logprobs"], Value::Null, "a chunk without a token");
+    let with_ids = with(fields.clone(), &json!({"return_token_ids": true}));
+    let generated = server.post(COMPLETIONS, completion(&with_ids)).await.json()["choices"][0].take();
+    assert_eq!(generated["token_ids"], json!(tokens[..3]), "what was generated");
+    assert_eq!(generated["logprobs"]["tokens"].as_array().unwrap().len(), 3, "one for each id");
     let fields = with(fields, &json!({"include_stop_str_in_output": true}));
     let shown = server.post(COMPLETIONS, completion(&fields)).await.json()["choices"][0].take();
     assert_eq!(shown["text"], text(3));

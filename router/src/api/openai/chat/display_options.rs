@@ -1,6 +1,6 @@
 //! The options of a chat completion that do not change the text, only what is shown with it.
 
-use crate::api::logprobs::TokenForm;
+use crate::api::logprobs::LogprobStyle;
 use crate::api::openai::{ChatRequest, PromptDisplay, StreamOptions};
 
 /// What a chat completion shows beside the text.
@@ -9,7 +9,7 @@ pub(super) struct DisplayOptions {
     pub logprobs: bool,
     /// Whether the response names the service tier: if the request does.
     pub service_tier: bool,
-    pub token_form: TokenForm,
+    pub logprob_style: LogprobStyle,
     pub prompt: PromptDisplay,
     /// Text before each reply: that of the message which the reply continues.
     pub echo: String,
@@ -24,7 +24,7 @@ impl DisplayOptions {
         Self {
             logprobs: request.logprobs.unwrap_or(false),
             service_tier: request.service_tier.is_some(),
-            token_form: TokenForm::of(request.return_tokens_as_token_ids),
+            logprob_style: LogprobStyle::of(request.return_tokens_as_token_ids, request.return_token_ids),
             prompt: PromptDisplay::of(request.return_token_ids, request.prompt_logprobs),
             echo: request.echoed_text(),
             stream_options: request.stream_options.unwrap_or_default(),

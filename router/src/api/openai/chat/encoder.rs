@@ -109,7 +109,7 @@ impl ChatEncoder {
         let open = |_| OpenChoice {
             writer: AssistantWriter::new(&prepared.reply),
             is_opened: !prepared.reply.is_call,
-            logprobs: ChatLogprobs::new(display.token_form),
+            logprobs: ChatLogprobs::new(display.logprob_style),
             token_ids: Vec::new(),
         };
         Self {
@@ -172,7 +172,7 @@ impl ChatEncoder {
         let chunk = ChunkChoice {
             index,
             delta,
-            logprobs: self.display.logprobs.then(|| choice.logprobs.take()),
+            logprobs: choice.logprobs.take(),
             finish_reason: token.end.map(|end| choice.writer.finish_reason(end.finish)),
             token_ids: self.display.prompt.token_ids.then(|| std::mem::take(&mut choice.token_ids)),
         };

@@ -91,7 +91,7 @@ impl ChatReplies<'_> {
 
     fn choice(&self, reply: &ReplyFormat, index: usize, sequence: Generated) -> Choice {
         let logprobs = self.display.logprobs.then(|| {
-            let mut logprobs = ChatLogprobs::new(self.display.token_form);
+            let mut logprobs = ChatLogprobs::new(self.display.logprob_style);
             for token in &sequence.tokens {
                 logprobs.push(self.app.inference.tokenizer.vocabulary(), token);
             }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::api::logprobs::{CompletionLogprobs, TokenForm};
+use crate::api::logprobs::{CompletionLogprobs, LogprobStyle};
 use crate::api::openai::{CompletionRequest, PromptDetails, PromptDisplay, StreamOptions};
 use crate::inference::Prepared;
 
@@ -17,7 +17,7 @@ pub(super) struct DisplayOptions {
     pub choices_per_prompt: usize,
     /// How many of the most likely tokens to show with `logprobs`.
     pub num_top: usize,
-    pub token_form: TokenForm,
+    pub logprob_style: LogprobStyle,
     pub prompt: PromptDisplay,
     pub stream_options: StreamOptions,
 }
@@ -31,7 +31,7 @@ impl DisplayOptions {
             only_scores: request.only_scores(),
             choices_per_prompt: request.choices_per_prompt() as usize,
             num_top: request.logprobs.map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX)),
-            token_form: TokenForm::of(request.return_tokens_as_token_ids),
+            logprob_style: LogprobStyle::of(request.return_tokens_as_token_ids, request.return_token_ids),
             prompt: PromptDisplay::of(request.return_token_ids, request.prompt_logprobs),
             stream_options: request.stream_options.unwrap_or_default(),
         }

@@ -40,7 +40,7 @@ impl CompletionEncoder {
             usage.add_prompt(ready.prepared.request.prompt.len());
         }
         let open = |ready: &ReadyPrompt| OpenChoice {
-            logprobs: CompletionLogprobs::new(display.token_form),
+            logprobs: CompletionLogprobs::new(display.logprob_style),
             token_ids: Vec::new(),
             prompt_token_ids: display.prompt.token_ids(&ready.prepared.request.prompt),
         };
@@ -63,7 +63,7 @@ impl CompletionEncoder {
 
     fn chunk(&mut self, index: usize, text: String, finish_reason: Option<&'static str>) -> String {
         let choice = &mut self.choices[index];
-        let logprobs = self.display.logprobs.then(|| choice.logprobs.take());
+        let logprobs = choice.logprobs.take();
         let token_ids = self.display.prompt.token_ids.then(|| std::mem::take(&mut choice.token_ids));
         let prompt_token_ids = choice.prompt_token_ids.take();
         let prompt = PromptDetails { prompt_token_ids, ..PromptDetails::default() };

@@ -140,7 +140,7 @@ fn choice(
     display: DisplayOptions,
 ) -> Choice {
     let vocabulary = app.inference.tokenizer.vocabulary();
-    let mut logprobs = CompletionLogprobs::new(display.token_form);
+    let mut logprobs = CompletionLogprobs::new(display.logprob_style);
     let prompt = &ready.prepared.request.prompt;
     if display.logprobs {
         for (&id, score) in prompt.iter().zip(&sequence.prompt_logprobs).filter(|_| display.echo) {
