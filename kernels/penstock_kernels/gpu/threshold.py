@@ -166,12 +166,15 @@ def _mass_of_kept(likely_ptr, num_likely, has_all_likely, scores_ptr, vocab_size
         mass = tl.sum(_facts(fact_ptr, _MASS_OF_PART, num_parts, BLOCK_PARTS), axis=0)
         product = tl.sum(_facts(fact_ptr, _PRODUCT_OF_PART, num_parts, BLOCK_PARTS), axis=0)
     else:
+        # Not the parameter itself: a vocabulary of one is a constant to the compiler.
+        found_ptr = scores_ptr
+        num_scores = vocab_size
         if has_all_likely & (floor >= _REACH):
-            scores_ptr = likely_ptr
-            vocab_size = num_likely
+            found_ptr = likely_ptr
+            num_scores = num_likely
             largest *= 0.0
             temperature = temperature * 0.0 + 1.0
-        mass, product = _mass_and_product(scores_ptr, vocab_size, largest, temperature, floor, BLOCK)
+        mass, product = _mass_and_product(found_ptr, num_scores, largest, temperature, floor, BLOCK)
     return mass, product
 
 
