@@ -12,7 +12,8 @@ from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.step import SamplingInput
 from sampler_rows import VOCAB, Row, columns, random_row, sampled_row
 
-_LAUNCHED = {"noise", "count", "penalize", "bias", "mask", "draw", "part", "join"}
+_LAUNCHED = {"noise", "count", "penalize", "bias", "mask", "part", "join"}
+_LAUNCHED |= {"largest", "likely", "threshold", "noisy_part", "first_of_parts"}  # of a draw
 
 
 def _on_device(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
