@@ -215,15 +215,21 @@ async fn tokens_may_be_written_as_their_ids() {
     assert_eq!(answer["choices"][0]["logprobs"]["content"][0]["token"], expected);
 }
 
-#[tokio::test]
-async fn special_tokens_are_shown_if_asked_for() {
-    let server = Server::start();
+/// A prompt with a special token among the six tokens of its output.
+fn prompt_of_special_token(server: &Server) -> String {
     let start = server.tokenizer.token_to_id("<|im_start|>").unwrap();
-    let prompt = (0..2000).map(|number| number.to_string()).find(|prompt| {
+    let mut prompts = (0..2000).map(|number| number.to_string());
+    let prompt = prompts.find(|prompt| {
         let tokens = server.expected(prompt, 6);
         tokens.len() == 6 && tokens.contains(&start)
     });
-    let prompt = prompt.expect("an output with a special token");
+    prompt.expect("an output with a special token")
+}
+
+#[tokio::test]
+async fn special_tokens_are_shown_if_asked_for() {
+    let server = Server::start();
+    let prompt = prompt_of_special_token(&server);
     let ask = |skip: bool| json!({"prompt": prompt, "max_tokens": 6, "temperature": 0, "logprobs": 0, "skip_special_tokens": skip});
     let hidden = server.post(COMPLETIONS, ask(true)).await.json()["choices"][0].take();
     let shown = server.post(COMPLETIONS, ask(false)).await.json()["choices"][0].take();
@@ -398,12 +404,7 @@ async fn on_generate_a_prompt_is_truncated_from_its_start() {
 #[tokio::test]
 async fn on_generate_special_tokens_are_shown_if_asked_for() {
     let server = Server::start();
-    let start = server.tokenizer.token_to_id("<|im_start|>").unwrap();
-    let prompt = (0..2000).map(|number| number.to_string()).find(|prompt| {
-        let tokens = server.expected(prompt, 6);
-        tokens.len() == 6 && tokens.contains(&start)
-    });
-    let prompt = prompt.expect("an output with a special token");
+    let prompt = prompt_of_special_token(&server);
     for skip in [true, false] {
         let parameters = json!({"max_new_tokens": 6, "skip_special_tokens": skip});
         let body = json!({"inputs": prompt, "parameters": parameters});
