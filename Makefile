@@ -22,7 +22,7 @@ RIVALS := .venv-rivals/.installed
 PEERS := .venv-peers/.installed
 SCHEMA_SUITE := target/json_schema_suite/.installed
 SOURCES := Cargo.toml Cargo.lock pyproject.toml \
-	$(shell find router launcher proto server kernels -type f -not -path '*/__pycache__/*' -not -name '*.pyc' -not -name '*.so' 2>/dev/null)
+	$(shell find router launcher endpoint proto server kernels -type f -not -path '*/__pycache__/*' -not -name '*.pyc' -not -name '*.so' 2>/dev/null)
 
 # The release profile, so that every dependency that the wheel was built with is there already; our own crates are
 # compiled for tests anyway, so they get their debug assertions and overflow checks back.
@@ -31,14 +31,14 @@ CHECKED := $(foreach crate,penstock-router penstock-scheduler penstock-launcher,
 CARGO_TEST := cargo test --release --workspace --locked $(CHECKED)
 
 # `make setup` builds ours while it installs what they need: crates take the processors, wheels the network and the disk.
-OURS := ./kernels .
+OURS := ./kernels ./endpoint .
 BUILT := target/setup
 PIP := $(BIN)/python -m pip
 NEEDED := $(BIN)/python -c 'import tomllib; \
 	read = lambda path: tomllib.load(open(path, "rb"))["project"]; \
 	server, kernels = read("pyproject.toml"), read("kernels/pyproject.toml"); \
 	needed = server["dependencies"] + server["optional-dependencies"]["dev"] + kernels["dependencies"]; \
-	print(*(it for it in needed if it != kernels["name"]), sep="\n")'
+	print(*(it for it in needed if not it.startswith("penstock-")), sep="\n")'
 
 .PHONY: help
 help: ## this list
@@ -129,6 +129,16 @@ test: setup browser clients schema-suite ## every test that needs no GPU: Rust, 
 chaos: setup ## kill, stop and corrupt every process at random, CHAOS_SEEDS times; a failure prints the line that replays it
 	PENSTOCK_CHAOS_SEEDS=$(CHAOS_SEEDS) $(BIN)/python -m pytest tests/e2e/test_faults.py tests/e2e/test_chaos.py -s
 
+# Needs root, buildah and debootstrap. CPU_INDEX: the index of PyTorch's CPU wheels, for the images without CUDA. WHEELS: a
+# folder of our wheels, such as target/setup, which are then not built again.
+.PHONY: image-check
+image-check: setup ## build the images of deploy/Dockerfile without an image registry, and try them
+	$(BIN)/python -m deploy.check.images $(if $(CPU_INDEX),--cpu-index $(CPU_INDEX)) $(if $(WHEELS),--wheels $(WHEELS))
+
+.PHONY: helm-check
+helm-check: setup ## render the chart of deploy/helm for every example, and check it against the schemas; needs Go
+	$(BIN)/python -m deploy.check.charts
+
 # Skips what is not installed or cannot reach its database: an offline machine can still build.
 .PHONY: audit
 audit: ## known vulnerabilities, licences and sources of all dependencies
@@ -174,9 +184,10 @@ proto: setup ## Python stubs from proto/*.proto (the Rust ones are made by the b
 		--grpc_python_out=server proto/engine.proto proto/api.proto
 
 .PHONY: docs
-docs: setup ## docs/flags.md and docs/openapi.json from the launcher, docs/models.md from the registry
+docs: setup ## docs/flags.md, docs/openapi.json and the chart's flags from the launcher, docs/models.md from the registry
 	$(BIN)/launcher --markdown-help > target/flags.md
 	mv target/flags.md docs/flags.md
+	$(BIN)/python -m deploy.check.chart_flags
 	$(BIN)/launcher --openapi > target/openapi.json
 	mv target/openapi.json docs/openapi.json
 	PYTHONPATH=server:kernels:tests/server $(BIN)/python tests/server/models_page.py
@@ -212,6 +223,10 @@ bench-load: setup ## put the demo model under load on this machine; the report i
 .PHONY: demo-model
 demo-model: setup ## train the demo model again, from nothing (an hour or two on two cores)
 	$(BIN)/python -m demo.build
+
+.PHONY: demo-adapter
+demo-adapter: setup ## train the adapter of the demo model again (some minutes on one core)
+	$(BIN)/python -m demo.adapter
 
 .PHONY: demo-eval
 demo-eval: setup ## how often the demo model is right on phrasings that it never saw

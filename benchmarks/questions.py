@@ -8,7 +8,17 @@ from benchmarks import rust
 from benchmarks.compare import question as compare
 from benchmarks.figure import Figure
 from benchmarks.reliability import availability, battery, soak
-from benchmarks.serving import decoding, interference, loading, masks, prefix_cache, startup, throughput
+from benchmarks.serving import (
+    adapters,
+    decoding,
+    interference,
+    loading,
+    masks,
+    prefix_cache,
+    startup,
+    throughput,
+)
+from benchmarks.step_cost import question as step_cost
 
 
 class Question(NamedTuple):
@@ -29,6 +39,8 @@ def questions(minutes: float = 3.0) -> list[Question]:
         Question("compare", compare.TITLE, compare.measure),
         Question("prefix_cache", prefix_cache.TITLE, prefix_cache.measure),
         Question("interference", interference.TITLE, interference.measure),
+        Question("step_cost", step_cost.TITLE, step_cost.measure),
+        Question("adapters", adapters.TITLE, adapters.measure),
         Question("masks", masks.TITLE, masks.measure),
         Question(
             "router",

@@ -3,12 +3,14 @@
 A batch depends only on the seed and the step, so that training can be interrupted and resumed.
 """
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from tokenizers import Tokenizer
 
 from demo.corpus import examples
+from demo.corpus.example import Example
 from demo.text import Encoded, encode
 
 WIDTHS = (128, 256, 768)
@@ -56,11 +58,17 @@ def _chunk(rows: list[list[Encoded]], width: int) -> Chunk:
     return Chunk(ids, visible[:, None], targets - 1, ids.flatten()[targets])
 
 
-def batch(tokenizer: Tokenizer, seed: int, step: int, tokens: int) -> list[Chunk]:
-    """About `tokens` tokens of fresh examples, in one chunk per width."""
+def batch(
+    tokenizer: Tokenizer,
+    seed: int,
+    step: int,
+    tokens: int,
+    source: Callable[[int], Iterator[Example]] = examples,
+) -> list[Chunk]:
+    """About `tokens` tokens of fresh examples, in one chunk per width. `source`: examples of a seed."""
     drawn: list[Encoded] = []
     total = 0
-    for example in examples(seed * 1_000_003 + step):
+    for example in source(seed * 1_000_003 + step):
         encoded = encode(tokenizer, example)
         if len(encoded.ids) > WIDTHS[-1]:
             continue

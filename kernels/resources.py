@@ -45,6 +45,7 @@ _TYPES = {
     torch.int32: "i32",
     torch.int64: "i64",
     torch.uint8: "u8",
+    torch.int8: "i8",
     torch.bool: "i1",
 }
 
@@ -105,6 +106,30 @@ def _gpt_oss(num_tokens: int) -> None:
     _experts(num_tokens, 32, 4, 2880, 2880, bias=True, activate=ops.clamped_swiglu)
 
 
+def _multiply(num_rows: int, weight: ops.Quantized) -> None:
+    ops.quantized_linear(_tensor(num_rows, weight.shape[1]), weight)
+
+
+def _int4(group: int = 128) -> ops.Quantized:
+    codes, scales = _tensor(6144, 2048, dtype=torch.uint8), _tensor(6144, 4096 // group)
+    return ops.IntGroups(codes, scales, _tensor(6144, 4096 // group, dtype=torch.uint8), 4096, 4, group)
+
+
+def _int8() -> ops.Quantized:
+    return ops.IntGroups(_tensor(6144, 4096, dtype=torch.int8), _tensor(6144, 1), None, 4096, 8, 4096)
+
+
+def _mxfp4() -> ops.Quantized:
+    scales = _tensor(6144, 128, dtype=torch.float8_e8m0fnu)
+    table = _tensor(16, dtype=torch.float32)
+    return ops.TableBlocks(_tensor(6144, 2048, dtype=torch.uint8), table, scales, 4096, 32)
+
+
+def _fp8() -> ops.Quantized:
+    scales = _tensor(48, 32, dtype=torch.float32)
+    return ops.Float8Grid(_tensor(6144, 4096, dtype=torch.float8_e4m3fn), scales, 128, 128)
+
+
 ONE, DRAFT, PROMPT = [(1, 4096)] * 64, [(8, 4096)] * 16, [(2048, 4096)]
 
 # Every configuration by name. An op may launch several kernels.
@@ -123,6 +148,28 @@ CASES: dict[str, Callable[[], Any]] = {
     "experts of Qwen3, prefill": lambda: _experts(4096, 128, 8, 2048, 768),
     "experts of gpt-oss, decode": lambda: _gpt_oss(64),
     "experts of gpt-oss, prefill": lambda: _gpt_oss(2048),
+    **{
+        f"{name}, {rows} rows": lambda rows=rows, make=make: _multiply(rows, make())
+        for name, make in {
+            "int4": _int4,
+            "int4 in 32": lambda: _int4(32),
+            "int8": _int8,
+            "mxfp4": _mxfp4,
+            "fp8": _fp8,
+        }.items()
+        for rows in (16, 64, 2048)
+    },
+    "add_adapters": lambda: ops.add_adapters(
+        *[_tensor(64, 4096)] * 2,
+        _tensor(64, dtype=torch.int64),
+        ops.AdapterTable(8, torch.device("meta")),
+    ),
+    "adapt_embedding": lambda: ops.adapt_embedding(
+        _tensor(64, 4096),
+        *[_tensor(64, dtype=torch.int64)] * 2,
+        ops.EmbeddingTable(8, torch.device("meta")),
+        0,
+    ),
     "embedding": lambda: ops.embedding(_tensor(64, dtype=torch.int64), _tensor(128256, 4096)),
     "rotate_and_store 128": lambda: _rotate(128, 128, False),
     "rotate_and_store 128 norm": lambda: _rotate(128, 128, True),
@@ -194,6 +241,7 @@ def _recording(capability: str) -> Any:
         mock.patch.object(gpu.attention, "processor", return_value=chip),
         mock.patch.object(gpu.decode_attention, "processor", return_value=chip),
         mock.patch.object(gpu.prefill_attention, "processor", return_value=chip),
+        mock.patch.object(gpu.quantized_linear, "processor", return_value=chip),
         mock.patch("penstock_kernels.base.devices.INTERPRETS", True),
     ):
         yield launches

@@ -197,7 +197,7 @@ def declared_crates() -> set[str]:
 
 def declared_packages() -> set[str]:
     names = []
-    for file in ("pyproject.toml", "kernels/pyproject.toml"):
+    for file in ("pyproject.toml", "kernels/pyproject.toml", "endpoint/pyproject.toml"):
         declared = tomllib.loads(text_of(file))
         names += declared["build-system"]["requires"] + declared["project"]["dependencies"]
         for extra in declared["project"].get("optional-dependencies", {}).values():

@@ -60,6 +60,10 @@ def build(recipe: TinyModel) -> Any:
             if is_norm or parameter.min() == parameter.max():
                 weight_of_norm = is_norm and not name.endswith("bias")
                 parameter.normal_(1.0 if weight_of_norm else 0.0, 0.2)
+        for name, buffer in model.named_buffers():
+            # What corrects the choice of experts is learned without being a parameter.
+            if name.endswith("correction_bias"):
+                buffer.normal_(0.0, 0.2)
     return model
 
 

@@ -17,7 +17,9 @@ def write(folder: Path, file: Path) -> None:
     """Reads config.json, model.safetensors and a byte-level BPE tokenizer.json."""
     config = json.loads((folder / "config.json").read_text())
     writer = GGUFWriter(file, "llama")
-    _add_facts(writer, config)
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    add_sizes(writer, config)
     _add_tokenizer(writer, json.loads((folder / "tokenizer.json").read_text()))
     for name, tensor in _tensors(folder, config):
         writer.add_tensor(name, tensor)
@@ -27,9 +29,9 @@ def write(folder: Path, file: Path) -> None:
     writer.close()
 
 
-def _add_facts(writer: GGUFWriter, config: dict[str, Any]) -> None:
+def add_sizes(writer: GGUFWriter, config: dict[str, Any]) -> None:
+    """What every architecture has."""
     head_dim = _head_dim(config)
-    writer.add_vocab_size(config["vocab_size"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
@@ -39,7 +41,6 @@ def _add_facts(writer: GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_rope_dimension_count(head_dim)
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
 
 

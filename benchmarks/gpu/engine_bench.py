@@ -7,15 +7,14 @@ from statistics import median
 from typing import Any
 
 import torch
-from penstock_server.base.config import CacheConfig, CudaConfig, GroupConfig, KvCacheDtype, ServerConfig
+from penstock_server.base.config import CacheConfig, CudaConfig, KvCacheDtype
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.pending import PendingOutcome
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
-from penstock_server.files.model_folder import open_folder
-from penstock_server.load.load_engine import load_engine
 
+from benchmarks import local_engine
 from benchmarks.gpu.clock import Stopwatch, time_call
 from benchmarks.gpu.floors import rates
 from benchmarks.gpu.lines import Result
@@ -43,13 +42,9 @@ def load(folder: Path, device: str, setting: Setting) -> Engine:
     cache = CacheConfig(
         setting.max_len, None, setting.num_slots, None, _BLOCK_SIZE, dtype=setting.cache_dtype
     )
-    config = ServerConfig(
-        model_path=folder, tokenizer_path=folder / "tokenizer.json", generation_config="none",
-        load_format="dummy", model_impl="native", uds_path=folder / "unused.sock", dtype="auto",
-        device=device, threads=None, batch_invariant=False, json_output=False, parent_pipe_fd=None,
-        group=GroupConfig(0, 1, None), cache=cache, cuda=CudaConfig(None if setting.graphs else ()),
-    )  # fmt: skip
-    return load_engine(config, open_folder(folder, "dummy", "native"))
+    graphs = CudaConfig(None if setting.graphs else ())
+    kind: dict[str, Any] = {"load_format": "dummy", "model_impl": "native", "generation_config": "none"}
+    return local_engine.load(folder, cache, device=device, cuda=graphs, **kind)
 
 
 class EngineBench:

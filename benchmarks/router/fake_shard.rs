@@ -92,6 +92,20 @@ impl pb::engine_server::Engine for Shard {
         let beats = tokio_stream::iter(std::iter::repeat_with(|| Ok(pb::Heartbeat::default())));
         Ok(Response::new(Box::pin(beats.throttle(Duration::from_millis(250)))))
     }
+
+    async fn load_adapter(
+        &self,
+        _: Request<pb::LoadAdapterRequest>,
+    ) -> Result<Response<pb::LoadAdapterResponse>, Status> {
+        Err(Status::unimplemented("it has no adapters"))
+    }
+
+    async fn unload_adapter(
+        &self,
+        _: Request<pb::UnloadAdapterRequest>,
+    ) -> Result<Response<pb::UnloadAdapterResponse>, Status> {
+        Err(Status::unimplemented("it has no adapters"))
+    }
 }
 
 async fn answer(

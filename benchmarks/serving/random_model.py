@@ -1,18 +1,25 @@
 """Llamas of random weights, for timing. None has an end of sequence: each generates as many tokens as requested.
 
-`make` writes one with a long context, 8 layers, 256 wide, and a token for each ASCII character.
+`make` writes one with a long context, 8 layers, 256 wide, and a token for each ASCII character; `make_adapter` a LoRA
+adapter.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 CONTEXT_LEN = 16_384
 _PRINTABLE = [chr(code) for code in range(33, 127)]
 _SPACE = "Ġ"
+ALL_LINEAR = (
+    *(f"self_attn.{kind}_proj" for kind in "qkvo"),
+    *(f"mlp.{kind}_proj" for kind in ("gate", "up", "down")),
+)
 
 
 def make(folder: Path, tokenizer: Tokenizer | None = None) -> Path:
@@ -49,6 +56,37 @@ def config_110m() -> LlamaConfig:
         bos_token_id=None,
         eos_token_id=None,
     )
+
+
+def make_adapter(folder: Path, config: LlamaConfig, seed: int, rank: int, modules: Sequence[str]) -> Path:
+    """Write a LoRA adapter of these linear layers."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = _linear_sizes(config)
+    tensors = {}
+    for layer in range(config.num_hidden_layers):
+        for module in modules:
+            num_outputs, num_inputs = sizes[module]
+            name = f"base_model.model.model.layers.{layer}.{module}"
+            tensors[f"{name}.lora_A.weight"] = torch.randn(rank, num_inputs, generator=generator) * 0.01
+            tensors[f"{name}.lora_B.weight"] = torch.randn(num_outputs, rank, generator=generator) * 0.01
+    folder.mkdir(parents=True)
+    targets = [module.rpartition(".")[2] for module in modules]
+    described = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": targets}
+    (folder / "adapter_config.json").write_text(json.dumps(described))
+    save_file({name: it.bfloat16() for name, it in tensors.items()}, folder / "adapter_model.safetensors")
+    return folder
+
+
+def _linear_sizes(config: LlamaConfig) -> dict[str, tuple[int, int]]:
+    """Outputs and inputs of the linear layers of a Llama with as many key heads as heads."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    attention = {f"self_attn.{kind}_proj": (hidden, hidden) for kind in "qkvo"}
+    return {
+        **attention,
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
 
 
 def save_tokenizer(folder: Path, tokenizer: Tokenizer | None = None) -> None:

@@ -3,6 +3,7 @@
 Nothing here knows the server. Importing has no effects: no device is touched and no setting is read.
 """
 
+from penstock_kernels.base.adapter_table import AdapterTable, AdapterWeights, EmbeddingTable, EmbeddingWeights
 from penstock_kernels.base.attention_spans import (
     Attend,
     AttentionArguments,
@@ -10,58 +11,88 @@ from penstock_kernels.base.attention_spans import (
     DecodeSpans,
     Scoring,
 )
+from penstock_kernels.base.quantized import Float8Grid, IntGroups, Matrix, Quantized, TableBlocks
+from penstock_kernels.base.recurrent_spans import RecurrentSpans
 from penstock_kernels.base.results import Decodes, Logprobs, Routes
+from penstock_kernels.base.routing import Routing
 from penstock_kernels.base.sampling_params import DrawParams, PenaltyParams
 from penstock_kernels.ops.activation import clamped_swiglu, gelu_mul, silu_mul
+from penstock_kernels.ops.adapters import adapt_embedding, add_adapters
+from penstock_kernels.ops.causal_conv import causal_conv
 from penstock_kernels.ops.decodes import find_decodes
+from penstock_kernels.ops.delta_rule import gated_delta_rule
 from penstock_kernels.ops.embedding import embedding
 from penstock_kernels.ops.finite import all_finite
 from penstock_kernels.ops.grouped_mlp import grouped_mlp
+from penstock_kernels.ops.latent_attention import latent_attention, store_latents
 from penstock_kernels.ops.linear import linear
 from penstock_kernels.ops.noise import gumbel, uniform
 from penstock_kernels.ops.norm import layer_norm, rms_norm
 from penstock_kernels.ops.paged_attention import attention_parts_bytes, own_attention, paged_attention
+from penstock_kernels.ops.quantized_grouped_mlp import quantized_grouped_mlp
+from penstock_kernels.ops.quantized_linear import quantized_linear
 from penstock_kernels.ops.rotary import apply_rotary, rotary_table, rotate_and_store
 from penstock_kernels.ops.route import route
 from penstock_kernels.ops.sampling import add_bias, apply_bitmask, draw, penalize, token_logprobs
+from penstock_kernels.ops.state_space import state_space_scan
 from penstock_kernels.ops.store_kv import copy_blocks, store_kv
 from penstock_kernels.ops.write_runs import write_runs
 
 __all__ = [
+    "AdapterTable",
+    "AdapterWeights",
     "Attend",
     "AttentionArguments",
     "AttentionSpans",
     "DecodeSpans",
     "Decodes",
     "DrawParams",
+    "EmbeddingTable",
+    "EmbeddingWeights",
+    "Float8Grid",
+    "IntGroups",
     "Logprobs",
+    "Matrix",
     "PenaltyParams",
+    "Quantized",
+    "RecurrentSpans",
     "Routes",
+    "Routing",
     "Scoring",
+    "TableBlocks",
+    "adapt_embedding",
+    "add_adapters",
     "add_bias",
     "all_finite",
     "apply_bitmask",
     "apply_rotary",
     "attention_parts_bytes",
+    "causal_conv",
     "clamped_swiglu",
     "copy_blocks",
     "draw",
     "embedding",
     "find_decodes",
+    "gated_delta_rule",
     "gelu_mul",
     "grouped_mlp",
     "gumbel",
+    "latent_attention",
     "layer_norm",
     "linear",
     "own_attention",
     "paged_attention",
     "penalize",
+    "quantized_grouped_mlp",
+    "quantized_linear",
     "rms_norm",
     "rotary_table",
     "rotate_and_store",
     "route",
     "silu_mul",
+    "state_space_scan",
     "store_kv",
+    "store_latents",
     "token_logprobs",
     "uniform",
     "write_runs",

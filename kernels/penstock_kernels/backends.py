@@ -36,6 +36,7 @@ class Demand:
     head_dim: int
     has_soft_cap: bool = False
     has_sinks: bool = False
+    has_slopes: bool = False
     batch_invariant: bool = False
 
 
@@ -51,7 +52,7 @@ class Backend:
 def choose(name: str, demand: Demand) -> Backend:
     """Raises Unsupported. `auto` is our own implementation for the device: no other was measured to be faster."""
     if name == "auto":
-        return Backend(_own_name(demand))
+        return Backend(_own_name(demand), capturable=not _needs_host(demand))
     reason = _REFUSALS[name](demand)
     if reason is not None:
         raise Unsupported(reason)
@@ -61,13 +62,20 @@ def choose(name: str, demand: Demand) -> Backend:
 def _own_name(demand: Demand) -> str:
     """The implementation that `own_attention` takes."""
     if runs_kernels(demand.device):
-        return "triton"
+        return "reference" if demand.has_slopes else "triton"
     return "native" if _refuse_native(demand) is None else "reference"
+
+
+def _needs_host(demand: Demand) -> bool:
+    """Whether our own implementation reads lengths on the host: the reference does, and a captured step cannot."""
+    return demand.has_slopes and runs_kernels(demand.device)
 
 
 def _refuse_triton(demand: Demand) -> str | None:
     if not runs_kernels(demand.device):
         return f"its kernels need a CUDA device, this one is {demand.device.type}"
+    if demand.has_slopes:
+        return "it knows no slopes of scores (ALiBi), which this model needs"
     return _not_importable("triton")
 
 
@@ -115,6 +123,8 @@ def _refuse_foreign(demand: Demand) -> str | None:
         return f"it needs a CUDA device, this one is {demand.device.type}"
     if demand.dtype not in (torch.float16, torch.bfloat16):
         return f"it computes float16 and bfloat16, not {_name(demand.dtype)}"
+    if demand.has_slopes:
+        return "it knows no slopes of scores (ALiBi), which this model needs"
     if demand.has_sinks:
         return "it has no attention sinks, which this model needs"
     if demand.batch_invariant:

@@ -13,8 +13,13 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 
 from penstock_kernels import reference
+from penstock_kernels.base.attention_spans import AttentionArguments
 from penstock_kernels.base.devices import runs_kernels
+from penstock_kernels.base.quantized import IntGroups, Quantized
+from penstock_kernels.base.routing import PLAIN, Routing
 from penstock_kernels.native import activation as c_activation
+from penstock_kernels.native import adapted_embedding as c_adapted_embedding
+from penstock_kernels.native import adapters as c_adapters
 from penstock_kernels.native import angles as c_angles
 from penstock_kernels.native import attention as c_attention
 from penstock_kernels.native import decodes as c_decodes
@@ -23,6 +28,7 @@ from penstock_kernels.native import finite as c_finite
 from penstock_kernels.native import grouped_mlp as c_grouped_mlp
 from penstock_kernels.native import linear as c_linear
 from penstock_kernels.native import norm as c_norm
+from penstock_kernels.native import quantized as c_quantized
 from penstock_kernels.native import rotary as c_rotary
 from penstock_kernels.native import sampling as c_sampling
 
@@ -85,6 +91,23 @@ def _is_invariant(x: Any, weights: Any, bias: Any, invariant: bool) -> bool:
     return invariant
 
 
+def _is_plain_routing(
+    logits: Any, top_k: int = 0, normalized: bool = False, correction: Any = None, routing: Routing = PLAIN
+) -> bool:
+    """The kernel takes the largest of a softmax."""
+    return correction is None and routing == PLAIN
+
+
+def _has_no_slopes(arguments: AttentionArguments) -> bool:
+    """The kernels know no slopes yet."""
+    return arguments.scoring.slopes is None
+
+
+def _has_float_inputs(x: Any, parts: tuple[Quantized, ...] = (), *_: object) -> bool:
+    """The kernel does not round rows to int8."""
+    return not any(isinstance(part, IntGroups) and part.int8_inputs for part in parts)
+
+
 rms_norm = Row(reference.rms_norm, native=c_norm.rms_norm, native_if=c_norm.supports, gpu="norm.rms_norm")
 layer_norm = Row(reference.layer_norm, gpu="norm.layer_norm")
 silu_mul = Row(
@@ -107,13 +130,37 @@ linear = Row(
     gpu="linear.linear",
     gpu_if=_is_invariant,
 )
+quantized_linear = Row(
+    reference.quantized_linear,
+    native=c_quantized.quantized_linear,
+    native_if=c_quantized.supports,
+    gpu="quantized_linear.quantized_linear",
+    gpu_if=_has_float_inputs,
+)
+quantized_grouped_mlp = Row(
+    reference.quantized_grouped_mlp,
+    native=c_quantized.quantized_grouped_mlp,
+    native_if=c_quantized.supports,
+)
+add_adapters = Row(
+    reference.add_adapters,
+    native=c_adapters.add_adapters,
+    native_if=c_adapters.supports,
+    gpu="adapters.add_adapters",
+)
+adapt_embedding = Row(
+    reference.adapt_embedding,
+    native=c_adapted_embedding.adapt_embedding,
+    native_if=c_adapted_embedding.supports,
+    gpu="adapted_embedding.adapt_embedding",
+)
 embedding = Row(
     reference.embedding,
     native=c_embedding.embedding,
     native_if=c_embedding.supports,
     gpu="embedding.embedding",
 )
-route = Row(reference.route, gpu="routing.route")
+route = Row(reference.route, gpu="routing.route", gpu_if=_is_plain_routing)
 grouped_mlp = Row(
     reference.grouped_mlp,
     native=c_grouped_mlp.grouped_mlp,
@@ -135,7 +182,14 @@ paged_attention = Row(
     native=c_attention.paged_attention,
     native_if=c_attention.supports,
     gpu="attention.paged_attention",
+    gpu_if=_has_no_slopes,
 )
+# No kernel yet: on every device.
+store_latents = Row(reference.store_latents)
+latent_attention = Row(reference.latent_attention)
+causal_conv = Row(reference.causal_conv)
+gated_delta_rule = Row(reference.gated_delta_rule)
+state_space_scan = Row(reference.state_space_scan)
 find_decodes = Row(reference.find_decodes, native=c_decodes.find_decodes, native_if=c_decodes.supports)
 write_runs = Row(reference.write_runs, gpu="write_runs.write_runs")
 all_finite = Row(reference.all_finite, native=c_finite.all_finite, native_if=c_finite.supports)

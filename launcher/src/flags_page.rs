@@ -41,8 +41,9 @@ fn row(arg: &Arg) -> String {
 
 fn names(arg: &Arg) -> String {
     let short = arg.get_short().map(|short| format!("`-{short}`, ")).unwrap_or_default();
-    let mut values: Vec<_> =
-        arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+    let possible = arg.get_possible_values();
+    let shown = possible.iter().filter(|value| !value.is_hide_set());
+    let mut values: Vec<_> = shown.map(|value| value.get_name().to_owned()).collect();
     if is_boolean(arg) {
         values = vec!["true".to_owned(), "false".to_owned()];
     }
@@ -55,8 +56,8 @@ fn names(arg: &Arg) -> String {
 }
 
 fn defaults(arg: &Arg) -> String {
-    let values: Vec<_> =
-        arg.get_default_values().iter().map(|value| format!("`{}`", value.to_string_lossy())).collect();
+    let given = arg.get_default_values().iter().filter(|value| !value.is_empty());
+    let values: Vec<_> = given.map(|value| format!("`{}`", value.to_string_lossy())).collect();
     if arg.get_action().takes_values() { values.join(" ") } else { String::new() }
 }
 

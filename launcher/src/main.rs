@@ -89,6 +89,7 @@ async fn download(args: &DownloadArgs, console: &Console) -> anyhow::Result<Endi
     let source = ModelSource {
         model: Some(&args.model_id),
         tokenizer: None,
+        adapters: &[],
         hub: &args.hub,
         load_format: LoadFormat::Safetensors,
     };
@@ -127,6 +128,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let source = ModelSource {
         model: args.model.model_id.as_deref(),
         tokenizer: args.model.tokenizer.tokenizer.as_deref(),
+        adapters: &args.router.adapters.lora_adapters,
         hub: &args.model.hub,
         load_format: args.model.load_format,
     };

@@ -20,7 +20,10 @@ pub fn find_in_own_folder(name: &str) -> anyhow::Result<PathBuf> {
     let launcher = std::env::current_exe().context("cannot find out where the launcher is installed")?;
     let path = launcher.parent().unwrap_or(Path::new("/")).join(name);
     if !path.exists() {
-        bail!("{} is missing; `pip install ./kernels .` puts it beside the launcher", path.display());
+        bail!(
+            "{} is missing; `pip install ./kernels ./endpoint .` puts it beside the launcher",
+            path.display()
+        );
     }
     Ok(path)
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::Context;
+use penstock_router::engine::adapters::NamedAdapter;
 use serde::Deserialize;
 use thiserror::Error;
 use tokio::process::Command;
@@ -28,6 +29,9 @@ pub struct Resolved {
     pub tokenizer: PathBuf,
     /// The folder of the tokenizer's other files; `None` for the model's.
     pub tokenizer_folder: Option<PathBuf>,
+    /// The folders of its adapters, in the order of the flags.
+    #[serde(default)]
+    pub adapters: Vec<PathBuf>,
 }
 
 /// The model to resolve.
@@ -36,6 +40,8 @@ pub struct ModelSource<'a> {
     pub model: Option<&'a str>,
     /// A folder, a file or an id in the place of the model's own tokenizer.
     pub tokenizer: Option<&'a str>,
+    /// The adapters: folders, or ids with or without `@revision`.
+    pub adapters: &'a [NamedAdapter],
     /// Revision on the hub, and the cache folder.
     pub hub: &'a HubArgs,
     /// Whether its weights will be read.
@@ -56,6 +62,7 @@ pub async fn resolve(
     command.arg(format!("--parent-pipe-fd={}", parent_pipe.fd()));
     command.arg(format!("--load-format={}", name_of(&source.load_format)));
     command.args(source.hub.revision.as_ref().map(|revision| format!("--revision={revision}")));
+    command.args(source.adapters.iter().map(|adapter| format!("--adapter={}", adapter.source)));
     command.args(source.tokenizer.map(|tokenizer| format!("--tokenizer={tokenizer}")));
     command.arg("--").args(source.model);
     command.envs(source.hub.huggingface_hub_cache.iter().map(|folder| ("HF_HUB_CACHE", folder)));

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::api::clouds::platform::PlatformOptions;
 use crate::base::boolean::boolean;
 use crate::chat::template::TemplateOptions;
+use crate::engine::adapters::AdapterOptions;
+use crate::engine::speculation::SpeculationOptions;
 use crate::http::auth::ApiKey;
 use crate::http::server::limits::ConnectionLimits;
 use crate::http::server::tls::TlsFiles;
@@ -48,6 +50,11 @@ pub struct RouterConfig {
     /// Whether a launcher reads stdout, restarts shards that failed, and restarts this router
     #[arg(long, hide = true, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
     pub supervised: bool,
+
+    /// File in which the adapters are kept for the next router of this server
+    #[arg(long, hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter_record: Option<PathBuf>,
 
     /// How often the launcher has restarted this router
     #[arg(long, hide = true, default_value_t = 0)]
@@ -97,8 +104,8 @@ pub struct RouterOptions {
     #[serde(skip)]
     pub api_key: Vec<ApiKey>,
 
-    /// File of such keys, one a line; after a key may come tenant=NAME, requests-per-minute=N, tokens-per-minute=N and
-    /// weight=N; lines that start with # are comments
+    /// File of such keys, one a line; after a key may come tenant=NAME, requests-per-minute=N, tokens-per-minute=N,
+    /// weight=N and adapters=load; lines that start with # are comments
     #[arg(long, env)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key_file: Option<PathBuf>,
@@ -127,10 +134,20 @@ pub struct RouterOptions {
     #[serde(flatten)]
     pub names: ModelNames,
 
+    /// Adapters of the model
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub adapters: AdapterOptions,
+
     /// What requests may ask for
     #[command(flatten)]
     #[serde(flatten)]
     pub limits: Limits,
+
+    /// Tokens that are drafted
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub speculation: SpeculationOptions,
 
     /// What connections may take
     #[command(flatten)]

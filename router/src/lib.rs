@@ -29,6 +29,7 @@ pub mod supervised;
 pub mod text;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,10 +39,12 @@ use thiserror::Error as ThisError;
 use tokio::net::TcpListener;
 
 use api::service::service;
+use base::error::Error;
 use base::shutdown::Shutdown;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
-use engine::{ConnectOptions, Engine, EngineError, ShardedEngine};
+use engine::adapters::{AdapterLimits, AdapterOptions, AdapterRecord, Adapters, RunTimeRules};
+use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine};
 use grammar::Grammars;
 use http::auth::{ApiKeyError, ApiKeys};
 use http::body::BodyLimits;
@@ -80,6 +83,8 @@ pub enum ServeError {
     Limits(#[from] LimitsError),
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
+    #[error("--lora-adapters: {0}")]
+    Adapter(Error),
     #[error("cannot set up the metrics: {0}")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
     #[error("cannot serve: {0}")]
@@ -160,7 +165,7 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
     let options = &config.options;
     let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
     let tokenizer = Tokenizer::load(config.tokenizer_file(), options.validation_workers)?;
-    let engine = ShardedEngine::connect(connect_options(config)).await?;
+    let mut engine = ShardedEngine::connect(connect_options(config)).await?;
     let facts = engine.facts().clone();
     let vocabulary = tokenizer.vocabulary();
     let chat = chat_format(config, &tokenizer, &facts.eos_token_ids)?;
@@ -169,9 +174,13 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
     let limits = RequestLimits::new(&options.limits, &facts)?;
     let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
     metrics.record_router_restarts(config.router_restarts);
-    let scheduler = scheduler_config(options, facts.capacity(), api_keys.weights());
+    let scheduler = possible(scheduler_config(options, facts.capacity(), api_keys.weights()), &facts);
+    let model = ServedModel::new(&config.model_id, &options.names);
+    let adapters = adapters(config, &model, &engine, &metrics).await?;
+    engine.restores(adapters.clone());
     let inference = Inference {
-        model: Arc::new(ServedModel::new(&config.model_id, &options.names)),
+        model: Arc::new(model),
+        adapters,
         limits: Arc::new(limits),
         grammars: Grammars::new(vocabulary.clone(), facts.vocab_size, facts.eos_token_ids)?,
         tokenizer,
@@ -185,6 +194,10 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
     Ok(AppState {
         inference,
         api_keys,
+        adapter_rules: RunTimeRules {
+            root: options.adapters.lora_root.clone(),
+            is_open: options.adapters.allow_runtime_lora_updating,
+        },
         body_limits: BodyLimits::new(&options.connections),
         telemetry: Telemetry::start(&options.telemetry, metrics.span_counters())?,
         access_log: AccessLog::start(
@@ -194,6 +207,38 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
             metrics.access_log_drops(),
         )?,
     })
+}
+
+/// The adapters of the flags, or those that the router before this one had. As many as may be loaded at a time are loaded
+/// now, so that a server with a bad one does not start.
+async fn adapters(
+    config: &RouterConfig,
+    model: &ServedModel,
+    engine: &ShardedEngine,
+    metrics: &Metrics,
+) -> Result<Adapters, ServeError> {
+    let options: &AdapterOptions = &config.options.adapters;
+    let limits = AdapterLimits {
+        max_running: engine.facts().max_adapters,
+        max_loaded: options.max_cpu_loras,
+        load_timeout: Duration::from_secs(options.lora_load_timeout),
+    };
+    let record = AdapterRecord(config.adapter_record.clone());
+    let adapters = Adapters::new(engine.adapter_loader(), limits, metrics.clone(), record);
+    if adapters.take_over().await {
+        return Ok(adapters);
+    }
+    for given in &options.lora_adapters {
+        if model.check_known(Some(&given.name)).is_ok() {
+            let reason = "it has a name of the model".to_owned();
+            return Err(ServeError::Adapter(Error::Adapter { name: given.name.clone(), reason }));
+        }
+        adapters.add(&given.name, Path::new(&given.source));
+    }
+    for given in options.lora_adapters.iter().take(options.max_cpu_loras as usize) {
+        adapters.lease(&given.name).await.map_err(ServeError::Adapter)?;
+    }
+    Ok(adapters)
 }
 
 fn chat_format(
@@ -229,6 +274,17 @@ fn connect_options(config: &RouterConfig) -> ConnectOptions {
     }
 }
 
+/// Without what a model cannot do whose layers keep states.
+fn possible(config: SchedulerConfig, facts: &EngineFacts) -> SchedulerConfig {
+    if !facts.keeps_states() {
+        return config;
+    }
+    tracing::info!(
+        "prefixes are not cached and no tokens drafted: layers of this model keep a state of each sequence"
+    );
+    SchedulerConfig { prefix_caching: false, max_drafts: 0, ..config }
+}
+
 fn scheduler_config(
     options: &RouterOptions,
     capacity: Capacity,
@@ -246,6 +302,8 @@ fn scheduler_config(
         target_itl: options.target_itl_ms.map(|ms| Duration::from_millis(ms.into())),
         prefix_caching: options.prefix_caching,
         max_replays: options.max_replays,
+        max_drafts: options.speculation.max_drafts(),
+        max_drafting: options.speculation.speculate_max,
         cache_secret: rand::random(),
         tenant_weights,
         ..SchedulerConfig::new(capacity, limits.max_concurrent_requests)
@@ -281,6 +339,7 @@ mod tests {
             max_step_tokens: 64,
             eos_token_ids: vec![7],
             attention_window: None,
+            max_adapters: 0,
         };
         let weights = BTreeMap::from([("shop".into(), 3)]);
         let config = scheduler_config(&Flags::parse_from(flags).options, capacity, weights.clone());

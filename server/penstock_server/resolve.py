@@ -1,8 +1,8 @@
 """From the name of a model to a local folder: `python -m penstock_server.resolve [MODEL] [--revision R]`.
 
-Prints as the last line of stdout, in JSON, the folder and the tokenizer.json. A local folder costs milliseconds: the
-hub's client is imported only for a model that has to be looked up there. Whether the model can be
-served is checked by the shard.
+Prints in JSON, as the last line of stdout, folder, tokenizer.json, and adapters' folders if there are any.
+A local folder costs milliseconds: the hub's client is imported only for what has to be looked up there. Whether the
+model can be served is checked by the shard.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from penstock_server.base import parent
 from penstock_server.base.errors import StartError
+from penstock_server.files.gguf.parts import gguf_in, is_gguf
 from penstock_server.files.missing_weights import no_weights
 
 DEMO_MODEL = Path(__file__).parent / "demo_model"
@@ -28,10 +29,12 @@ def main(argv: list[str]) -> int:
         parent.watch(flags.parent_pipe_fd)
     try:
         found = resolve(flags.model, flags.revision, flags.load_format != "dummy", flags.tokenizer)
+        adapters = [str(adapter_folder(adapter)) for adapter in flags.adapter]
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(json.dumps({name: str(path) for name, path in found._asdict().items() if path is not None}))
+    paths = {name: str(path) for name, path in found._asdict().items() if path is not None}
+    print(json.dumps({**paths, **({"adapters": adapters} if adapters else {})}))
     return 0
 
 
@@ -39,7 +42,7 @@ class Resolved(NamedTuple):
     """Where a model is."""
 
     folder: Path
-    # Elsewhere than in the folder where it had to be converted.
+    # Elsewhere than in the folder where it was converted from a sentencepiece file.
     tokenizer: Path
     # The folder of the tokenizer's other files where that is not the model's.
     tokenizer_folder: Path | None = None
@@ -49,7 +52,7 @@ def resolve(
     model: str | None, revision: str | None = None, with_weights: bool = True, tokenizer: str | None = None
 ) -> Resolved:
     """Where a model and its tokenizer are, downloaded and converted if need be; the demo model if none is named."""
-    folder = _model_folder(model, revision, with_weights)
+    folder = _gguf_folder(model, tokenizer) or _model_folder(model, revision, with_weights)
     if tokenizer is None:
         return Resolved(folder, _tokenizer(folder))
     path = Path(tokenizer).expanduser().absolute()
@@ -57,6 +60,19 @@ def resolve(
         return Resolved(folder, path, path.parent)
     other = path if path.is_dir() else _downloaded(tokenizer, None, with_weights=False, flag="--tokenizer")
     return Resolved(folder, _tokenizer(other), other)
+
+
+def _gguf_folder(model: str | None, tokenizer: str | None) -> Path | None:
+    """The folder that is made for a GGUF file, or for a folder with one and no safetensors; None for other models."""
+    path = Path(model or "").expanduser()
+    file = path if is_gguf(path) else None
+    if model and path.is_dir() and next(path.glob("*.safetensors"), None) is None:
+        file = gguf_in(path)
+    if file is None:
+        return None
+    from penstock_server.files.gguf.folder import make_folder
+
+    return make_folder(file, with_tokenizer=tokenizer is None)
 
 
 def _model_folder(model: str | None, revision: str | None, with_weights: bool) -> Path:
@@ -68,7 +84,9 @@ def _model_folder(model: str | None, revision: str | None, with_weights: bool) -
     if folder.is_dir():
         return _checked(folder.absolute(), with_weights)
     if folder.exists():
-        raise StartError(f"{model} is a file; --model-id wants the folder with config.json and the weights")
+        raise StartError(
+            f"{model} is a file; --model-id wants the folder with config.json and the weights, or a GGUF file"
+        )
     return _checked(_downloaded(model, revision, with_weights), with_weights)
 
 
@@ -82,6 +100,20 @@ def _downloaded(model: str, revision: str | None, with_weights: bool, flag: str 
     from penstock_server.files.hub import download
 
     return download(model, revision, with_weights)
+
+
+def adapter_folder(adapter: str) -> Path:
+    """The folder of an adapter: a local one, or that of `ID` or `ID@REVISION` on the hub, downloaded if need be."""
+    folder = Path(adapter).expanduser()
+    if not folder.is_dir():
+        model, _, revision = adapter.partition("@")
+        folder = _downloaded(model, revision or None, with_weights=True, flag="--lora-adapters")
+    if not (folder / "adapter_config.json").is_file():
+        raise StartError(
+            f"--lora-adapters: {adapter} has no adapter_config.json; an adapter's folder has that and "
+            "adapter_model.safetensors"
+        )
+    return folder.absolute()
 
 
 def _checked(folder: Path, with_weights: bool) -> Path:
@@ -125,6 +157,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--tokenizer", help="folder, tokenizer.json or id of another tokenizer than the model's"
+    )
+    parser.add_argument(
+        "--adapter", action="append", default=[], help="folder, ID or ID@REVISION of an adapter; repeatable"
     )
     parser.add_argument("--revision", help="branch, tag or commit on the hub")
     parser.add_argument(

@@ -1,8 +1,9 @@
 """A thousand random requests through the whole system: in any company each gets what it would get alone.
 
 Shared prefixes, prompts around the ends of blocks and steps, clients that leave, less KV cache than they need,
-priorities, several choices, stop strings, penalties. `PENSTOCK_TRACES_FIRST=seed` and `PENSTOCK_TRACES_BATCHES=n`
-choose what runs.
+priorities, several choices, stop strings, penalties, tokens drafted.
+
+`PENSTOCK_TRACES_FIRST=seed` and `PENSTOCK_TRACES_BATCHES=n` choose what runs.
 """
 
 import json
@@ -12,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,14 +51,18 @@ class Setting(NamedTuple):
     window: int | None = None
     # Of the KV cache that a batch would need without sharing and waiting, the server has this part.
     pool_share: float = 0.3
+    # Tokens that it drafts; what a request gets alone is asked of another server, which drafts none.
+    speculate: int = 0
 
 
 SETTINGS = [
-    Setting("1-shard-poisoned", "llama", 1, True, 15, is_poisoned=True),
-    Setting("1-shard-no-cache", "qwen2", 1, False, 10),
+    Setting("1-shard-poisoned", "llama", 1, True, 12, is_poisoned=True),
+    Setting("1-shard-no-cache", "qwen2", 1, False, 9),
     # Wide enough that sequences run out of blocks although they give some back; narrow ones hardly ever do.
-    Setting("1-shard-windowed-poisoned", "mistral", 1, True, 7, is_poisoned=True, window=96, pool_share=0.12),
-    Setting("2-shards-poisoned", "qwen3", 2, True, 7, is_poisoned=True),
+    Setting("1-shard-windowed-poisoned", "mistral", 1, True, 6, is_poisoned=True, window=96, pool_share=0.12),
+    Setting("2-shards-poisoned", "qwen3", 2, True, 6, is_poisoned=True),
+    Setting("1-shard-speculating-poisoned", "llama", 1, True, 6, is_poisoned=True, speculate=4),
+    Setting("2-shards-speculating", "qwen3", 2, True, 3, speculate=3),
 ]
 
 
@@ -67,14 +72,12 @@ class Answer:
 
     choices: list[Choice] = field(default_factory=list)
     has_left: bool = False
-    usage: dict[str, Any] = field(default_factory=dict)
 
     def add(self, event: dict[str, Any], trace: Trace) -> None:
         assert "error" not in event, event
         self.choices = self.choices or [Choice() for _ in range(trace.body.get("n", 1))]
         for part in event["choices"]:
             self.choices[part["index"]].add(part)
-        self.usage = event["usage"] or self.usage
 
 
 @pytest.mark.timeout(900)
@@ -85,8 +88,12 @@ def test_in_any_company_each_gets_what_it_would_get_alone(setting: Setting, tmp_
     seeds = range(first, first + num_batches * BATCH_LEN, BATCH_LEN)
     _say(f"{setting.name}: seeds {seeds.start} to {seeds.stop - 1}")
     flags = _flags(setting, make_model(tmp_path / "model", setting))
-    with Launched(tmp_path, *flags) as launched:
-        run = Run(launched.wait_until_serving(), setting)
+    drafting = (
+        [f"--speculate={setting.speculate}", f"--speculate-max={BATCH_LEN}"] if setting.speculate else []
+    )
+    with ExitStack() as servers:
+        launched = servers.enter_context(Launched(tmp_path, *flags, *drafting)).wait_until_serving()
+        run = Run(launched, _plain_server(servers, tmp_path, flags) if drafting else launched, setting)
         for seed in seeds:
             run.play(make_batch(seed))
         run.check_ledger()
@@ -94,11 +101,19 @@ def test_in_any_company_each_gets_what_it_would_get_alone(setting: Setting, tmp_
             run.check_coverage()
 
 
+def _plain_server(servers: ExitStack, tmp_path: Path, flags: list[str]) -> Launched:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    return servers.enter_context(Launched(folder, *flags)).wait_until_serving()
+
+
 class Run:
     """Batch after batch on one server, and the ledger of what its clients saw."""
 
-    def __init__(self, server: Launched, setting: Setting) -> None:
+    def __init__(self, server: Launched, plain: Launched, setting: Setting) -> None:
+        """`plain` answers what is asked alone, and may be the same server."""
         self.server = server
+        self.plain = plain
         self.setting = setting
         self.comparison = Comparison()
         self.ledger: Counter[str] = Counter()
@@ -111,7 +126,6 @@ class Run:
         self._wait_until_idle()
         for trace, answer in zip(batch, answers, strict=True):
             self.ledger["left" if answer.has_left else "completed"] += 1
-            self.ledger["cached_tokens"] += _cached(answer.usage)
             self.ledger["stops"] += sum(choice.finish == "stop" for choice in answer.choices)
             self._check(trace, answer)
 
@@ -168,8 +182,9 @@ class Run:
         """What this request gets on an idle server, under a salt that nobody has used."""
         self.ledger["alone"] += 1
         body = {**body, "cache_salt": f"alone {self.ledger['alone']}"}
-        status, reply = self.server.post("/v1/completions", body)
+        status, reply = self.plain.post("/v1/completions", body)
         assert status == 200, reply
+        assert "completion_tokens_details" not in reply["usage"] or self.plain is self.server
         assert _cached(reply["usage"]) == 0
         choice = Choice()
         choice.add(reply["choices"][0])
@@ -194,7 +209,7 @@ class Run:
         assert not failures
         assert metrics["request_count"] == metrics["request_success"] + dropped
         # A client that leaves may do so before its request arrives, or after it was answered.
-        answered = ledger["completed"] + ledger["alone"]
+        answered = ledger["completed"] + (ledger["alone"] if self.plain is self.server else 0)
         assert answered <= metrics["request_success"]
         assert metrics["request_count"] <= answered + ledger["left"]
 
@@ -203,7 +218,12 @@ class Run:
         assert self._metrics()["preemptions"] > 0
         assert self.ledger["left"] > 0
         assert self.ledger["stops"] > 0
-        assert (self.ledger["cached_tokens"] > 0) == self.setting.prefix_caching
+        # Not by what usage says: that counts only what was cached before a request arrived.
+        assert (self._metrics()["prefix_cache_hit_tokens"] > 0) == self.setting.prefix_caching
+        drafted, accepted = (
+            self._metrics()[f"speculation_{what}_tokens"] for what in ("drafted", "accepted")
+        )
+        assert (drafted > accepted > 0) == bool(self.setting.speculate)
 
 
 def _say(line: str) -> None:

@@ -6,7 +6,7 @@ TRITON_INTERPRET must be set before Triton is imported, so each file gets a proc
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -70,3 +70,22 @@ def interpreted_cases(tmp_path_factory: pytest.TempPathFactory) -> InterpretedCa
 def cases_in() -> Callable[..., Run]:
     """Runs the cases of a file in a process with other variables."""
     return run_cases
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    """Sets how many threads ops have, until the end of the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def poison_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From its call on new memory is NaN, so that what is read before it is written shows."""
+    empty = torch.empty
+
+    def poisoned(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+        return empty(*shape, dtype=dtype).fill_(float("nan"))
+
+    return lambda: monkeypatch.setattr(torch, "empty", poisoned)

@@ -126,6 +126,8 @@ ON_GPU = Demand(torch.device("cuda"), torch.bfloat16, torch.bfloat16, 8, 2, 128)
         ("flashinfer", MODEL, "it needs a CUDA device, this one is cpu"),
         ("flashinfer", replace(ON_GPU, head_dim=80), "64, 128, 256 numbers, this model's 80"),
         ("flashinfer", replace(ON_GPU, has_sinks=True), "it has no attention sinks"),
+        ("flashinfer", replace(ON_GPU, has_slopes=True), "it knows no slopes of scores"),
+        ("varlen", replace(ON_GPU, has_slopes=True), "it knows no slopes of scores"),
         ("flashinfer", replace(ON_GPU, dtype=torch.float32), "not float32"),
         ("flashinfer", replace(ON_GPU, batch_invariant=True), "leave out --batch-invariant"),
         ("varlen", replace(ON_GPU, has_soft_cap=True), "it has no soft cap"),

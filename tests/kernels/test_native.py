@@ -3,6 +3,8 @@
 import pytest
 import torch
 from penstock_kernels import (
+    AdapterTable,
+    AdapterWeights,
     AttentionArguments,
     AttentionSpans,
     Scoring,
@@ -20,6 +22,7 @@ from penstock_kernels import (
 )
 from penstock_kernels.base.destination import Destination
 from penstock_kernels.native import activation as native_activation
+from penstock_kernels.native import adapters as native_adapters
 from penstock_kernels.native import attention as native
 from penstock_kernels.native import linear as native_linear
 from penstock_kernels.native import norm as native_norm
@@ -75,13 +78,14 @@ def test_a_row_has_the_same_bits_in_any_batch(
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("dim", [12, 40, 64, 80])
+@pytest.mark.parametrize("slopes", [None, [0.5, 0.25, 0.1, 0.05, 0.02, 0.01]], ids=["flat", "slopes"])
 @pytest.mark.parametrize("options", [(None, None), (33, 3.0)], ids=["plain", "window and soft cap"])
 def test_every_width_of_vectors_equals_the_reference(
-    lanes: int, dim: int, options: tuple[int | None, float | None]
+    lanes: int, dim: int, options: tuple[int | None, float | None], slopes: list[float] | None
 ) -> None:
     sequence = Sequence(6, 3, dim)
     spans = AttentionSpans((_LEN - 7,), (_LEN,), sequence.table[None], _BLOCK)
-    scoring = Scoring(0.2, *options)
+    scoring = Scoring(0.2, *options, slopes=None if slopes is None else torch.tensor(slopes))
     arguments = AttentionArguments(sequence.query[7:], sequence.key, sequence.value, spans, scoring)
     found = native.paged_attention(arguments, max_lanes=lanes)
     expected = reference.paged_attention(arguments)
@@ -130,6 +134,28 @@ def test_every_width_of_vectors_multiplies(lanes: int, dtype: torch.dtype) -> No
         found = native_linear.multiply(x[:num_rows], (weight,), None, lanes)
         expected = (x[:num_rows].double() @ weight.T.double()).to(dtype)
         torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("ranks", [(16, 16), (1, 7), (0, 3000)])
+def test_every_width_of_vectors_adapts(lanes: int, dtype: torch.dtype, ranks: tuple[int, int]) -> None:
+    counts, length = (70, 93), 64
+    first = torch.tensor([0 if ranks[0] else -1] * counts[0] + [ranks[0]] * counts[1], dtype=torch.int32)
+    up = torch.zeros(max(ranks), sum(counts))
+    up[: ranks[0], : counts[0]] = torch.randn(ranks[0], counts[0])
+    up[: ranks[1], counts[0] :] = torch.randn(ranks[1], counts[1])
+    down = torch.randn(sum(ranks), length) / sum(ranks)
+    vectors = torch.randn(2, sum(counts))
+    table = AdapterTable(2, torch.device("cpu"))
+    table.place(0, AdapterWeights(down.to(dtype), up.to(dtype), first))
+    table.place(1, AdapterWeights(down.to(dtype), up.to(dtype), first, vectors[0], vectors[1]))
+    numbers, x = torch.tensor([1, 0, -1]), torch.randn(3, length).to(dtype)
+    output = torch.randn(3, sum(counts)).to(dtype)
+    expected = reference.add_adapters(output.clone(), x, numbers, table)
+    found = native_adapters.add_adapters(output, x, numbers, table, lanes)
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from penstock_kernels import (
     AttentionSpans,
+    Routing,
     Scoring,
     apply_rotary,
     clamped_swiglu,
@@ -101,6 +102,12 @@ def test_route_takes_the_likeliest_and_of_equal_ones_the_first() -> None:
 def test_route_and_grouped_mlp_refuse_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="top_k 5 of 4 experts"):
         route(torch.zeros(2, 4), 5)
+    with pytest.raises(ValueError, match="top_k 3 of 2 experts"):
+        route(torch.zeros(2, 4), 3, routing=Routing(num_groups=2))
+    with pytest.raises(ValueError, match="1 of 3 groups of 4 experts"):
+        route(torch.zeros(2, 4), 1, routing=Routing(num_groups=3))
+    with pytest.raises(ValueError, match="correction must be float32"):
+        route(torch.zeros(2, 4), 1, correction=torch.zeros(3))
     x, ids, weights = torch.zeros(2, 6), torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1)
     experts = torch.zeros(5, 10, 6), torch.zeros(5, 6, 5)
     with pytest.raises(ValueError, match=r"expert_ids are torch\.float32"):

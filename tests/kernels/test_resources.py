@@ -29,8 +29,18 @@ def test_every_kernel_fits_into_shared_memory(table: dict[str, Any]) -> None:
         assert row["shared_bytes"] <= _SHARED_LIMIT[row["capability"]], row
 
 
-@pytest.mark.parametrize("name", ["decode_attention", "prefill_attention", "expert_linear", "sort_pairs"])
-def test_attention_and_experts_do_not_spill(name: str, table: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "decode_attention",
+        "prefill_attention",
+        "expert_linear",
+        "sort_pairs",
+        "quantized_linear",
+        "sum_of_shares",
+    ],
+)
+def test_attention_and_products_do_not_spill(name: str, table: dict[str, Any]) -> None:
     assert [row for row in _rows(table, f"_{name}_kernel") if row["spill_bytes"]] == []
 
 
@@ -61,10 +71,19 @@ def test_experts_of_many_tokens_use_the_matrix_units_of_hopper(table: dict[str, 
                                                       "gpt-oss, decode")}  # fmt: skip
 
 
+def test_products_load_codes_while_they_compute(table: dict[str, Any]) -> None:
+    rows = _rows(table, "_quantized_linear_kernel")
+    assert [row for row in rows if row["buffers"] < 2 or row["async_wait"] < 2] == []
+    is_hopper = [row for row in rows if row["capability"] == "sm_90"]
+    assert {row["case"] for row in is_hopper if not row["hgmma"]} == {
+        row["case"] for row in is_hopper if row["case"].endswith(" 16 rows")
+    }
+
+
 def test_memory_bound_kernels_load_sixteen_bytes_at_a_time(table: dict[str, Any]) -> None:
     for name in ("_norm_kernel", "_gated_activation_kernel", "_embedding_kernel", "_copy_blocks_kernel",
                  "_expert_linear_kernel", "_weighted_sum_kernel", "_decode_attention_kernel",
-                 "_prefill_attention_kernel", "_combine_kernel"):  # fmt: skip
+                 "_prefill_attention_kernel", "_combine_kernel", "_quantized_linear_kernel"):  # fmt: skip
         assert all(row["wide_loads"] for row in _rows(table, name)), name
 
 

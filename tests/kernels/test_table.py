@@ -11,7 +11,17 @@ from typing import Any
 import penstock_kernels
 import pytest
 import torch
-from penstock_kernels import AttentionArguments, AttentionSpans, DrawParams, Scoring, table
+from penstock_kernels import (
+    AdapterTable,
+    AttentionArguments,
+    AttentionSpans,
+    DrawParams,
+    EmbeddingTable,
+    IntGroups,
+    Routing,
+    Scoring,
+    table,
+)
 from penstock_kernels.base.destination import Destination
 from penstock_kernels.native.library import library
 
@@ -59,6 +69,26 @@ def _product(dtype: torch.dtype, invariant: bool, length: int = 64) -> tuple[Any
     return _ones(2, length, dtype=dtype), (_ones(3, length, dtype=dtype),), None, invariant
 
 
+def _groups(rows: int, columns: int) -> IntGroups:
+    codes = torch.zeros(rows, columns // 2, dtype=torch.uint8)
+    return IntGroups(codes, _ones(rows, 1), None, columns, bits=4, group_size=columns)
+
+
+def _quantized_experts() -> tuple[Any, ...]:
+    weights = ((_groups(8, 16),),) * 2, (_groups(16, 4),) * 2
+    return _ones(2, 16), _ids(0, 1)[:, None], _ones(2, 1), *weights, None, None, None, False
+
+
+def _adapted(dtype: torch.dtype, length: int = 64) -> tuple[Any, ...]:
+    table = AdapterTable(1, torch.device("cpu"))
+    return _ones(2, 3, dtype=dtype), _ones(2, length, dtype=dtype), _ids(0, -1), table
+
+
+def _adapted_embedding(dtype: torch.dtype) -> tuple[Any, ...]:
+    table = EmbeddingTable(1, torch.device("cpu"))
+    return _ones(2, 3, dtype=dtype), _ids(0, 1), _ids(0, -1), table, 0
+
+
 # On a CPU. What is not here has no function in C.
 IN_C: list[tuple[str, tuple[Any, ...]]] = [
     ("rms_norm", _norm(torch.float32, 2, 64)),
@@ -67,8 +97,13 @@ IN_C: list[tuple[str, tuple[Any, ...]]] = [
     ("gelu_mul", (_ones(2, 64), True)),
     ("linear", _product(torch.float32, invariant=False)),
     ("linear", _product(BF16, invariant=True)),
+    ("add_adapters", _adapted(torch.float32)),
+    ("add_adapters", _adapted(BF16)),
+    ("adapt_embedding", _adapted_embedding(BF16)),
     ("embedding", (_ids(0), _ones(4, 8), 0)),
     ("grouped_mlp", _experts(torch.float32)),
+    ("quantized_linear", (_ones(2, 16), (_groups(4, 16),), None, False)),
+    ("quantized_grouped_mlp", _quantized_experts()),
     ("rotary_table", (_ids(1), _ones(4), 1.0)),
     ("rotate_and_store", _rotation(torch.float32, torch.float32)),
     ("paged_attention", (_attention(torch.float32, torch.float32),)),
@@ -89,9 +124,14 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
     ("clamped_swiglu", (_ones(2, 64), 1.0, 1.0)),
     ("linear", _product(FP16, invariant=False)),
     ("linear", _product(torch.float32, invariant=True, length=63)),
+    ("add_adapters", _adapted(FP16)),
+    ("add_adapters", _adapted(torch.float32, length=63)),
+    ("adapt_embedding", _adapted_embedding(FP16)),
     ("embedding", (_ids(0).int(), _ones(4, 8), 0)),
     ("route", (_ones(2, 4), 2, False)),
     ("grouped_mlp", _experts(FP16)),
+    ("quantized_linear", (_ones(2, 16, dtype=FP16), (_groups(4, 16),), None, False)),
+    ("quantized_grouped_mlp", (_ones(2, 16, dtype=FP16), *_quantized_experts()[1:])),
     ("apply_rotary", (_ones(1, 2, 64), _ones(1, 64), _ones(1, 64))),
     ("rotate_and_store", _rotation(torch.float32, FP8)),
     ("store_kv", (_ones(1, 2, 8), _ones(1, 2, 8), None)),
@@ -110,7 +150,17 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
     ("gumbel", (_ids(1), _ids(1), 8)),
     ("uniform", (_ids(1), 8)),
 ]
-NO_KERNEL = {"rotary_table", "find_decodes", "all_finite"}
+NO_KERNEL = {
+    "all_finite",
+    "causal_conv",
+    "find_decodes",
+    "gated_delta_rule",
+    "latent_attention",
+    "quantized_grouped_mlp",
+    "rotary_table",
+    "state_space_scan",
+    "store_latents",
+}
 
 
 def test_every_op_has_a_row() -> None:
@@ -176,12 +226,20 @@ def test_a_processor_with_tiles_leaves_products_of_many_rows_to_pytorch(
 def test_cuda_takes_the_kernel_and_another_device_the_reference(name: str) -> None:
     pytest.importorskip("triton")
     row = ROWS[name]
-    on_cuda: Any = SimpleNamespace(device=torch.device("cuda"))
+    on_cuda: Any = SimpleNamespace(device=torch.device("cuda"), scoring=Scoring(1.0))
     on_mps: Any = SimpleNamespace(device=torch.device("mps"))
     # Of a product, whether it is to be invariant: only then is there a kernel.
     others = (None, None, True) if name == "linear" else ()
     assert row.choose(on_cuda, *others) is (table.launcher(row.gpu) if row.gpu else row.reference)
     assert row.choose(on_mps, *others) is row.reference
+
+
+def test_cuda_leaves_slopes_and_other_routers_to_the_reference() -> None:
+    sloped: Any = SimpleNamespace(device=torch.device("cuda"), scoring=Scoring(1.0, slopes=torch.ones(1)))
+    assert table.paged_attention.choose(sloped) is table.paged_attention.reference
+    on_cuda: Any = SimpleNamespace(device=torch.device("cuda"))
+    for others in ((torch.zeros(4), Routing()), (None, Routing(sigmoid=True)), (None, Routing(scale=2.0))):
+        assert table.route.choose(on_cuda, 2, False, *others) is table.route.reference
 
 
 def test_cuda_leaves_products_that_may_depend_on_the_number_of_rows_to_pytorch() -> None:

@@ -14,7 +14,7 @@ from penstock_server.engine.engine import Engine
 from penstock_server.engine.outcome import Outcome, PromptLogprobs
 from penstock_server.engine.plan import Admit, Append, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
-from penstock_server.files.model_folder import open_folder
+from penstock_server.files.model_folder import ModelFolder, open_folder
 from penstock_server.load.load_engine import load_engine
 
 Execute = Callable[[Plan], Any]
@@ -32,7 +32,13 @@ def _by_row(found: Any, name: str) -> list[list[Any]]:
 def make_engine(folder: Path, **options: Any) -> Engine:
     """An engine in this process, small by default."""
     config = engine_config(folder, **options)
-    return load_engine(config, open_folder(folder, config.load_format, config.model_impl))
+    return load_engine(config, opened(config))
+
+
+def opened(config: ServerConfig) -> ModelFolder:
+    """The folder that the settings name."""
+    folder, quantize = config.model_path, config.quantize
+    return open_folder(folder, config.load_format, config.model_impl, quantize=quantize)
 
 
 def engine_config(folder: Path, **options: Any) -> ServerConfig:
@@ -81,6 +87,7 @@ class Sequence:
     max_new: int
     params: SamplingParams = field(default_factory=SamplingParams)
     grammar: Grammar | None = None
+    adapter_id: str = ""
     output: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     tops: list[tuple[list[int], list[float]]] = field(default_factory=list)
@@ -186,6 +193,7 @@ class Driver:
                     list(sequence.blocks),
                     sequence.params,
                     sequence.grammar,
+                    sequence.adapter_id,
                 )
             )
         elif blocks:

@@ -7,7 +7,32 @@ _BIAS = {"attention_bias": True, "mlp_bias": True}
 _EVEN_HEADS = {"hidden_size": 80, "head_dim": None}
 _EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 44}
 _LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
+_OLD_GPT = {"hidden_size": 80, "head_dim": None, "num_key_value_heads": None, "rotary_dim": 4, "n_inner": 132}
+# A router of groups with a correction.
+_ROUTED = {
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "n_shared_experts": 1,
+    "moe_intermediate_size": 44, "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.7,
+}  # fmt: skip
+LATENT = {
+    "head_dim": None, "num_key_value_heads": 8, "q_lora_rank": 24, "kv_lora_rank": 20, "qk_rope_head_dim": 6,
+    "qk_nope_head_dim": 10, "v_head_dim": 12,
+}  # fmt: skip
+_YARN = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 50, "mscale": 0.7,
+    "mscale_all_dim": 1.0,
+}  # fmt: skip
+_OLD = {**_EVEN_HEADS, "num_key_value_heads": None, "max_position_embeddings": None}
 _LONG_FACTORS = [1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0]
+_DELTA = {
+    **_EVEN_HEADS, "head_dim": 24, "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 10,
+    "linear_value_head_dim": 6, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}  # fmt: skip
+# One group of numbers for all heads: ranks share it.
+_MAMBA = {
+    **_EVEN_HEADS, "mamba_n_heads": 8, "mamba_d_head": 20, "mamba_n_groups": 1, "mamba_d_state": 12, "mamba_d_conv": 3,
+    "mamba_chunk_size": 16,
+}  # fmt: skip
+_HYBRID_LAYERS = ["linear_attention", "full_attention", "linear_attention"]
 
 CASES: dict[str, dict[str, Any]] = {
     "llama": {"family": "llama"},
@@ -73,31 +98,143 @@ CASES: dict[str, dict[str, Any]] = {
     "internlm2": {"family": "internlm2"},
     "internlm3": {"family": "internlm3", **_BIAS},
     "gpt_oss": {"family": "gpt_oss", "num_local_experts": 4, "sliding_window": 9, "num_experts_per_tok": 2},
+    "apertus": {"family": "apertus", **_EVEN_HEADS},
+    "arcee": {"family": "arcee", **_BIAS, **_EVEN_HEADS},
+    "codegen": {"family": "codegen", **_OLD_GPT},
+    "ernie4_5": {"family": "ernie4_5", "use_bias": True},
+    "exaone4": {"family": "exaone4", **_EVEN_HEADS, "sliding_window": 9, "layer_types": _LAYERS},
+    "exaone4-full": {"family": "exaone4", **_EVEN_HEADS, "sliding_window": None, "tie_word_embeddings": True},
+    "glm": {"family": "glm", "head_dim": 20},
+    "glm4": {"family": "glm4", "head_dim": 20, "attention_bias": True},
+    "gptj": {"family": "gptj", **_OLD_GPT},
+    "gpt_bigcode": {"family": "gpt_bigcode", **_OLD_GPT, "rotary_dim": None},
+    "gpt_bigcode-multi-head": {"family": "gpt_bigcode", **_OLD_GPT, "rotary_dim": None, "multi_query": False},
+    "hunyuan_v1_dense": {
+        "family": "hunyuan_v1_dense",
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 9.0},
+    },
+    "ministral": {"family": "ministral", "sliding_window": 9, "layer_types": _LAYERS},
+    "nemotron": {"family": "nemotron", **_BIAS, "hidden_size": 80, "head_dim": 12},
+    "olmo3": {"family": "olmo3", **_EVEN_HEADS, "sliding_window": 9, "layer_types": _LAYERS},
+    "opt": {"family": "opt", **_EVEN_HEADS, "num_key_value_heads": None, "ffn_dim": 132, "tie_word_embeddings": True},
+    "persimmon": {"family": "persimmon", "hidden_size": 128, "head_dim": None, "num_key_value_heads": None},
+    "phi": {"family": "phi", "hidden_size": 128, "head_dim": None},
+    "phi-normed": {"family": "phi", "hidden_size": 128, "head_dim": None, "qk_layernorm": True},
+    "seed_oss": {"family": "seed_oss", "attention_out_bias": True},
+    "dots1": {"family": "dots1", **_ROUTED, "head_dim": 20, "use_sliding_window": True, "sliding_window": 9,
+              "max_window_layers": 1},
+    "ernie4_5_moe": {
+        "family": "ernie4_5_moe", "head_dim": 20, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 44,
+        "moe_num_shared_experts": 1, "moe_layer_end_index": 1,
+    },
+    "flex_olmo": {"family": "flex_olmo", **_EVEN_HEADS, "num_experts": 6, "num_experts_per_tok": 2},
+    "glm4_moe": {"family": "glm4_moe", **_ROUTED, "head_dim": 20, "use_qk_norm": True, "n_group": 1, "topk_group": 1},
+    "granitemoe": {
+        "family": "granitemoe", **_EVEN_HEADS, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "attention_multiplier": 0.3,
+    },
+    "granitemoeshared": {
+        "family": "granitemoeshared", **_EVEN_HEADS, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "shared_intermediate_size": 52, "residual_multiplier": 0.4,
+    },
+    "hunyuan_v1_moe": {"family": "hunyuan_v1_moe", "num_experts": 4, "moe_topk": 2},
+    "minimax_m2": {
+        "family": "minimax_m2", "head_dim": 20, "num_local_experts": 6, "num_experts_per_tok": 2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    },
+    "olmoe": {"family": "olmoe", **_EVEN_HEADS, "num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": True},
+    "deepseek_v2": {
+        "family": "deepseek_v2", **LATENT, **_ROUTED, "topk_method": "group_limited_greedy", "norm_topk_prob": False,
+    },
+    "deepseek_v2-lite": {
+        "family": "deepseek_v2", **LATENT, **_ROUTED, "q_lora_rank": None, "norm_topk_prob": False, "n_group": 1,
+        "topk_group": 1, "attention_bias": True,
+    },
+    "deepseek_v3": {"family": "deepseek_v3", **LATENT, **_ROUTED, "rope_parameters": _YARN},
+    "deepseek_v3-halves": {"family": "deepseek_v3", **LATENT, **_ROUTED, "rope_interleave": False},
+    "glm4_moe_lite": {"family": "glm4_moe_lite", **LATENT, **_ROUTED, "n_group": 1, "topk_group": 1},
+    "kimi_k2": {"family": "kimi_k2", **LATENT, **_ROUTED, "n_group": 1, "topk_group": 1},
+    "minicpm3": {"family": "minicpm3", **LATENT, "v_head_dim": 9, "scale_depth": 1.1, "dim_model_base": 48},
+    "youtu": {"family": "youtu", **LATENT, "tie_word_embeddings": True},
+    "bloom": {"family": "bloom", **_OLD, "tie_word_embeddings": True},
+    "bloom-six-heads": {"family": "bloom", **_OLD, "num_attention_heads": 6, "hidden_size": 72},
+    "falcon-rw": {
+        "family": "falcon", **_EVEN_HEADS, "ffn_hidden_size": 132, "parallel_attn": False, "multi_query": False,
+        "bias": True, "alibi": True,
+    },
+    "mpt": {"family": "mpt", **_OLD, "max_seq_len": 200, "n_heads": 6, "n_layers": 3, "d_model": 72,
+            "num_attention_heads": None, "num_hidden_layers": None, "hidden_size": None, "tie_word_embeddings": True},
+    "qwen3_next": {"family": "qwen3_next", **_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 52},
+    "qwen3_next-dense-layer": {
+        "family": "qwen3_next", **_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 52, "mlp_only_layers": [0],
+        "attention_bias": True, "linear_num_value_heads": 4, "linear_conv_kernel_dim": 2,
+    },
+    "qwen3_5_text": {"family": "qwen3_5_text", **_DELTA},
+    "qwen3_5_moe_text": {"family": "qwen3_5_moe_text", **_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 52},
+    "bamba": {"family": "bamba", **_MAMBA, "hidden_size": 128, "mamba_d_head": 32, "attn_layer_indices": [1],
+              "mamba_proj_bias": True},
+    "granitemoehybrid": {
+        "family": "granitemoehybrid", **_MAMBA, "layer_types": _HYBRID_LAYERS, "shared_intermediate_size": 52,
+        "num_local_experts": 4, "num_experts_per_tok": 2, "attention_multiplier": 0.3, "residual_multiplier": 0.4,
+        "mamba_n_groups": 4,
+    },
+    "granitemoehybrid-dense": {
+        "family": "granitemoehybrid", **_MAMBA, "layer_types": _HYBRID_LAYERS, "shared_intermediate_size": 52,
+        "num_local_experts": 0, "position_embedding_type": "rope", "attention_multiplier": 0.3,
+    },
+    "mamba2": {
+        "family": "mamba2", "hidden_size": 80, "num_heads": 8, "head_dim": 20, "n_groups": 2, "state_size": 12,
+        "time_step_limit": [0.01, 1.5], "chunk_size": 16, "num_attention_heads": None, "num_key_value_heads": None,
+        "intermediate_size": None, "max_position_embeddings": None,
+    },
+    "nemotron_h": {
+        "family": "nemotron_h", "hidden_size": 80, "head_dim": 20, "mamba_num_heads": 8, "mamba_head_dim": 14,
+        "n_groups": 2, "ssm_state_size": 12, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4,
+        "topk_group": 2, "routed_scaling_factor": 1.7, "moe_intermediate_size": 44, "num_hidden_layers": None,
+        "moe_shared_expert_intermediate_size": 52, "time_step_min": 0.5, "chunk_size": 16,
+        "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "linear_attention"],
+    },
+    "falcon_h1": {"family": "falcon_h1", **_MAMBA, "mamba_d_ssm": 160},
+    "falcon_h1-factors": {
+        "family": "falcon_h1", **_MAMBA, "mamba_d_ssm": 160, "mamba_n_groups": 2, "mamba_rms_norm": True,
+        "projectors_bias": True, "attention_bias": True, "embedding_multiplier": 3.0, "lm_head_multiplier": 0.7,
+        "key_multiplier": 0.6, "attention_in_multiplier": 1.3, "attention_out_multiplier": 0.8,
+        "mlp_multipliers": [0.7, 1.2], "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7], "ssm_in_multiplier": 1.4,
+        "ssm_out_multiplier": 0.6, "mamba_norm_before_gate": False,
+    },
+    "lfm2": {"family": "lfm2", **_EVEN_HEADS, "layer_types": ["conv", "full_attention", "conv"]},
+    "lfm2-bias": {
+        "family": "lfm2", **_EVEN_HEADS, "layer_types": ["conv", "full_attention", "conv"], "conv_bias": True,
+        "block_auto_adjust_ff_dim": False, "conv_L_cache": 4,
+    },
+    "lfm2_moe": {
+        "family": "lfm2_moe", **_EVEN_HEADS, **_EXPERTS, "layer_types": ["conv", "full_attention", "conv"],
+        "num_dense_layers": 1, "routed_scaling_factor": 1.5,
+    },
+    "smollm3": {"family": "smollm3", **_EVEN_HEADS, "no_rope_layers": [1, 0, 1]},
 }  # fmt: skip
+
+# Families that transformers has under another model_type.
+RENAMED = {"kimi_k2": "deepseek_v3"}
 
 # A sample of those that have no row and are computed by the code of transformers.
 BORROWED: dict[str, dict[str, Any]] = {
-    "olmo": _EVEN_HEADS,
-    "olmo3": {**_EVEN_HEADS, "sliding_window": 9},
-    "flex_olmo": {**_EVEN_HEADS, "num_experts": 6},
-    "phi": {"hidden_size": 128, "head_dim": None},
-    "phimoe": {**_EVEN_HEADS, "sliding_window": None},
-    "glm": {},
-    "glm4": {},
-    "smollm3": _EVEN_HEADS,
-    "ernie4_5": {},
-    "nemotron": {"hidden_size": 80, "head_dim": 10},
-    "exaone4": {**_EVEN_HEADS, "sliding_window": 9},
-    "arcee": {},
-    "seed_oss": {},
-    "apertus": _EVEN_HEADS,
-    "granitemoe": {**_EVEN_HEADS, "num_local_experts": 4},
-    "hunyuan_v1_dense": {},
-    "ministral": {"sliding_window": 9},
-    "gpt_bigcode": _EVEN_HEADS,
-    "deepseek_v3": {
-        "head_dim": None, "num_key_value_heads": 8, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
-        "qk_nope_head_dim": 16, "v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2,
-        "topk_group": 1, "moe_intermediate_size": 44, "first_k_dense_replace": 1,
+    "afmoe": {**_EXPERTS, "head_dim": 20, "num_dense_layers": 1, "sliding_window": 9},
+    "aria_text": {
+        **_EVEN_HEADS, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1, "moe_intermediate_size": 44,
     },
+    "beam": _EVEN_HEADS,
+    "biogpt": {**_EVEN_HEADS, "num_key_value_heads": None},
+    "bitnet": _EVEN_HEADS,
+    "cohere2_moe": {**_EXPERTS, **_EVEN_HEADS, "sliding_window": 9},
+    "cwm": {"head_dim": 20, "sliding_window": 9, "layer_types": _LAYERS},
+    "exaone_moe": {**_EXPERTS, **_EVEN_HEADS, "sliding_window": 9},
+    "granite_swa": {**_EVEN_HEADS, "sliding_window": 9},
+    "helium": {"hidden_size": 80, "head_dim": 10},
+    "hyperclovax": _EVEN_HEADS,
+    "jais2": _EVEN_HEADS,
+    "olmo": _EVEN_HEADS,
+    "phimoe": {**_EVEN_HEADS, "sliding_window": None},
+    "solar_open": {**_ROUTED, "head_dim": 20, "n_group": 1, "topk_group": 1},
+    "vaultgemma": {"head_dim": 20, "sliding_window": 9},
 }  # fmt: skip

@@ -1,7 +1,9 @@
 """Writes docs/models.md from the registry and the cases it is tested with: `python tests/server/models_page.py`."""
 
+from collections import defaultdict
 from pathlib import Path
 
+import every_class
 from family_models import BORROWED, CASES
 from penstock_server.architectures.family import Family
 from penstock_server.architectures.registry import FAMILIES
@@ -16,11 +18,29 @@ every row: continuous batching, chunked prefill, prefix cache, `--num-shard` (he
 rank; key heads are repeated where there are fewer than ranks), log probabilities, grammars, float32, bfloat16 and
 float16.
 
+Attention over latents (DeepSeek V2 and V3, Kimi K2 and others) caches one vector of `kv_lora_rank` +
+`qk_rope_head_dim` numbers for each token and layer: 1,152 bytes in bfloat16 for DeepSeek V3. `--num-shard` divides its
+heads, and every rank has the whole cache. A decode is computed in the space of the latents; a longer piece of a prompt
+makes the keys and values of its context again. The reference in PyTorch computes both, on CUDA, too, and without
+graphs: `--kv-cache-dtype fp8`, `--batch-invariant` and other attention backends are refused for such a model.
+
+Recurrent layers (the gated delta rule of Qwen3-Next and Qwen3.5, Mamba-2, the short convolutions of LFM2) keep a state
+for each slot, of one size whatever the length of its sequence: 77 MB in Qwen3-Next 80B. States take their memory before
+the KV cache gets the rest; `--max-batch-size` says how many there are. A sequence cannot go on from the blocks of
+another, so the router caches no prefixes for such a model, whatever `--prefix-caching` says, nor drafts tokens
+(`--speculate`), and writes a line about it when it starts; with `n` or `best_of` each sequence computes its prompt, and
+a preempted one is computed from its first token. `--num-shard` divides their heads (key heads, heads and groups, or
+channels), and is refused with the key of config.json where it cannot. The reference in PyTorch computes them on every
+device, prompts in chunks of 64 and decodes of all rows in one step, without graphs: `--batch-invariant` is refused. A
+step waits for the masks of grammars as long as these take, because a state cannot go back by a token.
+
+ALiBi (BLOOM, MPT, Falcon RW) is computed in C on a CPU; on CUDA by the reference in PyTorch, without graphs.
+
 How a row is tested (`tests/server/test_families.py`): tiny random models, made by transformers in the variants of
 the last column. Greedy tokens must equal transformers' own and log probabilities be within 0.001 of them, in
 float32: prompts in odd chunks, decodes in mixed batches, sequences preempted and computed again, the blocks of a
-prefix reused, one rank and two. `tests/server/test_config.py` reads each config.json as transformers 4 and as
-transformers 5 writes it.
+prefix reused, one rank and two, for some of them four. `tests/server/test_config.py` reads each config.json as
+transformers 4 and as transformers 5 writes it.
 
 This page is written by `make docs`; a test compares it with the registry.
 
@@ -48,6 +68,17 @@ keys and values. Code from a model's folder is not run.
 
 The same tests as above are run with a sample (`tests/server/test_borrowed.py`): {}.
 """
+_CLASSES = """
+## Every class of transformers
+
+A tiny random model of each decoder-only class for text of transformers {version} was served and compared
+(`python tests/server/every_class.py`): {served} of {total} give its tokens. The others are refused as they are loaded,
+with the reason in this table; most keep states of another kind or choose keys by an index. Encoders, the decoders of
+encoder-decoders and models around images and sound are left out.
+
+| what becomes of it | classes | model_type |
+| --- | --- | --- |
+"""
 _TAIL = """
 ## What is decided where
 
@@ -63,8 +94,8 @@ _TAIL = """
 - **`generation_config.json`**: what ends a sequence is always read from it (else from `config.json`); how to sample is
   the default of OpenAI's and Anthropic's routes (`--generation-config`, [parameters.md](parameters.md)).
 - **`--load-format dummy`** fills the model with noise and reads no weights: for measuring.
-- **Not supported**: quantized weights (gpt-oss as published has them), ALiBi (Falcon RW), models with images, and
-  code from a model's folder, which is never run.
+- **Quantized weights**: [quantization.md](quantization.md) says which formats are read.
+- **Not supported**: models with images, and code from a model's folder, which is never run.
 - **`--dtype` on a CPU** is float32 unless told otherwise. bfloat16 halves the memory; it is faster where the processor
   multiplies it itself (avx512_bf16), and elsewhere about as fast in decodes and half as fast in prompts
   ([devices.md](devices.md)).
@@ -86,7 +117,35 @@ _TAIL = """
 def page() -> str:
     """The whole page."""
     rows = "".join(_line(family) for _name, family in sorted(FAMILIES.items()))
-    return _HEAD + rows + _BORROWED.format(", ".join(f"`{name}`" for name in sorted(BORROWED))) + _TAIL
+    return (
+        _HEAD
+        + rows
+        + _BORROWED.format(", ".join(f"`{name}`" for name in sorted(BORROWED)))
+        + _every_class()
+        + _TAIL
+    )
+
+
+def _every_class() -> str:
+    """What becomes of each class of transformers: the served ones first, then reason after reason."""
+    written, by_outcome = every_class.read(), defaultdict(list)
+    for name, found in written.outcomes.items():
+        by_outcome[found].append(name)
+    total, served = len(written.outcomes), sum(map(every_class.is_served, written.outcomes.values()))
+    order = sorted(
+        by_outcome, key=lambda found: (not every_class.is_served(found), -len(by_outcome[found]), found)
+    )
+    rows = (
+        f"| {_verdict(found)} | {len(by_outcome[found])} | {', '.join(by_outcome[found])} |\n"
+        for found in order
+    )
+    return _CLASSES.format(version=written.version, total=total, served=served) + "".join(rows)
+
+
+def _verdict(found: str) -> str:
+    if every_class.is_served(found):
+        return f"served by {found}"
+    return found if found.startswith("not tried") else f"refused: {found}"
 
 
 def _line(family: Family) -> str:
@@ -103,8 +162,12 @@ def _line(family: Family) -> str:
 
 
 def _positions(family: Family) -> str:
+    if family.alibi:
+        return "ALiBi"
     if not family.rotary:
-        return "learned"
+        return "learned" if family.names.positions else "none"
+    if family.rotating_layers is not None:
+        return "rotary, but in some layers"
     kinds = ["rotary"]
     if family.interleaved_rope:
         kinds.append("in neighbouring pairs")
@@ -128,10 +191,21 @@ def _norms(family: Family) -> str:
     return "; ".join(parts)
 
 
+_RECURRENT = {
+    "delta": "gated delta rule",
+    "state_space": "Mamba-2",
+    "short_conv": "short convolutions",
+}
+
+
 def _attention(family: Family) -> str:
     facts = {
+        _RECURRENT[family.recurrent.kind] if family.recurrent else "": family.recurrent is not None,
+        "gates": family.gated_attention,
+        "latents": family.latent,
         "window": family.windows is not None,
-        "norm of queries and keys": family.qk_norm is not None,
+        "norm of queries and keys": family.qk_norm is not None and not family.qk_norm_after_rope,
+        "norm of rotated queries and keys": family.qk_norm_after_rope,
         "soft cap": family.attention_soft_cap is not None,
         "sinks": family.sinks,
         "bias": family.qkv_bias is not False,
@@ -143,7 +217,8 @@ def _feed_forward(family: Family) -> str:
     kind = "gated" if family.gated else "plain"
     if family.experts is None:
         return kind
-    return "experts and a shared one" if family.experts.shared_size else "experts"
+    kind = "experts, in groups" if family.experts.groups is not None else "experts"
+    return f"{kind} and a shared one" if family.experts.shared_size or family.experts.shared_count else kind
 
 
 if __name__ == "__main__":

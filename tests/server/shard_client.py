@@ -1,5 +1,6 @@
 """Starts shards as real processes and speaks the wire to them, as the router does."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from penstock_server.engine.plan import Admit, Plan
 from penstock_server.pb import engine_pb2 as pb
@@ -21,6 +23,19 @@ from penstock_server.pb import engine_pb2_grpc
 REPOSITORY = Path(__file__).parents[2]
 # Generous: a machine that compiles at the same time takes a minute to start four processes.
 DEADLINE_S = 180.0
+_RUN = "/penstock.engine.v1.Engine/Run"
+
+
+# Who may serve a shard's socket. An environment that was made without the extension module has one of them only.
+ENDPOINTS = (
+    "grpcio",
+    pytest.param(
+        "tonic",
+        marks=pytest.mark.skipif(
+            importlib.util.find_spec("penstock_endpoint") is None, reason="penstock-endpoint is not installed"
+        ),
+    ),
+)
 
 
 def environment() -> dict[str, str]:
@@ -40,16 +55,18 @@ def run_shard(*flags: object, timeout: float = DEADLINE_S) -> subprocess.Complet
 class Stream:
     """One open `Run` stream: plans go out at once, outcomes are read when asked for."""
 
-    def __init__(self, stub: Any, epoch: int) -> None:
+    def __init__(self, channel: grpc.Channel, epoch: int) -> None:
         self.epoch = epoch
         self.step = 0
-        self._plans: SimpleQueue[pb.Plan | None] = SimpleQueue()
-        self.call = stub.Run(iter(self._plans.get, None), timeout=DEADLINE_S)
+        self._plans: SimpleQueue[bytes | None] = SimpleQueue()
+        run = channel.stream_stream(_RUN, response_deserializer=pb.Outcome.FromString)
+        self.call = run(iter(self._plans.get, None), timeout=DEADLINE_S)
 
     def send(self, **fields: Any) -> None:
         """Send the next plan."""
         self.step += 1
-        self._plans.put(pb.Plan(**{"epoch": self.epoch, "step": self.step, **fields}))
+        plan = pb.Plan(**{"epoch": self.epoch, "step": self.step, **fields})
+        self._plans.put(plan.SerializeToString())
 
     def read(self) -> pb.Outcome:
         """The next outcome."""
@@ -60,6 +77,10 @@ class Stream:
         """Send a plan and wait for its outcome."""
         self.send(**fields)
         return self.read()
+
+    def send_bytes(self, encoded: bytes) -> None:
+        """Send what need not be a plan."""
+        self._plans.put(encoded)
 
     def close(self) -> None:
         """No more plans."""
@@ -84,9 +105,9 @@ class Shard:
         ]
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self.process = subprocess.Popen([*map(str, [*command, *flags])], env=environment(), stderr=self.log)
-        self.channel = grpc.insecure_channel(
-            f"unix:{socket}", options=[("grpc.max_receive_message_length", 2**26)]
-        )
+        # By itself grpcio sends the socket's path as the authority, which is none for HTTP/2.
+        options = [("grpc.max_receive_message_length", 2**26), ("grpc.default_authority", "localhost")]
+        self.channel = grpc.insecure_channel(f"unix:{socket}", options=options)
         self.stub: Any = engine_pb2_grpc.EngineStub(self.channel)  # type: ignore[no-untyped-call]
         self.health: Any = health_pb2_grpc.HealthStub(self.channel)
         self._epoch = 0
@@ -116,7 +137,7 @@ class Shard:
     def open(self, epoch: int | None = None) -> Stream:
         """A new stream; by default of the next epoch."""
         self._epoch = epoch if epoch is not None else self._epoch + 1
-        return Stream(self.stub, self._epoch)
+        return Stream(self.channel, self._epoch)
 
     def describe(self) -> pb.DescribeResponse:
         response: pb.DescribeResponse = self.stub.Describe(pb.DescribeRequest(), timeout=DEADLINE_S)

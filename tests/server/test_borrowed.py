@@ -70,7 +70,16 @@ def test_a_family_with_a_row_can_be_borrowed_too(saved_model: Callable[..., Any]
     ("family", "options", "message"),
     [
         ("mamba", {}, "it has layers of linear_attention"),
-        ("bloom", {"hidden_size": 80, "head_dim": None}, "not every layer calls the attention interface"),
+        (
+            "gpt_neox_japanese",
+            {"hidden_size": 80, "head_dim": None},
+            "not every layer calls the attention interface",
+        ),
+        (
+            "gpt_neo",
+            {"hidden_size": 80, "head_dim": None, "attention_types": [[["global", "local", "global"], 1]]},
+            "its attention has a table of its own",
+        ),
         ("diffllama", {"hidden_size": 80, "head_dim": None}, "its log probabilities differ by"),
     ],
 )
@@ -82,8 +91,8 @@ def test_what_would_be_wrong_is_refused(
 
 
 def test_native_refuses_what_has_no_row(expected: Callable[[str], Expected]) -> None:
-    folder: Path = expected("glm").folder
-    with pytest.raises(StartError, match="model_type 'glm' is not supported"):
+    folder: Path = expected("olmo").folder
+    with pytest.raises(StartError, match="model_type 'olmo' is not supported"):
         make_engine(folder, model_impl="native")
 
 

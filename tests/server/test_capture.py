@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import family_models
@@ -11,7 +12,10 @@ import pytest
 import torch
 from driver import Driver, Sequence, execute_on
 from fake_gpu import FakeGpu
-from lone_dist import LoneDist
+from lone_rank import LoneRank
+from penstock_kernels import AdapterWeights
+from penstock_kernels.base import adapter_table
+from penstock_kernels.base.adapter_table import NUM_WORDS
 from penstock_server.base.config import CudaConfig, GroupConfig
 from penstock_server.engine.constrained_slot import ConstrainedSlot
 from penstock_server.engine.pending import StepClock
@@ -19,6 +23,7 @@ from penstock_server.engine.plan import Grammar
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.load import cuda_memory
 from penstock_server.network import distributed
+from penstock_server.network.adapters import HostAdapter
 from penstock_server.network.decoder import Decoder
 from watched_ops import Refused
 
@@ -66,7 +71,7 @@ def test_no_step_waits_for_the_device(saved_model: Callable[..., Any], gpu: Fake
 def test_no_rank_of_two_waits_for_its_device(
     saved_model: Callable[..., Any], gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(distributed, "_join", lambda *_: LoneDist())
+    monkeypatch.setattr(distributed, "connect", lambda *_: LoneRank().connections())
     # Fake tensors have no numbers, those of the host neither: the other rank's are this rank's.
     monkeypatch.setattr(distributed.Group, "gather_numbers", lambda group, *numbers: [numbers] * group.size)
     folder = saved_model(**family_models.CASES[name]).folder
@@ -82,6 +87,33 @@ def test_no_sampler_waits_for_the_device(
     folder = saved_model(head_dim=64).folder
     with gpu.on():
         Driver(execute_on(gpu.engine(folder, cuda=SIZES))).run(sequences(kinds))
+
+
+def test_a_step_with_adapters_waits_for_nothing(
+    saved_model: Callable[..., Any], gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More adapters than numbers, so that they come and go. Fake memory has no address."""
+    monkeypatch.setattr(adapter_table, "_words", lambda _weights: [0] * NUM_WORDS)
+    folder = saved_model(head_dim=64).folder
+    with gpu.on():
+        engine = gpu.engine(folder, cuda=SIZES, dtype="bfloat16", max_adapters=2)
+        adapters = engine.slots.adapters
+        before = gpu.ops.num_launches
+        Driver(execute_on(engine)).run(sequences(KINDS[:2]))
+        without = gpu.ops.num_launches - before
+        for name in "abc":
+            matrices = (torch.zeros(4, count, dtype=torch.bfloat16) for count in (72, 8 * 64 * 2))
+            first = torch.zeros(8 * 64 * 2, dtype=torch.int32)
+            weights = AdapterWeights(*(it.pin_memory() for it in (*matrices, first)))
+            adapters._loaded[name] = HostAdapter(name, {0: weights}, 4, (8, 8))
+        for names in ("ab", "ca", "bc"):
+            before = gpu.ops.num_launches
+            using = [
+                replace(sequence, adapter_id=name)
+                for name, sequence in zip(names, sequences(KINDS[:2]), strict=True)
+            ]
+            Driver(execute_on(engine)).run(using, seed=4)
+        assert gpu.ops.num_launches - before > without
 
 
 def test_a_step_with_grammars_waits_for_nothing(
@@ -191,9 +223,9 @@ def plant(monkeypatch: pytest.MonkeyPatch, op: Callable[[torch.Tensor], Any]) ->
     """The model does something more."""
     plain = Decoder.logits
 
-    def logits(self: Decoder, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self: Decoder, hidden: torch.Tensor, *adapters: Any) -> torch.Tensor:
         op(hidden)
-        return plain(self, hidden)
+        return plain(self, hidden, *adapters)
 
     monkeypatch.setattr(Decoder, "logits", logits)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import models_page
 import pytest
-from family_models import CASES
+from family_models import CASES, RENAMED
 from penstock_server.architectures.config_json import build_spec
 from penstock_server.architectures.registry import FAMILIES, load_spec
 from penstock_server.base.errors import StartError
@@ -19,6 +19,9 @@ _OLD_NAMES = {
     "gemma3_text": {"rope_local_theta": "rope_local_base_freq"},
     "internlm3": {"attention_bias": "qkv_bias", "mlp_bias": "bias"},
 }
+_GPTJ = {"model_type": "gptj", "n_embd": 72, "n_head": 4, "n_layer": 1, "n_inner": 8}
+_MPT = {"model_type": "mpt", "d_model": 72, "n_heads": 4, "n_layers": 1}
+_GROUPED = {"model_type": "dots1", "n_group": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 8}
 
 
 def written_by_5(name: str) -> dict[str, Any]:
@@ -45,7 +48,7 @@ def written_by_4(raw: dict[str, Any]) -> dict[str, Any]:
     return {names.get(key, key): value for key, value in raw.items()}
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "internlm2"])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("internlm2", *RENAMED)])
 def test_both_spellings_mean_the_same(name: str, tmp_path: Path) -> None:
     new = written_by_5(name)
     family, path = FAMILIES[new["model_type"]], tmp_path / "config.json"
@@ -77,12 +80,22 @@ def test_what_a_config_leaves_out_is_the_family_s_default(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "falcon", "alibi": True}, "alibi is True; expected False"),
+        ({"model_type": "bloom", "apply_residual_connection_post_layernorm": True}, "post_layernorm is True"),
+        ({**_MPT, "attn_config": {"alibi": False}}, r"attn_config\.alibi is False; expected True"),
+        ({**_MPT, "attn_config": {"clip_qkv": 6.0}}, r"attn_config\.clip_qkv is 6\.0; expected None"),
         ({"model_type": "gpt_oss", "swiglu_limit": 6.0}, r"swiglu_limit is 6\.0"),
         ({"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3}, "num_experts_per_tok is 3"),
         ({"model_type": "stablelm", "partial_rotary_factor": 0.1}, "an even part of the 18 numbers"),
         ({"model_type": "gemma2", "layer_types": ["full_attention"]}, "for each of the 3 layers"),
         ({"model_type": "gemma2", "attn_logit_softcapping": -1}, "attn_logit_softcapping is -1"),
+        ({"model_type": "opt", "do_layer_norm_before": False}, "do_layer_norm_before is False; expected True"),
+        ({"model_type": "opt", "word_embed_proj_dim": 36}, "word_embed_proj_dim is 36; expected 72"),
+        ({"model_type": "smollm3", "no_rope_layers": [1, 2, 1]}, "no_rope_layers is .*0 or 1 for each of the 3"),
+        ({"model_type": "llama", "hidden_act": "relu2"}, "expected an activation of a gated layer"),
+        ({**_GPTJ, "rotary_dim": 7}, "rotary_dim is 7; expected an even number"),
+        ({"model_type": "olmoe", "clip_qkv": 8.0}, r"clip_qkv is 8\.0"),
+        ({**_GROUPED, "n_routed_experts": 6}, "n_group is 4; expected groups of the same size"),
+        ({**_GROUPED, "n_routed_experts": 8}, "num_experts_per_tok is 3; expected a whole number from 1 to 2"),
         ({"model_type": "llama", "rope_theta": 0.5}, r"rope_theta is 0\.5"),
         ({"model_type": "llama", "rope_parameters": {"sliding_attention": {}}}, "one set of numbers for all layers"),
     ],
@@ -96,3 +109,13 @@ def test_what_cannot_be_served_names_key_and_value(
 
 def test_the_page_of_models_equals_the_registry() -> None:
     assert models_page.PAGE.read_text() == models_page.page(), "run `make docs`"
+
+
+def test_slopes_are_a_series_and_every_second_number_of_a_denser_one(tmp_path: Path) -> None:
+    config = {**sizes(), "model_type": "bloom", "n_head": 12, "n_layer": 1, "seq_length": 64}
+    slopes = spec_of(tmp_path, **config).slopes
+    assert slopes == tuple(2.0**-power for power in (1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5))
+    config = {"model_type": "falcon", "alibi": True, "hidden_size": 64, "num_attention_heads": 4}
+    config["ffn_hidden_size"] = 8
+    scaled = spec_of(tmp_path, **{**sizes(), **config, "head_dim": 16}).slopes
+    assert scaled == tuple(0.25 * 2.0**-power for power in (2, 4, 6, 8))

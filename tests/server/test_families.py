@@ -1,5 +1,6 @@
 """Every row of the registry gives what transformers gives: in odd chunks, mixed batches, on one rank and on two."""
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,13 @@ import pytest
 import thread_ranks
 import tiny_model
 from driver import Driver, Execute, Sequence, execute_on, make_engine
-from family_models import CASES
+from family_models import CASES, RENAMED
 from penstock_server.architectures.registry import FAMILIES
+from penstock_server.engine.adapters import AdapterUse
+from penstock_server.engine.engine import Engine
+from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.network.layers import adapted
 
 NUM_NEW = 6
 
@@ -46,8 +52,11 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Expect
 
 def made_by(folder: Path, family: str, options: dict[str, Any]) -> Expected:
     """Write a model's folder, and ask transformers for what it says."""
-    save = internlm2_folder.save if family == "internlm2" else _save(family)
+    save = internlm2_folder.save if family == "internlm2" else _save(RENAMED.get(family, family))
     model = save(folder, options)
+    if family in RENAMED:
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": family}))
     greedy = [oracle.greedy(model, prompt, NUM_NEW) for prompt in prompts()]
     return Expected(folder, prompts(), greedy)
 
@@ -75,13 +84,15 @@ def check(execute: Execute, want: Expected, seed: int | None) -> list[Sequence]:
 def test_greedy_equals_transformers(name: str, expected: Callable[[str], Expected]) -> None:
     want = expected(name)
     engine = make_engine(want.folder, max_sequence_len=100)
-    engine.cache.pool.fill_(float("nan"))  # nothing that was not written may be read
+    engine.cache.spoil()  # nothing that was not written may be read
     for seed in (None, 1):
         engine.clear()
         check(execute_on(engine), want, seed)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [name for name, options in CASES.items() if FAMILIES[options["family"]].recurrent is None]
+)
 def test_blocks_of_a_prefix_are_reused(name: str, expected: Callable[[str], Expected]) -> None:
     want = expected(name)
     engine = make_engine(want.folder, max_sequence_len=100)
@@ -95,6 +106,15 @@ def test_blocks_of_a_prefix_are_reused(name: str, expected: Callable[[str], Expe
     assert again.logprobs == pytest.approx(want.greedy[3][1], abs=1e-3)
 
 
+@pytest.mark.parametrize("name", ["bamba", "deepseek_v3", "glm4_moe", "gptj", "qwen3_next", "smollm3"])
+def test_four_ranks_equal_transformers(
+    name: str, expected: Callable[[str], Expected], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = expected(name)
+    with thread_ranks.engines(want.folder, 4, monkeypatch, max_sequence_len=100) as ranks:
+        check(thread_ranks.execute_on_all(ranks), want, seed=3)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_two_ranks_equal_transformers(
     name: str, expected: Callable[[str], Expected], monkeypatch: pytest.MonkeyPatch
@@ -102,5 +122,32 @@ def test_two_ranks_equal_transformers(
     want = expected(name)
     with thread_ranks.engines(want.folder, 2, monkeypatch, max_sequence_len=100) as ranks:
         for rank in ranks:
-            rank.cache.pool.fill_(float("nan"))
+            rank.cache.spoil()
         check(thread_ranks.execute_on_all(ranks), want, seed=2)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_layer_that_can_have_adapters_applies_them(
+    name: str, expected: Callable[[str], Expected], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(expected(name).folder, max_sequence_len=100)
+    plain: Any = vars(adapted)["add_adapters"]
+    applied = []
+
+    def seen(*arguments: Any) -> Any:
+        applied.append(id(arguments[3]))
+        return plain(*arguments)
+
+    monkeypatch.setattr(adapted, "add_adapters", seen)
+    engine.launch(Plan(1, 1, admitted=[Admit(0, [5, 6, 7], 3, [0], SamplingParams())]))
+    # One that does nothing to any layer.
+    engine.slots.states[0].adapter = AdapterUse(0)
+    assert engine.launch(Plan(1, 2, spans=[Span(0, 0, 3)])).resolve().sampled_slots == [0]
+    tables = [id(module.adapters) for module in nn_modules(engine) if getattr(module, "adapters", None)]
+    assert sorted(applied) == sorted(tables)
+    assert len(tables) > 2 * engine.model.cache_shape.num_layers, "both parts of each layer, and the head"
+
+
+def nn_modules(engine: Engine) -> list[Any]:
+    model: Any = engine.model
+    return list(model.modules())

@@ -67,6 +67,31 @@ def test_an_empty_name_is_refused() -> None:
         resolve("")
 
 
+def test_adapters_are_folders_or_ids_with_a_revision(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, cached = tmp_path / "local", tmp_path / "cached"
+    for adapter in (local, cached):
+        adapter.mkdir()
+        (adapter / "adapter_config.json").write_text("{}")
+    asked: list[tuple[str, str | None]] = []
+
+    def download(model: str, revision: str | None, with_weights: bool) -> Path:
+        asked.append((model, revision))
+        return cached
+
+    monkeypatch.setattr(hub, "download", download)
+    assert main([str(folder), f"--adapter={local}", "--adapter=org/a@v1", "--adapter=org/b"]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["adapters"] == [str(local), str(cached), str(cached)]
+    assert asked == [("org/a", "v1"), ("org/b", None)]
+
+
+def test_a_folder_that_is_no_adapter_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(folder), f"--adapter={folder}"]) == 1
+    assert "has no adapter_config.json" in capsys.readouterr().err
+
+
 def _error(kind: type[Exception], *arguments: object) -> Exception:
     """Without the HTTP response that the constructors want: which client it is of differs between hub versions."""
     return kind.__new__(kind, *arguments)

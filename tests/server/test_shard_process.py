@@ -17,7 +17,7 @@ import oracle
 import pytest
 from grpc_health.v1 import health_pb2
 from penstock_server.pb import engine_pb2 as pb
-from shard_client import Shard, environment, greedy, run_shard, running_shards
+from shard_client import ENDPOINTS, Shard, environment, greedy, run_shard, running_shards
 from tokenizers import Tokenizer
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11]
@@ -29,9 +29,14 @@ def model(saved_model: Callable[..., Any]) -> Any:
     return saved_model()
 
 
+@pytest.fixture(scope="module", params=ENDPOINTS)
+def endpoint(request: pytest.FixtureRequest) -> str:
+    return f"--endpoint={request.param}"
+
+
 @pytest.fixture(scope="module")
-def shard(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shard]:
-    with running_shards(model.folder, tmp_path_factory.mktemp("sockets")) as shards:
+def shard(model: Any, endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shard]:
+    with running_shards(model.folder, tmp_path_factory.mktemp("sockets"), flags=[endpoint]) as shards:
         yield shards[0]
 
 
@@ -46,7 +51,7 @@ def test_describe_returns_what_was_chosen(shard: Shard) -> None:
     assert (described.block_size, described.num_slots, described.max_step_tokens) == (16, 128, 2048)
     assert (described.rank, described.world_size) == (0, 1)
     assert described.num_blocks == 128 * 13  # a tiny model: every slot can be full
-    assert set(described.abilities) == {"prompt_logprobs", "grammar"}
+    assert set(described.abilities) == {"prompt_logprobs", "grammar", "adapters"}
     assert len(described.instance_id) == 32
 
 
@@ -117,6 +122,36 @@ def test_plans_that_make_no_sense_end_their_stream_only(shard: Shard, fields: di
     again.call.cancel()
 
 
+@pytest.mark.parametrize(
+    ("encoded", "code"),
+    [
+        (b"no plan", grpc.StatusCode.INTERNAL),
+        # Its numbers can be read, and the sequence that it admits cannot.
+        (b"\x08\xff\x01\x10\x01\x22\x02\x08", grpc.StatusCode.INTERNAL),
+        (bytes(65 * 2**20), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ],
+    ids=["no message", "broken inside", "too large"],
+)
+def test_what_is_no_plan_ends_its_stream_only(shard: Shard, encoded: bytes, code: grpc.StatusCode) -> None:
+    stream = shard.open(shard.describe().last_epoch + 1)
+    stream.send_bytes(encoded)
+    with pytest.raises(grpc.RpcError) as refused:
+        stream.read()
+    assert refused.value.code() == code
+    again = shard.open(max(stream.epoch, shard.describe().last_epoch) + 1)
+    assert again.ask(admitted=[ADMIT], span_slots=[3], span_starts=[0], span_lens=[7]).sampled_slots == [3]
+    again.close()
+
+
+def test_calls_beside_the_steps_are_answered_or_refused_by_name(shard: Shard) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        shard.stub.LoadAdapter(pb.LoadAdapterRequest(path="/no/adapter"), timeout=30)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "/no/adapter" in str(refused.value.details())
+    answer = shard.stub.UnloadAdapter(pb.UnloadAdapterRequest(adapter_id="x"), timeout=30)
+    assert answer == pb.UnloadAdapterResponse()
+
+
 def test_heartbeats_tell_the_last_step(shard: Shard) -> None:
     stream = shard.open(shard.describe().last_epoch + 1)
     stream.ask()
@@ -153,11 +188,13 @@ def test_socket_is_private_and_cannot_be_taken_over(shard: Shard, model: Any) ->
     assert shard.describe().vocab_size == 301
 
 
-def test_sigterm_ends_streams_removes_the_socket_and_exits_0(model: Any, tmp_path: Path) -> None:
+def test_sigterm_ends_streams_removes_the_socket_and_exits_0(
+    model: Any, endpoint: str, tmp_path: Path
+) -> None:
     stale = tmp_path / "shard.sock"
     with socket.socket(socket.AF_UNIX) as gone:
         gone.bind(str(stale))  # left behind by a process that was killed
-    with Shard(model.folder, stale, "--threads", 1, "--json-output") as shard:
+    with Shard(model.folder, stale, endpoint, "--threads", 1, "--json-output") as shard:
         shard.wait_until_ready()
         stream = shard.open()
         stream.ask(admitted=[ADMIT], span_slots=[3], span_starts=[0], span_lens=[7])

@@ -36,7 +36,7 @@ BAD_ADMITS = {
     "prompt_len 7": replace(GOOD, slot=1, prompt_len=7),
     "prompt_len 0": replace(GOOD, slot=1, prompt_len=0),
     "11 blocks": replace(GOOD, slot=1, block_ids=[1] * 11),
-    "adapters": replace(GOOD, slot=1, adapter_id="x"),
+    "adapter x is not loaded": replace(GOOD, slot=1, adapter_id="x"),
 }
 
 

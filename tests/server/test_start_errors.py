@@ -68,7 +68,7 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
     "broken config": (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
     "deep config": (lambda f: (f / "config.json").write_text("[" * 10**6), "not valid JSON"),
     "list config": (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
-    "unknown family": (lambda f: change_config(f, model_type="dragon"), "supported: cohere, cohere2, falcon"),
+    "unknown family": (lambda f: change_config(f, model_type="dragon"), "supported: apertus, arcee, bamba"),
     "remote code": (
         lambda f: change_config(f, model_type="mine", auto_map={"AutoModel": "x.Y"}),
         "not supported",
@@ -85,7 +85,16 @@ CHEAP: dict[str, tuple[Callable[[Path], Any], str]] = {
         "short_factor is None; expected a list of 9",
     ),
     "rope factor": (lambda f: change_config(f, rope_parameters={"rope_type": "linear"}), "factor"),
-    "quantized": (lambda f: change_config(f, quantization_config={"bits": 4}), "quantized"),
+    "quantized somehow": (lambda f: change_config(f, quantization_config={"bits": 4}), "quant_method"),
+    "quantized by exl2": (
+        lambda f: change_config(f, quantization_config={"quant_method": "exl2"}),
+        "quantized by exl2 are not supported; use a compressed-tensors W4A16 model",
+    ),
+    "settings are a list": (lambda f: change_config(f, quantization_config=[4]), "quantization_config"),
+    "settings of a tool": (
+        lambda f: (f / "quantize_config.json").write_text('{"quant_method": "hqq"}'),
+        "hqq are not supported",
+    ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no *.safetensors"),
     "pickled weights": (swap_for_bin, "save_pretrained"),
     "empty file": (lambda f: truncate(f, 0), "truncated or not a safetensors file"),

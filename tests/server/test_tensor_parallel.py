@@ -12,7 +12,7 @@ from driver import Driver, Sequence
 from penstock_server.engine.plan import Grammar
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.pb import engine_pb2 as pb
-from shard_client import DEADLINE_S, Shard, execute_on_shards, greedy, running_shards
+from shard_client import DEADLINE_S, ENDPOINTS, Shard, execute_on_shards, greedy, running_shards
 from test_parity import prompts
 
 ADMIT = pb.Admit(slot=3, token_ids=[5, 6, 7], prompt_len=3, block_ids=[5], sampling=greedy())
@@ -53,9 +53,9 @@ def test_ranks_together_equal_transformers(
         assert [shard.stop() for shard in shards] == [0] * world_size
 
 
-@pytest.fixture
-def pair(saved_model: Callable[..., Any], tmp_path: Path) -> Any:
-    with running_shards(saved_model().folder, tmp_path, 2) as shards:
+@pytest.fixture(params=ENDPOINTS)
+def pair(request: pytest.FixtureRequest, saved_model: Callable[..., Any], tmp_path: Path) -> Any:
+    with running_shards(saved_model().folder, tmp_path, 2, [f"--endpoint={request.param}"]) as shards:
         yield shards
 
 

@@ -61,7 +61,10 @@ def test_a_model_is_downloaded_by_the_launcher(
             ["serve", "m", "--no-sharded", "--dtype", "float16", "--uds-path", "/x", "--max-input-tokens=9"],
             "text-generation-launcher --model-id m --sharded false --dtype float16 --max-input-tokens=9\n",
         ),
-        (["quantize", "org/model", "out"], "weights are served as they are stored"),
+        (
+            ["quantize", "org/model", "out"],
+            "text-generation-launcher --quantize int4 quantizes while a model is read",
+        ),
         ([], "no command ''"),
         (["download-weights"], "needs a model: MODEL [--revision R]"),
         (["download-weights", "org/model", "--merge-lora"], "has no flag --merge-lora here"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from adapter_folder import tensors, write
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.base.config import CudaConfig
 from penstock_server.base.errors import ErrorCode, StartError
@@ -132,6 +133,25 @@ def test_no_setting_makes_a_variant_that_is_new(
         engine = warm_engine(folder, **options)
         with nothing_new(seen):
             serve(engine)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_adapters_of_any_rank_need_no_new_variant(
+    saved_model: Callable[..., Any], tmp_path: Path, dtype: str
+) -> None:
+    folder = saved_model("llama").folder
+    with recording_only() as seen:
+        engine = warm_engine(folder, dtype=dtype)
+        with nothing_new(seen):
+            adapters = [
+                engine.slots.adapters.load(write(tmp_path / str(rank), tensors(rank)), "", "test")
+                for rank in (1, 3, 16, 48)
+            ]
+            waiting = mixture(engine.slots.limits.vocab_size, 12)
+            for number, sequence in enumerate(waiting):
+                sequence.adapter_id = adapters[number % 4].adapter_id if number % 5 else ""
+            Driver(execute_on(engine), NUM_SLOTS, NUM_BLOCKS).run(waiting, seed=3)
+    assert {"_shrink_kernel", "_expand_kernel"} <= {variant.kernel for variant in seen}
 
 
 def test_scenes_keep_to_the_limits() -> None:

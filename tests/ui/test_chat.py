@@ -373,3 +373,11 @@ def test_chooses_an_adapter(page: Page, server: ScriptedServer) -> None:
     ask(page, "rhyme")
     answers(page)
     assert server.requests[-1]["model"] == "poet"
+
+
+def test_knows_an_adapter_that_was_loaded_meanwhile(page: Page, server: ScriptedServer) -> None:
+    options = page.get_by_label("Model", exact=True).locator("option")
+    expect(options).to_have_text(["penstock/demo"])
+    server.models.append({"id": "poet", "object": "model", "parent": "penstock/demo"})
+    page.evaluate("dispatchEvent(new Event('focus'))")
+    expect(options).to_have_text(["penstock/demo", "poet (adapter)"])

@@ -57,17 +57,30 @@ pub struct Sampling {
     pub extra: Map<String, Value>,
 }
 
+/// What one request asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The conversation so far.
+    pub messages: &'a [Message],
+    /// Longest answer.
+    pub max_tokens: u32,
+    /// Name of an adapter; `None`: the model.
+    pub adapter: Option<&'a str>,
+}
+
 /// Writes the body of one request.
-pub fn request_body(api: Api, sampling: &Sampling, messages: &[Message], max_tokens: u32) -> Vec<u8> {
+pub fn request_body(api: Api, sampling: &Sampling, asked: Asked<'_>) -> Vec<u8> {
+    let Asked { messages, max_tokens, adapter } = asked;
+    let model = adapter.unwrap_or(&sampling.model);
     let mut body = match api {
-        Api::Chat => json!({"model": sampling.model, "messages": messages}),
-        Api::Completions => json!({"model": sampling.model, "prompt": joined(messages)}),
+        Api::Chat => json!({"model": model, "messages": messages}),
+        Api::Completions => json!({"model": model, "prompt": joined(messages)}),
         Api::Generate => json!({"inputs": joined(messages)}),
     };
     let fields = body.as_object_mut().expect("built as an object above");
     match api {
         Api::Generate => {
-            fields.insert("parameters".into(), generate_parameters(sampling, max_tokens).into());
+            fields.insert("parameters".into(), generate_parameters(sampling, max_tokens, adapter).into());
         }
         Api::Chat | Api::Completions => fields.extend(openai_fields(sampling, max_tokens)),
     }
@@ -83,7 +96,7 @@ fn openai_fields(sampling: &Sampling, max_tokens: u32) -> Map<String, Value> {
     fields
 }
 
-fn generate_parameters(sampling: &Sampling, max_tokens: u32) -> Map<String, Value> {
+fn generate_parameters(sampling: &Sampling, max_tokens: u32, adapter: Option<&str>) -> Map<String, Value> {
     let mut fields = sampling_fields(sampling);
     if fields.get("temperature").and_then(Value::as_f64) == Some(0.0) {
         fields.remove("temperature"); // the API spells greedy as no sampling, and refuses a temperature of 0
@@ -91,6 +104,9 @@ fn generate_parameters(sampling: &Sampling, max_tokens: u32) -> Map<String, Valu
     }
     fields.insert("max_new_tokens".into(), max_tokens.into());
     fields.insert("details".into(), true.into());
+    if let Some(adapter) = adapter {
+        fields.insert("adapter_id".into(), adapter.into());
+    }
     fields
 }
 
@@ -263,7 +279,19 @@ mod tests {
 
     fn ask(api: Api, sampling: &Sampling) -> Value {
         let messages = [Message::user("hello".to_owned())];
-        serde_json::from_slice(&request_body(api, sampling, &messages, 7)).unwrap()
+        let asked = Asked { messages: &messages, max_tokens: 7, adapter: None };
+        serde_json::from_slice(&request_body(api, sampling, asked)).unwrap()
+    }
+
+    #[test]
+    fn an_adapter_is_named_as_the_api_names_it() {
+        let sampling = Sampling { model: "m".into(), ..Sampling::default() };
+        let messages = [Message::user("hello".to_owned())];
+        let asked = Asked { messages: &messages, max_tokens: 7, adapter: Some("sql") };
+        let body = |api| -> Value { serde_json::from_slice(&request_body(api, &sampling, asked)).unwrap() };
+        assert_eq!(body(Api::Chat)["model"], "sql");
+        assert_eq!(body(Api::Completions)["model"], "sql");
+        assert_eq!(body(Api::Generate)["parameters"]["adapter_id"], "sql");
     }
 
     #[test]

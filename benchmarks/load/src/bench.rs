@@ -248,7 +248,7 @@ mod tests {
 
     fn session(at_ms: Option<u64>, num_turns: usize) -> Session {
         let turn = Turn { messages: Vec::new(), input_tokens: None, max_tokens: 1 };
-        Session { at: at_ms.map(Duration::from_millis), turns: vec![turn; num_turns] }
+        Session { at: at_ms.map(Duration::from_millis), turns: vec![turn; num_turns], adapter: None }
     }
 
     #[test]

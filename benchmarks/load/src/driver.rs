@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::api::{Api, Sampling, collected_text, request_body};
+use crate::api::{Api, Asked, Sampling, collected_text, request_body};
 use crate::client::{Client, Exchange};
 use crate::live::{Finished, Live};
 use crate::record::RequestRecord;
@@ -149,7 +149,8 @@ impl Driver {
             }
             let is_last = index + 1 == session.turns.len();
             let scheduled = scheduled.filter(|_| index == 0);
-            if !self.run_turn(turn, &mut history, scheduled, is_last, live).await {
+            let body = self.body(turn, &history, session.adapter.as_deref());
+            if !self.run_turn(turn, body, &mut history, scheduled, is_last, live).await {
                 return;
             }
         }
@@ -158,12 +159,12 @@ impl Driver {
     async fn run_turn(
         &self,
         turn: &Turn,
+        body: Bytes,
         history: &mut History,
         scheduled: Option<Duration>,
         is_last: bool,
         live: &Live,
     ) -> bool {
-        let body = self.body(turn, history);
         let start = live.started().elapsed();
         live.add_started();
         let exchange = self.client.generate(body, turn.max_tokens, live).await;
@@ -176,12 +177,10 @@ impl Driver {
         continues
     }
 
-    fn body(&self, turn: &Turn, history: &History) -> Bytes {
-        if history.messages.is_empty() {
-            return request_body(self.api, &self.sampling, &turn.messages, turn.max_tokens).into();
-        }
+    fn body(&self, turn: &Turn, history: &History, adapter: Option<&str>) -> Bytes {
         let messages = [history.messages.as_slice(), &turn.messages].concat();
-        request_body(self.api, &self.sampling, &messages, turn.max_tokens).into()
+        let asked = Asked { messages: &messages, max_tokens: turn.max_tokens, adapter };
+        request_body(self.api, &self.sampling, asked).into()
     }
 
     fn record(

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::record::RequestRecord;
 use crate::stats::{coefficient_of_variation, mean};
 use crate::summary::{Figure, Summary};
+use crate::workload::Spread;
 
 /// The format's name and version; readers refuse another.
 pub const FORMAT: &str = "penstock-bench/1";
@@ -48,6 +49,12 @@ pub struct Setup {
     pub api: String,
     /// Its model.
     pub model: String,
+    /// Adapters that requests were spread over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adapters: Vec<String>,
+    /// How often each of them, where there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter_spread: Option<Spread>,
     /// Kind of arrivals.
     pub arrival: String,
     /// Requests kept running, for a closed loop.
@@ -195,6 +202,9 @@ impl Setup {
             url: args.target.url.clone(),
             api: args.target.api.name().into(),
             model: model.into(),
+            adapters: args.target.adapters.clone(),
+            adapter_spread: (!args.target.adapters.is_empty())
+                .then_some(args.target.adapter_spread.unwrap_or_default()),
             arrival: arrival.into(),
             concurrency: (arrival == "closed")
                 .then_some(load.concurrency.unwrap_or(1))

@@ -23,6 +23,7 @@ class Scoring(NamedTuple):
     `window`: a query sees itself and the window - 1 positions before. `soft_cap`: scores become
     `soft_cap * tanh(score / soft_cap)`. `sinks`: [num_heads] float32, one more score per head, which has a weight in
     the softmax and no value. A cache of float8_e4m3fn holds numbers divided by `key_scale` and `value_scale`.
+    `slopes`: [num_heads] float32, what a score loses for each position between its query and its key (ALiBi).
     """
 
     scale: float
@@ -31,6 +32,7 @@ class Scoring(NamedTuple):
     sinks: torch.Tensor | None = None
     key_scale: float = 1.0
     value_scale: float = 1.0
+    slopes: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

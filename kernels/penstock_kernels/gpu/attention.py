@@ -39,6 +39,7 @@ class _Layout(NamedTuple):
 
 
 def paged_attention(arguments: AttentionArguments) -> torch.Tensor:
+    assert arguments.scoring.slopes is None, "the table has a condition"
     query, spans = arguments.query, arguments.spans
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel() == 0:

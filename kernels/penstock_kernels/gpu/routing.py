@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from penstock_kernels.base.results import Routes
+from penstock_kernels.base.routing import PLAIN, Routing
 
 # Rows of a program that chooses. Unmeasured.
 _BLOCK_TOKENS = 4
@@ -122,7 +123,16 @@ def _expert_tiles_kernel(
     tl.store(tile_ptr + 3 * tiles + 2, end, mask=mask)
 
 
-def route(logits: torch.Tensor, top_k: int, normalized: bool) -> Routes:
+def route(
+    logits: torch.Tensor,
+    top_k: int,
+    normalized: bool,
+    correction: torch.Tensor | None = None,
+    routing: Routing = PLAIN,
+) -> Routes:
+    """The plain choice: `table` sends others to the reference."""
+    assert correction is None, "the table has a condition"
+    assert routing == PLAIN, "the table has a condition"
     num_tokens, num_experts = logits.shape
     weights = torch.empty((num_tokens, top_k), dtype=torch.float32, device=logits.device)
     ids = torch.empty((num_tokens, top_k), dtype=torch.int64, device=logits.device)

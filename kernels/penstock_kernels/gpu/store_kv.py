@@ -97,5 +97,5 @@ def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor
 
 def _as_words(pool: torch.Tensor) -> torch.Tensor:
     """A view [num_planes, num_blocks, words of a block] of integers: of 8 bytes where blocks are a multiple of that."""
-    planes = pool.view(pool.shape[0] * 2, pool.shape[2], -1).view(torch.uint8)
+    planes = pool.view(pool.shape[0] * pool.shape[1], pool.shape[2], -1).view(torch.uint8)
     return planes.view(torch.int64) if planes.shape[2] % 8 == 0 else planes

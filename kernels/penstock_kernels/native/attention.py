@@ -22,6 +22,7 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("block_size", "window", "dtype", "num_threads")),
         ("max_lanes", ctypes.c_int32),
         *((name, ctypes.c_float) for name in ("scale", "soft_cap")),
+        ("slopes", ctypes.c_void_p),
     )
 
 
@@ -98,7 +99,8 @@ def paged_attention(arguments: AttentionArguments, max_lanes: int = 0) -> torch.
         max_lanes,
         scoring.scale,
         scoring.soft_cap or 0.0,
+        None if scoring.slopes is None else scoring.slopes.data_ptr(),
     )
-    kept = (query, output, key_cache, arguments.value_cache, work, scoring.sinks)
+    kept = (query, output, key_cache, arguments.value_cache, work, scoring.sinks, scoring.slopes)
     run("penstock_attend", call, *kept, failure=lambda: MemoryError("no memory for the work of attention"))
     return output

@@ -28,13 +28,14 @@ def grouped_mlp(
     """As the op."""
     biases = gate_up_bias, down_bias
     return reference.grouped_mlp(
-        x, expert_ids, expert_weights, gate_up, down, activate, *biases, invariant, _multiply
+        x, expert_ids, expert_weights, gate_up, down, activate, *biases, invariant, multiply
     )
 
 
-def _multiply(
+def multiply(
     x: torch.Tensor, weights: tuple[torch.Tensor, ...], bias: torch.Tensor | None, invariant: bool
 ) -> torch.Tensor:
+    """A product in C, if it can take it."""
     if native.supports(x, weights, bias, invariant):
         return native.linear(x, weights, bias, invariant)
     return reference.linear(x, weights, bias, invariant)

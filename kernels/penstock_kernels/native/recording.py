@@ -172,6 +172,12 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._arena.empty(found.shape, found.dtype).copy_(found)
 
 
+def refuse_recording(reason: str) -> None:
+    """Raise NotRecordable if a computation is being recorded: what comes next would take too much of its memory."""
+    if recorded.tape is not None:
+        raise NotRecordable(reason)
+
+
 class Recording:
     """A computation, to be repeated on the numbers that its memory holds then."""
 

@@ -24,6 +24,7 @@ def grouped_mlp(
     x: [num_tokens, dim]; expert_ids: [num_tokens, top_k] integers below num_experts; expert_weights: likewise, floats;
     gate_up: [num_experts, 2 * size, dim]; down: [num_experts, dim, size]; biases: [num_experts, 2 * size] and
     [num_experts, dim]; all but x contiguous. `activate` takes [num_rows, 2 * size] to [num_rows, size], contiguous.
+    Without gates gate_up has size rows for each expert, and `activate` keeps the shape.
     Tokens are sorted by expert, so that each expert's weights are read once for all of its tokens; on a GPU the device
     sorts, and neither launches nor shapes depend on what was chosen. A token's result does not depend on the order, and
     with `invariant` not on the other tokens either.
@@ -45,9 +46,11 @@ def _check(
     down: torch.Tensor,
 ) -> None:
     op = "grouped_mlp"
-    num_experts, double, dim = gate_up.shape
+    num_experts, ups, dim = gate_up.shape
     require(
-        x.dim() == 2 and x.shape[1] == dim and down.shape == (num_experts, dim, double // 2),
+        x.dim() == 2
+        and x.shape[1] == dim
+        and down.shape in ((num_experts, dim, ups // 2), (num_experts, dim, ups)),
         lambda: f"{op}: x {tuple(x.shape)}, gate_up {tuple(gate_up.shape)}, down {tuple(down.shape)}",
     )
     require(

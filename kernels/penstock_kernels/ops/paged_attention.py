@@ -5,6 +5,8 @@ side, so that storing a token is one contiguous copy on the CPU, a gather by pos
 that computes one head reads rows of head_dim numbers (256 bytes in bf16 at 128), full memory transactions on a GPU.
 """
 
+from operator import le
+
 import torch
 
 from penstock_kernels import table
@@ -81,13 +83,14 @@ def _check_spans(spans: AttentionSpans | DecodeSpans, query: torch.Tensor) -> No
 
 def _check_lens(spans: AttentionSpans, query: torch.Tensor) -> int:
     """The most tokens of a span."""
-    num_tokens = sum(spans.query_lens)
-    lens = list(zip(spans.query_lens, spans.context_lens, strict=True))
+    num_tokens, num_spans = sum(spans.query_lens), len(spans.query_lens)
+    require(len(spans.context_lens) == num_spans, "paged_attention: one context_len per span")
+    # Without a step of Python for each span: a step of decodes has hundreds, in every layer.
     require(
-        all(0 <= length <= context for length, context in lens),
+        min(spans.query_lens, default=0) >= 0 and all(map(le, spans.query_lens, spans.context_lens)),
         "paged_attention: a span is longer than its context",
     )
-    require(spans.block_tables.shape[0] == len(lens), "paged_attention: one row of block_tables per span")
+    require(spans.block_tables.shape[0] == num_spans, "paged_attention: one row of block_tables per span")
     require(
         query.shape[0] == num_tokens,
         lambda: f"paged_attention: query {tuple(query.shape)} for {num_tokens} tokens",
@@ -150,6 +153,19 @@ def _check_scoring(given: AttentionArguments) -> None:
         sinks is None
         or (sinks.shape == given.query.shape[1:2] and sinks.dtype == torch.float32 and sinks.is_contiguous()),
         "paged_attention: sinks must be float32, one per head",
+    )
+    slopes = given.scoring.slopes
+    require(
+        slopes is None
+        or (
+            slopes.shape == given.query.shape[1:2]
+            and slopes.dtype == torch.float32
+            and slopes.is_contiguous()
+        ),
+        "paged_attention: slopes must be float32, one per head",
+    )
+    require(
+        slopes is None or given.spans.tree is None, "paged_attention: a tree and slopes do not go together"
     )
     require(
         window is None or given.spans.tree is None,

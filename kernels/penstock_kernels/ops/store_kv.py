@@ -56,8 +56,9 @@ def check_destination(op: str, target: Destination, shape: tuple[int, ...], dtyp
 def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
     """Copy whole blocks of all layers, in place.
 
-    pool: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim] contiguous; sources, targets: [num_copies]
-    integers. Targets are distinct and no block is both source and target: the caller checked that, the op does not.
+    pool: [num_layers, 1 or 2, num_blocks, block_size, num_kv_heads, head_dim] contiguous; sources, targets:
+    [num_copies] integers. Targets are distinct and no block is both source and target: the caller checked that, the op
+    does not.
     """
     require(
         pool.dim() == 6 and pool.is_contiguous(),

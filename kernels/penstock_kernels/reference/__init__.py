@@ -5,43 +5,59 @@ calls nothing but PyTorch and other references.
 """
 
 from penstock_kernels.reference.activation import clamped_swiglu, gelu_mul, silu_mul
+from penstock_kernels.reference.adapters import adapt_embedding, add_adapters
 from penstock_kernels.reference.attention import paged_attention
+from penstock_kernels.reference.causal_conv import causal_conv
 from penstock_kernels.reference.decodes import find_decodes
+from penstock_kernels.reference.delta_rule import gated_delta_rule
 from penstock_kernels.reference.embedding import embedding
 from penstock_kernels.reference.finite import all_finite
 from penstock_kernels.reference.grouped_mlp import grouped_mlp
+from penstock_kernels.reference.latent_attention import latent_attention, store_latents
 from penstock_kernels.reference.linear import linear
 from penstock_kernels.reference.noise import gumbel, uniform
 from penstock_kernels.reference.norm import layer_norm, rms_norm
+from penstock_kernels.reference.quantized_grouped_mlp import quantized_grouped_mlp
+from penstock_kernels.reference.quantized_linear import quantized_linear
 from penstock_kernels.reference.rotary import apply_rotary, rotary_table, rotate_and_store
 from penstock_kernels.reference.route import route
 from penstock_kernels.reference.sampling import add_bias, apply_bitmask, draw, penalize, token_logprobs
+from penstock_kernels.reference.state_space import state_space_scan
 from penstock_kernels.reference.store_kv import copy_blocks, store_kv
 from penstock_kernels.reference.write_runs import write_runs
 
 __all__ = [
+    "adapt_embedding",
+    "add_adapters",
     "add_bias",
     "all_finite",
     "apply_bitmask",
     "apply_rotary",
+    "causal_conv",
     "clamped_swiglu",
     "copy_blocks",
     "draw",
     "embedding",
     "find_decodes",
+    "gated_delta_rule",
     "gelu_mul",
     "grouped_mlp",
     "gumbel",
+    "latent_attention",
     "layer_norm",
     "linear",
     "paged_attention",
     "penalize",
+    "quantized_grouped_mlp",
+    "quantized_linear",
     "rms_norm",
     "rotary_table",
     "rotate_and_store",
     "route",
     "silu_mul",
+    "state_space_scan",
     "store_kv",
+    "store_latents",
     "token_logprobs",
     "uniform",
     "write_runs",

@@ -9,7 +9,7 @@ from penstock_kernels.base.attention_spans import AttentionArguments, AttentionS
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class Group:
     """Spans computed by one call: decodes of similar length together, a longer span by itself."""
 
     num_spans: int
@@ -28,7 +28,7 @@ def paged_attention(arguments: AttentionArguments) -> torch.Tensor:
     if isinstance(spans, DecodeSpans):
         return _decode_attention(arguments, spans)
     key = (arguments.scoring.window, arguments.query.dtype)
-    groups = spans.shared(key, lambda: _work_map(spans, *key))
+    groups = spans.shared(key, lambda: work_groups(spans, *key))
     query = arguments.query
     if len(groups) == 1 and groups[0].rows is None:
         return _attend_group(query, arguments, groups[0])
@@ -50,12 +50,12 @@ def _decode_attention(arguments: AttentionArguments, spans: DecodeSpans) -> torc
     return output
 
 
-def _rows(group: _Group) -> torch.Tensor:
+def _rows(group: Group) -> torch.Tensor:
     assert group.rows is not None, "a group without rows is the only one"
     return group.rows
 
 
-def _attend_group(query: torch.Tensor, arguments: AttentionArguments, group: _Group) -> torch.Tensor:
+def _attend_group(query: torch.Tensor, arguments: AttentionArguments, group: Group) -> torch.Tensor:
     scoring, (num_kv_heads, head_dim) = arguments.scoring, arguments.key_cache.shape[2:]
     caches = ((arguments.key_cache, scoring.key_scale), (arguments.value_cache, scoring.value_scale))
     key, value = (
@@ -64,7 +64,7 @@ def _attend_group(query: torch.Tensor, arguments: AttentionArguments, group: _Gr
         .transpose(1, 2)
         for cache, scale in caches
     )
-    if group.query_len == 1 and scoring.sinks is None:
+    if group.query_len == 1 and scoring.sinks is None and scoring.slopes is None:
         # The query heads of one kv head take the place of query positions, so that keys are not copied.
         grouped = query.reshape(group.num_spans, num_kv_heads, -1, head_dim)
         return _attend(grouped, key, value, group.mask, False, scoring).reshape(query.shape)
@@ -91,7 +91,7 @@ def _attend(
     causal: bool,
     scoring: Scoring,
 ) -> torch.Tensor:
-    if scoring.soft_cap is None and scoring.sinks is None:
+    if scoring.soft_cap is None and scoring.sinks is None and scoring.slopes is None:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=causal, scale=scoring.scale, enable_gqa=True
         )
@@ -100,6 +100,10 @@ def _attend(
     scores = (query.float() @ key.float().transpose(-1, -2)).mul_(scoring.scale)
     if scoring.soft_cap is not None:
         scores = (scores / scoring.soft_cap).tanh_().mul_(scoring.soft_cap)
+    if scoring.slopes is not None:
+        # Counted from the last key: what all scores of a query have in common changes no weight.
+        distances = torch.arange(1 - key.shape[2], 1, dtype=torch.float32, device=scores.device)
+        scores += scoring.slopes.view(-1, 1, 1) * distances
     if causal:
         mask = _causal_mask(query.shape[2], key.shape[2], None, scores.device)
     if mask is not None:
@@ -110,7 +114,7 @@ def _attend(
     return (scores.softmax(-1) @ value.float()).to(query.dtype)
 
 
-def _work_map(spans: AttentionSpans, window: int | None, dtype: torch.dtype) -> list[_Group]:
+def work_groups(spans: AttentionSpans, window: int | None, dtype: torch.dtype) -> list[Group]:
     starts = spans.query_starts
     return [_group(spans, members, starts, window, dtype) for members in _members(spans, window)]
 
@@ -138,7 +142,7 @@ def _seen_len(spans: AttentionSpans, span: int, window: int | None) -> int:
 
 def _group(
     spans: AttentionSpans, members: list[int], starts: list[int], window: int | None, dtype: torch.dtype
-) -> _Group:
+) -> Group:
     device = spans.block_tables.device
     query_len = spans.query_lens[members[0]]
     seen = [_seen_len(spans, span, window) for span in members]
@@ -161,7 +165,7 @@ def _group(
     if spans.tree is not None and query_len > 1:
         first = starts[members[0]]
         mask = _tree_mask(spans.tree[first : first + query_len], seen[0]).to(dtype)
-    return _Group(len(members), query_len, rows, positions, mask)
+    return Group(len(members), query_len, rows, positions, mask)
 
 
 def _mask(

@@ -29,6 +29,46 @@ pub enum KvCacheDtype {
     Fp8E4m3fn,
 }
 
+/// The format that weights get while they are read, or that those of the model have. Shards compare names of the second
+/// kind with what the folder declares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Quantize {
+    /// As the folder has them; manifests may set the flag to nothing
+    #[value(name = "", hide = true)]
+    AsStored,
+    /// Floats of 8 bits, a scale for every row; or a model that is stored so
+    Fp8,
+    /// Integers of 8 bits, a scale for every row
+    Int8,
+    /// The same, under TGI's name
+    Eetq,
+    /// Integers of 4 bits in groups of 128
+    Int4,
+    /// As int8; or a model that bitsandbytes quantized
+    Bitsandbytes,
+    /// 4 bits of the table nf4 in blocks of 64; or a model that is stored so
+    BitsandbytesNf4,
+    /// 4 bits of the table fp4 in blocks of 64; or a model that is stored so
+    BitsandbytesFp4,
+    /// A model of AWQ
+    Awq,
+    /// A model of compressed-tensors
+    CompressedTensors,
+    /// Refused, with what to use instead
+    Exl2,
+    /// A model of GPTQ
+    Gptq,
+    /// A model of GPTQ or AWQ
+    Marlin,
+    /// A model of fbgemm_fp8
+    #[value(name = "fbgemm_fp8")]
+    FbgemmFp8,
+    /// A model of ModelOpt
+    Modelopt,
+    /// A model whose experts are MXFP4
+    Mxfp4,
+}
+
 /// Who computes attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AttentionBackend {
@@ -44,6 +84,26 @@ pub enum AttentionBackend {
     Flashinfer,
     /// Prompts by FlashAttention, as PyTorch has it; all else by Penstock's kernels
     Varlen,
+}
+
+/// What quantized weights are multiplied by on a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CpuActivations {
+    /// The numbers that come in, as they are
+    Float,
+    /// Integers of 8 bits in blocks of 32, each with a scale
+    Int8,
+}
+
+/// Who serves gRPC on the socket of a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Endpoint {
+    /// The extension module in Rust where it is installed, else grpcio
+    Auto,
+    /// The extension module in Rust
+    Tonic,
+    /// Threads of Python, which take several times the processor time
+    Grpcio,
 }
 
 /// Where the weights come from.

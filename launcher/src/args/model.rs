@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use super::choices::{Dtype, GenerationConfig, KvCacheDtype, LoadFormat, ModelImpl};
+use super::choices::{Dtype, GenerationConfig, KvCacheDtype, LoadFormat, ModelImpl, Quantize};
 use super::rope::RopeArgs;
 use super::tokenizer::TokenizerArgs;
 
@@ -26,6 +26,11 @@ pub struct ModelArgs {
     /// Type of the KV cache; `auto` is that of the weights, the others are 8-bit floats: half the memory, less precision
     #[arg(long, env, default_value = "auto")]
     pub kv_cache_dtype: KvCacheDtype,
+
+    /// How weights of 16 bits are quantized while they are read, or the format that those of the model have [default: as
+    /// they are]
+    #[arg(long, env, default_value = "")]
+    pub quantize: Quantize,
 
     /// Where the weights come from; `dummy` fills the model with noise and reads none, for measuring
     #[arg(long, env, default_value = "safetensors")]

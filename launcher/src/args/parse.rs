@@ -75,11 +75,13 @@ pub fn is_boolean(arg: &Arg) -> bool {
     arg.get_value_parser().type_id() == ValueParser::from(boolean).type_id()
 }
 
-/// A variable of a boolean flag that is set to nothing counts as not set.
+/// A variable of a boolean flag or of a list that is set to nothing counts as not set.
 fn without_empty_variable(arg: Arg, variable: impl Fn(&str) -> Option<OsString>) -> Arg {
     let value = arg.get_env().and_then(|name| variable(&name.to_string_lossy()));
     let is_empty = value.is_some_and(|value| value.is_empty());
-    if is_boolean(&arg) && is_empty { arg.env(None::<&'static str>) } else { arg }
+    // An empty list is none, not one with an empty value.
+    let may_be_empty = is_boolean(&arg) || arg.get_value_delimiter().is_some();
+    if may_be_empty && is_empty { arg.env(None::<&'static str>) } else { arg }
 }
 
 fn default_of(id: &str) -> String {

@@ -3,7 +3,7 @@
 use clap::{ArgAction, Args as ClapArgs};
 use penstock_router::base::boolean::boolean;
 
-use super::choices::{AttentionBackend, Device};
+use super::choices::{AttentionBackend, CpuActivations, Device, Endpoint};
 
 /// How it is computed.
 #[derive(Debug, Clone, ClapArgs)]
@@ -24,9 +24,22 @@ pub struct ShardArgs {
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub max_batch_size: Option<u32>,
 
+    /// Different adapters that run at once, on the device; a request of another one waits for a place; 0 for none
+    /// [default: 8]
+    #[arg(long, env, value_parser = clap::value_parser!(u32).range(0..=4096))]
+    pub max_loras: Option<u32>,
+
     /// Who computes attention; `auto` takes Penstock's own for the device
     #[arg(long, env, default_value = "auto")]
     pub attention_backend: AttentionBackend,
+
+    /// What quantized weights are multiplied by on a CPU; `int8` is faster, and the numbers that come in are rounded
+    #[arg(long, env, default_value = "float")]
+    pub cpu_activations: CpuActivations,
+
+    /// Who serves the shards' end of the wire; `auto` takes `tonic`, in Rust, where it is installed
+    #[arg(long, env, default_value = "auto")]
+    pub endpoint: Endpoint,
 
     /// A request's tokens do not depend on what shares its batch, to the last bit; slower
     #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]

@@ -8,7 +8,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 pub use contradiction::{PlanError, contradiction};
-use penstock_router::config::RouterConfig;
+use penstock_router::config::{RouterConfig, RouterOptions};
 use shards::Group;
 
 use crate::args::{Args, Device};
@@ -185,6 +185,15 @@ fn describe(device: Device, num_shards: u32) -> String {
     }
 }
 
+/// The settings with the folder of each adapter.
+fn with_folders(options: &RouterOptions, folders: &[PathBuf]) -> RouterOptions {
+    let mut options = options.clone();
+    for (adapter, folder) in options.adapters.lora_adapters.iter_mut().zip(folders) {
+        adapter.source = folder.display().to_string();
+    }
+    options
+}
+
 fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessSpec {
     let config = RouterConfig {
         model_id: args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned()),
@@ -194,7 +203,8 @@ fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessS
         shard_sockets,
         supervised: true,
         router_restarts: 0,
-        options: args.router.clone(),
+        adapter_record: Some(places.run_dir.join("adapters.json")),
+        options: with_folders(&args.router, &places.model.adapters),
     };
     let mut flags = argv::render(&config);
     flags.push(format!("--graceful-termination-timeout={}", args.process.graceful_termination_timeout));

@@ -13,6 +13,7 @@ fn places() -> Places {
             folder: "/models/m".into(),
             tokenizer: "/models/m/tokenizer.json".into(),
             tokenizer_folder: None,
+            adapters: vec!["/adapters/one".into(), "/cache/two".into()],
         },
         parent_pipe_fd: 7,
     }
@@ -46,6 +47,18 @@ fn contradictory_flags_are_refused() {
 }
 
 #[test]
+fn the_router_gets_the_folders_of_adapters_and_a_file_to_record_them() {
+    let plan = plan(0, "--lora-adapters one=one,two=org/two@v1").expect("plan");
+    for flag in [
+        "--lora-adapters=one=/adapters/one",
+        "--lora-adapters=two=/cache/two",
+        "--adapter-record=/tmp/penstock-x/adapters.json",
+    ] {
+        assert!(plan.router.args.contains(&flag.to_owned()), "{flag} in {:?}", plan.router.args);
+    }
+}
+
+#[test]
 fn ranks_of_a_group_differ_only_in_rank_and_socket() {
     let plan = plan(0, "--num-shard 2 --max-batch-total-tokens 100").expect("plan");
     let [first, second] = &plan.shards[..] else { panic!("two shards") };
@@ -75,11 +88,29 @@ fn flags_of_gpus_are_passed_on_only_if_they_were_given() {
 #[test]
 fn shards_get_the_type_of_their_cache_and_the_attention_backend() {
     let shard = |flags: &str| plan(0, flags).expect("plan").shards[0].args.join(" ");
-    assert!(shard("").contains("--kv-cache-dtype=auto --attention-backend=auto"));
+    assert!(shard("").contains("--kv-cache-dtype=auto --attention-backend=auto --cpu-activations=float"));
+    assert!(shard("--cpu-activations int8").contains("--cpu-activations=int8"));
     let chosen = "--kv-cache-dtype=fp8_e4m3fn --attention-backend=flashinfer";
     assert!(shard("--kv-cache-dtype fp8_e4m3fn --attention-backend flashinfer").contains(chosen));
     let refused = Args::try_parse_from(["launcher", "--kv-cache-dtype", "fp8_e5m2"]).expect_err("refused");
     assert!(refused.to_string().contains("fp8_e5m2"));
+}
+
+#[test]
+fn shards_are_told_how_to_quantize_if_it_was_said() {
+    let shard = |flags: &str| plan(0, flags).expect("plan").shards[0].args.join(" ");
+    assert!(!shard("").contains("--quantize") && !shard("--quantize=").contains("--quantize"));
+    assert!(shard("--quantize bitsandbytes-nf4").contains("--quantize=bitsandbytes-nf4"));
+    assert!(shard("--quantize compressed-tensors").contains("--quantize=compressed-tensors"));
+    let refused = Args::try_parse_from(["launcher", "--quantize", "q4_k_m"]).expect_err("refused");
+    assert!(refused.to_string().contains("q4_k_m") && refused.to_string().contains("eetq"), "{refused}");
+}
+
+#[test]
+fn shards_are_told_who_serves_their_end_of_the_wire() {
+    let shard = |flags: &str| plan(0, flags).expect("plan").shards[0].args.join(" ");
+    assert!(shard("").contains("--endpoint=auto"));
+    assert!(shard("--endpoint grpcio").contains("--endpoint=grpcio"));
 }
 
 #[test]

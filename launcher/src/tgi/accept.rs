@@ -110,21 +110,25 @@ mod tests {
 
     #[test]
     fn a_flag_without_effect_gives_one_warning() {
-        let lines =
-            warnings("launcher --speculate 3 --trust-remote-code --usage-stats off --ngrok=false --port 80");
+        let lines = warnings(
+            "launcher --speculate 3 --trust-remote-code --prometheus-port 9 --usage-stats off --ngrok=false --port 80",
+        );
         assert_eq!(
             lines,
             Ok(vec![
-                "--speculate changes nothing here: no tokens are guessed ahead yet; the output would be the same".into(),
                 "--trust-remote-code changes nothing here: code of a model folder is never run".into(),
+                "--prometheus-port changes nothing here: metrics are at /metrics of --port".into(),
             ])
         );
     }
 
     #[test]
     fn what_would_change_the_output_is_refused_by_name() {
-        let refused = warnings("launcher --speculate 3 --quantize awq").expect_err("refused");
-        assert_eq!(refused.to_string(), "--quantize is not supported: weights are served as they are stored");
+        let refused = warnings("launcher --speculate 3 --weights-cache-override /w").expect_err("refused");
+        assert_eq!(
+            refused.to_string(),
+            "--weights-cache-override is not supported: name the folder by --model-id"
+        );
     }
 
     #[test]

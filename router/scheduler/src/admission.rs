@@ -90,6 +90,7 @@ impl Scheduler {
         draft.admit(sequence.admission(slot, table.blocks(), &self.config.eos_token_ids));
         self.backlog.remove(sequence);
         self.memory.promise(sequence, &table);
+        self.adapters.enter(sequence.adapter(), self.now);
         self.backlog.charge(sequence.tenant(), u64::from(sequence.len() - computed));
         self.totals.admitted_tokens += u64::from(sequence.len());
         self.totals.cached_tokens += u64::from(computed);

@@ -64,9 +64,9 @@ impl Backlog {
         self.queue.push_resuming(id);
     }
 
-    /// The request that should run next, but for those in `passed`.
-    pub fn next(&self, passed: &[RequestId]) -> Option<RequestId> {
-        self.queue.iter().find(|id| !passed.contains(id))
+    /// The requests in the order in which they should run.
+    pub fn iter(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.queue.iter()
     }
 
     /// A request waits no longer, if it did.

@@ -19,6 +19,8 @@ pub struct Capacity {
     pub eos_token_ids: Vec<u32>,
     /// Positions that the widest layer sees; `None` if some layer sees all.
     pub attention_window: Option<u32>,
+    /// Different adapters that running sequences may use at one time; 0 where the model can carry none.
+    pub max_adapters: u32,
 }
 
 /// What the scheduler may use: the smaller of what the shards offer and what the operator allows.
@@ -52,6 +54,12 @@ pub struct SchedulerConfig {
     pub eos_token_ids: Arc<[u32]>,
     /// Positions that the widest layer sees; `None` if some layer sees all.
     pub attention_window: Option<u32>,
+    /// Different adapters that running sequences may use at one time.
+    pub max_adapters: u32,
+    /// Tokens that a step may draft for each sequence; with 0 nothing is drafted.
+    pub max_drafts: u32,
+    /// Nothing is drafted in steps in which more sequences decode.
+    pub max_drafting: u32,
 }
 
 impl SchedulerConfig {
@@ -72,6 +80,9 @@ impl SchedulerConfig {
             max_replays: u32::MAX,
             eos_token_ids: capacity.eos_token_ids.into(),
             attention_window: capacity.attention_window,
+            max_adapters: capacity.max_adapters,
+            max_drafts: 0,
+            max_drafting: u32::MAX,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A plan in the making, and what is left of its step's budget.
 
 use crate::event::{Event, EventKind};
-use crate::plan::{Admission, BlockId, Plan, SlotId, Span};
+use crate::plan::{Admission, BlockId, Plan, SlotId};
 use crate::request::RequestId;
 use crate::sent_plan::{PlannedSpan, SentPlan};
 use crate::step_time::StepCost;
@@ -63,10 +63,10 @@ impl PlanDraft {
     }
 
     pub fn add_span(&mut self, span: PlannedSpan) {
-        let len = span.len();
+        let len = span.len() + span.max_drafts;
         self.budget -= len;
         self.cost = self.cost.plus(StepCost::of_span(span.start, len));
-        self.plan.spans.push(Span { slot: span.slot, start: span.start, len });
+        self.plan.spans.push(span.told());
         self.spans.push(span);
     }
 

@@ -9,10 +9,12 @@
 //!
 //! - [`Scheduler`] (`scheduler`) takes requests in and lets them go; `step` makes plans, `outcome` takes their answers
 //!   in, `trial` deals with lost shards; `admission` and `spans` are what they have in common
-//! - its parts, each with its own invariants: `backlog`, `sequences`, `memory`, `slots`, `pipeline`, `suspects`
+//! - its parts, each with its own invariants: `backlog`, `sequences`, `memory`, `slots`, `adapters`,
+//!   `pipeline`, `suspects`
 //! - what parts are made of: `queue`, `running`, `row`, `sequence`, `block_pool`, `prefix_index`, `promises`, …
 //! - the words of its interface: `request`, `plan`, `event`, `load`, `config`
 
+mod adapters;
 mod admission;
 mod backlog;
 mod block_pool;

@@ -22,7 +22,7 @@ pub struct Load {
 pub struct StepSize {
     /// Sequences with a span in it.
     pub sequences: usize,
-    /// Token positions; as many as sequences if no part of a prompt is among them.
+    /// Token positions without drafts; as many as sequences if no part of a prompt is among them.
     pub positions: u64,
 }
 
@@ -39,4 +39,8 @@ pub struct Totals {
     pub cached_tokens: u64,
     /// Times a running request was computed again because the shards were lost.
     pub replays: u64,
+    /// Tokens drafted for requests, but for those behind the end of one.
+    pub drafted_tokens: u64,
+    /// Of those, right.
+    pub accepted_tokens: u64,
 }

@@ -5,7 +5,22 @@ use crate::pipeline::Mismatch;
 use crate::plan::{Outcome, PromptScores, Sampled, SlotId};
 use crate::request::{Failure, RequestId};
 use crate::scheduler::Scheduler;
-use crate::sent_plan::SentPlan;
+use crate::sent_plan::{PlannedSpan, SentPlan};
+
+/// The tokens of a span's outcome.
+#[derive(Debug, Default, Clone, Copy)]
+struct Tokens {
+    num_sampled: u32,
+    /// Those that the request takes: all of them, up to its end. What is behind that, nobody gets to know.
+    num_taken: u32,
+    has_end: bool,
+}
+
+/// A request that got tokens.
+struct Grown {
+    id: RequestId,
+    has_ended: bool,
+}
 
 impl Scheduler {
     /// Takes in the answer to the oldest plan in flight.
@@ -14,10 +29,10 @@ impl Scheduler {
         let mut events = Vec::with_capacity(plan.spans().len());
         self.take_prompt_scores(&plan, outcome.prompt_scores);
         self.take_errors(&plan, outcome.errors, &mut events);
-        self.confirm(&plan, &outcome.late);
+        let grown = self.take_spans(&plan, outcome.sampled, &outcome.late, &mut events);
         self.take_late(&plan, &outcome.late);
         self.memory.on_answered(plan.step());
-        self.take_tokens(&plan, outcome.sampled, &mut events);
+        grown.into_iter().for_each(|id| self.end_if_due(id));
         Ok(events)
     }
 
@@ -42,20 +57,6 @@ impl Scheduler {
         }
     }
 
-    /// The spans of a plan are computed. The last position of a late one is computed once more.
-    fn confirm(&mut self, plan: &SentPlan, late: &[SlotId]) {
-        for span in plan.spans() {
-            let Some(running) = self.sequences.on_answered(span.id) else { continue };
-            if span.is_void {
-                continue;
-            }
-            let (sequence, row) = running.with_row_mut();
-            let is_late = span.samples && late.contains(&span.slot);
-            let end = span.end - u32::from(is_late);
-            self.memory.confirm(sequence, row, end, self.now);
-        }
-    }
-
     /// Slots that sat out the step: their last position is planned again.
     fn take_late(&mut self, plan: &SentPlan, late: &[SlotId]) {
         for span in plan.sampling_spans().filter(|span| late.contains(&span.slot)) {
@@ -66,26 +67,72 @@ impl Scheduler {
         }
     }
 
-    fn take_tokens(&mut self, plan: &SentPlan, sampled: Vec<Sampled>, events: &mut Vec<Event>) {
+    /// The spans of a plan are computed, and these tokens were sampled behind them. Returns the requests that got some.
+    fn take_spans(
+        &mut self,
+        plan: &SentPlan,
+        sampled: Vec<Sampled>,
+        late: &[SlotId],
+        events: &mut Vec<Event>,
+    ) -> Vec<Grown> {
+        let mut grown = Vec::with_capacity(plan.spans().len());
         let mut sampled = sampled.into_iter().peekable();
-        for span in plan.sampling_spans() {
-            // A slot that failed or was late has no token.
-            let Some(token) = sampled.next_if(|token| token.slot == span.slot) else { continue };
-            self.take_token(span.id, token, events);
+        for span in plan.spans() {
+            let mut tokens = Tokens::default();
+            // A slot that failed or was late has none.
+            while let Some(token) = sampled.next_if(|token| span.gets_tokens() && token.slot == span.slot) {
+                tokens.num_sampled += 1;
+                if tokens.has_end {
+                    continue;
+                }
+                // It may have left while this was in flight.
+                if let Some(is_last) = self.take_token(span.id, token, events) {
+                    tokens.num_taken += 1;
+                    tokens.has_end = is_last;
+                }
+            }
+            self.confirm(span, span.samples && late.contains(&span.slot), tokens);
+            if tokens.num_taken > 0 {
+                grown.push(Grown { id: span.id, has_ended: tokens.has_end });
+            }
+        }
+        grown
+    }
+
+    /// A span is computed; what was drafted in vain is not. The last position of a late one is computed once more.
+    fn confirm(&mut self, span: &PlannedSpan, is_late: bool, tokens: Tokens) {
+        let Some(running) = self.sequences.on_answered(span.id) else { return };
+        if span.is_void {
+            return;
+        }
+        let (sequence, row) = running.with_row_mut();
+        let num_unused = span.max_drafts - tokens.num_sampled.saturating_sub(1);
+        row.settle_drafts(span.max_drafts, num_unused);
+        let end = span.end + tokens.num_taken.saturating_sub(1) - u32::from(is_late);
+        self.memory.confirm(sequence, row, end, self.now);
+        if num_unused > 0 {
+            self.pipeline.take_back(span.id, num_unused);
         }
     }
 
-    fn take_token(&mut self, id: RequestId, token: Sampled, events: &mut Vec<Event>) {
-        // A request that ended while this was in flight: the token is beyond its end.
-        let Some(sequence) = self.sequences.get_mut(id) else { return };
+    /// One more token of a request, if it is still known; whether it is its last.
+    fn take_token(&mut self, id: RequestId, token: Sampled, events: &mut Vec<Event>) -> Option<bool> {
+        let sequence = self.sequences.get_mut(id)?;
         let scores = sequence.take_prompt_scores();
         events.extend(scores.map(|scores| Event { id, kind: EventKind::PromptLogprobs(scores) }));
         let finish = sequence.push(token.id, &self.config.eos_token_ids, &self.keys);
         if let Some(cost) = sequence.take_due_cost() {
             self.backlog.charge(sequence.tenant(), cost);
         }
+        self.totals.accepted_tokens += u64::from(token.is_drafted);
+        self.totals.drafted_tokens += u64::from(token.is_drafted) + u64::from(token.num_rejected);
         events.push(Event { id, kind: EventKind::Token(token, finish) });
-        if finish.is_some() {
+        Some(finish.is_some())
+    }
+
+    fn end_if_due(&mut self, Grown { id, has_ended }: Grown) {
+        let Some(sequence) = self.sequences.get(id) else { return };
+        if has_ended {
             self.output_lengths.observe(sequence.num_generated());
             self.on_cancel(id);
         } else {

@@ -85,14 +85,20 @@ impl Pipeline {
         if !samples_as_planned(&plan, outcome) {
             return Err(mismatch("it does not sample the slots that were planned"));
         }
-        self.learn(&plan, outcome.timings.total_us());
+        self.learn(&plan, outcome);
         Ok(plan)
     }
 
-    fn learn(&mut self, plan: &SentPlan, micros: u32) {
+    fn learn(&mut self, plan: &SentPlan, outcome: &Outcome) {
+        let micros = outcome.timings.total_us();
         if micros > 0 && !plan.spans().is_empty() {
-            self.step_times.observe(plan.cost(), f64::from(micros));
+            self.step_times.observe(plan.cost_of(&outcome.sampled), f64::from(micros));
         }
+    }
+
+    /// A request stands `count` positions before where it was when the plans in flight were made.
+    pub fn take_back(&mut self, id: RequestId, count: u32) {
+        self.in_flight.iter_mut().for_each(|plan| plan.take_back(id, count));
     }
 
     /// A request got no token in the plan that was answered last: its spans in the plans in flight are void.
@@ -134,10 +140,18 @@ impl Pipeline {
     }
 }
 
-/// Whether there is a token for each slot that was to sample one, did not fail and was not late.
+/// Whether there are tokens for each slot that was to sample some, did not fail and was not late: as many as it may have.
 fn samples_as_planned(plan: &SentPlan, outcome: &Outcome) -> bool {
     let failed = |slot: SlotId| outcome.errors.iter().any(|(other, _)| *other == slot);
-    let has_token = |slot: SlotId| !failed(slot) && !outcome.late.contains(&slot);
-    let expected = plan.sampling_spans().map(|span| span.slot).filter(|slot| has_token(*slot));
-    expected.eq(outcome.sampled.iter().map(|sampled| sampled.slot))
+    let has_tokens = |span: &&PlannedSpan| !failed(span.slot) && !outcome.late.contains(&span.slot);
+    let mut rest = outcome.sampled.as_slice();
+    for span in plan.sampling_spans().filter(has_tokens) {
+        let count = rest.iter().take_while(|token| token.slot == span.slot).count();
+        let num_rejected = rest[..count].last().map_or(0, |token| token.num_rejected);
+        if count == 0 || count as u32 + num_rejected > 1 + span.max_drafts {
+            return false;
+        }
+        rest = &rest[count..];
+    }
+    rest.is_empty()
 }

@@ -18,10 +18,13 @@ pub struct BlockId(pub u32);
 pub struct Span {
     /// The slot.
     pub slot: SlotId,
-    /// First position.
+    /// First position; of an open span, the last that it can be.
     pub start: u32,
-    /// Number of positions.
+    /// Number of positions, without drafts.
     pub len: u32,
+    /// `Some` is an open span: one position, at the slot's last token wherever it stands when the step begins, and up to
+    /// so many behind it, with tokens that the shards draft.
+    pub max_drafts: Option<u32>,
 }
 
 /// A slot given to a sequence.
@@ -42,7 +45,7 @@ pub struct Admission {
     /// Constrains the output.
     pub grammar: Option<Grammar>,
     /// Which adapter to apply.
-    pub adapter_id: Option<String>,
+    pub adapter_id: Option<Arc<str>>,
 }
 
 /// One step, as a delta to what the shards already hold.
@@ -73,6 +76,10 @@ pub struct Sampled {
     pub logprob: f32,
     /// The most likely ones, if asked for.
     pub top: Vec<TopToken>,
+    /// Whether it had been drafted.
+    pub is_drafted: bool,
+    /// Drafted tokens that this one proved wrong.
+    pub num_rejected: u32,
 }
 
 /// Log probabilities of a stretch of a prompt.
@@ -114,7 +121,8 @@ impl StepTimings {
 pub struct Outcome {
     /// The plan's step.
     pub step: u64,
-    /// One for each span that ended at its slot's length, but for those in `errors` and in `late`.
+    /// In the order of the spans, for each that ended at its slot's length but for those in `errors` and in `late`: one,
+    /// or, of an open span, as many as were right to be drafted and one more.
     pub sampled: Vec<Sampled>,
     /// Slots that got no token in this step, because what their grammar allows was not known in time.
     pub late: Vec<SlotId>,

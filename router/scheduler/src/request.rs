@@ -24,8 +24,8 @@ pub struct NewRequest {
     pub stop_token_ids: Arc<[u32]>,
     /// Constrains the output, if set.
     pub grammar: Option<Grammar>,
-    /// Which adapter to apply; `None` is the base model.
-    pub adapter_id: Option<String>,
+    /// Hash of the content of the adapter to apply; `None` is the base model.
+    pub adapter_id: Option<Arc<str>>,
     /// The tenant that is charged for it.
     pub tenant: Arc<str>,
     /// Only requests with the same salt share cached blocks.

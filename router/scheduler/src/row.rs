@@ -4,6 +4,9 @@
 //!   positions  0 ........ confirmed ........ planned ........ len
 //!              answered             in flight        to be planned
 //! ```
+//!
+//! While a plan that may draft tokens is in flight, `planned` and `len` are where the row stands if all of them are right;
+//! its answer takes back what was not drafted or wrong. So blocks that suffice for these suffice for what will be.
 
 use crate::block_table::BlockTable;
 use crate::plan::SlotId;
@@ -15,10 +18,13 @@ pub struct Row {
     table: BlockTable,
     /// Positions whose KV is computed by plans answered so far.
     confirmed: u32,
-    /// Positions whose KV is computed by plans sent so far.
+    /// Positions whose KV is computed by plans sent so far, if every draft in flight is right.
     planned: u32,
-    /// Tokens in the slot once those plans are done: the confirmed ones and one for each sample in flight.
+    /// Tokens in the slot once those plans are done, if every draft in flight is right: the confirmed ones, those drafts,
+    /// and one for each sample in flight.
     len: u32,
+    /// Tokens that may be drafted by plans in flight: so many fewer positions may be planned.
+    num_drafts: u32,
     /// The last plan that touches the row.
     last_step: u64,
 }
@@ -26,7 +32,7 @@ pub struct Row {
 impl Row {
     /// A row for `len` tokens whose first `computed` positions are in the cache; `last_step` is the last plan before it.
     pub fn new(slot: SlotId, table: BlockTable, computed: u32, len: u32, last_step: u64) -> Self {
-        Self { slot, table, confirmed: computed, planned: computed, len, last_step }
+        Self { slot, table, confirmed: computed, planned: computed, len, num_drafts: 0, last_step }
     }
 
     pub fn slot(&self) -> SlotId {
@@ -57,6 +63,11 @@ impl Row {
         self.last_step
     }
 
+    /// Whether it is known where the row will stand when the plans in flight are answered.
+    pub fn is_exact(&self) -> bool {
+        self.num_drafts == 0
+    }
+
     /// Step `step` computes `count` more positions. True if it samples: the positions reach the end of the tokens.
     pub fn plan(&mut self, count: u32, step: u64) -> bool {
         self.planned += count;
@@ -64,6 +75,20 @@ impl Row {
         let samples = self.planned == self.len;
         self.len += u32::from(samples);
         samples
+    }
+
+    /// The step planned last, which samples, may draft `count` tokens.
+    pub fn plan_drafts(&mut self, count: u32) {
+        self.planned += count;
+        self.len += count;
+        self.num_drafts += count;
+    }
+
+    /// Of `count` drafts that might have been made, `num_unused` were not, or were wrong.
+    pub fn settle_drafts(&mut self, count: u32, num_unused: u32) {
+        self.num_drafts -= count;
+        self.planned -= num_unused;
+        self.len -= num_unused;
     }
 
     /// The step that was to sample behind position `last` did not: the position is to be computed once more, and what
@@ -86,6 +111,7 @@ impl Row {
     /// Panics if it is not computed in order.
     pub fn check(&self) {
         assert!(self.confirmed <= self.planned && self.planned <= self.len, "{self:?} is out of order");
+        assert!(self.num_drafts <= self.planned - self.confirmed, "{self:?} drafts more than it computes");
         assert!(self.table.num_behind() <= self.table.len(), "{self:?} gave back what it never had");
     }
 }

@@ -72,12 +72,27 @@ impl Running {
         self.row.last_step() < step && !self.sequence.is_guaranteed()
     }
 
-    /// Step `step` computes its next `len` positions.
-    pub fn plan(&mut self, len: u32, step: u64) -> PlannedSpan {
-        let start = self.row.planned();
+    /// Tokens that the next plan may draft for it at most, if it decodes: one more is sampled behind them.
+    pub fn num_draftable(&self) -> u32 {
+        if self.sequence.may_draft() { self.sequence.max_len().saturating_sub(self.row.len() + 1) } else { 0 }
+    }
+
+    /// Step `step` computes its next `len` positions and, if it samples, may draft `max_drafts` tokens.
+    pub fn plan(&mut self, len: u32, max_drafts: u32, step: u64) -> PlannedSpan {
+        let (start, was_exact) = (self.row.planned(), self.row.is_exact());
         let samples = self.row.plan(len, step);
+        self.row.plan_drafts(max_drafts);
         self.sequence.on_planned();
-        PlannedSpan { id: self.id(), slot: self.slot(), start, end: start + len, samples, is_void: false }
+        PlannedSpan {
+            id: self.id(),
+            slot: self.slot(),
+            start,
+            end: start + len,
+            max_drafts,
+            is_open: max_drafts > 0 || !was_exact,
+            samples,
+            is_void: false,
+        }
     }
 
     /// Panics unless the row belongs to the sequence.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::adapters::AdapterPlaces;
 use crate::backlog::Backlog;
 use crate::config::SchedulerConfig;
 use crate::event::{Event, EventKind};
@@ -27,6 +28,7 @@ pub struct Scheduler {
     pub(crate) backlog: Backlog,
     pub(crate) memory: Memory,
     pub(crate) slots: Slots,
+    pub(crate) adapters: AdapterPlaces,
     pub(crate) pipeline: Pipeline,
     pub(crate) suspects: Suspects,
     pub(crate) output_lengths: OutputLengths,
@@ -44,6 +46,7 @@ impl Scheduler {
             backlog: Backlog::new(&config),
             memory: Memory::new(&config),
             slots: Slots::new(config.num_slots),
+            adapters: AdapterPlaces::new(config.max_adapters),
             pipeline: Pipeline::new(),
             suspects: Suspects::default(),
             output_lengths: OutputLengths::new(),
@@ -61,6 +64,7 @@ impl Scheduler {
         let published = self.memory.num_published();
         let sequence = Sequence::new(id, request, now, &self.keys, self.config.block_size, published);
         self.backlog.push(&sequence);
+        self.adapters.add(sequence.adapter());
         self.sequences.add(sequence);
         Ok(id)
     }
@@ -80,6 +84,7 @@ impl Scheduler {
         self.suspects.remove(id);
         if let Some(sequence) = self.sequences.remove(id) {
             self.backlog.end(&sequence);
+            self.adapters.remove(sequence.adapter());
         }
     }
 
@@ -137,7 +142,10 @@ impl Scheduler {
         self.sequences.check();
         self.backlog.check(self.sequences.all_waiting());
         self.memory.check(running.clone().map(Running::row), |id| self.sequences.is_running(id));
-        self.slots.check(running.map(Running::slot));
+        self.slots.check(running.clone().map(Running::slot));
+        let running = running.filter_map(|running| running.sequence().adapter());
+        let waiting = self.sequences.all_waiting().filter_map(Sequence::adapter);
+        self.adapters.check(waiting.chain(running.clone()), running);
         self.pipeline.check();
         self.suspects.check(|id| self.sequences.contains(id));
         if self.sequences.num_running() == 0 && self.pipeline.is_empty() {
@@ -149,6 +157,7 @@ impl Scheduler {
     pub(crate) fn vacate(&mut self, id: RequestId) {
         let Some((sequence, row)) = self.sequences.stop(id) else { return };
         self.memory.release(sequence, &row, self.now);
+        self.adapters.leave(sequence.adapter());
         if self.pipeline.is_empty() {
             self.memory.on_answered(self.pipeline.last_step());
         }

@@ -1,7 +1,11 @@
 //! A plan that was sent and is not answered, as the scheduler remembers it.
 
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
 use crate::load::StepSize;
-use crate::plan::SlotId;
+use crate::plan::{Sampled, SlotId, Span};
 use crate::request::RequestId;
 use crate::step_time::StepCost;
 
@@ -18,8 +22,14 @@ pub struct SentPlan {
 pub struct PlannedSpan {
     pub id: RequestId,
     pub slot: SlotId,
+    /// The first position, if all that is drafted before is right; `SentPlan::take_back` corrects it.
     pub start: u32,
+    /// Behind the last, without drafts.
     pub end: u32,
+    /// Most tokens that may be drafted behind it.
+    pub max_drafts: u32,
+    /// Whether it begins where its slot stands, because drafts are in flight or it may draft some itself.
+    pub is_open: bool,
     /// Whether a token is sampled behind it.
     pub samples: bool,
     /// Whether its input is a token that was not sampled: the shards compute nothing for it.
@@ -27,8 +37,20 @@ pub struct PlannedSpan {
 }
 
 impl PlannedSpan {
+    /// Positions without drafts.
     pub fn len(&self) -> u32 {
         self.end - self.start
+    }
+
+    /// Whether its outcome has tokens.
+    pub fn gets_tokens(&self) -> bool {
+        self.samples && !self.is_void
+    }
+
+    /// What the shards are told of it.
+    pub fn told(&self) -> Span {
+        let max_drafts = self.is_open.then_some(self.max_drafts);
+        Span { slot: self.slot, start: self.start, len: self.len(), max_drafts }
     }
 }
 
@@ -45,18 +67,42 @@ impl SentPlan {
         &self.spans
     }
 
+    /// The most that it may cost.
     pub fn cost(&self) -> StepCost {
         self.cost
     }
 
+    /// What it cost where these tokens came of it: with the drafts that were made.
+    pub fn cost_of(&self, sampled: &[Sampled]) -> StepCost {
+        if self.spans.iter().all(|span| span.max_drafts == 0) {
+            return self.cost;
+        }
+        let mut drafted: HashMap<SlotId, u32, FixedState> = HashMap::default();
+        for token in sampled {
+            *drafted.entry(token.slot).or_default() += u32::from(token.is_drafted) + token.num_rejected;
+        }
+        let cost = |span: &PlannedSpan| {
+            StepCost::of_span(span.start, span.len() + drafted.get(&span.slot).copied().unwrap_or(0))
+        };
+        self.spans.iter().map(cost).fold(StepCost::default(), StepCost::plus)
+    }
+
     /// The spans behind which a token is sampled.
     pub fn sampling_spans(&self) -> impl Iterator<Item = &PlannedSpan> {
-        self.spans.iter().filter(|span| span.samples && !span.is_void)
+        self.spans.iter().filter(|span| span.gets_tokens())
     }
 
     /// What it was to compute for a request depends on a token that was not sampled.
     pub fn make_void(&mut self, id: RequestId) {
         self.spans.iter_mut().filter(|span| span.id == id).for_each(|span| span.is_void = true);
+    }
+
+    /// Its request stands `count` positions before where it was when the plan was made.
+    pub fn take_back(&mut self, id: RequestId, count: u32) {
+        for span in self.spans.iter_mut().filter(|span| span.id == id) {
+            span.start -= count;
+            span.end -= count;
+        }
     }
 
     /// The request for which the plan computes something in a slot.
@@ -66,10 +112,11 @@ impl SentPlan {
 
     /// Whether parts of prompts are among its spans.
     pub fn has_prompts(&self) -> bool {
-        self.cost.tokens > self.spans.len() as f64
+        self.spans.iter().any(|span| span.len() > 1)
     }
 
     pub fn size(&self) -> StepSize {
-        StepSize { sequences: self.spans.len(), positions: self.cost.tokens as u64 }
+        let positions = self.spans.iter().map(|span| u64::from(span.len())).sum();
+        StepSize { sequences: self.spans.len(), positions }
     }
 }

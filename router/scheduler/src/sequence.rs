@@ -30,7 +30,7 @@ pub struct Sequence {
     was_admitted: bool,
     num_preemptions: u32,
     num_replays: u32,
-    /// Since when it could be admitted but for memory.
+    /// Since when it could be admitted but for memory or a place for its adapter.
     blocked_since: Option<Duration>,
     /// Cost of its output that its tenant has not been charged yet.
     uncharged: u64,
@@ -86,6 +86,11 @@ impl Sequence {
 
     pub fn priority(&self) -> i32 {
         self.ticket.priority
+    }
+
+    /// The adapter that it uses; `None` is the base model.
+    pub fn adapter(&self) -> Option<&Arc<str>> {
+        self.request.adapter_id.as_ref()
     }
 
     pub fn tokens(&self) -> &KeyedTokens {
@@ -144,6 +149,11 @@ impl Sequence {
         self.tokens.root() == other.tokens.root() && self.request.prompt == other.request.prompt
     }
 
+    /// Whether tokens may be drafted for it. The mask of a grammar is known for the next token only.
+    pub fn may_draft(&self) -> bool {
+        self.request.grammar.is_none()
+    }
+
     /// What the shards need to take it in.
     pub fn admission(&self, slot: SlotId, blocks: &[BlockId], eos: &Arc<[u32]>) -> Admission {
         Admission {
@@ -187,7 +197,7 @@ impl Sequence {
         (!was_admitted).then_some(EventKind::Admitted { queued, cached_tokens, cached_before })
     }
 
-    /// There is no memory to admit it; returns for how long that is so.
+    /// There is no memory to admit it, or no place for its adapter; returns for how long that is so.
     pub fn on_blocked(&mut self, now: Duration) -> Duration {
         now.saturating_sub(*self.blocked_since.get_or_insert(now))
     }

@@ -11,9 +11,28 @@ use crate::scheduler::Scheduler;
 impl Scheduler {
     /// Puts the next `len` positions of a sequence into the plan; blocks for them are there.
     pub(crate) fn plan_span(&mut self, id: RequestId, len: u32, draft: &mut PlanDraft) {
+        self.plan_drafting(id, len, 0, draft);
+    }
+
+    /// The same, and up to `max_drafts` positions behind them, which also have blocks.
+    pub(crate) fn plan_drafting(&mut self, id: RequestId, len: u32, max_drafts: u32, draft: &mut PlanDraft) {
         let Some(running) = self.sequences.running_mut(id) else { return };
-        draft.add_span(running.plan(len, draft.step()));
+        draft.add_span(running.plan(len, max_drafts, draft.step()));
         self.totals.computed_tokens += u64::from(len);
+    }
+
+    /// How many of `wanted` tokens may be drafted behind the next position of a sequence that decodes: as many as get
+    /// blocks that nobody has to give up.
+    pub(crate) fn room_for_drafts(&mut self, id: RequestId, wanted: u32, draft: &mut PlanDraft) -> u32 {
+        let Some(running) = self.sequences.running(id) else { return 0 };
+        let wanted = wanted.min(running.num_draftable());
+        loop {
+            let Some(running) = self.sequences.running(id) else { return 0 };
+            let room = self.memory.room(running.row()).saturating_sub(1);
+            if room >= wanted || !self.append_block(id, draft) {
+                return wanted.min(room);
+            }
+        }
     }
 
     /// Makes sure that the next position of `id` has a block, if need be at the cost of a younger sequence. False if
@@ -21,11 +40,12 @@ impl Scheduler {
     pub(crate) fn make_room(&mut self, id: RequestId, draft: &mut PlanDraft) -> bool {
         loop {
             let Some(running) = self.sequences.running(id) else { return false };
+            let is_exact = running.row().is_exact();
             if self.memory.room(running.row()) > 0 || self.append_block(id, draft) {
                 return true;
             }
-            // Blocks that come back with the steps in flight are worth waiting for.
-            if self.memory.awaits_blocks(self.sequences.all_running().map(Running::row)) {
+            // What comes back with the steps in flight is worth waiting for: blocks, and positions of wrong drafts.
+            if !is_exact || self.memory.awaits_blocks(self.sequences.all_running().map(Running::row)) {
                 return false;
             }
             let Some(victim) = self.victim(draft.step()) else { return false };

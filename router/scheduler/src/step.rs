@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use crate::adapters::{Gate, MAX_WITHOUT_PLACE};
 use crate::admission::NotYet;
+use crate::config::SchedulerConfig;
 use crate::draft::PlanDraft;
 use crate::event::Event;
 use crate::pace::{Pace, Prompts, Streams};
@@ -28,6 +30,30 @@ struct Rest {
     id: RequestId,
     start: u32,
     len: u32,
+}
+
+/// How many tokens a step may draft.
+#[derive(Debug)]
+struct DraftBudget {
+    for_each: u32,
+    in_all: u32,
+}
+
+impl DraftBudget {
+    /// What `num_decodes` sequences leave of a step's `budget`; nothing where so many decode that it would not pay.
+    fn new(config: &SchedulerConfig, num_decodes: usize, budget: u32) -> Self {
+        let for_each = if num_decodes <= config.max_drafting as usize { config.max_drafts } else { 0 };
+        Self { for_each, in_all: budget.saturating_sub(num_decodes as u32 + MIN_CHUNK) }
+    }
+
+    /// What the next sequence may have.
+    fn next(&self) -> u32 {
+        self.for_each.min(self.in_all)
+    }
+
+    fn take(&mut self, count: u32) {
+        self.in_all -= count;
+    }
 }
 
 impl Scheduler {
@@ -56,13 +82,17 @@ impl Scheduler {
         self.plan_chunks(&streams, draft);
     }
 
-    /// One token for each sequence whose prompt is done, oldest first.
+    /// One token for each sequence whose prompt is done, oldest first, and drafts behind them.
     fn plan_decodes(&mut self, draft: &mut PlanDraft) -> Streams {
         let mut streams = Streams::default();
         let decoding = self.sequences.all_running().filter(|running| running.is_decoding());
-        for id in decoding.map(Running::id).collect::<Vec<_>>() {
+        let decoding: Vec<_> = decoding.map(Running::id).collect();
+        let mut drafts = DraftBudget::new(&self.config, decoding.len(), draft.budget());
+        for id in decoding {
             if draft.budget() > 0 && self.make_room(id, draft) {
-                self.plan_span(id, 1, draft);
+                let max_drafts = self.room_for_drafts(id, drafts.next(), draft);
+                drafts.take(max_drafts);
+                self.plan_drafting(id, 1, max_drafts, draft);
                 self.sequences.running(id).into_iter().for_each(|running| streams.add(running));
             }
         }
@@ -72,12 +102,13 @@ impl Scheduler {
     /// Gives slots to waiting requests while slots and blocks last, in the order of the queue. Others may be admitted
     /// before one that does not fit, for a bounded time.
     fn admit_waiting(&mut self, streams: &Streams, draft: &mut PlanDraft) {
+        let gate = self.adapter_gate();
         let mut passed: Vec<RequestId> = Vec::new();
         let mut prompts = self.prompts_under_way();
         while passed.len() < MAX_PASSED_BY
             && self.pace(streams, draft).takes_another(&prompts, draft.budget())
         {
-            let Some(id) = self.backlog.next(&passed) else { break };
+            let Some(id) = self.next_waiting(&passed, &gate) else { break };
             match self.admit(id, draft) {
                 Ok(()) => self.sequences.running(id).into_iter().for_each(|running| prompts.add(running)),
                 Err(NotYet::NoSlot) => break,
@@ -86,6 +117,34 @@ impl Scheduler {
                 Err(NotYet::NoBlocks) => passed.push(id),
             }
         }
+    }
+
+    /// The request that should run next, but for those in `passed` and those whose adapter has no place.
+    fn next_waiting(&self, passed: &[RequestId], gate: &Gate) -> Option<RequestId> {
+        let may_run = |id: &RequestId| {
+            let sequence = self.sequences.waiting(*id);
+            sequence.is_none_or(|sequence| self.adapters.may_enter(sequence.adapter(), gate))
+        };
+        self.backlog.iter().find(|id| !passed.contains(id) && may_run(id))
+    }
+
+    /// Whose adapter may have a place in this plan. Requests that wait for one are told so, and the first of them that
+    /// has waited too long gets one cleared.
+    fn adapter_gate(&mut self) -> Gate {
+        if !self.adapters.are_short() {
+            return Gate::default();
+        }
+        let mut overdue = None;
+        for id in self.backlog.iter() {
+            let Some(sequence) = self.sequences.get_mut(id) else { continue };
+            let Some(adapter) = sequence.adapter().filter(|it| !self.adapters.has(it)).cloned() else {
+                continue;
+            };
+            if sequence.on_blocked(self.now) >= MAX_WITHOUT_PLACE && overdue.is_none() {
+                overdue = Some(adapter);
+            }
+        }
+        overdue.map_or_else(Gate::default, |adapter| self.adapters.gate_for(&adapter, self.now))
     }
 
     fn pace<'a>(&'a self, streams: &'a Streams, draft: &PlanDraft) -> Pace<'a> {

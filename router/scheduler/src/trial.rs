@@ -49,7 +49,7 @@ impl Scheduler {
 
     fn suspect(&mut self, id: RequestId) {
         if let Some(sequence) = self.sequences.get(id) {
-            let passing_len = sequence.len() + MAX_PLANS_IN_FLIGHT as u32;
+            let passing_len = sequence.len() + MAX_PLANS_IN_FLIGHT as u32 * (1 + self.config.max_drafts);
             self.suspects.add(Suspect { id, passing_len });
         }
     }

@@ -197,17 +197,20 @@ impl CompletionLogprobs {
         Self { style, ..Self::default() }
     }
 
-    /// Adds a token of the prompt, with up to `num_top` of the most likely ones in its place.
+    /// Adds a token of the prompt, which has `num_chars` of the text, with up to `num_top` of the most likely ones in
+    /// its place.
     pub fn push_prompt(
         &mut self,
         vocabulary: &Vocabulary,
         id: u32,
+        num_chars: usize,
         score: Option<&PromptScore>,
         num_top: usize,
     ) {
         let top = score.map(|score| &score.top[..num_top.min(score.top.len())]);
         let logprob = score.map(|score| score.logprob);
-        self.push_entry(entry(self.style.form, vocabulary, id, logprob, top));
+        let entry = entry(self.style.form, vocabulary, id, logprob, top);
+        self.push_entry(CompletionEntry { num_chars, ..entry });
     }
 
     /// Adds a token of the output. It is written as soon as its text is shown.

@@ -1,6 +1,7 @@
 //! The routes: a folder for each dialect of clients, what the dialects share, and the table of all routes.
 
 pub(crate) mod about;
+mod adapters;
 mod anthropic;
 mod assistant;
 pub(crate) mod clouds;

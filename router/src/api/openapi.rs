@@ -13,12 +13,13 @@ use crate::base::error::ErrorKind;
 
 const JSON: &str = "application/json";
 /// What may become of a request with a body.
-const BODY_ERRORS: [ErrorKind; 22] = [
+const BODY_ERRORS: [ErrorKind; 23] = [
     ErrorKind::Validation,
     ErrorKind::NotSupported,
     ErrorKind::Grammar,
     ErrorKind::Template,
     ErrorKind::UnknownModel,
+    ErrorKind::Adapter,
     ErrorKind::Overloaded,
     ErrorKind::QueueDeadline,
     ErrorKind::RateLimited,

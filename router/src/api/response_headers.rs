@@ -99,6 +99,7 @@ mod tests {
             inference: Duration::from_millis(300),
             generated_tokens: 10,
             cached_tokens: 0,
+            ..SequenceTimes::default()
         };
         let mut times = Times::default();
         times.add(Duration::from_millis(5), 7, &sequence);

@@ -9,6 +9,7 @@ use axum::routing::{self, MethodRouter};
 use serde_json::Value;
 
 use super::about::{health, info, metrics, models, stats, version};
+use super::adapters::{self, LoadAdapterRequest, LoadedAdapters, UnloadAdapterRequest};
 use super::anthropic::{self, MessagesRequest, MessagesResponse, TokenCount};
 use super::clouds::{invocations, vertex};
 use super::kserve::infer::{InferRequest, InferResponse};
@@ -116,10 +117,19 @@ impl Route {
 
 /// All routes.
 pub fn routes() -> Vec<Route> {
-    [tgi_and_clouds(), openai_and_others(), kserve(), ollama(), tokens(), about(), pages()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        tgi_and_clouds(),
+        openai_and_others(),
+        kserve(),
+        ollama(),
+        tokens(),
+        run_time_adapters(),
+        about(),
+        pages(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// The generating routes of TGI and of hosting services.
@@ -342,6 +352,30 @@ fn tokens() -> Vec<Route> {
                     .returns::<tokenize::DetokenizeResponse>(),
             )
             .work(),
+    ]
+}
+
+/// The routes that load and unload adapters, of vLLM and of SGLang.
+fn run_time_adapters() -> Vec<Route> {
+    let load = |path| {
+        Route::post(path, adapters::handler::load).doc(
+            Doc::new("Load an adapter, for callers who may")
+                .accepts::<LoadAdapterRequest>()
+                .returns::<LoadedAdapters>(),
+        )
+    };
+    let unload = |path| {
+        Route::post(path, adapters::handler::unload).doc(
+            Doc::new("Forget an adapter, for callers who may")
+                .accepts::<UnloadAdapterRequest>()
+                .returns::<LoadedAdapters>(),
+        )
+    };
+    vec![
+        load("/v1/load_lora_adapter"),
+        unload("/v1/unload_lora_adapter"),
+        load("/load_lora_adapter"),
+        unload("/unload_lora_adapter"),
     ]
 }
 

@@ -16,6 +16,8 @@ pub struct Caller {
     pub key: Option<u32>,
     /// The name that the key file gives to the tenant.
     pub tenant_name: Option<Arc<str>>,
+    /// Whether its API key may load and unload adapters.
+    pub may_load_adapters: bool,
     /// The rate limit of its API key; `None` is no limit.
     pub rate_limit: Option<Arc<RateLimit>>,
 }

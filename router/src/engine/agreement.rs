@@ -5,7 +5,7 @@ use penstock_scheduler::{Outcome, Sampled};
 use super::client::{Description, RankOutcome};
 use super::{EngineError, EngineFacts};
 
-/// The facts of rank 0, if every rank has its own place in the group and sends the same facts.
+/// The facts of rank 0, if every rank has its own place in the group and sends the same facts. Bytes are those of all.
 pub(super) fn agreed_facts(descriptions: &[Description]) -> Result<EngineFacts, EngineError> {
     let protocol = |rank, reason| Err(EngineError::Protocol { rank, reason });
     let Some(first) = descriptions.first() else {
@@ -19,8 +19,7 @@ pub(super) fn agreed_facts(descriptions: &[Description]) -> Result<EngineFacts, 
                 format!("it says it is rank {said} of {size}, not {rank} of {}", descriptions.len()),
             );
         }
-        // Each rank has a device of its own number.
-        let comparable = EngineFacts { device: first.facts.device.clone(), ..other.facts.clone() };
+        let comparable = comparable(&other.facts, &first.facts);
         if comparable != first.facts {
             return protocol(
                 rank,
@@ -28,14 +27,28 @@ pub(super) fn agreed_facts(descriptions: &[Description]) -> Result<EngineFacts, 
             );
         }
     }
-    Ok(first.facts.clone())
+    let mut facts = first.facts.clone();
+    if let Some(quantization) = &mut facts.quantization {
+        let all = || descriptions.iter().filter_map(|one| one.facts.quantization.as_ref());
+        quantization.num_bytes = all().map(|one| one.num_bytes).sum();
+        quantization.num_bytes_in_16_bits = all().map(|one| one.num_bytes_in_16_bits).sum();
+    }
+    Ok(facts)
+}
+
+/// Facts of a rank with those of the first where ranks may differ: each has a device of its own number, and its part of
+/// the weights.
+fn comparable(facts: &EngineFacts, first: &EngineFacts) -> EngineFacts {
+    let mut facts = EngineFacts { device: first.device.clone(), ..facts.clone() };
+    if let (Some(its), Some(first)) = (&mut facts.quantization, &first.quantization) {
+        its.num_bytes = first.num_bytes;
+        its.num_bytes_in_16_bits = first.num_bytes_in_16_bits;
+    }
+    facts
 }
 
 /// The outcome of rank 0, if every rank sent one of the same step with the same tokens, and it is possible.
-pub(super) fn agreed_outcome(
-    outcomes: Vec<RankOutcome>,
-    facts: &EngineFacts,
-) -> Result<Outcome, EngineError> {
+pub(super) fn agreed_outcome(outcomes: Vec<RankOutcome>, vocab_size: u32) -> Result<Outcome, EngineError> {
     let mut outcomes = outcomes.into_iter().enumerate();
     let Some((_, first)) = outcomes.next() else {
         return Err(EngineError::Protocol { rank: 0, reason: "there are no shards".to_owned() });
@@ -59,19 +72,19 @@ pub(super) fn agreed_outcome(
             });
         }
     }
-    match impossible(&first.outcome, facts) {
+    match impossible(&first.outcome, vocab_size) {
         Some(reason) => Err(EngineError::Protocol { rank: 0, reason }),
         None => Ok(first.outcome),
     }
 }
 
 /// Why no healthy shard can send this outcome. A slot whose logits are not finite has an error, never a token.
-fn impossible(outcome: &Outcome, facts: &EngineFacts) -> Option<String> {
+fn impossible(outcome: &Outcome, vocab_size: u32) -> Option<String> {
     let mut rows = outcome.sampled.iter();
     let top = |row: &Sampled| row.top.iter().map(|top| top.id).max().unwrap_or(0);
-    if let Some(row) = rows.clone().find(|row| row.id.max(top(row)) >= facts.vocab_size) {
-        let (id, size) = (row.id.max(top(row)), facts.vocab_size);
-        return Some(format!("token {id} is not in the vocabulary of {size}"));
+    if let Some(row) = rows.clone().find(|row| row.id.max(top(row)) >= vocab_size) {
+        let id = row.id.max(top(row));
+        return Some(format!("token {id} is not in the vocabulary of {vocab_size}"));
     }
     let row = rows.find(|row| !row.logprob.is_finite() || row.top.iter().any(|top| top.logprob.is_nan()))?;
     Some(format!("slot {} has the log probability {}", row.slot.0, row.logprob))
@@ -82,6 +95,7 @@ mod tests {
     use penstock_scheduler::{SlotId, TopToken};
 
     use super::*;
+    use crate::engine::Quantization;
 
     fn facts() -> EngineFacts {
         EngineFacts {
@@ -99,27 +113,59 @@ mod tests {
             max_step_tokens: 32,
             max_top_logprobs: 5,
             attention_window: None,
+            max_adapters: 0,
             kv_cache_dtype: "float32".into(),
             attention_backend: "reference".into(),
             abilities: Vec::new(),
             generation_defaults: None,
+            quantization: None,
         }
     }
 
     fn rank_outcome(step: u64, checksum: u32, change: impl FnOnce(&mut Sampled)) -> RankOutcome {
-        let mut sampled = Sampled { slot: SlotId(3), id: 255, logprob: -0.5, top: Vec::new() };
+        let mut sampled = Sampled {
+            slot: SlotId(3),
+            id: 255,
+            logprob: -0.5,
+            top: Vec::new(),
+            is_drafted: false,
+            num_rejected: 0,
+        };
         change(&mut sampled);
         RankOutcome { outcome: Outcome { step, sampled: vec![sampled], ..Outcome::default() }, checksum }
     }
 
     fn refused(outcomes: Vec<RankOutcome>) -> String {
-        agreed_outcome(outcomes, &facts()).map(|_| ()).unwrap_err().to_string()
+        agreed_outcome(outcomes, facts().vocab_size).map(|_| ()).unwrap_err().to_string()
+    }
+
+    fn described(rank: u32, format: &str, num_bytes: u64) -> Description {
+        let quantization = Quantization {
+            format: format.into(),
+            num_matrices: 14,
+            num_bytes,
+            num_bytes_in_16_bits: 4 * num_bytes,
+            modules_in_16_bits: vec!["lm_head".into()],
+        };
+        let facts = EngineFacts { quantization: Some(quantization), ..facts() };
+        Description { instance_id: String::new(), rank, last_epoch: 0, facts }
+    }
+
+    #[test]
+    fn ranks_have_parts_of_weights_in_one_format() {
+        let facts = agreed_facts(&[described(0, "int4", 100), described(1, "int4", 103)]).expect("agreed");
+        let quantization = facts.quantization.expect("quantized");
+        assert_eq!((quantization.num_bytes, quantization.num_bytes_in_16_bits), (203, 812));
+        assert_eq!((quantization.num_matrices, quantization.format.as_str()), (14, "int4"));
+        assert!(agreed_facts(&[described(0, "int4", 100), described(1, "int8", 100)]).is_err());
+        let plain = Description { facts: self::facts(), ..described(1, "", 0) };
+        assert!(agreed_facts(&[described(0, "int4", 100), plain]).is_err());
     }
 
     #[test]
     fn ranks_must_agree_on_step_and_tokens() {
         let agreed = vec![rank_outcome(4, 7, |_| {}), rank_outcome(4, 7, |_| {})];
-        assert_eq!(agreed_outcome(agreed, &facts()).unwrap().sampled[0].id, 255);
+        assert_eq!(agreed_outcome(agreed, facts().vocab_size).unwrap().sampled[0].id, 255);
         for other in [rank_outcome(5, 7, |_| {}), rank_outcome(4, 8, |_| {})] {
             let error = refused(vec![rank_outcome(4, 7, |_| {}), other]);
             assert!(error.starts_with("shard 1 broke the protocol"), "{error}");
@@ -133,7 +179,10 @@ mod tests {
             rank.outcome.late = slots.iter().copied().map(SlotId).collect();
             rank
         };
-        assert_eq!(agreed_outcome(vec![late(&[1]), late(&[1])], &facts()).unwrap().late, [SlotId(1)]);
+        assert_eq!(
+            agreed_outcome(vec![late(&[1]), late(&[1])], facts().vocab_size).unwrap().late,
+            [SlotId(1)]
+        );
         assert!(refused(vec![late(&[1]), late(&[])]).contains("other slots than on rank 0 are late"));
     }
 

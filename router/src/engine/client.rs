@@ -11,11 +11,12 @@ use penstock_scheduler::{
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, Status, Streaming};
 use tower::service_fn;
 
-use super::{EngineError, EngineFacts, GenerationDefaults};
+use super::adapters::{LoadFailure, LoadedAdapter, Source, UnloadFailure};
+use super::{EngineError, EngineFacts, GenerationDefaults, Quantization};
 
 #[expect(unused_qualifications, reason = "generated from proto/engine.proto")]
 mod pb {
@@ -129,6 +130,31 @@ impl Connection {
         Ok(response.into_inner().into())
     }
 
+    /// Loads an adapter. The caller limits the time.
+    pub async fn load_adapter(mut self, source: &Source) -> Result<LoadedAdapter, LoadFailure> {
+        let request = pb::LoadAdapterRequest {
+            path: source.folder.display().to_string(),
+            expected_id: source.expected_id.as_deref().unwrap_or_default().to_owned(),
+            name: source.name.to_string(),
+        };
+        let response = self.0.load_adapter(request).await.map_err(load_failure)?.into_inner();
+        Ok(LoadedAdapter {
+            id: response.adapter_id.into(),
+            vocab_size: response.vocab_size,
+            is_activated: !response.invocation_tokens.is_empty(),
+        })
+    }
+
+    /// Unloads an adapter. The caller limits the time.
+    pub async fn unload_adapter(mut self, id: &str) -> Result<(), UnloadFailure> {
+        let request = pb::UnloadAdapterRequest { adapter_id: id.to_owned() };
+        match self.0.unload_adapter(request).await {
+            Ok(_) => Ok(()),
+            Err(status) if status.code() == Code::FailedPrecondition => Err(UnloadFailure::InUse),
+            Err(status) => Err(UnloadFailure::Unreachable(status.to_string())),
+        }
+    }
+
     /// Opens the stream of plans under `epoch`.
     pub async fn run(mut self, epoch: u64) -> Result<ShardClient, String> {
         // Bounded in effect: the scheduler has at most MAX_PLANS_IN_FLIGHT plans without an outcome.
@@ -139,6 +165,16 @@ impl Connection {
             .map_err(|_| format!("no answer to Run within {} s", CALL_DEADLINE.as_secs()))?
             .map_err(|status| status.to_string())?;
         Ok(ShardClient { client: self.0, plans, outcomes: response.into_inner(), epoch })
+    }
+}
+
+/// A shard that ends or hangs may be replaced; one that answers has its reasons.
+fn load_failure(status: Status) -> LoadFailure {
+    match status.code() {
+        Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Unknown => {
+            LoadFailure::Unreachable(status.to_string())
+        }
+        _ => LoadFailure::Refused(status.message().to_owned()),
     }
 }
 
@@ -209,11 +245,25 @@ impl From<pb::DescribeResponse> for Description {
                 max_step_tokens: response.max_step_tokens,
                 max_top_logprobs: response.max_top_logprobs,
                 attention_window: (response.attention_window > 0).then_some(response.attention_window),
+                max_adapters: response.max_adapters,
                 kv_cache_dtype: response.kv_cache_dtype,
                 attention_backend: response.attention_backend,
                 abilities: response.abilities,
                 generation_defaults: response.generation_defaults.map(Into::into),
+                quantization: response.quantization.map(Into::into),
             },
+        }
+    }
+}
+
+impl From<pb::Quantization> for Quantization {
+    fn from(quantization: pb::Quantization) -> Self {
+        Self {
+            format: quantization.format,
+            num_matrices: quantization.num_matrices,
+            num_bytes: quantization.num_bytes,
+            num_bytes_in_16_bits: quantization.num_bytes_in_16_bits,
+            modules_in_16_bits: quantization.plain,
         }
     }
 }
@@ -247,7 +297,14 @@ fn to_pb(plan: &Plan, epoch: u64) -> pb::Plan {
         span_slots: plan.spans.iter().map(|span| span.slot.0).collect(),
         span_starts: plan.spans.iter().map(|span| span.start).collect(),
         span_lens: plan.spans.iter().map(|span| span.len).collect(),
+        open_spans: open_spans(plan).map(|(number, _)| number as u32).collect(),
+        open_drafts: open_spans(plan).map(|(_, max_drafts)| max_drafts).collect(),
     }
+}
+
+/// The numbers of the open spans, and how many tokens may be drafted in each.
+fn open_spans(plan: &Plan) -> impl Iterator<Item = (usize, u32)> {
+    plan.spans.iter().enumerate().filter_map(|(number, span)| Some((number, span.max_drafts?)))
 }
 
 fn admission_to_pb(admission: &Admission) -> pb::Admit {
@@ -266,7 +323,7 @@ fn admission_to_pb(admission: &Admission) -> pb::Admit {
             .into(),
             text: grammar.text.clone(),
         }),
-        adapter_id: admission.adapter_id.clone().unwrap_or_default(),
+        adapter_id: admission.adapter_id.as_deref().unwrap_or_default().to_owned(),
     }
 }
 
@@ -337,14 +394,37 @@ fn sampled_from_pb(message: &pb::Outcome) -> Result<Vec<Sampled>, String> {
             id: *id,
             logprob: *logprob,
             top: Vec::new(),
+            is_drafted: false,
+            num_rejected: 0,
         })
         .collect();
     for top in &message.top_tokens {
-        let row = sampled.iter_mut().find(|row| row.slot.0 == top.slot);
+        // Those of a slot's tokens come in the order of the tokens.
+        let row = sampled.iter_mut().find(|row| row.slot.0 == top.slot && row.top.is_empty());
         let row = row.ok_or_else(|| format!("top tokens for slot {}, which sampled nothing", top.slot))?;
         row.top = top_tokens(&top.token_ids, &top.logprobs);
     }
+    mark_drafts(&mut sampled, &message.drafted_slots, &message.drafted_counts)?;
     Ok(sampled)
+}
+
+/// Which tokens had been drafted: all of a slot but the last, which proves what else was drafted wrong.
+fn mark_drafts(sampled: &mut [Sampled], slots: &[u32], counts: &[u32]) -> Result<(), String> {
+    if slots.len() != counts.len() {
+        return Err(format!("drafted slots and counts differ in number: {:?}", (slots.len(), counts.len())));
+    }
+    for (slot, count) in slots.iter().zip(counts) {
+        let mut rows: Vec<_> = sampled.iter_mut().filter(|row| row.slot.0 == *slot).collect();
+        let Some((last, right)) = rows.split_last_mut() else {
+            return Err(format!("tokens were drafted for slot {slot}, which sampled nothing"));
+        };
+        right.iter_mut().for_each(|row| row.is_drafted = true);
+        let num_right = right.len() as u32;
+        last.num_rejected = count
+            .checked_sub(num_right)
+            .ok_or_else(|| format!("slot {slot} has {num_right} right drafts of {count}"))?;
+    }
+    Ok(())
 }
 
 fn prompt_scores_from_pb(part: pb::PromptLogprobs) -> Result<PromptScores, String> {

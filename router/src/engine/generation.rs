@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::engine::EngineFacts;
+use crate::engine::adapters::AdapterLease;
 use crate::observe::telemetry::{RequestTrace, SequenceTrace};
 
 /// The engine loop turns twenty times a second at least; this long without a turn it hangs.
@@ -109,7 +110,7 @@ impl EngineHandle {
         self.commands.send(submit).map_err(|_| Refused::ShuttingDown)?;
         let id = accepted.await.map_err(|_| Refused::ShuttingDown)??;
         tracing::debug!(sequence = id.0, "queued");
-        Ok(Generation { id, events, commands: self.commands.clone() })
+        Ok(Generation { id, events, commands: self.commands.clone(), _adapter: None })
     }
 }
 
@@ -124,9 +125,17 @@ pub struct Generation {
     id: RequestId,
     events: mpsc::Receiver<EventKind>,
     commands: mpsc::UnboundedSender<Command>,
+    /// Keeps its adapter loaded.
+    _adapter: Option<AdapterLease>,
 }
 
 impl Generation {
+    /// Keeps this adapter loaded until it is dropped.
+    pub fn holding(mut self, adapter: Option<AdapterLease>) -> Self {
+        self._adapter = adapter;
+        self
+    }
+
     /// The next event of those that are for clients; `None` only if the engine loop ended without a final event.
     pub async fn next(&mut self) -> Option<EventKind> {
         self.events.recv().await

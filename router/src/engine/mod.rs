@@ -1,11 +1,14 @@
 //! The interface to the shards: plans go in, outcomes come out in the same order. Code above it does not know gRPC,
 //! code below it does not know requests.
 
+pub mod adapters;
 mod agreement;
 mod client;
 pub mod engine_loop;
 pub mod generation;
+mod shard_adapters;
 mod sharded;
+pub mod speculation;
 
 use async_trait::async_trait;
 use penstock_scheduler::{Capacity, Outcome, Plan};
@@ -51,10 +54,14 @@ pub struct EngineFacts {
     pub kv_cache_dtype: String,
     /// Name of the attention backend.
     pub attention_backend: String,
+    /// Different adapters that the slots may use at one time; 0 where the model can carry none.
+    pub max_adapters: u32,
     /// Optional features of the shards.
     pub abilities: Vec<String>,
     /// Sampling parameters from the model's generation config; `None` if they are not to be used.
     pub generation_defaults: Option<GenerationDefaults>,
+    /// How weights are quantized; `None` if they are not.
+    pub quantization: Option<Quantization>,
 }
 
 impl EngineFacts {
@@ -67,7 +74,13 @@ impl EngineFacts {
             max_step_tokens: self.max_step_tokens,
             eos_token_ids: self.eos_token_ids.clone(),
             attention_window: self.attention_window,
+            max_adapters: self.max_adapters,
         }
+    }
+
+    /// Whether layers keep a state of each sequence, which blocks do not hold and which cannot go back.
+    pub fn keeps_states(&self) -> bool {
+        self.abilities.iter().any(|ability| ability == "recurrent")
     }
 
     /// Number and kind of the devices, for the header `x-compute-type`: "1-cpu", "4-cuda".
@@ -75,6 +88,21 @@ impl EngineFacts {
         let kind = self.device.split(':').next().unwrap_or_default();
         format!("{}-{kind}", self.world_size)
     }
+}
+
+/// Weights of few bits, those of all shards together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Quantization {
+    /// The format, for people.
+    pub format: String,
+    /// Matrices that are quantized.
+    pub num_matrices: u32,
+    /// What they take.
+    pub num_bytes: u64,
+    /// What they would take in 16 bits.
+    pub num_bytes_in_16_bits: u64,
+    /// Modules that stay in 16 bits or more, each once for all layers.
+    pub modules_in_16_bits: Vec<String>,
 }
 
 /// What the model's generation config says, in range; `None` where it does not say.

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,8 +13,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::adapters::{AdapterLoader, Adapters};
 use super::agreement::{agreed_facts, agreed_outcome};
 use super::client::{Connection, Description, Patience, RankOutcome, ShardClient};
+use super::shard_adapters::ShardAdapters;
 use super::{Engine, EngineError, EngineFacts};
 
 /// Added to the step timeout for the outcome of a group. Heartbeats do not replace this limit: they come from another
@@ -39,6 +42,8 @@ pub struct ShardedEngine {
     epoch: u64,
     instance_ids: Vec<String>,
     stream: GroupStream,
+    /// Loaded again into new shards.
+    adapters: Option<Adapters>,
 }
 
 /// One stream to every rank, of one epoch.
@@ -64,7 +69,23 @@ impl ShardedEngine {
         let epoch = next_epoch(0, &descriptions);
         let stream = GroupStream::open(connections, epoch, options.step_timeout).await?;
         let instance_ids = descriptions.into_iter().map(|it| it.instance_id).collect();
-        Ok(Self { options, facts, epoch, instance_ids, stream })
+        Ok(Self { options, facts, epoch, instance_ids, stream, adapters: None })
+    }
+
+    /// What loads adapters into these shards.
+    pub fn adapter_loader(&self) -> Arc<dyn AdapterLoader> {
+        Arc::new(ShardAdapters(self.options.sockets.clone()))
+    }
+
+    /// From now on these adapters are loaded again when the shards were lost, before a plan is sent.
+    pub fn restores(&mut self, adapters: Adapters) {
+        self.adapters = Some(adapters);
+    }
+
+    /// Token ids in outcomes are below this: an adapter may add some to those of the model.
+    fn vocab_size(&self) -> u32 {
+        let of_adapters = self.adapters.as_ref().map_or(0, Adapters::largest_vocab);
+        self.facts.vocab_size.max(of_adapters)
     }
 
     /// Refuses ranks that are about to be restarted, and restarted ranks that differ from those before.
@@ -95,7 +116,7 @@ async fn try_step(options: &ConnectOptions) -> Result<(), EngineError> {
     let mut stream = GroupStream::open(connections, epoch, options.step_timeout).await?;
     stream.send(&Plan { step: 1, ..Plan::default() })?;
     let outcomes = stream.collect_in_time(options.step_timeout).await?;
-    agreed_outcome(outcomes, &facts).map(drop)
+    agreed_outcome(outcomes, facts.vocab_size).map(drop)
 }
 
 async fn describe_all(sockets: &[PathBuf]) -> Result<(Vec<Connection>, Vec<Description>), EngineError> {
@@ -193,7 +214,7 @@ impl Engine for ShardedEngine {
 
     async fn recv(&mut self) -> Result<Outcome, EngineError> {
         let outcomes = self.stream.collect_in_time(self.options.step_timeout).await?;
-        agreed_outcome(outcomes, &self.facts)
+        agreed_outcome(outcomes, self.vocab_size())
     }
 
     async fn reconnect(&mut self) -> Result<(), EngineError> {
@@ -202,7 +223,13 @@ impl Engine for ShardedEngine {
         self.epoch = next_epoch(self.epoch, &descriptions);
         self.stream = GroupStream::open(connections, self.epoch, self.options.step_timeout).await?;
         self.instance_ids = descriptions.into_iter().map(|it| it.instance_id).collect();
-        Ok(())
+        match &self.adapters {
+            Some(adapters) => {
+                let unreachable = |reason| EngineError::Unreachable { rank: 0, reason };
+                adapters.restore().await.map_err(unreachable)
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -46,11 +46,13 @@ fn code(kind: ErrorKind) -> Code {
         | ErrorKind::ContextLength
         | ErrorKind::Grammar
         | ErrorKind::Template
+        | ErrorKind::Adapter
         | ErrorKind::TooDeep
         | ErrorKind::MalformedJson
         | ErrorKind::InvalidHost
         | ErrorKind::UnreadableBody => Code::InvalidArgument,
         ErrorKind::Unauthorized => Code::Unauthenticated,
+        ErrorKind::Forbidden => Code::PermissionDenied,
         ErrorKind::UnknownModel | ErrorKind::UnknownRoute => Code::NotFound,
         ErrorKind::IdInUse => Code::AlreadyExists,
         ErrorKind::Overloaded | ErrorKind::RateLimited => Code::ResourceExhausted,
@@ -79,7 +81,7 @@ mod tests {
             (Error::NotSupported("adapter_id"), Code::Unimplemented),
             (Error::Unauthorized { has_key: false }, Code::Unauthenticated),
             (Error::IdInUse("1".into()), Code::AlreadyExists),
-            (Error::UnknownModel { name: "a".into(), served: "b".into() }, Code::NotFound),
+            (Error::UnknownModel { name: "a".into(), served: vec!["b".into()] }, Code::NotFound),
             (Error::Refused(Refused::Overloaded { current: 3, limit: 3 }), Code::ResourceExhausted),
             (Error::Refused(Refused::ShuttingDown), Code::Unavailable),
             (Error::Restarting, Code::Unavailable),

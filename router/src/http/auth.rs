@@ -58,7 +58,7 @@ pub enum ApiKeyError {
     /// An unknown or malformed option after a key.
     #[error(
         "`{0}` is none of tenant=NAME (at most {MAX_TENANT_BYTES} bytes), requests-per-minute=N, tokens-per-minute=N \
-         (N at least 1), weight=N (N from 1 to {MAX_WEIGHT})"
+         (N at least 1), weight=N (N from 1 to {MAX_WEIGHT}), adapters=load"
     )]
     Option(String),
     /// A weight out of range.
@@ -106,12 +106,20 @@ struct Entry {
     /// The tenant's share of the batch beside others.
     weight: Option<u32>,
     limit: Option<Arc<RateLimit>>,
+    may_load_adapters: bool,
 }
 
 impl Entry {
     fn new(key: ApiKey, tenant: Option<Arc<str>>, rates: Rates, weight: Option<u32>) -> Self {
         let is_limited = rates != Rates::default();
-        Self { key, tenant, rates, weight, limit: is_limited.then(|| Arc::new(RateLimit::new(rates))) }
+        Self {
+            key,
+            tenant,
+            rates,
+            weight,
+            limit: is_limited.then(|| Arc::new(RateLimit::new(rates))),
+            may_load_adapters: false,
+        }
     }
 
     /// What identifies the tenant: its name, or the key.
@@ -172,6 +180,7 @@ impl ApiKeys {
             tenant: tenant.map(|tenant| self.name(tenant)).unwrap_or_default(),
             key: found.map(|(number, _)| number),
             tenant_name: entry.and_then(|entry| entry.tenant.clone()),
+            may_load_adapters: entry.is_some_and(|entry| entry.may_load_adapters),
             rate_limit: entry.and_then(|entry| entry.limit.clone()),
         })
     }
@@ -197,7 +206,8 @@ fn to_line(entry: &Entry) -> String {
     let requests = entry.rates.requests.iter().map(|rate| format!(" requests-per-minute={rate}"));
     let tokens = entry.rates.tokens.iter().map(|rate| format!(" tokens-per-minute={rate}"));
     let weight = entry.weight.iter().map(|weight| format!(" weight={weight}"));
-    let options: String = tenant.chain(requests).chain(tokens).chain(weight).collect();
+    let adapters = entry.may_load_adapters.then(|| " adapters=load".to_owned());
+    let options: String = tenant.chain(requests).chain(tokens).chain(weight).chain(adapters).collect();
     format!("{key}{options}\n")
 }
 
@@ -231,11 +241,13 @@ fn check_weights(entries: &[(usize, Entry)]) -> Result<(), (usize, ApiKeyError)>
     Ok(())
 }
 
-/// A key, and after it what is said of it: `tenant=NAME`, `requests-per-minute=N`, `tokens-per-minute=N`, `weight=N`.
+/// A key, and after it what is said of it: `tenant=NAME`, `requests-per-minute=N`, `tokens-per-minute=N`, `weight=N`,
+/// `adapters=load`.
 fn entry(line: &str) -> Result<Entry, ApiKeyError> {
     let mut words = line.split_ascii_whitespace();
     let key = words.next().unwrap_or_default().parse()?;
     let (mut tenant, mut rates, mut weight) = (None, Rates::default(), None);
+    let mut may_load_adapters = false;
     for word in words {
         let unknown = || ApiKeyError::Option(word.chars().take(60).collect());
         let rate = |value: &str| value.parse().ok().filter(|&rate| rate > 0).map(Some).ok_or_else(unknown);
@@ -246,10 +258,11 @@ fn entry(line: &str) -> Result<Entry, ApiKeyError> {
             ("requests-per-minute", value) => rates.requests = rate(value)?,
             ("tokens-per-minute", value) => rates.tokens = rate(value)?,
             ("weight", value) => weight = Some(parse_weight(value)?),
+            ("adapters", "load") => may_load_adapters = true,
             _ => return Err(unknown()),
         }
     }
-    Ok(Entry::new(key, tenant, rates, weight))
+    Ok(Entry { may_load_adapters, ..Entry::new(key, tenant, rates, weight) })
 }
 
 fn parse_weight(value: &str) -> Result<u32, ApiKeyError> {

@@ -1,5 +1,6 @@
 //! The state that all handlers share.
 
+use crate::engine::adapters::RunTimeRules;
 use crate::http::auth::ApiKeys;
 use crate::http::body::BodyLimits;
 use crate::inference::Inference;
@@ -13,6 +14,8 @@ pub struct AppState {
     pub inference: Inference,
     /// The keys that callers are identified by.
     pub api_keys: ApiKeys,
+    /// Who may load adapters at run time, and from where.
+    pub adapter_rules: RunTimeRules,
     /// Limits on the size of a body and on the time to receive it.
     pub body_limits: BodyLimits,
     /// Begins traces.

@@ -15,6 +15,7 @@ use crate::base::error::Error;
 use crate::base::shutdown::Shutdown;
 use crate::chat::reply::{Constraint, Part, ReplyFormat};
 use crate::chat::{ChatFormat, Conversation, EncodedChat, Message};
+use crate::engine::adapters::{AdapterLease, Adapters};
 use crate::engine::generation::{EngineHandle, EngineStatus};
 use crate::grammar::Grammars;
 use crate::observe::access_log::RequestLog;
@@ -68,6 +69,10 @@ pub struct Prepared {
     pub reply: ReplyFormat,
     /// Time spent on validation and tokenization.
     pub validation: Duration,
+    /// Its adapter, which stays loaded; `None` for the base model.
+    pub adapter: Option<AdapterLease>,
+    /// The name of the model in the response: that of the adapter, or of the served model.
+    pub model: String,
 }
 
 /// The served model, and everything that is needed to run requests on it. Cheap to clone.
@@ -75,6 +80,8 @@ pub struct Prepared {
 pub struct Inference {
     /// The name of the model, and which names clients may use for it.
     pub model: Arc<ServedModel>,
+    /// The adapters that requests may name instead.
+    pub adapters: Adapters,
     /// The limits that requests are checked against.
     pub limits: Arc<RequestLimits>,
     /// Turns text into tokens, and tokens into text.
@@ -118,8 +125,7 @@ impl Inference {
         let started = Instant::now();
         let (validating, operation) = (ChildSpan::begin("validate"), prompt.operation());
         let grammar = parameters.grammar.take();
-        // An adapter is named like a model, and no model but the served one is known.
-        self.model.check_known(parameters.adapter_id.take().as_deref())?;
+        let adapter = self.known_adapter(parameters.adapter_id.take())?;
         let caller = parameters.hints.caller.clone();
         if let Some(defaults) = &self.engine.facts().generation_defaults {
             parameters = parameters.with_defaults(defaults);
@@ -139,11 +145,53 @@ impl Inference {
         caller.charge(Counted::Tokens, request.num_tokens())?;
         let validation = started.elapsed();
         self.metrics.record_valid(validation, request.prompt.len(), request.max_new_tokens);
-        RequestLog::with_current(|log| log.on_prepared(&self.model.id, request.prompt.len()));
+        let model = adapter.clone().unwrap_or_else(|| self.model.id.clone());
+        RequestLog::with_current(|log| log.on_prepared(&model, request.prompt.len()));
         if let Some(trace) = RequestTrace::current() {
-            trace.on_prepared(operation, &self.model.id, request.prompt.len());
+            trace.on_prepared(operation, &model, request.prompt.len());
         }
-        Ok(Prepared { request, reply: encoded.reply, validation })
+        // Last, so that no request that is refused has an adapter loaded.
+        let adapter = match adapter {
+            Some(name) => Some(self.adapters.lease(&name).await?),
+            None => None,
+        };
+        if let Some(adapter) = &adapter {
+            self.metrics.record_adapter_request(adapter.name(), request.prompt.len());
+            request = request.adapted(Arc::clone(adapter.id()));
+            if adapter.is_activated() {
+                request = request.sharing_nothing(rand::random());
+            }
+        }
+        Ok(Prepared { request, reply: encoded.reply, validation, adapter, model })
+    }
+
+    /// The adapter that the `model` of a request names; `None` if it names the served model or none. Refuses the name of
+    /// something else.
+    pub fn adapter_named(&self, model: Option<&str>) -> Result<Option<String>, Error> {
+        match model.filter(|name| self.adapters.contains(name)) {
+            Some(name) => Ok(Some(name.to_owned())),
+            None => self.model.check(model).map(|()| None).map_err(|error| self.naming_adapters(error)),
+        }
+    }
+
+    /// The adapter of this name. A name of the served model stands for none, and every other name is refused, also where
+    /// any `model` is accepted.
+    fn known_adapter(&self, name: Option<String>) -> Result<Option<String>, Error> {
+        match name {
+            Some(name) if self.adapters.contains(&name) => Ok(Some(name)),
+            name => self
+                .model
+                .check_known(name.as_deref())
+                .map(|()| None)
+                .map_err(|error| self.naming_adapters(error)),
+        }
+    }
+
+    /// The refusal of a name has the names of adapters after those of the model.
+    fn naming_adapters(&self, error: Error) -> Error {
+        let Error::UnknownModel { name, mut served } = error else { return error };
+        served.extend(self.adapters.list().into_iter().map(|adapter| adapter.name.to_string()));
+        Error::UnknownModel { name, served }
     }
 
     /// Queues all sequences of a request; refuses it at once if the queue has no room.
@@ -298,12 +346,14 @@ impl Inference {
         let request = prepared.request.sequence(number, rand::random());
         let seed = (request.sampling.temperature > 0.0).then_some(request.sampling.seed);
         let generation = self.engine.submit(request).await.map_err(|refused| self.refusal(refused))?;
+        let generation = generation.holding(prepared.adapter.clone());
         let context = TextStreamContext {
             request: &prepared.request,
             shown: prepared.reply.shown.clone(),
             seed,
             tokenizer: &self.tokenizer,
             metrics: &self.metrics,
+            adapter: prepared.adapter.as_ref().map(|adapter| Arc::clone(adapter.name())),
             trace: RequestTrace::current(),
             log: RequestLog::current(),
             arrived,

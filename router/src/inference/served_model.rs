@@ -76,7 +76,7 @@ impl ServedModel {
         if is_placeholder || self.is_name(name) {
             return Ok(());
         }
-        Err(Error::UnknownModel { name: name.chars().take(200).collect(), served: self.id.clone() })
+        Err(Error::UnknownModel { name: name.chars().take(200).collect(), served: self.names.clone() })
     }
 
     /// Whether the model has this name, or one of which this is the last part.
@@ -165,7 +165,7 @@ mod tests {
             assert_eq!(model.check(Some(name)), Ok(()), "{name}");
         }
         for name in ["org/tiny", "tiny", "gpt-4"] {
-            let served = "team/chat".to_owned();
+            let served = ["team/chat", "gpt-4o"].map(str::to_owned).to_vec();
             assert_eq!(model.check(Some(name)), Err(Error::UnknownModel { name: name.to_owned(), served }));
         }
     }

@@ -107,6 +107,7 @@ pub struct TextStream {
     includes_stop: bool,
     num_top: usize,
     metrics: Metrics,
+    adapter: Option<Arc<str>>,
     trace: Option<RequestTrace>,
     log: Option<RequestLog>,
     arrived: Instant,
@@ -132,6 +133,8 @@ pub struct TextStreamContext<'a> {
     pub tokenizer: &'a Tokenizer,
     /// Counts every token.
     pub metrics: &'a Metrics,
+    /// The name of its adapter, under which its tokens are counted.
+    pub adapter: Option<Arc<str>>,
     /// Records the end of the sequence.
     pub trace: Option<RequestTrace>,
     /// Gets what the sequence has taken, however it ends.
@@ -154,6 +157,7 @@ impl TextStream {
             includes_stop: context.request.ending.includes_stop,
             num_top: context.request.num_top as usize,
             metrics: context.metrics.clone(),
+            adapter: context.adapter.clone(),
             trace: context.trace.clone(),
             log: context.log.clone(),
             arrived: context.arrived,
@@ -219,6 +223,8 @@ impl TextStream {
 
     fn on_token(&mut self, mut token: Sampled, finish: Option<FinishReason>) -> TextToken {
         self.keep_time();
+        self.times.accepted_tokens += u32::from(token.is_drafted);
+        self.times.rejected_tokens += token.num_rejected;
         let is_special = self.tokenizer.vocabulary().is_special(token.id);
         let is_cut = self.cuts(finish);
         let piece = if is_cut { String::new() } else { self.detokenizer.push(token.id) };
@@ -289,6 +295,9 @@ impl TextStream {
 
 impl Drop for TextStream {
     fn drop(&mut self) {
+        if let Some(adapter) = &self.adapter {
+            self.metrics.record_adapter_tokens(adapter, self.times.generated_tokens);
+        }
         let Some(log) = &self.log else { return };
         log.on_sequence(&SequenceUse {
             cached_tokens: self.times.cached_tokens,

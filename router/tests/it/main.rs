@@ -1,6 +1,7 @@
 //! All tests of the router except the scheduler's, in one binary, because each further binary links the whole router.
 
 mod access_log;
+mod adapters;
 mod auth;
 mod chat_templates;
 mod connections;

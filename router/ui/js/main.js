@@ -47,6 +47,8 @@ feed.addEventListener('state', ({ detail: { now } }) => {
   if (now.kind === 'ready') refreshModels();
 });
 refreshModels();
+// Adapters come and go while the server runs, mostly by a command in another window.
+addEventListener('focus', refreshModels);
 feed.start();
 
 function askForKey() {

@@ -1,13 +1,25 @@
 """Reads config.json into a `ModelSpec`, as the row of its family says."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 from penstock_server.architectures.family import Experts, Family
 from penstock_server.architectures.fields import Fields, read_json
+from penstock_server.architectures.recurrent import read_parts, read_recurrent
 from penstock_server.architectures.rope import read_ropes, replace_scaling
-from penstock_server.architectures.spec import Activation, LayerSpec, ModelSpec, MoeSpec, NormSpec
-from penstock_server.architectures.windows import read_windows
+from penstock_server.architectures.spec import (
+    Activation,
+    Factors,
+    LatentSpec,
+    LayerSpec,
+    ModelSpec,
+    MoeSpec,
+    NormSpec,
+    RopeSpec,
+    RoutingSpec,
+)
+from penstock_server.architectures.windows import read_rotating_layers, read_windows
 from penstock_server.base.config import RopeOverride
 from penstock_server.base.errors import StartError
 
@@ -18,7 +30,12 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+    "xielu": "xielu",
 }
+# Those that a gated layer has; the others stand alone between two projections.
+_GATING = ("silu", "gelu", "gelu_tanh")
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _MAX_LAYERS = 4096
 _MAX_EXPERTS = 4096
@@ -34,12 +51,15 @@ def build_spec(
     _refuse_unsupported(family, fields)
     num_heads = fields.integer("num_attention_heads")
     hidden_size = fields.integer("hidden_size")
-    head_dim = _head_dim(fields, hidden_size, num_heads, family.rotary)
+    latent = _latent(fields, hidden_size // num_heads) if family.latent else None
+    head_dim = (
+        latent.nope_dim + latent.rope_dim if latent else _head_dim(fields, hidden_size, num_heads, family)
+    )
     max_sequence_len = fields.integer("max_position_embeddings", default=2048)
-    ropes = read_ropes(fields, family, head_dim, max_sequence_len)
+    ropes = read_ropes(fields, family, latent.rope_dim if latent else head_dim, max_sequence_len)
     if rope is not None:
         ropes, max_sequence_len = replace_scaling(ropes, rope, max_sequence_len)
-    scale = fields.number_fact(family.residual_multiplier)
+    attention_scale = _attention_scale(fields, family, head_dim) * _amplitude(latent, ropes)
     return ModelSpec(
         model_type=family.model_type,
         names=family.names,
@@ -47,22 +67,25 @@ def build_spec(
         hidden_size=hidden_size,
         intermediate_size=fields.integer("intermediate_size"),
         num_heads=num_heads,
-        num_kv_heads=_num_kv_heads(fields, num_heads),
+        num_kv_heads=num_heads if latent else _num_kv_heads(fields, num_heads),
         head_dim=head_dim,
         max_sequence_len=max_sequence_len,
+        position_offset=family.position_offset,
         layers=_layers(fields, family),
         ropes=ropes,
-        interleaved_rope=family.interleaved_rope,
-        norm=NormSpec(
-            family.norm_centered,
-            family.norm_bias,
-            fields.number(family.norm_eps, 1e-5 if family.norm_centered else 1e-6),
-            family.norm_weight_offset,
-        ),
-        attention_scale=_attention_scale(fields, family, head_dim),
+        interleaved_rope=fields.fact(family.interleaved_rope),
+        norm=_norm(fields, family),
+        attention_scale=attention_scale,
         attention_soft_cap=fields.number_fact(family.attention_soft_cap),
         sinks=family.sinks,
+        slopes=_slopes(fields, family, num_heads, attention_scale),
+        latent=latent,
+        recurrent=read_recurrent(fields, family),
+        gated_attention=family.gated_attention,
+        factors=_factors(fields) if family.has_factors else Factors(),
         qk_norm=family.qk_norm if not family.qk_norm_key or fields.fact(family.qk_norm_key) else None,
+        qk_norm_bias=family.qk_norm_bias,
+        qk_norm_after_rope=family.qk_norm_after_rope,
         qkv_layout=family.qkv_layout,
         qkv_bias=fields.fact(family.qkv_bias),
         output_bias=fields.fact(family.output_bias),
@@ -72,22 +95,40 @@ def build_spec(
         transposed=family.transposed,
         moe=None if family.experts is None else _moe(fields, family.experts),
         parallel=fields.fact(family.parallel),
-        embedding_scale=hidden_size**0.5
-        if family.scales_embedding_by_size
-        else fields.number_fact(family.embedding_scale) or 1.0,
-        residual_multiplier=1.0 if scale is None else scale,
-        logit_scale=(fields.number_fact(family.logit_scale) or 1.0)
-        / (fields.number_fact(family.logit_divisor) or 1.0),
+        embedding_scale=_embedding_scale(fields, family, hidden_size),
+        residual_multiplier=_residual_multiplier(fields, family),
+        logit_scale=_logit_scale(fields, family),
         logit_soft_cap=fields.number_fact(family.logit_soft_cap),
+        head_bias=family.head_bias,
         tied_embeddings=fields.fact("tie_word_embeddings"),
         dtype=read_dtype(fields),
         eos_token_ids=read_eos_token_ids(raw, path.with_name("generation_config.json")),
     )
 
 
+def _norm(fields: Fields, family: Family) -> NormSpec:
+    usual_eps = 1e-5 if family.norm_centered else 1e-6
+    eps = fields.number(family.norm_eps, usual_eps)
+    return NormSpec(family.norm_centered, family.norm_bias, eps, family.norm_weight_offset)
+
+
+def _embedding_scale(fields: Fields, family: Family, hidden_size: int) -> float:
+    if family.scales_embedding_by_size:
+        return float(hidden_size**0.5)
+    return fields.number_fact(family.embedding_scale) or 1.0
+
+
+def _residual_multiplier(fields: Fields, family: Family) -> float:
+    written = fields.number_fact(family.residual_multiplier)
+    return 1.0 if written is None else written
+
+
+def _logit_scale(fields: Fields, family: Family) -> float:
+    scale, divisor = fields.number_fact(family.logit_scale), fields.number_fact(family.logit_divisor)
+    return (scale or 1.0) / (divisor or 1.0)
+
+
 def _refuse_unsupported(family: Family, fields: Fields) -> None:
-    if fields.raw.get("quantization_config"):
-        raise StartError(f"{fields.path}: quantized weights are not supported yet; use the unquantized model")
     for key, value in family.fixed.items():
         if fields.get(key, value) != value:
             raise fields.error(key, fields.get(key), f"{value}, the only one supported")
@@ -101,9 +142,46 @@ def _num_kv_heads(fields: Fields, num_heads: int) -> int:
     return num_kv_heads
 
 
-def _head_dim(fields: Fields, hidden_size: int, num_heads: int, rotary: bool) -> int:
+def _latent(fields: Fields, head_size: int) -> LatentSpec:
+    """`head_size`: the hidden size by the number of heads."""
+    has_query_rank = fields.get("q_lora_rank") is not None
+    rope_dim = fields.integer("qk_rope_head_dim", high=1024)
+    if rope_dim % 2:
+        raise fields.error("qk_rope_head_dim", rope_dim, "an even number")
+    return LatentSpec(
+        query_rank=fields.integer("q_lora_rank") if has_query_rank else None,
+        rank=fields.integer("kv_lora_rank"),
+        nope_dim=fields.integer("qk_nope_head_dim", high=1024),
+        rope_dim=rope_dim,
+        value_dim=fields.integer("v_head_dim", default=head_size, high=1024),
+    )
+
+
+def _slopes(
+    fields: Fields, family: Family, num_heads: int, attention_scale: float
+) -> tuple[float, ...] | None:
+    """A geometric series; beyond the largest power of two of heads, every second number of one twice as dense."""
+    if not family.alibi:
+        return None
+    steepest = fields.number("alibi_bias_max", 8.0)
+    factor = attention_scale if family.scales_alibi else 1.0
+    base = 1 << (num_heads.bit_length() - 1)
+    exponents = [steepest * (head + 1) / base for head in range(base)]
+    exponents += [steepest * (2 * head + 1) / (2 * base) for head in range(num_heads - base)]
+    return tuple(factor * 2.0**-exponent for exponent in exponents)
+
+
+def _amplitude(latent: LatentSpec | None, ropes: tuple[RopeSpec, ...]) -> float:
+    """What scores over latents are multiplied by where positions are stretched."""
+    weight = ropes[0].scaling.get("mscale_all_dim") if latent and ropes[0].kind != "default" else None
+    if not weight or ropes[0].scaling["factor"] <= 1:
+        return 1.0
+    return float(0.1 * weight * math.log(ropes[0].scaling["factor"]) + 1.0) ** 2
+
+
+def _head_dim(fields: Fields, hidden_size: int, num_heads: int, family: Family) -> int:
     head_dim = fields.integer("head_dim", default=max(hidden_size // num_heads, 1), high=1024)
-    if rotary and head_dim % 2:
+    if family.rotary and head_dim % 2:
         raise StartError(f"{fields.path}: head_dim {head_dim} is odd; rotary embedding needs pairs")
     return head_dim
 
@@ -116,11 +194,20 @@ def _attention_scale(fields: Fields, family: Family, head_dim: int) -> float:
     return float(divisor**-0.5)
 
 
+def _factors(fields: Fields) -> Factors:
+    attention = [fields.number(key, 1.0) for key in ("attention_in_multiplier", "attention_out_multiplier")]
+    written = fields.get("mlp_multipliers")
+    gate, out = (1.0, 1.0) if written is None else fields.numbers("mlp_multipliers", 2)
+    return Factors(attention[0], attention[1], gate, out)
+
+
 def _activation(fields: Fields, family: Family) -> Activation:
     written = fields.get(family.activation, "silu")
     written = family.activation_names.get(str(written), str(written))
     if written not in _ACTIVATIONS:
         raise fields.error(family.activation, written, f"one of {', '.join(_ACTIVATIONS)}")
+    if family.gated and _ACTIVATIONS[written] not in _GATING:
+        raise fields.error(family.activation, written, "an activation of a gated layer")
     return "clamped_swiglu" if family.clamped_swiglu else _ACTIVATIONS[written]
 
 
@@ -131,14 +218,35 @@ def _layers(fields: Fields, family: Family) -> tuple[LayerSpec, ...]:
     if not isinstance(dense, list):
         raise fields.error("mlp_only_layers", dense, "a list of layers")
     step = fields.integer("decoder_sparse_step", default=1)
+    first, last = _sparse_range(fields, family.experts, num_layers)
+    rotates = read_rotating_layers(fields, family.rotating_layers, num_layers)
+    parts = read_parts(fields, family.recurrent, num_layers)
+
+    def is_sparse(layer: int) -> bool:
+        said = parts[layer].sparse
+        by_number = first <= layer <= last and layer not in dense and (layer + 1) % step == 0
+        return parts[layer].feed_forward and (by_number if said is None else said)
+
     return tuple(
         LayerSpec(
             window=window,
-            rope=_rope_of(family, window),
-            is_sparse=family.experts is not None and layer not in dense and (layer + 1) % step == 0,
+            rope=_rope_of(family, window) if rotates[layer] and parts[layer].attention else None,
+            is_sparse=is_sparse(layer),
+            has_attention=parts[layer].attention,
+            is_recurrent=parts[layer].recurrent,
+            has_feed_forward=parts[layer].feed_forward,
         )
         for layer, window in enumerate(windows)
     )
+
+
+def _sparse_range(fields: Fields, experts: Experts | None, num_layers: int) -> tuple[int, int]:
+    """The first and the last layer that may have experts."""
+    if experts is None:
+        return num_layers, num_layers
+    first = fields.integer(experts.first_layer_key, default=0, low=0) if experts.first_layer_key else 0
+    last = fields.integer(experts.last_layer_key, default=-1, low=-1) if experts.last_layer_key else -1
+    return first, num_layers - 1 if last == -1 else last
 
 
 def _rope_of(family: Family, window: int | None) -> int | None:
@@ -151,14 +259,41 @@ def _moe(fields: Fields, experts: Experts) -> MoeSpec:
     # transformers 5 writes the second where 4 wrote the first.
     count_key = "num_experts" if fields.get("num_experts") is not None else "num_local_experts"
     num_experts = fields.integer(count_key, high=_MAX_EXPERTS)
+    expert_size = fields.integer(experts.size)
+    routing = _routing(fields, experts, num_experts)
+    num_open = num_experts // routing.num_groups * routing.top_groups
     return MoeSpec(
         num_experts=num_experts,
-        top_k=fields.integer("num_experts_per_tok", high=num_experts),
-        expert_size=fields.integer(experts.size),
+        top_k=fields.integer("num_experts_per_tok", high=num_open),
+        expert_size=expert_size,
         normalized=fields.fact(experts.normalized),
         bias=experts.bias,
         interleaved=experts.interleaved,
-        shared_size=fields.integer(experts.shared_size) if experts.shared_size else 0,
+        correction_dims=experts.correction_dims,
+        wide_router=experts.wide_router,
+        routing=routing,
+        shared_size=_shared_size(fields, experts, expert_size),
+        gates_shared=experts.gates_shared,
+    )
+
+
+def _shared_size(fields: Fields, experts: Experts, expert_size: int) -> int:
+    if experts.shared_count:
+        return fields.integer(experts.shared_count, default=0, low=0) * expert_size
+    return fields.integer(experts.shared_size, low=0) if experts.shared_size else 0
+
+
+def _routing(fields: Fields, experts: Experts, num_experts: int) -> RoutingSpec:
+    num_groups, top_groups = 1, 1
+    if experts.groups is not None:
+        num_groups = fields.integer(experts.groups[0], default=1, high=num_experts)
+        top_groups = fields.integer(experts.groups[1], default=1, high=num_groups)
+        if num_experts % num_groups or (experts.sums_pairs and num_experts == num_groups):
+            expected = f"groups of the same size of the {num_experts} experts"
+            raise fields.error(experts.groups[0], num_groups, expected)
+    scale = fields.number_fact(experts.scale)
+    return RoutingSpec(
+        experts.sigmoid, num_groups, top_groups, experts.sums_pairs, 1.0 if scale is None else scale
     )
 
 

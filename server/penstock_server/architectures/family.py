@@ -9,8 +9,8 @@ Fact = bool | str
 Number = float | str | None
 
 # One tensor for query, key and value. stacked: all queries, then all keys, then all values; grouped: for each key
-# head its queries, the key and the value.
-QkvLayout = Literal["stacked", "grouped"]
+# head its queries, the key and the value; quartered: four parts of the heads, each all queries, values and keys.
+QkvLayout = Literal["stacked", "grouped", "quartered"]
 # head: each head, all with one weight vector; per_head: each head with a vector of its own; all_heads: all together.
 QkNorm = Literal["head", "per_head", "all_heads"]
 
@@ -25,6 +25,7 @@ class NameMap:
 
     embedding: str = "model.embed_tokens"
     positions: str = ""
+    embedding_norm: str = ""
     final_norm: str = "model.norm"
     lm_head: str = "lm_head"
     layer: str = "model.layers.{}."
@@ -37,14 +38,25 @@ class NameMap:
     key: str = "self_attn.k_proj"
     value: str = "self_attn.v_proj"
     output: str = "self_attn.o_proj"
+    # Of attention over latents: the way down and up of queries, and that of keys and values.
+    query_down: str = "self_attn.q_a_proj"
+    query_down_norm: str = "self_attn.q_a_layernorm"
+    query_up: str = "self_attn.q_b_proj"
+    latent_down: str = "self_attn.kv_a_proj_with_mqa"
+    latent_norm: str = "self_attn.kv_a_layernorm"
+    latent_up: str = "self_attn.kv_b_proj"
     # `{}` is the number of the head where every head has its own.
     query_norm: str = "self_attn.q_norm"
     key_norm: str = "self_attn.k_norm"
     sinks: str = "self_attn.sinks"
+    # What the names of a recurrent layer begin with; what follows is the same for all families of its kind.
+    recurrent: str = "linear_attn."
     gate_up: str = "mlp.gate_up_proj"
     gate: str = "mlp.gate_proj"
     up: str = "mlp.up_proj"
     down: str = "mlp.down_proj"
+    # An activation with numbers of its own.
+    activation: str = "mlp.act_fn"
     router: str = "mlp.gate"
     # All experts in one tensor, which has no `.weight` in its name.
     experts_gate_up: str = "mlp.experts.gate_up_proj"
@@ -53,6 +65,9 @@ class NameMap:
     expert_gate: str = "mlp.experts.{}.gate_proj"
     expert_up: str = "mlp.experts.{}.up_proj"
     expert_down: str = "mlp.experts.{}.down_proj"
+    # Added to the scores for the choice.
+    router_correction: str = "mlp.gate.e_score_correction_bias"
+    shared_gate_up: str = ""
     shared_gate: str = "mlp.shared_expert.gate_proj"
     shared_up: str = "mlp.shared_expert.up_proj"
     shared_down: str = "mlp.shared_expert.down_proj"
@@ -76,16 +91,65 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
+class RotatingLayers:
+    """Which layers rotate queries and keys, where the others have no positions at all."""
+
+    # The key with one number for each layer: 0 for a layer that does not rotate.
+    key: str = "no_rope_layers"
+    # Without that list: the key of n, every n-th layer does not rotate, and what n is where that is missing, too.
+    interval_key: str = "no_rope_layer_interval"
+    interval: int = 4
+
+
+@dataclass(frozen=True, slots=True)
 class Experts:
     """Keys of config.json about experts."""
 
     size: str = "moe_intermediate_size"
     normalized: Fact = "norm_topk_prob"
     bias: bool = False
+    # Each expert is scored by itself, not against the others.
+    sigmoid: bool = False
+    # The router computes in float32 whatever the type of the model.
+    wide_router: bool = False
+    # Numbers that are added to the scores for the choice only: how many dimensions their tensor has; 0: there are none.
+    correction_dims: int = 0
+    # Keys of how many groups there are and how many a token chooses among; and whether a group counts by its best two.
+    groups: tuple[str, str] | None = None
+    sums_pairs: bool = False
+    # What the weights are multiplied by.
+    scale: Number = None
+    # Keys of the first and of the last layer with experts; all others are dense.
+    first_layer_key: str = ""
+    last_layer_key: str = ""
     # Gate and up rows alternate, and the tensors are transposed: inputs first.
     interleaved: bool = False
     # The key with the size of the shared expert; empty: there is none.
     shared_size: str = ""
+    # The key of how many experts the shared one is as large as, where there is no size.
+    shared_count: str = ""
+    # The shared expert has a weight of its own for every token.
+    gates_shared: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """Layers that keep a state for each sequence, where `layer_types` says so; their sizes have the keys of Qwen3-Next
+    (`linear_…`), Granite 4 (`mamba_…`) and LFM2."""
+
+    kind: Literal["delta", "state_space", "short_conv"]
+    # Of each layer, where there is no list.
+    usual_kind: str = "linear_attention"
+    # A layer is either a mixer or a feed-forward, as `layer_types` says.
+    single_parts: bool = False
+    # The projections of the delta rule are a tensor each, not two mixed ones.
+    split: bool = False
+    # Of the state space: a norm of the result, before its gate or behind it; a bias of the output.
+    has_norm: Fact = True
+    norm_first: Fact = False
+    output_bias: Fact = "mamba_proj_bias"
+    # The key of the least step, where `time_step_limit` does not count.
+    min_step: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +175,10 @@ class Family:
     qk_norm: QkNorm | None = None
     # The key that switches qk_norm on, where there is one.
     qk_norm_key: str = ""
+    # Norms of heads have a bias.
+    qk_norm_bias: bool = False
+    # Queries and keys are normalised after their rotation.
+    qk_norm_after_rope: bool = False
     qkv_layout: QkvLayout = "stacked"
     # The key whose square root divides the scores; else it is the size of a head.
     score_divisor_key: str = ""
@@ -118,9 +186,24 @@ class Family:
     attention_scale: Number = None
     attention_soft_cap: Number = None
     sinks: bool = False
+    # Keys and values are made of a compressed vector, which is what the cache holds.
+    latent: bool = False
+    # The queries' projection also makes a gate of what each head finds.
+    gated_attention: bool = False
+    # Some layers keep a state in the place of keys and values, or beside them.
+    recurrent: Recurrent | None = None
     windows: Windows | None = None
     rotary: bool = True
-    interleaved_rope: bool = False
+    # Scores lose something for each position between query and key (ALiBi), and whether that is scaled as they are.
+    alibi: bool = False
+    scales_alibi: bool = False
+    # How many rows of the table of learned positions come before that of the first token.
+    position_offset: int = 0
+    interleaved_rope: Fact = False
+    # The key with how many numbers of a head are rotated; else it is a part of them.
+    rotary_dim_key: str = ""
+    # None: all layers rotate.
+    rotating_layers: RotatingLayers | None = None
     # Layers that see everything do not rotate.
     rope_only_in_windows: bool = False
     # Layers with a window have a rotary embedding of their own, with this theta and no scaling.
@@ -138,12 +221,15 @@ class Family:
     experts: Experts | None = None
     # Attention and feed-forward both read the same residual sum, and both are added to it.
     parallel: Fact = False
+    # Keys of the factors of what attention takes and gives, of the gates and of what feed-forward gives (`Factors`).
+    has_factors: bool = False
     embedding_scale: Number = 1.0
     scales_embedding_by_size: bool = False
     residual_multiplier: Number = 1.0
     logit_scale: Number = 1.0
     logit_divisor: Number = 1.0
     logit_soft_cap: Number = None
+    head_bias: bool = False
     names: NameMap = field(default_factory=NameMap)
     # Changes the row to fit one config.json, where a model_type stands for several architectures.
     adapt: "Callable[[Family, dict[str, Any]], Family] | None" = None

@@ -4,17 +4,45 @@ from pathlib import Path
 from typing import Any
 
 from penstock_server.architectures.config_json import build_spec
+from penstock_server.architectures.families.apertus import APERTUS
+from penstock_server.architectures.families.bloom import BLOOM, MPT
 from penstock_server.architectures.families.cohere import COHERE, COHERE2
+from penstock_server.architectures.families.deepseek import (
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GLM4_MOE_LITE,
+    KIMI_K2,
+    MINICPM3,
+    YOUTU,
+)
+from penstock_server.architectures.families.ernie import ERNIE4_5
+from penstock_server.architectures.families.exaone import EXAONE4
 from penstock_server.architectures.families.falcon import FALCON
 from penstock_server.architectures.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
-from penstock_server.architectures.families.gpt import GPT2, GPT_NEOX
+from penstock_server.architectures.families.glm import GLM, GLM4
+from penstock_server.architectures.families.gpt import CODEGEN, GPT2, GPT_BIGCODE, GPT_NEOX, GPTJ
 from penstock_server.architectures.families.gpt_oss import GPT_OSS
-from penstock_server.architectures.families.granite import GRANITE
-from penstock_server.architectures.families.llama import INTERNLM2, INTERNLM3, LLAMA, MISTRAL
+from penstock_server.architectures.families.granite import (
+    GRANITE,
+    GRANITEMOE,
+    GRANITEMOEHYBRID,
+    GRANITEMOESHARED,
+)
+from penstock_server.architectures.families.hunyuan import HUNYUAN_DENSE, HUNYUAN_MOE
+from penstock_server.architectures.families.lfm2 import LFM2, LFM2_MOE
+from penstock_server.architectures.families.llama import INTERNLM2, INTERNLM3, LLAMA, MINISTRAL, MISTRAL
+from penstock_server.architectures.families.mamba import BAMBA, FALCON_H1, MAMBA2, NEMOTRON_H
 from penstock_server.architectures.families.mixtral import MIXTRAL
-from penstock_server.architectures.families.olmo2 import OLMO2
-from penstock_server.architectures.families.phi import PHI3
+from penstock_server.architectures.families.nemotron import ARCEE, NEMOTRON
+from penstock_server.architectures.families.olmo2 import FLEX_OLMO, OLMO2, OLMO3, OLMOE
+from penstock_server.architectures.families.opt import OPT
+from penstock_server.architectures.families.persimmon import PERSIMMON
+from penstock_server.architectures.families.phi import PHI, PHI3
 from penstock_server.architectures.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
+from penstock_server.architectures.families.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
+from penstock_server.architectures.families.seed_oss import SEED_OSS
+from penstock_server.architectures.families.shared_experts import DOTS1, ERNIE4_5_MOE, GLM4_MOE, MINIMAX_M2
+from penstock_server.architectures.families.smollm3 import SMOLLM3
 from penstock_server.architectures.families.stablelm import STABLELM
 from penstock_server.architectures.families.starcoder2 import STARCODER2
 from penstock_server.architectures.family import Family
@@ -26,6 +54,11 @@ from penstock_server.base.errors import StartError
 _ROWS = (
     LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, GEMMA, GEMMA2, GEMMA3_TEXT, PHI3, FALCON, GPT2,
     GPT_NEOX, STARCODER2, OLMO2, GRANITE, COHERE, COHERE2, STABLELM, INTERNLM2, INTERNLM3, GPT_OSS,
+    APERTUS, ARCEE, BLOOM, MPT, CODEGEN, ERNIE4_5, EXAONE4, GLM, GLM4, GPTJ, GPT_BIGCODE, HUNYUAN_DENSE, MINISTRAL,
+    DOTS1, ERNIE4_5_MOE, FLEX_OLMO, GLM4_MOE, GRANITEMOE, GRANITEMOESHARED, HUNYUAN_MOE, MINIMAX_M2, OLMOE,
+    DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K2, MINICPM3, NEMOTRON, OLMO3, OPT, PERSIMMON, PHI, SEED_OSS,
+    SMOLLM3, YOUTU, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITEMOEHYBRID, BAMBA, MAMBA2, NEMOTRON_H, FALCON_H1,
+    LFM2, LFM2_MOE,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in _ROWS}
 

@@ -21,6 +21,8 @@ _NUMBERS = {
     "llama3": ("factor",),
     "yarn": (),
     "longrope": (),
+    # A larger base, whatever the length of a sequence.
+    "ntk_alpha": ("alpha",),
 }
 _OPTIONAL_NUMBERS = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
                      "attention_factor", "factor", "original_max_position_embeddings")  # fmt: skip
@@ -82,6 +84,8 @@ class _Reader:
         inner = Fields(scaling, self.fields.path)
         written = inner.get("rope_type") or inner.get("type") or "default"
         kind = self.family.rope_kinds.get(str(written), str(written))
+        if kind == "dynamic" and inner.get("alpha"):
+            kind = "ntk_alpha"
         if kind not in _NUMBERS:
             supported = ", ".join(_NUMBERS)
             raise self.fields.error("rope type", written, f"one of {supported}")
@@ -92,6 +96,12 @@ class _Reader:
         return RopeSpec(theta, kind, self._numbers(inner, kind, rotary_dim), rotary_dim)
 
     def _rotary_dim(self, inner: Fields) -> int:
+        key = self.family.rotary_dim_key
+        if key:
+            rotary_dim = self.fields.integer(key, default=self.head_dim, high=self.head_dim)
+            if rotary_dim % 2:
+                raise self.fields.error(key, rotary_dim, "an even number")
+            return rotary_dim
         share = inner.number("partial_rotary_factor", self.fields.number("partial_rotary_factor", 1.0))
         rotary_dim = int(self.head_dim * share)
         if rotary_dim % 2 or not 2 <= rotary_dim <= self.head_dim:

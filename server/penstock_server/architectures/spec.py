@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from penstock_server.architectures.family import NameMap, QkNorm, QkvLayout
+from penstock_server.architectures.recurrent_spec import RecurrentSpec
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_swiglu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu", "clamped_swiglu"]
 
 
 class ModelFacts(Protocol):
@@ -29,6 +30,8 @@ class CacheShape(NamedTuple):
     num_layers: int
     num_kv_heads: int
     head_dim: int
+    # Keys and values, or 1: a latent, from which both are made.
+    num_tensors: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,23 @@ class LayerSpec:
     # Number of its rotary embedding in `ModelSpec.ropes`; None for no rotation.
     rope: int | None
     is_sparse: bool
+    has_attention: bool = True
+    # Whether it keeps a state, in the place of attention or beside it.
+    is_recurrent: bool = False
+    has_feed_forward: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSpec:
+    """Attention over latents: what is cached of a token is a vector of `rank` numbers and `rope_dim` rotated ones."""
+
+    # Size of the vector that queries are made of; None: they are made of the hidden states.
+    query_rank: int | None
+    rank: int
+    # Numbers of a query and a key that are not rotated, and that are.
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +83,16 @@ class NormSpec:
     weight_offset: float
 
 
+class RoutingSpec(NamedTuple):
+    """How a router scores experts; the numbers mean what they mean in the op `route`."""
+
+    sigmoid: bool
+    num_groups: int
+    top_groups: int
+    sums_pairs: bool
+    scale: float
+
+
 @dataclass(frozen=True, slots=True)
 class MoeSpec:
     """Experts of the sparse layers: a token goes to `top_k` of them."""
@@ -74,8 +104,24 @@ class MoeSpec:
     normalized: bool
     bias: bool
     interleaved: bool
+    # Dimensions of the tensor that corrects the choice; 0 for none.
+    correction_dims: int
+    # The router computes in float32 whatever the type of the model.
+    wide_router: bool
+    routing: RoutingSpec
     # Size of the expert that every token goes to; 0 for none.
     shared_size: int
+    # Whether that expert has a weight of its own for every token.
+    gates_shared: bool
+
+
+class Factors(NamedTuple):
+    """What attention takes and gives, and the gates and results of feed-forward layers, are multiplied by."""
+
+    attention_in: float = 1.0
+    attention_out: float = 1.0
+    gate: float = 1.0
+    feed_forward_out: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +137,8 @@ class ModelSpec:
     num_kv_heads: int
     head_dim: int
     max_sequence_len: int
+    # Rows of the table of learned positions before that of the first token.
+    position_offset: int
     layers: tuple[LayerSpec, ...]
     ropes: tuple[RopeSpec, ...]
     interleaved_rope: bool
@@ -98,7 +146,15 @@ class ModelSpec:
     attention_scale: float
     attention_soft_cap: float | None
     sinks: bool
+    # What a score loses for each position between query and key, for each head; None: nothing.
+    slopes: tuple[float, ...] | None
+    latent: LatentSpec | None
+    recurrent: RecurrentSpec | None
+    gated_attention: bool
+    factors: Factors
     qk_norm: QkNorm | None
+    qk_norm_bias: bool
+    qk_norm_after_rope: bool
     qkv_layout: QkvLayout
     qkv_bias: bool
     output_bias: bool
@@ -112,6 +168,7 @@ class ModelSpec:
     residual_multiplier: float
     logit_scale: float
     logit_soft_cap: float | None
+    head_bias: bool
     tied_embeddings: bool
     dtype: str
     eos_token_ids: tuple[int, ...]
@@ -122,7 +179,17 @@ class ModelSpec:
         return len(self.layers)
 
     @property
+    def num_attention_layers(self) -> int:
+        """Layers with keys and values."""
+        return sum(layer.has_attention for layer in self.layers)
+
+    @property
+    def num_recurrent_layers(self) -> int:
+        """Layers with a state."""
+        return sum(layer.is_recurrent for layer in self.layers)
+
+    @property
     def attention_window(self) -> int | None:
-        """Positions that the layer with the widest window sees; None if some layer sees all."""
-        windows = [layer.window for layer in self.layers]
-        return None if None in windows else max(window for window in windows if window)
+        """Positions that the layer with the widest window sees; None if some layer sees all, or none attends."""
+        windows = [layer.window for layer in self.layers if layer.has_attention]
+        return None if None in windows else max((window for window in windows if window), default=None)

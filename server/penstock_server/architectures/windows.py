@@ -1,6 +1,6 @@
-"""Which layers of a model have a sliding window, from config.json."""
+"""Which layers of a model have a sliding window, and which rotate, from config.json."""
 
-from penstock_server.architectures.family import Windows
+from penstock_server.architectures.family import RotatingLayers, Windows
 from penstock_server.architectures.fields import Fields
 
 LAYER_KINDS = ("full_attention", "sliding_attention")
@@ -16,6 +16,23 @@ def read_windows(fields: Fields, windows: Windows | None, num_layers: int) -> tu
     window = fields.integer("sliding_window")
     slides = _named_layers(fields, num_layers) or _regular_layers(fields, windows, num_layers)
     return tuple(window if is_sliding else None for is_sliding in slides)
+
+
+def read_rotating_layers(fields: Fields, layers: RotatingLayers | None, num_layers: int) -> tuple[bool, ...]:
+    """Per layer: whether queries and keys are rotated."""
+    if layers is None:
+        return (True,) * num_layers
+    listed = fields.get(layers.key)
+    if listed is None:
+        interval = fields.integer(layers.interval_key, default=layers.interval)
+        return tuple((layer + 1) % interval != 0 for layer in range(num_layers))
+    if (
+        not isinstance(listed, list)
+        or len(listed) != num_layers
+        or any(flag not in (0, 1) for flag in listed)
+    ):
+        raise fields.error(layers.key, listed, f"0 or 1 for each of the {num_layers} layers")
+    return tuple(bool(flag) for flag in listed)
 
 
 def _named_layers(fields: Fields, num_layers: int) -> list[bool]:

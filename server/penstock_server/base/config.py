@@ -22,12 +22,29 @@ ModelImpl = Literal["auto", "native", "transformers"]
 KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3", "fp8_e4m3fn"]
 
 
+# How weights of 16 or 32 bits are quantized while they are read. Some names mean the same, see docs/quantization.md.
+AtLoad = Literal["fp8", "int8", "eetq", "int4", "bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4"]
+
+# Formats that a folder may have already; TGI's names first.
+StoredFormat = Literal[
+    "awq", "compressed-tensors", "exl2", "gptq", "marlin", "fbgemm_fp8", "modelopt", "mxfp4"
+]
+
+
 # The names of `penstock_kernels.backends`, written out here because importing that imports torch.
 AttentionBackend = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen"]
 
 
 # Whether generation_config.json gives the defaults of sampling; none: the server's own apply.
 GenerationConfig = Literal["auto", "none"]
+
+
+# What quantized weights are multiplied by on a CPU: int8 in blocks, or the numbers as they are.
+CpuActivations = Literal["float", "int8"]
+
+
+# Who serves gRPC on the shard's socket; auto: the extension module in Rust where it is installed, else grpcio.
+EndpointKind = Literal["auto", "tonic", "grpcio"]
 
 
 # Scalings of rotary positions that a flag may ask for.
@@ -110,7 +127,13 @@ class ServerConfig:
     cache: CacheConfig
     cuda: CudaConfig = CudaConfig()
     attention_backend: AttentionBackend = "auto"
+    # The format that weights have, or get while they are read; None: as the folder has them.
+    quantize: AtLoad | StoredFormat | None = None
     overrides: ModelOverrides = ModelOverrides()
+    # How many LoRA adapters the slots may use at one time; 0: none can be loaded.
+    max_adapters: int = 8
+    cpu_activations: CpuActivations = "float"
     log_level: LogLevel = "info"
+    endpoint: EndpointKind = "auto"
     # Fault hooks, for tests only.
     faults: tuple[str, ...] = ()

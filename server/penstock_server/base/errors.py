@@ -37,6 +37,14 @@ class SlotRefused(PenstockError):
         self.code = code
 
 
+class AdapterRefused(PenstockError):
+    """An adapter's folder cannot be used with this model. One line: the file, the tensor or key, and why."""
+
+
+class AdapterInUse(PenstockError):
+    """An adapter cannot be unloaded while a slot uses it."""
+
+
 class StepFailed(PenstockError):
     """A step failed on a rank, and all ranks know it: its requests fail for this reason, the group continues."""
 

@@ -33,7 +33,6 @@ def check_admit(admit: Admit, limits: Limits) -> None:
     require(1 <= admit.prompt_len <= num_tokens, f"prompt_len {admit.prompt_len} of {num_tokens} tokens")
     check_ids("token id", admit.token_ids, limits.vocab_size)
     check_blocks(admit.block_ids, 0, limits)
-    require(not admit.adapter_id, "adapters are not supported by this shard")
     check_sampling(admit.sampling, limits.vocab_size)
 
 

@@ -5,7 +5,9 @@ what it writes goes to the spare block. Everything that a step needs beyond slot
 from rows that plans have changed.
 
 On CUDA a graph is captured for every size before the first step. On a CPU a step is recorded when its size first
-occurs; a model whose code depends on computed values cannot be recorded and runs op by op.
+occurs; a model whose code depends on computed values cannot be recorded and runs op by op. Steps in which a row uses an
+adapter have recordings of their own, whichever adapters these are, so that other steps compute nothing for adapters; on
+CUDA they run op by op.
 """
 
 import logging
@@ -19,6 +21,7 @@ from penstock_kernels import DecodeSpans, find_decodes
 from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.native.recording import Arena, NotRecordable, record
 
+from penstock_server.engine.adapters import NO_ADAPTER
 from penstock_server.engine.plan import Span
 from penstock_server.engine.slots import Slots
 from penstock_server.network.forward_input import ForwardInput
@@ -38,13 +41,16 @@ class DecodeGraphs:
         self.cache = cache
         self.slots = slots
         self.sizes = sorted(set(sizes))
-        # Slots and positions; int64 as they are sent.
-        self._inputs = torch.zeros(2, self.sizes[-1], dtype=torch.int64, device=slots.device)
+        # Slots, positions and adapters; int64 as they are sent.
+        self._inputs = torch.zeros(3, self.sizes[-1], dtype=torch.int64, device=slots.device)
         self._inputs[0].fill_(slots.rows.spare)
+        self._inputs[2].fill_(NO_ADAPTER)
         self._query_starts = torch.arange(self.sizes[-1] + 1, dtype=torch.int32, device=slots.device)
         # One for all sizes: a graph then keeps no memory of its own, and the next one may use the same.
         self._logits = torch.zeros(self.sizes[-1], model.facts.vocab_size, device=slots.device)
-        self._replays: dict[int, Replay] = {}
+        # By size, and whether rows use adapters.
+        self._replays: dict[tuple[int, bool], Replay] = {}
+        self._records_adapters = slots.device.type != "cuda"
         self._captured: list[torch.cuda.CUDAGraph] = []
         # A recording does not see what Triton's interpreter computes, which only tests use.
         self._is_interpreted = slots.device.type != "cuda" and runs_kernels(slots.device)
@@ -60,7 +66,7 @@ class DecodeGraphs:
             graph = self._capture(size, pool)
             pool = pool or graph.pool()
             self._captured.append(graph)
-            self._replays[size] = graph.replay
+            self._replays[size, False] = graph.replay
 
     def rehearse(self) -> None:
         """Compute a step of each size, without a graph."""
@@ -76,40 +82,51 @@ class DecodeGraphs:
 
     def size_for(self, spans: list[Span]) -> int | None:
         """The size of the graph for a step over these spans, if there is one."""
-        if not self.sizes or len(spans) > self.sizes[-1]:
-            return None
         if any(span.length != 1 or self.slots.reads_prompt(span) for span in spans):
             return None
-        return self.sizes[bisect_left(self.sizes, len(spans))]
+        if not self._records_adapters and self.slots.use_adapters(spans):
+            return None
+        return self.size_of(len(spans))
+
+    def size_of(self, num_decodes: int) -> int | None:
+        """The size of the graph for a step of so many decodes, if there is one."""
+        if not self.sizes or num_decodes > self.sizes[-1]:
+            return None
+        return self.sizes[bisect_left(self.sizes, num_decodes)]
 
     def run(self, decode: torch.Tensor) -> torch.Tensor:
-        """Logits [num_rows, vocab_size] float32, valid until the next run. decode: [2, num_rows] of `Step`."""
-        size = decode.shape[1]
-        self._inputs[:, :size].copy_(decode)
-        if size in self._replays:
-            self._replays[size]()
+        """Logits [num_rows, vocab_size] float32, valid until the next run. decode: that of `Step`."""
+        num_inputs, size = decode.shape
+        self._inputs[:num_inputs, :size].copy_(decode)
+        kind = size, num_inputs == len(self._inputs)
+        if kind in self._replays:
+            self._replays[kind]()
         else:
-            self._replays[size] = self._record(size)
+            self._replays[kind] = self._record(*kind)
         return self._logits[:size]
 
-    def _record(self, size: int) -> Replay:
+    def _record(self, size: int, uses_adapters: bool) -> Replay:
         """Compute a step and record it. All recordings share the memory of intermediate results."""
-        compute = partial(self._compute, size)
+        compute = partial(self._compute, size, uses_adapters)
         if not self._is_interpreted:
             try:
                 return record(compute, self._arena).replay
             except NotRecordable as reason:
-                logger.info("decode steps are not recorded: %s", reason)
                 # Without recordings, padding a step to a fixed size would only cost time.
-                self.sizes = []
+                if uses_adapters:
+                    logger.info("decode steps with adapters are not recorded: %s", reason)
+                    self._records_adapters = False
+                else:
+                    logger.info("decode steps are not recorded: %s", reason)
+                    self.sizes = []
         compute()
         return compute
 
-    def _compute(self, size: int) -> None:
-        hidden = self.model(self._forward_input(size), self.cache)
-        self._logits[:size].copy_(self.model.logits(hidden))
+    def _compute(self, size: int, uses_adapters: bool = False) -> None:
+        inputs = self._forward_input(size, uses_adapters)
+        self._logits[:size].copy_(self.model.logits(self.model(inputs, self.cache), inputs.adapters))
 
-    def _forward_input(self, size: int) -> ForwardInput:
+    def _forward_input(self, size: int, uses_adapters: bool) -> ForwardInput:
         """Made on the device, lengths included: `paged_attention` reads them there."""
         limits, rows = self.slots.limits, self.slots.rows
         positions = self._inputs[1, :size]
@@ -125,7 +142,9 @@ class DecodeGraphs:
             max_context_len=limits.max_sequence_len,
             unbatched=self.slots.batch_invariant,
         )
-        return ForwardInput(found.token_ids, positions, found.cache_positions, spans)
+        adapters = self._inputs[2, :size] if uses_adapters else None
+        slots = self._inputs[0, :size]
+        return ForwardInput(found.token_ids, positions, found.cache_positions, spans, slots, adapters)
 
     def _capture(self, size: int, pool: Any) -> torch.cuda.CUDAGraph:
         # Computed once before: what the first call compiles or allocates must not be part of a graph.

@@ -6,7 +6,7 @@ launched. `PendingOutcome.resolve` waits for the outcome. On the CPU it is ready
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +21,7 @@ from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.pending import PendingOutcome, StepClock
 from penstock_server.engine.plan import Plan, Span
 from penstock_server.engine.sampling import Sampled, Scored, sample, score
+from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
 from penstock_server.engine.step import PromptRows, Step
@@ -31,6 +32,7 @@ from penstock_server.network.distributed import Group
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
+from penstock_server.network.quantization.quantization import QuantizationFacts
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +55,10 @@ class Description:
     rank: int
     world_size: int
     max_top_logprobs: int
+    max_adapters: int
     abilities: tuple[str, ...]
     generation: GenerationDefaults | None
+    quantization: QuantizationFacts | None
 
 
 class Engine:
@@ -77,11 +81,16 @@ class Engine:
         self.graphs = graphs
         self.staging = Staging(slots)
         self._pact = StepPact(group, slots.device, _report)
+        # Keys and values behind a wrong draft are overwritten; the state of a recurrent layer cannot go back.
+        slots.may_draft = "recurrent" not in description.abilities
+        # The last step, if it has drafts of which the slots do not know yet whether they were right.
+        self._drafting: PendingOutcome | None = None
         # Whether a step still runs when it is launched.
         self.runs_ahead = slots.device.type == "cuda"
 
     def clear(self) -> None:
         """Drop all slots; the weights stay."""
+        self._drafting = None
         self.slots.clear()
 
     def close(self) -> None:
@@ -109,22 +118,37 @@ class Engine:
     @torch.inference_mode()
     def launch(self, plan: Plan) -> PendingOutcome:
         """Apply a plan and start its step. Raises InvalidPlan for an error that belongs to no single slot."""
+        self._settle()
         clock = StepClock(self.slots.device)
         clock.mark()
         errors = self.slots.apply(plan)
         self.cache.copy_blocks(plan.copied_from, plan.copied_to)
+        decodes = None if errors or plan.open_drafts else self.slots.plain_decodes(plan)
+        if decodes is not None:
+            pending = PendingOutcome(plan, [], clock)
+            self._guard(plan.spans, pending, partial(self._decode, decodes, plan.spans, pending))
+            return pending
         spans = self.slots.select(plan, errors)
         late_slots = self.slots.late_slots(plan, errors)
         spans = self._without_late(spans, late_slots)
         pending = PendingOutcome(plan, list(errors.values()), clock, late_slots=late_slots)
         if not spans:
             return pending
+        if any(span.drafts for span in spans):
+            pending.accept = self.slots.accept
+            self._drafting = pending
         self._guard(spans, pending, lambda: self._compute(spans, pending))
         while not (self.runs_ahead or pending.proceed(_LONGEST_WAIT_S)):
             pass
         return pending
 
-    def _guard(self, spans: list[Span], pending: PendingOutcome, launch: Callable[[], None]) -> None:
+    def _settle(self) -> None:
+        """Wait for the last step if it had drafts: how many were right decides where its slots stand."""
+        if self._drafting is not None:
+            self._drafting.settle()
+            self._drafting = None
+
+    def _guard(self, spans: Sequence[Span], pending: PendingOutcome, launch: Callable[[], None]) -> None:
         """Launch a part of a step. What fails requests only becomes errors of their slots."""
         try:
             launch()
@@ -158,9 +182,18 @@ class Engine:
         _report(error)
         return StepFailed(reason)
 
+    def _decode(self, decodes: Decodes, spans: Sequence[Span], pending: PendingOutcome) -> None:
+        """Launch a step of plain decodes, by the same calls for any number of rows."""
+        num_rows = self.graphs.size_of(len(decodes.slots)) if self.graphs else None
+        self._run(self.staging.stage_decodes(decodes, num_rows), spans, pending)
+
     def _compute(self, spans: list[Span], pending: PendingOutcome) -> None:
-        """Launch the model, and what comes after it unless that waits for masks."""
+        """Launch a step of any spans."""
         step = self.staging.stage(spans, self.graphs.size_for(spans) if self.graphs else None)
+        self._run(step, spans, pending)
+
+    def _run(self, step: Step, spans: Sequence[Span], pending: PendingOutcome) -> None:
+        """Launch the model, and what comes after it unless that waits for masks."""
         if self.cache.is_poisoned:
             self.cache.poison(self.staging.unwritten(spans))
         pending.clock.mark()
@@ -185,7 +218,7 @@ class Engine:
             else:
                 sampled = self._sample(logits, step, masks)
             pending.choices = self.slots.commit(step.sampling, sampled.token_ids, masks)
-            pending.rows, pending.sampled = step.sampling.rows, sampled
+            pending.sampling, pending.sampled = step.sampling, sampled
         pending.clock.mark()
         pending.fetch()
         if not self.runs_ahead:
@@ -196,17 +229,20 @@ class Engine:
         if step.decode is not None:
             assert self.graphs is not None, "the graphs chose the size of this step"
             logits = self.graphs.run(step.decode)
-            num_rows = len(step.sampling.rows)
+            num_rows = step.sampling.num_rows
             if num_rows == step.num_spans:
                 return logits[:num_rows], []
             return logits[step.sampled_rows] if num_rows else None, []
         assert step.forward is not None, "a step has exactly one of the two"
         hidden = self._hidden(step.forward, self._compares(step))
-        prompts = [(rows, self._score_prompt(hidden, rows)) for rows in step.prompt_rows]
-        if not step.sampling.rows:
+        adapters = step.forward.adapters
+        prompts = [(rows, self._score_prompt(hidden, rows, adapters)) for rows in step.prompt_rows]
+        if not step.sampling.num_rows:
             return None, prompts
-        is_all = len(step.sampling.rows) == len(hidden)
-        return self.model.logits(hidden if is_all else hidden[step.sampled_rows]), prompts
+        if step.sampling.num_rows != len(hidden):
+            hidden = hidden[step.sampled_rows]
+            adapters = None if adapters is None else adapters[step.sampled_rows]
+        return self.model.logits(hidden, adapters), prompts
 
     def _hidden(self, inputs: ForwardInput, is_compared: bool) -> torch.Tensor:
         if not is_compared:
@@ -221,13 +257,15 @@ class Engine:
         """Tokens of the rows. Nothing has changed when this fails."""
         return sample(logits, step.sampling, self.slots.rows.tokens, masks)
 
-    def _score_prompt(self, hidden: torch.Tensor, rows: PromptRows) -> Scored:
+    def _score_prompt(self, hidden: torch.Tensor, rows: PromptRows, adapters: torch.Tensor | None) -> Scored:
         targets = self.slots.rows.tokens[rows.slot, rows.start : rows.start + rows.count].long()
         states = hidden[rows.first_row : rows.first_row + rows.count]
-        parts = [
-            slice(row, row + _PROMPT_ROWS_AT_A_TIME) for row in range(0, rows.count, _PROMPT_ROWS_AT_A_TIME)
-        ]
-        scored = [score(self.model.logits(states[part]), targets[part], rows.num_top) for part in parts]
+        used = None if adapters is None else adapters[rows.first_row : rows.first_row + rows.count]
+        scored = []
+        for row in range(0, rows.count, _PROMPT_ROWS_AT_A_TIME):
+            part = slice(row, row + _PROMPT_ROWS_AT_A_TIME)
+            logits = self.model.logits(states[part], None if used is None else used[part])
+            scored.append(score(logits, targets[part], rows.num_top))
         return Scored(*(torch.cat(column) for column in zip(*scored, strict=True)))
 
     def warm_up(self) -> None:
@@ -255,6 +293,7 @@ class Engine:
         if graphs is not None:
             graphs.rehearse()
         self.graphs = graphs
+        self.slots.adapters.rehearse()
 
     def _scenes(self) -> Iterator[Scene]:
         facts = self.model.facts

@@ -75,7 +75,9 @@ class Grammars:
         vocab_size: int,
         eos_token_ids: tuple[int, ...],
         threads: GrammarThreads | None = None,
+        is_patient: bool = False,
     ) -> None:
+        """`is_patient`: a step waits for its masks until they are there or failed, so that no slot is ever late."""
         self.available = tokenizer_path.is_file() and _is_installed()
         self._tokenizer_path = tokenizer_path
         self._vocab_size = vocab_size
@@ -85,6 +87,7 @@ class Grammars:
         self._tokenizer_lock = threading.Lock()
         # Started with the first grammar: most servers never need them.
         self._threads = threads
+        self.is_patient = is_patient
 
     def clear(self) -> None:
         """Forget every slot."""
@@ -96,6 +99,10 @@ class Grammars:
         constrained = self._slots.pop(slot, None)
         if constrained is not None:
             constrained.is_retired = True
+
+    def has(self, slot: int) -> bool:
+        """Whether a slot has a grammar."""
+        return slot in self._slots
 
     def admit(self, admit: Admit) -> None:
         """Start building a slot's matcher; an error in its text is reported with its first mask."""
@@ -115,7 +122,7 @@ class Grammars:
         constrained = {
             number: self._slots[row.slot] for number, row in enumerate(rows) if row.slot in self._slots
         }
-        return PendingMasks(constrained, len(rows)) if constrained else None
+        return PendingMasks(constrained, len(rows), self.is_patient) if constrained else None
 
     def still_late(self, slots: list[int], is_alone: bool, gather: Gather) -> set[int]:
         """Those of these slots, which sat out a step, whose mask is still not there: nothing is computed for them.
@@ -174,8 +181,9 @@ class Grammars:
 class PendingMasks:
     """The masks of a step's constrained rows, which threads compute."""
 
-    def __init__(self, slots: dict[int, ConstrainedSlot], num_rows: int) -> None:
+    def __init__(self, slots: dict[int, ConstrainedSlot], num_rows: int, is_patient: bool = False) -> None:
         self._slots = slots
+        self._is_patient = is_patient
         self._is_alone = len(slots) == num_rows
         # When those that are not there are late; known when the model has run.
         self._deadline: float | None = None
@@ -184,6 +192,8 @@ class PendingMasks:
         """Whether the step is to go on. `is_running`: whether the model still runs, so that waiting costs nothing."""
         if all(job.done() for job in self._jobs()):
             return True
+        if self._is_patient:
+            return all(slot.is_ready or slot.failure() for slot in self._slots.values())
         if self._deadline is None:
             if is_running():
                 return False

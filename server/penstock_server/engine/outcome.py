@@ -63,4 +63,6 @@ class Outcome:
     errors: list[SlotError] = field(default_factory=list)
     # Slots that were to get a token and sat the step out, because the mask of their grammar was late.
     late_slots: list[int] = field(default_factory=list)
+    # By slot: how many tokens were drafted for it.
+    num_drafted: dict[int, int] = field(default_factory=dict)
     timings: Timings = field(default_factory=Timings)

@@ -5,8 +5,11 @@ launched when the masks are there, or late, while the device computes the model.
 """
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field, fields
+from itertools import compress
+from operator import not_
 from typing import Any
 
 import torch
@@ -17,8 +20,10 @@ from penstock_server.engine.outcome import Outcome, PromptLogprobs, SlotError, T
 from penstock_server.engine.plan import Plan
 from penstock_server.engine.sampling import Sampled, Scored
 from penstock_server.engine.sampling_params import EXCLUDING
-from penstock_server.engine.step import PromptRows, SampledRow
+from penstock_server.engine.slot_table import Decodes
+from penstock_server.engine.step import PromptRows, SampledRow, SamplingInput
 
+_NOT_FINITE = (ErrorCode.NOT_FINITE, "the model's logits are not finite")
 # How often to look whether the model still runs, while a step waits for masks.
 _POLL_S = 0.0005
 
@@ -67,10 +72,14 @@ class PendingOutcome:
     plan: Plan
     errors: list[SlotError]
     clock: StepClock
-    rows: list[SampledRow] = field(default_factory=list)
+    sampling: SamplingInput | None = None
     sampled: Sampled | None = None
     grammar_errors: dict[int, str] = field(default_factory=dict)
     late_slots: list[int] = field(default_factory=list)
+    # Takes how many drafts for a slot were right; None where there are none, or it was told.
+    accept: Callable[[int, int], None] | None = None
+    # Whether each row of `sampling` counts; None where all do.
+    counted: list[bool] | None = None
     prompts: list[tuple[PromptRows, Scored]] = field(default_factory=list)
     # Slots with grammars that chose a token and were not told it yet.
     choices: list[Choice] = field(default_factory=list)
@@ -93,7 +102,7 @@ class PendingOutcome:
     def fail(self, errors: list[SlotError]) -> None:
         """It has no results but these errors, and those from before the model."""
         self.errors += errors
-        self.rows, self.sampled, self.prompts, self.rest, self.masks = [], None, [], None, None
+        self.sampling, self.sampled, self.prompts, self.rest, self.masks = None, None, [], None, None
         self.grammar_errors = {}
 
     def fetch(self) -> None:
@@ -115,12 +124,24 @@ class PendingOutcome:
             for choice in choices:
                 choice.slot.tell(ids[choice.row])
 
+    def settle(self) -> None:
+        """Tell the slots how many of their drafts were right; waits for the device. Only the first time."""
+        accept, self.accept = self.accept, None
+        if accept is None or self.sampling is None or self.sampled is None:
+            return
+        self.clock.wait()
+        rows = self.sampling.rows
+        self.counted = _counted(rows, self.sampled, self._failures(rows, self.sampled))
+        for slot, num_rows in Counter(row.slot for row in compress(rows, self.counted)).items():
+            accept(slot, num_rows - 1)
+
     def resolve(self) -> Outcome:
         """The outcome on the host."""
         while not self.proceed(_POLL_S):
             pass
         self.clock.wait()
         self.tell()
+        self.settle()
         outcome = Outcome(
             self.plan.epoch,
             self.plan.step,
@@ -131,14 +152,19 @@ class PendingOutcome:
         for rows, scored in self.prompts:
             columns = (column.tolist() for column in scored)
             outcome.prompt_logprobs.append(PromptLogprobs(rows.slot, rows.start, *columns))
-        if self.sampled is not None:
-            self._report(self.sampled, outcome)
+        if self.sampling is not None and self.sampled is not None:
+            if self.sampling.plain is not None:
+                _report_decodes(self.sampling.plain, self.sampled, outcome)
+            else:
+                self._report(self.sampling.rows, self.sampled, outcome)
         return outcome
 
-    def _report(self, sampled: Sampled, outcome: Outcome) -> None:
+    def _report(self, rows: list[SampledRow], sampled: Sampled, outcome: Outcome) -> None:
         ids, logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
-        failures = self._failures(sampled)
-        for number, row in enumerate(self.rows):
+        failures = self._failures(rows, sampled)
+        for number, row in enumerate(rows):
+            if self.counted is not None and not self.counted[number]:
+                continue
             if number in failures:
                 outcome.errors.append(SlotError(row.slot, *failures[number]))
                 continue
@@ -149,16 +175,47 @@ class PendingOutcome:
             outcome.sampled_logprobs.append(logprobs[number])
             if row.params.num_top_logprobs:
                 outcome.top_tokens.append(_top_tokens(sampled, number, row))
+        if self.counted is not None:
+            drafts, reported = (
+                Counter(row.slot for row in rows if row.draft is not None),
+                set(outcome.sampled_slots),
+            )
+            outcome.num_drafted.update((slot, n) for slot, n in drafts.items() if slot in reported)
 
-    def _failures(self, sampled: Sampled) -> dict[int, tuple[ErrorCode, str]]:
+    def _failures(self, rows: list[SampledRow], sampled: Sampled) -> dict[int, tuple[ErrorCode, str]]:
         """Rows that got no token. Their slots continue as if they had one, because plans in flight assume it."""
         failures = {number: (ErrorCode.GRAMMAR, message) for number, message in self.grammar_errors.items()}
         if sampled.possible is not None:
             for number in _where_false(sampled.possible):
-                failures.setdefault(number, _no_token(self.rows[number]))
+                failures.setdefault(number, _no_token(rows[number]))
         for number in _where_false(sampled.finite):
-            failures[number] = (ErrorCode.NOT_FINITE, "the model's logits are not finite")
+            failures[number] = _NOT_FINITE
         return failures
+
+
+def _counted(rows: list[SampledRow], sampled: Sampled, failures: Container[int]) -> list[bool]:
+    """Whether each row counts: all drafts before it are what was chosen, and behind a draft it did not fail.
+
+    What fails behind a draft fails again in the next step, as the first row of its slot.
+    """
+    counted, holds = [], True
+    for number, (row, token_id) in enumerate(zip(rows, sampled.token_ids.tolist(), strict=True)):
+        holds = not row.is_behind_draft or (holds and number not in failures)
+        counted.append(holds)
+        holds = holds and number not in failures and token_id == row.draft
+    return counted
+
+
+def _report_decodes(decodes: Decodes, sampled: Sampled, outcome: Outcome) -> None:
+    """What plain decodes chose; their slots continue after a failure, as others do."""
+    slots, ids, logprobs = decodes.slots.tolist(), sampled.token_ids.tolist(), sampled.logprobs.tolist()
+    held = sampled.finite.tolist()
+    if not all(held):
+        outcome.errors.extend(SlotError(slot, *_NOT_FINITE) for slot in compress(slots, map(not_, held)))
+        slots, ids, logprobs = (list(compress(column, held)) for column in (slots, ids, logprobs))
+    outcome.sampled_slots.extend(slots)
+    outcome.sampled_ids.extend(ids)
+    outcome.sampled_logprobs.extend(logprobs)
 
 
 def _no_token(row: SampledRow) -> tuple[ErrorCode, str]:

@@ -1,8 +1,14 @@
 """Plans: what a step is to do. Plain types, with no protobuf and no tensors."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, overload
+
+import numpy as np
 
 from penstock_server.engine.sampling_params import SamplingParams
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +47,76 @@ class Span:
     slot: int
     start: int
     length: int
+    # Tokens that were drafted behind the last one of the slot; the last positions of the span are theirs.
+    drafts: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
         return self.start + self.length
+
+    @property
+    def known_end(self) -> int:
+        """Behind the last position whose token is not a draft."""
+        return self.end - len(self.drafts)
+
+
+class Appends(Sequence[Append]):
+    """Further blocks for several slots as numbers: `counts[i]` of `blocks` for `slots[i]`."""
+
+    def __init__(self, slots: Numbers, counts: Numbers, blocks: Numbers) -> None:
+        self.slots = slots
+        self.counts = counts
+        self.blocks = blocks
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    @overload
+    def __getitem__(self, index: int) -> Append: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Append]: ...
+
+    def __getitem__(self, index: int | slice) -> Append | Sequence[Append]:
+        return list(self)[index]
+
+    def __iter__(self) -> Iterator[Append]:
+        ends = self.counts.cumsum().tolist()
+        for slot, count, end in zip(self.slots.tolist(), self.counts.tolist(), ends, strict=True):
+            yield Append(slot, self.blocks[end - count : end].tolist())
+
+
+class Spans(Sequence[Span]):
+    """Spans as numbers, of which a `Span` is made when it is asked for: decodes never need one."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        """[3, num_spans] of slots, starts and lengths."""
+        self.numbers = numbers
+
+    @classmethod
+    def of(cls, spans: Sequence[Span]) -> "Spans":
+        """The same spans as numbers."""
+        if isinstance(spans, Spans):
+            return spans
+        rows = [(span.slot, span.start, span.length) for span in spans]
+        return cls(np.array(rows, dtype=np.int64).reshape(-1, 3).T)
+
+    def __len__(self) -> int:
+        return len(self.numbers[0])
+
+    @overload
+    def __getitem__(self, index: int) -> Span: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Spans": ...
+
+    def __getitem__(self, index: int | slice) -> "Span | Spans":
+        if isinstance(index, slice):
+            return Spans(self.numbers[:, index])
+        return Span(*self.numbers[:, index].tolist())
+
+    def __iter__(self) -> Iterator[Span]:
+        return (Span(*span) for span in self.numbers.T.tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +127,9 @@ class Plan:
     step: int
     retired: list[int] = field(default_factory=list)
     admitted: list[Admit] = field(default_factory=list)
-    appended: list[Append] = field(default_factory=list)
+    appended: Sequence[Append] = ()
     copied_from: list[int] = field(default_factory=list)
     copied_to: list[int] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
+    spans: Sequence[Span] = ()
+    # By slot: how many tokens may be drafted in its span, which is open: it begins where the slot stands.
+    open_drafts: dict[int, int] = field(default_factory=dict)

@@ -6,16 +6,18 @@ There is one spare row behind the last slot, with a block of its own: it pads a 
 """
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 
+import numpy as np
 import torch
 from penstock_kernels import write_runs
 
 from penstock_server.base.errors import StartError
 from penstock_server.engine.limits import Limits
-from penstock_server.engine.plan import Admit
+from penstock_server.engine.plan import Admit, Appends, Numbers
 from penstock_server.engine.sampling_params import SamplingParams
-from penstock_server.network.upload import to_device
+from penstock_server.network.upload import copy_to_device
 
 _LARGEST_BUFFER = 2**31
 
@@ -53,8 +55,10 @@ class Rows:
         self.tokens = self._buffer[:, self._first_token : self._first_token + limits.max_sequence_len]
         self.no_seeds, self.no_params = self.seeds[:0], self.params[:0]
         self.block_table[self.spare] = limits.num_blocks
-        self._values: list[int] = []
-        self._runs: list[tuple[int, int, int]] = []
+        # Changes that are not written yet.
+        self._values: list[Numbers] = []
+        self._runs: list[Numbers] = []
+        self._num_values = 0
 
     def admit(self, admit: Admit) -> None:
         """Write a sequence's tokens, blocks and parameters at the next flush."""
@@ -62,9 +66,24 @@ class Rows:
         self._write(admit.slot, self._first_seed, _words(admit.sampling))
         self.append(admit.slot, 0, admit.block_ids)
 
+    def write_tokens(self, slot: int, position: int, token_ids: Sequence[int]) -> None:
+        """Write tokens of a slot from a position on, at the next flush."""
+        self._write(slot, self._first_token + position, list(token_ids))
+
+    def known_tokens(self, slot: int, length: int) -> Numbers:
+        """The first tokens of a slot, on the host; waits for the device."""
+        tokens: Numbers = self.tokens[slot, :length].cpu().numpy()
+        return tokens
+
     def append(self, slot: int, first: int, block_ids: list[int]) -> None:
         """Write blocks after the `first` blocks that a slot has, at the next flush."""
         self._write(slot, first, block_ids)
+
+    def append_all(self, appends: Appends, firsts: Numbers) -> None:
+        """As `append`, for several slots."""
+        begins = self._num_values + appends.counts.cumsum() - appends.counts
+        runs = np.stack([begins, appends.slots * self._width + firsts, appends.counts], axis=1)
+        self._add(runs, appends.blocks)
 
     def token_ids(self, slots: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """The tokens of these slots at these positions, int64."""
@@ -74,18 +93,34 @@ class Rows:
         """Write all changes since the last flush."""
         if not self._runs:
             return
-        values, longest = self._values, max(length for _, _, length in self._runs)
+        runs, values = np.concatenate(self._runs), np.concatenate(self._values)
+        self._runs, self._values, self._num_values = [], [], 0
+        if self.device.type == "cpu":
+            self._write_here(runs, values)
+            return
         # One upload: the runs, then their values.
-        numbers = [number for run in self._runs for number in run]
-        sent = to_device(numbers + values, torch.int32, self.device)
-        runs = sent[: len(numbers)].view(-1, 3)
-        self._values, self._runs = [], []
-        write_runs(self._buffer.view(-1), sent[len(numbers) :], runs, longest)
+        numbers = torch.from_numpy(np.concatenate([runs.ravel(), values]).astype(np.int32))
+        sent = copy_to_device(numbers, self.device)
+        written = sent[: runs.size].view(-1, 3)
+        write_runs(self._buffer.view(-1), sent[runs.size :], written, int(runs[:, 2].max()))
+
+    def _write_here(self, runs: Numbers, values: Numbers) -> None:
+        """As `write_runs`, whose ops of PyTorch would take most of a decode step's fixed time."""
+        begins, places, lengths = runs.T
+        # Values are in the order of their runs.
+        targets = np.arange(len(values)) + np.repeat(places - begins, lengths)
+        self._buffer.view(-1).numpy()[targets] = values
 
     def _write(self, slot: int, column: int, words: list[int]) -> None:
         if words:
-            self._runs.append((len(self._values), slot * self._width + column, len(words)))
-            self._values.extend(words)
+            run = (self._num_values, slot * self._width + column, len(words))
+            self._add(np.array([run]), np.array(words))
+
+    def _add(self, runs: Numbers, values: Numbers) -> None:
+        """Runs of [begin among the values, place, length], with their values."""
+        self._runs.append(runs)
+        self._values.append(values)
+        self._num_values += len(values)
 
 
 def buffer_bytes(limits: Limits) -> int:

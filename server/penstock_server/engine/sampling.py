@@ -61,7 +61,7 @@ def sample(
     scores = logits if is_plain else _adjust(logits, inputs, tokens, masks)
     # For plain rows the op that computes log probabilities also chooses the token.
     token_ids = None if is_plain else _choose(scores, inputs)
-    most = max(row.params.num_top_logprobs for row in inputs.rows)
+    most = inputs.num_top
     found = ops.token_logprobs(logits, token_ids, most)
     return Sampled(
         token_ids=found.token_ids,

@@ -5,56 +5,55 @@ the same spans, and a plan can be applied while the step of the plan before it s
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from penstock_server.base.errors import ErrorCode, SlotRefused
+from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.checks import check_admit, check_blocks, check_copies, require
-from penstock_server.engine.exclusions import Exclusions, exclusions_of
+from penstock_server.engine.drafting import draft
+from penstock_server.engine.exclusions import exclusions_of
 from penstock_server.engine.grammar import Choice, GrammarMasks, Grammars
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import SlotError
-from penstock_server.engine.plan import Admit, Append, Plan, Span
+from penstock_server.engine.plan import Admit, Append, Appends, Plan, Span, Spans
 from penstock_server.engine.rows import Rows
-from penstock_server.engine.sampling_params import EXCLUDING, Feature, SamplingParams
+from penstock_server.engine.sampling_params import EXCLUDING
+from penstock_server.engine.slot_table import Decodes, SlotState, SlotTable
 from penstock_server.engine.step import SamplingInput
-
-
-@dataclass(slots=True)
-class SlotState:
-    """What the host knows of one slot in use."""
-
-    length: int
-    prompt_len: int
-    num_blocks: int
-    sampling: SamplingParams
-    features: Feature
-    exclusions: Exclusions | None = None
-    # Whether it sat its last step out: plans in flight may count on a token that it did not get.
-    is_late: bool = False
-    # Why the slot is refused, until it is retired: plans in flight may depend on what was refused.
-    refusal: SlotError | None = None
 
 
 class Slots:
     """All slots of a shard."""
 
     def __init__(
-        self, limits: Limits, grammars: Grammars, device: torch.device, batch_invariant: bool = False
+        self,
+        limits: Limits,
+        grammars: Grammars,
+        adapters: Adapters,
+        device: torch.device,
+        batch_invariant: bool = False,
+        has_states: bool = False,
     ) -> None:
+        """`has_states`: a slot keeps more than its blocks, so its spans must follow each other from position 0 on."""
         self.limits = limits
         self.grammars = grammars
+        self.adapters = adapters
         self.device = device
         self.batch_invariant = batch_invariant
+        # Whether open spans draft tokens; where not, they are decodes.
+        self.may_draft = True
         self.states: dict[int, SlotState] = {}
+        self._table = SlotTable(limits, has_states)
         self.rows = Rows(limits, device)
 
     def clear(self) -> None:
         """Forget every slot. The rows are overwritten when they are given out again."""
         self.states.clear()
+        self._table.clear()
         self.grammars.clear()
+        self.adapters.clear()
 
     def apply(self, plan: Plan) -> dict[int, SlotError]:
         """Retire, admit and append; the errors are the first of each slot. Raises InvalidPlan, changing nothing."""
@@ -62,14 +61,22 @@ class Slots:
         errors: dict[int, SlotError] = {}
         for slot in plan.retired:
             self.grammars.retire(slot)
+            self.adapters.retire(slot)
             if self.states.pop(slot, None) is None:
                 self._refuse(errors, slot, f"slot {slot} is not in use, it cannot be retired")
+            else:
+                self._table.free(slot)
         for admit in plan.admitted:
             self._guard(errors, admit.slot, partial(self._admit, admit))
-        for append in plan.appended:
-            self._guard(errors, append.slot, partial(self._append, append))
+        if not (isinstance(plan.appended, Appends) and self._append_all(plan.appended)):
+            for append in plan.appended:
+                self._guard(errors, append.slot, partial(self._append, append))
         self.rows.flush()
         return errors
+
+    def plain_decodes(self, plan: Plan) -> Decodes | None:
+        """All of a plan's spans as arrays, if they are decodes that need nothing slot by slot; `select` takes any."""
+        return self._table.decodes(Spans.of(plan.spans).numbers)
 
     def select(self, plan: Plan, errors: dict[int, SlotError]) -> list[Span]:
         """The spans of the plan that are valid; adds the errors of the others."""
@@ -81,10 +88,25 @@ class Slots:
             if span.slot in accepted:
                 del accepted[span.slot]
                 self._refuse(errors, span.slot, f"slot {span.slot} has two spans in one step")
-            elif self._guard(errors, span.slot, partial(self._check_span, span, budget)):
-                accepted[span.slot] = span
-                budget -= span.length
+                continue
+            max_drafts = plan.open_drafts.get(span.slot)
+            check = partial(self._check_span, span, budget)
+            if max_drafts is not None:
+                check = partial(self._check_open, span, max_drafts, budget)
+            if self._guard(errors, span.slot, check):
+                accepted[span.slot] = span if max_drafts is None else self._draft(span.slot, max_drafts)
+                self.states[span.slot].computed = accepted[span.slot].end
+                budget -= accepted[span.slot].length
+        self.rows.flush()
         return list(accepted.values())
+
+    def _draft(self, slot: int, max_drafts: int) -> Span:
+        """The last token of a slot and drafts behind it, which are written into its row."""
+        length = self.states[slot].length
+        may_draft = self.may_draft and max_drafts > 0
+        drafts = draft(self.rows.known_tokens(slot, length), max_drafts) if may_draft else ()
+        self.rows.write_tokens(slot, length, drafts)
+        return Span(slot, length - 1, 1 + len(drafts), drafts)
 
     def late_slots(self, plan: Plan, errors: dict[int, SlotError]) -> list[int]:
         """The slots for whose spans nothing is computed, because they sat out the step before."""
@@ -95,14 +117,24 @@ class Slots:
     ) -> list[Choice]:
         """Append sampled tokens to the rows on the device, for the next step. token_ids: [num_rows] int64.
 
+        Behind a draft they count only if it was right, which `accept` is told.
+
         Returns the choices under grammars, which are to be told when the host knows them.
         """
         self.rows.tokens.index_put_((sampling.slots, sampling.lengths), token_ids.int())
+        if sampling.plain is not None:
+            self._table.grow(sampling.plain.slots)
+            return []
         late = masks.late if masks is not None else ()
         for number, row in enumerate(sampling.rows):
-            self.states[row.slot].is_late = number in late
-            self.states[row.slot].length += number not in late
+            if not row.is_behind_draft:
+                self.states[row.slot].is_late = number in late
+                self.states[row.slot].length += number not in late
         return [] if masks is None else self.grammars.choose(sampling.rows, masks)
+
+    def accept(self, slot: int, num_drafts: int) -> None:
+        """So many of the tokens drafted for a slot in the last step were right."""
+        self.states[slot].length += num_drafts
 
     def _guard(self, errors: dict[int, SlotError], slot: int, change: Callable[[], None]) -> bool:
         """Run a change of one slot. A refusal becomes the error of the slot, which stays until it is retired."""
@@ -139,12 +171,14 @@ class Slots:
     def _admit(self, admit: Admit) -> None:
         if admit.slot in self.states:
             raise SlotRefused(f"slot {admit.slot} is in use already")
-        length = len(admit.token_ids)
-        state = SlotState(
-            length, admit.prompt_len, len(admit.block_ids), admit.sampling, admit.sampling.features()
-        )
+        is_free = admit.grammar is None and not admit.adapter_id
+        state = self._table.use(admit.slot, len(admit.token_ids), admit.prompt_len, admit.sampling, is_free)
+        state.num_blocks = len(admit.block_ids)
         self.states[admit.slot] = state
         check_admit(admit, self.limits)
+        if admit.adapter_id:
+            prompt = admit.token_ids[: admit.prompt_len]
+            state.adapter = self.adapters.admit(admit.slot, admit.adapter_id, prompt)
         self.grammars.admit(admit)
         self.rows.admit(admit)
         if state.features & EXCLUDING:
@@ -161,16 +195,47 @@ class Slots:
         self.rows.append(append.slot, state.num_blocks, append.block_ids)
         state.num_blocks += len(append.block_ids)
 
+    def _append_all(self, appends: Appends) -> bool:
+        """Append to several slots at once. False, and nothing is changed, unless all can be."""
+        if not len(appends):
+            return True
+        firsts = self._table.append(appends)
+        if firsts is None:
+            return False
+        self.rows.append_all(appends, firsts)
+        return True
+
     def _check_span(self, span: Span, budget: int) -> None:
         state = self._in_use(span.slot)
         require(span.length >= 1 and span.end <= state.length,
             f"span {span.start}..{span.end} is not within the slot's {state.length} tokens")  # fmt: skip
+        require(
+            span.start == state.computed or not self._table.is_gapless,
+            f"span {span.start}..{span.end} does not follow the slot's state, which is that of {state.computed} tokens",
+        )
         require(span.end <= state.num_blocks * self.limits.block_size,
             f"span {span.start}..{span.end} needs more than the slot's {state.num_blocks} blocks")  # fmt: skip
         require(span.end < state.length or state.length < self.limits.max_sequence_len,
             f"the slot is full: max_sequence_len is {self.limits.max_sequence_len}")  # fmt: skip
         require(span.length <= budget,
             f"the step's spans are more than max_step_tokens {self.limits.max_step_tokens}")  # fmt: skip
+
+    def _check_open(self, span: Span, max_drafts: int, budget: int) -> None:
+        state, length = self._in_use(span.slot), 1 + max_drafts
+        require(not self._table.is_gapless, "no tokens can be drafted for a slot with a state")
+        require(not self.grammars.has(span.slot), "no tokens can be drafted for a slot with a grammar")
+        require(span.length == 1 and span.start >= state.length - 1,
+            f"open span {span.start}..{span.end} is not a decode of the slot's {state.length} tokens")  # fmt: skip
+        require(state.length - 1 + length <= state.num_blocks * self.limits.block_size,
+            f"{max_drafts} drafts need more than the slot's {state.num_blocks} blocks")  # fmt: skip
+        require(state.length + length <= self.limits.max_sequence_len,
+            f"{max_drafts} drafts do not fit: max_sequence_len is {self.limits.max_sequence_len}")  # fmt: skip
+        require(length <= budget,
+            f"the step's spans are more than max_step_tokens {self.limits.max_step_tokens}")  # fmt: skip
+
+    def use_adapters(self, spans: list[Span]) -> bool:
+        """Whether an adapter acts at any token of these spans."""
+        return any(self.states[span.slot].adapter.acts_at(span.end) for span in spans)
 
     def reads_prompt(self, span: Span) -> bool:
         """Whether log probabilities of prompt tokens are asked for in a span."""

@@ -1,16 +1,20 @@
 """The only place where plans become tensors: the inputs of a step, from the slots and from their rows on the device."""
 
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain
 
+import numpy as np
 import torch
 from penstock_kernels import AttentionSpans
 
+from penstock_server.engine.adapters import NO_ADAPTER
 from penstock_server.engine.plan import Span
 from penstock_server.engine.sampling_params import Feature
+from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.step import PromptRows, SampledRow, SamplingInput, Step
 from penstock_server.network.forward_input import ForwardInput
-from penstock_server.network.upload import Upload
+from penstock_server.network.upload import Upload, copy_to_device
 
 
 class Staging:
@@ -25,23 +29,53 @@ class Staging:
         With `num_rows` all are decodes, for a step of so many rows whose other tensors are made on the device.
         """
         upload = Upload()
+        uses_adapters = self.slots.use_adapters(spans)
         if num_rows is None:
-            self._add_spans(upload, spans)
+            self._add_spans(upload, spans, uses_adapters)
         else:
-            self._add_padded(upload, spans, num_rows)
+            self._add_padded(upload, spans, num_rows, uses_adapters)
         sampling = [span for span in spans if self._is_sampled(span)]
         self._add_sampling(upload, spans, sampling)
         *sent, sampled_rows, slots, lengths, prompt_lens = upload.send(self.slots.device)
         return Step(
             forward=self._forward_input(spans, *sent) if num_rows is None else None,
-            decode=None if num_rows is None else sent[0].view(2, num_rows),
+            decode=None if num_rows is None else sent[0].view(-1, num_rows),
             num_spans=len(spans),
             sampled_rows=sampled_rows,
             sampling=self._sampling_input(sampling, slots, lengths, prompt_lens),
             prompt_rows=self._prompt_rows(spans),
         )
 
-    def unwritten(self, spans: list[Span]) -> torch.Tensor:
+    def stage_decodes(self, decodes: Decodes, num_rows: int | None = None) -> Step:
+        """The tensors of a step of plain decodes; with `num_rows` as in `stage`."""
+        count, table = len(decodes.slots), self.slots.rows
+        width = num_rows or count
+        numbers = np.empty(2 * width + 4 * count, dtype=np.int64)
+        padded = numbers[: 2 * width].reshape(2, width)
+        padded[0, :count], padded[0, count:] = decodes.slots, table.spare
+        padded[1, :count], padded[1, count:] = decodes.starts, 0
+        # As `_add_sampling` has them: every row predicts a token.
+        columns = numbers[2 * width :].reshape(4, count)
+        columns[0] = np.arange(count)
+        columns[1], columns[2], columns[3] = decodes.slots, decodes.lengths, decodes.prompt_lens
+        sent = copy_to_device(torch.from_numpy(numbers), self.slots.device)
+        slots, starts = sent[: 2 * width].view(2, width)
+        sampled_rows, sampled, lengths, prompt_lens = sent[2 * width :].view(4, count)
+        forward = self._decode_input(decodes, slots, starts) if num_rows is None else None
+        is_greedy = not decodes.features
+        sampling = SamplingInput(
+            rows=[],
+            slots=sampled,
+            lengths=lengths,
+            prompt_lens=prompt_lens,
+            params=table.no_params if is_greedy else table.params.index_select(0, sampled),
+            seeds=table.no_seeds if is_greedy else table.seeds.index_select(0, sampled),
+            plain=decodes,
+        )
+        decode = None if num_rows is None else sent[: 2 * width].view(2, width)
+        return Step(forward, decode, count, sampled_rows, sampling, [])
+
+    def unwritten(self, spans: Sequence[Span]) -> torch.Tensor:
         """Cache positions in the slots' blocks from the start of each span on: they are not written yet."""
         size, table = self.slots.limits.block_size, self.slots.rows.block_table
         parts = []
@@ -51,58 +85,107 @@ class Staging:
             parts.append(table[span.slot, positions // size].long() * size + positions % size)
         return torch.cat(parts)
 
-    def _add_padded(self, upload: Upload, spans: list[Span], num_rows: int) -> None:
-        """Slots and starts; further rows are the spare row."""
+    def _add_padded(self, upload: Upload, spans: list[Span], num_rows: int, uses_adapters: bool) -> None:
+        """Slots and starts, and adapters where there are any; further rows are the spare row."""
         missing = num_rows - len(spans)
         slots = [span.slot for span in spans] + [self.slots.rows.spare] * missing
-        upload.add(slots + [span.start for span in spans] + [0] * missing)
+        numbers = slots + [span.start for span in spans] + [0] * missing
+        if uses_adapters:
+            numbers += [*self._adapters(spans), *[NO_ADAPTER] * missing]
+        upload.add(numbers)
 
-    def _add_spans(self, upload: Upload, spans: list[Span]) -> None:
-        """Slots, starts and lengths."""
+    def _add_spans(self, upload: Upload, spans: list[Span], uses_adapters: bool) -> None:
+        """Slots, starts and lengths, and adapters where there are any."""
         upload.add(span.slot for span in spans)
         upload.add(span.start for span in spans)
         upload.add(span.length for span in spans)
+        if uses_adapters:
+            upload.add(self._adapters(spans))
+            upload.add(self.slots.states[span.slot].adapter.start for span in spans)
+
+    def _adapters(self, spans: list[Span]) -> Iterator[int]:
+        """The number of the adapter that acts at the end of each span."""
+        for span in spans:
+            use = self.slots.states[span.slot].adapter
+            yield use.number if use.acts_at(span.end) else NO_ADAPTER
 
     def _forward_input(
-        self, spans: list[Span], slots: torch.Tensor, starts: torch.Tensor, lens: torch.Tensor
+        self,
+        spans: list[Span],
+        slots: torch.Tensor,
+        starts: torch.Tensor,
+        lens: torch.Tensor,
+        adapters: torch.Tensor | None = None,
+        adapter_starts: torch.Tensor | None = None,
     ) -> ForwardInput:
-        spans_seen = AttentionSpans(
-            query_lens=tuple(span.length for span in spans),
-            context_lens=tuple(span.end for span in spans),
-            block_tables=self.slots.rows.block_table.index_select(0, slots),
-            block_size=self.slots.limits.block_size,
-            unbatched=self.slots.batch_invariant,
+        query_lens, context_lens = tuple(span.length for span in spans), tuple(span.end for span in spans)
+        spans_seen = self._attention_spans(query_lens, context_lens, slots)
+        if all(length == 1 for length in query_lens):
+            return self._one_token_each(spans_seen, slots, starts, adapters)
+        num_tokens = sum(query_lens)
+        of_span = torch.repeat_interleave(
+            torch.arange(len(spans), device=self.slots.device), lens, output_size=num_tokens
         )
-        if all(span.length == 1 for span in spans):
-            rows, positions, tables = slots, starts, spans_seen.block_tables
-        else:
-            num_tokens = sum(spans_seen.query_lens)
-            of_span = torch.repeat_interleave(
-                torch.arange(len(spans), device=self.slots.device), lens, output_size=num_tokens
-            )
-            first_rows = lens.cumsum(0) - lens
-            positions = torch.arange(num_tokens, device=self.slots.device) + (starts - first_rows)[of_span]
-            rows, tables = slots[of_span], spans_seen.block_tables[of_span]
+        first_rows = lens.cumsum(0) - lens
+        positions = torch.arange(num_tokens, device=self.slots.device) + (starts - first_rows)[of_span]
+        rows, tables = slots[of_span], spans_seen.block_tables[of_span]
+        if adapters is not None and adapter_starts is not None:
+            acts = positions >= adapter_starts[of_span]
+            adapters = torch.where(acts, adapters[of_span], NO_ADAPTER)
         return ForwardInput(
             self.slots.rows.token_ids(rows, positions),
             positions,
             cache_positions(tables, positions, self.slots.limits.block_size),
             spans_seen,
+            slots,
+            adapters,
+        )
+
+    def _decode_input(self, decodes: Decodes, slots: torch.Tensor, starts: torch.Tensor) -> ForwardInput:
+        query_lens, context_lens = (1,) * len(decodes.slots), tuple(decodes.lengths.tolist())
+        return self._one_token_each(self._attention_spans(query_lens, context_lens, slots), slots, starts)
+
+    def _one_token_each(
+        self,
+        spans: AttentionSpans,
+        slots: torch.Tensor,
+        starts: torch.Tensor,
+        adapters: torch.Tensor | None = None,
+    ) -> ForwardInput:
+        places = cache_positions(spans.block_tables, starts, self.slots.limits.block_size)
+        token_ids = self.slots.rows.token_ids(slots, starts)
+        return ForwardInput(token_ids, starts, places, spans, slots, adapters)
+
+    def _attention_spans(
+        self, query_lens: tuple[int, ...], context_lens: tuple[int, ...], slots: torch.Tensor
+    ) -> AttentionSpans:
+        return AttentionSpans(
+            query_lens=query_lens,
+            context_lens=context_lens,
+            block_tables=self.slots.rows.block_table.index_select(0, slots),
+            block_size=self.slots.limits.block_size,
+            unbatched=self.slots.batch_invariant,
         )
 
     def _add_sampling(self, upload: Upload, spans: list[Span], sampling: list[Span]) -> None:
         """The rows of the hidden states that predict a token, and their slots, lengths and prompt lengths."""
         ends = list(accumulate(span.length for span in spans))
+        sampled_ends = [end for span, end in zip(spans, ends, strict=True) if self._is_sampled(span)]
+        numbers = [len(span.drafts) for span in sampling]
+        first_rows = [end - 1 - number for end, number in zip(sampled_ends, numbers, strict=True)]
         states = [self.slots.states[span.slot] for span in sampling]
-        upload.add(end - 1 for span, end in zip(spans, ends, strict=True) if self._is_sampled(span))
-        upload.add(span.slot for span in sampling)
-        upload.add(state.length for state in states)
-        upload.add(state.prompt_len for state in states)
+        upload.add(chain.from_iterable(map(_run_from, first_rows, numbers)))
+        upload.add(span.slot for span in sampling for _ in range(1 + len(span.drafts)))
+        upload.add(chain.from_iterable(map(_run_from, (state.length for state in states), numbers)))
+        upload.add(
+            state.prompt_len for state, number in zip(states, numbers, strict=True) for _ in range(1 + number)
+        )
 
     def _sampling_input(
         self, spans: list[Span], slots: torch.Tensor, lengths: torch.Tensor, prompt_lens: torch.Tensor
     ) -> SamplingInput:
-        rows, table = [self._sampled_row(span) for span in spans], self.slots.rows
+        rows = [self._sampled_row(span, number) for span in spans for number in range(1 + len(span.drafts))]
+        table = self.slots.rows
         is_plain = not any(row.features for row in rows)
         return SamplingInput(
             rows=rows,
@@ -115,14 +198,25 @@ class Staging:
 
     def _is_sampled(self, span: Span) -> bool:
         """Whether a span has the last token of its sequence, so that a new one is sampled."""
-        return span.end == self.slots.states[span.slot].length
+        return span.known_end == self.slots.states[span.slot].length
 
-    def _sampled_row(self, span: Span) -> SampledRow:
+    def _sampled_row(self, span: Span, number: int) -> SampledRow:
+        """The row behind so many of the span's drafts."""
         state = self.slots.states[span.slot]
-        features, num_generated = state.features, state.length - state.prompt_len
+        position = state.length + number
+        features, num_generated = state.features, position - state.prompt_len
         if features and num_generated >= state.sampling.min_new_tokens:
             features &= ~Feature.SUPPRESSED
-        return SampledRow(span.slot, state.length, num_generated, features, state.sampling, state.exclusions)
+        return SampledRow(
+            span.slot,
+            position,
+            num_generated,
+            features,
+            state.sampling,
+            state.exclusions,
+            draft=span.drafts[number] if number < len(span.drafts) else None,
+            is_behind_draft=number > 0,
+        )
 
     def _prompt_rows(self, spans: list[Span]) -> list[PromptRows]:
         found, first_row = [], 0
@@ -135,6 +229,11 @@ class Staging:
                 found.append(PromptRows(span.slot, span.start + 1, first_row, count, num_top))
             first_row += span.length
         return found
+
+
+def _run_from(first: int, number: int) -> range:
+    """`first`, and so many numbers behind it."""
+    return range(first, first + number + 1)
 
 
 def cache_positions(tables: torch.Tensor, positions: torch.Tensor, block_size: int) -> torch.Tensor:

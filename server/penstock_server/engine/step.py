@@ -7,11 +7,15 @@ import torch
 
 from penstock_server.engine.exclusions import Exclusions
 from penstock_server.engine.sampling_params import Feature, SamplingParams
+from penstock_server.engine.slot_table import Decodes
 from penstock_server.network.forward_input import ForwardInput
 
 
 class SampledRow(NamedTuple):
-    """One slot that gets a token: what the host knows of it without asking the device."""
+    """One position that gets a token: what the host knows of it without asking the device.
+
+    A slot with drafts has several.
+    """
 
     slot: int
     # Position of the new token: the length of the slot before it.
@@ -21,12 +25,17 @@ class SampledRow(NamedTuple):
     params: SamplingParams
     # None where the slot excludes nothing.
     exclusions: Exclusions | None = None
+    # The token that was drafted for this position: if another is chosen, the rows behind it do not count.
+    draft: int | None = None
+    # Whether the token before it is a draft.
+    is_behind_draft: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingInput:
     """The rows that sample in this step, and their columns on the device."""
 
+    # One for each row, none in a step of plain decodes.
     rows: list[SampledRow]
     slots: torch.Tensor  # [num_rows] int64
     lengths: torch.Tensor  # [num_rows] int64
@@ -34,10 +43,24 @@ class SamplingInput:
     # Parameters and seeds are empty where no row has a feature.
     params: torch.Tensor  # [num_rows, num_columns] float32; columns are `rows.Column`
     seeds: torch.Tensor  # [num_rows] int64, the bits of the unsigned seed
+    # In the place of `rows`.
+    plain: Decodes | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """How many positions get a token."""
+        return len(self.slots)
+
+    @property
+    def num_top(self) -> int:
+        """The most top tokens that any row asked for."""
+        return max((row.params.num_top_logprobs for row in self.rows), default=0)
 
     @property
     def features(self) -> Feature:
         """What any row needs. Most need nothing, and arithmetic on flags is slow."""
+        if self.plain is not None:
+            return self.plain.features
         needed = Feature(0)
         for row in self.rows:
             if row.features:
@@ -67,7 +90,8 @@ class PromptRows:
 class Step:
     """What the device computes for one plan."""
 
-    # Exactly one is not None: what the model takes, or slots and positions [2, num_rows] for a decode graph.
+    # Exactly one is not None: what the model takes, or slots and positions for a decode graph, [2, num_rows]; with a
+    # third row, the adapters, where a row uses one.
     forward: ForwardInput | None
     decode: torch.Tensor | None
     num_spans: int
@@ -77,5 +101,5 @@ class Step:
 
     @property
     def has_prompts(self) -> bool:
-        """Whether any span has more than one token."""
+        """Whether any span has more than one token: a part of a prompt, or drafts."""
         return self.forward is not None and len(self.forward.token_ids) > self.num_spans

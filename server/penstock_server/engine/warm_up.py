@@ -52,20 +52,21 @@ def scenes_of_kernels(limits: Limits, has_experts: bool) -> Iterator[Scene]:
 
 def plans(scene: Scene, limits: Limits) -> list[Plan]:
     """The steps of a scene, from empty slots."""
-    prompts, decodes, first_block = Plan(0, 1), Plan(0, 2), 0
+    prompts: list[Span] = []
+    decodes: list[Span] = []
+    admitted, first_block = [], 0
     for slot, length in enumerate(scene.prompt_lens):
         num_blocks = _num_blocks(length, limits)
         blocks = list(range(first_block, first_block + num_blocks))
         first_block += num_blocks
-        prompts.admitted.append(Admit(slot, [0] * length, length, blocks, scene.params))
-        prompts.spans.append(Span(slot, 0, length))
+        admitted.append(Admit(slot, [0] * length, length, blocks, scene.params))
+        prompts.append(Span(slot, 0, length))
         if length + 1 < limits.max_sequence_len:
-            decodes.spans.append(Span(slot, length, 1))
-    if limits.num_blocks > first_block:
-        # Of a block that nobody has, onto itself.
-        prompts.copied_from.append(first_block)
-        prompts.copied_to.append(first_block)
-    return [prompts, decodes] if decodes.spans else [prompts]
+            decodes.append(Span(slot, length, 1))
+    # Of a block that nobody has, onto itself.
+    copied = [first_block] if limits.num_blocks > first_block else []
+    first = Plan(0, 1, admitted=admitted, copied_from=copied, copied_to=copied, spans=prompts)
+    return [first, Plan(0, 2, spans=decodes)] if decodes else [first]
 
 
 def blocks_needed(limits: Limits) -> int:

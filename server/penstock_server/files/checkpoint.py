@@ -16,7 +16,7 @@ from penstock_server.files.missing_weights import no_weights
 
 # Bytes per element of the types a weight may have; others are refused when a weight needs them.
 _ELEMENT_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
-                  "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1}  # fmt: skip
+                  "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I8": 1, "U8": 1, "BOOL": 1}  # fmt: skip
 LOADABLE_DTYPES = ("F32", "F16", "BF16")
 _MAX_HEADER_BYTES = 100_000_000
 _INDEX = "model.safetensors.index.json"
@@ -46,7 +46,7 @@ class Checkpoint:
         """Read and check every header; raises StartError naming file and tensor."""
         entries: dict[str, Entry] = {}
         for file in _files(folder):
-            for name, entry in _read_header(file).items():
+            for name, entry in read_header(file).items():
                 if name in entries:
                     raise StartError(
                         f"{file}: tensor {name} is in {entries[name].file.name}, too; remove one file"
@@ -70,6 +70,11 @@ class Checkpoint:
                 f"{self.folder}: tensor {name} is in no safetensors file; download the model again"
             )
         return entry
+
+    def require_module(self, name: str) -> None:
+        """Raise StartError unless there is a tensor for the weight of a module, quantized or not."""
+        if not any(self.has(f"{name}.{part}") for part in ("qweight", "weight_packed")):
+            self.require_name(f"{name}.weight")
 
     def require(self, name: str, shape: tuple[int, ...]) -> Entry:
         """The entry of a tensor that must be there, be of that shape and be loadable."""
@@ -111,7 +116,7 @@ def _indexed_files(index: Path) -> list[Path]:
     return [index.parent / name for name in names]
 
 
-def _read_header(file: Path) -> dict[str, Entry]:
+def read_header(file: Path) -> dict[str, Entry]:
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:

@@ -11,7 +11,14 @@ from penstock_server.architectures.config_json import read_dtype
 from penstock_server.architectures.fields import Fields
 from penstock_server.architectures.registry import FAMILIES, load_spec, not_supported, read_config
 from penstock_server.architectures.spec import ModelSpec
-from penstock_server.base.config import GenerationConfig, LoadFormat, ModelImpl, ModelOverrides
+from penstock_server.base.config import (
+    AtLoad,
+    GenerationConfig,
+    LoadFormat,
+    ModelImpl,
+    ModelOverrides,
+    StoredFormat,
+)
 from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.files.generation_config import (
@@ -19,6 +26,8 @@ from penstock_server.files.generation_config import (
     override_generation_defaults,
     read_generation_defaults,
 )
+from penstock_server.files.gguf.folder import open_gguf
+from penstock_server.files.quantization import Declared, check_asked, read_declared
 
 _NO_OVERRIDES = ModelOverrides()
 _CAUSAL_MODELS = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
@@ -36,6 +45,10 @@ class ModelFolder(NamedTuple):
     spec: ModelSpec | None
     # None where the weights are noise.
     checkpoint: Checkpoint | None
+    # What the checkpoint says of quantized weights; None: they have 16 bits or more.
+    quantization: Declared | None
+    # How they are quantized while they are read; None: they stay as they are.
+    at_load: AtLoad | None
     # Sampling defaults of the model; None where those of the server apply.
     generation: GenerationDefaults | None
 
@@ -46,6 +59,7 @@ def open_folder(
     model_impl: ModelImpl = "auto",
     generation_config: GenerationConfig = "auto",
     overrides: ModelOverrides = _NO_OVERRIDES,
+    quantize: AtLoad | StoredFormat | None = None,
 ) -> ModelFolder:
     """Read config.json and the headers of the weights; raises StartError with file, what is wrong and what to do."""
     path, raw = read_config(folder)
@@ -60,10 +74,27 @@ def open_folder(
         )
     spec = load_spec(folder, overrides.rope) if is_native else None
     generation = _generation(folder, generation_config, overrides)
-    checkpoint = None if load_format == "dummy" else Checkpoint.open(folder)
+    quantization = read_declared(folder, raw)
+    if quantization is not None and not is_native:
+        raise StartError(
+            f"{quantization.settings.path}: quantized weights are for models with a row here, and {model_type} is "
+            "computed by the code of transformers; use the model in 16 bits"
+        )
+    at_load = None if quantize is None else check_asked(quantize, quantization, path)
+    if at_load is not None and not is_native:
+        raise StartError(
+            f"--quantize {at_load} is for models with a row here, and {model_type} is computed by the code of "
+            "transformers; leave it out"
+        )
+    if at_load is not None and load_format == "dummy":
+        raise StartError(
+            f"--quantize {at_load} needs weights, and --load-format dummy reads none; leave one out"
+        )
+    checkpoint = None if load_format == "dummy" else open_gguf(folder, raw) or Checkpoint.open(folder)
     if spec is not None and checkpoint is not None:
         _check_counts(spec, checkpoint)
-    return ModelFolder(folder, model_type, read_dtype(Fields(raw, path)), spec, checkpoint, generation)
+    dtype = read_dtype(Fields(raw, path))
+    return ModelFolder(folder, model_type, dtype, spec, checkpoint, quantization, at_load, generation)
 
 
 def _generation(
@@ -98,10 +129,13 @@ def _causal_types() -> frozenset[str]:
 def _check_counts(spec: ModelSpec, checkpoint: Checkpoint) -> None:
     """The last layer and the last expert must be there, so that no number in config.json makes a start long."""
     names, last = spec.names, spec.names.layer.format(spec.num_layers - 1)
-    checkpoint.require_name(f"{last}{names.attention_input_norm or names.output}.weight")
+    has_mixer = spec.layers[-1].has_attention or spec.layers[-1].is_recurrent
+    first = names.attention_input_norm or names.output if has_mixer else names.mlp_input_norm
+    checkpoint.require_module(f"{last}{first}")
     sparse = [number for number, layer in enumerate(spec.layers) if layer.is_sparse]
     if spec.moe is None or not sparse:
         return
     prefix = names.layer.format(sparse[-1])
-    if not checkpoint.has(prefix + names.experts_gate_up):
-        checkpoint.require_name(f"{prefix}{names.expert_gate.format(spec.moe.num_experts - 1)}.weight")
+    stacked = prefix + names.experts_gate_up
+    if not checkpoint.has(stacked) and not checkpoint.has(f"{stacked}_blocks"):
+        checkpoint.require_module(f"{prefix}{names.expert_up.format(spec.moe.num_experts - 1)}")

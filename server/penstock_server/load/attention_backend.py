@@ -38,6 +38,12 @@ def choose_backend(
     name = config.attention_backend
     if spec is None:
         return _for_any_model(name, device)
+    if spec.recurrent is not None and config.batch_invariant:
+        raise StartError(
+            "--batch-invariant: the products of recurrent layers depend on the number of rows; leave it out"
+        )
+    if spec.latent is not None:
+        return _for_latents(config, dtype, cache_dtype, device)
     heads = share_heads(group, spec.num_heads, spec.num_kv_heads)
     demand = Demand(
         device,
@@ -48,12 +54,33 @@ def choose_backend(
         spec.head_dim,
         has_soft_cap=spec.attention_soft_cap is not None,
         has_sinks=spec.sinks,
+        has_slopes=spec.slopes is not None,
         batch_invariant=config.batch_invariant,
     )
     try:
         return choose(name, demand)
     except Unsupported as reason:
         raise StartError(f"--attention-backend {name}: {reason}") from None
+
+
+def _for_latents(
+    config: ServerConfig, dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device
+) -> Backend:
+    """Attention over latents has one implementation, in 16 or 32 bits."""
+    if config.attention_backend not in ("auto", "reference"):
+        raise StartError(
+            f"--attention-backend {config.attention_backend}: this model attends to latents, which only the reference "
+            "computes; use auto or reference"
+        )
+    if cache_dtype != dtype:
+        raise StartError(
+            f"--kv-cache-dtype {config.cache.dtype}: latents are kept in the model's type; use auto"
+        )
+    if config.batch_invariant:
+        raise StartError(
+            "--batch-invariant: the products of attention over latents depend on the number of rows; leave it out"
+        )
+    return reference_backend(device)
 
 
 def _for_any_model(name: str, device: torch.device) -> Backend:

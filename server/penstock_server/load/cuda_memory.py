@@ -67,14 +67,14 @@ def largest_plan(limits: Limits) -> Plan:
         temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, typical_p=0.9, repetition_penalty=1.1,
         frequency_penalty=0.1, presence_penalty=0.1, num_top_logprobs=min(MAX_TOP_LOGPROBS, limits.vocab_size),
     )  # fmt: skip
-    plan, first = Plan(0, 1), 0
+    admitted, spans, first = [], [], 0
     for slot, length in enumerate(_largest_lens(limits)):
         num_blocks = -(-length // limits.block_size)
         blocks = list(range(first, first + num_blocks))
-        plan.admitted.append(Admit(slot, [0] * length, length, blocks, params))
-        plan.spans.append(Span(slot, 0, length))
+        admitted.append(Admit(slot, [0] * length, length, blocks, params))
+        spans.append(Span(slot, 0, length))
         first += num_blocks
-    return plan
+    return Plan(0, 1, admitted=admitted, spans=spans)
 
 
 def _largest_lens(limits: Limits) -> list[int]:

@@ -7,9 +7,11 @@ import torch
 
 from penstock_server.base.config import ServerConfig
 from penstock_server.base.log import stage
+from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
 from penstock_server.files.model_folder import ModelFolder
+from penstock_server.load.activations import check_activations
 from penstock_server.load.allocation import allocating
 from penstock_server.load.arithmetic import choose_arithmetic
 from penstock_server.load.attention_backend import choose_backend, choose_cache_dtype
@@ -17,12 +19,15 @@ from penstock_server.load.device import choose_device, choose_dtype, name_of
 from penstock_server.load.kernels import compile_kernels
 from penstock_server.load.loaded import Loaded
 from penstock_server.load.sizes import choose_graph_sizes, choose_limits, wanted_limits
+from penstock_server.network.adapters import AdaptedModel
 from penstock_server.network.decoder import Decoder
 from penstock_server.network.distributed import Group
 from penstock_server.network.kv_cache import CacheFormat, KvScale
 from penstock_server.network.kv_scales import read_scales
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.model import Model
+from penstock_server.network.quantization.at_load import QuantizationAtLoad
+from penstock_server.network.quantization.quantization import Quantization, StoredQuantization
 from penstock_server.network.weights import fill_with_noise, load_weights
 
 logger = logging.getLogger(__name__)
@@ -51,6 +56,7 @@ def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
 
 def _load(config: ServerConfig, folder: ModelFolder) -> Loaded:
     device = choose_device(config)
+    check_activations(config, folder, device)
     dtype = choose_dtype(config.dtype, folder.dtype, device)
     cache_dtype = choose_cache_dtype(config, dtype, device)
     torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.world_size))
@@ -59,11 +65,25 @@ def _load(config: ServerConfig, folder: ModelFolder) -> Loaded:
     attention = choose_backend(config, folder.spec, group, dtype, cache_dtype, device)
     with stage(logger, "weights"):
         placement = Placement(group, dtype, config.batch_invariant)
-        model = allocating("the weights", _model, config, folder, placement, device)
+        quantization = _quantization(config, folder, device)
+        model = allocating("the weights", _model, config, folder, placement, device, quantization)
     logger.info("attention by %s, KV cache of %s", attention.name, name_of(cache_dtype))
-    grammars = Grammars(config.tokenizer_path, model.facts.vocab_size, model.facts.eos_token_ids)
+    grammars = _grammars(config, model)
     cache_format = CacheFormat(cache_dtype, _scales(folder, dtype, cache_dtype), attention.attend)
-    return Loaded(config, folder, device, group, model, grammars, cache_format, attention)
+    adapters = Adapters(
+        AdaptedModel(model, config.max_adapters, folder.checkpoint, device), config.max_adapters
+    )
+    quantized = None if quantization is None else quantization.facts()
+    return Loaded(
+        config, folder, device, group, model, grammars, adapters, cache_format, attention, quantized
+    )
+
+
+def _grammars(config: ServerConfig, model: Model) -> Grammars:
+    # A state cannot go back by the token of a slot that sat a step out.
+    is_patient = model.state_shape is not None
+    facts = model.facts
+    return Grammars(config.tokenizer_path, facts.vocab_size, facts.eos_token_ids, is_patient=is_patient)
 
 
 def _scales(folder: ModelFolder, dtype: torch.dtype, cache_dtype: torch.dtype) -> tuple[KvScale, ...]:
@@ -73,7 +93,13 @@ def _scales(folder: ModelFolder, dtype: torch.dtype, cache_dtype: torch.dtype) -
     return read_scales(folder.checkpoint, folder.spec)
 
 
-def _model(config: ServerConfig, folder: ModelFolder, placement: Placement, device: torch.device) -> Model:
+def _model(
+    config: ServerConfig,
+    folder: ModelFolder,
+    placement: Placement,
+    device: torch.device,
+    quantization: Quantization | None,
+) -> Model:
     """Our decoder where a row describes the model, else that of transformers."""
     if folder.spec is None:
         logger.info("%s is computed by the code of transformers", folder.model_type)
@@ -85,5 +111,17 @@ def _model(config: ServerConfig, folder: ModelFolder, placement: Placement, devi
     if folder.checkpoint is None:
         fill_with_noise(decoder, device)
     else:
-        load_weights(decoder, folder.checkpoint, device)
+        load_weights(decoder, folder.checkpoint, device, quantization)
     return decoder
+
+
+def _quantization(config: ServerConfig, folder: ModelFolder, device: torch.device) -> Quantization | None:
+    """How weights are quantized, if they are, and are read."""
+    if folder.checkpoint is None:
+        return None
+    int8_inputs = config.cpu_activations == "int8"
+    if folder.quantization is not None:
+        return StoredQuantization(folder.quantization, folder.checkpoint, int8_inputs)
+    if folder.at_load is None:
+        return None
+    return QuantizationAtLoad(folder.at_load, folder.checkpoint, device, int8_inputs)

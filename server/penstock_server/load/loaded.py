@@ -9,6 +9,7 @@ from penstock_kernels.backends import Backend
 from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 
 from penstock_server.base.config import MAX_TOP_LOGPROBS, ServerConfig
+from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.engine import Description, Engine
 from penstock_server.engine.grammar import Grammars
@@ -20,6 +21,8 @@ from penstock_server.load.device import name_of
 from penstock_server.network.distributed import Group
 from penstock_server.network.kv_cache import CacheFormat, KVCache
 from penstock_server.network.model import Model
+from penstock_server.network.quantization.quantization import QuantizationFacts
+from penstock_server.network.states import States
 
 
 class Loaded(NamedTuple):
@@ -31,23 +34,37 @@ class Loaded(NamedTuple):
     group: Group
     model: Model
     grammars: Grammars
+    adapters: Adapters
     cache_format: CacheFormat
     attention: Backend
+    # None where weights are not quantized.
+    quantization: QuantizationFacts | None
 
     def engine(self, limits: Limits, graph_sizes: Sequence[int] = (), is_poisoned: bool = False) -> Engine:
         """An engine with a cache and rows of its own."""
         # One more block, for what the spare row writes.
         sizes = (limits.num_blocks + 1, limits.block_size, self.cache_format, self.device, is_poisoned)
+        states = self._states(limits)
         cache = allocating(
-            "the KV cache (see --max-batch-total-tokens)", KVCache, self.model.cache_shape, *sizes
+            "the KV cache (see --max-batch-total-tokens)", KVCache, self.model.cache_shape, *sizes, states
         )
-        slots = Slots(limits, self.grammars, self.device, self.config.batch_invariant)
+        rest = self.config.batch_invariant, states is not None
+        slots = Slots(limits, self.grammars, self.adapters, self.device, *rest)
         graphs = DecodeGraphs(self.model, cache, slots, graph_sizes) if graph_sizes else None
         return Engine(self.model, cache, slots, self.group, self.describe(limits), graphs)
+
+    def _states(self, limits: Limits) -> States | None:
+        shape = self.model.state_shape
+        if shape is None:
+            return None
+        sizes = (limits.num_slots, self.model.dtype, self.device)
+        return allocating("the states of all slots (see --max-batch-size)", States, shape, *sizes)
 
     def parts_bytes(self, limits: Limits, num_spans: int) -> int:
         """What attention of a step of so many decodes takes for sequences that it reads in parts."""
         heads = self.model.cache_shape
+        if heads.num_tensors == 1:
+            return 0  # the reference computes attention over latents, in one part
         # A chunk of few tokens is computed as a decode is.
         num_tokens = min(num_spans * MAX_DECODE_LEN, limits.max_step_tokens)
         return attention_parts_bytes(
@@ -72,11 +89,14 @@ class Loaded(NamedTuple):
             device=str(self.device),
             rank=self.group.rank,
             world_size=self.group.size,
+            max_adapters=self.adapters.max_adapters,
             max_top_logprobs=min(MAX_TOP_LOGPROBS, self.model.facts.vocab_size),
             abilities=(
                 "prompt_logprobs",
                 *(["grammar"] if self.grammars.available else []),
+                *(["adapters"] if self.adapters.max_adapters else []),
                 *self.model.abilities,
             ),
             generation=self.folder.generation,
+            quantization=self.quantization,
         )

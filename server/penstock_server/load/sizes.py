@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from penstock_server.architectures.lengths import check_lengths, does_not_fit, positions_needed
 from penstock_server.architectures.spec import ModelFacts
+from penstock_server.base.errors import StartError
 from penstock_server.engine.limits import Limits
 from penstock_server.load.allocation import allocating
 from penstock_server.load.cpu_memory import budget_bytes
 from penstock_server.load.cuda_memory import cache_budget_bytes
 from penstock_server.load.loaded import Loaded
 from penstock_server.network.kv_cache import block_bytes
+from penstock_server.network.states import state_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ def choose_graph_sizes(loaded: Loaded) -> list[int]:
     if asked is not None:
         return sorted({min(size, num_slots) for size in asked})
     if loaded.device.type != "cuda":
-        return list(range(1, min(num_slots, _LARGEST_RECORDING) + 1)) if loaded.group.size == 1 else []
+        return list(range(1, min(num_slots, _LARGEST_RECORDING) + 1))
     return [size for size in _USUAL_GRAPH_SIZES if size < num_slots] + [min(num_slots, _LARGEST_GRAPH)]
 
 
@@ -54,15 +56,30 @@ def choose_limits(loaded: Loaded, graph_sizes: Sequence[int]) -> Limits:
     cache, facts = loaded.config.cache, loaded.model.facts
     limits = wanted_limits(loaded)
     if cache.num_blocks is None:
-        budget = _budget_bytes(loaded, limits, graph_sizes)
-        affordable = budget // block_bytes(
-            loaded.model.cache_shape, cache.block_size, loaded.cache_format.dtype
-        )
+        budget = _left_of(_budget_bytes(loaded, limits, graph_sizes), loaded, limits)
+        each = block_bytes(loaded.model.cache_shape, cache.block_size, loaded.cache_format.dtype)
+        # Where no layer has keys and values, blocks count positions and take nothing.
+        affordable = budget // each if each else limits.num_slots * limits.max_blocks
         # No more than all slots together can fill.
         limits = replace(limits, num_blocks=min(limits.num_slots * limits.max_blocks, affordable))
     # All ranks must agree, and each sees its own free memory.
     num_blocks = min(numbers[0] for numbers in loaded.group.gather_numbers(limits.num_blocks))
     return _fitting(replace(limits, num_blocks=num_blocks), facts, cache.max_sequence_len is not None)
+
+
+def _left_of(budget: int, loaded: Loaded, limits: Limits) -> int:
+    """What is left for blocks where each slot has a state; raises StartError where the states take it all."""
+    taken = state_bytes(loaded.model.state_shape, limits.num_slots, loaded.model.dtype)
+    if not taken:
+        return budget
+    gib = (size / 1024**3 for size in (taken, budget))
+    logger.info("states of %d slots: %.2f GiB of the %.2f for them and the cache", limits.num_slots, *gib)
+    if taken >= budget:
+        raise StartError(
+            f"the states of {limits.num_slots} slots take {taken} bytes, and {budget} are left for them and the KV "
+            "cache; lower --max-batch-size or free memory"
+        )
+    return budget - taken
 
 
 def _budget_bytes(loaded: Loaded, limits: Limits, graph_sizes: Sequence[int]) -> int:

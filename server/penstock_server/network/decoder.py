@@ -1,6 +1,10 @@
-"""The one decoder: what a `ModelSpec` describes, over a paged cache. Families are data; none has code here."""
+"""The one decoder: what a `ModelSpec` describes, over a paged cache and the states of slots. Families are data; none
+has code here."""
+
+from typing import NamedTuple
 
 import torch
+from penstock_kernels import AttentionSpans, RecurrentSpans
 from torch import nn
 
 from penstock_server.architectures.spec import CacheShape, ModelFacts, ModelSpec
@@ -10,34 +14,58 @@ from penstock_server.network.layers.attention import Attention
 from penstock_server.network.layers.embedding import PositionEmbedding, VocabEmbedding
 from penstock_server.network.layers.feed_forward import FeedForward
 from penstock_server.network.layers.heads import share_heads
-from penstock_server.network.layers.moe import SparseFeedForward
+from penstock_server.network.layers.latent_attention import LatentAttention
+from penstock_server.network.layers.moe import Experts, SparseFeedForward
 from penstock_server.network.layers.norm import Norm
 from penstock_server.network.layers.placement import Placement
+from penstock_server.network.layers.recurrent import RecurrentLayer, recurrent_layer, state_shape
 from penstock_server.network.layers.rotary import Rotary, RotaryTable
+from penstock_server.network.states import LayerState
+from penstock_server.network.upload import to_device
+
+# What Describe reports of a model with states: a sequence cannot go on from blocks alone.
+RECURRENT = "recurrent"
+
+
+class Memory(NamedTuple):
+    """What one layer remembers of the sequences of a step: keys and values, states, or both."""
+
+    cache: LayerCache | None
+    state: LayerState | None
+    # None where no layer has a state.
+    spans: RecurrentSpans | None
 
 
 class DecoderLayer(nn.Module):
-    """Attention and feed-forward with norms before or after them; `residual` is the running sum, updated in place.
+    """A mixer of tokens and feed-forward with norms before or after them; `residual` is the sum, updated in place.
+
+    The mixer is attention, a recurrent layer, or both side by side; a layer may also lack it, or the feed-forward.
 
     What a layer returns is still to be added to the sum: the next norm does both in one pass.
     """
 
     def __init__(self, spec: ModelSpec, layer: int, placement: Placement) -> None:
         super().__init__()
-        names, prefix = spec.names, spec.names.layer.format(layer)
+        names, prefix, kind = spec.names, spec.names.layer.format(layer), spec.layers[layer]
 
-        def norm(name: str) -> Norm | None:
-            return Norm(prefix + name, spec.hidden_size, spec.norm, placement) if name else None
+        def norm(name: str, is_used: bool) -> Norm | None:
+            return Norm(prefix + name, spec.hidden_size, spec.norm, placement) if name and is_used else None
 
         self.parallel = spec.parallel
         self.multiplier = spec.residual_multiplier
-        self.attention_input_norm = norm(names.attention_input_norm)
-        self.attention = Attention(spec, layer, placement)
-        self.attention_output_norm = norm(names.attention_output_norm)
-        self.mlp_input_norm = norm(names.mlp_input_norm)
-        feed_forward = SparseFeedForward if spec.layers[layer].is_sparse else FeedForward
-        self.feed_forward = feed_forward(spec, layer, placement)
-        self.mlp_output_norm = norm(names.mlp_output_norm)
+        self.factors = spec.factors
+        self.has_mixer = kind.has_attention or kind.is_recurrent
+        self.attention_input_norm = norm(names.attention_input_norm, self.has_mixer)
+        attention = Attention if spec.latent is None else LatentAttention
+        self.attention = attention(spec, layer, placement) if kind.has_attention else None
+        self.recurrent: RecurrentLayer | None = (
+            recurrent_layer(spec, layer, placement) if kind.is_recurrent else None
+        )
+        self.attention_output_norm = norm(names.attention_output_norm, self.has_mixer)
+        self.mlp_input_norm = norm(names.mlp_input_norm, kind.has_feed_forward)
+        feed_forward = SparseFeedForward if kind.is_sparse else FeedForward
+        self.feed_forward = feed_forward(spec, layer, placement) if kind.has_feed_forward else None
+        self.mlp_output_norm = norm(names.mlp_output_norm, kind.has_feed_forward)
 
     def forward(
         self,
@@ -45,20 +73,39 @@ class DecoderLayer(nn.Module):
         residual: torch.Tensor,
         inputs: ForwardInput,
         rotary: RotaryTable | None,
-        cache: LayerCache,
+        memory: Memory,
     ) -> torch.Tensor:
-        x = _add_and_norm(self.attention_input_norm, x, residual)
-        attended = self._scaled(self.attention(x, inputs, rotary, cache), self.attention_output_norm)
-        if self.parallel:
-            both = x if self.mlp_input_norm is None else self.mlp_input_norm(residual)
-            return attended + self._scaled(self.feed_forward(both), self.mlp_output_norm)
-        x = _add_and_norm(self.mlp_input_norm, attended, residual)
-        return self._scaled(self.feed_forward(x), self.mlp_output_norm)
+        if self.has_mixer:
+            mixed = _add_and_norm(self.attention_input_norm, x, residual)
+            x = self._scaled(self._mix(mixed, inputs, rotary, memory), self.attention_output_norm)
+            if self.parallel and self.feed_forward is not None:
+                both = mixed if self.mlp_input_norm is None else self.mlp_input_norm(residual)
+                return x + self._scaled(self.feed_forward(both, inputs.adapters), self.mlp_output_norm)
+        if self.feed_forward is None:
+            return x
+        x = _add_and_norm(self.mlp_input_norm, x, residual)
+        return self._scaled(self.feed_forward(x, inputs.adapters), self.mlp_output_norm)
+
+    def _mix(
+        self, x: torch.Tensor, inputs: ForwardInput, rotary: RotaryTable | None, memory: Memory
+    ) -> torch.Tensor:
+        found: torch.Tensor | None = None
+        if self.attention is not None:
+            found = _times(x, self.factors.attention_in)
+            found = _times(self.attention(found, inputs, rotary, memory.cache), self.factors.attention_out)
+        if self.recurrent is not None:
+            kept: torch.Tensor = self.recurrent(x, inputs.adapters, memory.state, memory.spans)
+            found = kept if found is None else found + kept
+        assert found is not None, "a mixer is one of the two, or both"
+        return found
 
     def _scaled(self, x: torch.Tensor, norm: Norm | None) -> torch.Tensor:
         """The output of a part as it is added to the residual sum."""
-        x = x if norm is None else norm(x)
-        return x if self.multiplier == 1.0 else x * self.multiplier
+        return _times(x if norm is None else norm(x), self.multiplier)
+
+
+def _times(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x if factor == 1.0 else x * factor
 
 
 def _add_and_norm(norm: Norm | None, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
@@ -68,9 +115,6 @@ def _add_and_norm(norm: Norm | None, x: torch.Tensor, residual: torch.Tensor) ->
 
 class Decoder(nn.Module):
     """A whole model, this rank's share of it. Built on the meta device; `weights.load_weights` gives it memory."""
-
-    abilities: tuple[str, ...] = ()
-    capturable = True
 
     def __init__(
         self,
@@ -83,47 +127,99 @@ class Decoder(nn.Module):
         self.spec = spec
         self.facts: ModelFacts = spec
         heads = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
-        self.num_heads = heads.num_heads
-        self.cache_shape = CacheShape(spec.num_layers, heads.num_kv_heads, spec.head_dim)
+        self.num_heads, num_layers = heads.num_heads, spec.num_attention_layers
+        self.cache_shape = (
+            CacheShape(num_layers, heads.num_kv_heads, spec.head_dim)
+            if spec.latent is None
+            else CacheShape(num_layers, 1, spec.latent.rank + spec.latent.rope_dim, num_tensors=1)
+        )
+        self.state_shape = state_shape(spec, placement.group)
+        self.abilities: tuple[str, ...] = () if self.state_shape is None else (RECURRENT,)
+        self._device = device
         self.dtype = placement.dtype
         names, size = spec.names, (spec.vocab_size, spec.hidden_size)
         with torch.device("meta"):
-            self.embedding = VocabEmbedding(names.embedding, *size, placement)
+            tied_head = names.lm_head if spec.tied_embeddings else ""
+            self.embedding = VocabEmbedding(names.embedding, *size, placement, head=tied_head)
             positions = (spec.max_sequence_len, spec.hidden_size)
             self.positions = (
-                PositionEmbedding(names.positions, *positions, placement) if names.positions else None
+                PositionEmbedding(names.positions, *positions, placement, spec.position_offset)
+                if names.positions
+                else None
             )
             self.layers = nn.ModuleList(
                 DecoderLayer(spec, layer, placement) for layer in range(spec.num_layers)
             )
+            embedding_norm = names.embedding_norm
+            self.embedding_norm = (
+                Norm(embedding_norm, spec.hidden_size, spec.norm, placement) if embedding_norm else None
+            )
             self.final_norm = Norm(names.final_norm, spec.hidden_size, spec.norm, placement)
-            head = None if spec.tied_embeddings else VocabEmbedding(names.lm_head, *size, placement)
-            self.lm_head = head
+            self.lm_head = (
+                None
+                if spec.tied_embeddings
+                else VocabEmbedding(names.lm_head, *size, placement, spec.head_bias, names.lm_head)
+            )
+        if spec.slopes is not None:
+            first, end = heads.first_head, heads.first_head + heads.num_heads
+            slopes = torch.tensor(spec.slopes[first:end], dtype=torch.float32).to(device)
+            for module in self.modules():
+                if isinstance(module, Attention):
+                    module.slopes = slopes
         served_len = max_sequence_len or spec.max_sequence_len
         self.rotaries = [Rotary(rope, served_len, device) for rope in spec.ropes]
         # Rounded to the type of the weights, as in training.
         self.embedding_scale = float(torch.tensor(spec.embedding_scale, dtype=placement.dtype))
+
+    @property
+    def capturable(self) -> bool:
+        """As in `Model`. Latents and states need lengths on the host, and experts of few bits on CUDA counts."""
+        if self._device.type == "cuda" and any(
+            isinstance(module, Experts) and module.is_quantized for module in self.modules()
+        ):
+            return False
+        return self.spec.latent is None and self.state_shape is None
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
         """Hidden states before the last norm, [num_tokens, hidden_size]; fills the cache on the way."""
         tables = [rotary.table(inputs.positions, self.dtype) for rotary in self.rotaries]
         x = self._embed(inputs)
         residual = torch.zeros_like(x)
-        for layer, spec, layer_cache in zip(self.layers, self.spec.layers, cache.layers, strict=True):
-            x = layer(x, residual, inputs, None if spec.rope is None else tables[spec.rope], layer_cache)
+        caches = iter(cache.layers)
+        states = iter(() if cache.states is None else cache.states.layers)
+        spans = None if cache.states is None else _recurrent_spans(inputs)
+        for layer, spec in zip(self.layers, self.spec.layers, strict=True):
+            memory = Memory(
+                next(caches) if spec.has_attention else None,
+                next(states) if spec.is_recurrent else None,
+                spans,
+            )
+            x = layer(x, residual, inputs, None if spec.rope is None else tables[spec.rope], memory)
         return residual.add_(x)
 
     def _embed(self, inputs: ForwardInput) -> torch.Tensor:
-        x: torch.Tensor = self.embedding(inputs.token_ids)
+        x: torch.Tensor = self.embedding(inputs.token_ids, inputs.adapters)
         if self.embedding_scale != 1.0:
             x = x * self.embedding_scale
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
         return x if self.positions is None else x + self.positions(inputs.positions)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[num_rows, hidden_size] to [num_rows, vocab_size] in float32."""
+    def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+        """[num_rows, hidden_size] to [num_rows, vocab_size] in float32. `adapters`: as in `ForwardInput`."""
         head = self.embedding if self.lm_head is None else self.lm_head
-        logits = head.logits(self.final_norm(hidden))
+        logits = head.logits(self.final_norm(hidden), adapters)
         if self.spec.logit_scale != 1.0:
             logits = logits * self.spec.logit_scale
         cap = self.spec.logit_soft_cap
         return logits if cap is None else (logits / cap).tanh_().mul_(cap)
+
+
+def _recurrent_spans(inputs: ForwardInput) -> RecurrentSpans:
+    """Which states the spans continue; those that begin at position 0 begin with none."""
+    spans = inputs.spans
+    assert isinstance(spans, AttentionSpans), "steps with states are not captured"
+    if len(spans.query_lens) == len(inputs.positions):
+        return RecurrentSpans(inputs.slots, inputs.positions == 0, spans.query_lens)
+    firsts = to_device(spans.query_starts[:-1], torch.int64, inputs.slots.device)
+    return RecurrentSpans(inputs.slots, inputs.positions[firsts] == 0, spans.query_lens)

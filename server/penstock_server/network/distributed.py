@@ -1,23 +1,49 @@
-"""The tensor-parallel group: collectives over NCCL on GPUs and gloo on the CPU, none when the group is one rank.
+"""The tensor-parallel group: sums over NCCL on GPUs and over shared memory on the CPU, none when the group is one rank.
 
-Numbers that the host needs always go over gloo, so that they do not wait for what runs on the device.
+Numbers that the host needs never go over NCCL, so that they do not wait for what runs on the device. Where the ops in C
+are not there, gloo stands in for shared memory.
 
 There is one communicator of NCCL from the start of a shard to its end: it has its memory before that for the cache is
 measured, and captured graphs use the one that other steps use. A graph that holds it must be destroyed before `leave`.
 """
 
-import os
-from datetime import timedelta
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
+from penstock_kernels.native.exchange import Exchange, ExchangeFailed, is_supported
 
 from penstock_server.base.config import GroupConfig
 from penstock_server.base.errors import ShardFailed, StartError
+from penstock_server.network.torch_collectives import TorchCollectives
 
-_RENDEZVOUS_FILE = "rendezvous"
+Result = TypeVar("Result")
+
 # The launcher gives up on a shard that loads too long; this only has to be no shorter.
 _LOAD_TIMEOUT_S = 1800.0
+
+
+class Collectives(Protocol):
+    """What ranks do together. All make the same calls in the same order."""
+
+    def all_reduce(self, x: torch.Tensor) -> None:
+        """The sum over all ranks, in place."""
+
+    def all_gather(self, x: torch.Tensor) -> Iterable[torch.Tensor]:
+        """What each rank brought."""
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """From now on this is how long to wait for a rank that lives."""
+
+    def leave(self) -> None:
+        """Close the connections to the other ranks."""
+
+
+class Connections(NamedTuple):
+    """How the ranks reach each other: for numbers of the host, and for tensors on the device."""
+
+    host: Collectives
+    device: Collectives
 
 
 class Group:
@@ -26,8 +52,10 @@ class Group:
     def __init__(self, config: GroupConfig, device: torch.device) -> None:
         self.rank = config.rank
         self.size = config.world_size
-        self._config = config
-        self._dist: Any = _join(config, device) if config.world_size > 1 else None
+        self._timeout_s = config.timeout_s
+        self._connections: Connections | None = None
+        if self.size > 1:
+            self._connections = self._tried("cannot meet the other ranks", connect, config, device)
         # Shape and type of every sum, while the engine records them.
         self.summed: list[tuple[torch.Size, torch.dtype]] | None = None
         # NCCL connects in its first collective.
@@ -35,10 +63,10 @@ class Group:
 
     def begin_steps(self) -> None:
         """All ranks are loaded: from here a rank that does not take part in time counts as lost."""
-        if self._dist is not None:
-            # Until here waits may be long: ranks load at different speeds.
-            self.gather_numbers(self.rank)
-            self._dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self._config.timeout_s))
+        # Until here waits may be long: ranks load at different speeds.
+        self.gather_numbers(self.rank)
+        for connection in set(self._connections or ()):
+            connection.set_timeout(self._timeout_s)
 
     def share(self, total: int, what: str) -> int:
         """This rank's part of `total`, which must divide evenly."""
@@ -50,61 +78,50 @@ class Group:
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks, in place."""
-        if self._dist is not None:
-            self._call(self._dist.all_reduce, x)
+        if self._connections is not None:
+            self._together(self._connections.device.all_reduce, x)
             if self.summed is not None:
                 self.summed.append((x.shape, x.dtype))
         return x
 
     def all_gather_columns(self, x: torch.Tensor) -> torch.Tensor:
         """[n, width] of each rank to [n, size * width]."""
-        if self._dist is None:
+        if self._connections is None:
             return x
-        parts = [torch.empty_like(x) for _ in range(self.size)]
-        self._call(self._dist.all_gather, parts, x.contiguous())
-        return torch.cat(parts, dim=-1)
+        return torch.cat(tuple(self._together(self._connections.device.all_gather, x)), dim=-1)
 
     def gather_numbers(self, *numbers: int) -> list[tuple[int, ...]]:
         """Every rank's numbers, on every rank."""
-        if self._dist is None:
+        if self._connections is None:
             return [numbers]
         mine = torch.tensor(numbers, dtype=torch.int64)
-        parts = [torch.empty_like(mine) for _ in range(self.size)]
-        self._call(self._dist.all_gather, parts, mine)
-        return [tuple(part.tolist()) for part in parts]
+        return [tuple(part.tolist()) for part in self._together(self._connections.host.all_gather, mine)]
 
     def leave(self) -> None:
         """Close the connections to the other ranks."""
-        if self._dist is not None:
-            self._dist.destroy_process_group()
+        for connection in set(self._connections or ()):
+            connection.leave()
 
-    def _call(self, collective: Any, *arguments: Any) -> None:
+    def _together(self, collective: Callable[[torch.Tensor], Result], x: torch.Tensor) -> Result:
+        return self._tried("another rank is gone or stopped", collective, x)
+
+    def _tried(self, failure: str, call: Callable[..., Result], *arguments: object) -> Result:
         try:
-            collective(*arguments)
-        except RuntimeError as error:
-            raise ShardFailed(
-                f"rank {self.rank}: another rank is gone or stopped: {_first_line(error)}"
-            ) from error
+            return call(*arguments)
+        except (RuntimeError, ValueError, OSError, ExchangeFailed) as error:
+            raise ShardFailed(f"rank {self.rank}: {failure}: {_first_line(error)}") from error
 
 
-def _join(config: GroupConfig, device: torch.device) -> Any:
-    # Imported here: a single shard starts faster without it.
-    import torch.distributed as dist
-
+def connect(config: GroupConfig, device: torch.device) -> Connections:
+    """Meet the other ranks."""
     assert config.rendezvous_dir is not None, "checked by the command line"
-    # The backends have no argument for it: without this they may listen on every interface.
-    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
-    try:
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-            init_method=f"file://{config.rendezvous_dir.resolve() / _RENDEZVOUS_FILE}",
-            rank=config.rank,
-            world_size=config.world_size,
-            timeout=timedelta(seconds=_LOAD_TIMEOUT_S),
-        )
-    except (RuntimeError, ValueError, OSError) as error:
-        raise ShardFailed(f"rank {config.rank}: cannot meet the other ranks: {_first_line(error)}") from error
-    return dist
+    exchange = None
+    if is_supported():
+        exchange = Exchange(config.rendezvous_dir, config.rank, config.world_size, _LOAD_TIMEOUT_S)
+        if device.type == "cpu":
+            return Connections(exchange, exchange)
+    collectives = TorchCollectives(config, device, _LOAD_TIMEOUT_S)
+    return Connections(exchange or collectives, collectives)
 
 
 def _first_line(error: Exception) -> str:

@@ -16,3 +16,6 @@ class ForwardInput:
         torch.Tensor
     )  # [num_tokens] int64: block * block_size + offset of each token's key and value
     spans: AttentionSpans | DecodeSpans
+    slots: torch.Tensor  # [num_spans] int64: whose tokens they are
+    # [num_tokens] int64: the number of the adapter that each token uses, or -1; None: no token uses one.
+    adapters: torch.Tensor | None = None

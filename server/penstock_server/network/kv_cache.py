@@ -1,4 +1,4 @@
-"""The paged pool of keys and values: one tensor for all layers, so that copying a block is one call."""
+"""The paged pool of keys and values, or of latents: one tensor for all layers, so that copying a block is one call."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,6 +7,7 @@ import torch
 from penstock_kernels import Attend, copy_blocks, own_attention
 
 from penstock_server.architectures.spec import CacheShape
+from penstock_server.network.states import States
 from penstock_server.network.upload import to_device
 
 # NaN in every type that a cache may have, byte after byte.
@@ -31,7 +32,7 @@ class CacheFormat:
 
 
 class LayerCache(NamedTuple):
-    """One layer's blocks: [num_blocks, block_size, num_kv_heads, head_dim] each."""
+    """One layer's blocks: [num_blocks, block_size, num_kv_heads, head_dim] each. Latents are both key and value."""
 
     key: torch.Tensor
     value: torch.Tensor
@@ -40,23 +41,26 @@ class LayerCache(NamedTuple):
 
 
 class KVCache:
-    """Blocks by number. The memory is not initialised: no op reads a position that was not written.
+    """Blocks by number, and states by slot. The memory is not initialised: no op reads what was not written.
 
     Tests check that with a poisoned cache, in which every position that a sequence has not written is NaN.
     """
 
     def __init__(
         self, shape: CacheShape, num_blocks: int, block_size: int, cache_format: CacheFormat,
-        device: torch.device, is_poisoned: bool = False,
+        device: torch.device, is_poisoned: bool = False, states: States | None = None,
     ) -> None:  # fmt: skip
-        sizes = (shape.num_layers, 2, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
+        # Of the layers that keep no keys and values, or more than these.
+        self.states = states
+        blocks = (num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
+        sizes = (shape.num_layers, shape.num_tensors, *blocks)
         self.pool = torch.empty(sizes, dtype=cache_format.dtype, device=device)
         self.is_poisoned = is_poisoned
         if is_poisoned:
             self.spoil()
         scales = cache_format.scales or (KvScale(),) * shape.num_layers
         self.layers = [
-            LayerCache(layer[0], layer[1], scale, cache_format.attend)
+            LayerCache(layer[0], layer[-1], scale, cache_format.attend)
             for layer, scale in zip(self.pool, scales, strict=True)
         ]
 
@@ -68,6 +72,8 @@ class KVCache:
 
     def spoil(self) -> None:
         """Make all of it NaN."""
+        if self.states is not None:
+            self.states.spoil()
         self.pool.view(torch.uint8).fill_(_NAN_BYTE)
 
     def poison(self, positions: torch.Tensor) -> None:
@@ -77,4 +83,5 @@ class KVCache:
 
 def block_bytes(shape: CacheShape, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block over all layers on this rank."""
-    return shape.num_layers * 2 * block_size * shape.num_kv_heads * shape.head_dim * dtype.itemsize
+    position = shape.num_tensors * shape.num_kv_heads * shape.head_dim
+    return shape.num_layers * block_size * position * dtype.itemsize

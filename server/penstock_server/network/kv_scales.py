@@ -17,8 +17,9 @@ _NAMES = ("{parent}.{kind}_scale", "{projection}.{kind}_scale")
 
 
 def read_scales(checkpoint: Checkpoint, spec: ModelSpec) -> tuple[KvScale, ...]:
-    """The scales of every layer; 1 where the checkpoint has none."""
-    prefixes = (spec.names.layer.format(layer) for layer in range(spec.num_layers))
+    """The scales of every layer that attends; 1 where the checkpoint has none."""
+    attending = (number for number, layer in enumerate(spec.layers) if layer.has_attention)
+    prefixes = (spec.names.layer.format(number) for number in attending)
     return tuple(
         KvScale(
             _scale(checkpoint, prefix + spec.names.key, "k"),

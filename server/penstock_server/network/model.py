@@ -4,6 +4,7 @@ from typing import Protocol
 
 import torch
 
+from penstock_server.architectures.recurrent_spec import StateShape
 from penstock_server.architectures.spec import CacheShape, ModelFacts
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
@@ -14,18 +15,22 @@ class Model(Protocol):
 
     facts: ModelFacts
     cache_shape: CacheShape
+    # What every slot keeps beside its blocks; None: nothing.
+    state_shape: StateShape | None
     # Query heads of this rank.
     num_heads: int
     dtype: torch.dtype
     # What Describe reports of this kind of model.
     abilities: tuple[str, ...]
-    # Whether a step of fixed size needs nothing from the host, so that it can be captured as a graph.
-    capturable: bool
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a step of fixed size needs nothing from the host, so that it can be captured as a graph."""
 
     def __call__(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
         """Hidden states, [num_tokens, hidden_size]; fills the cache on the way."""
         ...
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[num_rows, hidden_size] to [num_rows, vocab_size] in float32."""
+    def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+        """[num_rows, hidden_size] to [num_rows, vocab_size] in float32. `adapters`: as in `ForwardInput`."""
         ...

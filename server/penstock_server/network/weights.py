@@ -5,20 +5,24 @@ rest is copied one tensor at a time, and only what is kept is read.
 """
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
-from penstock_kernels import all_finite
-from safetensors import SafetensorError, safe_open
+from penstock_kernels import Matrix, all_finite
+from penstock_kernels.reference.quantized_linear import dequantize
+from safetensors import SafetensorError
 from torch import nn
 
 from penstock_server.base.errors import StartError
 from penstock_server.base.progress import Progress
 from penstock_server.files.checkpoint import Checkpoint, Entry
+from penstock_server.network.quantization.quantization import Quantization
+from penstock_server.network.quantization.scheme import Source
+from penstock_server.network.tensor_files import TensorFile, open_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +35,22 @@ Index = int | slice | tuple[int | slice, ...]
 # A layer and the name of the attribute.
 Parameter = tuple[nn.Module, str]
 
+_CPU = torch.device("cpu")
 # Names of the files' types.
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 # Standard deviation of dummy weights: small enough for many layers, large enough to be no rounding error.
 _DUMMY_SCALE = 0.02
+
+
+class MatrixPart(NamedTuple):
+    """Some outputs and inputs of a matrix that a checkpoint may hold quantized."""
+
+    source: Source
+    rows: slice
+    columns: slice
+    # Applied to the rows, if their order changes.
+    arrange: Arrange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,9 @@ class Piece:
     arrange: Arrange | None = None
     # Whether the module also takes a tuple of slices of rows in the place of the parameter that they fill.
     may_stay_apart: bool = False
+    # The same as parts of a matrix, in their order, where the module also takes weights of few bits, see
+    # `TakesMatrices`.
+    matrices: tuple[MatrixPart, ...] = ()
 
     @property
     def parameter(self) -> Parameter:
@@ -83,6 +101,14 @@ class Loadable(Protocol):
         ...
 
 
+class TakesMatrices(Protocol):
+    """A layer whose parameter may become matrices of few bits."""
+
+    def take_matrices(self, attribute: str, found: tuple[Matrix, ...]) -> None:
+        """Use these in the place of the parameter, which is gone: those of each of its pieces, in their order."""
+        ...
+
+
 def pieces_of(model: nn.Module, has: Has) -> list[Piece]:
     """The pieces of all layers in a model."""
     found: list[Piece] = []
@@ -93,17 +119,96 @@ def pieces_of(model: nn.Module, has: Has) -> list[Piece]:
     return found
 
 
-def load_weights(model: nn.Module, checkpoint: Checkpoint, device: torch.device) -> None:
+def load_weights(
+    model: nn.Module,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    quantization: Quantization | None = None,
+) -> None:
     """Check every tensor against the model, which is still on the meta device; only then allocate, and fill."""
-    wanted = [
-        (checkpoint.require(piece.name, piece.shape), piece) for piece in pieces_of(model, checkpoint.has)
-    ]
+    if quantization is None:
+        _load_plain(pieces_of(model, checkpoint.has), model, checkpoint, device)
+        return
+    with quantization.stored:
+        _load_quantized(model, checkpoint, device, quantization)
+    quantization.check_int8_inputs()
+    logger.info("%s", quantization.summary())
+
+
+def _load_quantized(
+    model: nn.Module, checkpoint: Checkpoint, device: torch.device, quantization: Quantization
+) -> None:
+    pieces = pieces_of(model, quantization.has)
+    held = {
+        id(piece)
+        for piece in pieces
+        if piece.matrices and all(quantization.holds(part.source) for part in piece.matrices)
+    }
+    # A parameter of which any part is quantized becomes matrices.
+    parameters = {piece.parameter: None for piece in pieces if id(piece) in held}
+    plain = [piece for piece in pieces if piece.parameter not in parameters]
+    apart = [piece for piece in pieces if piece.parameter in parameters]
+    for piece in apart:
+        if id(piece) not in held:
+            checkpoint.require(piece.name, piece.shape)
+    restored = [piece for piece in plain if _is_restored(piece, quantization)]
+    gone = {id(piece) for piece in (*restored, *(piece for piece in apart if id(piece) in held))}
+    quantization.check_all(piece.name for piece in pieces if id(piece) not in gone)
+    _load_plain([piece for piece in plain if id(piece) not in gone], model, checkpoint, device, parameters)
+    for piece in restored:
+        piece.target().copy_(_restored_part(piece, quantization))
+    found: dict[Parameter, list[Matrix]] = {parameter: [] for parameter in parameters}
+    progress = Progress(logger, "quantized weights", len(apart))
+    for piece in apart:
+        if id(piece) in held:
+            found[piece.parameter] += [quantization.read(*part, device) for part in piece.matrices]
+        else:
+            found[piece.parameter].append(_plain_part(piece, quantization, device))
+        progress.add(1)
+    for (module, attribute), matrices in found.items():
+        delattr(module, attribute)
+        taker: TakesMatrices = module  # type: ignore[assignment]
+        taker.take_matrices(attribute, tuple(matrices))
+
+
+def _is_restored(piece: Piece, quantization: Quantization) -> bool:
+    """Whether a part of a matrix is quantized that the layer needs as numbers, such as a latent's way to keys."""
+    if piece.matrices or len(piece.shape) != 2 or not piece.name.endswith(".weight"):
+        return False
+    return not quantization.stored.is_in_16_bits(piece.name) and quantization.holds(_source(piece))
+
+
+def _restored_part(piece: Piece, quantization: Quantization) -> torch.Tensor:
+    rows, columns = piece.window
+    part = dequantize(quantization.read(_source(piece), rows, columns, None, _CPU))
+    return part if piece.arrange is None else piece.arrange(part)
+
+
+def _source(piece: Piece) -> Source:
+    return Source(piece.name.removesuffix(".weight"), (piece.shape[0], piece.shape[1]))
+
+
+def _plain_part(piece: Piece, quantization: Quantization, device: torch.device) -> Matrix:
+    """A part in 16 bits of a parameter of which other parts are quantized."""
+    part = quantization.stored.read_scales(piece.name)[piece.window]
+    part = part if piece.arrange is None else piece.arrange(part)
+    return part.to(device, piece.whole().dtype)
+
+
+def _load_plain(
+    pieces: list[Piece],
+    model: nn.Module,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    without: Collection[Parameter] = (),
+) -> None:
+    wanted = [(checkpoint.require(piece.name, piece.shape), piece) for piece in pieces]
     wanted.sort(key=lambda pair: (pair[0].file, pair[0].begin))
     staying = _staying(wanted) if device.type == "cpu" else {}
-    allocate(model, device, staying)
+    allocate(model, device, {*staying, *without})
     progress = Progress(logger, "weights", sum(piece.target().nbytes for _entry, piece in wanted))
     for file, pairs in groupby(wanted, lambda pair: pair[0].file):
-        for piece, part in _read(file, pairs):
+        for piece, part in _read(checkpoint, file, pairs):
             if piece.parameter in staying:
                 staying[piece.parameter].append((piece, part))
             else:
@@ -159,10 +264,12 @@ def allocate(model: nn.Module, device: torch.device, without: Container[Paramete
                 setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype, device=device))
 
 
-def _read(file: Path, pairs: Iterable[tuple[Entry, Piece]]) -> Iterator[tuple[Piece, torch.Tensor]]:
+def _read(
+    checkpoint: Checkpoint, file: Path, pairs: Iterable[tuple[Entry, Piece]]
+) -> Iterator[tuple[Piece, torch.Tensor]]:
     """This rank's slices of the tensors of one file, checked."""
     try:
-        with safe_open(file, framework="pt") as opened:
+        with open_tensors(checkpoint, file) as opened:
             for entry, piece in pairs:
                 part = read_slice(opened, entry.name, piece)
                 _check_finite(part, entry)
@@ -171,9 +278,9 @@ def _read(file: Path, pairs: Iterable[tuple[Entry, Piece]]) -> Iterator[tuple[Pi
         raise StartError(f"{file}: {error}; download it again") from None
 
 
-def read_slice(opened: safe_open, name: str, piece: Piece) -> torch.Tensor:
+def read_slice(opened: TensorFile, name: str, piece: Piece) -> torch.Tensor:
     """This rank's part, as mapped pages of the file: nothing is copied, and pages are read when they are used."""
-    part: torch.Tensor = opened.get_tensor(name)[piece.window]  # type: ignore[no-untyped-call]
+    part: torch.Tensor = opened.get_tensor(name)[piece.window]
     return part
 
 

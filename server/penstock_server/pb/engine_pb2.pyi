@@ -7,12 +7,46 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class LoadAdapterRequest(_message.Message):
+    __slots__ = ("path", "expected_id", "name")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    expected_id: str
+    name: str
+    def __init__(self, path: _Optional[str] = ..., expected_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class LoadAdapterResponse(_message.Message):
+    __slots__ = ("adapter_id", "max_rank", "num_bytes", "invocation_tokens", "vocab_size")
+    ADAPTER_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_RANK_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INVOCATION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    adapter_id: str
+    max_rank: int
+    num_bytes: int
+    invocation_tokens: _containers.RepeatedScalarFieldContainer[int]
+    vocab_size: int
+    def __init__(self, adapter_id: _Optional[str] = ..., max_rank: _Optional[int] = ..., num_bytes: _Optional[int] = ..., invocation_tokens: _Optional[_Iterable[int]] = ..., vocab_size: _Optional[int] = ...) -> None: ...
+
+class UnloadAdapterRequest(_message.Message):
+    __slots__ = ("adapter_id",)
+    ADAPTER_ID_FIELD_NUMBER: _ClassVar[int]
+    adapter_id: str
+    def __init__(self, adapter_id: _Optional[str] = ...) -> None: ...
+
+class UnloadAdapterResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class DescribeRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("version", "instance_id", "model_type", "dtype", "device", "rank", "world_size", "block_size", "num_blocks", "num_slots", "vocab_size", "eos_token_ids", "max_sequence_len", "max_step_tokens", "max_top_logprobs", "abilities", "last_epoch", "attention_window", "generation_defaults", "kv_cache_dtype", "attention_backend")
+    __slots__ = ("version", "instance_id", "model_type", "dtype", "device", "rank", "world_size", "block_size", "num_blocks", "num_slots", "vocab_size", "eos_token_ids", "max_sequence_len", "max_step_tokens", "max_top_logprobs", "abilities", "last_epoch", "attention_window", "generation_defaults", "kv_cache_dtype", "attention_backend", "max_adapters", "quantization")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +68,8 @@ class DescribeResponse(_message.Message):
     GENERATION_DEFAULTS_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     ATTENTION_BACKEND_FIELD_NUMBER: _ClassVar[int]
+    MAX_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
     model_type: str
@@ -55,7 +91,23 @@ class DescribeResponse(_message.Message):
     generation_defaults: GenerationDefaults
     kv_cache_dtype: str
     attention_backend: str
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., model_type: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_sequence_len: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ..., last_epoch: _Optional[int] = ..., attention_window: _Optional[int] = ..., generation_defaults: _Optional[_Union[GenerationDefaults, _Mapping]] = ..., kv_cache_dtype: _Optional[str] = ..., attention_backend: _Optional[str] = ...) -> None: ...
+    max_adapters: int
+    quantization: Quantization
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., model_type: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_sequence_len: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ..., last_epoch: _Optional[int] = ..., attention_window: _Optional[int] = ..., generation_defaults: _Optional[_Union[GenerationDefaults, _Mapping]] = ..., kv_cache_dtype: _Optional[str] = ..., attention_backend: _Optional[str] = ..., max_adapters: _Optional[int] = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ...) -> None: ...
+
+class Quantization(_message.Message):
+    __slots__ = ("format", "num_matrices", "num_bytes", "num_bytes_in_16_bits", "plain")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    NUM_MATRICES_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_IN_16_BITS_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
+    format: str
+    num_matrices: int
+    num_bytes: int
+    num_bytes_in_16_bits: int
+    plain: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, format: _Optional[str] = ..., num_matrices: _Optional[int] = ..., num_bytes: _Optional[int] = ..., num_bytes_in_16_bits: _Optional[int] = ..., plain: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerationDefaults(_message.Message):
     __slots__ = ("do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
@@ -156,7 +208,7 @@ class Admit(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., block_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., adapter_id: _Optional[str] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("epoch", "step", "retired_slots", "admitted", "appended_slots", "appended_counts", "appended_blocks", "copied_from", "copied_to", "span_slots", "span_starts", "span_lens")
+    __slots__ = ("epoch", "step", "retired_slots", "admitted", "appended_slots", "appended_counts", "appended_blocks", "copied_from", "copied_to", "span_slots", "span_starts", "span_lens", "open_spans", "open_drafts")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     RETIRED_SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +221,8 @@ class Plan(_message.Message):
     SPAN_SLOTS_FIELD_NUMBER: _ClassVar[int]
     SPAN_STARTS_FIELD_NUMBER: _ClassVar[int]
     SPAN_LENS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_SPANS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     retired_slots: _containers.RepeatedScalarFieldContainer[int]
@@ -181,7 +235,9 @@ class Plan(_message.Message):
     span_slots: _containers.RepeatedScalarFieldContainer[int]
     span_starts: _containers.RepeatedScalarFieldContainer[int]
     span_lens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., retired_slots: _Optional[_Iterable[int]] = ..., admitted: _Optional[_Iterable[_Union[Admit, _Mapping]]] = ..., appended_slots: _Optional[_Iterable[int]] = ..., appended_counts: _Optional[_Iterable[int]] = ..., appended_blocks: _Optional[_Iterable[int]] = ..., copied_from: _Optional[_Iterable[int]] = ..., copied_to: _Optional[_Iterable[int]] = ..., span_slots: _Optional[_Iterable[int]] = ..., span_starts: _Optional[_Iterable[int]] = ..., span_lens: _Optional[_Iterable[int]] = ...) -> None: ...
+    open_spans: _containers.RepeatedScalarFieldContainer[int]
+    open_drafts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., retired_slots: _Optional[_Iterable[int]] = ..., admitted: _Optional[_Iterable[_Union[Admit, _Mapping]]] = ..., appended_slots: _Optional[_Iterable[int]] = ..., appended_counts: _Optional[_Iterable[int]] = ..., appended_blocks: _Optional[_Iterable[int]] = ..., copied_from: _Optional[_Iterable[int]] = ..., copied_to: _Optional[_Iterable[int]] = ..., span_slots: _Optional[_Iterable[int]] = ..., span_starts: _Optional[_Iterable[int]] = ..., span_lens: _Optional[_Iterable[int]] = ..., open_spans: _Optional[_Iterable[int]] = ..., open_drafts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SlotError(_message.Message):
     __slots__ = ("slot", "code", "message")
@@ -246,7 +302,7 @@ class StepTimings(_message.Message):
     def __init__(self, upload_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., download_us: _Optional[int] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("epoch", "step", "sampled_slots", "sampled_ids", "sampled_logprobs", "top_tokens", "prompt_logprobs", "slot_errors", "sampled_checksum", "timings", "late_slots")
+    __slots__ = ("epoch", "step", "sampled_slots", "sampled_ids", "sampled_logprobs", "top_tokens", "prompt_logprobs", "slot_errors", "sampled_checksum", "timings", "late_slots", "drafted_slots", "drafted_counts")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SAMPLED_SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -258,6 +314,8 @@ class Outcome(_message.Message):
     SAMPLED_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     LATE_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_COUNTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     sampled_slots: _containers.RepeatedScalarFieldContainer[int]
@@ -269,7 +327,9 @@ class Outcome(_message.Message):
     sampled_checksum: int
     timings: StepTimings
     late_slots: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., sampled_slots: _Optional[_Iterable[int]] = ..., sampled_ids: _Optional[_Iterable[int]] = ..., sampled_logprobs: _Optional[_Iterable[float]] = ..., top_tokens: _Optional[_Iterable[_Union[TopTokens, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., slot_errors: _Optional[_Iterable[_Union[SlotError, _Mapping]]] = ..., sampled_checksum: _Optional[int] = ..., timings: _Optional[_Union[StepTimings, _Mapping]] = ..., late_slots: _Optional[_Iterable[int]] = ...) -> None: ...
+    drafted_slots: _containers.RepeatedScalarFieldContainer[int]
+    drafted_counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., sampled_slots: _Optional[_Iterable[int]] = ..., sampled_ids: _Optional[_Iterable[int]] = ..., sampled_logprobs: _Optional[_Iterable[float]] = ..., top_tokens: _Optional[_Iterable[_Union[TopTokens, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., slot_errors: _Optional[_Iterable[_Union[SlotError, _Mapping]]] = ..., sampled_checksum: _Optional[int] = ..., timings: _Optional[_Union[StepTimings, _Mapping]] = ..., late_slots: _Optional[_Iterable[int]] = ..., drafted_slots: _Optional[_Iterable[int]] = ..., drafted_counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("interval_ms",)

@@ -49,6 +49,16 @@ class EngineStub(object):
                 request_serializer=penstock__server_dot_pb_dot_engine__pb2.WatchRequest.SerializeToString,
                 response_deserializer=penstock__server_dot_pb_dot_engine__pb2.Heartbeat.FromString,
                 _registered_method=True)
+        self.LoadAdapter = channel.unary_unary(
+                '/penstock.engine.v1.Engine/LoadAdapter',
+                request_serializer=penstock__server_dot_pb_dot_engine__pb2.LoadAdapterRequest.SerializeToString,
+                response_deserializer=penstock__server_dot_pb_dot_engine__pb2.LoadAdapterResponse.FromString,
+                _registered_method=True)
+        self.UnloadAdapter = channel.unary_unary(
+                '/penstock.engine.v1.Engine/UnloadAdapter',
+                request_serializer=penstock__server_dot_pb_dot_engine__pb2.UnloadAdapterRequest.SerializeToString,
+                response_deserializer=penstock__server_dot_pb_dot_engine__pb2.UnloadAdapterResponse.FromString,
+                _registered_method=True)
 
 
 class EngineServicer(object):
@@ -78,6 +88,24 @@ class EngineServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LoadAdapter(self, request, context):
+        """Reads a LoRA adapter's folder, checks it against the model, and keeps this rank's part of it in host memory. Works
+        beside steps and delays none. An adapter that is loaded already is answered at once. Refused with INVALID_ARGUMENT
+        and a reason that names the tensor, the key or the file; then nothing is kept. Every rank is to be asked: a rank
+        may fail alone, and the adapter can be used only where all of them have it and answer the same `adapter_id`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnloadAdapter(self, request, context):
+        """Frees the host memory of an adapter. One that is not loaded is no error. Refused with FAILED_PRECONDITION while a
+        slot uses it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EngineServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -95,6 +123,16 @@ def add_EngineServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=penstock__server_dot_pb_dot_engine__pb2.WatchRequest.FromString,
                     response_serializer=penstock__server_dot_pb_dot_engine__pb2.Heartbeat.SerializeToString,
+            ),
+            'LoadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadAdapter,
+                    request_deserializer=penstock__server_dot_pb_dot_engine__pb2.LoadAdapterRequest.FromString,
+                    response_serializer=penstock__server_dot_pb_dot_engine__pb2.LoadAdapterResponse.SerializeToString,
+            ),
+            'UnloadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadAdapter,
+                    request_deserializer=penstock__server_dot_pb_dot_engine__pb2.UnloadAdapterRequest.FromString,
+                    response_serializer=penstock__server_dot_pb_dot_engine__pb2.UnloadAdapterResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +216,60 @@ class Engine(object):
             '/penstock.engine.v1.Engine/Watch',
             penstock__server_dot_pb_dot_engine__pb2.WatchRequest.SerializeToString,
             penstock__server_dot_pb_dot_engine__pb2.Heartbeat.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.engine.v1.Engine/LoadAdapter',
+            penstock__server_dot_pb_dot_engine__pb2.LoadAdapterRequest.SerializeToString,
+            penstock__server_dot_pb_dot_engine__pb2.LoadAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.engine.v1.Engine/UnloadAdapter',
+            penstock__server_dot_pb_dot_engine__pb2.UnloadAdapterRequest.SerializeToString,
+            penstock__server_dot_pb_dot_engine__pb2.UnloadAdapterResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -65,6 +65,7 @@ def _serve(config: ServerConfig) -> int:
             config.model_impl,
             config.generation_config,
             config.overrides,
+            config.quantize,
         )
         if folder.spec is not None:
             check_lengths(config.cache, folder.spec)

@@ -7,9 +7,12 @@ from typing import Any, get_args
 
 from penstock_server import __version__
 from penstock_server.base.config import (
+    AtLoad,
     AttentionBackend,
     CacheConfig,
+    CpuActivations,
     CudaConfig,
+    EndpointKind,
     GroupConfig,
     KvCacheDtype,
     LogLevel,
@@ -17,6 +20,7 @@ from penstock_server.base.config import (
     RopeOverride,
     RopeScaling,
     ServerConfig,
+    StoredFormat,
 )
 
 # A Unix socket's address holds 108 bytes with its final zero.
@@ -47,6 +51,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
         dtype=flags.dtype,
         device=flags.device,
         threads=flags.threads,
+        cpu_activations=flags.cpu_activations,
         batch_invariant=flags.batch_invariant,
         json_output=flags.json_output,
         parent_pipe_fd=flags.parent_pipe_fd,
@@ -62,11 +67,14 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
         ),
         cuda=CudaConfig(flags.cuda_graphs, flags.cuda_memory_fraction),
         attention_backend=flags.attention_backend,
+        quantize=flags.quantize or None,
         overrides=ModelOverrides(
             rope=RopeOverride(flags.rope_scaling, flags.rope_factor) if flags.rope_scaling else None,
             generation=flags.override_generation_config,
         ),
+        max_adapters=flags.max_loras,
         log_level=flags.log_level,
+        endpoint=flags.endpoint,
         faults=tuple(flags.fault),
     )
 
@@ -127,6 +135,8 @@ def _parser() -> argparse.ArgumentParser:
         help="scaling of rotary positions in the place of config.json's")  # fmt: skip
     add("--rope-factor", type=_factor, default=1.0, help="factor of --rope-scaling")
     add("--uds-path", type=Path, required=True, help="Unix socket this rank serves on")
+    add("--endpoint", choices=get_args(EndpointKind), default="auto",
+        help="who serves gRPC on it; auto: tonic, in Rust, where it is installed, else grpcio")  # fmt: skip
     add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")
     add("--world-size", type=_positive, default=1, help="size of the tensor-parallel group")
     add("--rendezvous-dir", type=Path, help="fresh private folder in which the ranks of one group meet")
@@ -136,6 +146,8 @@ def _parser() -> argparse.ArgumentParser:
         help="type of the KV cache; auto: that of the weights; the others are float8_e4m3fn")  # fmt: skip
     add("--attention-backend", choices=get_args(AttentionBackend), default="auto",
         help="who computes attention; auto: our own kernels for the device")  # fmt: skip
+    add("--quantize", choices=("", *get_args(AtLoad), *get_args(StoredFormat)), metavar="FORMAT",
+        help="quantizes weights while they are read, or names the format that they have")  # fmt: skip
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda where there is one")
     add("--max-sequence-len", type=_positive,
         help="prompt and output together; default: what the model was made for")  # fmt: skip
@@ -147,12 +159,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--block-size", type=_positive, default=16, help="token positions per KV block")
     add("--threads", type=_positive, help="compute threads; default: cores divided by the world size")
+    add("--cpu-activations", choices=get_args(CpuActivations), default="float",
+        help="what quantized weights are multiplied by on a cpu; int8: rounded, faster")  # fmt: skip
     add("--batch-invariant", action="store_true",
         help="a request's tokens do not depend on what shares its batch, to the last bit; slower")  # fmt: skip
     add("--cuda-graphs", type=_sizes, metavar="SIZES",
         help="rows of decode steps to capture, as in 1,2,4; 0: none; default: to --num-slots, 32 on a CPU")  # fmt: skip
     add("--cuda-memory-fraction", type=_fraction, default=CudaConfig().memory_fraction,
         help="of the GPU's memory that weights, cache and steps may take together")  # fmt: skip
+    add("--max-loras", type=_natural, default=8,
+        help="LoRA adapters that the running sequences may use at one time; 0: none can be loaded")  # fmt: skip
     add("--poison-cache", action="store_true", help="for tests: KV cache that was not written is NaN; slow")
     add("--json-output", action="store_true", help="log one JSON object a line")
     add("--log-level", choices=get_args(LogLevel), default="info", help="lowest level of log lines")

@@ -5,16 +5,16 @@ import logging
 import os
 import signal
 import time
-
-from grpc_health.v1 import health, health_pb2
+from functools import partial
 
 from penstock_server.base.config import ServerConfig
 from penstock_server.engine.engine import Engine
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.load.load_engine import load_engine
 from penstock_server.rpc import faults as faulty
-from penstock_server.rpc.listening import listen
-from penstock_server.rpc.service import SERVICE_NAME, EngineService
+from penstock_server.rpc.calls import Calls
+from penstock_server.rpc.conversion import Encode, description_to_pb, outcome_to_pb
+from penstock_server.rpc.endpoint import open_endpoint
 from penstock_server.rpc.step_loop import StepLoop
 from penstock_server.rpc.stepping_thread import SteppingThread
 
@@ -44,14 +44,15 @@ def serve(config: ServerConfig, folder: ModelFolder, begun: float) -> int:
     engine = thread.call(_load, config, folder, faults)
     stop_pipe = StopPipe()
     _install_signals(stop_pipe, has_parent=config.parent_pipe_fd is not None)
-    loop = StepLoop(engine, stop_pipe.stop, thread)
-    service = EngineService(loop) if faults is None else faulty.FaultyService(loop, faults)
-    health_service = health.HealthServicer(experimental_non_blocking=True)
-    server = listen(config.uds_path, service, health_service)
+    encode: Encode = partial(outcome_to_pb, rank=config.group.rank)
+    if faults is not None:
+        encode = faulty.spoiling(encode, faults)
+    described = description_to_pb(engine.description)
+    calls = Calls(engine.slots.adapters, engine.description.limits.vocab_size)
+    endpoint = open_endpoint(config.endpoint, config.uds_path, described, encode, calls)
+    loop = StepLoop(engine, endpoint.streams, stop_pipe.stop, thread)
     loop.start()
-    server.start()
-    for name in ("", SERVICE_NAME):
-        health_service.set(name, health_pb2.HealthCheckResponse.SERVING)
+    endpoint.start()
     limits = engine.description.limits
     logger.info(
         "ready after %.2f s: %s, %s on %s, rank %d of %d, %d blocks of %d",
@@ -61,10 +62,7 @@ def serve(config: ServerConfig, folder: ModelFolder, begun: float) -> int:
     # The objects that exist now stay: without this, the garbage collector took 6% of a busy shard's time to visit them.
     gc.freeze()
     stop_pipe.wait()
-    health_service.enter_graceful_shutdown()
-    service.stopping.set()
-    loop.stop()
-    server.stop(_STOP_GRACE_S).wait()
+    endpoint.stop(_STOP_GRACE_S)
     config.uds_path.unlink(missing_ok=True)
     if loop.failure is not None:
         raise loop.failure

@@ -1,15 +1,23 @@
 """Protobuf messages to plans, and outcomes to protobuf messages. The floors below know no protobuf."""
 
-import struct
+import uuid
 import zlib
-from itertools import accumulate, chain
+from collections.abc import Callable, Sequence
+from itertools import chain
 
+import numpy as np
+
+from penstock_server import __version__
 from penstock_server.base.errors import ErrorCode, InvalidPlan
+from penstock_server.engine.engine import Description
 from penstock_server.engine.outcome import Outcome
-from penstock_server.engine.plan import Admit, Append, Grammar, Plan, Span
+from penstock_server.engine.plan import Admit, Appends, Grammar, Numbers, Plan, Spans
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.files.generation_config import GenerationDefaults
 from penstock_server.pb import engine_pb2 as pb
+
+# Makes the message of an outcome.
+Encode = Callable[[Outcome], pb.Outcome]
 
 _ERROR_CODES = {
     ErrorCode.INVALID: pb.SlotError.CODE_INVALID,
@@ -23,6 +31,37 @@ _GRAMMAR_KINDS = {
     pb.Grammar.KIND_REGEX: "regex",
     pb.Grammar.KIND_LARK: "lark",
 }
+
+
+def description_to_pb(description: Description) -> pb.DescribeResponse:
+    """What Describe answers, but for the last epoch. Called once: the id of the process is made here."""
+    facts, limits = description.facts, description.limits
+    return pb.DescribeResponse(
+        version=__version__,
+        instance_id=uuid.uuid4().hex,
+        model_type=facts.model_type,
+        dtype=description.dtype,
+        device=description.device,
+        rank=description.rank,
+        world_size=description.world_size,
+        block_size=limits.block_size,
+        num_blocks=limits.num_blocks,
+        num_slots=limits.num_slots,
+        vocab_size=limits.vocab_size,
+        eos_token_ids=facts.eos_token_ids,
+        max_sequence_len=limits.max_sequence_len,
+        max_step_tokens=limits.max_step_tokens,
+        max_top_logprobs=description.max_top_logprobs,
+        abilities=description.abilities,
+        attention_window=facts.attention_window or 0,
+        generation_defaults=generation_to_pb(description.generation),
+        kv_cache_dtype=description.kv_cache_dtype,
+        attention_backend=description.attention_backend,
+        max_adapters=description.max_adapters,
+        quantization=None
+        if description.quantization is None
+        else pb.Quantization(**description.quantization._asdict()),
+    )
 
 
 def generation_to_pb(known: GenerationDefaults | None) -> pb.GenerationDefaults | None:
@@ -42,21 +81,36 @@ def plan_from_pb(plan: pb.Plan) -> Plan:
         appended=_appends_from_pb(plan),
         copied_from=list(plan.copied_from),
         copied_to=list(plan.copied_to),
-        spans=[Span(*span) for span in zip(plan.span_slots, plan.span_starts, plan.span_lens, strict=True)],
+        spans=_spans_from_pb(plan),
+        open_drafts=_open_drafts_from_pb(plan),
     )
 
 
-def _appends_from_pb(plan: pb.Plan) -> list[Append]:
-    counts, blocks = plan.appended_counts, list(plan.appended_blocks)
-    if len(plan.appended_slots) != len(counts) or sum(counts) != len(blocks):
+def _spans_from_pb(plan: pb.Plan) -> Spans:
+    return Spans(
+        np.stack([_numbers(column) for column in (plan.span_slots, plan.span_starts, plan.span_lens)])
+    )
+
+
+def _open_drafts_from_pb(plan: pb.Plan) -> dict[int, int]:
+    numbers = plan.open_spans
+    if len(numbers) != len(plan.open_drafts) or max(numbers, default=-1) >= len(plan.span_slots):
+        raise InvalidPlan(f"step {plan.step}: open_spans and open_drafts do not match the spans")
+    slots = (plan.span_slots[number] for number in numbers)
+    return dict(zip(slots, plan.open_drafts, strict=True))
+
+
+def _appends_from_pb(plan: pb.Plan) -> Appends:
+    slots, counts, blocks = map(_numbers, (plan.appended_slots, plan.appended_counts, plan.appended_blocks))
+    if len(slots) != len(counts) or counts.sum() != len(blocks):
         raise InvalidPlan(
             f"step {plan.step}: appended_slots, appended_counts and appended_blocks do not match"
         )
-    ends = accumulate(counts)
-    return [
-        Append(slot, blocks[end - count : end])
-        for slot, count, end in zip(plan.appended_slots, counts, ends, strict=True)
-    ]
+    return Appends(slots, counts, blocks)
+
+
+def _numbers(column: Sequence[int]) -> Numbers:
+    return np.fromiter(column, np.int64, len(column))
 
 
 def _admit_from_pb(admit: pb.Admit) -> Admit:
@@ -128,6 +182,8 @@ def _add_tokens(message: pb.Outcome, outcome: Outcome) -> None:
     message.sampled_logprobs.extend(outcome.sampled_logprobs)
     for top in outcome.top_tokens:
         message.top_tokens.add(slot=top.slot, token_ids=top.token_ids, logprobs=top.logprobs)
+    message.drafted_slots.extend(outcome.num_drafted.keys())
+    message.drafted_counts.extend(outcome.num_drafted.values())
     for prompt in outcome.prompt_logprobs:
         message.prompt_logprobs.add(
             slot=prompt.slot,
@@ -141,5 +197,4 @@ def _add_tokens(message: pb.Outcome, outcome: Outcome) -> None:
 
 def checksum(slots: list[int], token_ids: list[int]) -> int:
     """CRC-32 of the (slot, id) pairs in order, each as two little-endian uint32."""
-    pairs = [number for pair in zip(slots, token_ids, strict=True) for number in pair]
-    return zlib.crc32(struct.pack(f"<{len(pairs)}I", *pairs))
+    return zlib.crc32(np.array([slots, token_ids], dtype="<u4").T.tobytes())

@@ -15,23 +15,22 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import grpc
 import torch
 
 from penstock_server.base.errors import StartError
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import GrammarMasks
+from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.pending import PendingOutcome
 from penstock_server.engine.plan import Plan
 from penstock_server.engine.sampling import Sampled
 from penstock_server.engine.step import Step
 from penstock_server.pb import engine_pb2 as pb
-from penstock_server.rpc.service import EngineService
-from penstock_server.rpc.step_loop import StepLoop
+from penstock_server.rpc.conversion import Encode
 
 logger = logging.getLogger(__name__)
 
@@ -119,17 +118,15 @@ class FaultyEngine(Engine):
         return super()._sample(logits, step, masks)
 
 
-class FaultyService(EngineService):
-    """A service with faults in what it sends."""
+def spoiling(encode: Encode, faults: Faults) -> Encode:
+    """Makes messages of outcomes, with faults in what is sent."""
 
-    def __init__(self, loop: StepLoop, faults: Faults) -> None:
-        super().__init__(loop)
-        self._faults = faults
+    def spoiled(outcome: Outcome) -> pb.Outcome:
+        message = encode(outcome)
+        faults.spoil(message)
+        return message
 
-    def Run(self, plans: Iterator[pb.Plan], context: grpc.ServicerContext) -> Iterator[pb.Outcome]:
-        for outcome in super().Run(plans, context):
-            self._faults.spoil(outcome)
-            yield outcome
+    return spoiled
 
 
 def parse(specs: Sequence[str], rank: int) -> Faults:

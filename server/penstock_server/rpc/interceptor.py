@@ -7,15 +7,10 @@ from typing import Any
 
 import grpc
 
-from penstock_server.base.errors import InvalidPlan, PenstockError, ShardFailed, StaleEpoch
+from penstock_server.base.errors import PenstockError
+from penstock_server.rpc.statuses import code_of
 
 logger = logging.getLogger(__name__)
-
-_STATUSES: dict[type[PenstockError], grpc.StatusCode] = {
-    InvalidPlan: grpc.StatusCode.INVALID_ARGUMENT,
-    StaleEpoch: grpc.StatusCode.ABORTED,
-    ShardFailed: grpc.StatusCode.UNAVAILABLE,
-}
 
 
 class ErrorInterceptor(grpc.ServerInterceptor):
@@ -56,7 +51,7 @@ def _guard_stream(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterato
 
 def _abort(context: grpc.ServicerContext, error: Exception) -> None:
     if isinstance(error, PenstockError):
-        context.abort(_STATUSES.get(type(error), grpc.StatusCode.INTERNAL), str(error))
+        context.abort(grpc.StatusCode[code_of(error).name], str(error))
     if not context.is_active():
         return  # the client is gone, which gRPC reports by an exception of no particular class
     logger.exception("unexpected error in a call")

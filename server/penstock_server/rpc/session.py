@@ -1,4 +1,4 @@
-"""One stream: plans from a router, and the outcomes that go back to it."""
+"""One stream that threads of Python serve: plans from a router, and the outcomes that go back to it."""
 
 import threading
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from penstock_server.engine.plan import Plan
 _MAX_QUEUED = 64
 
 
-class Session:
+class QueuedSession:
     """One stream of plans and its outcomes. Closed once, with an error or without."""
 
     def __init__(self, epoch: int) -> None:

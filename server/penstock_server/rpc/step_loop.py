@@ -1,47 +1,26 @@
-"""Steps the engine on its thread, and the streams that feed it.
+"""Steps the engine on its thread, with the plans that its streams bring.
 
-A stream is a `Session` with an epoch. A newer one fences the older: what the old one still has queued is skipped, and
-its slots are dropped before the first plan of the new one runs.
+The slots of a stream are dropped before the first plan of a newer one runs.
 """
 
 import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from penstock_server.base.errors import InvalidPlan, ShardFailed, StaleEpoch
+from penstock_server.base.errors import InvalidPlan, ShardFailed
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.pending import PendingOutcome
 from penstock_server.engine.plan import Plan
-from penstock_server.rpc.session import Session
 from penstock_server.rpc.stepping_thread import SteppingThread
+from penstock_server.rpc.streams import Session, Streams
 
 logger = logging.getLogger(__name__)
 
 # Steps on the device at a time: one runs, one waits.
 _MAX_LAUNCHED = 2
-# Ranks compare epochs as signed 64-bit numbers.
-_EPOCH_LIMIT = 2**63
 # While a step runs on the device, how often to look whether it has finished; a new plan is seen at once.
 _POLL_S = 0.0005
-
-
-class StepProgress(NamedTuple):
-    """What a heartbeat reports."""
-
-    epoch: int
-    finished_step: int
-    running_ms: int
-
-
-class _Item(NamedTuple):
-    """A plan, or None for the end of its stream."""
-
-    session: Session
-    plan: Plan | None
 
 
 class _Launched(NamedTuple):
@@ -50,73 +29,22 @@ class _Launched(NamedTuple):
 
 
 class StepLoop:
-    """Owns the engine, and steps it on the thread that loaded it. Its methods may be called from any thread."""
+    """Owns the engine, and steps it on the thread that loaded it."""
 
-    def __init__(self, engine: Engine, on_failure: Callable[[], None], thread: SteppingThread) -> None:
+    def __init__(
+        self, engine: Engine, streams: Streams, on_failure: Callable[[], None], thread: SteppingThread
+    ) -> None:
         self.engine = engine
         self.failure: ShardFailed | None = None
+        self._streams = streams
         self._on_failure = on_failure
         self._thread = thread
-        # None: the process stops.
-        self._inbox: SimpleQueue[_Item | None] = SimpleQueue()
         self._launched: deque[_Launched] = deque()
-        self._lock = threading.Lock()
-        self._session: Session | None = None
         self._stepped: Session | None = None
-        self._finished_step = 0
-        self._running_since: float | None = None
 
     def start(self) -> None:
-        """Begin to take plans."""
+        """Begin to take plans. It ends when the streams are stopped, once the last step is computed."""
         self._thread.start(self._run)
-
-    @property
-    def last_epoch(self) -> int:
-        """Greatest epoch seen."""
-        return self._session.epoch if self._session else 0
-
-    def progress(self) -> StepProgress:
-        """What a heartbeat reports. Never blocks, even while a step runs."""
-        since = self._running_since
-        running_ms = 0 if since is None else max(1, int((time.monotonic() - since) * 1000))
-        return StepProgress(self.last_epoch, self._finished_step, running_ms)
-
-    def open(self, epoch: int) -> Session:
-        """A session for a new stream; ends the one before. Raises StaleEpoch unless the epoch is the greatest yet."""
-        if epoch >= _EPOCH_LIMIT:
-            raise InvalidPlan(f"epoch {epoch} is not below {_EPOCH_LIMIT}")
-        with self._lock:
-            if epoch <= self.last_epoch:
-                raise StaleEpoch(f"epoch {epoch} is not greater than {self.last_epoch}, the newest seen")
-            older, self._session = self._session, Session(epoch)
-            if older is not None:
-                older.close(StaleEpoch(f"epoch {older.epoch} was replaced by epoch {epoch}"))
-            self._finished_step = 0
-            if self.failure is not None:
-                self._session.close(self.failure)
-            return self._session
-
-    def submit(self, session: Session, plan: Plan) -> None:
-        """Queue a plan; waits while the stream has too many queued."""
-        try:
-            if not session.accepts(plan):
-                return
-        except InvalidPlan as error:
-            session.close(error)
-            return
-        session.room.acquire()
-        self._inbox.put(_Item(session, plan))
-
-    def finish(self, session: Session) -> None:
-        """No more plans will come. Those queued are computed, then the slots are dropped."""
-        self._inbox.put(_Item(session, None))
-
-    def stop(self) -> None:
-        """End the open stream, because the process stops, and what the thread does, once the last step is computed."""
-        with self._lock:
-            if self._session is not None:
-                self._session.close(ShardFailed("the shard is stopping"))
-        self._inbox.put(None)
 
     def _run(self) -> None:
         try:
@@ -136,15 +64,12 @@ class StepLoop:
             # It waits for masks, which may need the tokens of the step before.
             self._finish_ready()
             return True
-        try:
-            item = self._inbox.get(timeout=_POLL_S if self._launched else None)
-        except Empty:
-            pass
-        else:
-            if item is None:
+        taken = self._streams.take(_POLL_S if self._launched else None)
+        if taken is not None:
+            if taken.session is None:
                 self._drain()
                 return False
-            self._start_step(item)
+            self._start_step(taken.session, taken.plan)
         if len(self._launched) >= _MAX_LAUNCHED:
             self._finish_step()
         self._finish_ready()
@@ -154,15 +79,14 @@ class StepLoop:
         while self._launched and self._launched[0].pending.ready():
             self._finish_step()
 
-    def _start_step(self, item: _Item) -> None:
-        session, plan = item
+    def _start_step(self, session: Session, plan: Plan | None) -> None:
         if plan is None:
             self._end(session)
             return
-        session.room.release()
         if session.closed:
             return
-        self._running_since = self._running_since or time.monotonic()
+        if not self._launched:
+            self._streams.set_running(True)
         if session is not self._stepped:
             self._drain()
             self.engine.clear()
@@ -174,14 +98,13 @@ class StepLoop:
             self._drain()
             session.close(error)
         if not self._launched:
-            self._running_since = None
+            self._streams.set_running(False)
 
     def _finish_step(self) -> None:
         session, pending = self._launched.popleft()
         outcome = pending.resolve()
-        if session.epoch == self.last_epoch:
-            self._finished_step = outcome.step
-        self._running_since = time.monotonic() if self._launched else None
+        self._streams.set_finished(session, outcome.step)
+        self._streams.set_running(bool(self._launched))
         if not session.closed:
             session.deliver(outcome)
 
@@ -197,8 +120,6 @@ class StepLoop:
             self._finish_step()
 
     def _fail(self, error: ShardFailed) -> None:
-        with self._lock:
-            self.failure = error
-            if self._session is not None:
-                self._session.close(error)
+        self.failure = error
+        self._streams.fail(error)
         self._on_failure()

@@ -80,6 +80,7 @@ class Case:
         soft_cap: float | None = None,
         sinks: torch.Tensor | None = None,
         tree: torch.Tensor | None = None,
+        slopes: torch.Tensor | None = None,
     ) -> torch.Tensor:
         results, first = [], 0
         for (query_len, context), key, value in zip(self.lens, self.keys, self.values, strict=True):
@@ -91,6 +92,8 @@ class Case:
                 scores = soft_cap * (scores / soft_cap).tanh()
             positions = torch.arange(context, device=self.device)
             distance = positions[context - query_len :, None] - positions
+            if slopes is not None:
+                scores = scores - slopes.double().view(-1, 1, 1) * distance
             hidden = distance < 0
             if window is not None:
                 hidden |= distance >= window

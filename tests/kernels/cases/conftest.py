@@ -76,6 +76,12 @@ def exempt_from_races(program_seed: int) -> Callable[[torch.Tensor], None]:
     return _CHECKER.exempt_from_races
 
 
+@pytest.fixture
+def reach(program_seed: int) -> Callable[[torch.Tensor], None]:
+    """Has the interpreter let kernels read a tensor whose address they find in an argument."""
+    return _CHECKER.reach
+
+
 @pytest.fixture(autouse=True)
 def _poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every new tensor starts as NaN, or as an enormous integer: what an op does not write shows."""

@@ -58,6 +58,15 @@ def test_window(window: int, device: torch.device) -> None:
     )
 
 
+@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(4, 4), (6, 2)])
+def test_slopes(num_heads: int, num_kv_heads: int, device: torch.device) -> None:
+    lens = [(1, 1), (1, 140), (1, 77), (5, 70), (33, 100)]
+    case = Case(Shape(num_heads, num_kv_heads), lens, device)
+    slopes = torch.tensor([2.0**-head for head in range(num_heads)], device=device)
+    check(case, slopes=slopes)
+    check(case, slack=4, soft_cap=20.0, slopes=slopes)
+
+
 def test_soft_cap_and_sinks(device: torch.device) -> None:
     case = Case(Shape(), [(1, 300), (3, 40), (20, 70)], device)
     sinks = torch.randn(case.shape.num_heads, device=device)
@@ -153,6 +162,7 @@ def test_layers_share_one_work_map(device: torch.device) -> None:
         ({"window": 0}, "window 0"),
         ({"soft_cap": -1.0}, "soft_cap"),
         ({"sinks": torch.zeros(3)}, "sinks must be float32"),
+        ({"slopes": torch.zeros(3)}, "slopes must be float32"),
     ],
 )
 def test_refuses_what_is_wrong(change: dict[str, Any], message: str, device: torch.device) -> None:

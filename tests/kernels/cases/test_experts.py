@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from closeness import DTYPES, assert_close
-from penstock_kernels import clamped_swiglu, gelu_mul, grouped_mlp, reference, route, silu_mul
+from penstock_kernels import Routing, clamped_swiglu, gelu_mul, grouped_mlp, reference, route, silu_mul
 from penstock_kernels.base.devices import runs_kernels
 
 Activate = Callable[[torch.Tensor], torch.Tensor]
@@ -41,6 +41,39 @@ def test_a_row_of_nan_gets_experts_and_weights_of_nan(device: torch.device) -> N
     weights, expert_ids = route(logits, 3, normalized=True)
     assert weights.isnan().all(1).tolist() == [False, True, False]
     assert ((expert_ids >= 0) & (expert_ids < 6)).all()
+
+
+def chosen_by_hand(scores: list[float], correction: list[float], top_k: int, routing: Routing) -> list[int]:
+    """The experts of one token, one after the other."""
+    merit = [score + added for score, added in zip(scores, correction, strict=True)]
+    size = len(merit) // routing.num_groups
+    groups = [merit[first : first + size] for first in range(0, len(merit), size)]
+    worth = [sum(sorted(group)[-2:]) if routing.sums_pairs else max(group) for group in groups]
+    best = sorted(range(len(groups)), key=lambda group: -worth[group])[: routing.top_groups]
+    open_ids = [expert for expert in range(len(merit)) if expert // size in best]
+    return sorted(open_ids, key=lambda expert: -merit[expert])[:top_k]
+
+
+@pytest.mark.parametrize(
+    "routing",
+    [
+        Routing(),
+        Routing(sigmoid=True, scale=2.5),
+        Routing(num_groups=4, top_groups=2, scale=0.5),
+        Routing(sigmoid=True, num_groups=3, top_groups=1, sums_pairs=True),
+    ],
+)
+@pytest.mark.parametrize("normalized", [False, True])
+def test_route_with_a_correction_and_groups(routing: Routing, normalized: bool, device: torch.device) -> None:
+    logits, correction = torch.randn(9, 12, device=device), torch.randn(12, device=device) / 2
+    weights, expert_ids = route(logits, 3, normalized, correction, routing)
+    scores = logits.double().sigmoid() if routing.sigmoid else logits.double().softmax(-1)
+    for row in range(len(logits)):
+        expected = chosen_by_hand(scores[row].tolist(), correction.tolist(), 3, routing)
+        assert expert_ids[row].tolist() == expected
+        of_chosen = scores[row, expected]
+        of_chosen = of_chosen / of_chosen.sum() if normalized else of_chosen
+        assert_close(weights[row], of_chosen * routing.scale)
 
 
 CHOICES = {

@@ -15,6 +15,7 @@ use self::values::{at_least_one, positive, ratio, share};
 use crate::api::Api;
 use crate::duration;
 use crate::slo::Limits;
+use crate::workload::Spread;
 
 /// Measures servers that stream tokens: how fast, how many at once, at what cost.
 #[derive(Debug, Parser)]
@@ -108,6 +109,12 @@ pub struct TargetArgs {
     /// Model name to send; by default the first one that /v1/models lists
     #[arg(long)]
     pub model: Option<String>,
+    /// LoRA adapters that requests ask for, by the names that the server has for them, instead of the model
+    #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
+    pub adapters: Vec<String>,
+    /// How often each of --adapters is asked for [default: uniform]
+    #[arg(long, value_enum, requires = "adapters")]
+    pub adapter_spread: Option<Spread>,
     /// Sent as `Authorization: Bearer`; never written to results
     #[arg(long, env = "PENSTOCK_BENCH_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,

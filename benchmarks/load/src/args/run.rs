@@ -3,7 +3,7 @@
 use super::{ArrivalKind, CountTokens, InputKind, RunArgs};
 use crate::api::Sampling;
 use crate::error::Error;
-use crate::workload::{Source, WorkloadConfig};
+use crate::workload::{Adapters, Source, WorkloadConfig};
 
 impl RunArgs {
     /// Checks what clap cannot: flags that need or exclude one another.
@@ -94,8 +94,14 @@ impl RunArgs {
             prefix_len: input.prefix_len,
             num_prefixes: input.num_prefixes,
             turns: input.turns,
+            adapters: self.adapters(),
             seed: self.load.seed.wrapping_add(repeat as u64),
         })
+    }
+
+    fn adapters(&self) -> Adapters {
+        let target = &self.target;
+        Adapters { names: target.adapters.clone(), spread: target.adapter_spread.unwrap_or_default() }
     }
 
     fn source(&self) -> Result<Source, Error> {

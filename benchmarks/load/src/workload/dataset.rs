@@ -40,7 +40,7 @@ pub async fn sharegpt_sessions(
     for conversation in &conversations {
         let turns = sharegpt_turns(config, conversation, counter).await?;
         if !turns.is_empty() && sessions.len() < config.num_sessions {
-            sessions.push(Session { at: None, turns });
+            sessions.push(Session { at: None, turns, adapter: None });
         }
     }
     non_empty(path, sessions)
@@ -148,7 +148,7 @@ async fn jsonl_session(
     }
     let max_tokens = config.output_len.or(fields.max_tokens).unwrap_or(DEFAULT_OUTPUT_LEN).max(1);
     let at = fields.timestamp.map(|ms| Duration::from_secs_f64(ms.max(0.0) / 1e3));
-    Ok(Session { at, turns: vec![Turn { messages, input_tokens, max_tokens }] })
+    Ok(Session { at, turns: vec![Turn { messages, input_tokens, max_tokens }], adapter: None })
 }
 
 #[cfg(test)]
@@ -174,7 +174,7 @@ mod tests {
         let sessions = config(Source::ShareGpt(file.path().into())).build(Some(&counter)).await.unwrap();
         let expected =
             Turn { messages: vec![Message::user("one two".into())], input_tokens: Some(2), max_tokens: 3 };
-        assert_eq!(sessions, [Session { at: None, turns: vec![expected] }]);
+        assert_eq!(sessions, [Session { at: None, turns: vec![expected], adapter: None }]);
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! The requests: sessions of one or more turns, made or read before the run starts.
 
+mod adapters;
 mod dataset;
 mod synthetic;
 mod trace;
@@ -11,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::tokens::TokenCounter;
+
+pub use self::adapters::{Adapters, Spread};
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +54,8 @@ pub struct Session {
     pub at: Option<Duration>,
     /// Its requests, at least one.
     pub turns: Vec<Turn>,
+    /// The adapter that they ask for; `None`: the model.
+    pub adapter: Option<String>,
 }
 
 /// Where requests come from.
@@ -89,6 +94,8 @@ pub struct WorkloadConfig {
     pub num_prefixes: u32,
     /// Most requests of one session.
     pub turns: usize,
+    /// What the requests are spread over.
+    pub adapters: Adapters,
     /// Seed of everything drawn.
     pub seed: u64,
 }
@@ -99,6 +106,12 @@ pub const DEFAULT_OUTPUT_LEN: u32 = 128;
 impl WorkloadConfig {
     /// Makes or reads the sessions. Files may hold fewer than asked for, never none.
     pub async fn build(&self, counter: Option<&TokenCounter>) -> Result<Vec<Session>, Error> {
+        let mut sessions = self.sessions(counter).await?;
+        self.adapters.assign(&mut sessions, self.seed);
+        Ok(sessions)
+    }
+
+    async fn sessions(&self, counter: Option<&TokenCounter>) -> Result<Vec<Session>, Error> {
         match &self.source {
             Source::Random => synthetic::random_sessions(self, counter).await,
             Source::Prompt(text) => synthetic::fixed_sessions(self, text, counter).await,

@@ -102,7 +102,7 @@ pub async fn fixed_sessions(
         input_tokens: count(counter, text).await?,
         max_tokens: config.output_len.unwrap_or(DEFAULT_OUTPUT_LEN),
     };
-    let session = Session { at: None, turns: vec![turn; config.turns] };
+    let session = Session { at: None, turns: vec![turn; config.turns], adapter: None };
     Ok(vec![session; config.num_sessions])
 }
 
@@ -137,13 +137,13 @@ async fn random_session(
         let text = prefix.map_or_else(|| text.clone(), |prefix| format!("{prefix} {text}"));
         turns.push(Turn { messages: vec![Message::user(text)], input_tokens, max_tokens });
     }
-    Ok(Session { at: None, turns })
+    Ok(Session { at: None, turns, adapter: None })
 }
 
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::workload::Source;
+    use crate::workload::{Adapters, Source};
 
     /// A tokenizer that cuts at spaces and spells unknown words `[UNK]`: a word is a token.
     pub fn word_counter() -> TokenCounter {
@@ -163,6 +163,7 @@ pub mod tests {
             prefix_len: 0,
             num_prefixes: 1,
             turns: 1,
+            adapters: Adapters::default(),
             seed: 5,
         }
     }

@@ -78,7 +78,7 @@ pub async fn azure_sessions(
 fn timed_session(config: &WorkloadConfig, at: f64, prompt: String, input: u32, output: u32) -> Session {
     let output = config.output_len.unwrap_or(if output == 0 { DEFAULT_OUTPUT_LEN } else { output });
     let turn = Turn { messages: vec![Message::user(prompt)], input_tokens: Some(input), max_tokens: output };
-    Session { at: Some(Duration::from_secs_f64(at.max(0.0))), turns: vec![turn] }
+    Session { at: Some(Duration::from_secs_f64(at.max(0.0))), turns: vec![turn], adapter: None }
 }
 
 /// Orders sessions by time and lets the first one start at zero.

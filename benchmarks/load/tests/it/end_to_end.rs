@@ -266,3 +266,20 @@ fn reports_put_results_side_by_side() {
     let html = std::fs::read_to_string(page).unwrap();
     assert!(html.contains("2 runs side by side") && html.matches("<svg").count() >= 6);
 }
+
+#[test]
+fn requests_are_spread_over_adapters() {
+    let (url, seen) = server();
+    let flags =
+        "--api generate -n 60 --input-len 2 --output-len 2 --adapters a,b,c --adapter-spread zipf --warmup 0";
+    let outcome = bench("run", &url, flags).unwrap();
+    let bodies = seen.bodies.lock().unwrap();
+    let count = |name: &str| bodies.iter().filter(|body| body["parameters"]["adapter_id"] == name).count();
+    let [first, second, third] = ["a", "b", "c"].map(count);
+    assert_eq!(first + second + third, 60);
+    assert!(first > second && second > third && third > 0, "{first} {second} {third}");
+    assert_eq!(outcome.results["setup"]["adapters"], json!(["a", "b", "c"]));
+    assert_eq!(outcome.results["setup"]["adapter_spread"], "zipf");
+    let problem = bench("run", &url, "--adapter-spread zipf").err().unwrap();
+    assert!(problem.contains("--adapters"), "{problem}");
+}

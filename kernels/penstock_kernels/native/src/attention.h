@@ -31,6 +31,7 @@ typedef struct {
     int32_t max_lanes;  /* numbers in the widest vector to use; 0: any */
     float scale;
     float soft_cap;  /* 0: none */
+    const float *slopes; /* [num_heads], or none: what a score loses for each position between query and key */
 } Attention;
 
 /* Positions whose scores are held at a time. Tiles begin at multiples of it, counted from a sequence's first position,
@@ -65,6 +66,7 @@ typedef struct {
     float value[TILE_LEN * MAX_HEAD_DIM];
     float largest[TILE_ROWS];
     float total[TILE_ROWS];
+    float slope[TILE_ROWS];
     int32_t from[TILE_ROWS];   /* positions that a row sees: from, up to but without, until */
     int32_t until[TILE_ROWS];
     Tile tiles[2];             /* the one that is read, and the next one, which is fetched from memory at the same time */

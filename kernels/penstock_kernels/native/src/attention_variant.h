@@ -97,13 +97,18 @@ static TARGET void NAME(dot)(
 }
 
 /* Scores become weights e^(score - largest); the sums so far are scaled to the new largest. */
-static TARGET void NAME(weigh)(Scratch *scratch, int row, int from, int until, int dim, float soft_cap) {
+static TARGET void NAME(weigh)(
+    Scratch *scratch, int row, int from, int until, int first, int dim, float soft_cap
+) {
     float *scores = scratch->scores + row * TILE_LEN;
     float largest = scratch->largest[row];
     for (int i = 0; i < from; i++) scores[i] = -INFINITY;
     for (int i = until; i < TILE_LEN; i++) scores[i] = -INFINITY;
     if (soft_cap > 0)
         for (int i = from; i < until; i++) scores[i] = soft_cap * tanhf(scores[i] / soft_cap);
+    if (scratch->slope[row] > 0)
+        for (int i = from; i < until; i++)
+            scores[i] += scratch->slope[row] * (float)(first + i + 1 - scratch->until[row]);
     vec most = NAME(all)(largest);
     for (int i = 0; i < TILE_LEN; i += LANES) {
         vec x = NAME(load)(scores + i);
@@ -175,7 +180,8 @@ static TARGET void NAME(attend_rows)(
     }
     NAME(dot)(scratch->query + row * dim, tile, dim, weights, next, num_rows);
     for (int r = 0; r < num_rows; r++)
-        if (from[r] < until[r]) NAME(weigh)(scratch, row + r, from[r], until[r], dim, call->soft_cap);
+        if (from[r] < until[r]) 
+            NAME(weigh)(scratch, row + r, from[r], until[r], tile->first, dim, call->soft_cap);
     if (together >= end) together = end = tile->count; /* no common position: row by row */
     for (int r = 0; r < num_rows; r++) {
         const int before = NAME(at_most)(together, until[r]);
@@ -211,6 +217,7 @@ static TARGET void NAME(begin)(const Work *work, Scratch *scratch) {
         scratch->from[row] = call->window ? NAME(at_least)(before + token + 1 - call->window, 0) : 0;
         scratch->largest[row] = call->sinks ? call->sinks[head] : -INFINITY;
         scratch->total[row] = call->sinks ? 1.0f : 0.0f;
+        scratch->slope[row] = call->slopes ? call->slopes[head] : 0.0f;
     }
 }
 

@@ -21,7 +21,11 @@
         LANE(0, size, half), LANE(1, size, half), LANE(2, size, half), LANE(3, size, half), \
         LANE(4, size, half), LANE(5, size, half), LANE(6, size, half), LANE(7, size, half) \
     }
-#define TARGET __attribute__((target("avx2,fma")))
+/* Every processor with these converts 16-bit floats, too. */
+#ifndef MORE_8 /* what a file needs beside */
+#define MORE_8 ""
+#endif
+#define TARGET __attribute__((target("avx2,fma,f16c" MORE_8)))
 #define NAME(x) x##_8
 #include "vector.h"
 #include VARIANT
@@ -34,7 +38,10 @@
         LANE(8, size, half), LANE(9, size, half), LANE(10, size, half), LANE(11, size, half), \
         LANE(12, size, half), LANE(13, size, half), LANE(14, size, half), LANE(15, size, half) \
     }
-#define AVX512 "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,prefer-vector-width=512"
+#ifndef MORE_512
+#define MORE_512 ""
+#endif
+#define AVX512 "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,prefer-vector-width=512" MORE_512
 
 #define LANES 16
 #define ROWS 4

@@ -21,7 +21,7 @@ fn named(expected: &[(&str, &'static str)]) -> Vec<(String, &'static str)> {
 #[test]
 fn every_argument_has_one_status_in_the_order_given() {
     let line = "text-generation-launcher --model-id m -p 80 --max-input-length=7 --trust-remote-code --quantize awq \
-                --device cpu --guess 3 stray";
+                --tokenizer-name t --device cpu --guess 3 stray";
     assert_eq!(
         statuses(line, &[]),
         named(&[
@@ -29,7 +29,8 @@ fn every_argument_has_one_status_in_the_order_given() {
             ("-p", "kept"),
             ("--max-input-length", "renamed"),
             ("--trust-remote-code", "no effect"),
-            ("--quantize", "refused"),
+            ("--quantize", "kept"),
+            ("--tokenizer-name", "refused"),
             ("--device", "kept"),
             ("--guess", "unknown"),
             ("stray", "unknown"),
@@ -53,7 +54,8 @@ fn a_value_that_the_parser_refuses_is_refused_with_its_message() {
 
 #[test]
 fn what_is_off_is_no_reason_to_refuse() {
-    assert!(findings("--quantize= --ngrok false", &[("LORA_ADAPTERS", "")]).0);
+    assert!(findings("--quantize= --ngrok false", &[("QUANTIZE", ""), ("TOKENIZER_NAME", "")]).0);
+    assert!(findings("--tokenizer-name= --ngrok false", &[]).0);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! (a block overwritten too early, a prefix shared that is not the same, a copy of the wrong block, a position left
 //! out) changes the tokens. It checks every plan as a real shard does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use penstock_scheduler::{
     Admission, BlockId, Capacity, Outcome, Plan, PromptScore, PromptScores, Sampled, SlotId, Span, TopToken,
@@ -26,9 +27,14 @@ fn chain(before: u64, token: u32) -> u64 {
     (before ^ u64::from(token)).wrapping_mul(0x0100_0000_01b3).rotate_left(23) ^ 0x9e37_79b9
 }
 
+/// What the KV of a sequence begins with: nothing of the base model, something of its own for each adapter.
+fn seed_of(adapter: Option<&str>) -> u64 {
+    adapter.unwrap_or_default().bytes().fold(0, |kv, byte| chain(kv, byte.into()))
+}
+
 /// The KV of each position of a sequence.
-fn chains(tokens: &[u32]) -> impl Iterator<Item = u64> {
-    tokens.iter().scan(0, |kv, token| {
+fn chains(first: u64, tokens: &[u32]) -> impl Iterator<Item = u64> {
+    tokens.iter().scan(first, |kv, token| {
         *kv = chain(*kv, *token);
         Some(*kv)
     })
@@ -48,7 +54,18 @@ fn sample(kv: u64, seed: u64, vocab_size: u32) -> u32 {
 
 /// The tokens of a request with this prompt and seed: up to `count`, ending at the first end-of-sequence token.
 pub fn expected_tokens(prompt: &[u32], seed: u64, count: usize, facts: &ShardFacts) -> Vec<u32> {
-    let mut kv = prompt.iter().fold(0, |kv, token| chain(kv, *token));
+    adapted_tokens(None, prompt, seed, count, facts)
+}
+
+/// Those with an adapter, or of the base model.
+pub fn adapted_tokens(
+    adapter: Option<&str>,
+    prompt: &[u32],
+    seed: u64,
+    count: usize,
+    facts: &ShardFacts,
+) -> Vec<u32> {
+    let mut kv = prompt.iter().fold(seed_of(adapter), |kv, token| chain(kv, *token));
     let mut tokens = Vec::new();
     while tokens.len() < count {
         let token = sample(kv, seed, facts.vocab_size);
@@ -71,6 +88,7 @@ pub fn small_facts() -> ShardFacts {
             max_step_tokens: 32,
             eos_token_ids: vec![0],
             attention_window: None,
+            max_adapters: 2,
         },
         vocab_size: 256,
         max_sequence_len: 200,
@@ -85,6 +103,10 @@ pub struct FakeShard {
     last_step: u64,
     /// Which of the slots that are to sample sit a step out, as those do whose grammar takes long.
     pub is_late: Box<dyn FnMut(SlotId) -> bool + Send>,
+    /// Whether slots without a grammar may be late.
+    pub any_may_be_late: bool,
+    /// Of at most so many drafts: how many it makes, and how many of those are right.
+    pub drafts: Box<dyn FnMut(u32) -> (u32, u32) + Send>,
 }
 
 struct Slot {
@@ -94,6 +116,8 @@ struct Slot {
     seed: u64,
     num_top: usize,
     prompt_logprobs: bool,
+    adapter: Option<Arc<str>>,
+    may_be_late: bool,
     /// It sat out its last step: the plan behind that one may count on a token that is missing.
     is_late: bool,
 }
@@ -101,7 +125,15 @@ struct Slot {
 impl FakeShard {
     pub fn new(facts: ShardFacts) -> Self {
         let kv = vec![POISON; (facts.capacity.num_blocks * facts.capacity.block_size) as usize];
-        Self { facts, slots: BTreeMap::new(), kv, last_step: 0, is_late: Box::new(|_| false) }
+        Self {
+            facts,
+            slots: BTreeMap::new(),
+            kv,
+            last_step: 0,
+            is_late: Box::new(|_| false),
+            any_may_be_late: true,
+            drafts: Box::new(|_| (0, 0)),
+        }
     }
 
     /// Slots in use.
@@ -127,13 +159,48 @@ impl FakeShard {
             let (from, to) = (from.0 as usize * size, to.0 as usize * size);
             self.kv.copy_within(from..from + size, to);
         }
-        let total: u32 = plan.spans.iter().map(|span| span.len).sum();
+        let total: u32 = plan.spans.iter().map(|span| span.len + span.max_drafts.unwrap_or(0)).sum();
         assert!(total <= self.facts.capacity.max_step_tokens, "the step is within its budget");
         let mut outcome = Outcome { step: plan.step, ..Outcome::default() };
         for span in &plan.spans {
-            self.compute(*span, &mut outcome);
+            match span.max_drafts {
+                None => self.compute(*span, &mut outcome),
+                Some(most) => self.compute_open(*span, most, &mut outcome),
+            }
         }
         outcome
+    }
+
+    /// The tokens that a slot has now, its prompt among them.
+    pub fn len(&self, slot: SlotId) -> u32 {
+        self.slots[&slot].tokens.len() as u32
+    }
+
+    /// The last token of a slot, and drafts behind it; the KV of wrong drafts is written, too.
+    fn compute_open(&mut self, span: Span, most: u32, outcome: &mut Outcome) {
+        let (num_drafts, num_right) = (self.drafts)(most);
+        assert!(num_right <= num_drafts && num_drafts <= most);
+        let len = self.len(span.slot);
+        assert_eq!(span.len, 1, "an open span is a decode");
+        assert!(len - 1 <= span.start, "a slot is not beyond where it can be");
+        let size = self.facts.capacity.block_size;
+        let room = self.slots[&span.slot].blocks.len() as u32 * size;
+        assert!(span.start + 1 + most <= room, "an open span has blocks for its drafts wherever it begins");
+        assert!(span.start + 2 + most <= self.facts.max_sequence_len, "an open span is within its slot");
+        for number in 0..=num_right {
+            let start = len - 1 + number;
+            let span = Span { slot: span.slot, start, len: 1, max_drafts: None };
+            self.compute(span, outcome);
+            if let Some(token) = outcome.sampled.last_mut().filter(|token| token.slot == span.slot) {
+                token.is_drafted = number < num_right;
+                token.num_rejected = if number == num_right { num_drafts - num_right } else { 0 };
+            }
+        }
+        let slot = &self.slots[&span.slot];
+        for position in slot.tokens.len() - 1..(len + num_drafts) as usize {
+            let at = slot.blocks[position / size as usize].0 as usize * size as usize;
+            self.kv[at + position % size as usize] = POISON;
+        }
     }
 
     fn admit(&mut self, admission: &Admission) {
@@ -146,9 +213,13 @@ impl FakeShard {
             seed: admission.sampling.seed,
             num_top: admission.sampling.num_top_logprobs as usize,
             prompt_logprobs: admission.sampling.prompt_logprobs,
+            adapter: admission.adapter_id.clone(),
+            may_be_late: self.any_may_be_late || admission.grammar.is_some(),
             is_late: false,
         };
         assert!(self.slots.insert(admission.slot, slot).is_none(), "an admitted slot was free");
+        let adapters: BTreeSet<_> = self.slots.values().filter_map(|slot| slot.adapter.as_ref()).collect();
+        assert!(adapters.len() <= self.facts.capacity.max_adapters as usize, "too many adapters at once");
     }
 
     fn compute(&mut self, span: Span, outcome: &mut Outcome) {
@@ -164,12 +235,13 @@ impl FakeShard {
         let at = |position: usize| slot.blocks[position / size].0 as usize * size + position % size;
         if let Some(window) = self.facts.capacity.attention_window {
             let first = (start + 1).saturating_sub(window as usize);
-            let written = chains(&slot.tokens[..start]).enumerate().skip(first);
+            let written =
+                chains(seed_of(slot.adapter.as_deref()), &slot.tokens[..start]).enumerate().skip(first);
             written.for_each(|(position, kv)| {
                 assert_eq!(self.kv[at(position)], kv, "{position} is seen and kept")
             });
         }
-        let mut kv = if start == 0 { 0 } else { self.kv[at(start - 1)] };
+        let mut kv = if start == 0 { seed_of(slot.adapter.as_deref()) } else { self.kv[at(start - 1)] };
         for position in start..end {
             kv = chain(kv, slot.tokens[position]);
             self.kv[at(position)] = kv;
@@ -182,14 +254,21 @@ impl FakeShard {
             let (start, scores) = (first as u32, scores.collect());
             outcome.prompt_scores.push(PromptScores { slot: span.slot, start, scores });
         }
-        if end == slot.tokens.len() && (self.is_late)(span.slot) {
+        if end == slot.tokens.len() && slot.may_be_late && (self.is_late)(span.slot) {
             slot.is_late = true;
             outcome.late.push(span.slot);
         } else if end == slot.tokens.len() {
             let id = sample(kv, slot.seed, self.facts.vocab_size);
             slot.tokens.push(id);
             let top = top(id, slot.num_top, self.facts.vocab_size);
-            outcome.sampled.push(Sampled { slot: span.slot, id, logprob: -0.5, top });
+            outcome.sampled.push(Sampled {
+                slot: span.slot,
+                id,
+                logprob: -0.5,
+                top,
+                is_drafted: false,
+                num_rejected: 0,
+            });
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Tests of the scheduler's public interface, in one binary: by example, and by simulation.
 #![allow(missing_docs, reason = "tests")]
 
+mod adapters;
+mod drafts;
 mod fake_shard;
 mod pace;
 mod scheduler;

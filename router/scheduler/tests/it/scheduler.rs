@@ -27,7 +27,10 @@ fn plans_the_next_step_before_the_outcome_of_the_last() {
     world.submit(&[1, 2, 3], 8);
     assert!(world.plan());
     assert!(world.plan(), "a decode whose input token is still on the device");
-    assert_eq!(world.plans[1].spans, [Span { slot: world.plans[0].spans[0].slot, start: 3, len: 1 }]);
+    assert_eq!(
+        world.plans[1].spans,
+        [Span { slot: world.plans[0].spans[0].slot, start: 3, len: 1, max_drafts: None }]
+    );
     assert!(!world.plan(), "no third plan in flight");
 }
 

@@ -10,10 +10,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::fake_shard::{FakeShard, ShardFacts, expected_tokens, small_facts};
+use crate::fake_shard::{FakeShard, ShardFacts, adapted_tokens, small_facts};
 use penstock_scheduler::{
-    Capacity, Event, EventKind, Failure, NewRequest, Outcome, Plan, RequestId, SamplingParams, Scheduler,
-    SchedulerConfig, SlotId, StepTimings,
+    Capacity, Event, EventKind, Failure, Grammar, GrammarKind, NewRequest, Outcome, Plan, RequestId,
+    SamplingParams, Scheduler, SchedulerConfig, SlotId, Span, StepTimings,
 };
 
 /// The seed of the request that makes the shards crash.
@@ -62,6 +62,9 @@ struct Scenario {
     slow_every: u64,
     /// One slot in this number that is to sample is late; none at 1.
     late_every: u64,
+    /// Tokens that may be drafted for each sequence, and where they decode in one step at most.
+    max_drafts: u32,
+    max_drafting: u32,
     /// How slow the shards are; some are so slow that streams pause, and that the scheduler waits for steps.
     slowness: u64,
 }
@@ -71,6 +74,14 @@ impl Scenario {
         let (mut dice, late_every) = (Dice(self.late_every), self.late_every);
         let mut shard = FakeShard::new(self.facts.clone());
         shard.is_late = Box::new(move |_| late_every > 1 && dice.one_in(late_every));
+        // No token is drafted for a sequence with a grammar, and without one it is never late.
+        shard.any_may_be_late = self.max_drafts == 0;
+        let mut draft_dice = Dice(u64::from(self.max_drafts));
+        shard.drafts = Box::new(move |most| {
+            let num_drafts = draft_dice.range(0, u64::from(most) + 1);
+            let num_right = draft_dice.range(0, num_drafts + 1);
+            (num_drafts as u32, if draft_dice.one_in(3) { num_drafts } else { num_right } as u32)
+        });
         shard
     }
 }
@@ -85,6 +96,7 @@ fn scenario(seed: u64) -> Scenario {
         max_step_tokens: dice.range(1, 48) as u32,
         eos_token_ids: if dice.one_in(2) { vec![0, 1, 2] } else { Vec::new() },
         attention_window: None,
+        max_adapters: dice.range(1, 4) as u32,
     };
     let stems: Vec<Vec<u32>> = (0..3).map(|_| random_tokens(&mut dice, 1, 24)).collect();
     let num_arrivals = dice.range(1, 24);
@@ -112,8 +124,26 @@ fn scenario(seed: u64) -> Scenario {
     }
     let slowness = [1, 1, 1, 30, 1000][dice.range(0, 5) as usize];
     let late_every = [1, 1, 2, 5][dice.range(0, 4) as usize];
+    let max_drafts = [0, 0, 1, 3, 9][dice.range(0, 5) as usize];
+    let max_drafting = dice.range(1, 9) as u32;
+    if max_drafts > 0 {
+        let grammar = Grammar { kind: GrammarKind::Regex, text: "[a-z]*".into() };
+        let constrained = arrivals.iter_mut().filter(|_| dice.one_in(3));
+        constrained.for_each(|arrival| arrival.request.grammar = Some(grammar.clone()));
+    }
     let facts = ShardFacts { capacity, ..small_facts() };
-    Scenario { facts, prefix_caching, arrivals, deaths, poison_after, slow_every, late_every, slowness }
+    Scenario {
+        facts,
+        prefix_caching,
+        arrivals,
+        deaths,
+        poison_after,
+        slow_every,
+        late_every,
+        max_drafts,
+        max_drafting,
+        slowness,
+    }
 }
 
 fn random_tokens(dice: &mut Dice, from: u64, to: u64) -> Vec<u32> {
@@ -139,6 +169,7 @@ fn random_arrival(dice: &mut Dice, at: Duration, stems: &[Vec<u32>]) -> Arrival 
         tenant: ["", "a", "b"][dice.range(0, 3) as usize].into(),
         cache_salt: ["", "", "salt"][dice.range(0, 3) as usize].into(),
         priority: dice.range(0, 3) as i32 - 1,
+        adapter_id: [None, None, Some("x"), Some("y"), Some("z")][dice.range(0, 5) as usize].map(Into::into),
         cache_ttl: Duration::from_millis(if dice.one_in(4) { 20 } else { 0 }),
         queue_timeout: dice.one_in(6).then(|| Duration::from_micros(dice.range(1, 20_000))),
         ..NewRequest::new(prompt.into(), max_new_tokens, sampling)
@@ -184,6 +215,8 @@ impl<'a> World<'a> {
     fn new(scenario: &'a Scenario) -> Self {
         let config = SchedulerConfig {
             prefix_caching: scenario.prefix_caching,
+            max_drafts: scenario.max_drafts,
+            max_drafting: scenario.max_drafting,
             ..SchedulerConfig::new(scenario.facts.capacity.clone(), 1000)
         };
         let mut deaths = scenario.deaths.clone();
@@ -280,7 +313,11 @@ impl<'a> World<'a> {
         self.poison = poison.map(|it| (it.slot, it.prompt_len)).or(self.poison);
         self.poison.is_some_and(|(slot, prompt_len)| {
             let fatal = prompt_len + self.scenario.poison_after;
-            plan.spans.iter().any(|span| span.slot == slot && span.start + span.len >= fatal)
+            let end = |span: &Span| match span.max_drafts {
+                None => span.start + span.len,
+                Some(_) => self.shard.len(slot),
+            };
+            plan.spans.iter().any(|span| span.slot == slot && end(span) >= fatal)
         })
     }
 
@@ -313,7 +350,11 @@ impl<'a> World<'a> {
     }
 
     fn take(&mut self, events: Vec<Event>) {
+        let mut just_left = BTreeSet::new();
         for Event { id, kind } in events {
+            if just_left.contains(&id) {
+                continue;
+            }
             assert!(!self.ends.contains_key(&id), "{id:?} gets an event after its end");
             match kind {
                 EventKind::Token(token, finish) => {
@@ -324,6 +365,8 @@ impl<'a> World<'a> {
                     if finish.is_some() {
                         self.end(id, End::Complete);
                     } else if leaves {
+                        // Further tokens of the same step are for nobody.
+                        just_left.insert(id);
                         self.scheduler.on_cancel(id);
                         self.end(id, End::Left);
                     }
@@ -355,7 +398,8 @@ impl<'a> World<'a> {
                 facts.capacity.eos_token_ids.clear();
             }
             let count = request.max_new_tokens as usize;
-            let expected = expected_tokens(&request.prompt, request.sampling.seed, count, &facts);
+            let (adapter, seed) = (request.adapter_id.as_deref(), request.sampling.seed);
+            let expected = adapted_tokens(adapter, &request.prompt, seed, count, &facts);
             let output = self.output.get(id).cloned().unwrap_or_default();
             if self.ends.get(id) == Some(&End::Poison) && request.sampling.seed != POISON_SEED {
                 let losses = self.num_crashes + self.num_deaths;

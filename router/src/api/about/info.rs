@@ -5,7 +5,7 @@ use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::engine::{EngineFacts, GenerationDefaults};
+use crate::engine::{EngineFacts, GenerationDefaults, Quantization};
 use crate::http::state::AppState;
 
 /// The fields of TGI, including those that it dropped in version 3 and scripts still read.
@@ -23,6 +23,8 @@ pub struct Info {
     attention_backend: String,
     /// The model's default sampling parameters; null with `--generation-config none`.
     generation_defaults: Option<GenerationDefaults>,
+    /// How weights are quantized, in the checkpoint or at load; null if they are not.
+    quantization: Option<Quantization>,
     model_pipeline_tag: &'static str,
     num_shard: u32,
     max_concurrent_requests: u32,
@@ -40,6 +42,10 @@ pub struct Info {
     version: &'static str,
     sha: Option<String>,
     docker_label: Option<String>,
+    /// Names of the adapters that requests may use.
+    adapters: Vec<String>,
+    /// Different adapters that run at one time; 0 if the model can carry none.
+    max_adapters: u32,
 }
 
 /// `GET /info`
@@ -55,6 +61,7 @@ pub async fn info(State(app): State<AppState>) -> Json<Info> {
         kv_cache_dtype: facts.kv_cache_dtype.clone(),
         attention_backend: facts.attention_backend.clone(),
         generation_defaults: facts.generation_defaults.clone(),
+        quantization: facts.quantization.clone(),
         model_pipeline_tag: "text-generation",
         num_shard: facts.world_size,
         max_concurrent_requests: app.inference.limits.max_concurrent_requests,
@@ -72,6 +79,8 @@ pub async fn info(State(app): State<AppState>) -> Json<Info> {
         version: env!("CARGO_PKG_VERSION"),
         sha: None,
         docker_label: None,
+        adapters: app.inference.adapters.list().iter().map(|adapter| adapter.name.to_string()).collect(),
+        max_adapters: facts.max_adapters,
     })
 }
 

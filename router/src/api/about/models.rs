@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::base::error::Error;
 use crate::http::state::AppState;
 
-/// The list of models: one entry for each name of the served model.
+/// The list of models: one entry for each name of the served model, and one for each adapter.
 #[derive(Serialize, ToSchema)]
 pub struct Models {
     object: &'static str,
@@ -25,13 +25,18 @@ pub struct Model {
     owned_by: String,
     /// The model behind the name: its id on the hub, or the last part of its folder's path.
     root: String,
-    /// Always null: the model is no adapter of another one.
+    /// Of an adapter the model that it adapts, else null.
     parent: Option<String>,
     /// Longest prompt and output together, in tokens.
     max_model_len: u32,
 }
 
 impl Model {
+    fn adapter(name: &str, app: &AppState) -> Self {
+        let parent = Some(app.inference.model.id.clone());
+        Self { root: name.to_owned(), parent, ..Self::named(name, app) }
+    }
+
     fn named(id: &str, app: &AppState) -> Self {
         let model = &app.inference.model;
         Self {
@@ -48,8 +53,10 @@ impl Model {
 
 /// `GET /v1/models`
 pub async fn list(State(app): State<AppState>) -> Json<Models> {
-    let names = app.inference.model.names().iter();
-    Json(Models { object: "list", data: names.map(|name| Model::named(name, &app)).collect() })
+    let names = app.inference.model.names().iter().map(|name| Model::named(name, &app));
+    let adapters = app.inference.adapters.list();
+    let adapters = adapters.iter().map(|adapter| Model::adapter(&adapter.name, &app));
+    Json(Models { object: "list", data: names.chain(adapters).collect() })
 }
 
 /// `GET /v1/models/{id}`; ids may hold slashes.
@@ -58,8 +65,10 @@ pub async fn one(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Model>, Error> {
     let Path(id) = id.map_err(|_| Error::UnknownRoute("/v1/models/ with a broken escape".to_owned()))?;
+    if let Some(adapter) = app.inference.adapter_named(Some(&id))? {
+        return Ok(Json(Model::adapter(&adapter, &app)));
+    }
     let model = &app.inference.model;
-    model.check(Some(&id))?;
     let listed = model.names().iter().find(|name| **name == id);
     Ok(Json(Model::named(listed.unwrap_or(&model.id), &app)))
 }

@@ -22,6 +22,7 @@ pub fn body(error: &Error, id: &RequestId) -> Value {
 fn type_of(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Unauthorized => "authentication_error",
+        ErrorKind::Forbidden => "permission_error",
         ErrorKind::UnknownModel | ErrorKind::UnknownRoute => "not_found_error",
         ErrorKind::BodyTooLarge => "request_too_large",
         ErrorKind::Overloaded | ErrorKind::QueueDeadline | ErrorKind::RateLimited => "rate_limit_error",
@@ -31,6 +32,7 @@ fn type_of(kind: ErrorKind) -> &'static str {
         | ErrorKind::NotSupported
         | ErrorKind::Grammar
         | ErrorKind::Template
+        | ErrorKind::Adapter
         | ErrorKind::SlowReader
         | ErrorKind::MalformedJson
         | ErrorKind::TooDeep

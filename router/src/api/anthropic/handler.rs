@@ -31,29 +31,29 @@ pub async fn messages(
     Extension(id): Extension<RequestId>,
     Known(request): Known<MessagesRequest>,
 ) -> Result<Response, Error> {
-    app.inference.model.check(request.model.as_deref())?;
+    let adapter = app.inference.adapter_named(request.model.as_deref())?;
     let applied = request.context_management.as_ref().map(|_| AppliedContextManagement::default());
     request.check_length()?;
-    let Parts { chat, ignored } = into_parts(&app, caller, request)?;
-    respond(&app, chat, MessageReplies { app: &app, id, ignored, applied }, guard).await
+    let Parts { chat: (prompt, parameters), ignored } = into_parts(&app, caller, request)?;
+    let chat = (prompt, parameters.with_adapter(adapter));
+    respond(&app, chat, MessageReplies { id, ignored, applied }, guard).await
 }
 
 /// Replies as Anthropic's messages.
-struct MessageReplies<'a> {
-    app: &'a AppState,
+struct MessageReplies {
     id: RequestId,
     /// The field that was ignored, for a header.
     ignored: Option<&'static str>,
     applied: Option<AppliedContextManagement>,
 }
 
-impl MessageReplies<'_> {
-    fn empty(&self, usage: Usage) -> MessagesResponse {
-        MessagesResponse { context_management: self.applied.clone(), ..empty_response(self.app, usage) }
+impl MessageReplies {
+    fn empty(&self, model: &str, usage: Usage) -> MessagesResponse {
+        MessagesResponse { context_management: self.applied.clone(), ..empty_response(model, usage) }
     }
 }
 
-impl Replies for MessageReplies<'_> {
+impl Replies for MessageReplies {
     type Encoder = MessagesEncoder;
 
     fn headers(&self) -> HeaderMap {
@@ -69,7 +69,7 @@ impl Replies for MessageReplies<'_> {
         let sequence = sequences.pop().ok_or(Error::Incomplete)?;
         let mut writer = AssistantWriter::new(&prepared.reply);
         let usage = Usage::new(prepared.request.prompt.len(), &sequence.end.times);
-        let mut response = self.empty(usage);
+        let mut response = self.empty(&prepared.model, usage);
         response.content = OutputBlock::of_message(writer.message(&sequence.end.text));
         response.stop_reason = Some(stop_reason(&writer, &sequence.end));
         response.stop_sequence = sequence.end.stop_string;
@@ -78,7 +78,7 @@ impl Replies for MessageReplies<'_> {
 
     fn encoder(self, prepared: &Prepared, _num_sequences: usize) -> MessagesEncoder {
         let prompt_len = prepared.request.prompt.len();
-        let response = self.empty(Usage::new(prompt_len, &SequenceTimes::default()));
+        let response = self.empty(&prepared.model, Usage::new(prompt_len, &SequenceTimes::default()));
         MessagesEncoder::new(response, prompt_len, self.id, AssistantWriter::new(&prepared.reply))
     }
 }
@@ -89,7 +89,7 @@ pub async fn count_tokens(
     Extension(caller): Extension<Caller>,
     Known(request): Known<MessagesRequest>,
 ) -> Result<Response, Error> {
-    app.inference.model.check(request.model.as_deref())?;
+    app.inference.adapter_named(request.model.as_deref())?;
     let chat = app.inference.chat()?;
     let Parts { chat: (prompt, _), ignored } = into_parts(&app, caller, request)?;
     let Prompt::Chat(conversation) = prompt else { return Err(Error::Internal) };
@@ -114,12 +114,12 @@ fn into_parts(app: &AppState, caller: Caller, mut request: MessagesRequest) -> R
 }
 
 /// A response without content, at the start of a generation.
-fn empty_response(app: &AppState, usage: Usage) -> MessagesResponse {
+fn empty_response(model: &str, usage: Usage) -> MessagesResponse {
     MessagesResponse {
         id: format!("msg_{:032x}", rand::random::<u128>()),
         r#type: "message",
         role: "assistant",
-        model: app.inference.model.id.clone(),
+        model: model.to_owned(),
         content: Vec::new(),
         stop_reason: None,
         stop_sequence: None,

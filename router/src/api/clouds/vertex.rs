@@ -116,9 +116,9 @@ impl Instance {
     fn into_parts(self, app: &AppState, caller: Caller) -> Result<(Prompt, Parameters), Error> {
         match self {
             Self::Chat(request) => {
-                app.inference.model.check(request.model.as_deref())?;
+                let adapter = app.inference.adapter_named(request.model.as_deref())?;
                 let (prompt, parameters) = request.into_parts(caller, Dialect::CHAT)?;
-                Ok((prompt, Parameters { is_stream: false, ..parameters }))
+                Ok((prompt, Parameters { is_stream: false, ..parameters.with_adapter(adapter) }))
             }
             Self::Generate(mut request) => {
                 request.default_to_sampling();

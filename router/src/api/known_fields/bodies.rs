@@ -105,6 +105,20 @@ pub(super) const BODIES: &[BodyFields] = &[
         nested: &[],
     },
     BodyFields {
+        on: On::LoadAdapter,
+        title: "`/v1/load_lora_adapter` and `/load_lora_adapter`",
+        works: &[&["load_inplace", "lora_name", "lora_path"]],
+        accepted: &["base_model_name", "is_3d_lora_weight", "pinned"],
+        nested: &[],
+    },
+    BodyFields {
+        on: On::UnloadAdapter,
+        title: "`/v1/unload_lora_adapter` and `/unload_lora_adapter`",
+        works: &[&["lora_name"]],
+        accepted: &["lora_int_id"],
+        nested: &[],
+    },
+    BodyFields {
         on: On::Infill,
         title: "`/infill`",
         works: &[

@@ -36,6 +36,10 @@ pub enum On {
     TokenizeChat,
     /// `/detokenize`.
     Detokenize,
+    /// `/v1/load_lora_adapter`.
+    LoadAdapter,
+    /// `/v1/unload_lora_adapter`.
+    UnloadAdapter,
     /// llama.cpp's `/infill`.
     Infill,
     /// OpenAI's responses.

@@ -8,6 +8,7 @@ use super::bodies::{BODIES, BodyFields};
 use super::field::{Fate, Field, HasKnownFields, On};
 use super::names::Names;
 use super::table::FIELDS;
+use crate::api::adapters::{LoadAdapterRequest, UnloadAdapterRequest};
 use crate::api::anthropic::MessagesRequest;
 use crate::api::clouds::vertex::VertexRequest;
 use crate::api::kserve::TextRequest;
@@ -59,6 +60,8 @@ fn the_fields_of_other_bodies_are_those_of_their_types() {
         (On::TokenizePrompt, names_of::<TokenizePrompt>()),
         (On::TokenizeChat, vec!["add_special_tokens".to_owned(), "return_token_strs".to_owned()]),
         (On::Detokenize, names_of::<DetokenizeRequest>()),
+        (On::LoadAdapter, names_of::<LoadAdapterRequest>()),
+        (On::UnloadAdapter, names_of::<UnloadAdapterRequest>()),
         (On::Infill, names_of::<InfillRequest>()),
         (On::Responses, names_of::<ResponsesRequest>()),
         (On::Messages, names_of::<MessagesRequest>()),
@@ -77,7 +80,7 @@ fn the_fields_of_other_bodies_are_those_of_their_types() {
         assert!(body.accepted.iter().all(|name| !expected.contains(&(*name).to_owned())), "{on:?}");
         assert!(body.nested.iter().all(|(name, _)| expected.contains(&(*name).to_owned())), "{on:?}");
     }
-    assert_eq!(BODIES.len(), 18);
+    assert_eq!(BODIES.len(), 20);
 }
 
 /// The names that a body reads, in order.

@@ -84,15 +84,15 @@ pub async fn ready(State(app): State<AppState>) -> Result<Json<Ready>, Error> {
 }
 
 /// `GET /v2/models/{name}/ready`
-pub async fn model_ready(State(app): State<AppState>, _model: ModelPath) -> Result<Json<ModelReady>, Error> {
+pub async fn model_ready(State(app): State<AppState>, model: ModelPath) -> Result<Json<ModelReady>, Error> {
     app.inference.ready()?;
-    Ok(Json(ModelReady { name: app.inference.model.id.clone(), ready: true }))
+    Ok(Json(ModelReady { name: model.shown(&app), ready: true }))
 }
 
 /// `GET /v2/models/{name}`
-pub async fn model(State(app): State<AppState>, _model: ModelPath) -> Json<ModelMetadata> {
+pub async fn model(State(app): State<AppState>, model: ModelPath) -> Json<ModelMetadata> {
     Json(ModelMetadata {
-        name: app.inference.model.id.clone(),
+        name: model.shown(&app),
         versions: [VERSION],
         platform: "penstock",
         inputs: TensorMetadata::texts("text_input"),

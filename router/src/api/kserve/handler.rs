@@ -47,13 +47,10 @@ async fn run(
     is_stream: bool,
     (caller, guard): (Caller, RequestGuard),
 ) -> Result<Response, Error> {
-    let head = Head {
-        id: request.id.take(),
-        model_name: app.inference.model.id.clone(),
-        model_version: model.version,
-    };
+    let head = Head { id: request.id.take(), model_name: model.shown(app), model_version: model.version };
     let replies = TextReplies { head, shows_details: request.shows_details() };
-    respond(app, request.into_parts(is_stream, caller), replies, guard).await
+    let (prompt, parameters) = request.into_parts(is_stream, caller);
+    respond(app, (prompt, parameters.with_adapter(model.adapter)), replies, guard).await
 }
 
 /// Replies as KServe's texts.

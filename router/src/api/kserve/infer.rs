@@ -83,7 +83,11 @@ pub async fn infer(
     Known(request): Known<InferRequest>,
 ) -> Result<Json<InferResponse>, Error> {
     check(&app, &request)?;
-    let InferRequest { id, parameters, inputs, outputs } = request;
+    let InferRequest { id, mut parameters, inputs, outputs } = request;
+    let model_name = model.shown(&app);
+    if model.adapter.is_some() {
+        parameters.get_or_insert_default().adapter_id = model.adapter;
+    }
     let mut names = outputs.unwrap_or_default().into_iter().map(|output| output.name);
     let mut name = || names.next().unwrap_or_else(|| "output".to_owned());
     let named: Vec<_> = inputs.into_iter().map(|input| (name(), input.data)).collect();
@@ -93,7 +97,6 @@ pub async fn infer(
         async move { generation.tensor(number, name, data).await }
     });
     let outputs = try_join_all(running).await?;
-    let model_name = app.inference.model.id.clone();
     Ok(Json(InferResponse { id, model_name, model_version: model.version, outputs }))
 }
 

@@ -16,6 +16,15 @@ pub(super) const VERSION: &str = "1";
 pub struct ModelPath {
     /// The version in the path.
     pub version: String,
+    /// The adapter, if the path names one.
+    pub adapter: Option<String>,
+}
+
+impl ModelPath {
+    /// The name in responses.
+    pub fn shown(&self, app: &AppState) -> String {
+        self.adapter.clone().unwrap_or_else(|| app.inference.model.id.clone())
+    }
 }
 
 #[derive(Deserialize)]
@@ -32,7 +41,7 @@ impl FromRequestParts<AppState> for ModelPath {
         let path: Result<Path<Parameters>, PathRejection> = Path::from_request_parts(parts, app).await;
         let Path(Parameters { name, version }) =
             path.map_err(|_| Error::UnknownRoute("/v2/models/ with a broken escape".to_owned()))?;
-        app.inference.model.check(Some(&name))?;
-        Ok(Self { version: version.unwrap_or_else(|| VERSION.to_owned()) })
+        let adapter = app.inference.adapter_named(Some(&name))?;
+        Ok(Self { adapter, version: version.unwrap_or_else(|| VERSION.to_owned()) })
     }
 }

@@ -9,7 +9,7 @@ use axum::{Extension, Json};
 use serde_json::Value;
 
 use super::encoder::LineEncoder;
-use super::models::check_model;
+use super::models::adapter_named;
 use super::options::Think;
 use super::request::asks_to_unload;
 use super::response::{Ending, Part, Route};
@@ -34,12 +34,13 @@ pub async fn chat(
     Extension(guard): Extension<RequestGuard>,
     Known(request): Known<ChatRequest>,
 ) -> Result<Response, Error> {
-    check_model(&app, request.model.as_deref())?;
+    let adapter = adapter_named(&app, request.model.as_deref())?;
     if request.messages.as_ref().is_none_or(Vec::is_empty) {
         return Ok(without_reply(&app, Route::Chat, request.keep_alive.as_ref()));
     }
     let wants_logprobs = request.logprobs == Some(true);
-    let parts = chat_parts(&app, caller, request)?;
+    let (prompt, parameters) = chat_parts(&app, caller, request)?;
+    let parts = (prompt, parameters.with_adapter(adapter));
     let replies = LineReplies { app: &app, route: Route::Chat, wants_logprobs, arrived: guard.started() };
     respond(&app, parts, replies, guard).await
 }
@@ -51,12 +52,13 @@ pub async fn generate(
     Extension(guard): Extension<RequestGuard>,
     Known(request): Known<GenerateRequest>,
 ) -> Result<Response, Error> {
-    check_model(&app, request.model.as_deref())?;
+    let adapter = adapter_named(&app, request.model.as_deref())?;
     if request.prompt.as_ref().is_none_or(String::is_empty) {
         return Ok(without_reply(&app, Route::Generate, request.keep_alive.as_ref()));
     }
     let wants_logprobs = request.logprobs == Some(true);
-    let parts = generate_parts(&app, caller, request)?;
+    let (prompt, parameters) = generate_parts(&app, caller, request)?;
+    let parts = (prompt, parameters.with_adapter(adapter));
     let replies = LineReplies { app: &app, route: Route::Generate, wants_logprobs, arrived: guard.started() };
     respond(&app, parts, replies, guard).await
 }
@@ -124,7 +126,7 @@ impl Replies for LineReplies<'_> {
         let message = AssistantWriter::new(&prepared.reply).message(&sequence.end.text);
         let part = Part::of_message(message, logprobs.into_tokens());
         let ending = Ending::of(&sequence.end, prepared.request.prompt.len(), self.arrived);
-        let line = self.route.line(&self.app.inference.model.id, part, ending);
+        let line = self.route.line(&prepared.model, part, ending);
         Ok((headers, Json(line)).into_response())
     }
 
@@ -132,7 +134,7 @@ impl Replies for LineReplies<'_> {
         let tokenizer = self.app.inference.tokenizer.clone();
         LineEncoder {
             route: self.route,
-            model: self.app.inference.model.id.clone(),
+            model: prepared.model.clone(),
             writer: AssistantWriter::new(&prepared.reply),
             prompt_len: prepared.request.prompt.len(),
             arrived: self.arrived,

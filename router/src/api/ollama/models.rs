@@ -109,14 +109,13 @@ pub struct Show {
     modified_at: String,
 }
 
-/// Accepts the names of the served model, with or without the tag that Ollama's clients add.
-pub(super) fn check_model(app: &AppState, name: Option<&str>) -> Result<(), Error> {
-    let model = &app.inference.model;
+/// The adapter that a request names. Accepts names with or without the tag that Ollama's clients add.
+pub(super) fn adapter_named(app: &AppState, name: Option<&str>) -> Result<Option<String>, Error> {
     let without_tag = name.and_then(|name| name.strip_suffix(DEFAULT_TAG));
-    if without_tag.is_some_and(|name| model.check(Some(name)).is_ok()) {
-        return Ok(());
+    match without_tag.map(|name| app.inference.adapter_named(Some(name))) {
+        Some(Ok(adapter)) => Ok(adapter),
+        _ => app.inference.adapter_named(name),
     }
-    model.check(name)
 }
 
 /// `GET /api/version`
@@ -134,7 +133,9 @@ pub async fn tags(State(app): State<AppState>) -> Json<Tags> {
         digest: String::new(),
         details: details(&app),
     };
-    Json(Tags { models: app.inference.model.names().iter().map(tag).collect() })
+    let adapters = app.inference.adapters.list().into_iter().map(|adapter| adapter.name.to_string());
+    let names: Vec<_> = app.inference.model.names().iter().cloned().chain(adapters).collect();
+    Json(Tags { models: names.iter().map(tag).collect() })
 }
 
 /// `GET /api/ps`
@@ -158,7 +159,7 @@ pub async fn show(
     State(app): State<AppState>,
     Known(request): Known<ShowRequest>,
 ) -> Result<Json<Show>, Error> {
-    check_model(&app, request.model.or(request.name).as_deref())?;
+    adapter_named(&app, request.model.or(request.name).as_deref())?;
     let facts = app.inference.engine.facts();
     let chat = app.inference.chat.as_ref();
     let mut capabilities = vec!["completion"];

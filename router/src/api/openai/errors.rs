@@ -42,6 +42,8 @@ pub fn type_of(kind: ErrorKind) -> &'static str {
         | ErrorKind::Grammar
         | ErrorKind::Template
         | ErrorKind::UnknownModel
+        | ErrorKind::Adapter
+        | ErrorKind::Forbidden
         | ErrorKind::SlowReader
         | ErrorKind::MalformedJson
         | ErrorKind::TooDeep

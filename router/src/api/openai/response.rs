@@ -6,7 +6,6 @@ use utoipa::ToSchema;
 use super::prompt_details::PromptDetails;
 use super::timings::Timings;
 use crate::base::unix_time::unix_seconds;
-use crate::inference::served_model::ServedModel;
 use crate::observe::metrics::SequenceTimes;
 
 /// Token counts.
@@ -16,6 +15,18 @@ pub struct Usage {
     pub completion_tokens: u32,
     pub total_tokens: u32,
     pub prompt_tokens_details: PromptTokensDetails,
+    /// There where tokens were drafted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_tokens_details: Option<CompletionTokensDetails>,
+}
+
+/// What became of the tokens that were drafted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct CompletionTokensDetails {
+    /// Those that are in the completion.
+    pub accepted_prediction_tokens: u32,
+    /// Those that are not, because others were chosen.
+    pub rejected_prediction_tokens: u32,
 }
 
 /// The tokens of the prompt that were found in the cache.
@@ -35,6 +46,15 @@ impl Usage {
     pub fn add_completion(&mut self, tokens: u32) {
         self.completion_tokens += tokens;
         self.total_tokens += tokens;
+    }
+
+    /// Counts the drafts for a finished sequence.
+    pub fn add_predictions(&mut self, times: &SequenceTimes) {
+        if times.accepted_tokens + times.rejected_tokens > 0 {
+            let details = self.completion_tokens_details.get_or_insert_default();
+            details.accepted_prediction_tokens += times.accepted_tokens;
+            details.rejected_prediction_tokens += times.rejected_tokens;
+        }
     }
 
     /// Counts what the finished sequences of one prompt found in the cache. They share the prompt, so it counts once.
@@ -76,12 +96,12 @@ pub const SERVICE_TIER: &str = "default";
 
 impl Head {
     /// The head of a new response, with a new id.
-    pub fn new(prefix: &str, object: &'static str, model: &ServedModel) -> Self {
+    pub fn new(prefix: &str, object: &'static str, model: &str) -> Self {
         Self {
             id: format!("{prefix}-{:032x}", rand::random::<u128>()),
             object,
             created: unix_seconds(),
-            model: model.id.clone(),
+            model: model.to_owned(),
             system_fingerprint: format!("{}-native", env!("CARGO_PKG_VERSION")),
             service_tier: None,
         }

@@ -78,6 +78,7 @@ mod tests {
             inference: Duration::from_millis(120),
             generated_tokens: 10,
             cached_tokens: 4,
+            ..SequenceTimes::default()
         };
         let timings = Timings::new(14, &times);
         assert_eq!((timings.cache_n, timings.prompt_n, timings.predicted_n), (4, 10, 10));

@@ -28,14 +28,16 @@ pub async fn responses(
     Extension(guard): Extension<RequestGuard>,
     Known(request): Known<ResponsesRequest>,
 ) -> Result<Response, Error> {
-    app.inference.model.check(request.model.as_deref())?;
-    let response = empty_response(&app, request.settings());
+    let adapter = app.inference.adapter_named(request.model.as_deref())?;
+    let model = adapter.clone().unwrap_or_else(|| app.inference.model.id.clone());
+    let response = empty_response(model, request.settings());
     let logprobs = request.wants_logprobs().then(|| TextLogprobs::new(app.inference.tokenizer.clone()));
     let truncates = request.truncation == Some(Truncation::Auto);
     let mut parts = request.into_chat()?.into_parts(caller, Dialect::Responses)?;
     if let (Prompt::Chat(conversation), _) = &mut parts {
         conversation.truncates = truncates;
     }
+    parts.1 = parts.1.with_adapter(adapter);
     respond(&app, parts, Draft { response, logprobs }, guard).await
 }
 
@@ -46,8 +48,8 @@ struct Draft {
     logprobs: Option<TextLogprobs>,
 }
 
-fn empty_response(app: &AppState, settings: Settings) -> ResponseObject {
-    ResponseObject::empty(new_id("resp"), unix_seconds(), app.inference.model.id.clone(), settings)
+fn empty_response(model: String, settings: Settings) -> ResponseObject {
+    ResponseObject::empty(new_id("resp"), unix_seconds(), model, settings)
 }
 
 impl Replies for Draft {

@@ -56,7 +56,7 @@ async fn text_tokens(
 
 /// vLLM's form with a text.
 async fn prompt_tokens(app: &AppState, request: TokenizePrompt) -> Result<TokenList, Error> {
-    app.inference.model.check(request.model.as_deref())?;
+    app.inference.adapter_named(request.model.as_deref())?;
     let tokenizer = &app.inference.tokenizer;
     let tokens = if request.add_special_tokens.unwrap_or(true) {
         tokenizer.encode(request.prompt).await?
@@ -118,7 +118,7 @@ fn conversation(
     caller: Caller,
     request: ChatRequest,
 ) -> Result<(Arc<ChatFormat>, Conversation), Error> {
-    app.inference.model.check(request.model.as_deref())?;
+    app.inference.adapter_named(request.model.as_deref())?;
     let chat = app.inference.chat()?;
     let (Prompt::Chat(conversation), parameters) = request.into_parts(caller, Dialect::CHAT)? else {
         return Err(Error::Internal);
@@ -132,7 +132,7 @@ pub async fn detokenize(
     State(app): State<AppState>,
     Known(request): Known<DetokenizeRequest>,
 ) -> Result<Json<DetokenizeResponse>, Error> {
-    app.inference.model.check(request.model.as_deref())?;
+    app.inference.adapter_named(request.model.as_deref())?;
     let vocab_size = app.inference.limits.vocab_size;
     if let Some(id) = request.tokens.iter().find(|&&id| id >= vocab_size) {
         let message = format!("`tokens` must hold token ids below {vocab_size}. Given: {id}");

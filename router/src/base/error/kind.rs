@@ -15,6 +15,8 @@ pub enum ErrorKind {
     Grammar,
     Template,
     UnknownModel,
+    Adapter,
+    Forbidden,
     Overloaded,
     QueueDeadline,
     RateLimited,
@@ -49,6 +51,7 @@ impl ErrorKind {
             | Self::NotSupported
             | Self::Grammar
             | Self::Template
+            | Self::Adapter
             | Self::TooDeep => StatusCode::UNPROCESSABLE_ENTITY,
             Self::UnknownModel | Self::UnknownRoute => StatusCode::NOT_FOUND,
             Self::Overloaded | Self::QueueDeadline | Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
@@ -57,6 +60,7 @@ impl ErrorKind {
             Self::SlowReader | Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Forbidden => StatusCode::FORBIDDEN,
             Self::MalformedJson | Self::UnreadableBody | Self::InvalidHost => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType | Self::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -74,6 +78,8 @@ impl ErrorKind {
             Self::Grammar => "grammar",
             Self::Template => "template_error",
             Self::UnknownModel => "model_not_found",
+            Self::Adapter => "adapter",
+            Self::Forbidden => "forbidden",
             Self::Overloaded | Self::QueueDeadline => "overloaded",
             Self::RateLimited => "rate_limit_exceeded",
             Self::ShuttingDown => "shutting_down",
@@ -108,10 +114,15 @@ impl Error {
             Self::NotSupported(_) => ErrorKind::NotSupported,
             Self::Grammar { .. } => ErrorKind::Grammar,
             Self::Template(_) => ErrorKind::Template,
-            Self::UnknownModel { .. } => ErrorKind::UnknownModel,
+            Self::UnknownModel { .. } | Self::UnknownAdapter(_) => ErrorKind::UnknownModel,
+            Self::Adapter { .. } => ErrorKind::Adapter,
+            Self::AdapterTooSlow { .. } => ErrorKind::Unhealthy,
+            Self::Forbidden(_) => ErrorKind::Forbidden,
             Self::Refused(refused) => kind_of_refusal(refused),
             Self::Failed(failure) => kind_of_failure(failure),
-            Self::GrammarsBusy { .. } | Self::TokenizerBusy { .. } => ErrorKind::Overloaded,
+            Self::GrammarsBusy { .. } | Self::TokenizerBusy { .. } | Self::AdaptersBusy { .. } => {
+                ErrorKind::Overloaded
+            }
             Self::RateLimited { .. } => ErrorKind::RateLimited,
             Self::TooSlow { .. } => ErrorKind::TooSlow,
             Self::Incomplete => ErrorKind::Incomplete,

@@ -11,6 +11,9 @@ use thiserror::Error;
 use super::counted::Counted;
 pub use kind::ErrorKind;
 
+/// Names in the message about one that is not known.
+const MAX_NAMES_SHOWN: usize = 10;
+
 /// Why a request failed. Messages name the parameter, the value and the limit; none carries a file's path, an address
 /// or another request's text.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -52,13 +55,41 @@ pub enum Error {
     #[error("Template error: {0}")]
     Template(String),
     /// The client asked for another model than the served one, and not for an alias of it.
-    #[error("the model `{name}` does not exist, this server serves `{served}`")]
+    #[error("the model `{name}` does not exist, this server serves {}", describe_served(.served))]
     UnknownModel {
         /// The name in the request.
         name: String,
-        /// The name of the served model.
-        served: String,
+        /// The names of the served model and of its adapters.
+        served: Vec<String>,
     },
+    /// There is no adapter of this name.
+    #[error("there is no adapter `{0}`")]
+    UnknownAdapter(String),
+    /// The adapter cannot be used with this model.
+    #[error("the adapter `{name}` cannot be used: {reason}")]
+    Adapter {
+        /// Its name.
+        name: String,
+        /// Why; names the tensor, the key or the file.
+        reason: String,
+    },
+    /// The adapter was not loaded in time; the load may still succeed.
+    #[error("the adapter `{name}` was not loaded within {limit_s} seconds (--lora-load-timeout)")]
+    AdapterTooSlow {
+        /// Its name.
+        name: String,
+        /// The limit, in seconds.
+        limit_s: u64,
+    },
+    /// As many adapters as may be loaded are in use.
+    #[error("Model is overloaded: {limit} other adapters are in use (--max-cpu-loras)")]
+    AdaptersBusy {
+        /// How many may be loaded.
+        limit: u32,
+    },
+    /// The caller may not do this.
+    #[error("{0}")]
+    Forbidden(&'static str),
     /// The scheduler refused the request, mostly because it has no room.
     #[error("{}", describe_refusal(.0))]
     Refused(#[from] Refused),
@@ -182,6 +213,15 @@ fn describe_refusal(refused: &Refused) -> String {
     }
 }
 
+/// The first of the names that are served; a server may have hundreds of adapters.
+fn describe_served(names: &[String]) -> String {
+    let shown: Vec<String> = names.iter().take(MAX_NAMES_SHOWN).map(|name| format!("`{name}`")).collect();
+    match names.len() - shown.len() {
+        0 => shown.join(", "),
+        others => format!("{} and {others} more", shown.join(", ")),
+    }
+}
+
 fn describe_missing_key(has_key: bool) -> &'static str {
     if has_key {
         "the API key is not valid"
@@ -227,8 +267,13 @@ impl Error {
             Self::NotSupported(param) | Self::TooLong { param, .. } => Some(param),
             Self::WrongType { param, .. } => param.as_deref(),
             Self::UnknownModel { .. } => Some("model"),
+            Self::UnknownAdapter(_) => Some("lora_name"),
             Self::IdInUse(_) => Some("request_id"),
             Self::Template(_)
+            | Self::Adapter { .. }
+            | Self::AdapterTooSlow { .. }
+            | Self::AdaptersBusy { .. }
+            | Self::Forbidden(_)
             | Self::GrammarsBusy { .. }
             | Self::Refused(_)
             | Self::RateLimited { .. }

@@ -2,6 +2,7 @@
 //! [`CheckedRequest::fit`] after that.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use penstock_scheduler::{Grammar, NewRequest};
 
@@ -60,6 +61,18 @@ impl CheckedRequest {
     /// The most tokens that the request may use, prompt and all outputs together, as rate limits count them.
     pub fn num_tokens(&self) -> u64 {
         self.prompt.len() as u64 + u64::from(self.best_of) * u64::from(self.max_new_tokens)
+    }
+
+    /// Keeps the cache of its sequences apart from those of other requests; `random` is a number of its own.
+    pub fn sharing_nothing(mut self, random: u64) -> Self {
+        self.common.cache_salt = format!("{}/{random:016x}", self.cache_salt).into();
+        self
+    }
+
+    /// Applies the adapter with this content to the sequences.
+    pub fn adapted(mut self, adapter_id: Arc<str>) -> Self {
+        self.common.adapter_id = Some(adapter_id);
+        self
     }
 
     /// Ends the sequences at these tokens, too, unless the request ignores what ends them.

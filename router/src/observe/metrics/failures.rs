@@ -25,6 +25,7 @@ pub(super) fn failure_index(kind: ErrorKind) -> usize {
         | ErrorKind::NotSupported
         | ErrorKind::Grammar
         | ErrorKind::UnknownModel
+        | ErrorKind::Adapter
         | ErrorKind::MalformedJson
         | ErrorKind::TooDeep
         | ErrorKind::UnreadableBody
@@ -44,6 +45,6 @@ pub(super) fn failure_index(kind: ErrorKind) -> usize {
         | ErrorKind::TooSlow => 3,
         ErrorKind::Incomplete | ErrorKind::Internal => 4,
         ErrorKind::ShuttingDown => 6,
-        ErrorKind::Unauthorized => 7,
+        ErrorKind::Unauthorized | ErrorKind::Forbidden => 7,
     }
 }

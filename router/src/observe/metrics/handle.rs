@@ -25,7 +25,7 @@ impl Metrics {
     /// Registers all metrics; the limits, in tokens, are the last buckets of the length histograms.
     pub fn new(max_input_tokens: u32, max_total_tokens: u32) -> Result<Self, BuildError> {
         let recorder = names::recorder(max_input_tokens, max_total_tokens)?;
-        let metrics = Self(Arc::new(Registered::new(&recorder)));
+        let metrics = Self(Arc::new(Registered::new(recorder)));
         metrics.0.engine_ready.set(1.0);
         Ok(metrics)
     }
@@ -87,6 +87,21 @@ impl Metrics {
         self.0.max_new_tokens.record(f64::from(max_new_tokens));
     }
 
+    /// Counts a load of an adapter.
+    pub fn record_adapter_load(&self, name: &str) {
+        self.0.adapters.on_load(name);
+    }
+
+    /// Counts a request that uses an adapter.
+    pub fn record_adapter_request(&self, name: &str, prompt_tokens: usize) {
+        self.0.adapters.on_request(name, prompt_tokens);
+    }
+
+    /// Counts what a sequence with an adapter generated.
+    pub fn record_adapter_tokens(&self, name: &str, generated_tokens: u32) {
+        self.0.adapters.on_sequence(name, generated_tokens);
+    }
+
     /// Records a completed sequence.
     pub fn record_sequence(&self, sequence: &SequenceTimes) {
         self.0.queue_duration.record(sequence.queued);
@@ -127,6 +142,8 @@ impl Observer for Metrics {
         metrics.computed_tokens.absolute(totals.computed_tokens);
         metrics.cache_query_tokens.absolute(totals.admitted_tokens);
         metrics.cache_hit_tokens.absolute(totals.cached_tokens);
+        metrics.drafted_tokens.absolute(totals.drafted_tokens);
+        metrics.accepted_tokens.absolute(totals.accepted_tokens);
         metrics.batch.on_load(load);
     }
 

@@ -1,5 +1,6 @@
 //! Every metric, once: its name, its labels, its buckets. TGI's dashboards read the `tgi_*` names.
 
+mod adapters;
 mod batch;
 mod failures;
 mod handle;

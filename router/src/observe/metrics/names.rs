@@ -39,6 +39,19 @@ impl Names<'_> {
         self.0.register_counter(&labelled(name, label), &METADATA)
     }
 
+    /// A counter whose label has a value that is not known beforehand.
+    pub fn named_counter(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        label: &'static str,
+        value: &str,
+    ) -> Counter {
+        self.0.describe_counter(name.into(), None, SharedString::const_str(help));
+        let key = Key::from_parts(name, vec![Label::new(label, value.to_owned())]);
+        self.0.register_counter(&key, &METADATA)
+    }
+
     pub fn labelled_histogram(
         &self,
         name: &'static str,

@@ -6,6 +6,7 @@ use std::time::Instant;
 use metrics::{Counter, Gauge, Histogram};
 use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
 
+use super::adapters::AdapterMetrics;
 use super::batch::BatchMetrics;
 use super::failures::FAILURES;
 use super::names::Names;
@@ -48,7 +49,10 @@ pub(super) struct Registered {
     pub computed_tokens: Counter,
     pub cache_query_tokens: Counter,
     pub cache_hit_tokens: Counter,
+    pub drafted_tokens: Counter,
+    pub accepted_tokens: Counter,
     pub step_count: Counter,
+    pub adapters: AdapterMetrics,
     pub batch: BatchMetrics,
     pub steps: StepDurations,
     pub spans: SpanCounters,
@@ -57,8 +61,8 @@ pub(super) struct Registered {
 
 impl Registered {
     /// Registers all metrics, at zero.
-    pub fn new(recorder: &PrometheusRecorder) -> Self {
-        let names = Names(recorder);
+    pub fn new(recorder: PrometheusRecorder) -> Self {
+        let names = Names(&recorder);
         Self {
             batch: BatchMetrics::register(&names),
             steps: StepDurations::register(&names),
@@ -113,7 +117,11 @@ impl Registered {
             computed_tokens: names.counter("tgi_computed_tokens", "Token positions computed by the shards"),
             cache_query_tokens: names.counter("tgi_prefix_cache_query_tokens", "Tokens of admitted requests"),
             cache_hit_tokens: names.counter("tgi_prefix_cache_hit_tokens", "Of those, found in the cache"),
+            drafted_tokens: names.counter("tgi_speculation_drafted_tokens", "Tokens drafted"),
+            accepted_tokens: names
+                .counter("tgi_speculation_accepted_tokens", "Of those, the tokens that were chosen"),
             step_count: names.counter("tgi_step_count", "Steps answered by the shards"),
+            adapters: AdapterMetrics::new(recorder),
         }
     }
 }

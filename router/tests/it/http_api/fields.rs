@@ -250,6 +250,10 @@ fn bodies() -> Vec<(&'static str, Value)> {
         ("/chat_tokenize", chat.clone()),
         ("/apply-template", chat),
         ("/detokenize", json!({"tokens": [1]})),
+        ("/v1/load_lora_adapter", json!({"lora_name": "a", "lora_path": "b"})),
+        ("/load_lora_adapter", json!({"lora_name": "a", "lora_path": "b"})),
+        ("/v1/unload_lora_adapter", json!({"lora_name": "a"})),
+        ("/unload_lora_adapter", json!({"lora_name": "a"})),
     ]
 }
 

@@ -138,6 +138,31 @@ async fn completion_logprobs_cover_an_echoed_prompt() {
 }
 
 #[tokio::test]
+async fn an_echo_of_tokens_keeps_the_special_ones() {
+    let server = Server::start();
+    let start = server.tokenizer.token_to_id("<|im_start|>").unwrap();
+    let ids = [vec![start], server.encode("ab"), vec![start], server.encode("c")].concat();
+    let echoed = "<|im_start|>ab<|im_start|>c";
+    for prompt in [json!(ids), json!(echoed)] {
+        let body = json!({"prompt": prompt, "max_tokens": 0, "echo": true, "logprobs": 1, "temperature": 0});
+        let answer = server.post("/v1/completions", body).await.json();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["text"], echoed);
+        assert_eq!(choice["logprobs"]["text_offset"], json!([0, 12, 13, 14, 26]));
+    }
+}
+
+#[tokio::test]
+async fn an_echo_of_a_truncated_text_has_what_is_left() {
+    let server = Server::start();
+    let body = json!({"prompt": "abc<|im_start|>d", "truncate_prompt_tokens": 3, "max_tokens": 0, "echo": true,
+        "logprobs": 1, "temperature": 0});
+    let answer = server.post("/v1/completions", body).await.json();
+    assert_eq!(answer["choices"][0]["text"], "c<|im_start|>d");
+    assert_eq!(answer["choices"][0]["logprobs"]["text_offset"], json!([0, 1, 13]));
+}
+
+#[tokio::test]
 async fn completion_logprobs_of_zero_have_the_sampled_token() {
     let server = Server::start();
     let body = json!({"prompt": "abc", "max_tokens": 2, "temperature": 0, "logprobs": 0, "echo": true});

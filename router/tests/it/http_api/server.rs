@@ -2,9 +2,11 @@
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
+use penstock_router::engine::{EngineFacts, Quantization};
 use serde_json::{Value, json};
 
-use crate::support::server::{Server, facts, post};
+use crate::support::fake_engine::FakeEngine;
+use crate::support::server::{Server, facts, limits, post};
 
 #[tokio::test]
 async fn tokenize_gives_bytes_that_each_token_covers() {
@@ -30,6 +32,25 @@ async fn info_has_model_and_limits() {
     assert_eq!(info["kv_cache_dtype"], "float8_e4m3fn");
     assert_eq!(info["attention_backend"], "triton");
     assert_eq!(info["max_concurrent_requests"], 8);
+}
+
+#[tokio::test]
+async fn info_says_how_weights_are_quantized() {
+    let quantization = Quantization {
+        format: "int4 at load".into(),
+        num_matrices: 14,
+        num_bytes: 26,
+        num_bytes_in_16_bits: 100,
+        modules_in_16_bits: vec!["lm_head".into()],
+    };
+    let engine = FakeEngine::new(EngineFacts { quantization: Some(quantization), ..facts() });
+    let told = Server::with(engine, limits()).get("/info").await.json();
+    assert_eq!(
+        told["quantization"],
+        json!({"format": "int4 at load", "num_matrices": 14, "num_bytes": 26, "num_bytes_in_16_bits": 100,
+               "modules_in_16_bits": ["lm_head"]})
+    );
+    assert_eq!(Server::start().get("/info").await.json()["quantization"], Value::Null);
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use penstock_router::engine::adapters::Adapters;
 use penstock_router::engine::{Engine, EngineError, EngineFacts};
 use penstock_scheduler::{Outcome, Plan, StepTimings};
 use tokio::sync::Semaphore;
@@ -62,16 +63,23 @@ pub fn small_facts() -> EngineFacts {
         max_step_tokens: capacity.max_step_tokens,
         max_top_logprobs: 5,
         attention_window: capacity.attention_window,
+        max_adapters: capacity.max_adapters,
         kv_cache_dtype: "float8_e4m3fn".into(),
         attention_backend: "triton".into(),
         abilities: vec!["prompt_logprobs".into(), "grammar".into()],
         generation_defaults: None,
+        quantization: None,
     }
 }
 
 /// The tokens of a request with this prompt and seed, up to `count`.
 pub fn expected_tokens(prompt: &[u32], seed: u64, count: usize, facts: &EngineFacts) -> Vec<u32> {
     fake_shard::expected_tokens(prompt, seed, count, &shard_facts(facts))
+}
+
+/// The greedy tokens of a request with this adapter and prompt, up to `count`.
+pub fn adapted_tokens(adapter: Option<&str>, prompt: &[u32], count: usize, facts: &EngineFacts) -> Vec<u32> {
+    fake_shard::adapted_tokens(adapter, prompt, 0, count, &shard_facts(facts))
 }
 
 fn shard_facts(facts: &EngineFacts) -> ShardFacts {
@@ -81,6 +89,8 @@ fn shard_facts(facts: &EngineFacts) -> ShardFacts {
 
 /// The fake shards.
 pub struct FakeEngine {
+    /// Restored when the shards come back.
+    pub adapters: Option<Adapters>,
     facts: EngineFacts,
     shard: FakeShard,
     control: FakeControl,
@@ -108,7 +118,17 @@ impl FakeEngine {
             timings: Arc::default(),
         };
         let (shard, arrived) = (FakeShard::new(shard_facts(&facts)), Arc::new(Semaphore::new(0)));
-        (Self { facts, shard, control: control.clone(), outcomes: VecDeque::new(), arrived }, control)
+        (
+            Self {
+                adapters: None,
+                facts,
+                shard,
+                control: control.clone(),
+                outcomes: VecDeque::new(),
+                arrived,
+            },
+            control,
+        )
     }
 }
 
@@ -149,6 +169,12 @@ impl Engine for FakeEngine {
         self.shard = FakeShard::new(self.shard.facts.clone());
         self.outcomes.clear();
         self.arrived = Arc::new(Semaphore::new(0));
-        Ok(())
+        match &self.adapters {
+            Some(adapters) => {
+                let unreachable = |reason| EngineError::Unreachable { rank: 0, reason };
+                adapters.restore().await.map_err(unreachable)
+            }
+            None => Ok(()),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Code that the integration tests share.
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+pub mod fake_adapters;
 pub mod fake_engine;
 #[path = "../../../scheduler/tests/it/fake_shard.rs"]
 pub mod fake_shard;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use penstock_router::api::service::service;
 use penstock_router::base::shutdown::Shutdown;
 use penstock_router::chat::ChatFormat;
 use penstock_router::chat::template::ChatTemplates;
+use penstock_router::engine::adapters::{AdapterLimits, AdapterRecord, Adapters, RunTimeRules};
 use penstock_router::engine::generation::EngineStatus;
 use penstock_router::engine::{Engine, EngineFacts, engine_loop};
 use penstock_router::grammar::Grammars;
@@ -37,7 +39,8 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tower::ServiceExt;
 use tower_http::cors::CorsLayer;
 
-use super::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
+use super::fake_adapters::FakeAdapters;
+use super::fake_engine::{FakeControl, FakeEngine, adapted_tokens, expected_tokens, small_facts};
 
 const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -101,6 +104,8 @@ pub struct Server {
     pub cors: Option<CorsLayer>,
     pub control: FakeControl,
     pub tokenizer: tokenizers::Tokenizer,
+    /// The shards as far as adapters go; at most two are loaded at a time.
+    pub adapters: Arc<FakeAdapters>,
 }
 
 /// A response with its whole body.
@@ -170,7 +175,7 @@ impl Server {
 
     /// With these API keys, whose tenants have the keys' weights.
     pub fn with_keys(
-        (engine, control): (FakeEngine, FakeControl),
+        (mut engine, control): (FakeEngine, FakeControl),
         limits: Limits,
         api_keys: ApiKeys,
     ) -> Self {
@@ -183,10 +188,20 @@ impl Server {
             tenant_weights: api_keys.weights(),
             ..SchedulerConfig::new(facts.capacity(), limits.max_concurrent_requests)
         };
+        let fake_adapters = Arc::new(FakeAdapters::default());
+        let adapter_limits = AdapterLimits {
+            max_running: facts.max_adapters,
+            max_loaded: 2,
+            load_timeout: Duration::from_secs(5),
+        };
+        let record = AdapterRecord::default();
+        let adapters = Adapters::new(fake_adapters.clone(), adapter_limits, metrics.clone(), record);
+        engine.adapters = Some(adapters.clone());
         let loaded = Tokenizer::new(tokenizer.clone(), 1).unwrap();
         let vocabulary = loaded.vocabulary().clone();
         let inference = Inference {
             model: Arc::new(ServedModel::new("org/tiny", &ModelNames::default())),
+            adapters,
             limits: Arc::new(request_limits),
             tokenizer: loaded,
             chat: Some(Arc::new(chat)),
@@ -199,11 +214,12 @@ impl Server {
         let state = AppState {
             inference,
             api_keys,
+            adapter_rules: RunTimeRules::default(),
             body_limits: body_limits(),
             telemetry: Telemetry::default(),
             access_log: AccessLog::default(),
         };
-        Self { state, cors: None, control, tokenizer }
+        Self { state, cors: None, control, tokenizer, adapters: fake_adapters }
     }
 
     /// The served routes.
@@ -216,6 +232,12 @@ impl Server {
         let served_model_name = names.iter().map(|name| (*name).to_owned()).collect();
         let names = ModelNames { served_model_name, accept_any_model };
         self.state.inference.model = Arc::new(ServedModel::new("org/tiny", &names));
+        self
+    }
+
+    /// With an adapter of this name, whose content is called the same.
+    pub fn with_adapter(self, name: &str) -> Self {
+        self.state.inference.adapters.add(name, Path::new(&format!("/adapters/{name}")));
         self
     }
 
@@ -276,6 +298,13 @@ impl Server {
     /// The tokens that the fake shards generate greedily after this text.
     pub fn expected(&self, prompt: &str, count: usize) -> Vec<u32> {
         expected_tokens(&self.encode(prompt), 0, count, self.state.inference.engine.facts())
+    }
+
+    /// The text that the fake shards generate greedily after this text with an adapter.
+    pub fn adapted_text(&self, adapter: &str, prompt: &str, count: usize) -> String {
+        let facts = self.state.inference.engine.facts();
+        let tokens = adapted_tokens(Some(adapter), &self.encode(prompt), count, facts);
+        self.tokenizer.decode(&tokens, true).unwrap()
     }
 
     /// The text of [`Server::expected`].

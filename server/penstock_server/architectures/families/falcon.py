@@ -1,4 +1,4 @@
-"""Falcon: one key head for all queries in 7B, groups of queries and two parallel norms in 40B and 180B."""
+"""Falcon: one key head for all queries in 7B, groups of queries and two parallel norms in 40B, ALiBi in RW."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,15 +33,17 @@ def _adapt(family: Family, raw: dict[str, Any]) -> Family:
         defaults={**family.defaults, **({"num_key_value_heads": 1} if shares_key else {})},
         parallel=is_parallel,
         names=names,
+        rotary=raw.get("alibi") is not True,
+        alibi=raw.get("alibi") is True,
     )
 
 
 FALCON = Family(
     "falcon",
-    "Falcon 7B, 40B, 180B",
+    "Falcon 7B, 40B, 180B, RW",
     aliases={"intermediate_size": "ffn_hidden_size", "hidden_act": "activation"},
     defaults={"tie_word_embeddings": True, "hidden_act": "gelu"},
-    fixed={"alibi": False},
+    scales_alibi=True,
     norm_centered=True,
     norm_bias=True,
     norm_eps="layer_norm_epsilon",

@@ -1,4 +1,4 @@
-"""GPT-2, and GPT-NeoX with Pythia and RedPajama."""
+"""GPT-2 and StarCoder 1, GPT-J and CodeGen, and GPT-NeoX with Pythia and RedPajama."""
 
 from dataclasses import replace
 from typing import Any
@@ -54,6 +54,60 @@ GPT2 = Family(
         down="mlp.c_proj",
     ),
     adapt=_without_own_size,
+)
+
+
+def _with_key_heads(family: Family, raw: dict[str, Any]) -> Family:
+    """StarCoder 1 has one key head for all queries; without that, a fused projection by heads."""
+    family = _without_own_size(family, raw)
+    if raw.get("multi_query") is False:
+        return replace(family, qkv_layout="grouped")
+    return replace(family, defaults={**family.defaults, "num_key_value_heads": 1})
+
+
+GPT_BIGCODE = replace(
+    GPT2,
+    model_type="gpt_bigcode",
+    title="StarCoder 1, SantaCoder",
+    defaults={**GPT2.defaults, "hidden_act": "gelu_pytorch_tanh"},
+    fixed={"add_cross_attention": False, "scale_attn_weights": True},
+    transposed=False,
+    adapt=_with_key_heads,
+)
+GPTJ = replace(
+    GPT2,
+    model_type="gptj",
+    title="GPT-J",
+    defaults={"hidden_act": "gelu_new", "max_position_embeddings": 2048},
+    fixed={},
+    qkv_bias=False,
+    output_bias=False,
+    rotary=True,
+    interleaved_rope=True,
+    rotary_dim_key="rotary_dim",
+    transposed=False,
+    parallel=True,
+    head_bias=True,
+    names=NameMap(
+        embedding="transformer.wte",
+        final_norm="transformer.ln_f",
+        layer="transformer.h.{}.",
+        attention_input_norm="ln_1",
+        mlp_input_norm="",
+        query="attn.q_proj",
+        key="attn.k_proj",
+        value="attn.v_proj",
+        output="attn.out_proj",
+        up="mlp.fc_in",
+        down="mlp.fc_out",
+    ),
+)
+CODEGEN = replace(
+    GPTJ,
+    model_type="codegen",
+    title="CodeGen",
+    qkv_layout="quartered",
+    names=replace(GPTJ.names, qkv="attn.qkv_proj"),
 )
 GPT_NEOX = Family(
     "gpt_neox",

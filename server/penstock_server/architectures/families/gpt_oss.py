@@ -1,4 +1,4 @@
-"""gpt-oss (weights of 16 bits): attention sinks, windows in every second layer, experts with a clamped activation."""
+"""gpt-oss: attention sinks, windows in every second layer, experts with a clamped activation."""
 
 from penstock_server.architectures.family import Experts, Family, NameMap, Windows
 

@@ -1,6 +1,9 @@
-"""Granite 3: Llama with a factor at each place where one can stand."""
+"""Granite 3 and 4: Llama with a factor at each place where one can stand, dense and with experts; 4 with Mamba-2."""
 
-from penstock_server.architectures.family import Family
+from dataclasses import replace
+from typing import Any
+
+from penstock_server.architectures.family import Experts, Family, NameMap, Recurrent
 
 GRANITE = Family(
     "granite",
@@ -13,4 +16,58 @@ GRANITE = Family(
     embedding_scale="embedding_multiplier",
     residual_multiplier="residual_multiplier",
     logit_divisor="logits_scaling",
+)
+GRANITEMOE = replace(
+    GRANITE,
+    model_type="granitemoe",
+    title="Granite 3.x MoE",
+    experts=Experts(size="intermediate_size", normalized=True),
+    names=NameMap(
+        router="block_sparse_moe.router.layer",
+        experts_gate_up="block_sparse_moe.input_linear.weight",
+        experts_down="block_sparse_moe.output_linear.weight",
+    ),
+)
+GRANITEMOESHARED = replace(
+    GRANITEMOE,
+    model_type="granitemoeshared",
+    title="Granite MoE with a shared expert",
+    experts=Experts(
+        size="intermediate_size", normalized=True, shared_size="shared_intermediate_size", gates_shared=False
+    ),
+    names=replace(
+        GRANITEMOE.names,
+        shared_gate_up="shared_mlp.input_linear",
+        shared_down="shared_mlp.output_linear",
+    ),
+)
+
+
+def _with_parts(family: Family, raw: dict[str, Any]) -> Family:
+    """Attention may rotate; small models have no experts, and feed forward by what else is the shared one."""
+    if raw.get("position_embedding_type") == "rope":
+        family = replace(family, rotary=True)
+    if raw.get("num_local_experts", 8) != 0:
+        return family
+    names = replace(
+        family.names,
+        gate_up="shared_mlp.input_linear",
+        gate="",
+        up="",
+        down="shared_mlp.output_linear",
+    )
+    aliases = {**family.aliases, "intermediate_size": "shared_intermediate_size"}
+    return replace(family, experts=None, names=names, aliases=aliases)
+
+
+GRANITEMOEHYBRID = replace(
+    GRANITEMOESHARED,
+    model_type="granitemoehybrid",
+    title="Granite 4",
+    defaults={**GRANITE.defaults, "mamba_conv_bias": True, "mamba_d_conv": 4},
+    fixed={"hidden_act": "silu"},
+    rotary=False,
+    recurrent=Recurrent("state_space"),
+    names=replace(GRANITEMOESHARED.names, recurrent="mamba."),
+    adapt=_with_parts,
 )

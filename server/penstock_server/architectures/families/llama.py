@@ -21,6 +21,7 @@ LLAMA = Family(
     mlp_bias="mlp_bias",
 )
 MISTRAL = Family("mistral", "Mistral", windows=Windows())
+MINISTRAL = replace(MISTRAL, model_type="ministral", title="Ministral 8B")
 INTERNLM2 = Family(
     "internlm2",
     "InternLM 2, 2.5",

@@ -1,7 +1,33 @@
-"""Phi-3, Phi-3.5 and Phi-4, mini and large."""
+"""Phi-1 to Phi-2; Phi-3, Phi-3.5 and Phi-4, mini and large."""
 
-from penstock_server.architectures.family import Family, Windows
+from penstock_server.architectures.family import Family, NameMap, Windows
 
+PHI = Family(
+    "phi",
+    "Phi-1, Phi-1.5, Phi-2",
+    defaults={"hidden_act": "gelu_new", "partial_rotary_factor": 0.5},
+    norm_centered=True,
+    norm_bias=True,
+    norm_eps="layer_norm_eps",
+    qkv_bias=True,
+    output_bias=True,
+    mlp_bias=True,
+    qk_norm="head",
+    qk_norm_key="qk_layernorm",
+    qk_norm_bias=True,
+    gated=False,
+    parallel=True,
+    head_bias=True,
+    names=NameMap(
+        final_norm="model.final_layernorm",
+        mlp_input_norm="",
+        output="self_attn.dense",
+        query_norm="self_attn.q_layernorm",
+        key_norm="self_attn.k_layernorm",
+        up="mlp.fc1",
+        down="mlp.fc2",
+    ),
+)
 PHI3 = Family(
     "phi3",
     "Phi-3, Phi-3.5, Phi-4",

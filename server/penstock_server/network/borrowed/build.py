@@ -47,6 +47,8 @@ def load_borrowed(folder: ModelFolder, placement: Placement, device: torch.devic
     except Exception as error:  # whatever the library's code raises, it is this model that it cannot compute
         if isinstance(error, PenstockError) or is_out_of_memory(error):
             raise
+        if isinstance(error, KeyError) and error.args == (ATTENTION,):
+            error = ValueError("its attention has a table of its own in the place of the interface")
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise StartError(
             f"{path}: transformers {transformers.__version__} cannot compute it: {reason}"

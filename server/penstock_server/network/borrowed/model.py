@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from penstock_server.architectures.recurrent_spec import StateShape
 from penstock_server.architectures.spec import ModelFacts
 from penstock_server.network.borrowed.attention import CurrentStep, prepare
 from penstock_server.network.forward_input import ForwardInput
@@ -57,6 +58,7 @@ class BorrowedModel(nn.Module):
     """A model of transformers, with the two methods that the engine calls."""
 
     abilities: tuple[str, ...] = ("transformers",)
+    state_shape: StateShape | None = None
     # The library's code may need the host between two ops.
     capturable = False
 
@@ -82,7 +84,7 @@ class BorrowedModel(nn.Module):
         hidden: torch.Tensor = output.last_hidden_state[0]
         return hidden
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
         """[num_rows, hidden_size] to [num_rows, vocab_size] in float32."""
         self.given.hidden = hidden[None]
         ids = torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)

@@ -1,10 +1,12 @@
 """Divides the linear layers of a transformers model among ranks, by its tensor-parallel plan or the usual names.
 
-A layer with an unknown style in that plan stays whole on every rank, which costs memory and changes no result.
+A layer with an unknown style in that plan stays whole on every rank, which costs memory and changes no result. So do
+all layers of an attention or a feed-forward of which only a part could be divided.
 """
 
 import logging
 import re
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +23,9 @@ _USUAL_PLAN = {f"layers.*.self_attn.{name}_proj": "colwise" for name in "qkv"} |
     "layers.*.mlp.up_proj": "colwise",
     "layers.*.mlp.down_proj": "rowwise",
 }
+
+
+_DIVIDED = ("colwise", "rowwise")
 
 
 class SummedLinear(nn.Module):
@@ -73,12 +78,34 @@ def divide(model: Any, group: Group) -> None:
 def _divisible(model: Any) -> list[tuple[str, nn.Linear, str]]:
     """Names below the base model, layers, and how the plan divides them."""
     plan = getattr(model.config, "base_model_tp_plan", None) or _USUAL_PLAN
-    found = ((name, module, _style(plan, name)) for name, module in model.base_model.named_modules())
+    parts: dict[str, list[tuple[str, nn.Linear, str]]] = defaultdict(list)
+    for name, module in model.base_model.named_modules():
+        style = _style(plan, name)
+        if type(module) is nn.Linear and style in _DIVIDED:
+            parts[name.rpartition(".")[0]].append((name, module, style))
     return [
-        (name, module, style)
-        for name, module, style in found
-        if type(module) is nn.Linear and style in ("colwise", "rowwise")
+        layer
+        for parent, layers in parts.items()
+        if _is_complete(parent, model.base_model.get_submodule(parent), layers, plan)
+        for layer in layers
     ]
+
+
+def _is_complete(
+    parent: str, part: nn.Module, layers: list[tuple[str, nn.Linear, str]], plan: dict[str, str]
+) -> bool:
+    """Whether what is divided of one attention or feed-forward is all that has to be.
+
+    A plan of the model says so itself; its parameters beside layers are not divided here. With the usual names there
+    must be nothing else, such as a norm over all numbers.
+    """
+    if {style for _name, _module, style in layers} != set(_DIVIDED):
+        return False
+    if any(_style(plan, f"{parent}.{name}") in _DIVIDED for name, _ in part.named_parameters(recurse=False)):
+        return False
+    divided = {id(module) for _name, module, _style in layers}
+    others = (child for child in part.children() if id(child) not in divided)
+    return plan is not _USUAL_PLAN or not any(True for child in others for _ in child.parameters())
 
 
 def _style(plan: dict[str, str], name: str) -> str | None:

@@ -57,5 +57,6 @@ def _step(
     contexts = tuple(start + len(part) for start, part in pieces)
     spans = AttentionSpans(lens, contexts, tables, _BLOCK_SIZE)
     token_ids = torch.cat([part for _start, part in pieces])
-    hidden = borrowed(ForwardInput(token_ids, torch.cat(positions), cache_positions, spans), cache)
+    slots = torch.arange(len(pieces), device=device)
+    hidden = borrowed(ForwardInput(token_ids, torch.cat(positions), cache_positions, spans, slots), cache)
     return list(torch.split(borrowed.logits(hidden), list(lens)))

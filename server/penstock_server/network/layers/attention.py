@@ -37,17 +37,33 @@ class Attention(nn.Module):
             spec.transposed,
         )
         self.qk_norm = query_key_norm(spec, prefix, self.share, placement)
+        self.norm_after_rope = spec.qk_norm_after_rope
         self.sinks = Sinks(spec, prefix + names.sinks, placement) if spec.sinks else None
+        self.is_gated = spec.gated_attention
+        # Of this rank's heads; given by the decoder, which has them on the device once.
+        self.slopes: torch.Tensor | None = None
 
     def forward(
         self, x: torch.Tensor, inputs: ForwardInput, rotary: RotaryTable | None, cache: LayerCache
     ) -> torch.Tensor:
-        # [num_tokens, query + key + value heads, head_dim]
-        heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
+        # [num_tokens, query + key + value heads, head_dim]; with gates, these are behind the queries
+        heads = self.qkv(x, inputs.adapters).view(x.shape[0], -1, self.head_dim)
+        gates: torch.Tensor | None = None
+        if self.is_gated:
+            heads, gates = self._without_gates(heads)
         query = self._rotate_and_store(heads, inputs.cache_positions, rotary, cache)
-        scoring = self.scoring if self.sinks is None else self.scoring._replace(sinks=self.sinks.weight)
+        scoring = self.scoring._replace(slopes=self.slopes)
+        if self.sinks is not None:
+            scoring = scoring._replace(sinks=self.sinks.weight)
         attended = attend(query, cache, inputs, scoring)
-        return self.output(attended.view(x.shape[0], -1))  # type: ignore[no-any-return]
+        attended = attended if gates is None else attended * gates.sigmoid()
+        return self.output(attended.view(x.shape[0], -1), inputs.adapters)  # type: ignore[no-any-return]
+
+    def _without_gates(self, heads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries, keys and values, and the gates of what the heads find, which are between queries and keys."""
+        count = self.share.num_heads
+        query, gates, rest = heads.tensor_split((count, 2 * count), dim=1)
+        return torch.cat((query, rest), dim=1), gates
 
     def _rotate_and_store(
         self,
@@ -67,10 +83,12 @@ class Attention(nn.Module):
         num_heads = self.share.num_heads
         num_rotated = num_heads + self.share.num_kv_heads
         query_key, value = heads[:, :num_rotated], heads[:, num_rotated:]
-        if self.qk_norm is not None:
+        if self.qk_norm is not None and not self.norm_after_rope:
             query_key = self.qk_norm(query_key)
         if rotary is not None:
             query_key = apply_rotary(query_key, rotary.cos, rotary.sin)
+        if self.qk_norm is not None and self.norm_after_rope:
+            query_key = self.qk_norm(query_key)
         store_kv(query_key[:, num_heads:], value, cache.key, cache.value, cache_positions, *cache.scale)
         return query_key[:, :num_heads]
 

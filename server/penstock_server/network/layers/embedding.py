@@ -4,60 +4,133 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from penstock_kernels import embedding, linear
+from penstock_kernels import (
+    AdapterTable,
+    EmbeddingTable,
+    Matrix,
+    adapt_embedding,
+    embedding,
+    linear,
+    quantized_linear,
+)
 from torch import nn
 
+from penstock_server.network.layers.adapted import AdaptedPart, adapt
 from penstock_server.network.layers.placement import Placement
-from penstock_server.network.weights import Has, Piece
+from penstock_server.network.quantization.scheme import Source
+from penstock_server.network.weights import Has, MatrixPart, Piece
 
 
 class VocabEmbedding(nn.Module):
-    """Rows `first .. stop` of the vocabulary; the share of the last rank may be smaller and is padded."""
+    """Rows `first .. stop` of the vocabulary; the share of the last rank may be smaller and is padded.
+
+    `head`: the name of the module that makes logits of these rows, which may be another than that of the weights.
+    """
 
     weight: torch.Tensor
+    bias: torch.Tensor | None
+    # What takes the place of the weight of a head that is quantized.
+    matrix: Matrix | None = None
 
-    def __init__(self, name: str, vocab_size: int, hidden_size: int, placement: Placement) -> None:
+    def __init__(
+        self,
+        name: str,
+        vocab_size: int,
+        hidden_size: int,
+        placement: Placement,
+        bias: bool = False,
+        head: str = "",
+    ) -> None:
         super().__init__()
         self.name = name
+        self.head = head
         self.shape = (vocab_size, hidden_size)
         self.placement = placement
         group = placement.group
-        share = -(-vocab_size // group.size)
-        self.first = min(group.rank * share, vocab_size)
-        self.stop = min(self.first + share, vocab_size)
-        self.register_buffer("weight", placement.empty(share, hidden_size))
+        self.share = -(-vocab_size // group.size)
+        self.first = min(group.rank * self.share, vocab_size)
+        self.stop = min(self.first + self.share, vocab_size)
+        self.register_buffer("weight", placement.empty(self.share, hidden_size))
+        self.register_buffer("bias", placement.empty(self.share) if bias else None)
+        self.num_columns = self.share
+        # Of the head, and of the embeddings.
+        self.adapters: AdapterTable | None = None
+        self.embedding_adapters: EmbeddingTable | None = None
+        self.is_summed = False
 
-    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """[num_tokens] to [num_tokens, hidden_size]."""
+    def forward(self, token_ids: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+        """[num_tokens] to [num_tokens, hidden_size]. `adapters`: as `ForwardInput.adapters`."""
         # Rows that pad the last rank's share belong to no token.
-        return self.placement.group.all_reduce(embedding(token_ids, self.weight, self.first))
+        part = embedding(token_ids, self.weight, self.first)
+        if adapters is not None and self.embedding_adapters is not None:
+            adapt_embedding(part, token_ids, adapters, self.embedding_adapters, self.first)
+        return self.placement.group.all_reduce(part)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[num_rows, hidden_size] to [num_rows, vocab_size] in float32, on every rank: the head's use of the rows."""
-        part = linear(hidden, self.weight, None, self.placement.batch_invariant)
+    def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+        """[num_rows, hidden_size] to [num_rows, vocab_size] in float32, on every rank: the head's use of the rows.
+
+        `adapters`: as `ForwardInput.adapters`, of these rows.
+        """
+        part = self._product(hidden)
+        adapt(part, hidden, adapters, self.adapters)
         return self.placement.group.all_gather_columns(part)[:, : self.shape[0]].float()
+
+    def adapted_parts(self) -> list[list[AdaptedPart]]:
+        """As `AdaptedLayer`: of the head."""
+        if not self.head:
+            return [[]]
+        columns, inputs = slice(0, self.stop - self.first), slice(0, self.shape[1])
+        outputs = slice(self.first, self.stop)
+        return [
+            [AdaptedPart(self.head, self.shape, outputs, inputs, columns, is_head=True, stored=self.name)]
+        ]
+
+    def _product(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.matrix is None:
+            return linear(hidden, self.weight, self.bias, self.placement.batch_invariant)
+        bias = None if self.bias is None else self.bias[: self.stop - self.first]
+        part = quantized_linear(hidden, self.matrix, bias, self.placement.batch_invariant)
+        return F.pad(part, (0, self.share - part.shape[1]))
+
+    def take_matrices(self, attribute: str, found: tuple[Matrix, ...]) -> None:
+        """As `TakesMatrices`."""
+        (self.matrix,) = found
 
     def pieces(self, has: Has) -> Iterator[Piece]:
         if self.stop > self.first:
-            window = (slice(self.first, self.stop), slice(0, self.shape[1]))
+            rows, columns = slice(self.first, self.stop), slice(0, self.shape[1])
             target = slice(0, self.stop - self.first)
-            yield Piece(f"{self.name}.weight", self.shape, self, "weight", window, target)
+            # Rows of tokens are looked up one by one, so only a head may be quantized.
+            is_head = self.head == self.name
+            matrices = (
+                (MatrixPart(Source(self.name, self.shape, is_sensitive=True), rows, columns),)
+                if is_head
+                else ()
+            )
+            yield Piece(
+                f"{self.name}.weight", self.shape, self, "weight", (rows, columns), target, matrices=matrices
+            )
+            if self.bias is not None:
+                yield Piece(f"{self.name}.bias", self.shape[:1], self, "bias", (rows,), target)
 
 
 class PositionEmbedding(nn.Module):
-    """Learned vectors of positions, whole on every rank."""
+    """Learned vectors of positions, whole on every rank. `offset` rows come before that of position 0."""
 
     weight: torch.Tensor
 
-    def __init__(self, name: str, num_positions: int, hidden_size: int, placement: Placement) -> None:
+    def __init__(
+        self, name: str, num_positions: int, hidden_size: int, placement: Placement, offset: int = 0
+    ) -> None:
         super().__init__()
         self.name = name
-        self.shape = (num_positions, hidden_size)
+        self.offset = offset
+        self.shape = (num_positions + offset, hidden_size)
         self.register_buffer("weight", placement.empty(*self.shape))
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
         """[num_tokens] to [num_tokens, hidden_size]."""
-        return F.embedding(positions, self.weight)
+        return F.embedding(positions, self.weight[self.offset :])
 
     def pieces(self, has: Has) -> Iterator[Piece]:
         rows, columns = (slice(0, size) for size in self.shape)

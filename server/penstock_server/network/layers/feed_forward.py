@@ -11,6 +11,7 @@ from torch import nn
 from penstock_server.architectures.spec import Activation, ModelSpec
 from penstock_server.network.layers.linear import ColumnLinear, RowLinear, Rows, share_rows
 from penstock_server.network.layers.placement import Placement
+from penstock_server.network.layers.xielu import Xielu
 
 Activate = Callable[[torch.Tensor], torch.Tensor]
 
@@ -24,6 +25,8 @@ _PLAIN: dict[Activation, Activate] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
 }
 
 
@@ -38,18 +41,28 @@ class FeedForward(nn.Module):
     def __init__(self, spec: ModelSpec, layer: int, placement: Placement) -> None:
         super().__init__()
         names, prefix, size = spec.names, spec.names.layer.format(layer), spec.intermediate_size
-        self.activate = activation(spec)
+        # One with numbers of its own has them beside the projections.
+        self.activate = (
+            Xielu(f"{prefix}{names.activation}", placement)
+            if spec.activation == "xielu"
+            else activation(spec)
+        )
         if spec.gated:
             sources = gate_up_rows(prefix, (names.gate, names.up), names.gate_up, size, placement)
         else:
             sources = [[share_rows(prefix + names.up, size, placement)]]
         self.up = ColumnLinear(sources, spec.hidden_size, spec.mlp_bias, placement, spec.transposed)
+        self.factors = spec.factors
         self.down = RowLinear(
             prefix + names.down, size, spec.hidden_size, spec.mlp_bias, placement, spec.transposed
         )
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(self.activate(self.up(x)))  # type: ignore[no-any-return]
+    def forward(self, x: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+        up = self.up(x, adapters)
+        if self.factors.gate != 1.0:
+            up[:, : up.shape[1] // 2] *= self.factors.gate
+        out: torch.Tensor = self.down(self.activate(up), adapters)
+        return out if self.factors.feed_forward_out == 1.0 else out * self.factors.feed_forward_out
 
 
 def gate_up_rows(

@@ -1,14 +1,20 @@
 """Which heads a rank has, and which rows of the checkpoint's tensors are theirs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from penstock_server.architectures.family import QkvLayout
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.base.errors import StartError
 from penstock_server.network.distributed import Group
 from penstock_server.network.layers.linear import Rows
 from penstock_server.network.weights import Arrange
+
+# Parts of a quartered projection: the devices of the first training that had it.
+_QUARTERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +29,20 @@ class HeadShare:
     copies: int
 
 
-def share_heads(group: Group, num_heads: int, num_kv_heads: int) -> HeadShare:
-    """This rank's heads; raises StartError where they cannot be divided."""
+def share_heads(
+    group: Group,
+    num_heads: int,
+    num_kv_heads: int,
+    keys: tuple[str, str] = ("num_attention_heads", "num_key_value_heads"),
+) -> HeadShare:
+    """This rank's heads; raises StartError, which names the key of config.json, where they cannot be divided."""
     copies = max(group.size // num_kv_heads, 1)
     if num_kv_heads * copies % group.size:
         raise StartError(
-            f"num_key_value_heads {num_kv_heads} cannot be divided among {group.size} shards; "
+            f"{keys[1]} {num_kv_heads} cannot be divided among {group.size} shards; "
             "use a --num-shard dividing it"
         )
-    mine = group.share(num_heads, "num_attention_heads")
+    mine = group.share(num_heads, keys[0])
     kv_heads = num_kv_heads * copies // group.size
     return HeadShare(group.rank * mine, mine, group.rank // copies * kv_heads, kv_heads, copies)
 
@@ -42,8 +53,7 @@ def query_key_value_rows(spec: ModelSpec, prefix: str, share: HeadShare) -> list
     split = _split_rows(spec, prefix, share)
     if not names.qkv:
         return [split]
-    rows = _stacked_rows if spec.qkv_layout == "stacked" else _grouped_rows
-    return [split, rows(spec, prefix + names.qkv, share)]
+    return [split, _FUSED[spec.qkv_layout](spec, prefix + names.qkv, share)]
 
 
 def pair_order(rotary_dim: int, head_dim: int) -> Arrange:
@@ -71,11 +81,26 @@ def _split_rows(spec: ModelSpec, prefix: str, share: HeadShare) -> list[Rows]:
         return Rows(prefix + name, total * dim, first * dim, (first + count) * dim, arrange)
 
     kv = (spec.num_kv_heads, share.first_kv_head, share.num_kv_heads)
+    # Behind the queries of all heads, their gates.
+    parts, query_order = (2, partial(_gates_behind, dim, order)) if spec.gated_attention else (1, order)
     return [
-        rows(names.query, spec.num_heads, share.first_head, share.num_heads, order),
+        rows(
+            names.query,
+            parts * spec.num_heads,
+            parts * share.first_head,
+            parts * share.num_heads,
+            query_order,
+        ),
         rows(names.key, *kv, order),
         rows(names.value, *kv, None),
     ]
+
+
+def _gates_behind(dim: int, order: Arrange | None, rows: torch.Tensor) -> torch.Tensor:
+    """Each head has its query and its gate; here all queries come first."""
+    heads = rows.view(-1, 2 * dim, *rows.shape[1:])
+    queries, gates = heads[:, :dim].flatten(0, 1), heads[:, dim:].flatten(0, 1)
+    return torch.cat((queries if order is None else order(queries), gates))
 
 
 def _stacked_rows(spec: ModelSpec, name: str, share: HeadShare) -> list[Rows]:
@@ -114,3 +139,25 @@ def _grouped_rows(spec: ModelSpec, name: str, share: HeadShare) -> list[Rows]:
         *(rows(kv_head, group, group + 1, order) for kv_head in kv_heads),
         *(rows(kv_head, group + 1, group + 2, None) for kv_head in kv_heads),
     ]
+
+
+def _quartered_rows(spec: ModelSpec, name: str, share: HeadShare) -> list[Rows]:
+    """Four parts of the heads, each with all of its queries, then values, then keys; a key head for each query head."""
+    dim, order = spec.head_dim, head_order(spec)
+    per_part = spec.num_heads // _QUARTERS
+    heads = range(share.first_head, share.first_head + share.num_heads)
+
+    def rows(kind: int, arrange: Arrange | None) -> list[Rows]:
+        starts = [(head // per_part * 3 + kind) * per_part + head % per_part for head in heads]
+        return [
+            Rows(name, 3 * spec.num_heads * dim, start * dim, (start + 1) * dim, arrange) for start in starts
+        ]
+
+    return [*rows(0, order), *rows(2, order), *rows(1, None)]
+
+
+_FUSED: dict[QkvLayout, Callable[[ModelSpec, str, HeadShare], list[Rows]]] = {
+    "stacked": _stacked_rows,
+    "grouped": _grouped_rows,
+    "quartered": _quartered_rows,
+}

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from penstock_kernels import linear
+from penstock_kernels import AdapterTable, Matrix, linear, quantized_linear
 from torch import nn
 
+from penstock_server.network.layers.adapted import AdaptedPart, adapt
 from penstock_server.network.layers.placement import Placement
-from penstock_server.network.weights import Arrange, Has, Piece
+from penstock_server.network.quantization.scheme import Source
+from penstock_server.network.weights import Arrange, Has, MatrixPart, Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +32,33 @@ def share_rows(name: str, total: int, placement: Placement, first: int = 0, of: 
     return Rows(name, of or total, start, start + share)
 
 
-class ColumnLinear(nn.Module):
+class Projection(nn.Module):
+    """A weight, which may be matrices of few bits, and perhaps a bias."""
+
+    # A tuple, one for each projection, where they stay in the files or are quantized, see `network/weights`.
+    weight: torch.Tensor | tuple[torch.Tensor, ...]
+    # What takes the place of the weight where any part of it is quantized.
+    matrices: tuple[Matrix, ...] | None = None
+
+    def take_matrices(self, attribute: str, found: tuple[Matrix, ...]) -> None:
+        """As `TakesMatrices`."""
+        self.matrices = found
+
+    def product(self, x: torch.Tensor, bias: torch.Tensor | None, invariant: bool) -> torch.Tensor:
+        """`x @ weight.T + bias`."""
+        if self.matrices is not None:
+            return quantized_linear(x, self.matrices, bias, invariant)
+        return linear(x, self.weight, bias, invariant)
+
+
+class ColumnLinear(Projection):
     """Several projections of one input in one matrix product; each rank computes its share of every one's outputs.
 
     `sources` are the places where the checkpoint may keep them: the first that it has is read. With `transposed`, its
-    matrices have inputs first. [num_tokens, in_features] to [num_tokens, sum of the rows], in order.
+    matrices have inputs first. `is_sensitive`: they are not quantized at load. [num_tokens, in_features] to
+    [num_tokens, sum of the rows], in order.
     """
 
-    # One for each projection where they stay in the files, see `weights.load_weights`.
-    weight: torch.Tensor | tuple[torch.Tensor, ...]
     bias: torch.Tensor | None
 
     def __init__(
@@ -48,28 +68,48 @@ class ColumnLinear(nn.Module):
         bias: bool,
         placement: Placement,
         transposed: bool = False,
+        is_sensitive: bool = False,
     ) -> None:
         super().__init__()
         self.sources = sources
+        self.is_sensitive = is_sensitive
         self.in_features = in_features
         self.placement = placement
         self.transposed = transposed
-        out_features = sum(rows.stop - rows.start for rows in sources[0])
-        self.register_buffer("weight", placement.empty(out_features, in_features))
-        self.register_buffer("bias", placement.empty(out_features) if bias else None)
+        self.num_columns = sum(rows.stop - rows.start for rows in sources[0])
+        self.register_buffer("weight", placement.empty(self.num_columns, in_features))
+        self.register_buffer("bias", placement.empty(self.num_columns) if bias else None)
+        self.adapters: AdapterTable | None = None
+        self.is_summed = False
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, self.weight, self.bias, self.placement.batch_invariant)
+    def forward(self, x: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+        """`adapters`: as `ForwardInput.adapters`."""
+        output = self.product(x, self.bias, self.placement.batch_invariant)
+        return adapt(output, x, adapters, self.adapters)
+
+    def adapted_parts(self) -> list[list[AdaptedPart]]:
+        """As `AdaptedLayer`."""
+        return [list(self._adapted(rows)) for rows in self.sources]
+
+    def _adapted(self, rows: list[Rows]) -> Iterator[AdaptedPart]:
+        end = 0
+        for part in rows:
+            begin, end = end, end + part.stop - part.start
+            shape, inputs = (part.total, self.in_features), slice(0, self.in_features)
+            outputs = slice(part.start, part.stop)
+            yield AdaptedPart(
+                part.name, shape, outputs, inputs, slice(begin, end), part.arrange, self.transposed
+            )
 
     def pieces(self, has: Has) -> Iterator[Piece]:
-        found = (rows for rows in self.sources if all(has(f"{part.name}.weight") for part in rows))
+        # Those that the checkpoint has go first, for who asks later.
+        self.sources.sort(key=lambda rows: not all(has(f"{part.name}.weight") for part in rows))
         end = 0
-        for rows in next(found, self.sources[0]):
+        for rows in self.sources[0]:
             begin, end = end, end + rows.stop - rows.start
             shape, window, target = (rows.total, self.in_features), (rows.start, rows.stop), (begin, end)
-            yield matrix_piece(
-                f"{rows.name}.weight", shape, self, window, target, rows.arrange, self.transposed
-            )
+            source = Source(rows.name, shape, inputs_first=self.transposed, is_sensitive=self.is_sensitive)
+            yield matrix_piece(source, self, window, target, rows.arrange)
             if self.bias is not None:
                 yield Piece(
                     f"{rows.name}.bias",
@@ -83,33 +123,32 @@ class ColumnLinear(nn.Module):
 
 
 def matrix_piece(
-    name: str,
-    shape: tuple[int, int],
+    source: Source,
     module: nn.Module,
     window: tuple[int, int],
     target: tuple[int, int],
     arrange: Arrange | None,
-    transposed: bool,
 ) -> Piece:
-    """Some outputs of a matrix of `shape`, outputs first, which may be transposed in the checkpoint."""
-    everything = slice(0, shape[1])
-    if not transposed:
-        rows = (slice(*window), everything)
-        return Piece(name, shape, module, "weight", rows, slice(*target), arrange, may_stay_apart=True)
+    """Some outputs of the matrix of a module."""
+    shape = source.shape
+    rows, everything, index = slice(*window), slice(0, shape[1]), slice(*target)
+    matrices = (MatrixPart(source, rows, everything, arrange),)
+    name = source.tensor("weight")
+    if not source.inputs_first:
+        return Piece(name, shape, module, "weight", (rows, everything), index, arrange, True, matrices)
 
     def turn(part: torch.Tensor) -> torch.Tensor:
         return part.T if arrange is None else arrange(part.T.contiguous())
 
-    return Piece(name, shape[::-1], module, "weight", (everything, slice(*window)), slice(*target), turn)
+    return Piece(name, shape[::-1], module, "weight", (everything, rows), index, turn, matrices=matrices)
 
 
-class RowLinear(nn.Module):
+class RowLinear(Projection):
     """A projection whose input is divided: each rank multiplies its share, the sum over ranks is the output.
 
     [num_tokens, in_features / size] to [num_tokens, out_features], the same on every rank.
     """
 
-    weight: torch.Tensor
     bias: torch.Tensor | None
 
     def __init__(
@@ -127,26 +166,39 @@ class RowLinear(nn.Module):
         self.placement = placement
         self.transposed = transposed
         self.share = placement.group.share(in_features, f"input of {name}")
+        self.num_columns = out_features
         self.register_buffer("weight", placement.empty(out_features, self.share))
         self.register_buffer("bias", placement.empty(out_features) if bias else None)
+        self.adapters: AdapterTable | None = None
+        self.is_summed = placement.group.size > 1
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.placement.group.size == 1:
-            return linear(x, self.weight, self.bias, self.placement.batch_invariant)
+    def forward(self, x: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+        """`adapters`: as `ForwardInput.adapters`."""
+        if not self.is_summed:
+            output = self.product(x, self.bias, self.placement.batch_invariant)
+            return adapt(output, x, adapters, self.adapters)
         # The bias is added after the sum, or it would be added once per rank.
-        partial = self.placement.group.all_reduce(
-            linear(x, self.weight, None, self.placement.batch_invariant)
-        )
+        output = self.product(x, None, self.placement.batch_invariant)
+        partial = self.placement.group.all_reduce(adapt(output, x, adapters, self.adapters))
         return partial if self.bias is None else partial.add_(self.bias)
+
+    def adapted_parts(self) -> list[list[AdaptedPart]]:
+        """As `AdaptedLayer`."""
+        start = self.placement.group.rank * self.share
+        everything = slice(0, self.num_columns)
+        inputs = slice(start, start + self.share)
+        part = AdaptedPart(self.name, self.shape, everything, inputs, everything, transposed=self.transposed)
+        return [[part]]
 
     def pieces(self, has: Has) -> Iterator[Piece]:
         start = self.placement.group.rank * self.share
         rows, inputs = slice(0, self.shape[0]), slice(start, start + self.share)
+        source = Source(self.name, self.shape, inputs_first=self.transposed)
+        name, matrices = source.tensor("weight"), (MatrixPart(source, rows, inputs),)
         if self.transposed:
-            yield Piece(
-                f"{self.name}.weight", self.shape[::-1], self, "weight", (inputs, rows), rows, torch.t
-            )
+            shape, window = self.shape[::-1], (inputs, rows)
+            yield Piece(name, shape, self, "weight", window, rows, torch.t, matrices=matrices)
         else:
-            yield Piece(f"{self.name}.weight", self.shape, self, "weight", (rows, inputs), rows)
+            yield Piece(name, self.shape, self, "weight", (rows, inputs), rows, matrices=matrices)
         if self.bias is not None:
             yield Piece(f"{self.name}.bias", self.shape[:1], self, "bias", (rows,), rows)

@@ -33,34 +33,46 @@ class Norm(nn.Module):
 
     def pieces(self, has: Has) -> Iterator[Piece]:
         everything = slice(0, self.size)
-        yield Piece(f"{self.name}.weight", (self.size,), self, "weight", (everything,), everything)
+        # The op of centered norms takes weights as they are used.
+        shifts = self.spec.centered and self.spec.weight_offset
+        arrange = self._shifted if shifts else None
+        yield Piece(f"{self.name}.weight", (self.size,), self, "weight", (everything,), everything, arrange)
         if self.bias is not None:
             yield Piece(f"{self.name}.bias", (self.size,), self, "bias", (everything,), everything)
+
+    def _shifted(self, weight: torch.Tensor) -> torch.Tensor:
+        """Rounded to the type of the weights, as in training."""
+        return weight.to(self.weight.dtype) + self.spec.weight_offset
 
 
 class HeadNorm(nn.Module):
     """Norm of every query and key head in one call: one row of weights per head."""
 
     weight: torch.Tensor
+    bias: torch.Tensor | None
 
     def __init__(self, spec: ModelSpec, prefix: str, share: HeadShare, placement: Placement) -> None:
         super().__init__()
         self.spec = spec
         self.share = share
         self.names = (prefix + spec.names.query_norm, prefix + spec.names.key_norm)
-        self.register_buffer("weight", placement.empty(share.num_heads + share.num_kv_heads, spec.head_dim))
+        size = (share.num_heads + share.num_kv_heads, spec.head_dim)
+        self.register_buffer("weight", placement.empty(*size))
+        self.register_buffer("bias", placement.empty(*size) if spec.qk_norm_bias else None)
 
     @property
     def plain(self) -> tuple[torch.Tensor, float] | None:
-        """Weight and eps of a plain root-mean-square norm, which a fused op can apply; else None."""
+        """Weight and eps of a plain root-mean-square norm before the rotation, which a fused op applies; else None."""
         norm = self.spec.norm
-        return None if norm.centered or norm.weight_offset else (self.weight, norm.eps)
+        fits = not (norm.centered or norm.weight_offset or self.spec.qk_norm_after_rope)
+        return (self.weight, norm.eps) if fits else None
 
     def forward(self, heads: torch.Tensor) -> torch.Tensor:
         """[num_tokens, query and key heads, head_dim]."""
         norm = self.spec.norm
         if norm.centered:
-            return layer_norm(heads, self.weight, None, norm.eps)
+            normed = layer_norm(heads, self.weight, None, norm.eps)
+            return normed if self.bias is None else normed.add_(self.bias)
         return rms_norm(heads, self.weight, norm.eps, None, norm.weight_offset)
 
     def pieces(self, has: Has) -> Iterator[Piece]:
@@ -72,11 +84,13 @@ class HeadNorm(nn.Module):
         for name, total, first, count, row in kinds:
             if "{}" in name:
                 for head in range(count):
-                    yield self._piece(name.format(first + head), None, 0, row + head, 1)
+                    yield from self._pieces(name.format(first + head), None, 0, row + head, 1)
             else:
-                yield self._piece(name, total if spec.qk_norm == "per_head" else None, first, row, count)
+                yield from self._pieces(
+                    name, total if spec.qk_norm == "per_head" else None, first, row, count
+                )
 
-    def _piece(self, name: str, num_heads: int | None, first: int, row: int, count: int) -> Piece:
+    def _pieces(self, name: str, num_heads: int | None, first: int, row: int, count: int) -> Iterator[Piece]:
         """`num_heads`: how many rows the checkpoint has; None is one vector, for as many heads as there are."""
         dim, order = self.spec.head_dim, head_order(self.spec)
         shape: tuple[int, ...] = (dim,) if num_heads is None else (num_heads, dim)
@@ -87,7 +101,11 @@ class HeadNorm(nn.Module):
         def arrange(part: torch.Tensor) -> torch.Tensor:
             return part if order is None else order(part.flatten()).view(part.shape)
 
-        return Piece(f"{name}.weight", shape, self, "weight", window, slice(row, row + count), arrange)
+        attributes = ("weight",) if self.bias is None else ("weight", "bias")
+        for attribute in attributes:
+            yield Piece(
+                f"{name}.{attribute}", shape, self, attribute, window, slice(row, row + count), arrange
+            )
 
 
 class AllHeadsNorm(nn.Module):

@@ -45,6 +45,8 @@ def _scale(spec: RopeSpec, inv_freq: torch.Tensor, max_sequence_len: int) -> tup
         return inv_freq, 1.0
     if spec.kind == "dynamic":
         return _scale_dynamic(spec, inv_freq, max_sequence_len), 1.0
+    if spec.kind == "ntk_alpha":
+        return _scale_base(spec, spec.scaling["alpha"]), 1.0
     if spec.kind == "linear":
         return inv_freq / spec.scaling["factor"], 1.0
     if spec.kind == "llama3":
@@ -59,8 +61,13 @@ def _scale_dynamic(spec: RopeSpec, inv_freq: torch.Tensor, max_sequence_len: int
     original = spec.scaling["original_max_position_embeddings"]
     if max_sequence_len <= original:
         return inv_freq
-    factor, dim = float(spec.scaling["factor"]), spec.rotary_dim
-    growth = factor * max_sequence_len / original - (factor - 1)
+    factor = float(spec.scaling["factor"])
+    return _scale_base(spec, factor * max_sequence_len / original - (factor - 1))
+
+
+def _scale_base(spec: RopeSpec, growth: float) -> torch.Tensor:
+    """Inverse frequencies of a base that is larger by a power of `growth`."""
+    dim = spec.rotary_dim
     exponents = torch.arange(0, dim, 2, dtype=torch.float32) / dim
     base: float = spec.theta * growth ** (dim / (dim - 2))
     return 1.0 / base**exponents

@@ -113,7 +113,7 @@ impl ChatEncoder {
             token_ids: Vec::new(),
         };
         Self {
-            head: Head::new("chatcmpl", "chat.completion.chunk", &app.inference.model)
+            head: Head::new("chatcmpl", "chat.completion.chunk", &prepared.model)
                 .with_service_tier(display.service_tier),
             tokenizer: app.inference.tokenizer.clone(),
             usage,
@@ -160,6 +160,7 @@ impl ChatEncoder {
         let mut delta = choice.writer.delta(&token.delta, token.end.is_some());
         if let Some(end) = &token.end {
             self.usage.add_cached(self.cached.add(&end.times));
+            self.usage.add_predictions(&end.times);
         } else if delta.is_empty() {
             return Vec::new();
         }

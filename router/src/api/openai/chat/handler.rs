@@ -34,9 +34,10 @@ pub async fn chat(
     Extension(guard): Extension<RequestGuard>,
     Known(request): Known<ChatRequest>,
 ) -> Result<Response, Error> {
-    app.inference.model.check(request.model.as_deref())?;
+    let adapter = app.inference.adapter_named(request.model.as_deref())?;
     let display = DisplayOptions::of(&request);
-    let parts = request.into_parts(caller, Dialect::CHAT)?;
+    let (prompt, parameters) = request.into_parts(caller, Dialect::CHAT)?;
+    let parts = (prompt, parameters.with_adapter(adapter));
     respond(&app, parts, ChatReplies { app: &app, display }, guard).await
 }
 
@@ -63,12 +64,13 @@ impl Replies for ChatReplies<'_> {
         let mut cached = CachedPrompt::default();
         for sequence in &sequences {
             usage.add_completion(sequence.end.times.generated_tokens);
+            usage.add_predictions(&sequence.end.times);
             usage.add_cached(cached.add(&sequence.end.times));
         }
         let timings = slowest(&sequences).filter(|_| self.display.timings);
         let timings = timings.map(|it| Timings::new(prepared.request.prompt.len(), &it.end.times));
         let prompt = self.prompt_details(prepared, &sequences);
-        let head = Head::new("chatcmpl", "chat.completion", &self.app.inference.model)
+        let head = Head::new("chatcmpl", "chat.completion", &prepared.model)
             .with_service_tier(self.display.service_tier);
         let choices = sequences.into_iter().enumerate();
         let choices =

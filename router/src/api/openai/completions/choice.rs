@@ -1,11 +1,14 @@
 //! The parts of completions: prepared prompts, choices, and the options of what is shown.
 
+use penstock_scheduler::PromptScore;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::echo::Echo;
 use crate::api::logprobs::{CompletionLogprobs, LogprobStyle};
 use crate::api::openai::{CompletionRequest, PromptDetails, PromptDisplay, StreamOptions};
 use crate::inference::Prepared;
+use crate::text::detokenizer::Vocabulary;
 
 /// What completions show beside the text.
 #[derive(Clone, Copy)]
@@ -38,10 +41,40 @@ impl DisplayOptions {
     }
 }
 
-/// A prompt that is ready to run, and its text for `echo`.
+/// A prompt that is ready to run.
 pub(super) struct ReadyPrompt {
     pub prepared: Prepared,
-    pub text: String,
+    /// With `echo`.
+    pub echo: Option<Echo>,
+}
+
+impl ReadyPrompt {
+    /// What stands before the output.
+    pub fn echoed_text(&self) -> &str {
+        self.echo.as_ref().map_or("", |echo| &echo.text)
+    }
+
+    /// Adds the log probabilities of an echoed prompt.
+    pub fn score_echo(
+        &self,
+        logprobs: &mut CompletionLogprobs,
+        vocabulary: &Vocabulary,
+        scores: &[Option<PromptScore>],
+        num_top: usize,
+    ) {
+        let Some(echo) = &self.echo else { return };
+        for (position, (&id, score)) in self.prepared.request.prompt.iter().zip(scores).enumerate() {
+            let num_chars = echo.num_chars(vocabulary, position, id);
+            logprobs.push_prompt(vocabulary, id, num_chars, score.as_ref(), num_top);
+        }
+    }
+}
+
+impl ReadyPrompt {
+    /// The name of the model in the response: all prompts of a request have the same.
+    pub fn model_of(prompts: &[Self]) -> &str {
+        prompts.first().map_or("", |first| &first.prepared.model)
+    }
 }
 
 /// One continuation of a prompt.

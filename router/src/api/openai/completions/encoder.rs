@@ -47,7 +47,7 @@ impl CompletionEncoder {
         let choices =
             prompts.iter().flat_map(|ready| (0..display.choices_per_prompt).map(move |_| open(ready)));
         Self {
-            head: Head::new("cmpl", "text_completion", &app.inference.model),
+            head: Head::new("cmpl", "text_completion", ReadyPrompt::model_of(&prompts)),
             tokenizer: app.inference.tokenizer.clone(),
             display,
             usage,
@@ -55,10 +55,6 @@ impl CompletionEncoder {
             choices: choices.collect(),
             prompts,
         }
-    }
-
-    fn prompt_of(&self, choice: usize) -> &ReadyPrompt {
-        &self.prompts[choice / self.display.choices_per_prompt]
     }
 
     fn chunk(&mut self, index: usize, text: String, finish_reason: Option<&'static str>) -> String {
@@ -74,17 +70,14 @@ impl CompletionEncoder {
     }
 
     fn echo(&mut self, index: usize) -> String {
-        let text = self.prompt_of(index).text.clone();
+        let text = self.prompts[index / self.display.choices_per_prompt].echoed_text().to_owned();
         self.chunk(index, text, None)
     }
 
     fn prompt_logprobs(&mut self, index: usize, scores: &[Option<PromptScore>]) -> Vec<String> {
-        let prompt = self.prompt_of(index).prepared.request.prompt.clone();
-        for (&id, score) in prompt.iter().zip(scores) {
-            let num_top = self.display.num_top;
-            let logprobs = &mut self.choices[index].logprobs;
-            logprobs.push_prompt(self.tokenizer.vocabulary(), id, score.as_ref(), num_top);
-        }
+        let prompt = &self.prompts[index / self.display.choices_per_prompt];
+        let logprobs = &mut self.choices[index].logprobs;
+        prompt.score_echo(logprobs, self.tokenizer.vocabulary(), scores, self.display.num_top);
         vec![self.echo(index)]
     }
 
@@ -92,6 +85,9 @@ impl CompletionEncoder {
         let finish = token.end.as_ref().map(|end| end.finish.name());
         if let Some(end) = &token.end {
             self.usage.add_cached(self.cached[index / self.display.choices_per_prompt].add(&end.times));
+            if !self.display.only_scores {
+                self.usage.add_predictions(&end.times);
+            }
         }
         if self.display.only_scores {
             return finish.map(|finish| self.chunk(index, String::new(), Some(finish))).into_iter().collect();

@@ -7,6 +7,7 @@ use axum::{Extension, Json};
 use futures::future::try_join_all;
 
 use super::choice::{Choice, DisplayOptions, ReadyPrompt};
+use super::echo::Echo;
 use super::encoder::CompletionEncoder;
 use crate::api::known_fields::Known;
 use crate::api::logprobs::CompletionLogprobs;
@@ -31,7 +32,6 @@ pub async fn completions(
     Extension(guard): Extension<RequestGuard>,
     Known(request): Known<CompletionRequest>,
 ) -> Result<Response, Error> {
-    app.inference.model.check(request.model.as_deref())?;
     let is_stream = request.stream == Some(true);
     let display = DisplayOptions::of(&request);
     let (ready, headers) = prepare(&app, caller, request).await?;
@@ -52,10 +52,11 @@ async fn prepare(
             format!("`prompt` supports 1 to {max} prompts (--max-client-batch-size). Given: {given}");
         return Err(Error::invalid("prompt", message));
     }
-    let parameters = request.parameters(caller)?;
+    let adapter = app.inference.adapter_named(request.model.as_deref())?;
+    let parameters = request.parameters(caller)?.with_adapter(adapter);
     let num_sequences = parameters.best_of.unwrap_or(1).saturating_mul(given as u64);
     check_sequences("prompt", num_sequences, &app.inference.limits)?;
-    let suffix = request.filled_suffix().map(str::to_owned);
+    let (suffix, echoes) = (request.filled_suffix().map(str::to_owned), request.echoes());
     let prompts = match suffix {
         Some(suffix) => request.prompt.into_gaps(&suffix)?,
         None => request.prompt.into_vec(),
@@ -64,19 +65,30 @@ async fn prepare(
         &app.inference.engine.facts().compute_type(),
         prompts.iter().map(Prompt::num_chars).sum(),
     );
-    let ready = prompts.into_iter().map(|prompt| prepare_one(app, prompt, parameters.clone()));
+    let ready = prompts.into_iter().map(|prompt| prepare_one(app, prompt, parameters.clone(), echoes));
     Ok((try_join_all(ready).await?, headers))
 }
 
-async fn prepare_one(app: &AppState, prompt: Prompt, parameters: Parameters) -> Result<ReadyPrompt, Error> {
-    let text = match &prompt {
-        Prompt::Text(text) if parameters.truncate.is_none() => Some(text.clone()),
-        _ => None,
-    };
+async fn prepare_one(
+    app: &AppState,
+    prompt: Prompt,
+    parameters: Parameters,
+    echoes: bool,
+) -> Result<ReadyPrompt, Error> {
+    if !echoes {
+        let prepared = app.inference.prepare(prompt, parameters).await?;
+        return Ok(ReadyPrompt { prepared, echo: None });
+    }
+    let is_truncated = parameters.truncate.is_some();
+    let text = if let Prompt::Text(text) = &prompt { Some(text.clone()) } else { None };
     let prepared = app.inference.prepare(prompt, parameters).await?;
-    let decode = || app.inference.tokenizer.vocabulary().decode(&prepared.request.prompt, true);
-    let text = text.unwrap_or_else(decode);
-    Ok(ReadyPrompt { prepared, text })
+    let (vocabulary, ids) = (app.inference.tokenizer.vocabulary(), &prepared.request.prompt);
+    let echo = match text {
+        None => Echo::of_tokens(vocabulary, ids),
+        Some(text) if is_truncated => Echo::of_truncated(vocabulary, &text, ids),
+        Some(text) => Echo::of_text(vocabulary, text, ids),
+    };
+    Ok(ReadyPrompt { prepared, echo: Some(echo) })
 }
 
 async fn whole(
@@ -97,7 +109,7 @@ async fn whole(
         }
     }
     times.put_all(&mut headers);
-    let head = Head::new("cmpl", "text_completion", &app.inference.model);
+    let head = Head::new("cmpl", "text_completion", ReadyPrompt::model_of(&ready));
     let (usage, prompt) = (Some(usage), PromptDetails::default());
     let completion = CompletionObject { head: &head, choices, usage, timings: None, prompt };
     Ok((headers, Json(completion)).into_response())
@@ -122,6 +134,7 @@ fn count(
     usage.add_prompt(prompt_len);
     for sequence in sequences.iter().filter(|_| !display.only_scores) {
         usage.add_completion(sequence.end.times.generated_tokens);
+        usage.add_predictions(&sequence.end.times);
     }
     let mut cached = CachedPrompt::default();
     for sequence in sequences {
@@ -143,19 +156,16 @@ fn choice(
     let mut logprobs = CompletionLogprobs::new(display.logprob_style);
     let prompt = &ready.prepared.request.prompt;
     if display.logprobs {
-        for (&id, score) in prompt.iter().zip(&sequence.prompt_logprobs).filter(|_| display.echo) {
-            logprobs.push_prompt(vocabulary, id, score.as_ref(), display.num_top);
-        }
+        ready.score_echo(&mut logprobs, vocabulary, &sequence.prompt_logprobs, display.num_top);
         for token in sequence.tokens.iter().filter(|_| !display.only_scores) {
             logprobs.push(vocabulary, token);
         }
     }
-    let echo = if display.echo { ready.text.as_str() } else { "" };
     let text = if display.only_scores { "" } else { sequence.end.text.as_str() };
     let ids = sequence.tokens.iter().filter(|_| !display.only_scores).map(|token| token.id);
     Choice {
         index,
-        text: echo.to_owned() + text,
+        text: ready.echoed_text().to_owned() + text,
         logprobs: display.logprobs.then_some(logprobs),
         finish_reason: Some(sequence.end.finish.name()),
         token_ids: display.prompt.token_ids.then(|| ids.collect()),

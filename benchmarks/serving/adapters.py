@@ -1,0 +1,164 @@
+"""What LoRA adapters cost a 110M-parameter Llama on a CPU.
+
+Decode steps of an engine in this process: none loaded, eight loaded and unused, and eight in eight rows. And a whole
+server: 500 adapters of which 50 are asked for, compared with one. What is compared takes turns, so that other load of
+the machine affects both alike. Processor time counts all threads.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import torch
+from penstock_server.base.config import CacheConfig
+from penstock_server.engine.engine import Engine
+from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
+from transformers import LlamaForCausalLM
+
+from benchmarks import local_engine
+from benchmarks.figure import Figure
+from benchmarks.server import Server
+from benchmarks.serving import random_model
+from benchmarks.streams import complete
+
+TITLE = "LoRA adapters of rank 16: a 110M-parameter Llama in float32 (CPU)"
+_NUM_ROWS = 8
+_RANK = 16
+_ROUNDS, _STEPS = 8, 10
+_PROMPT_LEN, _BLOCK, _MAX_LEN = 64, 16, 512
+# Of the server: adapters that it knows, those that are asked for, and the requests of a run.
+_NUM_KNOWN, _NUM_USED = 500, 50
+_RUNS, _NUM_REQUESTS, _NUM_NEW = 5, 40, 16
+
+
+class _Cost(NamedTuple):
+    """Of one step, in milliseconds."""
+
+    wall: float
+    processor: float
+
+
+def measure() -> list[Figure]:
+    """Steps, then the server."""
+    with TemporaryDirectory() as temporary:
+        model, adapters = Path(temporary) / "model", Path(temporary) / "adapters"
+        torch.manual_seed(7)
+        LlamaForCausalLM(random_model.config_110m()).save_pretrained(model)
+        random_model.save_tokenizer(model)
+        return [*_steps(model, adapters / "steps"), *_served(model, adapters / "served")]
+
+
+def _steps(model: Path, root: Path) -> list[Figure]:
+    plain, loaded = _engine(model), _engine(model)
+    adapters = [_load(loaded, root / str(number), number) for number in range(_NUM_ROWS)]
+    nobody = [""] * _NUM_ROWS
+    kinds = [(plain, nobody), (loaded, nobody), (loaded, adapters)]
+    rounds = [[_decode(*kind) for kind in kinds] for _ in range(_ROUNDS + 1)][1:]
+    none, unused, used = zip(*rounds, strict=True)
+    return [
+        Figure(f"a step of {_NUM_ROWS} rows, no adapter loaded", median(cost.wall for cost in none), "ms"),
+        *_compared("all linear layers, eight loaded, none used", unused, none, 1.02),
+        *_compared("all linear layers, eight in eight rows", used, none, 1.1),
+    ]
+
+
+def _compared(name: str, costs: Sequence[_Cost], base: Sequence[_Cost], at_most: float) -> list[Figure]:
+    pairs = list(zip(costs, base, strict=True))
+    wall = [cost.wall / other.wall for cost, other in pairs]
+    processor = [cost.processor / other.processor for cost, other in pairs]
+    return [
+        Figure(f"{name}: times the duration", median(wall), at_most=at_most, note=_spread(wall)),
+        Figure(f"{name}: times the processor time", median(processor), note=_spread(processor)),
+    ]
+
+
+def _spread(ratios: list[float]) -> str:
+    return (
+        f"median of {len(ratios)}, {min(ratios):.2f} to {max(ratios):.2f}; {torch.get_num_threads()} threads"
+    )
+
+
+def _engine(model: Path) -> Engine:
+    cache = CacheConfig(_MAX_LEN, 2048, _NUM_ROWS, _NUM_ROWS * _MAX_LEN // _BLOCK, _BLOCK)
+    return local_engine.load(model, cache, dtype="float32")
+
+
+def _load(engine: Engine, folder: Path, seed: int) -> str:
+    config = random_model.config_110m()
+    random_model.make_adapter(folder, config, seed, _RANK, random_model.ALL_LINEAR)
+    return engine.slots.adapters.load(folder, "", folder.name).adapter_id
+
+
+def _decode(engine: Engine, adapter_ids: list[str]) -> _Cost:
+    """Steps of one token for each row, after a prompt; two first steps are not measured, they may be recorded."""
+    engine.clear()
+    per_row = _MAX_LEN // _BLOCK
+    admitted = [
+        Admit(
+            slot,
+            [3 + slot] * _PROMPT_LEN,
+            _PROMPT_LEN,
+            list(range(slot * per_row, (slot + 1) * per_row)),
+            SamplingParams(),
+            adapter_id=adapter_id,
+        )
+        for slot, adapter_id in enumerate(adapter_ids)
+    ]
+    spans = [Span(slot, 0, _PROMPT_LEN) for slot in range(_NUM_ROWS)]
+    engine.launch(Plan(1, 1, admitted=admitted, spans=spans)).resolve()
+    for step in range(_STEPS + 2):
+        if step == 2:
+            wall, processor = time.perf_counter(), time.process_time()
+        spans = [Span(slot, _PROMPT_LEN + step, 1) for slot in range(_NUM_ROWS)]
+        outcome = engine.launch(Plan(1, step + 2, spans=spans)).resolve()
+        assert not outcome.errors, outcome.errors
+    seconds = time.perf_counter() - wall, time.process_time() - processor
+    return _Cost(*(1000 * each / _STEPS for each in seconds))
+
+
+def _served(model: Path, root: Path) -> list[Figure]:
+    """Tokens a second, where each request draws its adapter by Zipf's law, and where all have the same."""
+    config, modules = random_model.config_110m(), ("self_attn.q_proj", "self_attn.v_proj")
+    names = [f"a{number}" for number in range(_NUM_KNOWN)]
+    folders = [
+        random_model.make_adapter(root / name, config, number, _RANK, modules)
+        for number, name in enumerate(names)
+    ]
+    known = ",".join(f"{name}={folder}" for name, folder in zip(names, folders, strict=True))
+    used = names[:_NUM_USED]
+    weights = [1 / (rank + 1) for rank in range(_NUM_USED)]
+    with Server(f"--model-id={model}", "--dtype=float32", f"--lora-adapters={known}") as server:
+        runs = []
+        for number in range(_RUNS + 1):
+            drawn = random.Random(number).choices(used, weights, k=_NUM_REQUESTS)
+            spread = asyncio.run(_run(server.address, drawn))
+            runs.append((spread, asyncio.run(_run(server.address, [names[0]] * _NUM_REQUESTS))))
+        spreads, ones = zip(*runs[1:], strict=True)
+    name = f"{_NUM_KNOWN} known, {_NUM_USED} used by Zipf's law, {_NUM_ROWS} requests at once"
+    ratios = [spread / one for spread, one in zip(spreads, ones, strict=True)]
+    return [
+        Figure(f"{name}: times the tokens/s of one", median(ratios), at_least=0.9, note=_spread(ratios)),
+        Figure(name, median(spreads), "tokens/s", note="queries and values; as many loaded as by default"),
+        Figure("one adapter for all of them", median(ones), "tokens/s"),
+    ]
+
+
+async def _run(address: tuple[str, int], adapters: list[str]) -> float:
+    """A closed loop of as many clients as rows; prompts differ from the first character on."""
+    waiting = iter(enumerate(adapters))
+    started = time.perf_counter()
+    await asyncio.gather(*(_ask(address, waiting) for _ in range(_NUM_ROWS)))
+    return len(adapters) * _NUM_NEW / (time.perf_counter() - started)
+
+
+async def _ask(address: tuple[str, int], waiting: Iterator[tuple[int, str]]) -> None:
+    for number, adapter in waiting:
+        prompt = f"{chr(65 + number)}{random.random():.17f}".ljust(_PROMPT_LEN, "x")
+        done = await complete(address, prompt, _NUM_NEW, options={"model": adapter})
+        assert done.usage["completion_tokens"] == _NUM_NEW

@@ -1,0 +1,60 @@
+"""The shard's end of the wire as an extension module. One thread steps, another answers rare calls."""
+
+from typing import final
+
+@final
+class Stream:
+    """A stream of plans, as the thread that steps sees it."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def closed(self) -> bool:
+        """Whether nobody reads it any more."""
+    def deliver(self, encoded: bytes) -> None:
+        """Send an encoded outcome."""
+    def close(self, code: int | None = None, message: str = "") -> None:
+        """End the stream, with the number of a gRPC code and a message or without; later calls change nothing."""
+
+@final
+class Call:
+    """A call that is to be answered, once."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def request(self) -> bytes:
+        """The encoded request."""
+    def answer(self, encoded: bytes) -> None:
+        """Answer with an encoded message."""
+    def refuse(self, code: int, message: str) -> None:
+        """Answer with the number of a gRPC code and a message."""
+
+@final
+class Endpoint:
+    """The server on its Unix socket."""
+
+    def __new__(cls, path: str, description: bytes, max_message_bytes: int) -> Endpoint:
+        """Bind the socket; raises OSError where that cannot be. `description`: an encoded DescribeResponse."""
+    @property
+    def last_epoch(self) -> int:
+        """The greatest epoch seen."""
+    def start(self) -> None:
+        """Begin to serve; the health service says so."""
+    def take(self, at_most_s: float | None = None) -> tuple[Stream | None, bytes | None] | None:
+        """The next plan with its stream, or a stream without a plan for its end, or neither: the process stops.
+
+        None if nothing came for so many seconds.
+        """
+    def take_call(self) -> Call | None:
+        """The next call that is to be answered beside the steps; None when the process stops. For one thread."""
+    def set_running(self, runs: bool) -> None:
+        """Whether a step runs, from now on."""
+    def set_finished(self, epoch: int, step: int) -> None:
+        """A step is computed."""
+    def fail(self, code: int, message: str) -> None:
+        """End the open stream, and those to come, with the number of a gRPC code and a message."""
+    def stop_stepping(self) -> None:
+        """Tell the thread that steps that the process stops."""
+    def stop(self, grace_s: float) -> None:
+        """End calls and heartbeats; waits so long at most for answers on their way."""

@@ -1,0 +1,266 @@
+//! The shard's end of the wire as an extension module: gRPC by tonic on a thread of its own, which never takes the
+//! interpreter's lock. The thread that steps takes plans and delivers outcomes; another answers rare calls.
+
+mod calls;
+mod service;
+mod streams;
+mod wire;
+
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use prost::Message;
+use prost::bytes::Bytes;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use tokio::sync::{oneshot, watch};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Code, Status};
+use tonic_health::ServingStatus;
+
+use calls::Calls;
+use service::Service;
+use streams::{Item, Stream as OpenStream, Streams};
+use wire::pb::DescribeResponse;
+use wire::pb::engine_server::EngineServer;
+
+/// A name that the health service knows beside the empty one.
+const SERVICE_NAME: &str = "penstock.engine.v1.Engine";
+
+/// A stream of plans, as the thread that steps sees it.
+#[pyclass(frozen)]
+struct Stream(Arc<OpenStream>);
+
+#[pymethods]
+impl Stream {
+    /// Whether nobody reads it any more.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.0.epoch
+    }
+
+    /// Sends an encoded outcome.
+    fn deliver(&self, encoded: &[u8]) {
+        self.0.deliver(wire::Encoded(Bytes::copy_from_slice(encoded)));
+    }
+
+    /// Ends the stream, with the number of a gRPC code and a message or without.
+    #[pyo3(signature = (code=None, message=""))]
+    fn close(&self, code: Option<i32>, message: &str) {
+        self.0.close(code.map(|code| Status::new(Code::from_i32(code), message)));
+    }
+
+    fn __eq__(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    fn __hash__(&self) -> u64 {
+        self.0.epoch
+    }
+}
+
+/// A call that Python is to answer, once.
+#[pyclass(frozen)]
+struct Call {
+    method: &'static str,
+    request: Bytes,
+    reply: Mutex<Option<Reply>>,
+}
+
+type Reply = oneshot::Sender<Result<wire::Encoded, Status>>;
+
+#[pymethods]
+impl Call {
+    #[getter]
+    fn method(&self) -> &'static str {
+        self.method
+    }
+
+    /// The encoded request.
+    #[getter]
+    fn request<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.request)
+    }
+
+    /// Answers with an encoded message.
+    fn answer(&self, encoded: &[u8]) {
+        self.reply_with(Ok(wire::Encoded(Bytes::copy_from_slice(encoded))));
+    }
+
+    /// Answers with the number of a gRPC code and a message.
+    fn refuse(&self, code: i32, message: &str) {
+        self.reply_with(Err(Status::new(Code::from_i32(code), message)));
+    }
+}
+
+impl Call {
+    fn reply_with(&self, answer: Result<wire::Encoded, Status>) {
+        if let Some(reply) = self.reply.lock().expect("nothing panics while it is held").take() {
+            // It fails when the client is gone.
+            let _ = reply.send(answer);
+        }
+    }
+}
+
+/// The server on its Unix socket.
+#[pyclass(frozen)]
+struct Endpoint {
+    streams: Arc<Streams>,
+    calls: Arc<Calls>,
+    stopping: watch::Sender<bool>,
+    serving: Mutex<Serving>,
+}
+
+enum Serving {
+    /// Bound, and what it will serve.
+    Bound(UnixListener, Box<DescribeResponse>, usize),
+    Running(JoinHandle<()>),
+    Ended,
+}
+
+type Taken<'py> = Option<(Option<Stream>, Option<Bound<'py, PyBytes>>)>;
+
+#[pymethods]
+impl Endpoint {
+    /// Binds the socket; raises OSError where that cannot be. `description`: an encoded DescribeResponse.
+    #[new]
+    fn new(path: &str, description: &[u8], max_message_bytes: usize) -> PyResult<Self> {
+        let described =
+            DescribeResponse::decode(description).map_err(|e| PyValueError::new_err(e.to_string()))?;
+        let listener = UnixListener::bind(path).and_then(|it| it.set_nonblocking(true).map(|()| it));
+        let listener = listener.map_err(|error| PyOSError::new_err(error.to_string()))?;
+        Ok(Endpoint {
+            streams: Arc::new(Streams::new()),
+            calls: Arc::new(Calls::new()),
+            stopping: watch::Sender::new(false),
+            serving: Mutex::new(Serving::Bound(listener, Box::new(described), max_message_bytes)),
+        })
+    }
+
+    /// Begins to serve; the health service says so.
+    fn start(&self) -> PyResult<()> {
+        let mut serving = self.serving.lock().expect("nothing panics while it is held");
+        let Serving::Bound(listener, description, max_message_bytes) =
+            std::mem::replace(&mut *serving, Serving::Ended)
+        else {
+            return Err(PyValueError::new_err("started twice"));
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let service = Service {
+            streams: self.streams.clone(),
+            calls: self.calls.clone(),
+            description: *description,
+            stopping: self.stopping.subscribe(),
+        };
+        let stopping = self.stopping.subscribe();
+        let thread = std::thread::Builder::new().name("endpoint".into());
+        *serving = Serving::Running(thread.spawn(move || {
+            runtime.block_on(async {
+                // What fails here is a socket that nobody can use; the router then sees no heartbeat.
+                let _ = serve(listener, service, max_message_bytes, stopping).await;
+            });
+        })?);
+        Ok(())
+    }
+
+    /// The next plan with its stream, or a stream without a plan for its end, or neither because the process stops;
+    /// None if nothing came for so many seconds.
+    #[pyo3(signature = (at_most_s=None))]
+    fn take<'py>(&self, py: Python<'py>, at_most_s: Option<f64>) -> Taken<'py> {
+        let at_most = at_most_s.map(Duration::from_secs_f64);
+        Some(match py.detach(|| self.streams.take(at_most))? {
+            Item::Plan(stream, plan) => (Some(Stream(stream)), Some(PyBytes::new(py, &plan.encoded))),
+            Item::End(stream) => (Some(Stream(stream)), None),
+            Item::Stop => (None, None),
+        })
+    }
+
+    /// The next call that is to be answered beside the steps; None when the process stops.
+    fn take_call(&self, py: Python<'_>) -> Option<Call> {
+        let calls::Call { method, request, reply } = py.detach(|| self.calls.take())?;
+        Some(Call { method, request, reply: Mutex::new(Some(reply)) })
+    }
+
+    /// Whether a step runs from now on.
+    fn set_running(&self, runs: bool) {
+        self.streams.set_running(runs.then(Instant::now));
+    }
+
+    /// A step is computed.
+    fn set_finished(&self, epoch: u64, step: u64) {
+        self.streams.set_finished(epoch, step);
+    }
+
+    /// The greatest epoch seen.
+    #[getter]
+    fn last_epoch(&self) -> u64 {
+        self.streams.last_epoch()
+    }
+
+    /// Ends the open stream, and those to come, with the number of a gRPC code and a message.
+    fn fail(&self, code: i32, message: &str) {
+        self.streams.fail(Status::new(Code::from_i32(code), message));
+    }
+
+    /// Tells the thread that steps that the process stops.
+    fn stop_stepping(&self) {
+        self.streams.put(Item::Stop);
+    }
+
+    /// Ends calls and heartbeats; waits so long at most for answers on their way.
+    fn stop(&self, py: Python<'_>, grace_s: f64) {
+        self.stopping.send_replace(true);
+        self.calls.stop();
+        let serving = std::mem::replace(
+            &mut *self.serving.lock().expect("nothing panics while it is held"),
+            Serving::Ended,
+        );
+        if let Serving::Running(thread) = serving {
+            py.detach(|| {
+                let deadline = Instant::now() + Duration::from_secs_f64(grace_s);
+                while !thread.is_finished() && Instant::now() < deadline {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+        }
+    }
+}
+
+/// Serves until the process stops.
+async fn serve(
+    listener: UnixListener,
+    service: Service,
+    max_message_bytes: usize,
+    mut stopping: watch::Receiver<bool>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let incoming = UnixListenerStream::new(tokio::net::UnixListener::from_std(listener)?);
+    let (reporter, health) = tonic_health::server::health_reporter();
+    reporter.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
+    let ended = async move {
+        let _ = stopping.wait_for(|is_stopping| *is_stopping).await;
+        for name in ["", SERVICE_NAME] {
+            reporter.set_service_status(name, ServingStatus::NotServing).await;
+        }
+    };
+    tonic::transport::Server::builder()
+        .add_service(EngineServer::new(service).max_decoding_message_size(max_message_bytes))
+        .add_service(health)
+        .serve_with_incoming_shutdown(incoming, ended)
+        .await?;
+    Ok(())
+}
+
+/// The extension module.
+#[pymodule]
+mod penstock_endpoint {
+    #[pymodule_export]
+    use super::{Call, Endpoint, Stream};
+}

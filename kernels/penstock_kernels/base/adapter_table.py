@@ -1,0 +1,115 @@
+"""What the adapters that are on a device do to one linear layer, or to the embeddings of tokens.
+
+Which row uses which is data, and so is the table.
+"""
+
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+
+from penstock_kernels.base.upload import upload
+
+# Words of an entry, as `Adapter` of native/src/adapters.c has them, or `Entry` of native/src/adapted_embedding.c:
+# addresses, then sizes, then what is not used.
+NUM_WORDS = 8
+
+
+class AdapterWeights(NamedTuple):
+    """One adapter's part of one layer: columns `c` of the outputs get `shrunk[first[c]:][:width] @ up[:, c]`.
+
+    `shrunk` is `down @ x`. Fused projections have their ranks one after the other in `down`, and each column says where
+    its own begin. Where a projection has a smaller rank than `width`, the rest of its `up` is zero.
+    """
+
+    down: torch.Tensor  # [rank, len]
+    up: torch.Tensor  # [width, num_columns]
+    first: torch.Tensor  # [num_columns] int32; -1: nothing is done to the column
+    factor: torch.Tensor | None = None  # [num_columns] float32: multiplies the output before
+    addend: torch.Tensor | None = None  # [num_columns] float32: is added
+
+    def to(self, device: torch.device) -> "AdapterWeights":
+        """The same on a device. What is in pinned memory is not waited for."""
+        return AdapterWeights(*(None if it is None else it.to(device, non_blocking=True) for it in self))  # type: ignore[arg-type]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes."""
+        return sum(it.nbytes for it in self if it is not None)
+
+    def words(self) -> list[int]:
+        """As `Entry`."""
+        return [*map(_address, self), self.down.shape[0], self.up.shape[0], 0]
+
+
+class EmbeddingWeights(NamedTuple):
+    """What one adapter does to the embeddings of the tokens that a rank holds.
+
+    `rows[row_of[token]]` takes the place of a token's row, or, where there is `up`, its product with it is added.
+    """
+
+    rows: torch.Tensor  # [num_rows, width]
+    row_of: torch.Tensor  # [num_tokens] int32; -1: nothing is done to the token
+    up: torch.Tensor | None = None  # [width, dim]
+
+    def to(self, device: torch.device) -> "EmbeddingWeights":
+        """As `AdapterWeights.to`."""
+        return EmbeddingWeights(*(None if it is None else it.to(device, non_blocking=True) for it in self))  # type: ignore[arg-type]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes."""
+        return sum(it.nbytes for it in self if it is not None)
+
+    def words(self) -> list[int]:
+        """As `Entry`."""
+        return [*map(_address, self), len(self.row_of), self.rows.shape[1], 0, 0, 0]
+
+
+def _address(part: torch.Tensor | None) -> int:
+    return 0 if part is None else part.data_ptr()
+
+
+class Entry(Protocol):
+    """What a table has under a number."""
+
+    def words(self) -> list[int]:
+        """Addresses and sizes, `NUM_WORDS` of them. All zero: nothing."""
+        ...
+
+
+Weights = TypeVar("Weights", bound=Entry)
+
+
+class Table(Generic[Weights]):
+    """What the adapters on a device do in one place, by their number."""
+
+    def __init__(self, num_adapters: int, device: torch.device) -> None:
+        self.entries: list[Weights | None] = [None] * num_adapters
+        self.words = torch.zeros(num_adapters, NUM_WORDS, dtype=torch.int64, device=device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.words.device
+
+    def place(self, number: int, weights: Weights | None) -> None:
+        """Put an adapter's part, which is on the device, under a number; None: it does nothing here."""
+        self.entries[number] = weights
+        self.words[number].copy_(upload(torch.tensor(_words(weights)), self.device))
+
+
+def _words(weights: Entry | None) -> list[int]:
+    return [0] * NUM_WORDS if weights is None else weights.words()
+
+
+class AdapterTable(Table[AdapterWeights]):
+    """The adapters of one linear layer."""
+
+    @property
+    def max_rank(self) -> int:
+        """Of the adapters in it; 0 for none."""
+        return max((entry.down.shape[0] for entry in self.entries if entry is not None), default=0)
+
+
+class EmbeddingTable(Table[EmbeddingWeights]):
+    """The adapters of the embeddings of tokens."""

@@ -1,0 +1,333 @@
+/* A few rows times quantized weights, for one width of vectors. Every product of a row and a column is one chain over
+   the inputs, so that a row's result has the same bits however many rows are multiplied.
+
+   A step is LANES bytes of codes. Two codes of a byte go into two vectors: those in low bits, then those in high bits.
+   The numbers of x are brought into the same order. */
+
+#include "unpack_variant.h"
+
+typedef uint8_t NAME(bytes) __attribute__((vector_size(LANES), aligned(1), may_alias));
+
+INLINE ivec NAME(codes)(const uint8_t *from, const int kind) {
+#if LANES == 16
+    if (kind == SIGNED_8) return (ivec)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from));
+    return (ivec)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)from));
+#elif LANES == 8
+    if (kind == SIGNED_8) return (ivec)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from));
+    return (ivec)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)from));
+#else
+    typedef uint16_t wider __attribute__((vector_size(LANES * 2)));
+    const ivec code = __builtin_convertvector(__builtin_convertvector(*(const NAME(bytes) *)from, wider), ivec);
+    return kind == SIGNED_8 ? code << 24 >> 24 : code;
+#endif
+}
+
+/* Floats of 8 bits. What they are as 16-bit floats is 2^8 times smaller, and processors convert these, small ones, too. */
+INLINE vec NAME(floats)(const uint8_t *from) {
+#if LANES == 16
+    const __m256i signs = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)from));
+    const __m256i size = _mm256_and_si256(_mm256_slli_epi16(signs, 7), _mm256_set1_epi16(0x3f80));
+    const __m256i nan = _mm256_cmpeq_epi16(size, _mm256_set1_epi16(0x3f80));
+    const __m256i sign = _mm256_and_si256(signs, _mm256_set1_epi16((int16_t)0x8000));
+    return (vec)_mm512_cvtph_ps(_mm256_or_si256(_mm256_or_si256(size, sign), nan)) * 0x1p8f;
+#elif LANES == 8
+    const __m128i signs = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)from));
+    const __m128i size = _mm_and_si128(_mm_slli_epi16(signs, 7), _mm_set1_epi16(0x3f80));
+    const __m128i nan = _mm_cmpeq_epi16(size, _mm_set1_epi16(0x3f80));
+    const __m128i sign = _mm_and_si128(signs, _mm_set1_epi16((int16_t)0x8000));
+    return (vec)_mm256_cvtph_ps(_mm_or_si128(_mm_or_si128(size, sign), nan)) * 0x1p8f;
+#else
+    const ivec code = NAME(codes)(from, FLOATS_8), size = code & 0x7f;
+    const vec normal = (vec)((size << 20) + (120 << 23));
+    const vec small = __builtin_convertvector(size, vec) * 0x1p-9f;
+    const vec number = NAME(choose)(size == 0x7f, NAME(all)(__builtin_nanf("")), NAME(choose)(size < 8, small, normal));
+    return (vec)((ivec)number | (code & 0x80) << 24);
+#endif
+}
+
+/* The scale of a group. */
+INLINE float NAME(scale_at)(const Quantized *call, const Part *part, int64_t at) {
+#if LANES > 4
+    if (call->scale_dtype == FLOAT16) { /* always of integers, which have no scale of all */
+        const __m128i bits = _mm_cvtsi32_si128(((const uint16_t *)part->scales)[at]);
+        return _mm_cvtss_f32(_mm_cvtph_ps(bits));
+    }
+#endif
+    return scale_at(call, part, at);
+}
+
+/* The end of a group, or of the column. */
+INLINE int64_t NAME(group_end)(const Quantized *call, int64_t number) {
+    return least(call->len, (number + 1) * call->group_size - call->first_in_group);
+}
+
+/* The results of `num_rows` rows, a constant, from vectors of sums, of which one vector has them. */
+INLINE void NAME(write_sums)(
+    const Quantized *call, int64_t row, int64_t column, const float *sums, const int num_rows, const int num_columns
+) {
+    vec vectors[LANES];
+    float lanes[LANES];
+    for (int i = 0; i < num_rows * num_columns; i++) vectors[i] = NAME(load)(sums + i * LANES);
+    NAME(store)(lanes, NAME(sums)(vectors, num_rows * num_columns));
+    for (int r = 0; r < num_rows; r++) write_columns(call, row + r, column, lanes + r * num_columns, num_columns);
+}
+
+INLINE void NAME(write_rows)(
+    const Quantized *call, int64_t row, int num_rows, int64_t column, const float *sums, const int num_columns
+) {
+    int r = 0;
+    for (; r + ROWS <= num_rows; r += ROWS)
+        NAME(write_sums)(call, row + r, column, sums + r * num_columns * LANES, ROWS, num_columns);
+    for (; r < num_rows; r++) NAME(write_sums)(call, row + r, column, sums + r * num_columns * LANES, 1, num_columns);
+}
+
+#ifdef PAIRS
+#include "quantized_pairs.h"
+#else
+/* What is the same for the codes of a group of a column. */
+typedef struct {
+    vec scale, offset;
+    ivec zero;
+    vec numbers[16 / LANES]; /* of all 16 codes, where they are looked up */
+} NAME(Group);
+
+INLINE int NAME(is_looked_up)(const int kind) { return kind == ENTRIES_4 || (kind == CODES_4 && LANES == 16); }
+
+INLINE NAME(Group) NAME(group)(const Quantized *call, const Part *part, int64_t row, int64_t number, const int kind) {
+    const float scale = NAME(scale_at)(call, part, row * part->scale_stride + number);
+    const int32_t zero = zero_at(call, part, row * part->zero_stride + number);
+    const float offset = offset_at(call, part, row, number);
+    NAME(Group) group = {.scale = NAME(all)(scale), .offset = NAME(all)(offset), .zero = zero - (ivec){0}};
+    if (!NAME(is_looked_up)(kind)) return group;
+    static const float codes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const float *entries = kind == ENTRIES_4 ? part->table : codes;
+    for (int i = 0; i < 16 / LANES; i++) {
+        const vec entry = NAME(load)(entries + i * LANES);
+        group.numbers[i] = (kind == ENTRIES_4 ? entry : entry - (float)zero) * scale + offset;
+    }
+    return group;
+}
+
+INLINE vec NAME(look_up)(const NAME(Group) *group, ivec code) {
+#if LANES == 16
+    return __builtin_shuffle(group->numbers[0], code);
+#elif LANES == 8
+    return __builtin_shuffle(group->numbers[0], group->numbers[1], code);
+#else
+    const float *numbers = (const float *)group->numbers;
+    return (vec){numbers[code[0]], numbers[code[1]], numbers[code[2]], numbers[code[3]]};
+#endif
+}
+
+INLINE vec NAME(number)(const NAME(Group) *group, ivec code, const int kind) {
+    if (NAME(is_looked_up)(kind)) return NAME(look_up)(group, code);
+    return __builtin_convertvector(code - group->zero, vec) * group->scale + group->offset;
+}
+
+/* The weights of a step, in one vector or two. */
+INLINE void NAME(expand)(const uint8_t *codes, const NAME(Group) *group, vec *weights, const int kind) {
+    if (kind == FLOATS_8) {
+        weights[0] = NAME(floats)(codes) * group->scale;
+        return;
+    }
+    const ivec code = NAME(codes)(codes, kind);
+    if (!is_packed(kind)) {
+        weights[0] = NAME(number)(group, code, kind);
+        return;
+    }
+    const int is_masked = !(NAME(is_looked_up)(kind) && LANES == 16); /* a shuffle of 16 reads 4 bits */
+    weights[0] = NAME(number)(group, is_masked ? code & 15 : code, kind);
+    weights[1] = NAME(number)(group, code >> 4, kind);
+}
+
+/* The last codes of a column, where memory ends within a step. */
+INLINE void NAME(expand_last)(
+    const uint8_t *codes, int64_t num_bytes, const NAME(Group) *group, vec *weights, const int kind
+) {
+    uint8_t padded[LANES] = {0};
+    memcpy(padded, codes, num_bytes);
+    NAME(expand)(padded, group, weights, kind);
+}
+
+/* A row of x as 32-bit floats in the order of the codes, with zeros behind it. */
+static TARGET void NAME(prepare)(const Quantized *call, int row) {
+    float *to = (float *)call->rows + row * call->padded_len;
+    const int64_t from = row * call->x_stride, len = call->len, step = 2 * LANES;
+    if (call->dtype == FLOAT32) memcpy(to, (const float *)call->x + from, len * sizeof *to);
+    else
+        for (int64_t at = 0; at < len; at++) to[at] = from_bfloat16(((const uint16_t *)call->x)[from + at]);
+    memset(to + len, 0, (call->padded_len - len) * sizeof *to);
+    if (!is_packed(kind_of(call))) return;
+    const int low = call->is_high_first;
+    for (int64_t at = 0; at < len; at += step) {
+        float pairs[2 * LANES];
+        memcpy(pairs, to + at, sizeof pairs);
+        for (int i = 0; i < LANES; i++) to[at + i] = pairs[2 * i + low];
+        for (int i = 0; i < LANES; i++) to[at + LANES + i] = pairs[2 * i + !low];
+    }
+}
+
+/* One row by some columns, whose weights are multiplied as they are expanded; the columns behind are fetched. */
+INLINE void NAME(multiply_one)(
+    const Quantized *call, const Part *part, int64_t column, const int num_columns, const int kind
+) {
+    const int vectors = is_packed(kind) ? 2 : 1, step = vectors * LANES;
+    const float *x = call->rows;
+    const uint8_t *codes = part->codes + column * part->stride;
+    vec sums[LANES], weights[2];
+    NAME(Group) groups[4];
+    for (int c = 0; c < num_columns; c++) sums[c] = (vec){0};
+    int64_t scale_rows[4];
+    for (int c = 0; c < num_columns; c++) scale_rows[c] = scale_row(part, column + c);
+    for (int64_t at = 0, number = 0; at < call->len; number++) {
+        const int64_t end = NAME(group_end)(call, number);
+        for (int c = 0; c < num_columns; c++) groups[c] = NAME(group)(call, part, scale_rows[c], number, kind);
+        for (; at + step <= end; at += step)
+            for (int c = 0; c < num_columns; c++) {
+                const uint8_t *from = codes + c * part->stride + at / vectors;
+                __builtin_prefetch(from + 4 * part->stride, 0, 2);
+                NAME(expand)(from, &groups[c], weights, kind);
+                for (int v = 0; v < vectors; v++) sums[c] += NAME(load)(x + at + v * LANES) * weights[v];
+            }
+        if (at == end) continue;
+        for (int c = 0; c < num_columns; c++) {
+            const int64_t num_bytes = (end - at + vectors - 1) / vectors;
+            NAME(expand_last)(codes + c * part->stride + at / vectors, num_bytes, &groups[c], weights, kind);
+            for (int v = 0; v < vectors; v++) sums[c] += NAME(load)(x + at + v * LANES) * weights[v];
+        }
+        at = end;
+    }
+    float lanes[LANES];
+    NAME(store)(lanes, NAME(sums)(sums, num_columns));
+    write_columns(call, 0, part->first + column, lanes, num_columns);
+}
+
+/* Weights from `from` to `until` of a column, in the order of the inputs; what follows in a vector means nothing. */
+INLINE void NAME(expand_unpacked)(
+    const Quantized *call, const Part *part, int64_t column, int64_t from, int64_t until, float *to
+) {
+    uint8_t unpacked[CHUNK + LANES];
+    memset(unpacked + (until - from), 0, LANES);
+    NAME(unpack)(call, part->codes + column * part->stride, from, until, unpacked);
+    const int64_t row = scale_row(part, column);
+    for (int64_t at = from; at < until;) {
+        const int64_t number = (call->first_in_group + at) / call->group_size;
+        const int64_t end = least(NAME(group_end)(call, number), until);
+        const float scale = NAME(scale_at)(call, part, row * part->scale_stride + number);
+        const int32_t zero = zero_at(call, part, row * part->zero_stride + number);
+        const float offset = offset_at(call, part, row, number);
+        for (int64_t i = at - from; i < end - from; i += LANES) /* what goes beyond a group is overwritten */
+            NAME(store)(to + i, __builtin_convertvector(NAME(codes)(unpacked + i, CODES_8) - zero, vec) * scale + offset);
+        at = end;
+    }
+}
+
+/* Weights from `from` to `until` of some columns, side by side vector by vector. */
+INLINE void NAME(expand_chunk)(
+    const Quantized *call,
+    const Part *part,
+    int64_t column,
+    int64_t from,
+    int64_t until,
+    float *tile,
+    const int num_columns,
+    const int kind
+) {
+    const int vectors = is_packed(kind) ? 2 : 1, step = vectors * LANES;
+    vec weights[2];
+    if (kind == OTHERS) {
+        float numbers[CHUNK + LANES];
+        memset(numbers, 0, sizeof numbers);
+        for (int c = 0; c < num_columns; c++) {
+            if (is_unpackable(call)) NAME(expand_unpacked)(call, part, column + c, from, until, numbers);
+            else expand_others(call, part, column + c, from, until, numbers);
+            for (int64_t at = 0; at < until - from; at += LANES)
+                NAME(store)(tile + at * num_columns + c * LANES, NAME(load)(numbers + at));
+        }
+        return;
+    }
+    for (int c = 0; c < num_columns; c++) {
+        const uint8_t *codes = part->codes + (column + c) * part->stride;
+        float *to = tile + c * LANES;
+        const int64_t its_row = scale_row(part, column + c);
+        int64_t number = (call->first_in_group + from) / call->group_size;
+        for (int64_t at = from; at < until; number++) {
+            const int64_t end = least(NAME(group_end)(call, number), until);
+            const NAME(Group) group = NAME(group)(call, part, its_row, number, kind);
+            for (; at < end; at += step, to += vectors * num_columns * LANES) {
+                if (at + step <= end) NAME(expand)(codes + at / vectors, &group, weights, kind);
+                else NAME(expand_last)(codes + at / vectors, (end - at + vectors - 1) / vectors, &group, weights, kind);
+                for (int v = 0; v < vectors; v++) NAME(store)(to + v * num_columns * LANES, weights[v]);
+            }
+        }
+    }
+}
+
+/* `num_rows` rows of x by expanded weights, added to sums; both, and the columns, are constants. */
+INLINE void NAME(add_rows)(
+    const float *x, int64_t x_stride, const float *tile, int64_t count, float *sums, const int num_rows, const int num_columns
+) {
+    vec products[LANES];
+    for (int i = 0; i < num_rows * num_columns; i++) products[i] = NAME(load)(sums + i * LANES);
+    for (int64_t at = 0; at < count; at += LANES, tile += num_columns * LANES) {
+        vec weights[4];
+        for (int c = 0; c < num_columns; c++) weights[c] = NAME(load)(tile + c * LANES);
+        for (int r = 0; r < num_rows; r++) {
+            const vec numbers = NAME(load)(x + r * x_stride + at);
+            for (int c = 0; c < num_columns; c++) products[r * num_columns + c] += numbers * weights[c];
+        }
+    }
+    for (int i = 0; i < num_rows * num_columns; i++) NAME(store)(sums + i * LANES, products[i]);
+}
+
+/* Some columns of the rows `row .. end`, at most TILE. */
+INLINE void NAME(multiply_rows)(
+    const Quantized *call, const Part *part, int row, int end, int64_t column, const int num_columns, const int kind
+) {
+    const int num_rows = end - row;
+    float tile[CHUNK * 4], sums[TILE * 4 * LANES];
+    memset(sums, 0, sizeof(float) * num_rows * num_columns * LANES);
+    const float *x = (const float *)call->rows + row * call->padded_len;
+    const int step = is_packed(kind) ? 2 * LANES : LANES;
+    for (int64_t from = 0; from < call->len; from += CHUNK) {
+        const int64_t until = least(from + CHUNK, call->len);
+        NAME(expand_chunk)(call, part, column, from, until, tile, num_columns, kind);
+        const int64_t count = (until - from + step - 1) / step * step;
+        int r = 0;
+        for (; r + ROWS <= num_rows; r += ROWS)
+            NAME(add_rows)(x + r * call->padded_len + from, call->padded_len, tile, count,
+                           sums + r * num_columns * LANES, ROWS, num_columns);
+        for (; r < num_rows; r++)
+            NAME(add_rows)(x + r * call->padded_len + from, call->padded_len, tile, count,
+                           sums + r * num_columns * LANES, 1, num_columns);
+    }
+    NAME(write_rows)(call, row, num_rows, part->first + column, sums, num_columns);
+}
+
+#endif
+
+INLINE void NAME(multiply_columns)(
+    const Quantized *call, const Part *part, int64_t column, const int num_columns, const int kind
+) {
+    if (call->num_rows == 1 && kind != OTHERS) return NAME(multiply_one)(call, part, column, num_columns, kind);
+    for (int row = 0; row < call->num_rows; row += TILE) {
+        const int end = row + TILE < call->num_rows ? row + TILE : call->num_rows;
+        NAME(multiply_rows)(call, part, row, end, column, num_columns, kind);
+    }
+}
+
+INLINE void NAME(multiply_range)(const Quantized *call, const Part *part, int64_t from, int64_t until, const int kind) {
+    for (; from + 4 <= until; from += 4) NAME(multiply_columns)(call, part, from, 4, kind);
+    for (; from < until; from++) NAME(multiply_columns)(call, part, from, 1, kind);
+}
+
+static TARGET void NAME(multiply)(const Quantized *call, const Part *part, int64_t from, int64_t until) {
+    switch (kind_of(call)) {
+    case CODES_4: return NAME(multiply_range)(call, part, from, until, CODES_4);
+    case CODES_8: return NAME(multiply_range)(call, part, from, until, CODES_8);
+    case SIGNED_8: return NAME(multiply_range)(call, part, from, until, SIGNED_8);
+    case ENTRIES_4: return NAME(multiply_range)(call, part, from, until, ENTRIES_4);
+    case FLOATS_8: return NAME(multiply_range)(call, part, from, until, FLOATS_8);
+    default: return NAME(multiply_range)(call, part, from, until, OTHERS);
+    }
+}

@@ -1,0 +1,52 @@
+"""Feed-forward layers of a mixture of experts whose weights are in few bits."""
+
+from collections.abc import Callable
+
+import torch
+
+from penstock_kernels import table
+from penstock_kernels.base.checks import require
+from penstock_kernels.base.quantized import Matrix
+
+
+def quantized_grouped_mlp(
+    x: torch.Tensor,
+    expert_ids: torch.Tensor,
+    expert_weights: torch.Tensor,
+    gate_up: tuple[tuple[Matrix, ...], ...],
+    down: tuple[Matrix, ...],
+    activate: Callable[[torch.Tensor], torch.Tensor],
+    gate_up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
+    invariant: bool = False,
+) -> torch.Tensor:
+    """As `grouped_mlp`, but `gate_up` has the parts of every expert, together [2 * size, dim] (its gate and its up
+    projection), and `down` a matrix [dim, size] of every expert."""
+    _check(x, expert_ids, expert_weights, gate_up, down)
+    return table.quantized_grouped_mlp(
+        x, expert_ids, expert_weights, gate_up, down, activate, gate_up_bias, down_bias, invariant
+    )
+
+
+def _check(
+    x: torch.Tensor,
+    expert_ids: torch.Tensor,
+    expert_weights: torch.Tensor,
+    gate_up: tuple[tuple[Matrix, ...], ...],
+    down: tuple[Matrix, ...],
+) -> None:
+    op = "quantized_grouped_mlp"
+    require(len(gate_up) == len(down), lambda: f"{op}: {len(gate_up)} gate_up and {len(down)} down")
+    require(
+        expert_ids.dim() == 2
+        and expert_ids.shape == expert_weights.shape
+        and expert_ids.shape[0] == x.shape[0],
+        lambda: f"{op}: expert_ids {tuple(expert_ids.shape)}, expert_weights {tuple(expert_weights.shape)}",
+    )
+    for parts, last in zip(gate_up, down, strict=True):
+        rows = sum(part.shape[0] for part in parts)
+        is_right = all(part.shape[1] == x.shape[1] for part in parts) and tuple(last.shape) == (
+            x.shape[1],
+            rows // 2,
+        )
+        require(is_right, lambda: f"{op}: an expert's matrices do not fit x {tuple(x.shape)}")

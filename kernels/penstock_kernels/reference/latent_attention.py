@@ -1,0 +1,93 @@
+"""Attention over latents: decodes in the space of the latents, longer spans with keys and values of every head."""
+
+import torch
+import torch.nn.functional as F
+
+from penstock_kernels.base.attention_spans import AttentionSpans, DecodeSpans
+from penstock_kernels.reference.attention import Group, work_groups
+
+# Numbers of keys and values that are made at a time: heads come in parts where a context is long.
+_MOST_NUMBERS = 2**26
+
+
+def store_latents(latents: torch.Tensor, cache: torch.Tensor, cache_positions: torch.Tensor) -> None:
+    cache.flatten(0, 2).index_copy_(0, cache_positions, latents)
+
+
+def latent_attention(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    key_up: torch.Tensor,
+    value_up: torch.Tensor,
+    spans: AttentionSpans | DecodeSpans,
+    scale: float,
+) -> torch.Tensor:
+    output = query.new_empty(*query.shape[:2], value_up.shape[1])
+    if isinstance(spans, DecodeSpans):
+        on_host = spans.on_host()
+        used = [
+            span for span, length in enumerate(on_host.query_lens) if length and on_host.context_lens[span]
+        ]
+        rows = torch.tensor(on_host.rows_of(used), dtype=torch.int64, device=query.device)
+        if used:
+            arguments = (cache, key_up, value_up, on_host.among(used), scale)
+            output[rows] = latent_attention(query[rows], *arguments)
+        return output
+    for group in spans.shared((None, query.dtype), lambda: work_groups(spans, None, query.dtype)):
+        part = query if group.rows is None else query[group.rows]
+        latents = cache.flatten(0, 2).index_select(0, group.positions)
+        attend = _absorbed if group.query_len == 1 else _expanded
+        attended = attend(part, latents, key_up, value_up, group, scale)
+        if group.rows is None:
+            return attended
+        output.index_copy_(0, group.rows, attended)
+    return output
+
+
+def _absorbed(
+    query: torch.Tensor,
+    latents: torch.Tensor,
+    key_up: torch.Tensor,
+    value_up: torch.Tensor,
+    group: Group,
+    scale: float,
+) -> torch.Tensor:
+    """One query for each span: it goes down to the latents, and what it finds there goes up to values."""
+    nope_dim, rank = key_up.shape[1:]
+    down = torch.bmm(query[..., :nope_dim].transpose(0, 1), key_up).transpose(0, 1)
+    absorbed = torch.cat((down, query[..., nope_dim:]), dim=-1)
+    # All heads are queries of the one key head.
+    key = latents.view(group.num_spans, 1, -1, latents.shape[1])
+    found = F.scaled_dot_product_attention(
+        absorbed.unsqueeze(1), key, key[..., :rank], attn_mask=group.mask, scale=scale
+    )
+    return torch.bmm(found.squeeze(1).transpose(0, 1), value_up.transpose(1, 2)).transpose(0, 1).contiguous()
+
+
+def _expanded(
+    query: torch.Tensor,
+    latents: torch.Tensor,
+    key_up: torch.Tensor,
+    value_up: torch.Tensor,
+    group: Group,
+    scale: float,
+) -> torch.Tensor:
+    """One span of several queries: keys and values of some heads at a time."""
+    num_heads, rank = key_up.shape[0], key_up.shape[2]
+    numbers = len(latents) * (query.shape[2] + value_up.shape[1])
+    step = max(min(_MOST_NUMBERS // numbers, num_heads), 1)
+    output = query.new_empty(*query.shape[:2], value_up.shape[1])
+    for first in range(0, num_heads, step):
+        heads = slice(first, first + step)
+        key_nope, value = (latents[:, :rank] @ up[heads].transpose(1, 2) for up in (key_up, value_up))
+        key_rope = latents[:, rank:].expand(len(key_nope), -1, -1)
+        attended = F.scaled_dot_product_attention(
+            query[:, heads].transpose(0, 1).unsqueeze(0),
+            torch.cat((key_nope, key_rope), dim=-1).unsqueeze(0),
+            value.unsqueeze(0),
+            attn_mask=group.mask,
+            is_causal=group.mask is None,
+            scale=scale,
+        )
+        output[:, heads] = attended.squeeze(0).transpose(0, 1)
+    return output

@@ -1,0 +1,83 @@
+//! The handlers.
+
+use axum::extract::State;
+use axum::{Extension, Json};
+
+use super::{LoadAdapterRequest, LoadedAdapters, UnloadAdapterRequest};
+use crate::api::known_fields::Known;
+use crate::base::caller::Caller;
+use crate::base::error::Error;
+use crate::engine::adapters::check_name;
+use crate::http::state::AppState;
+
+/// `POST /v1/load_lora_adapter`
+pub async fn load(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    Known(request): Known<LoadAdapterRequest>,
+) -> Result<Json<LoadedAdapters>, Error> {
+    check_right(&app, &caller)?;
+    let LoadAdapterRequest { lora_name, lora_path, load_inplace } = request;
+    check_free(&app, &lora_name, load_inplace == Some(true))?;
+    let Some(folder) = app.adapter_rules.folder(&lora_path) else {
+        return Err(Error::invalid("lora_path", "`lora_path` must be a folder below --lora-root"));
+    };
+    app.inference.adapters.add_at_run_time(&lora_name, &folder).await?;
+    Ok(Json(all(&app)))
+}
+
+/// `POST /v1/unload_lora_adapter`
+pub async fn unload(
+    State(app): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    Known(request): Known<UnloadAdapterRequest>,
+) -> Result<Json<LoadedAdapters>, Error> {
+    check_right(&app, &caller)?;
+    if !app.inference.adapters.contains(&request.lora_name) {
+        return Err(Error::UnknownAdapter(request.lora_name.chars().take(200).collect()));
+    }
+    app.inference.adapters.remove(&request.lora_name);
+    Ok(Json(all(&app)))
+}
+
+/// A server with keys asks for one that may; one without asks the operator's flag.
+fn check_right(app: &AppState, caller: &Caller) -> Result<(), Error> {
+    if !app.api_keys.is_empty() {
+        let refused = Error::Forbidden(
+            "this API key may not load adapters: its line in --api-key-file needs adapters=load",
+        );
+        return if caller.may_load_adapters { Ok(()) } else { Err(refused) };
+    }
+    if app.adapter_rules.is_open {
+        Ok(())
+    } else {
+        Err(Error::Forbidden("adapters may not be loaded at run time (--allow-runtime-lora-updating)"))
+    }
+}
+
+/// Refuses a name that is no name, or that something else has.
+fn check_free(app: &AppState, name: &str, may_replace: bool) -> Result<(), Error> {
+    let refuse = |message: String| Err(Error::invalid("lora_name", message));
+    if let Err(rule) = check_name(name) {
+        return refuse(format!("`lora_name`: {rule}"));
+    }
+    let adapters = &app.inference.adapters;
+    if adapters.contains(name) {
+        return if may_replace {
+            Ok(())
+        } else {
+            refuse(format!("`lora_name`: there is an adapter `{name}`; `load_inplace` replaces it"))
+        };
+    }
+    if app.inference.model.check_known(Some(name)).is_ok() {
+        return refuse("`lora_name` must not be a name of the model".to_owned());
+    }
+    Ok(())
+}
+
+fn all(app: &AppState) -> LoadedAdapters {
+    let adapters = app.inference.adapters.list().into_iter();
+    let text = |id: std::sync::Arc<str>| id.to_string();
+    let loaded_adapters = adapters.map(|it| (it.name.to_string(), it.id.map(text))).collect();
+    LoadedAdapters { success: true, loaded_adapters }
+}

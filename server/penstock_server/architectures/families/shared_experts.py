@@ -1,0 +1,108 @@
+"""Routers with a correction, groups and a scale, and shared experts: dots.llm1, GLM-4.5, MiniMax-M2, ERNIE 4.5."""
+
+from dataclasses import replace
+from typing import Any
+
+from penstock_server.architectures.family import Experts, Family, NameMap, Windows
+
+SHARED_NAMES = NameMap(
+    shared_gate="mlp.shared_experts.gate_proj",
+    shared_up="mlp.shared_experts.up_proj",
+    shared_down="mlp.shared_experts.down_proj",
+)
+# As DeepSeek V3 introduced it.
+CORRECTED = Experts(
+    sigmoid=True,
+    wide_router=True,
+    correction_dims=1,
+    groups=("n_group", "topk_group"),
+    sums_pairs=True,
+    scale="routed_scaling_factor",
+    first_layer_key="first_k_dense_replace",
+    shared_count="n_shared_experts",
+    gates_shared=False,
+)
+DOTS1 = Family(
+    "dots1",
+    "dots.llm1",
+    aliases={"num_experts": "n_routed_experts"},
+    defaults={"sliding_window": 4096},
+    qkv_bias="attention_bias",
+    output_bias="attention_bias",
+    qk_norm="head",
+    windows=Windows(first_key="max_window_layers", switch_key="use_sliding_window"),
+    experts=CORRECTED,
+    names=SHARED_NAMES,
+)
+GLM4_MOE = Family(
+    "glm4_moe",
+    "GLM-4.5, GLM-4.6, GLM-4.7",
+    aliases={"num_experts": "n_routed_experts"},
+    defaults={
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-5,
+        "norm_topk_prob": True,
+        "first_k_dense_replace": 1,
+        "n_shared_experts": 1,
+        "max_position_embeddings": 131072,
+    },
+    qkv_bias="attention_bias",
+    qk_norm="head",
+    qk_norm_key="use_qk_norm",
+    experts=CORRECTED,
+    names=SHARED_NAMES,
+)
+
+
+def _with_rotary_dim(family: Family, raw: dict[str, Any]) -> Family:
+    """As its makers write it, in numbers of a head; transformers writes the part."""
+    return replace(family, rotary_dim_key="rotary_dim") if isinstance(raw.get("rotary_dim"), int) else family
+
+
+MINIMAX_M2 = Family(
+    "minimax_m2",
+    "MiniMax-M2",
+    defaults={"head_dim": 128, "rope_theta": 5e6, "max_position_embeddings": 196608},
+    qk_norm="all_heads",
+    experts=Experts(size="intermediate_size", normalized=True, sigmoid=True, correction_dims=1),
+    names=NameMap(
+        router="block_sparse_moe.gate",
+        router_correction="block_sparse_moe.e_score_correction_bias",
+        experts_gate_up="block_sparse_moe.experts.gate_up_proj",
+        experts_down="block_sparse_moe.experts.down_proj",
+        expert_gate="block_sparse_moe.experts.{}.w1",
+        expert_up="block_sparse_moe.experts.{}.w3",
+        expert_down="block_sparse_moe.experts.{}.w2",
+    ),
+    adapt=_with_rotary_dim,
+)
+ERNIE4_5_MOE = Family(
+    "ernie4_5_moe",
+    "ERNIE 4.5 21B-A3B, 300B-A47B",
+    aliases={
+        "num_experts": "moe_num_experts",
+        "num_experts_per_tok": "moe_k",
+        "decoder_sparse_step": "moe_layer_interval",
+    },
+    defaults={
+        "tie_word_embeddings": True,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "max_position_embeddings": 131072,
+        "moe_layer_start_index": 1,
+        "moe_num_shared_experts": 2,
+    },
+    # A bias would be in the shared expert, too.
+    fixed={"use_bias": False},
+    interleaved_rope=True,
+    experts=Experts(
+        normalized=True,
+        wide_router=True,
+        correction_dims=2,
+        first_layer_key="moe_layer_start_index",
+        last_layer_key="moe_layer_end_index",
+        shared_count="moe_num_shared_experts",
+        gates_shared=False,
+    ),
+    names=replace(SHARED_NAMES, router_correction="mlp.moe_statics.e_score_correction_bias"),
+)

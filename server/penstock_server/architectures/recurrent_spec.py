@@ -1,0 +1,62 @@
+"""What the decoder has to know of layers that keep a state for each sequence in the place of keys and values."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class StateShape(NamedTuple):
+    """The size of what one sequence keeps on a rank, whatever its length."""
+
+    num_layers: int
+    # The last inputs of the convolution: how many, and of how many channels.
+    conv_len: int
+    num_channels: int
+    # Of the matrices of all heads; empty where there are none.
+    matrices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSpec:
+    """The gated delta rule behind a short convolution; each key head serves several value heads."""
+
+    num_key_heads: int
+    key_dim: int
+    num_heads: int
+    value_dim: int
+    conv_width: int
+    # Query, key and value, gate and the two numbers of a head come from one tensor each, not from two mixed ones.
+    split: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpaceSpec:
+    """The state space of Mamba-2 behind a short convolution; each group of numbers serves several heads."""
+
+    num_heads: int
+    head_dim: int
+    num_groups: int
+    state_size: int
+    conv_width: int
+    conv_bias: bool
+    input_bias: bool
+    output_bias: bool
+    # Bounds of a step.
+    min_step: float
+    max_step: float
+    # A norm over each group of the result; it may come before the gate.
+    has_norm: bool
+    norm_first: bool
+    # Of gate, input, both groups and step; the input of the layer is multiplied by the first of `outer` before.
+    factors: tuple[float, ...]
+    outer: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvSpec:
+    """A short convolution between two gates: all that the layer keeps are the last inputs of it."""
+
+    conv_width: int
+    bias: bool
+
+
+RecurrentSpec = DeltaSpec | StateSpaceSpec | ShortConvSpec

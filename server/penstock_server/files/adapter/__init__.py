@@ -1,0 +1,1 @@
+"""Folders of LoRA adapters as PEFT writes them: read and checked without torch."""

@@ -1,0 +1,291 @@
+"""Fits adapters to the layers of a model: this rank's part of each, and where on the device it is."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from penstock_kernels import (
+    AdapterTable,
+    AdapterWeights,
+    EmbeddingTable,
+    EmbeddingWeights,
+    adapt_embedding,
+    add_adapters,
+)
+from torch import nn
+
+from penstock_server.files.adapter.folder import AdapterFolder
+from penstock_server.files.checkpoint import Checkpoint
+from penstock_server.network.adapted_embedding import fit_embedding
+from penstock_server.network.adapter_tensors import (
+    Names,
+    TensorReader,
+    Vocabulary,
+    by_module,
+    check,
+    tokens_of,
+)
+from penstock_server.network.decoder import Decoder
+from penstock_server.network.layers.adapted import AdaptedLayer, AdaptedPart
+from penstock_server.network.layers.embedding import VocabEmbedding
+from penstock_server.network.model import Model
+
+
+class _Change(NamedTuple):
+    """What an adapter does to one module, in float32: y becomes factor * (W x) + up (down x) + its bias + bias."""
+
+    down: torch.Tensor  # [rank, in_features]
+    up: torch.Tensor  # [out_features, rank], scaled
+    factor: torch.Tensor | None  # [out_features]
+    # In addition to the base model's, and in the place of it.
+    bias: torch.Tensor | None  # [out_features]
+    new_bias: torch.Tensor | None  # [out_features]
+
+
+class HostAdapter(NamedTuple):
+    """An adapter in the memory of the host, this rank's part."""
+
+    adapter_id: str
+    # By number of the layer.
+    weights: dict[int, AdapterWeights]
+    max_rank: int
+    # As `AdapterConfig.invocation`.
+    invocation: tuple[int, ...]
+    embedding: EmbeddingWeights | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes."""
+        of_embedding = 0 if self.embedding is None else self.embedding.num_bytes
+        return of_embedding + sum(weights.num_bytes for weights in self.weights.values())
+
+
+class AdaptedModel:
+    """The layers of a model that can carry adapters, and their tables on the device."""
+
+    def __init__(
+        self, model: Model, num_adapters: int, checkpoint: Checkpoint | None, device: torch.device
+    ) -> None:
+        self.device = device
+        self._checkpoint = checkpoint
+        modules = list(model.modules()) if isinstance(model, nn.Module) else []
+        self._layers: list[AdaptedLayer] = [
+            module  # type: ignore[misc]
+            for module in modules
+            if _can_adapt(module)
+        ]
+        self._tables = [AdapterTable(num_adapters, device) for _ in self._layers]
+        for layer, table in zip(self._layers, self._tables, strict=True):
+            layer.adapters = table
+        self._embedding: VocabEmbedding | None = model.embedding if isinstance(model, Decoder) else None
+        self._embedding_table = EmbeddingTable(num_adapters, device)
+        if self._embedding is not None:
+            self._embedding.embedding_adapters = self._embedding_table
+
+    @property
+    def can_adapt(self) -> bool:
+        """Whether any layer can carry adapters."""
+        return bool(self._layers)
+
+    def place(self, number: int, adapter: HostAdapter) -> None:
+        """Copy an adapter to the device, where it gets a number. Steps that are launched later find it there."""
+        for index, table in enumerate(self._tables):
+            weights = adapter.weights.get(index)
+            if weights is not None or table.entries[number] is not None:
+                table.place(number, None if weights is None else weights.to(self.device))
+        embedding = adapter.embedding
+        if embedding is not None or self._embedding_table.entries[number] is not None:
+            self._embedding_table.place(number, None if embedding is None else embedding.to(self.device))
+
+    def clear(self, number: int) -> None:
+        """Give the device's memory of a number back."""
+        for table in self._tables:
+            if table.entries[number] is not None:
+                table.place(number, None)
+        if self._embedding_table.entries[number] is not None:
+            self._embedding_table.place(number, None)
+
+    def rehearse(self) -> None:
+        """Launch what steps with adapters launch, on a row without one: in each layer, as no two may be alike."""
+        nobody = torch.full((1,), -1, device=self.device)
+        for layer, table in zip(self._layers, self._tables, strict=True):
+            inputs = layer.adapted_parts()[0][0].inputs
+            x = torch.zeros(1, inputs.stop - inputs.start, dtype=layer.placement.dtype, device=self.device)
+            add_adapters(x.new_zeros(1, layer.num_columns), x, nobody, table)
+        if self._embedding is not None:
+            x = torch.zeros(
+                1, self._embedding.shape[1], dtype=self._embedding.placement.dtype, device=self.device
+            )
+            first = self._embedding.first
+            adapt_embedding(x, torch.zeros_like(nobody), nobody, self._embedding_table, first)
+
+    def read(self, folder: AdapterFolder) -> HostAdapter:
+        """This rank's part of an adapter. Raises AdapterRefused, with the tensor, where it does not fit the model."""
+        assert self._embedding is not None, "only our own decoder's layers carry adapters"
+        vocabulary = self._vocabulary(self._embedding)
+        modules = by_module(folder, vocabulary)
+        chosen = [_choose(layer.adapted_parts(), modules) for layer in self._layers]
+        check(folder, modules, [part for parts in chosen for part in parts], vocabulary)
+        reader = TensorReader(folder, modules, self._checkpoint)
+        weights = {}
+        for index, (layer, parts) in enumerate(zip(self._layers, chosen, strict=True)):
+            used = [part for part in parts if part.module in modules]
+            if used:
+                weights[index] = self._on_host(_fit(layer, used, reader), layer.placement.dtype)
+        embedding = fit_embedding(self._embedding, reader)
+        if embedding is not None:
+            embedding = self._embedding_on_host(embedding, self._embedding.placement.dtype)
+        rank, invocation = _max_rank(folder, modules), folder.config.invocation
+        return HostAdapter(folder.content_hash, weights, rank, invocation, embedding)
+
+    def _vocabulary(self, embedding: VocabEmbedding) -> Vocabulary:
+        heads = [part for layer in self._layers for part in layer.adapted_parts()[0] if part.is_head]
+        is_tied = any(part.stored == embedding.name for part in heads)
+        return Vocabulary(embedding.name, tuple(part.module for part in heads), embedding.shape, is_tied)
+
+    def _embedding_on_host(self, weights: EmbeddingWeights, dtype: torch.dtype) -> EmbeddingWeights:
+        up = None if weights.up is None else weights.up.to(dtype).contiguous()
+        cast = EmbeddingWeights(weights.rows.to(dtype).contiguous(), weights.row_of, up)
+        if self.device.type != "cuda":
+            return cast
+        return EmbeddingWeights(*(None if part is None else part.pin_memory() for part in cast))  # type: ignore[arg-type]
+
+    def _on_host(self, weights: AdapterWeights, dtype: torch.dtype) -> AdapterWeights:
+        down, up = (matrix.to(dtype).contiguous() for matrix in (weights.down, weights.up))
+        cast = weights._replace(down=down, up=up)
+        if self.device.type != "cuda":
+            return cast
+        return AdapterWeights(*(None if part is None else part.pin_memory() for part in cast))  # type: ignore[arg-type]
+
+
+def _can_adapt(module: Any) -> bool:
+    """Whether it is an `AdaptedLayer` that stands for some module."""
+    return hasattr(module, "adapted_parts") and bool(module.adapted_parts()[0])
+
+
+def _choose(
+    alternatives: Sequence[Sequence[AdaptedPart]], modules: dict[str, Names]
+) -> Sequence[AdaptedPart]:
+    """The names under which the adapter knows a layer; those of the checkpoint for one that it leaves alone."""
+    known = (parts for parts in alternatives if any(part.module in modules for part in parts))
+    return next(known, alternatives[0])
+
+
+def _max_rank(folder: AdapterFolder, modules: dict[str, Names]) -> int:
+    """Of the matrices of low rank; 0 where there are none."""
+    names = [names[kind] for names in modules.values() for kind in ("A", "embedding A") if kind in names]
+    return max((folder.entries[name].shape[0] for name in names), default=0)
+
+
+def _change(part: AdaptedPart, reader: TensorReader) -> _Change:
+    """What is done to a part's whole module."""
+    names = reader.modules[part.module]
+    new_bias = _vector(names, "bias", reader)
+    if "base" in names:
+        reader.check_base(names["base"], part.stored or part.module)
+    if "saved" in names:
+        return _replaced(part, reader.numbers(names["saved"]), new_bias)
+    if "tokens" in names:
+        return _with_rows(part, tokens_of(reader.folder, names["tokens"]), reader.numbers(names["tokens"]))
+    if "A" not in names:
+        num_outputs, num_inputs = part.shape
+        return _Change(torch.zeros(0, num_inputs), torch.zeros(num_outputs, 0), None, None, new_bias)
+    down, up = reader.numbers(names["A"]), reader.numbers(names["B"])
+    scale = reader.folder.config.scale(part.module, down.shape[0])
+    bias, magnitude = _vector(names, "low-rank bias", reader), _vector(names, "magnitude", reader)
+    up = up * scale
+    factor = None
+    if magnitude is not None:
+        factor = magnitude / (_base(part, names["magnitude"], reader) + up @ down).norm(dim=1)
+        up = up * factor[:, None]
+    return _Change(down, up, factor, None if bias is None else bias * scale, new_bias)
+
+
+def _replaced(part: AdaptedPart, saved: torch.Tensor, new_bias: torch.Tensor | None) -> _Change:
+    """Other weights in the place of the base model's: a product with them and one with the identity."""
+    weight = saved.T if part.transposed else saved
+    num_outputs, num_inputs = part.shape
+    nothing = torch.zeros(num_outputs)
+    if num_outputs <= num_inputs:
+        return _Change(weight, torch.eye(num_outputs), nothing, None, new_bias)
+    return _Change(torch.eye(num_inputs), weight, nothing, None, new_bias)
+
+
+def _with_rows(part: AdaptedPart, tokens: tuple[int, ...], rows: torch.Tensor) -> _Change:
+    """Other weights for some outputs."""
+    num_outputs = part.shape[0]
+    factor, up = torch.ones(num_outputs), torch.zeros(num_outputs, len(tokens))
+    at = torch.tensor(tokens, dtype=torch.int64)
+    factor[at] = 0.0
+    up[at, torch.arange(len(tokens))] = 1.0
+    return _Change(rows, up, factor, None, None)
+
+
+def _vector(names: Names, kind: str, reader: TensorReader) -> torch.Tensor | None:
+    return reader.numbers(names[kind]) if kind in names else None
+
+
+def _base(part: AdaptedPart, name: str, reader: TensorReader) -> torch.Tensor:
+    """The base model's weights of a module, outputs first."""
+    shape = part.shape[::-1] if part.transposed else part.shape
+    weight = reader.base(name, part.stored or part.module, shape)
+    return weight.T.float() if part.transposed else weight.float()
+
+
+def _fit(layer: AdaptedLayer, parts: Sequence[AdaptedPart], reader: TensorReader) -> AdapterWeights:
+    """What is done to a layer's projections, side by side: see `AdapterWeights`."""
+    changes = {part.module: _change(part, reader) for part in parts}
+    begins, width = dict(_begins(changes)), max(change.down.shape[0] for change in changes.values())
+    up = torch.zeros(width, layer.num_columns)
+    first = torch.full((layer.num_columns,), -1, dtype=torch.int32)
+    factor, addend = torch.ones(layer.num_columns), torch.zeros(layer.num_columns)
+    for part in parts:
+        change = changes[part.module]
+        rows = _arranged(part, change.up)
+        up[: rows.shape[1], part.columns] = rows.T
+        first[part.columns] = begins[part.module]
+        if change.factor is not None:
+            factor[part.columns] = _arranged(part, change.factor)
+        addend[part.columns] = _addend(layer, part, change, factor[part.columns], reader)
+    return AdapterWeights(
+        torch.cat([change.down[:, parts[0].inputs] for change in changes.values()]),
+        up,
+        first,
+        None if bool((factor == 1).all()) else factor,
+        None if bool((addend == 0).all()) else addend,
+    )
+
+
+def _addend(
+    layer: AdaptedLayer, part: AdaptedPart, change: _Change, factor: torch.Tensor, reader: TensorReader
+) -> torch.Tensor:
+    """What is added to outputs that have the base model's bias already, unless ranks are to be summed before it."""
+    base = torch.zeros_like(factor)
+    if layer.bias is not None:
+        base = layer.bias[part.columns].float().cpu()
+    elif change.new_bias is not None:
+        name = reader.modules[part.module]["bias"]
+        raise reader.refused(name, "the model has no bias there")
+    # The factor is that of the product alone.
+    added = torch.zeros_like(base) if layer.is_summed else (1 - factor) * base
+    if layer.is_summed and part.inputs.start > 0:
+        return added  # the first rank adds the rest
+    if change.bias is not None:
+        added = added + _arranged(part, change.bias)
+    if change.new_bias is not None:
+        added = added + _arranged(part, change.new_bias) - base
+    return added
+
+
+def _arranged(part: AdaptedPart, rows: torch.Tensor) -> torch.Tensor:
+    """The outputs of a module that are here, in the layer's order."""
+    mine = rows[part.outputs]
+    return mine if part.arrange is None else part.arrange(mine.contiguous())
+
+
+def _begins(changes: dict[str, _Change]) -> Iterator[tuple[str, int]]:
+    """Where each module's ranks begin."""
+    begin = 0
+    for module, change in changes.items():
+        yield module, begin
+        begin += change.down.shape[0]

@@ -1,0 +1,130 @@
+"""Attention over latents (MLA): the cache holds one compressed vector for each token, the same on every rank.
+
+Queries, the ways up from a latent and the output are divided among ranks by heads; the ways down are whole on each.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from penstock_kernels import apply_rotary, latent_attention, store_latents
+from torch import nn
+
+from penstock_server.architectures.spec import LatentSpec, ModelSpec
+from penstock_server.network.forward_input import ForwardInput
+from penstock_server.network.kv_cache import LayerCache
+from penstock_server.network.layers.heads import HeadShare, pair_order, share_heads
+from penstock_server.network.layers.linear import ColumnLinear, RowLinear, Rows
+from penstock_server.network.layers.norm import Norm
+from penstock_server.network.layers.placement import Placement
+from penstock_server.network.layers.rotary import RotaryTable
+from penstock_server.network.weights import Arrange, Has, Piece
+
+# Of the norms on the ways down, whatever the other norms have.
+_EPS = 1e-6
+
+
+class LatentAttention(nn.Module):
+    """Self-attention of one decoder layer, over this rank's heads."""
+
+    def __init__(self, spec: ModelSpec, layer: int, placement: Placement) -> None:
+        super().__init__()
+        assert spec.latent is not None, "a model of this kind has latents"
+        prefix, self.latent, self.scale = spec.names.layer.format(layer), spec.latent, spec.attention_scale
+        self.query = Queries(spec, spec.latent, prefix, placement)
+        rows, norm = spec.latent.rank + spec.latent.rope_dim, replace(spec.norm, eps=_EPS)
+        down = Rows(prefix + spec.names.latent_down, rows, 0, rows, _last_pairs(spec, spec.latent, rows))
+        self.down = ColumnLinear([[down]], spec.hidden_size, spec.qkv_bias, placement)
+        self.norm = Norm(prefix + spec.names.latent_norm, spec.latent.rank, norm, placement)
+        self.up = WaysUp(spec, spec.latent, prefix, placement)
+        self.output = RowLinear(
+            prefix + spec.names.output,
+            spec.num_heads * spec.latent.value_dim,
+            spec.hidden_size,
+            spec.output_bias,
+            placement,
+        )
+
+    def forward(
+        self, x: torch.Tensor, inputs: ForwardInput, rotary: RotaryTable | None, cache: LayerCache
+    ) -> torch.Tensor:
+        assert rotary is not None, "every layer rotates"
+        nope, rank = self.latent.nope_dim, self.latent.rank
+        query, down = self.query(x, inputs.adapters), self.down(x, inputs.adapters)
+        # All heads share the rotated part of the key: [num_tokens, heads + 1, rope_dim].
+        rotating = torch.cat((query[..., nope:], down[:, None, rank:]), dim=1)
+        rotated = apply_rotary(rotating, rotary.cos, rotary.sin)
+        query = torch.cat((query[..., :nope], rotated[:, :-1]), dim=-1)
+        latents = torch.cat((self.norm(down[:, :rank]), rotated[:, -1]), dim=-1)
+        store_latents(latents, cache.key, inputs.cache_positions)
+        attended = latent_attention(query, cache.key, self.up.key, self.up.value, inputs.spans, self.scale)
+        return self.output(attended.view(x.shape[0], -1), inputs.adapters)  # type: ignore[no-any-return]
+
+
+class Queries(nn.Module):
+    """[num_tokens, hidden_size] to [num_tokens, heads, nope_dim + rope_dim], by way of a smaller vector or not."""
+
+    def __init__(self, spec: ModelSpec, latent: LatentSpec, prefix: str, placement: Placement) -> None:
+        super().__init__()
+        names, dim, rank = spec.names, spec.head_dim, latent.query_rank
+        share = share_heads(placement.group, spec.num_heads, spec.num_heads)
+        self.dim = dim
+        self.down: ColumnLinear | None = None
+        name, width = names.query, spec.hidden_size
+        if rank is not None:
+            name, width = names.query_up, rank
+            whole = Rows(prefix + names.query_down, rank, 0, rank)
+            self.down = ColumnLinear([[whole]], spec.hidden_size, spec.qkv_bias, placement)
+            self.norm = Norm(prefix + names.query_down_norm, rank, replace(spec.norm, eps=_EPS), placement)
+        first, end = share.first_head * dim, (share.first_head + share.num_heads) * dim
+        rows = Rows(prefix + name, spec.num_heads * dim, first, end, _last_pairs(spec, latent, dim))
+        self.up = ColumnLinear([[rows]], width, False, placement)
+
+    def forward(self, x: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+        small = x if self.down is None else self.norm(self.down(x, adapters))
+        queries: torch.Tensor = self.up(small, adapters)
+        return queries.view(len(x), -1, self.dim)
+
+
+class WaysUp(nn.Module):
+    """The matrices that make the keys and the values of this rank's heads from a latent."""
+
+    key: torch.Tensor
+    value: torch.Tensor
+
+    def __init__(self, spec: ModelSpec, latent: LatentSpec, prefix: str, placement: Placement) -> None:
+        super().__init__()
+        self.latent = latent
+        self.name = prefix + spec.names.latent_up
+        self.num_heads = spec.num_heads
+        self.share: HeadShare = share_heads(placement.group, spec.num_heads, spec.num_heads)
+        for kind, dim in (("key", latent.nope_dim), ("value", latent.value_dim)):
+            self.register_buffer(kind, placement.empty(self.share.num_heads, dim, latent.rank))
+
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        nope, rank = self.latent.nope_dim, self.latent.rank
+        dim, share = nope + self.latent.value_dim, self.share
+        rows = slice(share.first_head * dim, (share.first_head + share.num_heads) * dim)
+        for kind, part in (("key", slice(0, nope)), ("value", slice(nope, dim))):
+            shape, window = (self.num_heads * dim, rank), (rows, slice(0, rank))
+            whole = slice(0, share.num_heads)
+            yield Piece(f"{self.name}.weight", shape, self, kind, window, whole, _part_of_heads(dim, part))
+
+
+def _part_of_heads(dim: int, part: slice) -> Arrange:
+    return lambda rows: rows.view(-1, dim, rows.shape[1])[:, part]
+
+
+def _last_pairs(spec: ModelSpec, latent: LatentSpec, dim: int) -> Arrange | None:
+    """The last numbers of every `dim`, reordered as `pair_order` does, where they are rotated in pairs."""
+    if not spec.interleaved_rope:
+        return None
+    order = pair_order(latent.rope_dim, latent.rope_dim)
+
+    def arrange(rows: torch.Tensor) -> torch.Tensor:
+        parts = rows.view(-1, dim, *rows.shape[1:])
+        kept, rotating = parts[:, : -latent.rope_dim], parts[:, -latent.rope_dim :]
+        ordered = order(rotating.reshape(-1, *rows.shape[1:])).view(rotating.shape)
+        return torch.cat((kept, ordered), dim=1).view(rows.shape)
+
+    return arrange

@@ -1,0 +1,85 @@
+"""What the kinds of recurrent layers have in common: a short convolution, and numbers of each head."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import torch
+from penstock_kernels import RecurrentSpans, causal_conv
+from torch import nn
+
+from penstock_server.network.layers.linear import Rows
+from penstock_server.network.layers.placement import Placement
+from penstock_server.network.weights import Has, Piece
+
+
+class ShortConv(nn.Module):
+    """A convolution of every channel by itself, over this rank's channels: some ranges of those of the checkpoint."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        ranges: list[tuple[int, int]],
+        width: int,
+        bias: bool,
+        placement: Placement,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.shape = (total, 1, width)
+        self.ranges = ranges
+        self.num_channels = sum(stop - start for start, stop in ranges)
+        self.register_buffer("weight", placement.empty(self.num_channels, width))
+        self.register_buffer("bias", placement.empty(self.num_channels) if bias else None)
+
+    def forward(
+        self, x: torch.Tensor, state: torch.Tensor, spans: RecurrentSpans, silu: bool = False
+    ) -> torch.Tensor:
+        return causal_conv(x, self.weight, self.bias, state, spans, silu)
+
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        total, _one, width = self.shape
+        end = 0
+        for start, stop in self.ranges:
+            begin, end = end, end + stop - start
+            rows, target = slice(start, stop), slice(begin, end)
+            window = (rows, slice(0, 1), slice(0, width))
+            yield Piece(f"{self.name}.weight", self.shape, self, "weight", window, target, _flat)
+            if self.bias is not None:
+                yield Piece(f"{self.name}.bias", (total,), self, "bias", (rows,), target)
+
+
+class Vector(nn.Module):
+    """Some of the `total` numbers of a tensor, in float32. Its name has nothing behind it but what is given."""
+
+    weight: torch.Tensor
+
+    def __init__(self, name: str, total: int, first: int, count: int) -> None:
+        super().__init__()
+        self.name = name
+        self.total = total
+        self.window = slice(first, first + count)
+        self.register_buffer("weight", torch.empty(count, dtype=torch.float32))
+
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        count = self.window.stop - self.window.start
+        yield Piece(self.name, (self.total,), self, "weight", (self.window,), slice(0, count))
+
+
+def joined(rows: list[Rows]) -> list[Rows]:
+    """Parts of one tensor that follow each other become one: on a single rank it is then read as it is."""
+    found = rows[:1]
+    for before, part in pairwise(rows):
+        follows = before.name == part.name and before.stop == part.start
+        if follows and before.arrange is None and part.arrange is None:
+            found[-1] = Rows(part.name, part.total, found[-1].start, part.stop)
+        else:
+            found.append(part)
+    return found
+
+
+def _flat(part: torch.Tensor) -> torch.Tensor:
+    return part.squeeze(1)

@@ -1,0 +1,176 @@
+"""Quantized weights as the loader sees them: which matrices are quantized, their parts, and what came of it.
+
+They are so in the checkpoint (here), or become so while they are read (`at_load`).
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from penstock_kernels import IntGroups, Quantized
+from penstock_kernels.base.quantized import moved
+
+from penstock_server.base.errors import StartError
+from penstock_server.files.checkpoint import Checkpoint
+from penstock_server.files.quantization import Declared
+from penstock_server.network.quantization.scheme import Scheme, Source
+from penstock_server.network.quantization.stored import Stored
+from penstock_server.network.quantization.table import format_of
+
+# What a checkpoint may have for a matrix in the place of its `weight`.
+_MARKS = ("qweight", "weight_packed")
+# Tensors that are known and of no use here: scales of a cache are read elsewhere, and the rest can be computed.
+_NOT_NEEDED = re.compile(
+    r".*(\.inv_freq|\.masked_bias|\.attn\.bias|\.attention\.bias|\.[qkv]_scale|\.output_scale)"
+)
+_HEAD = "lm_head."
+
+# Puts the rows of any tensor in another order.
+Arrange = Callable[[torch.Tensor], torch.Tensor]
+
+
+class QuantizationFacts(NamedTuple):
+    """What came of it, for people; bytes are those of this rank."""
+
+    format: str
+    num_matrices: int
+    num_bytes: int
+    num_bytes_in_16_bits: int
+    # Modules that stay in 16 bits or more, each once for all layers.
+    plain: tuple[str, ...]
+
+
+class Quantization(ABC):
+    """Use `stored` in a `with`: files are open until its end.
+
+    With `int8_inputs`, matrices that can be are such that rows multiplied by them are rounded to int8.
+    """
+
+    def __init__(self, name: str, checkpoint: Checkpoint, int8_inputs: bool) -> None:
+        # For people: "compressed-tensors pack-quantized".
+        self.name = name
+        self.stored = Stored(checkpoint)
+        # Names of modules.
+        self.plain: set[str] = set()
+        self.quantized: set[str] = set()
+        self._schemes: dict[Source, Scheme | None] = {}
+        self._int8_inputs = int8_inputs
+        self._num_bytes = self._num_bytes_before = 0
+        self._with_int8_inputs: set[Source] = set()
+
+    @abstractmethod
+    def find(self, source: Source) -> Scheme | None:
+        """How a matrix is read; None where it stays in 16 bits."""
+
+    @abstractmethod
+    def check_all(self, plain: Iterable[str]) -> None:
+        """Raise StartError for what does not fit together, given the names of tensors that stay in 16 bits."""
+
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint has a tensor, or what stands for it."""
+        module, _, last = name.rpartition(".")
+        if last == "weight" and any(self.stored.has(f"{module}.{mark}") for mark in _MARKS):
+            return True
+        return self.stored.has(name)
+
+    def holds(self, source: Source) -> bool:
+        """Whether a matrix is quantized; its tensors are checked then."""
+        if source not in self._schemes:
+            self._schemes[source] = self._find(source)
+        return self._schemes[source] is not None
+
+    def read(
+        self, source: Source, rows: slice, columns: slice, arrange: Arrange | None, device: torch.device
+    ) -> Quantized:
+        """A part of a matrix that is quantized, its rows in another order if `arrange` says so."""
+        scheme = self._schemes[source]
+        assert scheme is not None, "asked for what is quantized"
+        found = scheme.read(source, self.stored, rows, columns)
+        found = moved(found if arrange is None else found.reordered(arrange), device)
+        self._num_bytes += found.nbytes
+        self._num_bytes_before += 2 * found.shape[0] * found.shape[1]
+        if self._int8_inputs and isinstance(found, IntGroups) and found.takes_int8:
+            self._with_int8_inputs.add(source)
+            return replace(found, int8_inputs=True)
+        return found
+
+    def check_int8_inputs(self) -> None:
+        """Raise StartError where rows of int8 were asked for, and no matrix can multiply them."""
+        if self._int8_inputs and not self._with_int8_inputs:
+            raise StartError(
+                f"--cpu-activations int8 is for integers with groups in order, without offsets, and this "
+                f"model ({self.name}) has none; leave it out"
+            )
+
+    def facts(self) -> QuantizationFacts:
+        """After everything has been read."""
+        plain = tuple(sorted(self.plain))
+        return QuantizationFacts(
+            self.name, len(self.quantized), self._num_bytes, self._num_bytes_before, plain
+        )
+
+    def summary(self) -> str:
+        """One line for people."""
+        rounded = f"; {len(self._with_int8_inputs)} multiply rows of int8" if self._int8_inputs else ""
+        facts = self.facts()
+        return (
+            f"{facts.format}: {facts.num_matrices} matrices take {_shown(facts.num_bytes)} in the place of "
+            f"{_shown(facts.num_bytes_in_16_bits)}; in 16 bits: {', '.join(facts.plain) or 'none'}{rounded}"
+        )
+
+    def _find(self, source: Source) -> Scheme | None:
+        scheme = self.find(source)
+        if scheme is None:
+            self.plain.add(last_parts(source.name))
+            return None
+        for wanted in scheme.wanted(source, self.stored):
+            self.stored.check(wanted)
+        self.quantized.add(f"{source.name} {source.expert}")
+        return scheme
+
+
+class StoredQuantization(Quantization):
+    """A checkpoint that is quantized."""
+
+    def __init__(self, declared: Declared, checkpoint: Checkpoint, int8_inputs: bool = False) -> None:
+        self._format = format_of(declared)
+        super().__init__(self._format.name, checkpoint, int8_inputs)
+
+    def find(self, source: Source) -> Scheme | None:
+        is_plain = self.stored.is_in_16_bits(source.tensor("weight"))
+        return None if is_plain else self._format.scheme(source, self.stored)
+
+    def check_all(self, plain: Iterable[str]) -> None:
+        for name in plain:
+            self.stored.use(name)
+        if not self.quantized:
+            raise StartError(
+                f"{self.stored.checkpoint.folder}: quantization_config is that of {self.name}, but no matrix is "
+                "quantized; remove it to serve the model in 16 bits, or with --quantize to quantize it at load"
+            )
+        self._format.check([*self.plain, *self.quantized])
+        for entry in self.stored.unused():
+            if not _NOT_NEEDED.fullmatch(entry.name) and not entry.name.startswith(_HEAD):
+                self._check_zero(entry.name)
+
+    def _check_zero(self, name: str) -> None:
+        """Some tools write a bias of zeros where a model has none."""
+        entry = self.stored.entry(name)
+        if name.endswith(".bias") and not bool(self.stored.read(name).any()):
+            return
+        raise StartError(
+            f"{entry.file}: tensor {name} is of no use to {self.name} as it is read here; "
+            "the model may need what is not supported"
+        )
+
+
+def last_parts(name: str) -> str:
+    """The name of a module without the number of its layer, so that all layers have one."""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", name)
+
+
+def _shown(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"

@@ -1,0 +1,63 @@
+"""The seam between layers and formats: what a layer asks for, and what a format must answer."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from penstock_kernels import Quantized
+
+from penstock_server.network.quantization.stored import Stored, Wanted
+
+
+class Source(NamedTuple):
+    """A whole matrix of a checkpoint: outputs first, whatever the order in the files."""
+
+    # Of the module, such as model.layers.0.mlp.down_proj.
+    name: str
+    shape: tuple[int, int]
+    # Where the checkpoint has the matrices of all experts in one tensor: which one, and of how many.
+    expert: int | None = None
+    num_experts: int = 0
+    # Whether the checkpoint has inputs first where it is in 16 bits.
+    inputs_first: bool = False
+    # Whether it stays in 16 bits when a model is quantized at load: heads, and what chooses experts.
+    is_sensitive: bool = False
+
+    def tensor(self, end: str) -> str:
+        """The name of one of its tensors: `weight`, or what is beside it, such as `weight_scale`."""
+        return f"{self.name}.{end}" if self.expert is None else f"{self.name}{end.removeprefix('weight')}"
+
+    def stacked(self, *shape: int) -> tuple[int, ...]:
+        """The shape of a tensor that has `shape` for each matrix."""
+        return shape if self.expert is None else (self.num_experts, *shape)
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What belongs to this matrix of a tensor of that shape."""
+        return tensor if self.expert is None else tensor[self.expert]
+
+
+class Scheme(Protocol):
+    """How one matrix is stored."""
+
+    def wanted(self, source: Source, stored: Stored) -> Sequence[Wanted]:
+        """Its tensors, which are checked before anything is read."""
+        ...
+
+    def read(self, source: Source, stored: Stored, rows: slice, columns: slice) -> Quantized:
+        """A part of it; views of mapped pages where no number has to change."""
+        ...
+
+
+class Format(Protocol):
+    """What the settings of a checkpoint say of all its matrices."""
+
+    # For people: "compressed-tensors pack-quantized".
+    name: str
+
+    def scheme(self, source: Source, stored: Stored) -> Scheme:
+        """How a matrix that is not stored in 16 bits is; raises StartError where the settings say that it should be."""
+        ...
+
+    def check(self, modules: Sequence[str]) -> None:
+        """Raise StartError if lists of modules in the settings have none of this model."""
+        ...

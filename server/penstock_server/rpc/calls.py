@@ -1,0 +1,53 @@
+"""Calls that are answered beside the steps, in threads that steps do not wait for. The same for every endpoint."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError, Message
+
+from penstock_server.base.errors import PenstockError
+from penstock_server.engine.adapters import Adapters
+from penstock_server.pb import engine_pb2 as pb
+
+
+class _Method(NamedTuple):
+    request: type[Message]
+    answer: Callable[[Any], Message]
+
+
+class Calls:
+    """What is answered, and how."""
+
+    def __init__(self, adapters: Adapters, vocab_size: int) -> None:
+        self._adapters = adapters
+        self._vocab_size = vocab_size
+        self._methods = {
+            "LoadAdapter": _Method(pb.LoadAdapterRequest, self.load_adapter),
+            "UnloadAdapter": _Method(pb.UnloadAdapterRequest, self.unload_adapter),
+        }
+
+    def load_adapter(self, request: pb.LoadAdapterRequest) -> pb.LoadAdapterResponse:
+        """Reads an adapter's folder."""
+        adapter = self._adapters.load(Path(request.path), request.expected_id, request.name)
+        return pb.LoadAdapterResponse(
+            adapter_id=adapter.adapter_id,
+            max_rank=adapter.max_rank,
+            num_bytes=adapter.num_bytes,
+            invocation_tokens=adapter.invocation,
+            vocab_size=self._vocab_size,
+        )
+
+    def unload_adapter(self, request: pb.UnloadAdapterRequest) -> pb.UnloadAdapterResponse:
+        """Frees what an adapter takes on the host."""
+        self._adapters.unload(request.adapter_id)
+        return pb.UnloadAdapterResponse()
+
+    def answer(self, method: str, encoded: bytes) -> bytes:
+        """The encoded answer to an encoded request."""
+        request, answer = self._methods[method]
+        try:
+            message = request.FromString(encoded)
+        except DecodeError as error:
+            raise PenstockError(f"{method}: the request cannot be read: {error}") from None
+        return answer(message).SerializeToString()

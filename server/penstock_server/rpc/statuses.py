@@ -1,0 +1,36 @@
+"""Which gRPC code an error of ours has; what has none is INTERNAL."""
+
+from enum import IntEnum
+
+from penstock_server.base.errors import (
+    AdapterInUse,
+    AdapterRefused,
+    InvalidPlan,
+    PenstockError,
+    ShardFailed,
+    StaleEpoch,
+)
+
+
+class Code(IntEnum):
+    """Numbers of gRPC codes."""
+
+    INVALID_ARGUMENT = 3
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+_CODES: dict[type[PenstockError], Code] = {
+    AdapterInUse: Code.FAILED_PRECONDITION,
+    AdapterRefused: Code.INVALID_ARGUMENT,
+    InvalidPlan: Code.INVALID_ARGUMENT,
+    StaleEpoch: Code.ABORTED,
+    ShardFailed: Code.UNAVAILABLE,
+}
+
+
+def code_of(error: PenstockError) -> Code:
+    """The code that a client gets."""
+    return _CODES.get(type(error), Code.INTERNAL)

@@ -1,0 +1,141 @@
+"""The endpoint in Rust: gRPC by tonic on a thread that never takes the interpreter's lock (`endpoint/` in the sources).
+
+Plans and outcomes pass it as bytes, which the thread that steps decodes and encodes.
+"""
+
+import logging
+import threading
+from pathlib import Path
+
+import penstock_endpoint
+from google.protobuf.message import DecodeError
+
+from penstock_server.base.config import MAX_MESSAGE_BYTES
+from penstock_server.base.errors import PenstockError, ShardFailed, StartError
+from penstock_server.engine.outcome import Outcome
+from penstock_server.engine.plan import Plan
+from penstock_server.pb import engine_pb2 as pb
+from penstock_server.rpc.calls import Calls
+from penstock_server.rpc.conversion import Encode, plan_from_pb
+from penstock_server.rpc.private_socket import private_umask
+from penstock_server.rpc.statuses import Code, code_of
+from penstock_server.rpc.streams import Session, Taken
+
+logger = logging.getLogger(__name__)
+
+
+class _Session:
+    """A stream that the endpoint in Rust serves."""
+
+    def __init__(self, stream: penstock_endpoint.Stream, encode: Encode) -> None:
+        self.epoch = stream.epoch
+        self._stream = stream
+        self._encode = encode
+
+    @property
+    def closed(self) -> bool:
+        """As `Session` has it."""
+        return self._stream.closed
+
+    def deliver(self, outcome: Outcome) -> None:
+        """As `Session` has it."""
+        self._stream.deliver(self._encode(outcome).SerializeToString())
+
+    def close(self, error: PenstockError | None = None) -> None:
+        """As `Session` has it."""
+        if error is None:
+            self._stream.close()
+        else:
+            self._stream.close(code_of(error), str(error))
+
+
+class _Streams:
+    """What the endpoint in Rust knows of its streams."""
+
+    def __init__(self, endpoint: penstock_endpoint.Endpoint, encode: Encode) -> None:
+        self._endpoint = endpoint
+        self._encode = encode
+        # That of the newest stream that was taken.
+        self._session: _Session | None = None
+
+    def take(self, at_most_s: float | None) -> Taken | None:
+        """As `Streams` has it."""
+        taken = self._endpoint.take(at_most_s)
+        if taken is None:
+            return None
+        stream, encoded = taken
+        if stream is None:
+            return Taken(None, None)
+        if self._session is None or self._session.epoch != stream.epoch:
+            self._session = _Session(stream, self._encode)
+        if encoded is None:
+            return Taken(self._session, None)
+        try:
+            return Taken(self._session, _decode(encoded))
+        except PenstockError as error:
+            self._session.close(error)
+            return None
+
+    def set_running(self, runs: bool) -> None:
+        """As `Streams` has it."""
+        self._endpoint.set_running(runs)
+
+    def set_finished(self, session: Session, step: int) -> None:
+        """As `Streams` has it."""
+        self._endpoint.set_finished(session.epoch, step)
+
+    def fail(self, error: ShardFailed) -> None:
+        """As `Streams` has it."""
+        self._endpoint.fail(code_of(error), str(error))
+
+    def stop(self) -> None:
+        """As `Streams` has it."""
+        error = ShardFailed("the shard is stopping")
+        self._endpoint.fail(code_of(error), str(error))
+        self._endpoint.stop_stepping()
+
+
+class TonicEndpoint:
+    """Bound to its socket from the beginning; raises StartError where that cannot be."""
+
+    def __init__(self, path: Path, description: pb.DescribeResponse, encode: Encode, calls: Calls) -> None:
+        try:
+            with private_umask():
+                self._endpoint = penstock_endpoint.Endpoint(
+                    str(path), description.SerializeToString(), MAX_MESSAGE_BYTES
+                )
+        except OSError as error:
+            raise StartError(
+                f"{path}: cannot listen on this socket; check that its folder is writable: {error}"
+            ) from None
+        self.streams = _Streams(self._endpoint, encode)
+        self._calls = calls
+
+    def start(self) -> None:
+        """As `Endpoint` has it."""
+        threading.Thread(target=self._answer_calls, name="calls", daemon=True).start()
+        self._endpoint.start()
+
+    def _answer_calls(self) -> None:
+        while (call := self._endpoint.take_call()) is not None:
+            try:
+                call.answer(self._calls.answer(call.method, call.request))
+            except PenstockError as error:
+                call.refuse(code_of(error), str(error))
+            except Exception as error:
+                logger.exception("unexpected error in a call")
+                call.refuse(
+                    Code.INTERNAL, f"unexpected {type(error).__name__}; the shard's log has the details"
+                )
+
+    def stop(self, grace_s: float) -> None:
+        """As `Endpoint` has it."""
+        self.streams.stop()
+        self._endpoint.stop(grace_s)
+
+
+def _decode(encoded: bytes) -> Plan:
+    try:
+        return plan_from_pb(pb.Plan.FromString(encoded))
+    except DecodeError as error:
+        raise PenstockError(f"the stream of plans broke: {error}") from None

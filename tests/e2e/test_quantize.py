@@ -1,0 +1,55 @@
+"""`--quantize` through the whole system: a model in 16 bits becomes int8 while it is read, on one shard and on two."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from e2e.conftest import Launch
+from e2e.models import greedy
+from safetensors.torch import load_file, save_file
+
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def rounded(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of the numbers that codes and scales mean."""
+    folder = Path(shutil.copytree(model, tmp_path_factory.mktemp("rounded") / "model"))
+    tensors = load_file(folder / "model.safetensors")
+    for name, weight in tensors.items():
+        if name.endswith("_proj.weight"):
+            scales = weight.abs().amax(1, keepdim=True) / 127
+            tensors[name] = (weight / scales).round() * scales
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("num_shard", [1, 2])
+def test_a_model_is_quantized_while_it_is_read(
+    num_shard: int, launch: Launch, model: Path, rounded: Path
+) -> None:
+    flags = f"--model-id={model}", f"--num-shard={num_shard}", "--dtype=float32", "--quantize=eetq"
+    server = launch(*flags).wait_until_serving()
+    ids, text = greedy(rounded, PROMPT, 24)
+    status, reply = server.post(
+        "/generate", {"inputs": PROMPT, "parameters": {"max_new_tokens": 24, "details": True}}
+    )
+    assert status == 200, reply
+    assert [token["id"] for token in reply["details"]["tokens"]] == ids
+    assert reply["generated_text"] == text
+    assert "eetq at load (int8, a scale for every row): 14 matrices take" in server.stderr
+    told = json.loads(server.get("/info")[1])["quantization"]
+    # Of both shards together: 12 matrices of 64 inputs and two of 96, in two layers.
+    num_weights = 2 * (64 * (64 + 32 + 32 + 64) + 3 * 64 * 96)
+    assert told["num_bytes_in_16_bits"] == 2 * num_weights
+    assert num_weights < told["num_bytes"] < 1.1 * num_weights
+    assert (told["num_matrices"], told["modules_in_16_bits"]) == (14, ["lm_head", "model.embed_tokens"])
+
+
+def test_a_name_that_the_folder_contradicts_ends_the_start(launch: Launch, model: Path) -> None:
+    code, stderr = launch(f"--model-id={model}", "--quantize=awq").end()
+    assert code == 1
+    assert f"{model}/config.json: quantization_config is missing" in stderr
+    assert "--quantize asks for 'awq'" in stderr
+    assert "Traceback" not in stderr

@@ -1,0 +1,88 @@
+"""Tokens drafted, in the whole system: the answers of a server that drafts none, and what is told of drafts."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e import faults
+from e2e.launched import Launched, events
+
+# Of three tokens that are far likelier than all others, the last two soon occur again.
+FEW = {"logit_bias": {"66": 60, "67": 60, "68": 60}}
+BODIES: list[dict[str, Any]] = [
+    {"prompt": "the same words " * 6, "max_tokens": 48, "temperature": 0},
+    {"prompt": "abc", "max_tokens": 64, "temperature": 0, **FEW},
+    {"prompt": "abc", "max_tokens": 64, "temperature": 0.8, "seed": 4, "n": 2, "logprobs": 2, **FEW},
+    {"prompt": "abc", "max_tokens": 64, "temperature": 1.1, "seed": 5, "frequency_penalty": 0.2, **FEW},
+    {"prompt": "abc", "max_tokens": 64, "temperature": 0.9, "seed": 6, "stop": ["CDB", "DDD"], **FEW},
+    {"prompt": "x", "max_tokens": 24, "temperature": 0, "response_format": {"type": "json_object"}},
+]
+
+
+@pytest.fixture(scope="module")
+def plain(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    with Launched(tmp_path_factory.mktemp("run"), f"--model-id={model}", "--dtype=float32") as launched:
+        yield launched.wait_until_serving()
+
+
+@pytest.fixture(scope="module", params=["tonic", "grpcio"])
+def drafting(
+    request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Launched]:
+    flags = (f"--model-id={model}", "--dtype=float32", "--speculation=ngram", f"--endpoint={request.param}")
+    with Launched(tmp_path_factory.mktemp("run"), *flags, "--max-restarts=9") as launched:
+        yield launched.wait_until_serving()
+
+
+def complete(server: Launched, body: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The choices and the usage; numbers are rounded as other sums may be."""
+    status, reply = server.post("/v1/completions", body)
+    assert status == 200, reply
+    for choice in reply["choices"]:
+        if choice["logprobs"]:
+            choice["logprobs"] = (
+                choice["logprobs"]["tokens"],
+                [round(value, 2) for value in choice["logprobs"]["token_logprobs"]],
+            )
+    return reply["choices"], reply["usage"]
+
+
+@pytest.mark.parametrize("number", range(len(BODIES)))
+def test_answers_are_those_without_drafts(drafting: Launched, plain: Launched, number: int) -> None:
+    expected, plain_usage = complete(plain, BODIES[number])
+    choices, usage = complete(drafting, BODIES[number])
+    assert choices == expected
+    assert usage["completion_tokens"] == plain_usage["completion_tokens"]
+    assert "completion_tokens_details" not in plain_usage
+
+
+def test_usage_and_metrics_tell_of_drafts(drafting: Launched) -> None:
+    _, usage = complete(drafting, BODIES[1])
+    details = usage["completion_tokens_details"]
+    assert 0 < details["accepted_prediction_tokens"] < usage["completion_tokens"]
+    assert details["rejected_prediction_tokens"] >= 0
+    body = {**BODIES[1], "stream": True, "stream_options": {"include_usage": True}}
+    with drafting.request("POST", "/v1/completions", body) as response:
+        chunks = [json.loads(event) for event in events(response) if event != "[DONE]"]
+    assert chunks[-1]["usage"]["completion_tokens_details"] == details
+    metrics = drafting.get("/metrics")[1].decode()
+    counts = {
+        line.split()[0]: float(line.split()[1]) for line in metrics.splitlines() if line and line[0] != "#"
+    }
+    assert counts["tgi_speculation_drafted_tokens"] >= counts["tgi_speculation_accepted_tokens"]
+    assert counts["tgi_speculation_accepted_tokens"] >= 2 * details["accepted_prediction_tokens"]
+
+
+def test_a_stream_goes_on_when_the_shard_dies_between_drafts(drafting: Launched, plain: Launched) -> None:
+    body = {**BODIES[1], "max_tokens": 200, "ignore_eos": True}
+    expected, _ = complete(plain, body)
+    text = ""
+    with drafting.request("POST", "/v1/completions", {**body, "stream": True}) as response:
+        for number, event in enumerate(events(response)):
+            if number == 20:
+                faults.kill(faults.shard(drafting, 0))
+            if event != "[DONE]":
+                text += json.loads(event)["choices"][0]["text"]
+    assert text == expected[0]["text"]

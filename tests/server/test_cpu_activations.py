@@ -1,0 +1,107 @@
+"""`--cpu-activations int8`: the tokens of a model whose inputs are rounded, on any number of shards; else refused."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import torch
+from driver import Driver, Execute, Sequence, engine_config, make_engine
+from penstock_kernels import IntGroups
+from penstock_kernels.reference.quantized_linear import round_to_int8
+from penstock_server.base.errors import StartError
+from penstock_server.files.model_folder import open_folder
+from penstock_server.load.activations import check_activations
+from quantized_checks import prompts
+from quantized_models import Quantized, healthy, quantize
+from test_quantization_awq_gptq import AWQ, gptq, settings
+from test_quantization_awq_gptq import awq as awq_packer
+from thread_ranks import engines, execute_on_all
+
+GROUP = 16
+
+
+@pytest.fixture(scope="module")
+def awq(saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Quantized:
+    """4 bits with zero points, in groups of 16."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("rounded") / "model"
+    return quantize(healthy(saved_model), folder, awq_packer(GROUP), AWQ)
+
+
+@contextmanager
+def _rounded(model: Any, num_shards: int) -> Iterator[None]:
+    """Make transformers round what the matrices of all layers are multiplied by, every shard its part of it."""
+
+    def rounded(module: Any, inputs: tuple[torch.Tensor], num_parts: int) -> torch.Tensor:
+        (x,) = inputs
+        size = module.in_features
+        codes, scales = torch.empty(0, size, dtype=torch.uint8), torch.empty(0, -(-size // GROUP))
+        matrix, share = IntGroups(codes, scales, None, size, 8, GROUP), size // num_parts
+        parts = torch.split(x.flatten(0, -2), share, dim=1)
+        found = [
+            round_to_int8(part, matrix.columns(i * share, (i + 1) * share)) for i, part in enumerate(parts)
+        ]
+        return torch.cat(found, 1).view_as(x)
+
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and "lm_head" not in name:
+            is_shared = name.endswith(("o_proj", "down_proj"))
+            hook = partial(rounded, num_parts=num_shards if is_shared else 1)
+            handles.append(module.register_forward_pre_hook(hook))
+    yield
+    for handle in handles:
+        handle.remove()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_answers_are_those_of_rounded_inputs(
+    size: int, awq: Quantized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = prompts(8)
+    plain = [oracle.greedy(awq.oracle, prompt, 1)[1][0] for prompt in given]
+    with _rounded(awq.oracle, size):
+        rounded = [oracle.greedy(awq.oracle, prompt, 1)[1][0] for prompt in given]
+    with engines(awq.folder, size, monkeypatch, cpu_activations="int8") as ranks:
+        found = _logprobs(execute_on_all(ranks), given)
+    # Inputs that differ in their last bits may still be rounded to different codes: then an answer moves, a little.
+    close = [abs(here - there) < 1e-4 for here, there in zip(found, rounded, strict=True)]
+    assert sum(close) >= 6
+    assert found == pytest.approx(rounded, abs=0.1)
+    assert all(abs(here - there) > 1e-4 for here, there in zip(found, plain, strict=True))
+
+
+def _logprobs(execute: Execute, given: list[list[int]]) -> list[float]:
+    """Of the first token of every prompt."""
+    found = Driver(execute).run([Sequence(prompt, 1) for prompt in given])
+    return [sequence.logprobs[0] for sequence in found]
+
+
+def test_the_log_says_how_many_matrices_multiply_rows_of_int8(
+    awq: Quantized, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        make_engine(awq.folder, cpu_activations="int8")
+    assert "14 matrices take" in caplog.text
+    assert "; 14 multiply rows of int8" in caplog.text
+
+
+def test_what_cannot_be_rounded_is_refused(saved_model: Callable[..., Any], tmp_path: Path) -> None:
+    plain = healthy(saved_model)
+    with pytest.raises(StartError, match="--cpu-activations int8 is for quantized weights"):
+        make_engine(plain, cpu_activations="int8")
+    packer = gptq(4, GROUP, has_zeros=True, order="activations")
+    by_activations = quantize(plain, tmp_path / "model", packer, settings(4, GROUP, sym=False, desc_act=True))
+    with pytest.raises(
+        StartError, match=r"integers with groups in order, without offsets, and this model \(GPTQ"
+    ):
+        make_engine(by_activations.folder, cpu_activations="int8")
+    config = engine_config(by_activations.folder, cpu_activations="int8")
+    folder = open_folder(by_activations.folder, config.load_format, config.model_impl)
+    with pytest.raises(StartError, match="--cpu-activations int8 is for a CPU, this device is cuda"):
+        check_activations(config, folder, torch.device("cuda"))

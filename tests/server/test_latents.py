@@ -1,0 +1,63 @@
+"""The cache of latents: its size, the same on every rank, and what is refused because nobody computes it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import thread_ranks
+import torch
+from driver import Driver, Sequence, execute_on, make_engine
+from family_models import LATENT
+from penstock_server.architectures.spec import CacheShape
+from penstock_server.base.errors import StartError
+from penstock_server.network.kv_cache import block_bytes
+
+
+def test_a_token_takes_one_vector_in_every_layer() -> None:
+    shape = CacheShape(61, 1, 512 + 64, num_tensors=1)
+    assert block_bytes(shape, 1, torch.bfloat16) == 61 * 1152
+    assert block_bytes(CacheShape(61, 8, 128), 1, torch.bfloat16) == 61 * 4096
+
+
+def test_every_rank_has_the_whole_latents(
+    saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved_model("youtu", **LATENT).folder
+    with thread_ranks.engines(folder, 4, monkeypatch) as ranks:
+        # One tensor of 20 + 6 numbers a token, and the spare block.
+        assert {tuple(rank.cache.pool.shape) for rank in ranks} == {(3, 1, 65, 4, 1, 26)}
+        assert {rank.model.num_heads for rank in ranks} == {2}
+
+
+def test_a_poisoned_cache_and_copied_blocks_change_no_token(saved_model: Callable[..., Any]) -> None:
+    folder, outputs = saved_model("youtu", **LATENT).folder, []
+    for is_poisoned in (False, True):
+        engine = make_engine(folder, is_poisoned=is_poisoned)
+        sequences = [Sequence([7 * n + k for k in range(5 + 3 * n)], 8) for n in range(4)]
+        Driver(execute_on(engine)).run(sequences, seed=3)
+        outputs.append([sequence.output for sequence in sequences])
+    assert outputs[0] == outputs[1]
+    source, target = sequences[0].left_blocks[0], 63
+    engine.cache.copy_blocks([source], [target])
+    assert torch.equal(engine.cache.pool[:, :, source], engine.cache.pool[:, :, target])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attention_backend": "native"}, "--attention-backend native: this model attends to latents"),
+        ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: latents are kept in the model's type"),
+        ({"batch_invariant": True}, "--batch-invariant: the products of attention over latents"),
+    ],
+)
+def test_what_nobody_computes_is_refused(
+    saved_model: Callable[..., Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(StartError, match=message):
+        make_engine(saved_model("youtu", **LATENT).folder, **options)
+
+
+def test_the_reference_can_be_asked_for(saved_model: Callable[..., Any]) -> None:
+    folder = saved_model("youtu", **LATENT).folder
+    engines = [make_engine(folder, attention_backend=name) for name in ("auto", "reference")]
+    assert [engine.description.attention_backend for engine in engines] == ["reference", "reference"]

@@ -1,0 +1,111 @@
+"""A decode step touches Python a fixed number of times, whatever the rows."""
+
+import gc
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from driver import make_engine
+from penstock_server.base.config import CudaConfig
+from penstock_server.engine.engine import Engine
+from penstock_server.engine.plan import Admit, Append, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.pb import engine_pb2 as pb
+from penstock_server.rpc.conversion import outcome_to_pb, plan_from_pb
+from shard_client import plan_fields
+
+FEW, MANY = 2, 40
+PROMPT_LEN = 3
+GREEDY = SamplingParams()
+DRAWN = SamplingParams(temperature=0.8, top_k=20, top_p=0.9, seed=3)
+
+
+@pytest.fixture(params=[(FEW, MANY), (1,)], ids=["recorded", "op by op"])
+def engine(request: pytest.FixtureRequest, saved_model: Callable[..., Any]) -> Engine:
+    cuda = CudaConfig(graph_sizes=request.param)
+    return make_engine(saved_model(head_dim=16).folder, num_slots=MANY, num_blocks=4 * MANY, cuda=cuda)
+
+
+def admit(slot: int, sampling: SamplingParams) -> Admit:
+    return Admit(slot, [5 + slot, 6, 7], PROMPT_LEN, [4 * slot], replace(sampling, seed=slot))
+
+
+def run(engine: Engine, encoded: bytes) -> bytes:
+    """A step from the bytes of its plan to those of its outcome."""
+    outcome = engine.launch(plan_from_pb(pb.Plan.FromString(encoded))).resolve()
+    return outcome_to_pb(outcome, rank=0).SerializeToString()
+
+
+def crossings(step: Callable[[], object]) -> Counter[str]:
+    """Calls of functions in Python and from Python, by name; but for one that is made where work is worth threads."""
+    found: Counter[str] = Counter()
+
+    def count(_frame: Any, event: str, called: Any) -> None:
+        if event == "call":
+            found[_frame.f_code.co_qualname] += 1
+        elif event == "c_call":
+            found[called.__qualname__] += 1
+
+    # What the collector finds of other tests would be counted, too.
+    gc.collect()
+    gc.disable()
+    sys.setprofile(count)
+    try:
+        step()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    del found["get_num_threads"]
+    return found
+
+
+def decode_crossings(engine: Engine, num_rows: int, sampling: SamplingParams) -> list[Counter[str]]:
+    engine.clear()
+
+    def encoded(plan: Plan) -> bytes:
+        return pb.Plan(epoch=1, step=1, **plan_fields(plan)).SerializeToString()
+
+    slots = range(num_rows)
+    prompts = [Span(slot, 0, PROMPT_LEN) for slot in slots]
+    run(engine, encoded(Plan(1, 1, admitted=[admit(slot, sampling) for slot in slots], spans=prompts)))
+    counted = []
+    for position in range(PROMPT_LEN, PROMPT_LEN + 3):
+        # A block for every row in the step that needs it.
+        appended = [Append(slot, [4 * slot + 1]) for slot in slots] if position == 4 else []
+        step = partial(
+            run,
+            engine,
+            encoded(Plan(1, 1, appended=appended, spans=[Span(slot, position, 1) for slot in slots])),
+        )
+        counted.append(crossings(step))
+    # The first step of a size is recorded.
+    return counted[1:]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+def test_a_decode_step_crosses_into_python_as_often_for_many_rows(
+    engine: Engine, sampling: SamplingParams
+) -> None:
+    few, many = (decode_crossings(engine, num_rows, sampling) for num_rows in (FEW, MANY))
+    for of_few, of_many in zip(few, many, strict=True):
+        assert of_many - of_few == of_few - of_many == Counter()
+
+
+def test_a_row_that_is_not_plain_takes_nothing_from_the_others(engine: Engine) -> None:
+    """Rows of a mixed step choose what they choose in a step of plain decodes."""
+
+    def tokens(last: SamplingParams) -> list[list[int]]:
+        engine.clear()
+        admitted = [admit(0, GREEDY), admit(1, DRAWN), admit(2, last)]
+        prompts = [Span(slot, 0, PROMPT_LEN) for slot in range(3)]
+        outcomes = [engine.launch(Plan(1, 1, admitted=admitted, spans=prompts)).resolve()]
+        spans = [Span(slot, PROMPT_LEN, 1) for slot in range(3)]
+        outcomes.append(engine.launch(Plan(1, 2, spans=spans)).resolve())
+        return [outcome.sampled_ids for outcome in outcomes]
+
+    plain, mixed = tokens(GREEDY), tokens(SamplingParams(num_top_logprobs=2))
+    assert plain == mixed
