@@ -1,0 +1,1 @@
+"""`make image-check`: builds the images of deploy/Dockerfile without an image registry, and tries them."""
