@@ -138,6 +138,7 @@ from penstock_server.base.config import GroupConfig
 from penstock_server.load.load_engine import load_engine
 from penstock_server.files.model_folder import open_folder
 from penstock_server.network import distributed
+from penstock_server.process.leave import leave
 from test_out_of_memory import FIRST, LATER, PROMPT, break_in, failed
 
 folder, meeting, rank = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
@@ -156,6 +157,7 @@ assert (outcomes[2].sampled_ids, outcomes[2].sampled_logprobs) == (
 )
 print(outcomes[2].sampled_slots, outcomes[2].sampled_ids)
 engine.group.leave()
+leave(0)
 """
 
 
