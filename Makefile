@@ -12,6 +12,8 @@ WHAT ?=
 BENCH_PORT ?= 3999
 # How long random faults and the soak of `make reliability` take, each.
 MINUTES ?= 30
+# How many tests of Python run at a time. Most take one core; a file's tests share models and servers, and stay together.
+TEST_WORKERS ?= 2
 # How many random faults `make chaos` tries.
 CHAOS_SEEDS ?= 50
 
@@ -119,7 +121,7 @@ peers: setup ## run what other projects test servers with, and write the table o
 test: setup browser clients schema-suite ## every test that needs no GPU: Rust, then Python
 	@mkdir -p target; failed=0; \
 	$(CARGO_TEST) 2>&1 | tee target/rust-tests.log || failed=1; \
-	$(BIN)/python -m pytest -m 'not gpu' --durations=25 2>&1 | tee target/python-tests.log || failed=1; \
+	$(BIN)/python -m pytest -m 'not gpu' -n $(TEST_WORKERS) --dist loadfile --durations=25 2>&1 | tee target/python-tests.log || failed=1; \
 	rust=$$(awk '/^test result:/ { sum += $$4 } END { print sum + 0 }' target/rust-tests.log); \
 	python=$$(tail -n 1 target/python-tests.log | tr -d '='); \
 	echo; echo "Rust:   $$rust passed"; echo "Python:$$python"; \
