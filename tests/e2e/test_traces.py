@@ -53,6 +53,8 @@ class Setting(NamedTuple):
     pool_share: float = 0.3
     # Tokens that it drafts; what a request gets alone is asked of another server, which drafts none.
     speculate: int = 0
+    # Whether they are drafted by the model itself in the place of n-grams.
+    drafts_itself: bool = False
 
 
 SETTINGS = [
@@ -63,6 +65,9 @@ SETTINGS = [
     Setting("2-shards-poisoned", "qwen3", 2, True, 6, is_poisoned=True),
     Setting("1-shard-speculating-poisoned", "llama", 1, True, 6, is_poisoned=True, speculate=4),
     Setting("2-shards-speculating", "qwen3", 2, True, 3, speculate=3),
+    Setting(
+        "1-shard-draft-model-poisoned", "llama", 1, True, 4, is_poisoned=True, speculate=4, drafts_itself=True
+    ),
 ]
 
 
@@ -87,10 +92,13 @@ def test_in_any_company_each_gets_what_it_would_get_alone(setting: Setting, tmp_
     num_batches = int(os.environ.get("PENSTOCK_TRACES_BATCHES", setting.num_batches))
     seeds = range(first, first + num_batches * BATCH_LEN, BATCH_LEN)
     _say(f"{setting.name}: seeds {seeds.start} to {seeds.stop - 1}")
-    flags = _flags(setting, make_model(tmp_path / "model", setting))
+    model = make_model(tmp_path / "model", setting)
+    flags = _flags(setting, model)
     drafting = (
         [f"--speculate={setting.speculate}", f"--speculate-max={BATCH_LEN}"] if setting.speculate else []
     )
+    if setting.drafts_itself:
+        drafting += ["--speculation=draft", f"--draft-model={model}"]
     with ExitStack() as servers:
         launched = servers.enter_context(Launched(tmp_path, *flags, *drafting)).wait_until_serving()
         run = Run(launched, _plain_server(servers, tmp_path, flags) if drafting else launched, setting)

@@ -14,6 +14,7 @@ from penstock_server.engine.engine import Engine
 from penstock_server.engine.outcome import Outcome, PromptLogprobs
 from penstock_server.engine.plan import Admit, Append, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.files.draft_folder import open_draft_folder
 from penstock_server.files.model_folder import ModelFolder, open_folder
 from penstock_server.load.load_engine import load_engine
 
@@ -32,13 +33,19 @@ def _by_row(found: Any, name: str) -> list[list[Any]]:
 def make_engine(folder: Path, **options: Any) -> Engine:
     """An engine in this process, small by default."""
     config = engine_config(folder, **options)
-    return load_engine(config, opened(config))
+    return load_engine(config, *opened_both(config))
 
 
 def opened(config: ServerConfig) -> ModelFolder:
     """The folder that the settings name."""
     folder, quantize = config.model_path, config.quantize
     return open_folder(folder, config.load_format, config.model_impl, quantize=quantize)
+
+
+def opened_both(config: ServerConfig) -> tuple[ModelFolder, ModelFolder | None]:
+    """The folder of the model, and that of the model that drafts."""
+    folder = opened(config)
+    return folder, open_draft_folder(config, folder)
 
 
 def engine_config(folder: Path, **options: Any) -> ServerConfig:

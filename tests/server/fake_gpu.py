@@ -17,7 +17,7 @@ from driver import engine_config
 from penstock_kernels.gpu.tiles import SHARED_HOPPER, processor
 from penstock_server.engine.engine import Engine
 from penstock_server.files.model_folder import open_folder
-from penstock_server.load import load_engine
+from penstock_server.load import load_engine, read_model
 from penstock_server.network.weights import allocate
 from torch._subclasses import FakeTensorMode
 from watched_ops import Captured, WatchedOps
@@ -84,7 +84,7 @@ class FakeGpu:
         set_cuda("get_device_properties", lambda _device: properties)
         # Where torch was told that there is a GPU, it would ask the driver for it.
         self._patch.setattr(load_engine, "choose_device", lambda _config: torch.device("cuda", 0))
-        self._patch.setattr(load_engine, "fill_with_noise", allocate)
+        self._patch.setattr(read_model, "fill_with_noise", allocate)
         plain = torch.tensor
 
         def tensor(values: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:

@@ -57,7 +57,7 @@ def test_what_cannot_be_had_is_refused_before_weights_are_read(
     kept = {key: value for key, value in options.items() if key == "kv_cache_dtype"}
     folder = saved_model(family, **made).folder
     monkeypatch.setattr(
-        "penstock_server.load.load_engine.load_weights", lambda *_: pytest.fail("weights were read")
+        "penstock_server.load.read_model.load_weights", lambda *_: pytest.fail("weights were read")
     )
     with pytest.raises(StartError, match=f"--attention-backend {name}: .*{reason}"):
         make_engine(folder, attention_backend=name, **kept)

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from driver import Execute, engine_config, opened
+from driver import Execute, engine_config, opened_both
 from penstock_server.base.config import GroupConfig
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.plan import Plan
@@ -33,7 +33,7 @@ def engines(
         def load(rank: int) -> Engine:
             group = GroupConfig(rank, size, Path(meeting), _TIMEOUT_S)
             config = replace(engine_config(folder, **options), group=group)
-            return load_engine(config, opened(config))
+            return load_engine(config, *opened_both(config))
 
         ranks = list(pool.map(load, range(size)))
         yield ranks

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use penstock_router::engine::speculation::Speculation;
 use thiserror::Error;
 
 use crate::args::Args;
@@ -23,11 +24,19 @@ pub enum PlanError {
     InputTooLong { input: u32, total: u32 },
     #[error("the socket path {0} is longer than 107 bytes; set TMPDIR to a shorter folder")]
     SocketPathTooLong(PathBuf),
+    #[error(
+        "--speculation draft needs --draft-model, the folder of a small model; add it or use --speculation ngram"
+    )]
+    NoDraftModel,
+    #[error("--draft-model {} needs --speculation draft; add it or drop --draft-model", .0.display())]
+    UnusedDraftModel(PathBuf),
 }
 
 /// What contradicts itself on every machine and for every model.
 pub fn contradiction(args: &Args) -> Option<PlanError> {
-    contradiction_of_shards(args).or_else(|| contradiction_of_limits(args))
+    contradiction_of_shards(args)
+        .or_else(|| contradiction_of_limits(args))
+        .or_else(|| contradiction_of_drafts(args))
 }
 
 fn contradiction_of_shards(args: &Args) -> Option<PlanError> {
@@ -42,4 +51,12 @@ fn contradiction_of_limits(args: &Args) -> Option<PlanError> {
     let limits = &args.router.limits;
     let (input, total) = (limits.max_input_tokens?, limits.max_total_tokens?);
     (input >= total).then_some(PlanError::InputTooLong { input, total })
+}
+
+fn contradiction_of_drafts(args: &Args) -> Option<PlanError> {
+    let is_asked = args.router.speculation.speculation == Some(Speculation::Draft);
+    match &args.model.draft_model {
+        None => is_asked.then_some(PlanError::NoDraftModel),
+        Some(folder) => (!is_asked).then(|| PlanError::UnusedDraftModel(folder.clone())),
+    }
 }

@@ -44,6 +44,22 @@ fn contradictory_flags_are_refused() {
     assert_eq!(num_shards(0, "--sharded false --num-shard 2"), Err(PlanError::ShardedOff { asked: 2 }));
     let limits = "--max-input-tokens 9 --max-total-tokens 9";
     assert_eq!(num_shards(0, limits), Err(PlanError::InputTooLong { input: 9, total: 9 }));
+    assert_eq!(num_shards(0, "--speculation draft"), Err(PlanError::NoDraftModel));
+    for other in ["", "--speculate 3", "--speculation ngram"] {
+        let refused = num_shards(0, &format!("--draft-model /d {other}"));
+        assert_eq!(refused, Err(PlanError::UnusedDraftModel("/d".into())), "{other}");
+    }
+}
+
+#[test]
+fn the_shards_get_the_draft_model_where_tokens_are_drafted() {
+    for (flags, gets_it) in [("", true), ("--speculate 2", true), ("--speculate 0", false)] {
+        let plan =
+            plan(0, &format!("--num-shard 2 --speculation draft --draft-model /d {flags}")).expect("plan");
+        for shard in &plan.shards {
+            assert_eq!(shard.args.contains(&"--draft-model=/d".to_owned()), gets_it, "{flags}");
+        }
+    }
 }
 
 #[test]

@@ -133,6 +133,8 @@ class ServerConfig:
     # How many LoRA adapters the slots may use at one time; 0: none can be loaded.
     max_adapters: int = 8
     cpu_activations: CpuActivations = "float"
+    # Folder of the small model that drafts tokens; None: they are drafted from those of the sequence.
+    draft_model_path: Path | None = None
     log_level: LogLevel = "info"
     endpoint: EndpointKind = "auto"
     # Fault hooks, for tests only.

@@ -1,35 +1,37 @@
-"""Drafts the next tokens of a slot from those it has: what followed the last time that its last few tokens occurred.
+"""The seam of drafters: who guesses the next tokens of a slot. `ngram_drafter` and `model_drafter` are its rows.
 
-A draft takes some microseconds for each thousand tokens. It follows from the tokens alone, so that all ranks make the
-same one; a wrong one changes no token, only how many a step gives.
+A wrong draft changes no token, only how many a step gives. All ranks must draft the same.
 """
 
-import numpy as np
+from collections.abc import Mapping, Sequence
 
-from penstock_server.engine.plan import Numbers
-
-# Of last tokens that are looked for. What follows a single token is mostly something else than the last time.
-_SHORTEST_RUN = 2
-# Where so long a run occurs again, nearly always the same follows; a longer one says no more.
-_LONGEST_RUN = 4
+from penstock_server.engine.plan import Drafts, Plan, Span
 
 
-def draft(tokens: Numbers, max_drafts: int) -> tuple[int, ...]:
-    """`max_drafts` tokens that may follow `tokens`; none where its last two have not occurred before."""
-    start = _after_longest_run(tokens)
-    if start is None:
-        return ()
-    # What repeats up to the end goes on repeating.
-    period = len(tokens) - start
-    return tuple(int(tokens[start + number % period]) for number in range(max_drafts))
+class Drafter:
+    """Drafts nothing and needs to know nothing; the others override that. Called from the thread that steps."""
 
+    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        """Up to so many tokens for each slot of `wanted`, all of which are where their length says.
 
-def _after_longest_run(tokens: Numbers) -> int | None:
-    """Behind the latest of the earlier occurrences of the longest run of last tokens that has one."""
-    found, ends = None, np.flatnonzero(tokens[:-1] == tokens[-1])
-    for length in range(_SHORTEST_RUN, min(_LONGEST_RUN, len(tokens) - 1) + 1):
-        ends = ends[ends >= length - 1]
-        ends = ends[tokens[ends - length + 1] == tokens[-length]]
-        if len(ends):
-            found = int(ends[-1]) + 1
-    return found
+        `spans`: all that the step computes, before drafts.
+        """
+        return {}
+
+    def follow(self, plan: Plan) -> None:
+        """The slots applied this plan; its spans are not computed yet."""
+
+    def accept(self, slot: int, num_right: int) -> None:
+        """So many of the tokens drafted for a slot in the last step were right."""
+
+    def clear(self) -> None:
+        """All slots are free."""
+
+    def capture(self) -> None:
+        """Capture graphs, before the first step."""
+
+    def rehearse(self) -> None:
+        """Launch all that drafting does. For a context in which launches only compile."""
+
+    def close(self) -> None:
+        """Destroy what was captured."""

@@ -6,7 +6,7 @@ launched. `PendingOutcome.resolve` waits for the outcome. On the CPU it is ready
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ import torch
 from penstock_server.architectures.spec import ModelFacts, ModelSpec
 from penstock_server.base.errors import ErrorCode, StartError, StepFailed
 from penstock_server.engine.decode_graphs import DecodeGraphs
+from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.grammar import GrammarMasks
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import SlotError
@@ -72,6 +73,7 @@ class Engine:
         group: Group,
         description: Description,
         graphs: DecodeGraphs | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         self.model = model
         self.cache = cache
@@ -82,7 +84,7 @@ class Engine:
         self.staging = Staging(slots)
         self._pact = StepPact(group, slots.device, _report)
         # Keys and values behind a wrong draft are overwritten; the state of a recurrent layer cannot go back.
-        slots.may_draft = "recurrent" not in description.abilities
+        self.drafter = drafter if drafter and "recurrent" not in description.abilities else Drafter()
         # The last step, if it has drafts of which the slots do not know yet whether they were right.
         self._drafting: PendingOutcome | None = None
         # Whether a step still runs when it is launched.
@@ -92,11 +94,19 @@ class Engine:
         """Drop all slots; the weights stay."""
         self._drafting = None
         self.slots.clear()
+        self.drafter.clear()
+
+    def capture(self) -> None:
+        """Capture all graphs, before the first step."""
+        if self.graphs is not None:
+            self.graphs.capture()
+        self.drafter.capture()
 
     def close(self) -> None:
         """Leave the group. Graphs go first: the group cannot end while they hold its communicator."""
         if self.graphs is not None:
             self.graphs.close()
+        self.drafter.close()
         self.group.leave()
 
     def agree(self, epoch: int, step: int) -> bool:
@@ -123,6 +133,7 @@ class Engine:
         clock.mark()
         errors = self.slots.apply(plan)
         self.cache.copy_blocks(plan.copied_from, plan.copied_to)
+        self.drafter.follow(plan)
         decodes = None if errors or plan.open_drafts else self.slots.plain_decodes(plan)
         if decodes is not None:
             pending = PendingOutcome(plan, [], clock)
@@ -134,13 +145,29 @@ class Engine:
         pending = PendingOutcome(plan, list(errors.values()), clock, late_slots=late_slots)
         if not spans:
             return pending
+        spans = self._with_drafts(spans, plan.open_drafts)
         if any(span.drafts for span in spans):
-            pending.accept = self.slots.accept
+            pending.accept = self._accept
             self._drafting = pending
         self._guard(spans, pending, lambda: self._compute(spans, pending))
         while not (self.runs_ahead or pending.proceed(_LONGEST_WAIT_S)):
             pass
         return pending
+
+    def _with_drafts(self, spans: list[Span], open_drafts: Mapping[int, int]) -> list[Span]:
+        """The spans, and tokens drafted behind those that are open; without memory for drafts, none are."""
+        wanted = {span.slot: most for span in spans if (most := open_drafts.get(span.slot, 0)) > 0}
+        try:
+            drafts = self.drafter.draft(spans, wanted)
+        except Exception as error:
+            if self._failure(error) is None:
+                raise
+            return spans
+        return self.slots.extend(spans, drafts)
+
+    def _accept(self, slot: int, num_right: int) -> None:
+        self.slots.accept(slot, num_right)
+        self.drafter.accept(slot, num_right)
 
     def _settle(self) -> None:
         """Wait for the last step if it had drafts: how many were right decides where its slots stand."""
@@ -293,6 +320,7 @@ class Engine:
         if graphs is not None:
             graphs.rehearse()
         self.graphs = graphs
+        self.drafter.rehearse()
         self.slots.adapters.rehearse()
 
     def _scenes(self) -> Iterator[Scene]:

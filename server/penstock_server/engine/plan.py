@@ -1,6 +1,6 @@
 """Plans: what a step is to do. Plain types, with no protobuf and no tensors."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -9,6 +9,8 @@ import numpy as np
 from penstock_server.engine.sampling_params import SamplingParams
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
+# Tokens drafted behind the last one of a slot, by slot.
+Drafts = Mapping[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)

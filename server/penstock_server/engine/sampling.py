@@ -73,6 +73,11 @@ def sample(
     )
 
 
+def choose(logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor) -> torch.Tensor:
+    """As `sample`, only the tokens, [num_rows]."""
+    return _choose(_adjust(logits, inputs, tokens, None), inputs)
+
+
 def score(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> Scored:
     """Log probabilities of given tokens. logits: [num_rows, vocab_size]; token_ids: [num_rows]."""
     found = ops.token_logprobs(logits, token_ids, num_top)

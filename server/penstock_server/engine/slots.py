@@ -5,6 +5,7 @@ the same spans, and a plan can be applied while the step of the plan before it s
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -12,12 +13,11 @@ import torch
 from penstock_server.base.errors import ErrorCode, SlotRefused
 from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.checks import check_admit, check_blocks, check_copies, require
-from penstock_server.engine.drafting import draft
 from penstock_server.engine.exclusions import exclusions_of
 from penstock_server.engine.grammar import Choice, GrammarMasks, Grammars
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import SlotError
-from penstock_server.engine.plan import Admit, Append, Appends, Plan, Span, Spans
+from penstock_server.engine.plan import Admit, Append, Appends, Drafts, Plan, Span, Spans
 from penstock_server.engine.rows import Rows
 from penstock_server.engine.sampling_params import EXCLUDING
 from penstock_server.engine.slot_table import Decodes, SlotState, SlotTable
@@ -42,8 +42,6 @@ class Slots:
         self.adapters = adapters
         self.device = device
         self.batch_invariant = batch_invariant
-        # Whether open spans draft tokens; where not, they are decodes.
-        self.may_draft = True
         self.states: dict[int, SlotState] = {}
         self._table = SlotTable(limits, has_states)
         self.rows = Rows(limits, device)
@@ -79,7 +77,10 @@ class Slots:
         return self._table.decodes(Spans.of(plan.spans).numbers)
 
     def select(self, plan: Plan, errors: dict[int, SlotError]) -> list[Span]:
-        """The spans of the plan that are valid; adds the errors of the others."""
+        """The spans of the plan that are valid; adds the errors of the others.
+
+        Open spans begin where their slots stand, and take what they need of the step's budget with all drafts.
+        """
         accepted: dict[int, Span] = {}
         budget = self.limits.max_step_tokens
         for span in plan.spans:
@@ -94,19 +95,24 @@ class Slots:
             if max_drafts is not None:
                 check = partial(self._check_open, span, max_drafts, budget)
             if self._guard(errors, span.slot, check):
-                accepted[span.slot] = span if max_drafts is None else self._draft(span.slot, max_drafts)
-                self.states[span.slot].computed = accepted[span.slot].end
-                budget -= accepted[span.slot].length
-        self.rows.flush()
+                state = self.states[span.slot]
+                accepted[span.slot] = span if max_drafts is None else Span(span.slot, state.length - 1, 1)
+                state.computed = accepted[span.slot].end
+                budget -= span.length + (max_drafts or 0)
         return list(accepted.values())
 
-    def _draft(self, slot: int, max_drafts: int) -> Span:
-        """The last token of a slot and drafts behind it, which are written into its row."""
-        length = self.states[slot].length
-        may_draft = self.may_draft and max_drafts > 0
-        drafts = draft(self.rows.known_tokens(slot, length), max_drafts) if may_draft else ()
-        self.rows.write_tokens(slot, length, drafts)
-        return Span(slot, length - 1, 1 + len(drafts), drafts)
+    def extend(self, spans: list[Span], drafts: Drafts) -> list[Span]:
+        """The spans with the tokens drafted for their slots, which are written into the rows."""
+        extended = [
+            replace(span, length=1 + len(drafted), drafts=drafted)
+            if (drafted := drafts.get(span.slot, ()))
+            else span
+            for span in spans
+        ]
+        for span in extended:
+            self.rows.write_tokens(span.slot, span.known_end, span.drafts)
+        self.rows.flush()
+        return extended
 
     def late_slots(self, plan: Plan, errors: dict[int, SlotError]) -> list[int]:
         """The slots for whose spans nothing is computed, because they sat out the step before."""

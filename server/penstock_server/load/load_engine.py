@@ -16,30 +16,29 @@ from penstock_server.load.allocation import allocating
 from penstock_server.load.arithmetic import choose_arithmetic
 from penstock_server.load.attention_backend import choose_backend, choose_cache_dtype
 from penstock_server.load.device import choose_device, choose_dtype, name_of
+from penstock_server.load.draft_model import load_draft_model
 from penstock_server.load.kernels import compile_kernels
 from penstock_server.load.loaded import Loaded
+from penstock_server.load.read_model import quantization_of, read_decoder, scales_of
 from penstock_server.load.sizes import choose_graph_sizes, choose_limits, wanted_limits
 from penstock_server.network.adapters import AdaptedModel
-from penstock_server.network.decoder import Decoder
 from penstock_server.network.distributed import Group
-from penstock_server.network.kv_cache import CacheFormat, KvScale
-from penstock_server.network.kv_scales import read_scales
+from penstock_server.network.kv_cache import CacheFormat
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.model import Model
-from penstock_server.network.quantization.at_load import QuantizationAtLoad
-from penstock_server.network.quantization.quantization import Quantization, StoredQuantization
-from penstock_server.network.weights import fill_with_noise, load_weights
+from penstock_server.network.quantization.quantization import Quantization
 
 logger = logging.getLogger(__name__)
 
 
-def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
+def load_engine(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None = None) -> Engine:
     """Build, fill and warm up the engine of this rank; raises StartError or, when the group breaks, ShardFailed.
 
+    `draft`: the folder of the model that drafts, which `open_draft_folder` compared with the other.
     On the thread that will step it: CUDA has a current device for every thread, and libraries have memory.
     """
     choose_arithmetic()
-    loaded = _load(config, folder)
+    loaded = _load(config, folder, draft)
     graph_sizes = choose_graph_sizes(loaded)
     if loaded.device.type == "cuda":
         with stage(logger, "kernels"):
@@ -47,14 +46,14 @@ def load_engine(config: ServerConfig, folder: ModelFolder) -> Engine:
     engine = loaded.engine(choose_limits(loaded, graph_sizes), graph_sizes, config.cache.is_poisoned)
     if engine.graphs is not None:
         with stage(logger, "graphs"):
-            engine.graphs.capture()
+            engine.capture()
     loaded.group.begin_steps()
     with stage(logger, "warm-up"):
         engine.warm_up()
     return engine
 
 
-def _load(config: ServerConfig, folder: ModelFolder) -> Loaded:
+def _load(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None) -> Loaded:
     device = choose_device(config)
     check_activations(config, folder, device)
     dtype = choose_dtype(config.dtype, folder.dtype, device)
@@ -65,17 +64,21 @@ def _load(config: ServerConfig, folder: ModelFolder) -> Loaded:
     attention = choose_backend(config, folder.spec, group, dtype, cache_dtype, device)
     with stage(logger, "weights"):
         placement = Placement(group, dtype, config.batch_invariant)
-        quantization = _quantization(config, folder, device)
+        quantization = quantization_of(config, folder, device)
         model = allocating("the weights", _model, config, folder, placement, device, quantization)
+    drafting = None
+    if draft is not None:
+        with stage(logger, "draft model"):
+            drafting = load_draft_model(config, draft, model.facts, group, device)
     logger.info("attention by %s, KV cache of %s", attention.name, name_of(cache_dtype))
     grammars = _grammars(config, model)
-    cache_format = CacheFormat(cache_dtype, _scales(folder, dtype, cache_dtype), attention.attend)
+    cache_format = CacheFormat(cache_dtype, scales_of(folder, dtype, cache_dtype), attention.attend)
     adapters = Adapters(
         AdaptedModel(model, config.max_adapters, folder.checkpoint, device), config.max_adapters
     )
     quantized = None if quantization is None else quantization.facts()
     return Loaded(
-        config, folder, device, group, model, grammars, adapters, cache_format, attention, quantized
+        config, folder, device, group, model, grammars, adapters, cache_format, attention, quantized, drafting
     )
 
 
@@ -84,13 +87,6 @@ def _grammars(config: ServerConfig, model: Model) -> Grammars:
     is_patient = model.state_shape is not None
     facts = model.facts
     return Grammars(config.tokenizer_path, facts.vocab_size, facts.eos_token_ids, is_patient=is_patient)
-
-
-def _scales(folder: ModelFolder, dtype: torch.dtype, cache_dtype: torch.dtype) -> tuple[KvScale, ...]:
-    """The scales of the checkpoint, where the type of the cache is smaller than that of the model."""
-    if cache_dtype == dtype or folder.spec is None or folder.checkpoint is None:
-        return ()
-    return read_scales(folder.checkpoint, folder.spec)
 
 
 def _model(
@@ -106,22 +102,4 @@ def _model(
         from penstock_server.network.borrowed.build import load_borrowed
 
         return load_borrowed(folder, placement, device)
-    logger.info("%s is computed by our own decoder", folder.model_type)
-    decoder = Decoder(folder.spec, placement, device, config.cache.max_sequence_len)
-    if folder.checkpoint is None:
-        fill_with_noise(decoder, device)
-    else:
-        load_weights(decoder, folder.checkpoint, device, quantization)
-    return decoder
-
-
-def _quantization(config: ServerConfig, folder: ModelFolder, device: torch.device) -> Quantization | None:
-    """How weights are quantized, if they are, and are read."""
-    if folder.checkpoint is None:
-        return None
-    int8_inputs = config.cpu_activations == "int8"
-    if folder.quantization is not None:
-        return StoredQuantization(folder.quantization, folder.checkpoint, int8_inputs)
-    if folder.at_load is None:
-        return None
-    return QuantizationAtLoad(folder.at_load, folder.checkpoint, device, int8_inputs)
+    return read_decoder(folder, placement, device, config.cache.max_sequence_len, quantization)

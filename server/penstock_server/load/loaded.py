@@ -8,18 +8,23 @@ from penstock_kernels import attention_parts_bytes
 from penstock_kernels.backends import Backend
 from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 
+from penstock_server.architectures.spec import CacheShape
 from penstock_server.base.config import MAX_TOP_LOGPROBS, ServerConfig
 from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.decode_graphs import DecodeGraphs
+from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Description, Engine
 from penstock_server.engine.grammar import Grammars
 from penstock_server.engine.limits import Limits
+from penstock_server.engine.model_drafter import ModelDrafter
+from penstock_server.engine.ngram_drafter import NgramDrafter
 from penstock_server.engine.slots import Slots
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.load.allocation import allocating
 from penstock_server.load.device import name_of
+from penstock_server.load.draft_model import DraftModel
 from penstock_server.network.distributed import Group
-from penstock_server.network.kv_cache import CacheFormat, KVCache
+from penstock_server.network.kv_cache import CacheFormat, KVCache, block_bytes
 from penstock_server.network.model import Model
 from penstock_server.network.quantization.quantization import QuantizationFacts
 from penstock_server.network.states import States
@@ -39,19 +44,48 @@ class Loaded(NamedTuple):
     attention: Backend
     # None where weights are not quantized.
     quantization: QuantizationFacts | None
+    # None where tokens are drafted from those of the sequence.
+    draft: DraftModel | None
 
     def engine(self, limits: Limits, graph_sizes: Sequence[int] = (), is_poisoned: bool = False) -> Engine:
         """An engine with a cache and rows of its own."""
-        # One more block, for what the spare row writes.
-        sizes = (limits.num_blocks + 1, limits.block_size, self.cache_format, self.device, is_poisoned)
         states = self._states(limits)
-        cache = allocating(
-            "the KV cache (see --max-batch-total-tokens)", KVCache, self.model.cache_shape, *sizes, states
-        )
+        cache = self._cache(limits, self.model.cache_shape, self.cache_format, is_poisoned, states)
         rest = self.config.batch_invariant, states is not None
         slots = Slots(limits, self.grammars, self.adapters, self.device, *rest)
         graphs = DecodeGraphs(self.model, cache, slots, graph_sizes) if graph_sizes else None
-        return Engine(self.model, cache, slots, self.group, self.describe(limits), graphs)
+        drafter = self._drafter(limits, slots, graph_sizes, is_poisoned)
+        return Engine(self.model, cache, slots, self.group, self.describe(limits), graphs, drafter)
+
+    def _cache(
+        self,
+        limits: Limits,
+        shape: CacheShape,
+        cache_format: CacheFormat,
+        is_poisoned: bool,
+        states: States | None = None,
+    ) -> KVCache:
+        # One more block, for what the spare row writes.
+        sizes = (limits.num_blocks + 1, limits.block_size, cache_format, self.device, is_poisoned)
+        return allocating("the KV cache (see --max-batch-total-tokens)", KVCache, shape, *sizes, states)
+
+    def _drafter(
+        self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], is_poisoned: bool
+    ) -> Drafter:
+        if self.draft is None:
+            return NgramDrafter(slots)
+        model = self.draft.model
+        cache = self._cache(limits, model.cache_shape, self.draft.cache_format, is_poisoned)
+        sizes = self.draft.graph_sizes(graph_sizes)
+        graphs = DecodeGraphs(model, cache, slots, sizes) if sizes else None
+        return ModelDrafter(model, cache, slots, self.group, graphs)
+
+    def block_bytes(self, block_size: int) -> int:
+        """What a block takes on this rank, in all planes of the cache."""
+        own = block_bytes(self.model.cache_shape, block_size, self.cache_format.dtype)
+        if self.draft is None:
+            return own
+        return own + block_bytes(self.draft.model.cache_shape, block_size, self.draft.cache_format.dtype)
 
     def _states(self, limits: Limits) -> States | None:
         shape = self.model.state_shape
@@ -62,14 +96,18 @@ class Loaded(NamedTuple):
 
     def parts_bytes(self, limits: Limits, num_spans: int) -> int:
         """What attention of a step of so many decodes takes for sequences that it reads in parts."""
-        heads = self.model.cache_shape
+        models = [self.model] if self.draft is None else [self.model, self.draft.model]
+        return sum(self._parts_bytes(model, limits, num_spans) for model in models)
+
+    def _parts_bytes(self, model: Model, limits: Limits, num_spans: int) -> int:
+        heads = model.cache_shape
         if heads.num_tensors == 1:
             return 0  # the reference computes attention over latents, in one part
         # A chunk of few tokens is computed as a decode is.
         num_tokens = min(num_spans * MAX_DECODE_LEN, limits.max_step_tokens)
         return attention_parts_bytes(
             self.device,
-            self.model.num_heads,
+            model.num_heads,
             heads.num_kv_heads,
             heads.head_dim,
             num_spans,

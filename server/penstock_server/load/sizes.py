@@ -12,7 +12,6 @@ from penstock_server.load.allocation import allocating
 from penstock_server.load.cpu_memory import budget_bytes
 from penstock_server.load.cuda_memory import cache_budget_bytes
 from penstock_server.load.loaded import Loaded
-from penstock_server.network.kv_cache import block_bytes
 from penstock_server.network.states import state_bytes
 
 logger = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ def choose_limits(loaded: Loaded, graph_sizes: Sequence[int]) -> Limits:
     limits = wanted_limits(loaded)
     if cache.num_blocks is None:
         budget = _left_of(_budget_bytes(loaded, limits, graph_sizes), loaded, limits)
-        each = block_bytes(loaded.model.cache_shape, cache.block_size, loaded.cache_format.dtype)
+        each = loaded.block_bytes(cache.block_size)
         # Where no layer has keys and values, blocks count positions and take nothing.
         affordable = budget // each if each else limits.num_slots * limits.max_blocks
         # No more than all slots together can fill.

@@ -54,6 +54,7 @@ def _stop_early(_number: int, _frame: object) -> None:
 def _serve(config: ServerConfig) -> int:
     begun = time.perf_counter()
     from penstock_server.architectures.lengths import check_lengths
+    from penstock_server.files.draft_folder import open_draft_folder
     from penstock_server.files.model_folder import open_folder
 
     # Needs no torch, so that a wrong folder is refused in milliseconds.
@@ -69,11 +70,12 @@ def _serve(config: ServerConfig) -> int:
         )
         if folder.spec is not None:
             check_lengths(config.cache, folder.spec)
+        draft = open_draft_folder(config, folder)
     _spin_briefly()
     _use_large_pages()
     with log.stage(logger, "import"):
         from penstock_server.process.server import serve
-    return serve(config, folder, begun)
+    return serve(config, folder, draft, begun)
 
 
 def _spin_briefly() -> None:

@@ -73,6 +73,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             generation=flags.override_generation_config,
         ),
         max_adapters=flags.max_loras,
+        draft_model_path=flags.draft_model,
         log_level=flags.log_level,
         endpoint=flags.endpoint,
         faults=tuple(flags.fault),
@@ -123,6 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--version", action="version", version=__version__)
     add("--model-path", type=Path, required=True, help="local folder with config.json and safetensors")
     add("--tokenizer-path", type=Path, help="tokenizer.json; default: that of the model's folder")
+    add("--draft-model", type=Path,
+        help="folder of a small model that drafts tokens; default: from those of the sequence")  # fmt: skip
     add("--load-format", choices=("safetensors", "dummy"), default="safetensors",
         help="dummy: weights are noise and none are read, for measuring")  # fmt: skip
     add("--model-impl", choices=("auto", "native", "transformers"), default="auto",

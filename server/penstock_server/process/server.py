@@ -37,11 +37,14 @@ class StopPipe:
         os.read(self._reader, 1)
 
 
-def serve(config: ServerConfig, folder: ModelFolder, begun: float) -> int:
-    """Load and serve until SIGTERM; returns the exit code. `begun`: perf_counter at the start, for the log."""
+def serve(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None, begun: float) -> int:
+    """Load and serve until SIGTERM; returns the exit code. `begun`: perf_counter at the start, for the log.
+
+    `draft`: the folder of the model that drafts, if there is one.
+    """
     faults = faulty.parse(config.faults, config.group.rank) if config.faults else None
     thread = SteppingThread()
-    engine = thread.call(_load, config, folder, faults)
+    engine = thread.call(_load, config, folder, draft, faults)
     stop_pipe = StopPipe()
     _install_signals(stop_pipe, has_parent=config.parent_pipe_fd is not None)
     encode: Encode = partial(outcome_to_pb, rank=config.group.rank)
@@ -71,8 +74,10 @@ def serve(config: ServerConfig, folder: ModelFolder, begun: float) -> int:
     return 0
 
 
-def _load(config: ServerConfig, folder: ModelFolder, faults: faulty.Faults | None) -> Engine:
-    engine = load_engine(config, folder)
+def _load(
+    config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None, faults: faulty.Faults | None
+) -> Engine:
+    engine = load_engine(config, folder, draft)
     return engine if faults is None else faulty.FaultyEngine(engine, faults)
 
 

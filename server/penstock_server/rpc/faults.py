@@ -102,7 +102,13 @@ class FaultyEngine(Engine):
 
     def __init__(self, engine: Engine, faults: Faults) -> None:
         super().__init__(
-            engine.model, engine.cache, engine.slots, engine.group, engine.description, engine.graphs
+            engine.model,
+            engine.cache,
+            engine.slots,
+            engine.group,
+            engine.description,
+            engine.graphs,
+            engine.drafter,
         )
         self._faults = faults
         self._plan = Plan(0, 0)

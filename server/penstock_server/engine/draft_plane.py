@@ -1,0 +1,79 @@
+"""Which positions of the cache the draft model has computed, too: its keys and values lie under the same block numbers.
+
+It need not follow every step: where nothing is drafted, it computes nothing, and what it lacks is computed before it
+drafts again. So it is known for each slot how far its plane is filled. For each block it is known whether it is whole,
+because a sequence may begin with blocks that others computed.
+"""
+
+import numpy as np
+
+from penstock_server.engine.limits import Limits
+from penstock_server.engine.plan import Numbers
+
+
+class DraftPlane:
+    """What is filled, by slot and by block."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._block_size = limits.block_size
+        self._tables: Numbers = np.zeros((limits.num_slots, limits.max_blocks), dtype=np.int64)
+        self._num_blocks: Numbers = np.zeros(limits.num_slots, dtype=np.int64)
+        # Leading positions that are filled, and those that others computed before the slot began.
+        self._filled: Numbers = np.zeros(limits.num_slots, dtype=np.int64)
+        self._inherited: Numbers = np.zeros(limits.num_slots, dtype=np.int64)
+        self._is_whole = np.zeros(limits.num_blocks, dtype=bool)
+        # Slots with blocks, of which no span was computed yet: what these blocks hold is not known.
+        self._admitted: set[int] = set()
+
+    def clear(self) -> None:
+        """All slots are free; blocks stay what they are."""
+        self._admitted.clear()
+
+    def admit(self, slot: int, block_ids: list[int]) -> None:
+        """A slot begins with these blocks."""
+        self._num_blocks[slot] = 0
+        self._filled[slot] = self._inherited[slot] = 0
+        self._hold(slot, block_ids)
+        self._admitted.add(slot)
+
+    def append(self, slot: int, block_ids: list[int]) -> None:
+        """A slot gets blocks that hold nothing of it."""
+        self._is_whole[block_ids] = False
+        self._hold(slot, block_ids)
+
+    @property
+    def expects_spans(self) -> bool:
+        """Whether `begin` is to be told of spans."""
+        return bool(self._admitted)
+
+    def begin(self, slot: int, start: int) -> None:
+        """A span of a slot begins here; from its first one on, all its blocks are its own."""
+        if slot not in self._admitted:
+            return
+        self._admitted.remove(slot)
+        blocks = self._tables[slot, : self._num_blocks[slot]]
+        num_shared = min(start // self._block_size, len(blocks))
+        self._is_whole[blocks[num_shared:]] = False
+        shared = self._is_whole[blocks[:num_shared]]
+        num_whole = num_shared if shared.all() else int(shared.argmin())
+        self._filled[slot] = num_whole * self._block_size
+        self._inherited[slot] = num_shared * self._block_size
+
+    def filled(self, slot: int) -> int:
+        """How many leading positions of a slot are filled."""
+        return int(self._filled[slot])
+
+    def first_own(self, slot: int) -> int:
+        """The first position that no other sequence may read."""
+        return max(self.filled(slot), int(self._inherited[slot]))
+
+    def fill(self, slot: int, end: int) -> None:
+        """All positions of a slot before this one are filled."""
+        whole = slice(self.filled(slot) // self._block_size, end // self._block_size)
+        self._is_whole[self._tables[slot, whole]] = True
+        self._filled[slot] = end
+
+    def _hold(self, slot: int, block_ids: list[int]) -> None:
+        first = int(self._num_blocks[slot])
+        self._tables[slot, first : first + len(block_ids)] = block_ids
+        self._num_blocks[slot] = first + len(block_ids)

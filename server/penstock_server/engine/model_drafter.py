@@ -1,0 +1,186 @@
+"""Drafts by a second, small model, which chooses by the same noise as the sampler: it guesses what will be drawn, not
+only what is likeliest.
+
+It computes the chunks of prompts beside the model, and then one token of each slot at a time. What it lacks of a slot,
+because nothing was drafted for a while or its first blocks were computed by others, it computes before it drafts.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+
+from penstock_server.engine.decode_graphs import DecodeGraphs
+from penstock_server.engine.draft_plane import DraftPlane
+from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.plan import Drafts, Plan, Span
+from penstock_server.engine.sampling import choose
+from penstock_server.engine.slots import Slots
+from penstock_server.engine.staging import Staging
+from penstock_server.engine.step import Step
+from penstock_server.engine.step_pact import StepPact
+from penstock_server.network.distributed import Group
+from penstock_server.network.forward_input import ForwardInput
+from penstock_server.network.kv_cache import KVCache
+from penstock_server.network.model import Model
+
+logger = logging.getLogger(__name__)
+
+# Positions that a step may compute for slots of which the drafter lacks some: others wait for it.
+_MOST_CAUGHT_UP = 256
+
+
+class ModelDrafter(Drafter):
+    """The small model over its plane of the cache."""
+
+    def __init__(
+        self, model: Model, cache: KVCache, slots: Slots, group: Group, graphs: DecodeGraphs | None
+    ) -> None:
+        self.model = model
+        self.cache = cache
+        self.graphs = graphs
+        self.plane = DraftPlane(slots.limits)
+        self._slots = slots
+        self._group = group
+        self._staging = Staging(slots)
+        self._pact = StepPact(group, slots.device, _report)
+        # Of slots with drafts of which it is not known whether they are right: their lengths, and how many these are.
+        self._open: dict[int, tuple[int, int]] = {}
+
+    def follow(self, plan: Plan) -> None:
+        for admit in plan.admitted:
+            if self._is_valid(admit.slot):
+                self.plane.admit(admit.slot, admit.block_ids)
+        for append in plan.appended:
+            if self._is_valid(append.slot):
+                self.plane.append(append.slot, append.block_ids)
+        if self.plane.expects_spans:
+            for span in plan.spans:
+                self.plane.begin(span.slot, span.start)
+
+    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        states = self._slots.states
+        behind = {slot: states[slot].length - 1 for slot in wanted}
+        prompts = {span.slot: span.end for span in spans if span.length > 1}
+        lacking = [*self._lacking(behind, _MOST_CAUGHT_UP)]
+        left = self._slots.limits.max_step_tokens - sum(span.length for span in lacking)
+        lacking += self._lacking(prompts, left)
+        if lacking:
+            self._compute(lacking)
+            for span in lacking:
+                self.plane.fill(span.slot, span.end)
+        numbers = {slot: self._num_possible(slot, number) for slot, number in wanted.items()}
+        return self._guess({slot: number for slot, number in numbers.items() if number > 0})
+
+    def accept(self, slot: int, num_right: int) -> None:
+        if slot in self._open:
+            length, number = self._open.pop(slot)
+            # The last draft was computed by nobody.
+            self.plane.fill(slot, length + min(number - 1, num_right))
+
+    def clear(self) -> None:
+        self.plane.clear()
+        self._open.clear()
+
+    def capture(self) -> None:
+        if self.graphs is not None:
+            self.graphs.capture()
+
+    def rehearse(self) -> None:
+        if self.graphs is not None:
+            self.graphs.rehearse()
+
+    def close(self) -> None:
+        if self.graphs is not None:
+            self.graphs.close()
+
+    def _is_valid(self, slot: int) -> bool:
+        state = self._slots.states.get(slot)
+        return state is not None and state.refusal is None
+
+    def _lacking(self, ends: Mapping[int, int], budget: int) -> Iterator[Span]:
+        """What the plane lacks before these ends, so many positions at most."""
+        for slot, end in ends.items():
+            start = self.plane.filled(slot)
+            end = min(end, self.model.facts.max_sequence_len, start + budget)
+            if end > start:
+                budget -= end - start
+                yield Span(slot, start, end - start)
+
+    def _num_possible(self, slot: int, wanted: int) -> int:
+        """How many tokens can be drafted for a slot: none where the plane lacks more than the last position."""
+        length = self._slots.states[slot].length
+        left = self.model.facts.max_sequence_len - (length - 1)
+        return min(wanted, left) if self.plane.filled(slot) >= length - 1 else 0
+
+    def _guess(self, numbers: dict[int, int]) -> Drafts:
+        """So many tokens for each slot, which has them in its row."""
+        states = self._slots.states
+        lengths = {slot: states[slot].length for slot in numbers}
+        passes = []
+        try:
+            for done in range(max(numbers.values(), default=0)):
+                slots = [slot for slot, number in numbers.items() if number > done]
+                passes.append((slots, self._next_tokens(slots)))
+        finally:
+            for slot, length in lengths.items():
+                states[slot].length = length
+        for slot, length in lengths.items():
+            self.plane.fill(slot, length)
+            self._open[slot] = length, numbers[slot]
+        drafts: dict[int, tuple[int, ...]] = {}
+        owners = [slot for slots, _ids in passes for slot in slots]
+        for slot, token_id in zip(owners, self._agreed([ids for _slots, ids in passes]), strict=True):
+            drafts[slot] = (*drafts.get(slot, ()), token_id)
+        return drafts
+
+    def _next_tokens(self, slots: list[int]) -> torch.Tensor:
+        """The token that follows in each slot, which becomes its last one."""
+        states = self._slots.states
+        step, logits = self._compute([Span(slot, states[slot].length - 1, 1) for slot in slots])
+        tokens, sampling = self._slots.rows.tokens, step.sampling
+        ids = choose(_fitted(logits, self._slots.limits.vocab_size), sampling, tokens)
+        tokens.index_put_((sampling.slots, sampling.lengths), ids.int())
+        for slot in slots:
+            states[slot].length += 1
+        return ids
+
+    def _agreed(self, ids: list[torch.Tensor]) -> list[int]:
+        """The tokens on the host, on all ranks those of the first."""
+        if not ids:
+            return []
+        return list(self._group.gather_numbers(*torch.cat(ids).tolist())[0])
+
+    def _compute(self, spans: list[Span]) -> tuple[Step, torch.Tensor]:
+        """Fill the plane at these spans; also logits behind each if all have one token, else nothing to be read."""
+        step = self._staging.stage(spans, self.graphs.size_for(spans) if self.graphs else None)
+        if self.cache.is_poisoned:
+            own = (max(span.start, self.plane.first_own(span.slot)) for span in spans)
+            unwritten = [replace(span, start=start) for span, start in zip(spans, own, strict=True)]
+            self.cache.poison(self._staging.unwritten(unwritten))
+        if step.decode is not None:
+            assert self.graphs is not None, "the graphs chose the size of this step"
+            # Slots and positions: no adapter acts on the drafter.
+            return step, self.graphs.run(step.decode[:2])[: len(spans)]
+        assert step.forward is not None, "a step has exactly one of the two"
+        hidden = self._hidden(replace(step.forward, adapters=None), is_compared=step.has_prompts)
+        return step, hidden if step.has_prompts else self.model.logits(hidden)
+
+    def _hidden(self, inputs: ForwardInput, is_compared: bool) -> torch.Tensor:
+        if self._group.size == 1 or not is_compared:
+            return self.model(inputs, self.cache)
+        return self._pact.run_pass(lambda: self.model(inputs, self.cache), len(inputs.token_ids))
+
+
+def _fitted(logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """With as many columns as the model has: what pads one of the vocabularies is never drafted, or cut off."""
+    missing = vocab_size - logits.shape[1]
+    return (
+        F.pad(logits, (0, missing), value=-torch.inf) if missing > 0 else logits[:, :vocab_size].contiguous()
+    )
+
+
+def _report(error: Exception) -> None:
+    logger.error("nothing was drafted in a step: %s", error)

@@ -1,0 +1,91 @@
+"""Opens the folder of a model that drafts tokens for another, and refuses what cannot be right. Needs no torch."""
+
+import filecmp
+from pathlib import Path
+from typing import Any
+
+from penstock_server.architectures.fields import read_json
+from penstock_server.architectures.spec import ModelSpec
+from penstock_server.base.config import ServerConfig
+from penstock_server.base.errors import StartError
+from penstock_server.files.model_folder import ModelFolder, open_folder
+
+
+def open_draft_folder(config: ServerConfig, target: ModelFolder) -> ModelFolder | None:
+    """The folder of the draft model, if there is one; raises StartError, which names the flag."""
+    path = config.draft_model_path
+    if path is None:
+        return None
+    try:
+        folder = open_folder(path, config.load_format)
+        spec = _checked(folder)
+        if target.spec is not None:
+            _check_target(target.spec)
+        _check_vocabulary(path / "tokenizer.json", config.tokenizer_path, spec, target.spec)
+    except StartError as error:
+        raise StartError(f"--draft-model: {error}") from None
+    return folder
+
+
+def _checked(folder: ModelFolder) -> ModelSpec:
+    """What the draft model is; raises StartError unless all that it remembers are keys and values."""
+    spec, path = folder.spec, folder.path
+    if spec is None:
+        raise StartError(
+            f"{path}: {folder.model_type} is computed by the code of transformers; a draft model needs a row here"
+        )
+    if spec.num_recurrent_layers:
+        raise StartError(
+            f"{path}: layers of {folder.model_type} keep a state, which cannot go back behind a wrong draft"
+        )
+    if spec.latent is not None:
+        raise StartError(f"{path}: {folder.model_type} attends to latents, which no draft model may do yet")
+    return spec
+
+
+def _check_target(target: ModelSpec) -> None:
+    if target.num_recurrent_layers:
+        raise StartError(
+            f"layers of {target.model_type} keep a state, which cannot go back behind a wrong draft; drop --draft-model"
+        )
+    if target.attention_window is not None:
+        raise StartError(
+            f"{target.model_type} gives blocks back behind its window of {target.attention_window} tokens, which a "
+            "draft model still reads; use --speculation ngram"
+        )
+
+
+def _check_vocabulary(own: Path, other: Path, spec: ModelSpec, target: ModelSpec | None) -> None:
+    """Raise StartError unless the same numbers are the same tokens; one vocabulary may be longer."""
+    if not own.is_file() or not other.is_file():
+        if target is None or spec.vocab_size != target.vocab_size:
+            size = "an unknown number" if target is None else target.vocab_size
+            raise StartError(
+                f"{own.parent}: its vocabulary has {spec.vocab_size} tokens, that of the model {size}, and there are "
+                "no two tokenizer.json to compare"
+            )
+        return
+    if filecmp.cmp(own, other, shallow=False):
+        return
+    mine, theirs = _tokens(own), _tokens(other)
+    for number in sorted(mine.keys() & theirs.keys()):
+        if mine[number] != theirs[number]:
+            raise StartError(
+                f"{own}: token {number} of {len(mine)} is {mine[number]!r}, in {other} of {len(theirs)} it is "
+                f"{theirs[number]!r}; use a draft model with the tokenizer of the model"
+            )
+
+
+def _tokens(file: Path) -> dict[int, str]:
+    """The tokens of a tokenizer by number, without those that were added: models of one family name these anew."""
+    model = read_json(file).get("model")
+    vocabulary: Any = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, dict):
+        pairs = ((number, token) for token, number in vocabulary.items())
+    elif isinstance(vocabulary, list):
+        pairs = (
+            (number, entry[0]) for number, entry in enumerate(vocabulary) if isinstance(entry, list) and entry
+        )
+    else:
+        raise StartError(f"{file}: it has no vocabulary; download it again")
+    return {number: str(token) for number, token in pairs if isinstance(number, int)}

@@ -1,0 +1,80 @@
+"""Loads the model that drafts tokens for another: its weights, and the format of its plane of the cache."""
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from penstock_kernels.backends import Backend
+
+from penstock_server.architectures.spec import ModelFacts, ModelSpec
+from penstock_server.base.config import GroupConfig, ServerConfig
+from penstock_server.base.errors import StartError
+from penstock_server.files.model_folder import ModelFolder
+from penstock_server.load.allocation import allocating
+from penstock_server.load.attention_backend import choose_backend, choose_cache_dtype
+from penstock_server.load.device import choose_dtype
+from penstock_server.load.read_model import quantization_of, read_decoder, scales_of
+from penstock_server.network.decoder import Decoder
+from penstock_server.network.distributed import Group
+from penstock_server.network.kv_cache import CacheFormat
+from penstock_server.network.layers.placement import Placement
+from penstock_server.network.model import Model
+
+logger = logging.getLogger(__name__)
+
+# Where more sequences generate, drafts rarely pay.
+_LARGEST_GRAPH = 32
+
+
+class DraftModel(NamedTuple):
+    """What a drafter is made of."""
+
+    model: Model
+    cache_format: CacheFormat
+    attention: Backend
+
+    def graph_sizes(self, sizes: Sequence[int]) -> list[int]:
+        """Those of the model's sizes that steps with drafts have, if the draft model can be captured."""
+        is_capturable = self.model.capturable and self.attention.capturable
+        return [size for size in sizes if size <= _LARGEST_GRAPH] if is_capturable else []
+
+
+def load_draft_model(
+    config: ServerConfig, folder: ModelFolder, target: ModelFacts, group: Group, device: torch.device
+) -> DraftModel:
+    """Build and fill it; raises StartError, which names the flag."""
+    try:
+        return _load(config, folder, target, group, device)
+    except StartError as error:
+        raise StartError(f"--draft-model: {error}") from None
+
+
+def _load(
+    config: ServerConfig, folder: ModelFolder, target: ModelFacts, group: Group, device: torch.device
+) -> DraftModel:
+    assert folder.spec is not None, "checked when the folder was opened"
+    served_len = config.cache.max_sequence_len or target.max_sequence_len
+    own_len = folder.spec.max_sequence_len
+    if own_len < served_len:
+        logger.warning("the draft model was made for %d tokens; behind them nothing is drafted", own_len)
+    dtype = choose_dtype(config.dtype, folder.dtype, device)
+    cache_dtype = choose_cache_dtype(config, dtype, device)
+    group = _group_of(folder.spec, group, dtype, device)
+    attention = choose_backend(config, folder.spec, group, dtype, cache_dtype, device)
+    placement = Placement(group, dtype, config.batch_invariant)
+    quantization = quantization_of(config, folder, device)
+    lengths = min(served_len, own_len)
+    model = allocating("its weights", read_decoder, folder, placement, device, lengths, quantization)
+    scales = scales_of(folder, dtype, cache_dtype)
+    return DraftModel(model, CacheFormat(cache_dtype, scales, attention.attend), attention)
+
+
+def _group_of(spec: ModelSpec, group: Group, dtype: torch.dtype, device: torch.device) -> Group:
+    """The ranks that the model is divided among: all of them, or each has it whole where it cannot be divided."""
+    try:
+        Decoder(spec, Placement(group, dtype), device)
+    except StartError as reason:
+        logger.warning("every shard has the whole draft model: %s", reason)
+        return Group(GroupConfig(0, 1, None), device)
+    return group

@@ -1,0 +1,54 @@
+"""Reads a model of our own decoder: its weights, how they are quantized, and the scales of its cache."""
+
+import logging
+
+import torch
+
+from penstock_server.base.config import ServerConfig
+from penstock_server.files.model_folder import ModelFolder
+from penstock_server.network.decoder import Decoder
+from penstock_server.network.kv_cache import KvScale
+from penstock_server.network.kv_scales import read_scales
+from penstock_server.network.layers.placement import Placement
+from penstock_server.network.quantization.at_load import QuantizationAtLoad
+from penstock_server.network.quantization.quantization import Quantization, StoredQuantization
+from penstock_server.network.weights import fill_with_noise, load_weights
+
+logger = logging.getLogger(__name__)
+
+
+def read_decoder(
+    folder: ModelFolder,
+    placement: Placement,
+    device: torch.device,
+    max_sequence_len: int | None,
+    quantization: Quantization | None,
+) -> Decoder:
+    """The decoder that the folder describes, with its weights."""
+    assert folder.spec is not None, "a row describes the model"
+    logger.info("%s is computed by our own decoder", folder.model_type)
+    decoder = Decoder(folder.spec, placement, device, max_sequence_len)
+    if folder.checkpoint is None:
+        fill_with_noise(decoder, device)
+    else:
+        load_weights(decoder, folder.checkpoint, device, quantization)
+    return decoder
+
+
+def quantization_of(config: ServerConfig, folder: ModelFolder, device: torch.device) -> Quantization | None:
+    """How weights are quantized, if they are, and are read."""
+    if folder.checkpoint is None:
+        return None
+    int8_inputs = config.cpu_activations == "int8"
+    if folder.quantization is not None:
+        return StoredQuantization(folder.quantization, folder.checkpoint, int8_inputs)
+    if folder.at_load is None:
+        return None
+    return QuantizationAtLoad(folder.at_load, folder.checkpoint, device, int8_inputs)
+
+
+def scales_of(folder: ModelFolder, dtype: torch.dtype, cache_dtype: torch.dtype) -> tuple[KvScale, ...]:
+    """The scales of the checkpoint, where the type of the cache is smaller than that of the model."""
+    if cache_dtype == dtype or folder.spec is None or folder.checkpoint is None:
+        return ()
+    return read_scales(folder.checkpoint, folder.spec)

@@ -1,0 +1,239 @@
+"""Drafts by a second model: the tokens are those without it, and one that is equal to the model is always right."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from driver import Execute, execute_on, make_engine
+from family_models import CASES, LATENT
+from open_spans import (
+    EVERYTHING,
+    MAX_DRAFTS,
+    MAX_LEN,
+    NUM_BLOCKS,
+    NUM_COMPARED,
+    Told,
+    check_same,
+    play,
+    prompt,
+)
+from penstock_server.base.errors import StartError
+from penstock_server.engine import model_drafter
+from penstock_server.engine.engine import Engine
+from penstock_server.engine.model_drafter import ModelDrafter
+from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.load import sizes
+from safetensors.torch import load_file, save_file
+from thread_ranks import engines, execute_on_all
+
+DRAWN = SamplingParams(temperature=1.1, seed=9)
+OTHER = {
+    "num_hidden_layers": 1,
+    "hidden_size": 36,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+    "head_dim": 12,
+}
+BLOCK_SIZE = 4
+
+
+def drafting(folder: Path, draft: Path, **options: Any) -> Engine:
+    """A poisoned engine: keys and values that a drafter did not compute make its drafts wrong."""
+    sizes = {
+        "max_sequence_len": MAX_LEN,
+        "num_slots": 10,
+        "num_blocks": 10 * NUM_BLOCKS,
+        "max_step_tokens": 100,
+    }
+    return make_engine(folder, draft_model_path=draft, is_poisoned=True, **{**sizes, **options})
+
+
+def generate(
+    execute: Execute,
+    told: Told,
+    slot: int,
+    tokens: list[int],
+    start: int,
+    count: int,
+    blocks: list[int],
+    max_drafts: int | None = MAX_DRAFTS,
+    chunk: int = MAX_LEN,
+) -> Told:
+    """So many tokens behind `tokens`, of which all before `start` are computed; then the slot is given back."""
+    retired = [slot] if told.num_steps else []
+    admitted = [Admit(slot, tokens, len(tokens), blocks, DRAWN)]
+    while start < len(tokens):
+        span = Span(slot, start, min(chunk, len(tokens) - start))
+        told.add(execute(Plan(1, 1, retired=retired, admitted=admitted, spans=[span])), slot)
+        retired, admitted, start = [], [], span.end
+    begun = len(told.ids) - 1
+    while len(told.ids) - begun < count:
+        position = len(tokens) + len(told.ids) - begun - 1
+        open_drafts = {} if max_drafts is None else {slot: max_drafts}
+        told.add(execute(Plan(1, 2, spans=[Span(slot, position, 1)], open_drafts=open_drafts)), slot)
+    return told
+
+
+def test_a_drafter_equal_to_the_model_is_always_right(saved_model: Callable[..., Any]) -> None:
+    folder = saved_model().folder
+    engine, params = drafting(folder, folder), list(EVERYTHING.values())
+    expected = play(engine, params, None)
+    got = play(engine, params, MAX_DRAFTS)
+    check_same(got, expected)
+    for it in got:
+        assert it.num_steps == 1 + -(-(NUM_COMPARED - 1) // (MAX_DRAFTS + 1))
+        assert len(it.ids) == 1 + it.num_drafted + it.num_steps - 1
+
+
+def test_a_drafter_of_noise_changes_nothing_and_is_hardly_ever_right(saved_model: Callable[..., Any]) -> None:
+    params = list(EVERYTHING.values())
+    engine = drafting(saved_model().folder, saved_model(**OTHER).folder)
+    expected = play(engine, params, None)
+    got = play(engine, params, MAX_DRAFTS)
+    check_same(got, expected)
+    num_drafted = sum(it.num_drafted for it in got)
+    num_right = sum(len(it.ids) - it.num_steps for it in got)
+    assert num_drafted > 0
+    assert num_right < num_drafted / 10
+
+
+def test_what_was_computed_without_drafts_is_made_up_for(saved_model: Callable[..., Any]) -> None:
+    folder = saved_model().folder
+    engine = drafting(folder, folder)
+    execute, blocks = execute_on(engine), list(range(NUM_BLOCKS))
+    told = generate(execute, Told(), 0, prompt(0), 0, 12, blocks, max_drafts=None, chunk=2)
+    # In its blocks another one begins, of which the drafter has the prompt only.
+    tokens = prompt(0) + told.ids
+    start = (len(tokens) - 1) // BLOCK_SIZE * BLOCK_SIZE
+    shared = blocks[: start // BLOCK_SIZE]
+    own = list(range(2 * NUM_BLOCKS, 3 * NUM_BLOCKS - len(shared)))
+    # A slot that waits for its first span changes nothing.
+    execute(Plan(1, 3, admitted=[Admit(2, prompt(2), len(prompt(2)), [40], DRAWN)]))
+    got = generate(execute, Told(), 1, tokens, start, 15, shared + own)
+    assert got.num_steps == 4
+    assert got.num_drafted == 12
+    # And again from its tokens so far, as after it was preempted.
+    first = list(got.ids)
+    generate(execute, got, 1, tokens + first[:4], start, 6, shared + own)
+    assert got.ids[len(first) :] == first[4:10]
+    assert got.num_steps == 6
+    plain = make_engine(folder, max_sequence_len=MAX_LEN)
+    expected = generate(execute_on(plain), Told(), 0, tokens, 0, 15, blocks, max_drafts=None)
+    assert first[:15] == expected.ids
+
+
+def test_a_slot_far_behind_catches_up_by_parts(
+    saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_drafter, "_MOST_CAUGHT_UP", 4)
+    folder = saved_model().folder
+    execute, blocks = execute_on(drafting(folder, folder)), list(range(NUM_BLOCKS))
+    told = generate(execute, Told(), 0, prompt(0), 0, 11, blocks, max_drafts=None)
+    for drafted in (0, 0, MAX_DRAFTS):
+        outcome = execute(Plan(1, 3, spans=[Span(0, MAX_LEN - 1, 1)], open_drafts={0: MAX_DRAFTS}))
+        told.add(outcome, 0)
+        assert outcome.num_drafted.get(0, 0) == drafted
+    assert len(told.ids) == 11 + 2 + MAX_DRAFTS + 1
+
+
+@pytest.mark.parametrize("options", [{}, OTHER], ids=["divided", "whole"])
+def test_all_ranks_draft_the_same(
+    saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    folder, draft = saved_model().folder, saved_model(**options).folder
+    plain = execute_on(make_engine(folder, max_sequence_len=MAX_LEN))
+    expected = generate(plain, Told(), 0, prompt(0), 0, 16, list(range(NUM_BLOCKS)), max_drafts=None)
+    sizes = {"max_sequence_len": MAX_LEN, "draft_model_path": draft, "is_poisoned": True}
+    with engines(folder, 2, monkeypatch, **sizes) as ranks:
+        told = generate(execute_on_all(ranks), Told(), 0, prompt(0), 0, 16, list(range(NUM_BLOCKS)), chunk=3)
+    assert told.ids == expected.ids
+    assert told.num_drafted > 0
+    assert (told.num_steps == 4) == (draft == folder)
+
+
+def test_behind_the_length_of_the_drafter_nothing_is_drafted(
+    saved_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    folder = saved_model().folder
+    short = changed(folder, tmp_path / "short", max_position_embeddings=10)
+    engine = drafting(folder, short)
+    expected = play(engine, [DRAWN], None)
+    got = play(engine, [DRAWN], MAX_DRAFTS)
+    check_same(got, expected)
+    assert got[0].num_drafted == 10 - len(prompt(0))
+
+
+@pytest.mark.parametrize("vocab_size", [280, 320])
+def test_a_vocabulary_may_be_padded(saved_model: Callable[..., Any], tmp_path: Path, vocab_size: int) -> None:
+    folder = saved_model().folder
+    padded = changed(folder, tmp_path / "padded", vocab_size=vocab_size)
+    weights = load_file(padded / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        rows = torch.zeros(vocab_size, weights[name].shape[1])
+        count = min(len(rows), len(weights[name]))
+        rows[:count] = weights[name][:count]
+        weights[name] = rows
+    save_file(weights, padded / "model.safetensors")
+    engine = drafting(folder, padded)
+    params = [DRAWN, SamplingParams(frequency_penalty=1.0)]
+    expected = play(engine, params, None)
+    got = play(engine, params, MAX_DRAFTS)
+    check_same(got, expected)
+    drafted, accepted = sum(it.num_drafted for it in got), sum(len(it.ids) - it.num_steps for it in got)
+    assert 0 < accepted <= drafted
+    # Zeros are of middling likelihood; what the shorter one lacks is drawn now and then.
+    assert vocab_size < 301 or accepted > drafted // 2
+
+
+def test_both_planes_are_planned_together(
+    saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved_model().folder
+    monkeypatch.setattr(sizes, "budget_bytes", lambda _size: 2_000_000)
+    counts = [
+        make_engine(folder, num_blocks=None, num_slots=128, draft_model_path=draft).slots.limits.num_blocks
+        for draft in (None, folder)
+    ]
+    assert counts[1] == counts[0] // 2
+    engine = make_engine(folder, num_blocks=None, num_slots=128, draft_model_path=folder)
+    assert isinstance(engine.drafter, ModelDrafter)
+    assert engine.drafter.cache.pool.shape == engine.cache.pool.shape
+
+
+def test_what_cannot_draft_is_refused_by_name(saved_model: Callable[..., Any], tmp_path: Path) -> None:
+    folder = saved_model().folder
+    other = changed(folder, tmp_path / "other", vocab_size=302)
+    (other / "tokenizer.json").unlink()
+    renamed = changed(folder, tmp_path / "renamed")
+    tokenizer = json.loads((renamed / "tokenizer.json").read_text())
+    vocabulary = {number: token for token, number in tokenizer["model"]["vocab"].items()}
+    vocabulary[7], vocabulary[8] = vocabulary[8], vocabulary[7]
+    tokenizer["model"]["vocab"] = {token: number for number, token in vocabulary.items()}
+    (renamed / "tokenizer.json").write_text(json.dumps(tokenizer))
+    refused = {
+        "nowhere": tmp_path / "nowhere",
+        "302 tokens, that of the model 301": other,
+        "token 7 of": renamed,
+        "computed by the code of transformers": changed(folder, tmp_path / "olmo", model_type="olmo"),
+        "keep a state": saved_model(**CASES["lfm2"]).folder,
+        "attends to latents": saved_model("youtu", **LATENT).folder,
+    }
+    for message, draft in refused.items():
+        with pytest.raises(StartError, match=f"--draft-model: (?s:.)*({message})"):
+            make_engine(folder, draft_model_path=draft)
+    windowed = saved_model("mistral", sliding_window=8).folder
+    with pytest.raises(StartError, match="behind its window of 8 tokens"):
+        make_engine(windowed, draft_model_path=folder)
+
+
+def changed(folder: Path, to: Path, **config: Any) -> Path:
+    """A copy of a model folder with other values in its config.json."""
+    shutil.copytree(folder, to)
+    raw = json.loads((to / "config.json").read_text())
+    (to / "config.json").write_text(json.dumps({**raw, **config}))
+    return to
