@@ -5,16 +5,19 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
+import torch
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.base.errors import ErrorCode
-from penstock_server.engine import constrained_slot
+from penstock_server.engine import constrained_slot, low_priority
 from penstock_server.engine.constrained_slot import readable
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
 from penstock_server.engine.grammar_threads import GrammarThreads, Job
+from penstock_server.engine.low_priority import LowPriority
 from penstock_server.engine.pending import StepClock
 from penstock_server.engine.plan import Admit, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
@@ -22,6 +25,8 @@ from tokenizers import Tokenizer
 
 PROMPT = [5, 6, 7, 8]
 DIGITS = Grammar("regex", "[0-9]{3}x[ab]+")
+# Takes longer with every token.
+AMBIGUOUS = Grammar("lark", 'start: e\ne: e e e | e e | "x"')
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +111,9 @@ class HeldThreads(GrammarThreads):
     def start(self, job: Job, is_long: bool = False) -> None:
         work = job.work
 
-        def held() -> str:
+        def held(apart: LowPriority | None) -> str:
             self.gate.acquire()
-            return work()
+            return work(apart)
 
         job.work = held
         self.jobs.append(job)
@@ -229,7 +234,7 @@ def test_a_grammar_that_takes_too_long_fails_its_slot_alone(
 @pytest.mark.parametrize("state", [1, 2])
 def test_what_a_clock_decides_holds_on_every_rank(engine: Engine, state: int) -> None:
     """This rank has its mask; another one's is late or failed."""
-    others = iter([(state,), (state,), (0,), (0,), (0,), (0,)])
+    others = chain(repeat((state,), 2), repeat((0,)))
     engine.group.gather_numbers = lambda *mine: [mine, next(others)]  # type: ignore[method-assign]
     sequence = Driver(execute_on(engine)).run([Sequence(PROMPT, 3, SamplingParams(), DIGITS)])[0]
     assert len(sequence.output) == (3 if state == 1 else 0)
@@ -239,14 +244,64 @@ def test_what_a_clock_decides_holds_on_every_rank(engine: Engine, state: int) ->
 def test_long_jobs_do_not_hold_others_up() -> None:
     """Grammars that take long to build leave the threads to those that do not."""
     threads, gate = GrammarThreads(num_threads=2), threading.Event()
-    held = [threads.submit(lambda: str(gate.wait())) for _ in range(3)]
-    other = threads.submit(lambda: "")
+    held = [threads.submit(lambda _apart: str(gate.wait())) for _ in range(3)]
+    other = threads.submit(lambda _apart: "")
     while not other.done.done():
         threads.set_long_jobs_apart()
         time.sleep(0.001)
     assert [job.done.done() for job in held] == [False, False, False]
     gate.set()
     assert [job.done.result(timeout=60) for job in held] == ["True"] * 3
+
+
+def test_a_slot_that_sits_out_leaves_the_others_to_the_fast_way(
+    engine: Engine, held: HeldThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = Admit(0, PROMPT, len(PROMPT), [0, 1], SamplingParams(), DIGITS)
+    other = Admit(1, PROMPT, len(PROMPT), [2, 3], SamplingParams())
+    engine.launch(Plan(1, 1, admitted=[late, other], spans=[Span(0, 0, 4), Span(1, 0, 4)])).resolve()
+    plain: list[list[int]] = []
+    decode = engine._decode
+
+    def recorded(decodes: Any, spans: Any, pending: Any) -> None:
+        plain.append(decodes.slots.tolist())
+        decode(decodes, spans, pending)
+
+    monkeypatch.setattr(engine, "_decode", recorded)
+    outcome = engine.launch(Plan(1, 2, spans=[Span(0, 3, 1), Span(1, 4, 1)])).resolve()
+    assert (outcome.late_slots, outcome.sampled_slots, plain) == ([0], [1], [[1]])
+    held.let_go()
+    outcome = engine.launch(Plan(1, 3, spans=[Span(0, 3, 1), Span(1, 5, 1)])).resolve()
+    assert (outcome.late_slots, outcome.sampled_slots, plain) == ([], [0, 1], [[1]])
+
+
+@pytest.mark.skipif(not low_priority.is_possible(), reason="only Linux says which threads a process has")
+def test_work_apart_leaves_the_interpreter_to_others(folder: Any) -> None:
+    """On the caller's thread llguidance holds the interpreter's lock while it takes a token in."""
+    [x] = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("x").ids
+    grammars = Grammars(folder / "tokenizer.json", 301, (2,))
+    matcher, usual = (grammars._build(AMBIGUOUS, [x] * num_tokens) for num_tokens in (150, 151))
+    masks = torch.zeros(2, 2, 10, dtype=torch.int32)
+    apart, ticks, is_over = LowPriority(), [0], threading.Event()
+
+    def tick() -> None:
+        while not is_over.is_set():
+            ticks[0] += 1
+            time.sleep(0)
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    before = ticks[0]
+    matcher.consume(x, apart)
+    after = ticks[0]
+    is_over.set()
+    ticking.join()
+    assert after - before > 20, "nothing else ran"
+    assert apart.processor_s() > 0
+    matcher.fill(masks[0], apart)
+    usual.fill(masks[1], None)
+    assert torch.equal(masks[0, 0], masks[1, 0])
+    assert not matcher.error()
 
 
 def test_errors_are_in_words_for_clients() -> None:

@@ -9,6 +9,8 @@ from typing import Any, Literal
 MAX_TOP_LOGPROBS = 20
 # One plan may admit many long prompts: 64 MiB hold 16 million token ids, and no valid plan comes near.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+# Of threads for grammars. Schemas are compiled by recursion, whose levels the router bounds (grammar/schema.rs).
+GRAMMAR_STACK_BYTES = 64 << 20
 
 
 # Where the weights come from: the files of the folder, or (dummy) noise, for measurements.

@@ -8,18 +8,19 @@ the host knows it, so the job waits for the token.
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
 from penstock_server.engine.grammar_threads import GrammarThreads, Job
+from penstock_server.engine.low_priority import LowPriority
+from penstock_server.engine.matcher import Matcher
 
 # Most processor time: to build the matcher, as in the router (grammar/grammars.rs), for one token, and all together.
 # The jobs of usual grammars take a tenth of a millisecond for a token.
 _MAX_BUILD_S = 5.0
 _MAX_TOKEN_S = 0.5
 _MAX_TOTAL_S = 30.0
-# After a job that took so long, the next one gets only processor time that nobody else wants.
+# After a job that took so long, the next one gets only processor time that nobody else wants, and no step waits for it.
 _LONG_S = 0.002
 # After it was late, a slot is not waited for before it was in time so often.
 _IN_TIME_AGAIN = 16
@@ -28,23 +29,29 @@ _IN_TIME_AGAIN = 16
 class ConstrainedSlot:
     """Used from the step loop's thread, but for the jobs."""
 
-    def __init__(self, build: Callable[[], Any], width: int, threads: GrammarThreads) -> None:
-        # One bit per token, least significant first. [ceil(vocab_size / 32)] int32, written by the job.
-        self.bits = torch.zeros(width, dtype=torch.int32)
+    def __init__(self, build: Callable[[], Matcher], width: int, threads: GrammarThreads) -> None:
+        # One bit per token, least significant first; written by the job. [2, width] int32, of which the second row only
+        # makes room for the matcher that a call apart needs.
+        self._masks = torch.zeros(2, width, dtype=torch.int32)
         self.is_retired = False
         self._threads = threads
-        self._matcher: Any = None
+        self._matcher: Matcher | None = None
         self._failure = ""
         self._spent_s = 0.0
         self._limit_s = _MAX_BUILD_S
         self._num_in_time_due = 0
-        self._is_next_long = False
+        self._is_long = False
         self._job = threads.submit(partial(self._build, build))
 
     @property
     def job(self) -> Job:
         """The job that computes the mask of the next token."""
         return self._job
+
+    @property
+    def bits(self) -> torch.Tensor:
+        """Which tokens may come next, once the job is done. [width] int32."""
+        return self._masks[0]
 
     @property
     def is_ready(self) -> bool:
@@ -54,7 +61,7 @@ class ConstrainedSlot:
     @property
     def is_waited_for(self) -> bool:
         """Whether a step may wait for it."""
-        return self._num_in_time_due == 0
+        return self._num_in_time_due == 0 and not self._is_long
 
     def failure(self) -> str:
         """Why it cannot go on, or nothing. It never recovers."""
@@ -75,13 +82,13 @@ class ConstrainedSlot:
         cost_s = self._job.cost_s()
         self._spent_s += cost_s
         self._limit_s = _MAX_TOKEN_S
-        self._is_next_long = cost_s > _LONG_S
-        self._job = Job(lambda: "")
+        self._is_long = cost_s > _LONG_S
+        self._job = Job(lambda _apart: "")
 
     def tell(self, token_id: int) -> None:
         """The token that was chosen: the next mask is begun."""
         self._job.work = partial(self._consume, token_id)
-        self._threads.start(self._job, self._is_next_long)
+        self._threads.start(self._job, self._is_long)
 
     def _excess(self) -> str:
         cost_s = self._job.cost_s()
@@ -92,27 +99,26 @@ class ConstrainedSlot:
             return f"the grammar takes too long: more than {_MAX_TOTAL_S:g} s for the tokens so far"
         return ""
 
-    def _build(self, build: Callable[[], Any]) -> str:
+    def _build(self, build: Callable[[], Matcher], apart: LowPriority | None) -> str:
         try:
             self._matcher = build()
         except ValueError as error:
             return f"the grammar cannot be built: {readable(str(error))}"
-        return self._fill()
+        return self._fill(self._matcher, apart)
 
-    def _consume(self, token_id: int) -> str:
+    def _consume(self, token_id: int, apart: LowPriority | None) -> str:
+        assert self._matcher is not None, "a token was chosen under its mask"
         if not self.is_retired:
-            self._matcher.consume_token(token_id)
-        return self._fill()
+            self._matcher.consume(token_id, apart)
+        return self._fill(self._matcher, apart)
 
-    def _fill(self) -> str:
+    def _fill(self, matcher: Matcher, apart: LowPriority | None) -> str:
         if self.is_retired:
             return ""
-        if not self._matcher.is_error():
-            num_bytes = self.bits.numel() * self.bits.element_size()
-            self._matcher.unsafe_compute_mask_ptr(self.bits.data_ptr(), num_bytes)
-        if not self._matcher.is_error():
-            return ""
-        return f"the grammar cannot be used: {readable(self._matcher.get_error())}"
+        if not matcher.error():
+            matcher.fill(self._masks, apart)
+        error = matcher.error()
+        return f"the grammar cannot be used: {readable(error)}" if error else ""
 
 
 _TOO_MANY = "too much of it is possible at one point of the output; it needs fewer alternatives"

@@ -6,8 +6,8 @@ launched. `PendingOutcome.resolve` waits for the outcome. On the CPU it is ready
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -20,7 +20,7 @@ from penstock_server.engine.grammar import GrammarMasks
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.pending import PendingOutcome, StepClock
-from penstock_server.engine.plan import Plan, Span
+from penstock_server.engine.plan import Plan, Span, Spans
 from penstock_server.engine.sampling import Sampled, Scored, sample, score
 from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.slots import Slots
@@ -134,14 +134,14 @@ class Engine:
         errors = self.slots.apply(plan)
         self.cache.copy_blocks(plan.copied_from, plan.copied_to)
         self.drafter.follow(plan)
+        plan, late_slots = self._without_late(plan, errors)
         decodes = None if errors or plan.open_drafts else self.slots.plain_decodes(plan)
         if decodes is not None:
-            pending = PendingOutcome(plan, [], clock)
+            pending = PendingOutcome(plan, [], clock, late_slots=late_slots)
             self._guard(plan.spans, pending, partial(self._decode, decodes, plan.spans, pending))
             return pending
         spans = self.slots.select(plan, errors)
-        late_slots = self.slots.late_slots(plan, errors)
-        spans = self._without_late(spans, late_slots)
+        late_slots += self.slots.void_slots(plan, errors)
         pending = PendingOutcome(plan, list(errors.values()), clock, late_slots=late_slots)
         if not spans:
             return pending
@@ -185,15 +185,17 @@ class Engine:
                 raise
             pending.fail([SlotError(span.slot, failure.code, str(failure)) for span in spans])
 
-    def _without_late(self, spans: list[Span], late_slots: list[int]) -> list[Span]:
-        """The spans but for those of slots that sat out a step and have to sit out this one; adds those to the late."""
-        waiting = [span.slot for span in spans if self.slots.states[span.slot].is_late]
+    def _without_late(self, plan: Plan, errors: Container[int]) -> tuple[Plan, list[int]]:
+        """The plan but for the spans of slots that sat out a step and have to sit out this one; and these slots.
+
+        So the others are computed as if these were not there.
+        """
+        waiting = self.slots.waiting(plan, errors)
         if not waiting:
-            return spans
-        is_alone = len(waiting) == len(spans)
-        still = self.slots.grammars.still_late(waiting, is_alone, self.group.gather_numbers)
-        late_slots += sorted(still)
-        return [span for span in spans if span.slot not in still]
+            return plan, []
+        is_alone = len(waiting) == len(plan.spans)
+        still = sorted(self.slots.grammars.still_late(waiting, is_alone, self.group.gather_numbers))
+        return replace(plan, spans=Spans.of(plan.spans).without(still)), still
 
     def _failure(self, error: Exception) -> StepFailed | None:
         """What the requests of a step are told, if only they fail; None if the shard cannot continue.

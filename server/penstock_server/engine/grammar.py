@@ -21,6 +21,7 @@ import torch
 from penstock_server.base.errors import ErrorCode, SlotRefused
 from penstock_server.engine.constrained_slot import ConstrainedSlot
 from penstock_server.engine.grammar_threads import GrammarThreads
+from penstock_server.engine.matcher import Matcher
 from penstock_server.engine.plan import Admit, Grammar
 from penstock_server.engine.step import SampledRow
 
@@ -104,6 +105,10 @@ class Grammars:
         """Whether a slot has a grammar."""
         return slot in self._slots
 
+    def slots(self) -> Iterable[int]:
+        """The slots with grammars."""
+        return self._slots
+
     def admit(self, admit: Admit) -> None:
         """Start building a slot's matcher; an error in its text is reported with its first mask."""
         if admit.grammar is None:
@@ -144,7 +149,7 @@ class Grammars:
             choice.slot.choose()
         return choices
 
-    def _build(self, grammar: Grammar, generated: list[int]) -> Any:
+    def _build(self, grammar: Grammar, generated: list[int]) -> Matcher:
         from llguidance import LLMatcher, LLParserLimits
 
         builders: dict[str, Callable[[str], str]] = {
@@ -161,6 +166,14 @@ class Grammars:
         matcher = LLMatcher(self._shared_tokenizer(), text, log_level=0, limits=limits)
         if generated:
             matcher.consume_tokens(generated)
+        return Matcher(matcher, self._failed_matcher)
+
+    def _failed_matcher(self) -> Any:
+        """A matcher that allows nothing."""
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._shared_tokenizer(), LLMatcher.grammar_from_regex(""), log_level=0)
+        matcher.consume_token(0)
         return matcher
 
     def _shared_tokenizer(self) -> Any:

@@ -103,6 +103,14 @@ class Spans(Sequence[Span]):
         rows = [(span.slot, span.start, span.length) for span in spans]
         return cls(np.array(rows, dtype=np.int64).reshape(-1, 3).T)
 
+    def of_slots(self, slots: Sequence[int]) -> "Spans":
+        """Those of these slots."""
+        return Spans(self.numbers[:, np.isin(self.numbers[0], slots)])
+
+    def without(self, slots: Sequence[int]) -> "Spans":
+        """Those of other slots."""
+        return Spans(self.numbers[:, ~np.isin(self.numbers[0], slots)])
+
     def __len__(self) -> int:
         return len(self.numbers[0])
 

@@ -4,7 +4,7 @@ What it knows is deterministic: it follows from the plans alone, never from samp
 the same spans, and a plan can be applied while the step of the plan before it still runs on the device.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 from functools import partial
 
@@ -114,7 +114,16 @@ class Slots:
         self.rows.flush()
         return extended
 
-    def late_slots(self, plan: Plan, errors: dict[int, SlotError]) -> list[int]:
+    def waiting(self, plan: Plan, errors: Container[int]) -> list[int]:
+        """The slots with spans that sat out the step before, whose token is to be chosen again."""
+        late = [slot for slot in self.grammars.slots() if self.states[slot].is_late]
+        if not late:
+            return []
+        late = [slot for slot in late if slot not in errors and slot not in plan.open_drafts]
+        spans = [span for span in Spans.of(plan.spans).of_slots(late) if not self._is_void(span)]
+        return [span.slot for span in spans if not self.states[span.slot].refusal]
+
+    def void_slots(self, plan: Plan, errors: Container[int]) -> list[int]:
         """The slots for whose spans nothing is computed, because they sat out the step before."""
         return [span.slot for span in plan.spans if span.slot not in errors and self._is_void(span)]
 

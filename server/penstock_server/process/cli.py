@@ -7,7 +7,7 @@ import sys
 import time
 
 from penstock_server.base import log, parent
-from penstock_server.base.config import ServerConfig
+from penstock_server.base.config import GRAMMAR_STACK_BYTES, ServerConfig
 from penstock_server.base.errors import PenstockError, StartError
 from penstock_server.process import unix_socket
 from penstock_server.process.flags import parse
@@ -73,6 +73,7 @@ def _serve(config: ServerConfig) -> int:
         draft = open_draft_folder(config, folder)
     _spin_briefly()
     _use_large_pages()
+    _allow_recursion()
     with log.stage(logger, "import"):
         from penstock_server.process.server import serve
     return serve(config, folder, draft, begun)
@@ -94,6 +95,11 @@ def _spin_briefly() -> None:
         os.environ["OMP_WAIT_POLICY"] = "active"
         os.environ["GOMP_SPINCOUNT"] = "4000"
         os.environ["KMP_BLOCKTIME"] = "0"
+
+
+def _allow_recursion() -> None:
+    """Give threads of llguidance the stack that threads for grammars have; read once, with its first thread."""
+    os.environ.setdefault("RUST_MIN_STACK", str(GRAMMAR_STACK_BYTES))
 
 
 def _use_large_pages() -> None:

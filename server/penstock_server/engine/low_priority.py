@@ -1,0 +1,78 @@
+"""Calls of llguidance that take long: on a thread of the lowest priority, which never holds the interpreter's lock.
+
+llguidance takes in a token with the lock held, and a hostile grammar makes that long: nothing else of the shard would
+run. It gives the lock up where it works on several matchers at once, on threads of its own, so each call here has a
+second matcher that costs nothing. Such a thread needs no lock, so it holds up nobody while it waits for a processor.
+"""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_LOWEST_NICENESS = 19
+_TASKS = Path("/proc/self/task")
+
+
+def lower(thread_id: int) -> None:
+    """Give a thread, from now on, only processor time that nobody else wants."""
+    if sys.platform != "linux":  # elsewhere priorities belong to processes
+        return
+    try:
+        os.sched_setscheduler(thread_id, os.SCHED_IDLE, os.sched_param(0))
+    except PermissionError:  # a sandbox; what has the lowest niceness still gets whole slices of time
+        os.setpriority(os.PRIO_PROCESS, thread_id, _LOWEST_NICENESS)
+
+
+class LowPriority:
+    """One such thread. Used by one thread."""
+
+    def __init__(self) -> None:
+        from llguidance import LLExecutor
+
+        name = f"grammar{threading.get_native_id()}"
+        _rename(name)
+        self._executor: Any = LLExecutor(num_threads=1)
+        _rename("grammar")
+        [thread_id] = _threads_named(name)
+        lower(thread_id)
+        # The kernel's number for the processor time of a thread.
+        self._clock = ~thread_id << 3 | 6
+
+    def processor_s(self) -> float:
+        """Processor time of the thread since its start."""
+        return time.clock_gettime(self._clock)
+
+    def consume(self, matcher: Any, second: Any, token_id: int) -> None:
+        """Take in a token. `second`: any other matcher that has failed."""
+        self._executor.consume_token_par([(matcher, token_id), (second, token_id)])
+
+    def fill(self, matcher: Any, second: Any, masks: torch.Tensor) -> None:
+        """Compute the matcher's mask. masks: [2, ceil(vocab_size / 32)] int32, the first the matcher's."""
+        num_bytes = masks.shape[1] * masks.element_size()
+        self._executor.unsafe_compute_mask_ptr([(matcher, 0), (second, 1)], masks.data_ptr(), num_bytes, 2)
+
+
+def is_possible() -> bool:
+    """Whether such threads can be found here."""
+    return _TASKS.is_dir()
+
+
+def _rename(name: str) -> None:
+    """Give this thread the name that threads which it starts inherit."""
+    (_TASKS / str(threading.get_native_id()) / "comm").write_text(name)
+
+
+def _threads_named(name: str) -> list[int]:
+    return [int(task.name) for task in _TASKS.iterdir() if _name_of(task) == name]
+
+
+def _name_of(task: Path) -> str:
+    try:
+        return (task / "comm").read_text().strip()
+    except OSError:  # it has ended
+        return ""
