@@ -93,6 +93,38 @@ def test_a_gguf_file_has_the_facts_and_the_tokens(tiny: tuple[Path, Any]) -> Non
     assert facts["tokenizer.ggml.merges"] == [" ".join(pair) for pair in tokenizer["model"]["merges"]]
 
 
+@pytest.mark.parametrize(
+    ("kind", "outside", "most"), [("BF16", "BF16", 0.005), ("Q8_0", "Q8_0", 0.02), ("Q4_0", "Q8_0", 0.3)]
+)
+def test_weights_are_rounded_to_the_formats_of_llama_cpp(
+    tmp_path: Path, kind: str, outside: str, most: float
+) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    from gguf import GGUFReader, quants
+    from safetensors.torch import load_file
+
+    from benchmarks.compare import gguf_file
+
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 8}
+    tiny_model.save(tmp_path, tiny_model.TinyModel(options=sizes))
+    gguf_file.write(tmp_path, tmp_path / "model.gguf", kind)
+    tensors = {tensor.name: tensor for tensor in GGUFReader(tmp_path / "model.gguf").tensors}
+    assert tensors["blk.2.ffn_down.weight"].tensor_type.name == kind
+    assert (
+        tensors["output.weight"].tensor_type.name == tensors["token_embd.weight"].tensor_type.name == outside
+    )
+    assert tensors["blk.0.attn_norm.weight"].tensor_type.name == "F32"
+    source = load_file(tmp_path / "model.safetensors")["model.layers.2.mlp.down_proj.weight"].numpy()
+    down = tensors["blk.2.ffn_down.weight"]
+    error = np.abs(quants.dequantize(down.data, down.tensor_type) - source)
+    assert 0 < error.max() < most * np.abs(source).max()
+
+
+def test_weights_that_a_step_reads_are_those_of_layers_and_head(tiny: tuple[Path, Any]) -> None:
+    of_layer = 72 * (2 * 144 + 2 * 72 + 3 * 132)
+    assert models.count(tiny[0]) == models.Counts(3 * of_layer, 301 * 72)
+
+
 def _tensor(reader: Any, name: str) -> Any:
     return next(tensor.data for tensor in reader.tensors if tensor.name == name)
 
@@ -133,35 +165,46 @@ def test_a_report_of_other_work_is_refused(path: tuple[str, ...], value: float, 
 
 def test_the_report_has_the_median_of_ratios_and_names_where_ours_is_slower() -> None:
     present = [
-        _contender("Penstock float32"),
-        _contender("Penstock bfloat16", "bfloat16"),
+        _contender("Penstock float32", is_ours=True),
+        _contender("Penstock int8", "int8", is_ours=True),
         _contender("rival"),
+        _contender("rival Q8_0", "int8"),
     ]
     runs = {
         (8, "Penstock float32"): [Measured(rate, 50, 5, 9) for rate in (100, 300, 90)],
-        (8, "Penstock bfloat16"): [Measured(rate, 60, 4, 8) for rate in (110, 120, 130)],
+        (8, "Penstock int8"): [Measured(rate, 60, 4, 8) for rate in (110, 120, 130)],
         (8, "rival"): [Measured(rate, 40, 6, 9) for rate in (50, 100, 100)],
+        (8, "rival Q8_0"): [Measured(rate, 60, 4, 8) for rate in (100, 100, 100)],
     }
-    figures = summary.summarise("demo", present, runs)
+    figures = summary.summarise("demo", present, runs, models.Counts(1_000_000, 500_000))
     note = "median of 3, 0.90 to 3.00; **behind in TTFT p50**"
     assert figures == [
         Figure("demo, 8 at once: times the tokens/s of rival", 2.0, at_least=1, note=note),
-        _own("Penstock float32", 100, "TTFT p50 50 ms, ITL p50 5.0 ms, p99 9.0 ms"),
-        _own("Penstock bfloat16", 120, "TTFT p50 60 ms, ITL p50 4.0 ms, p99 8.0 ms"),
-        _own("rival", 100, "TTFT p50 40 ms, ITL p50 6.0 ms, p99 9.0 ms"),
+        Figure(
+            "demo, 8 at once: times the tokens/s of rival Q8_0",
+            1.2,
+            at_least=1,
+            note="median of 3, 1.10 to 1.30",
+        ),
+        _own("Penstock float32", 100, "TTFT p50 50 ms, ITL p50 5.0 ms, p99 9.0 ms; reads 6.0 MB a step"),
+        _own("Penstock int8", 120, "TTFT p50 60 ms, ITL p50 4.0 ms, p99 8.0 ms; reads 2.0 MB a step"),
+        _own("rival", 100, "TTFT p50 40 ms, ITL p50 6.0 ms, p99 9.0 ms; reads 6.0 MB a step"),
+        _own("rival Q8_0", 100, "TTFT p50 60 ms, ITL p50 4.0 ms, p99 8.0 ms; reads 2.0 MB a step"),
     ]
 
 
 def test_slower_than_a_rival_is_a_missed_floor() -> None:
     ours, rival = Measured(80, 50, 5, 9), Measured(100, 40, 4, 8)
     runs = {(1, "Penstock float32"): [ours], (1, "rival"): [rival]}
-    ratio = summary.summarise("demo", [_contender("Penstock float32"), _contender("rival")], runs)[0]
+    present = [_contender("Penstock float32", is_ours=True), _contender("rival")]
+    ratio = summary.summarise("demo", present, runs, models.Counts(1, 1))[0]
     assert (ratio.value, ratio.verdict) == (0.8, "**missed**")
     assert ratio.note.endswith("**behind in tokens/s, TTFT p50, ITL p50, ITL p99**")
 
 
-def _contender(name: str, dtype: str = "float32") -> Contender:
-    return Contender(name, "1.0", lambda model: pytest.fail(f"{model} was served"), dtype)
+def _contender(name: str, dtype: str = "float32", is_ours: bool = False) -> Contender:
+    bits = (32, 32) if dtype == "float32" else (8, 16)
+    return Contender(name, "1.0", lambda model: pytest.fail(f"{model} was served"), dtype, bits, is_ours)
 
 
 def _own(name: str, tokens_per_s: float, note: str) -> Figure:
@@ -185,7 +228,26 @@ def test_what_is_not_installed_is_named_with_the_reason(
     assert [it.name for it in everyone if isinstance(it, Contender)] == [
         "Penstock float32",
         "Penstock bfloat16",
+        "Penstock int8",
+        "Penstock int4",
     ]
     note = question.setting(everyone).note
     assert "no transformers: its server needs packages of its own: `make rivals`" in note
     assert "no llama.cpp: LLAMA_SERVER must name `llama-server`" in note
+
+
+def test_llama_cpp_is_compared_in_every_format(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    binary = tmp_path / "llama-server"
+    binary.write_text("#!/bin/sh\necho 'version: 7 (abc)'\n")
+    binary.chmod(0o755)
+    monkeypatch.setenv("LLAMA_SERVER", str(binary))
+    present = [it for it in servers.contenders() if isinstance(it, Contender)]
+    rivals = {it.name: it.dtype for it in present if it.name.startswith("llama.cpp")}
+    assert rivals == {
+        "llama.cpp F32": "float32",
+        "llama.cpp BF16": "bfloat16",
+        "llama.cpp Q8_0": "int8",
+        "llama.cpp Q4_0": "int4",
+    }
+    assert set(rivals.values()) == {it.dtype for it in present if it.is_ours}
+    assert {it.version for it in present if it.name in rivals} == {"7 (abc)"}

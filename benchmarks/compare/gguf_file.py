@@ -1,4 +1,7 @@
-"""Writes a Llama's folder as one GGUF file, for llama.cpp: the same weights in float32, the same tokenizer."""
+"""Writes a Llama's folder as one GGUF file, for llama.cpp: the same weights in one of its formats, the same tokenizer.
+
+Beside layers of Q4_0, embedding and head are Q8_0: llama.cpp's own tool keeps more than 4 bits for them, too.
+"""
 
 import json
 from collections.abc import Iterator
@@ -6,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import MODEL_ARCH, GGUFWriter, TokenType, get_tensor_name_map
+from gguf import MODEL_ARCH, GGMLQuantizationType, GGUFWriter, TokenType, get_tensor_name_map, quants
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 _SUFFIX = ".weight"
+# The type of matrices that are not in layers, where it is another.
+_OUTSIDE = {"Q4_0": "Q8_0"}
 
 
-def write(folder: Path, file: Path) -> None:
-    """Reads config.json, model.safetensors and a byte-level BPE tokenizer.json."""
+def write(folder: Path, file: Path, kind: str = "F32") -> None:
+    """Reads config.json, model.safetensors and a byte-level BPE tokenizer.json; matrices become `kind`."""
     config = json.loads((folder / "config.json").read_text())
     writer = GGUFWriter(file, "llama")
     writer.add_vocab_size(config["vocab_size"])
@@ -22,7 +27,9 @@ def write(folder: Path, file: Path) -> None:
     add_sizes(writer, config)
     _add_tokenizer(writer, json.loads((folder / "tokenizer.json").read_text()))
     for name, tensor in _tensors(folder, config):
-        writer.add_tensor(name, tensor)
+        its_kind = kind if name.startswith("blk.") else _OUTSIDE.get(kind, kind)
+        numbers = GGMLQuantizationType[its_kind if tensor.ndim == 2 else "F32"]
+        writer.add_tensor(name, quants.quantize(tensor, numbers), raw_dtype=numbers)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

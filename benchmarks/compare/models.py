@@ -7,16 +7,34 @@ Neither names an end of sequence, so that each answer is as long as it was asked
 import json
 import shutil
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import penstock_server
 import torch
+from safetensors import safe_open
 from transformers import LlamaForCausalLM
 
 from benchmarks.serving.random_model import config_110m
 
 DEMO_MODEL = Path(penstock_server.__file__).parent / "demo_model"
+
+
+class Counts(NamedTuple):
+    """How many weights a step multiplies by: those of layers, and of the head."""
+
+    layers: int
+    head: int
+
+
+def count(folder: Path) -> Counts:
+    """Of a folder's matrices; without a head of its own, a model has that of its embedding."""
+    with safe_open(folder / "model.safetensors", "pt") as tensors:
+        shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+    layers = (shape for name, shape in shapes.items() if ".layers." in name and len(shape) == 2)
+    head = shapes.get("lm_head.weight", shapes["model.embed_tokens.weight"])
+    return Counts(sum(map(prod, layers)), prod(head))
 
 
 def demo(folder: Path) -> None:

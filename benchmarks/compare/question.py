@@ -49,7 +49,7 @@ def measure() -> list[Figure]:
             make(Path(folder))
             served = [_start(contender, Path(folder), stack) for contender in present]
             check_agreement({it.contender.name: _answer(it) for it in served if it.contender.is_exact})
-            figures += summarise(name, present, _runs(served))
+            figures += summarise(name, present, _runs(served), models.count(Path(folder)))
     return figures
 
 

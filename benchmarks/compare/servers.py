@@ -20,12 +20,17 @@ RIVALS_PYTHON = Path(__file__).parents[2] / ".venv-rivals/bin/python"
 
 
 class Contender(NamedTuple):
-    """A server to compare; `flags` are the flags of `penstock-bench` that it needs."""
+    """A server to compare; `flags` are the flags of `penstock-bench` that it needs.
+
+    Servers of one `dtype` are compared with each other; `bits` are those of a weight, in layers and in the head.
+    """
 
     name: str
     version: str
     start: Callable[[Path], AbstractContextManager[Running]]
     dtype: str = "float32"
+    bits: tuple[float, float] = (32, 32)
+    is_ours: bool = False
     flags: tuple[str, ...] = ("--ignore-eos",)
 
     @property
@@ -41,16 +46,35 @@ class Absent(NamedTuple):
     reason: str
 
 
+class Format(NamedTuple):
+    """How weights are stored by us and by llama.cpp, in type and bits (see `Contender`); `flags` are ours."""
+
+    dtype: str
+    flags: tuple[str, ...]
+    bits: tuple[float, float]
+    of_gguf: str
+    bits_of_gguf: tuple[float, float]
+
+
+# Scales count: ours of a row, or of 128 weights; llama.cpp's of 32.
+FORMATS = (
+    Format("float32", ("--dtype=float32",), (32, 32), "F32", (32, 32)),
+    Format("bfloat16", ("--dtype=bfloat16",), (16, 16), "BF16", (16, 16)),
+    Format("int8", ("--dtype=bfloat16", "--quantize=int8"), (8.0, 16), "Q8_0", (8.5, 8.5)),
+    Format("int4", ("--dtype=bfloat16", "--quantize=int4"), (4.13, 16), "Q4_0", (4.5, 8.5)),
+)
+
+
 def contenders() -> list[Contender | Absent]:
-    """All servers, Penstock first."""
-    return [_penstock("float32"), _penstock("bfloat16"), _transformers(), _llama_cpp()]
+    """All servers; Penstock first."""
+    return [*map(_penstock, FORMATS), _transformers(), *_llama_cpps()]
 
 
-def _penstock(dtype: str) -> Contender:
+def _penstock(its: Format) -> Contender:
     def start(model: Path) -> Server:
-        return Server(f"--model-id={model}", f"--dtype={dtype}")
+        return Server(f"--model-id={model}", *its.flags)
 
-    return Contender(f"Penstock {dtype}", version("penstock"), start, dtype)
+    return Contender(f"Penstock {its.dtype}", version("penstock"), start, its.dtype, its.bits, is_ours=True)
 
 
 def _transformers() -> Contender | Absent:
@@ -72,13 +96,22 @@ def _start_transformers(model: Path) -> Rival:
     )
 
 
-def _llama_cpp() -> Contender | Absent:
+def _llama_cpps() -> list[Contender | Absent]:
     binary = os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
     if binary is None:
-        return Absent(
-            "llama.cpp", "LLAMA_SERVER must name `llama-server`: benchmarks/compare/build_llama_cpp.sh"
+        reason = "LLAMA_SERVER must name `llama-server`: benchmarks/compare/build_llama_cpp.sh"
+        return [Absent("llama.cpp", reason)]
+    its_version = _llama_cpp_version(binary)
+    return [
+        Contender(
+            f"llama.cpp {its.of_gguf}",
+            its_version,
+            partial(_start_llama_cpp, binary, its.of_gguf),
+            its.dtype,
+            its.bits_of_gguf,
         )
-    return Contender("llama.cpp", _llama_cpp_version(binary), partial(_start_llama_cpp, binary))
+        for its in FORMATS
+    ]
 
 
 def _llama_cpp_version(binary: str) -> str:
@@ -87,11 +120,13 @@ def _llama_cpp_version(binary: str) -> str:
     return found[1] if found else "of an unknown version"
 
 
-def _start_llama_cpp(binary: str, model: Path) -> Rival:
+def _start_llama_cpp(binary: str, kind: str, model: Path) -> Rival:
     from benchmarks.compare import gguf_file
 
-    file = model / "model.gguf"
-    gguf_file.write(model, file)
+    # Not beside the weights: a folder with such a file is served from it.
+    file = model / "gguf" / f"{kind}.gguf"
+    file.parent.mkdir(exist_ok=True)
+    gguf_file.write(model, file, kind)
     context = MOST_AT_ONCE * 2 * (INPUT_LEN + OUTPUT_LEN)
     return Rival(
         *(binary, "--cont-batching", "--model", str(file), "--threads", str(THREADS)),

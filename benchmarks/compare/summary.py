@@ -3,6 +3,7 @@
 from statistics import median
 
 from benchmarks.compare.load import Measured
+from benchmarks.compare.models import Counts
 from benchmarks.compare.servers import Contender
 from benchmarks.figure import Figure
 
@@ -10,17 +11,19 @@ from benchmarks.figure import Figure
 Runs = dict[tuple[int, str], list[Measured]]
 
 
-def summarise(model: str, present: list[Contender], runs: Runs) -> list[Figure]:
-    """For each concurrency: Penstock's figures divided by each rival's, then the figures of every server."""
+def summarise(model: str, present: list[Contender], runs: Runs, counts: Counts) -> list[Figure]:
+    """For each concurrency: Penstock's figures divided by those of each rival that stores weights in as many bits, then
+    the figures of every server.
+    """
     figures: list[Figure] = []
-    ours = present[0].name
-    rivals = [it.name for it in present[1:] if it.is_exact]
+    ours = {it.dtype: it.name for it in present if it.is_ours}
+    pairs = [(ours[it.dtype], it.name) for it in present if not it.is_ours]
     for concurrency in sorted({concurrency for concurrency, _ in runs}):
         where = f"{model}, {concurrency} at once"
         figures += [
-            _ratio(where, rival, runs[concurrency, ours], runs[concurrency, rival]) for rival in rivals
+            _ratio(where, rival, runs[concurrency, mine], runs[concurrency, rival]) for mine, rival in pairs
         ]
-        figures += [_own(where, it.name, runs[concurrency, it.name]) for it in present]
+        figures += [_own(where, it, runs[concurrency, it.name], counts) for it in present]
     return figures
 
 
@@ -32,10 +35,15 @@ def _ratio(where: str, rival: str, ours: list[Measured], theirs: list[Measured])
     return Figure(f"{where}: times the tokens/s of {rival}", median(ratios), at_least=1, note=note)
 
 
-def _own(where: str, name: str, runs: list[Measured]) -> Figure:
+def _own(where: str, contender: Contender, runs: list[Measured], counts: Counts) -> Figure:
+    """With the bytes of weights that a step reads at least, which bound the tokens of one stream."""
     it = _middle(runs)
-    note = f"TTFT p50 {it.ttft_p50_ms:.0f} ms, ITL p50 {it.itl_p50_ms:.1f} ms, p99 {it.itl_p99_ms:.1f} ms"
-    return Figure(f"{where}: {name}", it.tokens_per_s, "tokens/s", note=note)
+    num_bytes = sum(bits * count / 8 for bits, count in zip(contender.bits, counts, strict=True))
+    note = (
+        f"TTFT p50 {it.ttft_p50_ms:.0f} ms, ITL p50 {it.itl_p50_ms:.1f} ms, p99 {it.itl_p99_ms:.1f} ms; "
+        f"reads {num_bytes / 1e6:.1f} MB a step"
+    )
+    return Figure(f"{where}: {contender.name}", it.tokens_per_s, "tokens/s", note=note)
 
 
 def _middle(runs: list[Measured]) -> Measured:
