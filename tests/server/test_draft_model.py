@@ -25,6 +25,7 @@ from penstock_server.base.errors import StartError
 from penstock_server.engine import model_drafter
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.model_drafter import ModelDrafter
+from penstock_server.engine.paying_drafter import PayingDrafter
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.load import sizes
@@ -201,8 +202,10 @@ def test_both_planes_are_planned_together(
     ]
     assert counts[1] == counts[0] // 2
     engine = make_engine(folder, num_blocks=None, num_slots=128, draft_model_path=folder)
-    assert isinstance(engine.drafter, ModelDrafter)
-    assert engine.drafter.cache.pool.shape == engine.cache.pool.shape
+    assert isinstance(engine.drafter, PayingDrafter)
+    drafter = engine.drafter.inner
+    assert isinstance(drafter, ModelDrafter)
+    assert drafter.cache.pool.shape == engine.cache.pool.shape
 
 
 def test_what_cannot_draft_is_refused_by_name(saved_model: Callable[..., Any], tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.ngram_drafter import NgramDrafter, draft
 from penstock_server.engine.outcome import Outcome
+from penstock_server.engine.paying_drafter import PayingDrafter
 from penstock_server.engine.plan import Drafts, Grammar, Numbers, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.pb import engine_pb2 as pb
@@ -92,11 +93,17 @@ def test_drafts_change_nothing_but_how_many_tokens_a_step_gives(engine: Engine) 
         check_same(play(engine, params, MAX_DRAFTS), expected)
     engine.drafter = Guessing(engine, wrong)
     check_same(play(engine, params, MAX_DRAFTS), expected)
+    engine.drafter = PayingDrafter(Guessing(engine, wrong))
+    got = play(engine, params, MAX_DRAFTS)
+    check_same(got, expected)
+    # Four in each of three steps, then three, two … and none.
+    assert all(it.num_drafted <= 20 for it in got)
 
 
 def test_drafts_of_the_sequence_itself_change_nothing(engine: Engine) -> None:
     params = [FEW, replace(FEW, temperature=0.5, seed=5)]
-    assert isinstance(engine.drafter, NgramDrafter)
+    assert isinstance(engine.drafter, PayingDrafter)
+    assert isinstance(engine.drafter.inner, NgramDrafter)
     expected = play(engine, params, None)
     got = play(engine, params, MAX_DRAFTS)
     check_same(got, expected)

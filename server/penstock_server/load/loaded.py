@@ -18,6 +18,7 @@ from penstock_server.engine.grammar import Grammars
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.model_drafter import ModelDrafter
 from penstock_server.engine.ngram_drafter import NgramDrafter
+from penstock_server.engine.paying_drafter import PayingDrafter
 from penstock_server.engine.slots import Slots
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.load.allocation import allocating
@@ -73,12 +74,12 @@ class Loaded(NamedTuple):
         self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], is_poisoned: bool
     ) -> Drafter:
         if self.draft is None:
-            return NgramDrafter(slots)
+            return PayingDrafter(NgramDrafter(slots))
         model = self.draft.model
         cache = self._cache(limits, model.cache_shape, self.draft.cache_format, is_poisoned)
         sizes = self.draft.graph_sizes(graph_sizes)
         graphs = DecodeGraphs(model, cache, slots, sizes) if sizes else None
-        return ModelDrafter(model, cache, slots, self.group, graphs)
+        return PayingDrafter(ModelDrafter(model, cache, slots, self.group, graphs))
 
     def block_bytes(self, block_size: int) -> int:
         """What a block takes on this rank, in all planes of the cache."""

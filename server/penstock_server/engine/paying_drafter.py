@@ -1,0 +1,78 @@
+"""Drafts no more for a slot than pays, by how often its drafts were right so far.
+
+That follows from outcomes alone, so that all ranks draft the same number.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.plan import Drafts, Plan, Span
+
+# A draft is made if it counts with this probability, or a greater one: a position more in a step costs some such part
+# of a step of its own.
+_WORTH = 0.25
+# Of a slot of which nothing is known. It takes six wrong drafts in a row until nothing is drafted.
+_FIRST_RATE = 0.8
+_WEIGHT_OF_NEWEST = 0.2
+# Steps in which nothing is drafted before one draft tries whether the text has changed.
+_PAUSE = 16
+
+
+class PayingDrafter(Drafter):
+    """Limits what another drafter is asked for."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.inner = drafter
+        # By slot: the part of the drafts that was right, the newest counting most.
+        self._rates: dict[int, float] = {}
+        self._num_paused: dict[int, int] = {}
+        # Drafts of which it is not known whether they are right.
+        self._num_open: dict[int, int] = {}
+
+    def follow(self, plan: Plan) -> None:
+        for admit in plan.admitted:
+            self._rates.pop(admit.slot, None)
+            self._num_paused.pop(admit.slot, None)
+        self.inner.follow(plan)
+
+    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        worth = {slot: self._num_worth(slot, most) for slot, most in wanted.items()}
+        drafts = self.inner.draft(spans, {slot: number for slot, number in worth.items() if number > 0})
+        self._num_open = {slot: len(drafted) for slot, drafted in drafts.items()}
+        return drafts
+
+    def accept(self, slot: int, num_right: int) -> None:
+        rate = self._rates.get(slot, _FIRST_RATE)
+        for _ in range(num_right):
+            rate += _WEIGHT_OF_NEWEST * (1 - rate)
+        if num_right < self._num_open.pop(slot, 0):
+            rate -= _WEIGHT_OF_NEWEST * rate
+        self._rates[slot] = rate
+        self.inner.accept(slot, num_right)
+
+    def clear(self) -> None:
+        self._rates.clear()
+        self._num_paused.clear()
+        self._num_open.clear()
+        self.inner.clear()
+
+    def capture(self) -> None:
+        self.inner.capture()
+
+    def rehearse(self) -> None:
+        self.inner.rehearse()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _num_worth(self, slot: int, most: int) -> int:
+        """How many drafts of a slot are likely enough to count."""
+        rate = self._rates.get(slot, _FIRST_RATE)
+        number, chance = 0, rate
+        while number < most and chance >= _WORTH:
+            number, chance = number + 1, chance * rate
+        if number > 0:
+            return number
+        paused = self._num_paused.get(slot, 0) + 1
+        self._num_paused[slot] = paused % _PAUSE
+        return 1 if paused == _PAUSE else 0

@@ -1,0 +1,58 @@
+"""How many tokens are drafted for a slot follows from how many were right."""
+
+from collections.abc import Mapping, Sequence
+
+from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.paying_drafter import PayingDrafter
+from penstock_server.engine.plan import Admit, Drafts, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
+
+
+class Willing(Drafter):
+    """Drafts as many as it is asked for."""
+
+    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        return {slot: (7,) * most for slot, most in wanted.items()}
+
+
+def numbers(drafter: PayingDrafter, slot: int, most: int, right: Sequence[int]) -> list[int]:
+    """How many are drafted step by step, of each of which so many are right, at most."""
+    found = []
+    for num_right in right:
+        drafted = len(drafter.draft([], {slot: most}).get(slot, ()))
+        found.append(drafted)
+        if drafted:
+            drafter.accept(slot, min(drafted, num_right))
+    return found
+
+
+def test_right_drafts_are_made_in_full() -> None:
+    assert numbers(PayingDrafter(Willing()), 0, 4, [9] * 20) == [4] * 20
+    assert numbers(PayingDrafter(Willing()), 0, 16, [16] * 5) == [6, 16, 16, 16, 16]
+
+
+def test_after_wrong_drafts_one_is_tried_now_and_then() -> None:
+    found = numbers(PayingDrafter(Willing()), 0, 4, [0] * 60)
+    assert found[:7] == [4, 3, 2, 1, 1, 1, 0]
+    assert [number for number in range(6, 60) if found[number]] == [21, 37, 53]
+    assert max(found[6:]) == 1
+
+
+def test_drafts_that_are_half_right_are_short() -> None:
+    found = numbers(PayingDrafter(Willing()), 0, 8, [1, 0] * 20)
+    assert set(found[20:]) <= {1, 2}
+
+
+def test_a_text_that_begins_to_repeat_is_noticed() -> None:
+    found = numbers(PayingDrafter(Willing()), 0, 4, [0] * 21 + [4] * 16)
+    assert found[21] == 1
+    assert found[-1] == 4
+
+
+def test_slots_are_judged_by_themselves_and_anew_when_given_out() -> None:
+    drafter = PayingDrafter(Willing())
+    numbers(drafter, 0, 4, [0] * 10)
+    assert numbers(drafter, 1, 4, [0]) == [4]
+    assert numbers(drafter, 0, 4, [0]) == [0]
+    drafter.follow(Plan(1, 1, admitted=[Admit(0, [5], 1, [0], SamplingParams())]))
+    assert numbers(drafter, 0, 4, [0]) == [4]
