@@ -31,6 +31,7 @@ fn facts(num_blocks: u32) -> ShardFacts {
         eos_token_ids: Vec::new(),
         attention_window: None,
         max_adapters: 0,
+        num_snapshots: 0,
     };
     ShardFacts { capacity, vocab_size: 32_000, max_sequence_len: 8192 }
 }

@@ -279,10 +279,13 @@ fn possible(config: SchedulerConfig, facts: &EngineFacts) -> SchedulerConfig {
     if !facts.keeps_states() {
         return config;
     }
+    let prefix_caching = config.prefix_caching && facts.num_snapshots > 0;
+    let prefixes = if prefix_caching { "shared up to states that are kept" } else { "not shared" };
     tracing::info!(
-        "prefixes are not cached and no tokens drafted: layers of this model keep a state of each sequence"
+        snapshots = facts.num_snapshots,
+        "no tokens are drafted, and prefixes are {prefixes}: layers of this model keep a state of each sequence"
     );
-    SchedulerConfig { prefix_caching: false, max_drafts: 0, ..config }
+    SchedulerConfig { prefix_caching, max_drafts: 0, ..config }
 }
 
 fn scheduler_config(
@@ -340,6 +343,7 @@ mod tests {
             eos_token_ids: vec![7],
             attention_window: None,
             max_adapters: 0,
+            num_snapshots: 0,
         };
         let weights = BTreeMap::from([("shop".into(), 3)]);
         let config = scheduler_config(&Flags::parse_from(flags).options, capacity, weights.clone());

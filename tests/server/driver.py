@@ -56,6 +56,7 @@ def engine_config(folder: Path, **options: Any) -> ServerConfig:
         "num_slots": 8,
         "num_blocks": 64,
         "block_size": 4,
+        "num_snapshots": None,
         "is_poisoned": False,
     }
     kept = options.pop("kv_cache_dtype", "auto")

@@ -27,10 +27,11 @@ graphs: `--kv-cache-dtype fp8`, `--batch-invariant` and other attention backends
 Recurrent layers (the gated delta rule of Qwen3-Next and Qwen3.5, Mamba-2, the short convolutions of LFM2) keep a state
 for each slot, of one size whatever the length of its sequence: 77 MB in Qwen3-Next 80B. States take their memory before
 the KV cache gets the rest; `--max-batch-size` says how many there are. A sequence cannot go on from the blocks of
-another, so the router caches no prefixes for such a model, whatever `--prefix-caching` says, nor drafts tokens
-(`--speculate`), and writes a line about it when it starts; with `n` or `best_of` each sequence computes its prompt, and
-a preempted one is computed from its first token. `--num-shard` divides their heads (key heads, heads and groups, or
-channels), and is refused with the key of config.json where it cannot. The reference in PyTorch computes them on every
+another alone, so the prefix cache keeps states, too (`--max-snapshots`): at the end of a prompt, in output, and where
+requests diverge. A prefix is shared up to the last of these ([scheduling.md](scheduling.md#states)); where none can be
+kept, nothing is shared. No tokens are drafted (`--speculate`), and the router writes a line about that when it starts.
+`--num-shard` divides their heads (key heads, heads and groups, or channels), and is refused with the key of config.json
+where it cannot. The reference in PyTorch computes them on every
 device, prompts in chunks of 64 and decodes of all rows in one step, without graphs: `--batch-invariant` is refused. A
 step waits for the masks of grammars as long as these take, because a state cannot go back by a token.
 

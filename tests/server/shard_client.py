@@ -215,6 +215,8 @@ def plan_fields(plan: Plan) -> dict[str, Any]:
         "span_slots": [span.slot for span in plan.spans],
         "span_starts": [span.start for span in plan.spans],
         "span_lens": [span.length for span in plan.spans],
+        "snapshot_spans": [number for number, span in enumerate(plan.spans) if span.slot in plan.snapshots],
+        "snapshots": [plan.snapshots[span.slot] for span in plan.spans if span.slot in plan.snapshots],
     }
 
 
@@ -224,6 +226,7 @@ def _admit_to_pb(admit: Admit) -> pb.Admit:
         token_ids=admit.token_ids,
         prompt_len=admit.prompt_len,
         block_ids=admit.block_ids,
+        snapshot=admit.snapshot,
         sampling=pb.SamplingParams(
             **{name: getattr(admit.sampling, name) for name in admit.sampling.__slots__}
         ),

@@ -109,6 +109,7 @@ def test_a_newer_epoch_takes_over_and_finds_no_slots(shard: Shard) -> None:
         {"span_slots": [1], "span_starts": [0], "span_lens": []},
         {"appended_slots": [1], "appended_counts": [2], "appended_blocks": [1]},
         {"copied_from": [1], "copied_to": [10**6]},
+        {"span_slots": [1], "span_starts": [0], "span_lens": [1], "snapshot_spans": [0], "snapshots": [0]},
     ],
 )
 def test_plans_that_make_no_sense_end_their_stream_only(shard: Shard, fields: dict[str, Any]) -> None:

@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_model
 from driver import make_engine
+from family_models import CASES
 from penstock_server.base.config import CudaConfig
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.plan import Admit, Append, Plan, Span
@@ -63,7 +66,9 @@ def crossings(step: Callable[[], object]) -> Counter[str]:
     return found
 
 
-def decode_crossings(engine: Engine, num_rows: int, sampling: SamplingParams) -> list[Counter[str]]:
+def decode_crossings(
+    engine: Engine, num_rows: int, sampling: SamplingParams, keeps_states: bool = False
+) -> list[Counter[str]]:
     engine.clear()
 
     def encoded(plan: Plan) -> bytes:
@@ -76,12 +81,9 @@ def decode_crossings(engine: Engine, num_rows: int, sampling: SamplingParams) ->
     for position in range(PROMPT_LEN, PROMPT_LEN + 3):
         # A block for every row in the step that needs it.
         appended = [Append(slot, [4 * slot + 1]) for slot in slots] if position == 4 else []
-        step = partial(
-            run,
-            engine,
-            encoded(Plan(1, 1, appended=appended, spans=[Span(slot, position, 1) for slot in slots])),
-        )
-        counted.append(crossings(step))
+        spans, snapshots = [Span(slot, position, 1) for slot in slots], dict(zip(slots, slots, strict=True))
+        plan = Plan(1, 1, appended=appended, spans=spans, snapshots=snapshots if keeps_states else {})
+        counted.append(crossings(partial(run, engine, encoded(plan))))
     # The first step of a size is recorded.
     return counted[1:]
 
@@ -92,6 +94,16 @@ def test_a_decode_step_crosses_into_python_as_often_for_many_rows(
 ) -> None:
     few, many = (decode_crossings(engine, num_rows, sampling) for num_rows in (FEW, MANY))
     for of_few, of_many in zip(few, many, strict=True):
+        assert of_many - of_few == of_few - of_many == Counter()
+
+
+def test_states_are_kept_by_as_many_crossings_for_many_rows(tmp_path: Path) -> None:
+    options = {**CASES["lfm2"], "hidden_size": 64}
+    tiny_model.save(tmp_path, tiny_model.TinyModel(options.pop("family"), options))
+    engine = make_engine(tmp_path, num_slots=MANY, num_blocks=4 * MANY, num_snapshots=MANY)
+    few, many = (decode_crossings(engine, num_rows, GREEDY, keeps_states=True) for num_rows in (FEW, MANY))
+    for of_few, of_many in zip(few, many, strict=True):
+        assert of_few["States.keep"] == 1
         assert of_many - of_few == of_few - of_many == Counter()
 
 

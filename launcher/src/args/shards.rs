@@ -29,6 +29,11 @@ pub struct ShardArgs {
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(0..=4096))]
     pub max_loras: Option<u32>,
 
+    /// States of sequences that the prefix cache keeps, of a model with recurrent layers; 0 for no prefix cache
+    /// [default: two for each of --max-batch-size, in a quarter of the memory that is left for the cache]
+    #[arg(long, env)]
+    pub max_snapshots: Option<u32>,
+
     /// Who computes attention; `auto` takes Penstock's own for the device
     #[arg(long, env, default_value = "auto")]
     pub attention_backend: AttentionBackend,

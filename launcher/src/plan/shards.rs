@@ -67,6 +67,7 @@ impl Group<'_> {
             ("max-sequence-len", limits.max_total_tokens.map(|tokens| tokens.to_string())),
             ("max-step-tokens", limits.max_batch_prefill_tokens.map(|tokens| tokens.to_string())),
             ("max-loras", shards.max_loras.map(|adapters| adapters.to_string())),
+            ("num-snapshots", shards.max_snapshots.map(|snapshots| snapshots.to_string())),
             ("num-slots", shards.max_batch_size.map(|slots| slots.to_string())),
             (
                 "num-blocks",

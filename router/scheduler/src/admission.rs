@@ -2,8 +2,8 @@
 
 use crate::block_table::BlockTable;
 use crate::draft::PlanDraft;
-use crate::memory::CachedPrefix;
-use crate::plan::BlockId;
+use crate::memory::{CachedPrefix, Shared};
+use crate::plan::{BlockId, SnapshotId};
 use crate::request::RequestId;
 use crate::row::Row;
 use crate::running::Running;
@@ -19,6 +19,18 @@ pub enum NotYet {
     NoBlocks,
     /// There is no slot, for it or any other.
     NoSlot,
+}
+
+/// What a sequence begins with.
+struct Beginning {
+    table: BlockTable,
+    /// Positions that are in its blocks.
+    computed: u32,
+    /// Those of them that were cached when it arrived.
+    before: u32,
+    /// The state behind them.
+    snapshot: Option<SnapshotId>,
+    shared: Shared,
 }
 
 /// A block that can be copied instead of computed: the last of the same prompt, without the prompt's last token.
@@ -40,18 +52,38 @@ impl Scheduler {
             return Err(NotYet::Soon);
         }
         let prefix = self.memory.cached_prefix(sequence).ok_or(NotYet::Soon)?;
+        if self.awaits_snapshot(&prefix) {
+            return Err(NotYet::Soon);
+        }
+        let Some(sequence) = self.sequences.waiting(id) else { return Err(NotYet::Soon) };
         let last = self.last_block(sequence, &prefix)?;
         let computed = if last.is_some() { sequence.len() - 1 } else { prefix.len };
-        let (growth, before) = (self.expected_growth(sequence), prefix.len_before);
+        let growth = self.expected_growth(sequence);
+        let (before, snapshot, shared) = (prefix.len_before, prefix.snapshot, prefix.shared);
         let table = self.memory.claim(sequence, prefix, computed, growth).ok_or(NotYet::NoBlocks)?;
         self.copy_last_block(last, &table, draft);
-        self.start(id, table, computed, before, draft)
+        self.start(id, Beginning { table, computed, before, snapshot, shared }, draft)
+    }
+
+    /// Whether a sequence waits until a running one, from which it diverges further on, has had its state kept there.
+    fn awaits_snapshot(&mut self, prefix: &CachedPrefix) -> bool {
+        let Shared { len, owner } = prefix.shared;
+        let Some(owner) = owner.and_then(|id| self.sequences.running_mut(id)) else { return false };
+        if !self.memory.has_states() || !owner.row_mut().add_point(len) {
+            return false;
+        }
+        self.memory.promise_snapshot(owner.sequence(), len);
+        true
     }
 
     /// The last block of the prompt, if a running sequence with the same prompt has it.
     fn last_block(&self, sequence: &Sequence, prefix: &CachedPrefix) -> Result<Option<LastBlock>, NotYet> {
         let wanted = sequence.len() - 1;
-        let may_copy = prefix.is_whole && sequence.num_generated() == 0 && wanted > prefix.len;
+        // Blocks have no state of their last position.
+        let may_copy = !self.memory.has_states()
+            && prefix.is_whole
+            && sequence.num_generated() == 0
+            && wanted > prefix.len;
         let owner = if may_copy { self.memory.owner_of_prompt(sequence) } else { None };
         let owner = owner.and_then(|id| self.sequences.running(id));
         let Some(owner) = owner.filter(|owner| owner.sequence().has_prompt_of(sequence)) else {
@@ -75,19 +107,12 @@ impl Scheduler {
         }
     }
 
-    /// A sequence whose first `computed` positions are in the blocks of `table` runs from now on; the first `before`
-    /// of them were cached when it arrived.
-    fn start(
-        &mut self,
-        id: RequestId,
-        table: BlockTable,
-        computed: u32,
-        before: u32,
-        draft: &mut PlanDraft,
-    ) -> Result<(), NotYet> {
+    /// A sequence runs from now on.
+    fn start(&mut self, id: RequestId, beginning: Beginning, draft: &mut PlanDraft) -> Result<(), NotYet> {
+        let Beginning { table, computed, before, snapshot, shared } = beginning;
         let Some(sequence) = self.sequences.get_mut(id) else { return Err(NotYet::Soon) };
         let slot = self.slots.take().ok_or(NotYet::NoSlot)?;
-        draft.admit(sequence.admission(slot, table.blocks(), &self.config.eos_token_ids));
+        draft.admit(sequence.admission(slot, table.blocks(), snapshot, &self.config.eos_token_ids));
         self.backlog.remove(sequence);
         self.memory.promise(sequence, &table);
         self.adapters.enter(sequence.adapter(), self.now);
@@ -97,7 +122,11 @@ impl Scheduler {
         if let Some(event) = sequence.admit(computed, before, self.now) {
             draft.add_event(id, event);
         }
-        let row = Row::new(slot, table, computed, sequence.len(), draft.step() - 1);
+        let mut row = Row::new(slot, table, computed, sequence.len(), draft.step() - 1);
+        for point in self.memory.snapshot_points(sequence, computed, shared) {
+            row.add_point(point);
+            self.memory.promise_snapshot(sequence, point);
+        }
         self.sequences.start(id, row);
         Ok(())
     }

@@ -21,6 +21,8 @@ pub struct Capacity {
     pub attention_window: Option<u32>,
     /// Different adapters that running sequences may use at one time; 0 where the model can carry none.
     pub max_adapters: u32,
+    /// Places for states kept for the cache; 0 where the model keeps no states.
+    pub num_snapshots: u32,
 }
 
 /// What the scheduler may use: the smaller of what the shards offer and what the operator allows.
@@ -56,6 +58,9 @@ pub struct SchedulerConfig {
     pub attention_window: Option<u32>,
     /// Different adapters that running sequences may use at one time.
     pub max_adapters: u32,
+    /// Places for states kept for the cache. Where there are any, a prefix is shared up to a position whose state is kept;
+    /// with 0, blocks are all that there is to it.
+    pub num_snapshots: u32,
     /// Tokens that a step may draft for each sequence; with 0 nothing is drafted.
     pub max_drafts: u32,
     /// Nothing is drafted in steps in which more sequences decode.
@@ -81,6 +86,7 @@ impl SchedulerConfig {
             eos_token_ids: capacity.eos_token_ids.into(),
             attention_window: capacity.attention_window,
             max_adapters: capacity.max_adapters,
+            num_snapshots: capacity.num_snapshots,
             max_drafts: 0,
             max_drafting: u32::MAX,
         }

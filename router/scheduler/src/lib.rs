@@ -11,7 +11,8 @@
 //!   in, `trial` deals with lost shards; `admission` and `spans` are what they have in common
 //! - its parts, each with its own invariants: `backlog`, `sequences`, `memory`, `slots`, `adapters`,
 //!   `pipeline`, `suspects`
-//! - what parts are made of: `queue`, `running`, `row`, `sequence`, `block_pool`, `prefix_index`, `promises`, …
+//! - what parts are made of: `queue`, `running`, `row`, `sequence`, `block_pool`, `prefix_index`, `snapshots`,
+//!   `promises`, …
 //! - the words of its interface: `request`, `plan`, `event`, `load`, `config`
 
 mod adapters;
@@ -42,6 +43,7 @@ mod sent_plan;
 mod sequence;
 mod sequences;
 mod slots;
+mod snapshots;
 mod spans;
 mod step;
 mod step_time;
@@ -53,7 +55,9 @@ pub use config::{Capacity, SchedulerConfig};
 pub use event::{Event, EventKind};
 pub use load::{Load, StepSize, Totals};
 pub use pipeline::{MAX_PLANS_IN_FLIGHT, Mismatch};
-pub use plan::{Admission, BlockId, Outcome, Plan, PromptScores, Sampled, SlotId, Span, StepTimings};
+pub use plan::{
+    Admission, BlockId, Outcome, Plan, PromptScores, Sampled, SlotId, SnapshotId, Span, StepTimings,
+};
 pub use request::{
     Exclusions, Failure, FinishReason, Grammar, GrammarKind, NewRequest, PromptScore, Refused, RequestId,
     SamplingParams, TopToken,

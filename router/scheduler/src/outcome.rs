@@ -50,7 +50,7 @@ impl Scheduler {
             let Some(id) = plan.request_in(slot).filter(|id| self.sequences.contains(*id)) else { continue };
             // What it computed may be what made it fail: no other request may share it.
             if let Some(running) = self.sequences.running(id) {
-                self.memory.distrust(running.row());
+                self.memory.distrust(id, running.row());
             }
             events.push(Event { id, kind: EventKind::Failed(Failure::Request(message)) });
             self.on_cancel(id);
@@ -101,15 +101,20 @@ impl Scheduler {
 
     /// A span is computed; what was drafted in vain is not. The last position of a late one is computed once more.
     fn confirm(&mut self, span: &PlannedSpan, is_late: bool, tokens: Tokens) {
-        let Some(running) = self.sequences.on_answered(span.id) else { return };
-        if span.is_void {
-            return;
-        }
+        let running = self.sequences.on_answered(span.id).filter(|_| !span.is_void);
+        let Some(running) = running else {
+            return span.snapshot.into_iter().for_each(|planned| self.memory.give_back_snapshot(planned));
+        };
         let (sequence, row) = running.with_row_mut();
         let num_unused = span.max_drafts - tokens.num_sampled.saturating_sub(1);
         row.settle_drafts(span.max_drafts, num_unused);
         let end = span.end + tokens.num_taken.saturating_sub(1) - u32::from(is_late);
         self.memory.confirm(sequence, row, end, self.now);
+        match span.snapshot {
+            Some(planned) if is_late => self.memory.give_back_snapshot(planned),
+            Some(planned) => self.memory.keep_snapshot(sequence, row, planned, end),
+            None => {}
+        }
         if num_unused > 0 {
             self.pipeline.take_back(span.id, num_unused);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::load::StepSize;
-use crate::plan::{Outcome, SlotId};
+use crate::plan::{Outcome, SlotId, SnapshotId};
 use crate::request::RequestId;
 use crate::sent_plan::{PlannedSpan, SentPlan};
 use crate::step_time::{StepTimeModel, micros};
@@ -119,6 +119,12 @@ impl Pipeline {
     /// The requests for which the plans in flight compute something, one for each span.
     pub fn requests(&self) -> impl Iterator<Item = RequestId> {
         self.in_flight.iter().flat_map(SentPlan::spans).map(|span| span.id)
+    }
+
+    /// The places that the plans in flight write states to.
+    pub fn snapshots(&self) -> impl Iterator<Item = SnapshotId> {
+        let spans = self.in_flight.iter().flat_map(SentPlan::spans);
+        spans.filter_map(|span| Some(span.snapshot?.id))
     }
 
     /// The size of the step that is answered next; nothing if none is in flight.

@@ -13,6 +13,10 @@ pub struct SlotId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub u32);
 
+/// A place where the shards keep the state that a slot had at some position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SnapshotId(pub u32);
+
 /// A run of token positions of one slot to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
@@ -25,6 +29,8 @@ pub struct Span {
     /// `Some` is an open span: one position, at the slot's last token wherever it stands when the step begins, and up to
     /// so many behind it, with tokens that the shards draft.
     pub max_drafts: Option<u32>,
+    /// Where the state that the slot has behind the span is kept.
+    pub snapshot: Option<SnapshotId>,
 }
 
 /// A slot given to a sequence.
@@ -46,6 +52,8 @@ pub struct Admission {
     pub grammar: Option<Grammar>,
     /// Which adapter to apply.
     pub adapter_id: Option<Arc<str>>,
+    /// The state that it begins with. Its spans follow those whose state it is.
+    pub snapshot: Option<SnapshotId>,
 }
 
 /// One step, as a delta to what the shards already hold.

@@ -81,7 +81,8 @@ impl PrefixIndex {
         blocks
     }
 
-    fn get(&self, key: BlockKey, parent: BlockKey, tokens: &[u32]) -> Option<BlockId> {
+    /// The block that is published under these.
+    pub fn get(&self, key: BlockKey, parent: BlockKey, tokens: &[u32]) -> Option<BlockId> {
         let block = *self.by_key.get(&key)?;
         let link = self.links[block.0 as usize]?;
         (link.parent == parent && self.tokens_of(block) == tokens).then_some(block)

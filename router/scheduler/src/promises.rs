@@ -14,6 +14,8 @@ type Owners = HashMap<BlockKey, RequestId, FixedState>;
 pub struct Promises {
     /// Full blocks that will be published.
     blocks: Owners,
+    /// Blocks behind which the state will be kept.
+    snapshots: Owners,
     /// Whole prompts: a sequence with the same one copies the last block.
     prompts: Owners,
 }
@@ -27,9 +29,15 @@ impl Promises {
         self.prompts.entry(prompt).or_insert(id);
     }
 
+    /// A running sequence will have its state kept behind one of its blocks.
+    pub fn make_snapshot(&mut self, id: RequestId, block: BlockKey) {
+        self.snapshots.entry(block).or_insert(id);
+    }
+
     /// The sequence published a block, or it never will.
     pub fn settle(&mut self, id: RequestId, block: BlockKey) {
         remove_if_owned(&mut self.blocks, block, id);
+        remove_if_owned(&mut self.snapshots, block, id);
     }
 
     /// The sequence no longer runs: what it has not published will not come.
@@ -40,8 +48,13 @@ impl Promises {
         remove_if_owned(&mut self.prompts, prompt, id);
     }
 
-    pub fn has_block(&self, key: BlockKey) -> bool {
-        self.blocks.contains_key(&key)
+    /// The running sequence that will publish a block.
+    pub fn owner_of_block(&self, key: BlockKey) -> Option<RequestId> {
+        self.blocks.get(&key).copied()
+    }
+
+    pub fn has_snapshot(&self, key: BlockKey) -> bool {
+        self.snapshots.contains_key(&key)
     }
 
     /// A running sequence with this whole prompt.
@@ -51,7 +64,7 @@ impl Promises {
 
     /// Panics if a sequence that does not run has promised anything.
     pub fn check(&self, runs: impl Fn(RequestId) -> bool) {
-        let mut owners = self.blocks.values().chain(self.prompts.values());
+        let mut owners = self.blocks.values().chain(self.snapshots.values()).chain(self.prompts.values());
         assert!(owners.all(|id| runs(*id)), "a sequence that does not run promises blocks");
     }
 }
@@ -75,8 +88,11 @@ mod tests {
         promises.make(RequestId(1), &[key], key);
         promises.make(RequestId(2), &[key], key);
         promises.withdraw(RequestId(2), &[key], key);
-        assert_eq!((promises.has_block(key), promises.owner_of_prompt(key)), (true, Some(RequestId(1))));
+        assert_eq!(
+            (promises.owner_of_block(key), promises.owner_of_prompt(key)),
+            (Some(RequestId(1)), Some(RequestId(1)))
+        );
         promises.settle(RequestId(1), key);
-        assert_eq!((promises.has_block(key), promises.owner_of_prompt(key)), (false, Some(RequestId(1))));
+        assert_eq!((promises.owner_of_block(key), promises.owner_of_prompt(key)), (None, Some(RequestId(1))));
     }
 }

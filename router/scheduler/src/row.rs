@@ -10,6 +10,10 @@
 
 use crate::block_table::BlockTable;
 use crate::plan::SlotId;
+use crate::snapshots::KeptSnapshot;
+
+/// Places where the state of a row is to be kept at one time; each makes its prompt a step longer.
+const MAX_POINTS: usize = 4;
 
 /// A row.
 #[derive(Debug)]
@@ -27,12 +31,26 @@ pub struct Row {
     num_drafts: u32,
     /// The last plan that touches the row.
     last_step: u64,
+    /// Positions at which its state is to be kept, in order: a span must end there.
+    points: Vec<u32>,
+    /// The state of its output that was kept last.
+    rolling: Option<KeptSnapshot>,
 }
 
 impl Row {
     /// A row for `len` tokens whose first `computed` positions are in the cache; `last_step` is the last plan before it.
     pub fn new(slot: SlotId, table: BlockTable, computed: u32, len: u32, last_step: u64) -> Self {
-        Self { slot, table, confirmed: computed, planned: computed, len, num_drafts: 0, last_step }
+        Self {
+            slot,
+            table,
+            confirmed: computed,
+            planned: computed,
+            len,
+            num_drafts: 0,
+            last_step,
+            points: Vec::new(),
+            rolling: None,
+        }
     }
 
     pub fn slot(&self) -> SlotId {
@@ -98,6 +116,36 @@ impl Row {
         self.len = last + 1;
     }
 
+    /// Positions that a span may have now: it ends where the state is to be kept next.
+    pub fn max_span(&self) -> u32 {
+        self.points.first().map_or(u32::MAX, |point| point - self.planned)
+    }
+
+    /// The state is to be kept at `point`, too. False if that position is behind it, or there are many already.
+    pub fn add_point(&mut self, point: u32) -> bool {
+        if point <= self.planned || self.points.len() >= MAX_POINTS {
+            return false;
+        }
+        if let Err(index) = self.points.binary_search(&point) {
+            self.points.insert(index, point);
+        }
+        true
+    }
+
+    /// Whether the state is to be kept where the row is planned to stand now; once for each point.
+    pub fn reach_point(&mut self) -> bool {
+        let is_reached = self.points.first() == Some(&self.planned);
+        if is_reached {
+            self.points.remove(0);
+        }
+        is_reached
+    }
+
+    /// Remembers the last state of its output that was kept; returns the one before.
+    pub fn roll(&mut self, kept: Option<KeptSnapshot>) -> Option<KeptSnapshot> {
+        std::mem::replace(&mut self.rolling, kept)
+    }
+
     /// The step that computed the positions before `end` is answered.
     pub fn confirm(&mut self, end: u32) {
         self.confirmed = end;
@@ -111,6 +159,7 @@ impl Row {
     /// Panics if it is not computed in order.
     pub fn check(&self) {
         assert!(self.confirmed <= self.planned && self.planned <= self.len, "{self:?} is out of order");
+        assert!(self.points.is_sorted() && self.points.iter().all(|point| *point > self.planned));
         assert!(self.num_drafts <= self.planned - self.confirmed, "{self:?} drafts more than it computes");
         assert!(self.table.num_behind() <= self.table.len(), "{self:?} gave back what it never had");
     }

@@ -92,6 +92,7 @@ impl Running {
             is_open: max_drafts > 0 || !was_exact,
             samples,
             is_void: false,
+            snapshot: None,
         }
     }
 

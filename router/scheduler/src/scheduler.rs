@@ -141,7 +141,8 @@ impl Scheduler {
         let running = self.sequences.all_running();
         self.sequences.check();
         self.backlog.check(self.sequences.all_waiting());
-        self.memory.check(running.clone().map(Running::row), |id| self.sequences.is_running(id));
+        let runs = |id| self.sequences.is_running(id);
+        self.memory.check(running.clone().map(Running::row), runs, self.pipeline.snapshots());
         self.slots.check(running.clone().map(Running::slot));
         let running = running.filter_map(|running| running.sequence().adapter());
         let waiting = self.sequences.all_waiting().filter_map(Sequence::adapter);

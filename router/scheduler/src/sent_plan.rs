@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 
 use crate::load::StepSize;
-use crate::plan::{Sampled, SlotId, Span};
+use crate::plan::{Sampled, SlotId, SnapshotId, Span};
 use crate::request::RequestId;
 use crate::step_time::StepCost;
 
@@ -15,6 +15,14 @@ pub struct SentPlan {
     step: u64,
     spans: Vec<PlannedSpan>,
     cost: StepCost,
+}
+
+/// The state behind a span is to be kept.
+#[derive(Debug, Clone, Copy)]
+pub struct PlannedSnapshot {
+    pub id: SnapshotId,
+    /// Whether it replaces the one that the same output left before.
+    pub is_rolling: bool,
 }
 
 /// A span of a plan, by the request that it was made for: its slot may be another's when the answer comes.
@@ -34,6 +42,8 @@ pub struct PlannedSpan {
     pub samples: bool,
     /// Whether its input is a token that was not sampled: the shards compute nothing for it.
     pub is_void: bool,
+    /// What is kept behind it.
+    pub snapshot: Option<PlannedSnapshot>,
 }
 
 impl PlannedSpan {
@@ -50,7 +60,8 @@ impl PlannedSpan {
     /// What the shards are told of it.
     pub fn told(&self) -> Span {
         let max_drafts = self.is_open.then_some(self.max_drafts);
-        Span { slot: self.slot, start: self.start, len: self.len(), max_drafts }
+        let snapshot = self.snapshot.map(|snapshot| snapshot.id);
+        Span { slot: self.slot, start: self.start, len: self.len(), max_drafts, snapshot }
     }
 }
 

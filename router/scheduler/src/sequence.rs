@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::event::EventKind;
 use crate::keyed_tokens::KeyedTokens;
-use crate::plan::{Admission, BlockId, SlotId};
+use crate::plan::{Admission, BlockId, SlotId, SnapshotId};
 use crate::prefix_index::KeyMaker;
 use crate::queue::Ticket;
 use crate::request::{Failure, FinishReason, NewRequest, PromptScore, RequestId};
@@ -155,7 +155,13 @@ impl Sequence {
     }
 
     /// What the shards need to take it in.
-    pub fn admission(&self, slot: SlotId, blocks: &[BlockId], eos: &Arc<[u32]>) -> Admission {
+    pub fn admission(
+        &self,
+        slot: SlotId,
+        blocks: &[BlockId],
+        snapshot: Option<SnapshotId>,
+        eos: &Arc<[u32]>,
+    ) -> Admission {
         Admission {
             slot,
             tokens: self.tokens.as_slice().into(),
@@ -165,6 +171,7 @@ impl Sequence {
             suppressed: self.suppressed(eos),
             grammar: self.request.grammar.clone(),
             adapter_id: self.request.adapter_id.clone(),
+            snapshot,
         }
     }
 

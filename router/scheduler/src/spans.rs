@@ -7,6 +7,7 @@ use crate::event::EventKind;
 use crate::request::RequestId;
 use crate::running::Running;
 use crate::scheduler::Scheduler;
+use crate::sent_plan::{PlannedSnapshot, PlannedSpan};
 
 impl Scheduler {
     /// Puts the next `len` positions of a sequence into the plan; blocks for them are there.
@@ -17,8 +18,21 @@ impl Scheduler {
     /// The same, and up to `max_drafts` positions behind them, which also have blocks.
     pub(crate) fn plan_drafting(&mut self, id: RequestId, len: u32, max_drafts: u32, draft: &mut PlanDraft) {
         let Some(running) = self.sequences.running_mut(id) else { return };
-        draft.add_span(running.plan(len, max_drafts, draft.step()));
+        let mut span = running.plan(len, max_drafts, draft.step());
+        let is_point = running.row_mut().reach_point();
+        span.snapshot = self.plan_snapshot(&span, is_point);
+        draft.add_span(span);
         self.totals.computed_tokens += u64::from(len);
+    }
+
+    /// A place for the state behind a span, if it is to be kept: at a point of its row, and at the end of each block of
+    /// output.
+    fn plan_snapshot(&mut self, span: &PlannedSpan, is_point: bool) -> Option<PlannedSnapshot> {
+        let is_rolling = !is_point && span.samples && self.memory.keeps_output_at(span.end);
+        if !is_point && !is_rolling {
+            return None;
+        }
+        self.memory.take_snapshot().map(|id| PlannedSnapshot { id, is_rolling })
     }
 
     /// How many of `wanted` tokens may be drafted behind the next position of a sequence that decodes: as many as get
@@ -64,7 +78,7 @@ impl Scheduler {
 
     /// Positions that can be computed next and have blocks.
     pub(crate) fn num_computable(&self, running: &Running) -> u32 {
-        running.num_plannable().min(self.memory.room(running.row()))
+        running.num_plannable().min(self.memory.room(running.row())).min(running.row().max_span())
     }
 
     pub(crate) fn lacks_blocks(&self, id: RequestId) -> bool {

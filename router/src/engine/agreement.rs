@@ -114,6 +114,7 @@ mod tests {
             max_top_logprobs: 5,
             attention_window: None,
             max_adapters: 0,
+            num_snapshots: 0,
             kv_cache_dtype: "float32".into(),
             attention_backend: "reference".into(),
             abilities: Vec::new(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use penstock_scheduler::{
     Admission, BlockId, GrammarKind, Outcome, Plan, PromptScore, PromptScores, Sampled, SamplingParams,
-    SlotId, StepTimings, TopToken,
+    SlotId, SnapshotId, StepTimings, TopToken,
 };
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -246,6 +246,7 @@ impl From<pb::DescribeResponse> for Description {
                 max_top_logprobs: response.max_top_logprobs,
                 attention_window: (response.attention_window > 0).then_some(response.attention_window),
                 max_adapters: response.max_adapters,
+                num_snapshots: response.num_snapshots,
                 kv_cache_dtype: response.kv_cache_dtype,
                 attention_backend: response.attention_backend,
                 abilities: response.abilities,
@@ -299,12 +300,19 @@ fn to_pb(plan: &Plan, epoch: u64) -> pb::Plan {
         span_lens: plan.spans.iter().map(|span| span.len).collect(),
         open_spans: open_spans(plan).map(|(number, _)| number as u32).collect(),
         open_drafts: open_spans(plan).map(|(_, max_drafts)| max_drafts).collect(),
+        snapshot_spans: snapshots(plan).map(|(number, _)| number as u32).collect(),
+        snapshots: snapshots(plan).map(|(_, snapshot)| snapshot.0).collect(),
     }
 }
 
 /// The numbers of the open spans, and how many tokens may be drafted in each.
 fn open_spans(plan: &Plan) -> impl Iterator<Item = (usize, u32)> {
     plan.spans.iter().enumerate().filter_map(|(number, span)| Some((number, span.max_drafts?)))
+}
+
+/// The numbers of the spans behind which the state is kept, and where.
+fn snapshots(plan: &Plan) -> impl Iterator<Item = (usize, SnapshotId)> {
+    plan.spans.iter().enumerate().filter_map(|(number, span)| Some((number, span.snapshot?)))
 }
 
 fn admission_to_pb(admission: &Admission) -> pb::Admit {
@@ -324,6 +332,7 @@ fn admission_to_pb(admission: &Admission) -> pb::Admit {
             text: grammar.text.clone(),
         }),
         adapter_id: admission.adapter_id.as_deref().unwrap_or_default().to_owned(),
+        snapshot: admission.snapshot.map(|snapshot| snapshot.0),
     }
 }
 

@@ -56,6 +56,8 @@ pub struct EngineFacts {
     pub attention_backend: String,
     /// Different adapters that the slots may use at one time; 0 where the model can carry none.
     pub max_adapters: u32,
+    /// Places for states kept for the prefix cache; 0 where layers keep no states.
+    pub num_snapshots: u32,
     /// Optional features of the shards.
     pub abilities: Vec<String>,
     /// Sampling parameters from the model's generation config; `None` if they are not to be used.
@@ -75,6 +77,7 @@ impl EngineFacts {
             eos_token_ids: self.eos_token_ids.clone(),
             attention_window: self.attention_window,
             max_adapters: self.max_adapters,
+            num_snapshots: self.num_snapshots,
         }
     }
 

@@ -96,9 +96,10 @@ impl ShardedEngine {
             return Err(EngineError::Unreachable { rank, reason: "it is about to be restarted".to_owned() });
         }
         let facts = agreed_facts(descriptions)?;
-        // More blocks than before are accepted, and not used.
+        // More blocks and snapshots than before are accepted, and not used.
         let num_blocks = facts.num_blocks.min(self.facts.num_blocks);
-        let comparable = EngineFacts { num_blocks, ..facts.clone() };
+        let num_snapshots = facts.num_snapshots.min(self.facts.num_snapshots);
+        let comparable = EngineFacts { num_blocks, num_snapshots, ..facts.clone() };
         if comparable == self.facts {
             Ok(())
         } else {

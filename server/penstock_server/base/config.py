@@ -94,6 +94,8 @@ class CacheConfig:
     num_slots: int
     num_blocks: int | None
     block_size: int
+    # Places for states kept for the prefix cache, of a model that has states.
+    num_snapshots: int | None = None
     # Memory that was not written is NaN, so that a test notices when it is read.
     is_poisoned: bool = False
     dtype: KvCacheDtype = "auto"

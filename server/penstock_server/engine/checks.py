@@ -23,6 +23,15 @@ def check_copies(plan: Plan, limits: Limits) -> None:
         raise InvalidPlan(f"step {plan.step}: a copied block is not below num_blocks {limits.num_blocks}")
 
 
+def check_snapshots(plan: Plan, limits: Limits) -> None:
+    """Raise InvalidPlan unless the places for states are in range, and each is written once."""
+    places = plan.snapshots.values()
+    if max(places, default=-1) >= limits.num_snapshots:
+        raise InvalidPlan(f"step {plan.step}: a snapshot is not below num_snapshots {limits.num_snapshots}")
+    if len(set(places)) < len(places):
+        raise InvalidPlan(f"step {plan.step}: two states are to be kept in one snapshot")
+
+
 def check_admit(admit: Admit, limits: Limits) -> None:
     """Raise SlotRefused unless everything of an admission is in range."""
     num_tokens = len(admit.token_ids)

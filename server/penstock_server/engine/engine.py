@@ -228,6 +228,8 @@ class Engine:
         pending.clock.mark()
         pending.masks = self.slots.grammars.pending_masks(step.sampling.rows)
         logits, pending.prompts = self._forward(step)
+        if self.slots.snapshots is not None and pending.plan.snapshots:
+            self.slots.snapshots.keep(spans, pending.plan.snapshots)
         pending.clock.mark()
         finish = partial(self._finish, step, logits, pending)
         pending.rest = partial(self._guard, spans, pending, finish)

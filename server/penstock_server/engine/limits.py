@@ -13,6 +13,8 @@ class Limits:
     vocab_size: int
     max_sequence_len: int
     max_step_tokens: int
+    # Places for states beside those of the slots; 0 where there are none.
+    num_snapshots: int = 0
 
     @property
     def max_blocks(self) -> int:

@@ -32,6 +32,8 @@ class Admit:
     sampling: SamplingParams
     grammar: Grammar | None = None
     adapter_id: str = ""
+    # The state that the slot begins with; None: none, and position 0.
+    snapshot: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +145,5 @@ class Plan:
     spans: Sequence[Span] = ()
     # By slot: how many tokens may be drafted in its span, which is open: it begins where the slot stands.
     open_drafts: dict[int, int] = field(default_factory=dict)
+    # By slot: where the state behind its span is kept.
+    snapshots: dict[int, int] = field(default_factory=dict)

@@ -52,7 +52,7 @@ class SlotTable:
     """The numbers of all slots. A slot that is free has zeros."""
 
     def __init__(self, limits: Limits, is_gapless: bool = False) -> None:
-        """`is_gapless`: a slot's spans must follow each other from position 0 on."""
+        """`is_gapless`: a slot's spans must follow each other, from position 0 or from where its state is."""
         self._limits = limits
         self.is_gapless = is_gapless
         self._numbers: Numbers = np.zeros((limits.num_slots, len(_Column)), dtype=np.int64)

@@ -12,7 +12,7 @@ import torch
 
 from penstock_server.base.errors import ErrorCode, SlotRefused
 from penstock_server.engine.adapters import Adapters
-from penstock_server.engine.checks import check_admit, check_blocks, check_copies, require
+from penstock_server.engine.checks import check_admit, check_blocks, check_copies, check_snapshots, require
 from penstock_server.engine.exclusions import exclusions_of
 from penstock_server.engine.grammar import Choice, GrammarMasks, Grammars
 from penstock_server.engine.limits import Limits
@@ -21,6 +21,7 @@ from penstock_server.engine.plan import Admit, Append, Appends, Drafts, Plan, Sp
 from penstock_server.engine.rows import Rows
 from penstock_server.engine.sampling_params import EXCLUDING
 from penstock_server.engine.slot_table import Decodes, SlotState, SlotTable
+from penstock_server.engine.snapshots import Snapshots
 from penstock_server.engine.step import SamplingInput
 
 
@@ -34,16 +35,17 @@ class Slots:
         adapters: Adapters,
         device: torch.device,
         batch_invariant: bool = False,
-        has_states: bool = False,
+        snapshots: Snapshots | None = None,
     ) -> None:
-        """`has_states`: a slot keeps more than its blocks, so its spans must follow each other from position 0 on."""
+        """`snapshots`: a slot keeps a state beside its blocks, so its spans must follow each other."""
         self.limits = limits
         self.grammars = grammars
         self.adapters = adapters
         self.device = device
         self.batch_invariant = batch_invariant
         self.states: dict[int, SlotState] = {}
-        self._table = SlotTable(limits, has_states)
+        self.snapshots = snapshots
+        self._table = SlotTable(limits, is_gapless=snapshots is not None)
         self.rows = Rows(limits, device)
 
     def clear(self) -> None:
@@ -52,10 +54,13 @@ class Slots:
         self._table.clear()
         self.grammars.clear()
         self.adapters.clear()
+        if self.snapshots is not None:
+            self.snapshots.clear()
 
     def apply(self, plan: Plan) -> dict[int, SlotError]:
         """Retire, admit and append; the errors are the first of each slot. Raises InvalidPlan, changing nothing."""
         check_copies(plan, self.limits)
+        check_snapshots(plan, self.limits)
         errors: dict[int, SlotError] = {}
         for slot in plan.retired:
             self.grammars.retire(slot)
@@ -70,6 +75,8 @@ class Slots:
             for append in plan.appended:
                 self._guard(errors, append.slot, partial(self._append, append))
         self.rows.flush()
+        if self.snapshots is not None:
+            self.snapshots.restore_begun()
         return errors
 
     def plain_decodes(self, plan: Plan) -> Decodes | None:
@@ -195,6 +202,10 @@ class Slots:
             prompt = admit.token_ids[: admit.prompt_len]
             state.adapter = self.adapters.admit(admit.slot, admit.adapter_id, prompt)
         self.grammars.admit(admit)
+        if admit.snapshot is not None:
+            if self.snapshots is None:
+                raise SlotRefused("the model keeps no states, so a slot cannot begin with one")
+            state.computed = self.snapshots.begin(admit)
         self.rows.admit(admit)
         if state.features & EXCLUDING:
             state.exclusions = exclusions_of(admit.sampling, self.device)

@@ -20,6 +20,7 @@ from penstock_server.engine.model_drafter import ModelDrafter
 from penstock_server.engine.ngram_drafter import NgramDrafter
 from penstock_server.engine.paying_drafter import PayingDrafter
 from penstock_server.engine.slots import Slots
+from penstock_server.engine.snapshots import Snapshots
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.load.allocation import allocating
 from penstock_server.load.device import name_of
@@ -52,7 +53,8 @@ class Loaded(NamedTuple):
         """An engine with a cache and rows of its own."""
         states = self._states(limits)
         cache = self._cache(limits, self.model.cache_shape, self.cache_format, is_poisoned, states)
-        rest = self.config.batch_invariant, states is not None
+        snapshots = None if states is None else Snapshots(states, limits.num_snapshots)
+        rest = self.config.batch_invariant, snapshots
         slots = Slots(limits, self.grammars, self.adapters, self.device, *rest)
         graphs = DecodeGraphs(self.model, cache, slots, graph_sizes) if graph_sizes else None
         drafter = self._drafter(limits, slots, graph_sizes, is_poisoned)
@@ -92,8 +94,8 @@ class Loaded(NamedTuple):
         shape = self.model.state_shape
         if shape is None:
             return None
-        sizes = (limits.num_slots, self.model.dtype, self.device)
-        return allocating("the states of all slots (see --max-batch-size)", States, shape, *sizes)
+        sizes = (limits.num_slots, limits.num_snapshots, self.model.dtype, self.device)
+        return allocating("the states (see --max-batch-size and --max-snapshots)", States, shape, *sizes)
 
     def parts_bytes(self, limits: Limits, num_spans: int) -> int:
         """What attention of a step of so many decodes takes for sequences that it reads in parts."""

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 _MAX_STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
 # A step of 17 rows costs no more than one of 24: between sizes only padding is lost.
 _LARGEST_GRAPH = 256
+# Snapshots take one part of so many of what is left for them and the cache.
+_SHARE_OF_SNAPSHOTS = 4
 # In larger steps the arithmetic takes longer than the calls of ops that a recording saves.
 _LARGEST_RECORDING = 32
 _USUAL_GRAPH_SIZES = (1, 2, 4, *range(8, 64, 8), *range(64, _LARGEST_GRAPH, 32))
@@ -54,21 +56,52 @@ def choose_limits(loaded: Loaded, graph_sizes: Sequence[int]) -> Limits:
     """The limits of this shard, the same on all ranks; raises StartError where what was asked for does not fit."""
     cache, facts = loaded.config.cache, loaded.model.facts
     limits = wanted_limits(loaded)
-    if cache.num_blocks is None:
+    most = _wanted_snapshots(loaded)
+    if cache.num_blocks is not None:
+        limits = replace(limits, num_snapshots=most)
+    else:
         budget = _left_of(_budget_bytes(loaded, limits, graph_sizes), loaded, limits)
+        limits = replace(limits, num_snapshots=_affordable_snapshots(most, budget, loaded))
+        budget -= limits.num_snapshots * state_bytes(loaded.model.state_shape, loaded.model.dtype)
         each = loaded.block_bytes(cache.block_size)
         # Where no layer has keys and values, blocks count positions and take nothing.
         affordable = budget // each if each else limits.num_slots * limits.max_blocks
         # No more than all slots together can fill.
         limits = replace(limits, num_blocks=min(limits.num_slots * limits.max_blocks, affordable))
     # All ranks must agree, and each sees its own free memory.
-    num_blocks = min(numbers[0] for numbers in loaded.group.gather_numbers(limits.num_blocks))
-    return _fitting(replace(limits, num_blocks=num_blocks), facts, cache.max_sequence_len is not None)
+    of_ranks = loaded.group.gather_numbers(limits.num_blocks, limits.num_snapshots)
+    num_blocks, num_snapshots = (min(numbers) for numbers in zip(*of_ranks, strict=True))
+    limits = replace(limits, num_blocks=num_blocks, num_snapshots=num_snapshots)
+    return _fitting(limits, facts, cache.max_sequence_len is not None)
+
+
+def _wanted_snapshots(loaded: Loaded) -> int:
+    """As many as were asked for, or one at the end of each prompt that runs, and one in its output."""
+    if loaded.model.state_shape is None:
+        return 0
+    cache = loaded.config.cache
+    return 2 * cache.num_slots if cache.num_snapshots is None else cache.num_snapshots
+
+
+def _affordable_snapshots(most: int, budget: int, loaded: Loaded) -> int:
+    """All that were asked for; else what a part of the budget holds."""
+    each = state_bytes(loaded.model.state_shape, loaded.model.dtype)
+    if not each:
+        return 0
+    if loaded.config.cache.num_snapshots is None:
+        return min(most, budget // _SHARE_OF_SNAPSHOTS // each)
+    if most * each > budget:
+        raise StartError(
+            f"{most} snapshots take {most * each} bytes, and {budget} are left for them and the KV cache; lower "
+            "--max-snapshots or free memory"
+        )
+    return most
 
 
 def _left_of(budget: int, loaded: Loaded, limits: Limits) -> int:
     """What is left for blocks where each slot has a state; raises StartError where the states take it all."""
-    taken = state_bytes(loaded.model.state_shape, limits.num_slots, loaded.model.dtype)
+    # And the spare one.
+    taken = (limits.num_slots + 1) * state_bytes(loaded.model.state_shape, loaded.model.dtype)
     if not taken:
         return budget
     gib = (size / 1024**3 for size in (taken, budget))

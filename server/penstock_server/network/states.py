@@ -1,4 +1,5 @@
-"""The states of recurrent layers: a row for each slot, and a spare one, which pads steps of fixed size.
+"""The states of recurrent layers: a row for each slot, a spare one, which pads steps of fixed size, and a row for each
+snapshot: the state of a slot as it was once.
 
 A row is not emptied when its slot is given out again: the first span of a sequence counts whatever is there as zero.
 """
@@ -6,8 +7,10 @@ A row is not emptied when its slot is given out again: the first span of a seque
 from typing import NamedTuple
 
 import torch
+from penstock_kernels import copy_blocks
 
 from penstock_server.architectures.recurrent_spec import StateShape
+from penstock_server.network.upload import to_device
 
 
 class LayerState(NamedTuple):
@@ -20,11 +23,30 @@ class LayerState(NamedTuple):
 class States:
     """All layers' rows. The memory is not initialised, as that of the cache."""
 
-    def __init__(self, shape: StateShape, num_slots: int, dtype: torch.dtype, device: torch.device) -> None:
-        rows = (shape.num_layers, num_slots + 1)
+    def __init__(
+        self, shape: StateShape, num_slots: int, num_snapshots: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._first_snapshot = num_slots + 1
+        rows = (shape.num_layers, self._first_snapshot + num_snapshots)
         self.conv = torch.empty(*rows, shape.conv_len, shape.num_channels, dtype=dtype, device=device)
         self.matrices = torch.empty(*rows, *_matrices(shape), dtype=torch.float32, device=device)
         self.layers = [LayerState(*layer) for layer in zip(self.conv, self.matrices, strict=True)]
+
+    def keep(self, slots: list[int], snapshots: list[int]) -> None:
+        """Copy the states of slots to snapshots, in pairs."""
+        self._copy(slots, [self._first_snapshot + snapshot for snapshot in snapshots])
+
+    def restore(self, snapshots: list[int], slots: list[int]) -> None:
+        """Copy snapshots to the states of slots, in pairs."""
+        self._copy([self._first_snapshot + snapshot for snapshot in snapshots], slots)
+
+    def _copy(self, sources: list[int], targets: list[int]) -> None:
+        index = to_device([sources, targets], torch.int64, self.conv.device)
+        for rows in (self.conv, self.matrices):
+            if rows.numel():
+                num_layers, num_rows = rows.shape[:2]
+                pool = rows.view(num_layers, 1, num_rows, -1, 1, 1)
+                copy_blocks(pool, index[0], index[1])
 
     def spoil(self) -> None:
         """Make all of it NaN."""
@@ -32,15 +54,15 @@ class States:
         self.matrices.fill_(torch.nan)
 
 
-def state_bytes(shape: StateShape | None, num_slots: int, dtype: torch.dtype) -> int:
-    """Bytes of the states of so many slots on this rank."""
+def state_bytes(shape: StateShape | None, dtype: torch.dtype) -> int:
+    """Bytes of one row on this rank."""
     if shape is None:
         return 0
     numbers = 1
     for size in _matrices(shape):
         numbers *= size
     each = shape.conv_len * shape.num_channels * dtype.itemsize + numbers * torch.float32.itemsize
-    return shape.num_layers * (num_slots + 1) * each
+    return shape.num_layers * each
 
 
 def _matrices(shape: StateShape) -> tuple[int, ...]:

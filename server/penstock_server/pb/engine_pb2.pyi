@@ -46,7 +46,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("version", "instance_id", "model_type", "dtype", "device", "rank", "world_size", "block_size", "num_blocks", "num_slots", "vocab_size", "eos_token_ids", "max_sequence_len", "max_step_tokens", "max_top_logprobs", "abilities", "last_epoch", "attention_window", "generation_defaults", "kv_cache_dtype", "attention_backend", "max_adapters", "quantization")
+    __slots__ = ("version", "instance_id", "model_type", "dtype", "device", "rank", "world_size", "block_size", "num_blocks", "num_slots", "vocab_size", "eos_token_ids", "max_sequence_len", "max_step_tokens", "max_top_logprobs", "abilities", "last_epoch", "attention_window", "generation_defaults", "kv_cache_dtype", "attention_backend", "max_adapters", "quantization", "num_snapshots")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class DescribeResponse(_message.Message):
     ATTENTION_BACKEND_FIELD_NUMBER: _ClassVar[int]
     MAX_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
+    NUM_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
     model_type: str
@@ -93,7 +94,8 @@ class DescribeResponse(_message.Message):
     attention_backend: str
     max_adapters: int
     quantization: Quantization
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., model_type: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_sequence_len: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ..., last_epoch: _Optional[int] = ..., attention_window: _Optional[int] = ..., generation_defaults: _Optional[_Union[GenerationDefaults, _Mapping]] = ..., kv_cache_dtype: _Optional[str] = ..., attention_backend: _Optional[str] = ..., max_adapters: _Optional[int] = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ...) -> None: ...
+    num_snapshots: int
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., model_type: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_sequence_len: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ..., last_epoch: _Optional[int] = ..., attention_window: _Optional[int] = ..., generation_defaults: _Optional[_Union[GenerationDefaults, _Mapping]] = ..., kv_cache_dtype: _Optional[str] = ..., attention_backend: _Optional[str] = ..., max_adapters: _Optional[int] = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., num_snapshots: _Optional[int] = ...) -> None: ...
 
 class Quantization(_message.Message):
     __slots__ = ("format", "num_matrices", "num_bytes", "num_bytes_in_16_bits", "plain")
@@ -190,7 +192,7 @@ class Grammar(_message.Message):
     def __init__(self, kind: _Optional[_Union[Grammar.Kind, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Admit(_message.Message):
-    __slots__ = ("slot", "token_ids", "prompt_len", "block_ids", "sampling", "grammar", "adapter_id")
+    __slots__ = ("slot", "token_ids", "prompt_len", "block_ids", "sampling", "grammar", "adapter_id", "snapshot")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +200,7 @@ class Admit(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_ID_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     slot: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     prompt_len: int
@@ -205,10 +208,11 @@ class Admit(_message.Message):
     sampling: SamplingParams
     grammar: Grammar
     adapter_id: str
-    def __init__(self, slot: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., block_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., adapter_id: _Optional[str] = ...) -> None: ...
+    snapshot: int
+    def __init__(self, slot: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., block_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., adapter_id: _Optional[str] = ..., snapshot: _Optional[int] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("epoch", "step", "retired_slots", "admitted", "appended_slots", "appended_counts", "appended_blocks", "copied_from", "copied_to", "span_slots", "span_starts", "span_lens", "open_spans", "open_drafts")
+    __slots__ = ("epoch", "step", "retired_slots", "admitted", "appended_slots", "appended_counts", "appended_blocks", "copied_from", "copied_to", "span_slots", "span_starts", "span_lens", "open_spans", "open_drafts", "snapshot_spans", "snapshots")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     RETIRED_SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -223,6 +227,8 @@ class Plan(_message.Message):
     SPAN_LENS_FIELD_NUMBER: _ClassVar[int]
     OPEN_SPANS_FIELD_NUMBER: _ClassVar[int]
     OPEN_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_SPANS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     retired_slots: _containers.RepeatedScalarFieldContainer[int]
@@ -237,7 +243,9 @@ class Plan(_message.Message):
     span_lens: _containers.RepeatedScalarFieldContainer[int]
     open_spans: _containers.RepeatedScalarFieldContainer[int]
     open_drafts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., retired_slots: _Optional[_Iterable[int]] = ..., admitted: _Optional[_Iterable[_Union[Admit, _Mapping]]] = ..., appended_slots: _Optional[_Iterable[int]] = ..., appended_counts: _Optional[_Iterable[int]] = ..., appended_blocks: _Optional[_Iterable[int]] = ..., copied_from: _Optional[_Iterable[int]] = ..., copied_to: _Optional[_Iterable[int]] = ..., span_slots: _Optional[_Iterable[int]] = ..., span_starts: _Optional[_Iterable[int]] = ..., span_lens: _Optional[_Iterable[int]] = ..., open_spans: _Optional[_Iterable[int]] = ..., open_drafts: _Optional[_Iterable[int]] = ...) -> None: ...
+    snapshot_spans: _containers.RepeatedScalarFieldContainer[int]
+    snapshots: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., retired_slots: _Optional[_Iterable[int]] = ..., admitted: _Optional[_Iterable[_Union[Admit, _Mapping]]] = ..., appended_slots: _Optional[_Iterable[int]] = ..., appended_counts: _Optional[_Iterable[int]] = ..., appended_blocks: _Optional[_Iterable[int]] = ..., copied_from: _Optional[_Iterable[int]] = ..., copied_to: _Optional[_Iterable[int]] = ..., span_slots: _Optional[_Iterable[int]] = ..., span_starts: _Optional[_Iterable[int]] = ..., span_lens: _Optional[_Iterable[int]] = ..., open_spans: _Optional[_Iterable[int]] = ..., open_drafts: _Optional[_Iterable[int]] = ..., snapshot_spans: _Optional[_Iterable[int]] = ..., snapshots: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SlotError(_message.Message):
     __slots__ = ("slot", "code", "message")

@@ -60,6 +60,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             max_sequence_len=flags.max_sequence_len,
             max_step_tokens=flags.max_step_tokens,
             num_slots=flags.num_slots,
+            num_snapshots=flags.num_snapshots,
             num_blocks=flags.num_blocks,
             block_size=flags.block_size,
             is_poisoned=flags.poison_cache,
@@ -157,6 +158,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-step-tokens", type=_positive,
         help="tokens one step may compute; default: 2048 on cpu, 8192 on cuda")  # fmt: skip
     add("--num-slots", type=_positive, default=128, help="sequences held at a time")
+    add("--num-snapshots", type=_natural,
+        help="states kept for the prefix cache; default: two a slot, in a quarter of the memory for both")  # fmt: skip
     add(
         "--num-blocks", type=_positive, help="KV blocks; default: from the free memory, the same on all ranks"
     )

@@ -58,6 +58,7 @@ def description_to_pb(description: Description) -> pb.DescribeResponse:
         kv_cache_dtype=description.kv_cache_dtype,
         attention_backend=description.attention_backend,
         max_adapters=description.max_adapters,
+        num_snapshots=limits.num_snapshots,
         quantization=None
         if description.quantization is None
         else pb.Quantization(**description.quantization._asdict()),
@@ -82,7 +83,8 @@ def plan_from_pb(plan: pb.Plan) -> Plan:
         copied_from=list(plan.copied_from),
         copied_to=list(plan.copied_to),
         spans=_spans_from_pb(plan),
-        open_drafts=_open_drafts_from_pb(plan),
+        open_drafts=_by_slot(plan, "open_spans", "open_drafts"),
+        snapshots=_by_slot(plan, "snapshot_spans", "snapshots"),
     )
 
 
@@ -92,12 +94,12 @@ def _spans_from_pb(plan: pb.Plan) -> Spans:
     )
 
 
-def _open_drafts_from_pb(plan: pb.Plan) -> dict[int, int]:
-    numbers = plan.open_spans
-    if len(numbers) != len(plan.open_drafts) or max(numbers, default=-1) >= len(plan.span_slots):
-        raise InvalidPlan(f"step {plan.step}: open_spans and open_drafts do not match the spans")
-    slots = (plan.span_slots[number] for number in numbers)
-    return dict(zip(slots, plan.open_drafts, strict=True))
+def _by_slot(plan: pb.Plan, spans_name: str, values_name: str) -> dict[int, int]:
+    """Of spans by their numbers: a value for each one's slot."""
+    numbers, values = getattr(plan, spans_name), getattr(plan, values_name)
+    if len(numbers) != len(values) or max(numbers, default=-1) >= len(plan.span_slots):
+        raise InvalidPlan(f"step {plan.step}: {spans_name} and {values_name} do not match the spans")
+    return dict(zip(map(plan.span_slots.__getitem__, numbers), values, strict=True))
 
 
 def _appends_from_pb(plan: pb.Plan) -> Appends:
@@ -125,6 +127,7 @@ def _admit_from_pb(admit: pb.Admit) -> Admit:
         sampling=_sampling_from_pb(admit.sampling),
         grammar=grammar,
         adapter_id=admit.adapter_id,
+        snapshot=admit.snapshot if admit.HasField("snapshot") else None,
     )
 
 

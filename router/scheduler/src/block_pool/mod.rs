@@ -15,9 +15,12 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use crate::keyed_tokens::KeyedBlock;
 use crate::lru::LruList;
-use crate::plan::BlockId;
-use crate::prefix_index::{BlockKey, PrefixIndex};
+use crate::plan::{BlockId, SnapshotId};
+use crate::prefix_index::PrefixIndex;
+use crate::request::RequestId;
+use crate::snapshots::{KeptSnapshot, Snapshots};
 
 /// The pool of KV blocks.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub struct BlockPool {
     fences: VecDeque<Fence>,
     num_fenced: usize,
     index: PrefixIndex,
+    /// Behind published blocks.
+    snapshots: Snapshots,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,8 +60,8 @@ struct Fence {
 }
 
 impl BlockPool {
-    /// A pool of `num_blocks` free blocks of `block_size` tokens.
-    pub fn new(num_blocks: u32, block_size: u32) -> Self {
+    /// A pool of `num_blocks` free blocks of `block_size` tokens, and of places for states behind them.
+    pub fn new(num_blocks: u32, block_size: u32, num_snapshots: u32) -> Self {
         Self {
             states: vec![State::Free; num_blocks as usize],
             // Popped from the end, so that low numbers go first: easier to read in a log.
@@ -67,6 +72,7 @@ impl BlockPool {
             fences: VecDeque::new(),
             num_fenced: 0,
             index: PrefixIndex::new(num_blocks, block_size),
+            snapshots: Snapshots::new(num_snapshots),
         }
     }
 
@@ -95,6 +101,44 @@ impl BlockPool {
         &self.index
     }
 
+    /// The states kept behind them.
+    pub fn snapshots(&self) -> &Snapshots {
+        &self.snapshots
+    }
+
+    /// The same, to be used and given back.
+    pub fn snapshots_mut(&mut self) -> &mut Snapshots {
+        &mut self.snapshots
+    }
+
+    /// A place for a state, if need be that of another.
+    pub fn take_snapshot(&mut self) -> Option<SnapshotId> {
+        let is_retained =
+            |block: BlockId| self.retained.contains(&(self.retained_until[block.0 as usize], block));
+        self.snapshots.take(is_retained)
+    }
+
+    /// The state behind a full block of a request is computed and stored. It is found from now on if the block is
+    /// published, this one or another with the same tokens.
+    pub fn keep_snapshot(
+        &mut self,
+        id: SnapshotId,
+        full: KeyedBlock<'_>,
+        owner: RequestId,
+        version: u64,
+    ) -> Option<KeptSnapshot> {
+        let Some(block) = self.index.get(full.key, full.parent, full.tokens) else {
+            self.snapshots.give_back(id);
+            return None;
+        };
+        self.snapshots.keep(id, block, owner, version)
+    }
+
+    fn withdraw(&mut self, block: BlockId) {
+        self.index.withdraw(block);
+        self.snapshots.drop_behind(block);
+    }
+
     /// How many of these blocks count as available now.
     pub fn num_available_of(&self, blocks: &[BlockId]) -> usize {
         blocks.iter().filter(|block| self.states[block.0 as usize] == State::Idle).count()
@@ -121,7 +165,7 @@ impl BlockPool {
 
     fn evict(&mut self) -> Option<BlockId> {
         let block = self.idle.pop().or_else(|| self.retained.pop_first().map(|(_, block)| block))?;
-        self.index.withdraw(block);
+        self.withdraw(block);
         Some(block)
     }
 
@@ -221,15 +265,15 @@ impl BlockPool {
     }
 
     /// Publishes a held block whose last position was written by an answered step, unless another has the same tokens.
-    pub fn publish(&mut self, block: BlockId, key: BlockKey, parent: BlockKey, tokens: &[u32]) -> bool {
+    pub fn publish(&mut self, block: BlockId, full: KeyedBlock<'_>) -> bool {
         debug_assert!(matches!(self.states[block.0 as usize], State::Held(_)));
-        self.index.publish(block, key, parent, tokens)
+        self.index.publish(block, full.key, full.parent, full.tokens)
     }
 
     /// Withdraws blocks from the published prefixes, because their content cannot be trusted.
     pub fn distrust(&mut self, blocks: &[BlockId]) {
         for block in blocks {
-            self.index.withdraw(*block);
+            self.withdraw(*block);
             if self.states[block.0 as usize] == State::Idle {
                 self.leave_idle(*block);
                 self.states[block.0 as usize] = State::Free;
@@ -241,6 +285,7 @@ impl BlockPool {
     /// The shards lost what the blocks held, and nothing is in flight any more.
     pub fn forget_all(&mut self) {
         self.index.clear();
+        self.snapshots.forget_all();
         while self.evict().is_some_and(|block| {
             self.states[block.0 as usize] = State::Free;
             self.free.push(block);

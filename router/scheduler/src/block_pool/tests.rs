@@ -12,7 +12,7 @@ const NEVER: Duration = Duration::ZERO;
 fn publish(pool: &mut BlockPool, block: BlockId, tokens: &[u32]) {
     let maker = KeyMaker::new(0);
     let root = maker.root("", None);
-    pool.publish(block, maker.child(root, tokens), root, tokens);
+    pool.publish(block, KeyedBlock { key: maker.child(root, tokens), parent: root, tokens });
 }
 
 fn lookup(pool: &BlockPool, tokens: &[u32]) -> Vec<BlockId> {
@@ -23,7 +23,7 @@ fn lookup(pool: &BlockPool, tokens: &[u32]) -> Vec<BlockId> {
 
 #[test]
 fn takes_all_or_nothing() {
-    let mut pool = BlockPool::new(3, 2);
+    let mut pool = BlockPool::new(3, 2, 0);
     assert_eq!(pool.take(2), Some(vec![BlockId(0), BlockId(1)]));
     assert_eq!(pool.take(2), None);
     assert_eq!(pool.num_available(), 1);
@@ -32,7 +32,7 @@ fn takes_all_or_nothing() {
 
 #[test]
 fn fenced_blocks_return_when_their_step_is_answered() {
-    let mut pool = BlockPool::new(2, 2);
+    let mut pool = BlockPool::new(2, 2, 0);
     let blocks = pool.take(2).unwrap();
     pool.release(blocks, 5, NEVER);
     pool.on_answered(4);
@@ -44,7 +44,7 @@ fn fenced_blocks_return_when_their_step_is_answered() {
 
 #[test]
 fn a_published_block_is_found_until_it_is_taken_again() {
-    let mut pool = BlockPool::new(1, 2);
+    let mut pool = BlockPool::new(1, 2, 0);
     let blocks = pool.take(1).unwrap();
     publish(&mut pool, blocks[0], &[7, 8]);
     pool.release(blocks, 1, NEVER);
@@ -57,7 +57,7 @@ fn a_published_block_is_found_until_it_is_taken_again() {
 
 #[test]
 fn a_fenced_block_can_be_shared_again() {
-    let mut pool = BlockPool::new(1, 2);
+    let mut pool = BlockPool::new(1, 2, 0);
     let blocks = pool.take(1).unwrap();
     publish(&mut pool, blocks[0], &[7, 8]);
     pool.release(blocks.clone(), 3, NEVER);
@@ -69,7 +69,7 @@ fn a_fenced_block_can_be_shared_again() {
 
 #[test]
 fn retained_blocks_go_last_and_only_until_their_time() {
-    let mut pool = BlockPool::new(2, 2);
+    let mut pool = BlockPool::new(2, 2, 0);
     let blocks = pool.take(2).unwrap();
     publish(&mut pool, blocks[0], &[1, 1]);
     publish(&mut pool, blocks[1], &[2, 2]);
@@ -87,7 +87,7 @@ fn retained_blocks_go_last_and_only_until_their_time() {
 #[test]
 #[should_panic(expected = "released twice")]
 fn releasing_twice_is_a_bug() {
-    let mut pool = BlockPool::new(1, 2);
+    let mut pool = BlockPool::new(1, 2, 0);
     let blocks = pool.take(1).unwrap();
     pool.release(blocks.clone(), 0, NEVER);
     pool.release(blocks, 0, NEVER);
@@ -124,7 +124,7 @@ proptest! {
     /// A million operations in all.
     #[test]
     fn agrees_with_a_naive_model(operations in prop::collection::vec((0u32..5, 0u32..8), 1..500)) {
-        let mut pool = BlockPool::new(6, 2);
+        let mut pool = BlockPool::new(6, 2, 0);
         let mut naive = Naive::default();
         let mut step = 0;
         for (operation, number) in operations {

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use penstock_scheduler::{
-    Admission, BlockId, Capacity, Outcome, Plan, PromptScore, PromptScores, Sampled, SlotId, Span, TopToken,
+    Admission, BlockId, Capacity, Outcome, Plan, PromptScore, PromptScores, Sampled, SlotId, SnapshotId,
+    Span, TopToken,
 };
 
 /// Value of a KV position before it is written.
@@ -89,6 +90,7 @@ pub fn small_facts() -> ShardFacts {
             eos_token_ids: vec![0],
             attention_window: None,
             max_adapters: 2,
+            num_snapshots: 0,
         },
         vocab_size: 256,
         max_sequence_len: 200,
@@ -99,6 +101,7 @@ pub fn small_facts() -> ShardFacts {
 pub struct FakeShard {
     pub facts: ShardFacts,
     slots: BTreeMap<SlotId, Slot>,
+    snapshots: BTreeMap<SnapshotId, State>,
     kv: Vec<u64>,
     last_step: u64,
     /// Which of the slots that are to sample sit a step out, as those do whose grammar takes long.
@@ -109,7 +112,15 @@ pub struct FakeShard {
     pub drafts: Box<dyn FnMut(u32) -> (u32, u32) + Send>,
 }
 
+/// What recurrent layers keep of a slot: the KV of its last position, and how many positions there were.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct State {
+    kv: u64,
+    len: usize,
+}
+
 struct Slot {
+    state: State,
     tokens: Vec<u32>,
     blocks: Vec<BlockId>,
     prompt_len: usize,
@@ -128,6 +139,7 @@ impl FakeShard {
         Self {
             facts,
             slots: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
             kv,
             last_step: 0,
             is_late: Box::new(|_| false),
@@ -168,7 +180,21 @@ impl FakeShard {
                 Some(most) => self.compute_open(*span, most, &mut outcome),
             }
         }
+        self.keep_states(plan);
         outcome
+    }
+
+    fn keep_states(&mut self, plan: &Plan) {
+        let kept: BTreeMap<_, _> = plan
+            .spans
+            .iter()
+            .filter_map(|span| Some((span.snapshot?, self.slots[&span.slot].state)))
+            .collect();
+        let num_kept = plan.spans.iter().filter(|span| span.snapshot.is_some()).count();
+        assert_eq!(kept.len(), num_kept, "no two states are kept in one place");
+        let is_place = |id: &SnapshotId| id.0 < self.facts.capacity.num_snapshots;
+        assert!(kept.keys().all(is_place), "a snapshot is in range");
+        self.snapshots.extend(kept);
     }
 
     /// The tokens that a slot has now, its prompt among them.
@@ -189,7 +215,7 @@ impl FakeShard {
         assert!(span.start + 2 + most <= self.facts.max_sequence_len, "an open span is within its slot");
         for number in 0..=num_right {
             let start = len - 1 + number;
-            let span = Span { slot: span.slot, start, len: 1, max_drafts: None };
+            let span = Span { slot: span.slot, start, len: 1, max_drafts: None, snapshot: None };
             self.compute(span, outcome);
             if let Some(token) = outcome.sampled.last_mut().filter(|token| token.slot == span.slot) {
                 token.is_drafted = number < num_right;
@@ -206,7 +232,16 @@ impl FakeShard {
     fn admit(&mut self, admission: &Admission) {
         assert!(admission.tokens.len() < self.facts.max_sequence_len as usize);
         assert!(admission.tokens.iter().all(|token| *token < self.facts.vocab_size));
+        let adapter = admission.adapter_id.as_deref();
+        let state = match &admission.snapshot {
+            Some(id) => self.snapshots[id],
+            None => State { kv: seed_of(adapter), len: 0 },
+        };
+        assert!(state.len < admission.tokens.len(), "something is left to compute");
+        let computed = chains(seed_of(adapter), &admission.tokens[..state.len]).last();
+        assert_eq!(computed.unwrap_or(state.kv), state.kv, "a state is that of the sequence's own tokens");
         let slot = Slot {
+            state,
             tokens: admission.tokens.to_vec(),
             blocks: admission.blocks.clone(),
             prompt_len: admission.prompt_len as usize,
@@ -242,10 +277,18 @@ impl FakeShard {
             });
         }
         let mut kv = if start == 0 { seed_of(slot.adapter.as_deref()) } else { self.kv[at(start - 1)] };
+        if self.facts.capacity.num_snapshots > 0 {
+            assert_eq!(
+                slot.state,
+                State { kv, len: start },
+                "a span follows the slot's state and its blocks"
+            );
+        }
         for position in start..end {
             kv = chain(kv, slot.tokens[position]);
             self.kv[at(position)] = kv;
         }
+        slot.state = State { kv, len: end };
         if slot.prompt_logprobs && start < slot.prompt_len {
             let (first, end) = (start.max(1), end.min(slot.prompt_len));
             let top = |position: usize| top(slot.tokens[position], slot.num_top, self.facts.vocab_size);

@@ -7,5 +7,6 @@ mod fake_shard;
 mod pace;
 mod scheduler;
 mod simulation;
+mod snapshots;
 mod windows;
 mod world;

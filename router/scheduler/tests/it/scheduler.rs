@@ -29,7 +29,7 @@ fn plans_the_next_step_before_the_outcome_of_the_last() {
     assert!(world.plan(), "a decode whose input token is still on the device");
     assert_eq!(
         world.plans[1].spans,
-        [Span { slot: world.plans[0].spans[0].slot, start: 3, len: 1, max_drafts: None }]
+        [Span { slot: world.plans[0].spans[0].slot, start: 3, len: 1, max_drafts: None, snapshot: None }]
     );
     assert!(!world.plan(), "no third plan in flight");
 }

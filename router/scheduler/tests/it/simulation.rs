@@ -97,6 +97,7 @@ fn scenario(seed: u64) -> Scenario {
         eos_token_ids: if dice.one_in(2) { vec![0, 1, 2] } else { Vec::new() },
         attention_window: None,
         max_adapters: dice.range(1, 4) as u32,
+        num_snapshots: 0,
     };
     let stems: Vec<Vec<u32>> = (0..3).map(|_| random_tokens(&mut dice, 1, 24)).collect();
     let num_arrivals = dice.range(1, 24);
@@ -123,13 +124,18 @@ fn scenario(seed: u64) -> Scenario {
         capacity.num_blocks = needed + dice.range(0, 40).div_ceil(u64::from(block_size)) as u32;
     }
     let slowness = [1, 1, 1, 30, 1000][dice.range(0, 5) as usize];
-    let late_every = [1, 1, 2, 5][dice.range(0, 4) as usize];
-    let max_drafts = [0, 0, 1, 3, 9][dice.range(0, 5) as usize];
+    let mut late_every = [1, 1, 2, 5][dice.range(0, 4) as usize];
+    let mut max_drafts = [0, 0, 1, 3, 9][dice.range(0, 5) as usize];
     let max_drafting = dice.range(1, 9) as u32;
     if max_drafts > 0 {
         let grammar = Grammar { kind: GrammarKind::Regex, text: "[a-z]*".into() };
         let constrained = arrivals.iter_mut().filter(|_| dice.one_in(3));
         constrained.for_each(|arrival| arrival.request.grammar = Some(grammar.clone()));
+    }
+    if dice.one_in(3) {
+        // A model with states: they cannot go back, so nothing is late and nothing drafted.
+        capacity.num_snapshots = dice.range(1, 12) as u32;
+        (late_every, max_drafts) = (1, 0);
     }
     let facts = ShardFacts { capacity, ..small_facts() };
     Scenario {

@@ -64,6 +64,7 @@ pub fn small_facts() -> EngineFacts {
         max_top_logprobs: 5,
         attention_window: capacity.attention_window,
         max_adapters: capacity.max_adapters,
+        num_snapshots: capacity.num_snapshots,
         kv_cache_dtype: "float8_e4m3fn".into(),
         attention_backend: "triton".into(),
         abilities: vec!["prompt_logprobs".into(), "grammar".into()],

@@ -1,4 +1,7 @@
-//! Which blocks running sequences get, share and give back, under the model's window.
+//! Which blocks running sequences get, share and give back, under the model's window; `states` has what a model with
+//! states needs beside them.
+
+mod states;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,7 +11,7 @@ use crate::block_table::BlockTable;
 use crate::config::SchedulerConfig;
 use crate::keyed_tokens::KeyedTokens;
 use crate::load::Load;
-use crate::plan::BlockId;
+use crate::plan::{BlockId, SnapshotId};
 use crate::promises::Promises;
 use crate::request::{Refused, RequestId};
 use crate::row::Row;
@@ -22,10 +25,12 @@ pub struct Memory {
     block_size: u32,
     window: Window,
     has_cache: bool,
+    /// Whether what is cached of a sequence must end where its state is kept.
+    has_states: bool,
     promises: Promises,
     /// Blocks set aside for running sequences that must not be preempted again: the sum over their tables.
     num_reserved: usize,
-    /// How many blocks have been published since the start.
+    /// How many blocks and states have been published since the start.
     num_published: u64,
     /// By block number: which of those it was last.
     published_as: Vec<u64>,
@@ -42,16 +47,29 @@ pub struct CachedPrefix {
     pub len_before: u32,
     /// Whether these are all the blocks that may come from the cache.
     pub is_whole: bool,
+    /// The state at their end, where the model keeps states.
+    pub snapshot: Option<SnapshotId>,
+    /// Where the model keeps states: for how many positions it has the same blocks as others.
+    pub shared: Shared,
+}
+
+/// Positions from the start of a sequence whose blocks are published or will be, whether or not a state is kept there.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Shared {
+    pub len: u32,
+    /// The running sequence that will publish the last of them, if it is still to be.
+    pub owner: Option<RequestId>,
 }
 
 impl Memory {
     /// Free memory of the size that `config` tells.
     pub fn new(config: &SchedulerConfig) -> Self {
         Self {
-            pool: BlockPool::new(config.num_blocks, config.block_size),
+            pool: BlockPool::new(config.num_blocks, config.block_size, config.num_snapshots),
             block_size: config.block_size,
             window: Window::new(config.attention_window, config.block_size, config.num_blocks),
             has_cache: config.prefix_caching,
+            has_states: config.prefix_caching && config.num_snapshots > 0,
             promises: Promises::default(),
             num_reserved: 0,
             num_published: 0,
@@ -66,6 +84,11 @@ impl Memory {
             return Err(Refused::TooLarge { needed, available: num_blocks * u64::from(self.block_size) });
         }
         Ok(())
+    }
+
+    /// Whether what is cached of a sequence must end where its state is kept.
+    pub fn has_states(&self) -> bool {
+        self.has_states
     }
 
     pub fn block_size(&self) -> u32 {
@@ -108,7 +131,8 @@ impl Memory {
     /// What is cached of `tokens`.
     pub fn num_cached_tokens(&self, tokens: &KeyedTokens) -> u32 {
         let blocks = self.pool.index().lookup(tokens.root(), tokens.keys(), tokens.as_slice());
-        blocks.len() as u32 * self.block_size
+        let num_cached = if self.has_states { self.num_with_state(&blocks) } else { blocks.len() };
+        num_cached as u32 * self.block_size
     }
 
     /// What of a waiting sequence need not be computed. `None` if more of it is being computed just now for another.
@@ -119,12 +143,28 @@ impl Memory {
         let tokens = sequence.tokens();
         // The last token is always computed: its logits are what the sequence runs for.
         let keys = &tokens.keys()[..((tokens.len() - 1) / self.block_size) as usize];
-        let blocks = self.pool.index().lookup(tokens.root(), keys, tokens.as_slice());
-        let is_promised = keys.get(blocks.len()).is_some_and(|next| self.promises.has_block(*next));
+        let mut blocks = self.pool.index().lookup(tokens.root(), keys, tokens.as_slice());
+        let mut shared = Shared::default();
+        let is_promised = if self.has_states {
+            shared = self.shared(&blocks, keys);
+            blocks.truncate(self.num_with_state(&blocks));
+            keys[blocks.len()..].iter().any(|key| self.promises.has_snapshot(*key))
+        } else {
+            keys.get(blocks.len()).is_some_and(|next| self.promises.owner_of_block(*next).is_some())
+        };
         let (len, is_whole) = (blocks.len() as u32 * self.block_size, blocks.len() == keys.len());
-        let known = |block: &&BlockId| self.published_as[block.0 as usize] <= sequence.num_published_before();
-        let len_before = blocks.iter().take_while(known).count() as u32 * self.block_size;
-        (!is_promised).then_some(CachedPrefix { blocks, len, len_before, is_whole })
+        let len_before = self.num_known(&blocks, sequence.num_published_before()) as u32 * self.block_size;
+        let snapshot = blocks.last().and_then(|last| self.pool.snapshots().of(*last));
+        (!is_promised).then_some(CachedPrefix { blocks, len, len_before, is_whole, snapshot, shared })
+    }
+
+    /// How many of these blocks would have come from the cache when `before` blocks and states had been published.
+    fn num_known(&self, blocks: &[BlockId], before: u64) -> usize {
+        let known = |block: &&BlockId| self.published_as[block.0 as usize] <= before;
+        let num_known = blocks.iter().take_while(known).count();
+        let snapshot = blocks.last().and_then(|last| self.pool.snapshots().of(*last));
+        let had_state = |id| num_known == blocks.len() && self.pool.snapshots().is_known_at(id, before);
+        if snapshot.is_none_or(had_state) { num_known } else { 0 }
     }
 
     /// A running sequence whose prompt has the same key.
@@ -153,6 +193,7 @@ impl Memory {
         }
         self.pool.share(seen);
         self.pool.touch(behind);
+        prefix.snapshot.into_iter().for_each(|id| self.pool.snapshots_mut().on_used(id));
         let new = self.pool.take(num_new)?;
         self.num_reserved += num_reserved;
         let num_shared = prefix.blocks.len();
@@ -160,7 +201,7 @@ impl Memory {
         Some(BlockTable::new(blocks, num_shared, num_behind, num_reserved))
     }
 
-    /// How many blocks have been published since the start.
+    /// How many blocks and states have been published since the start.
     pub fn num_published(&self) -> u64 {
         self.num_published
     }
@@ -186,7 +227,7 @@ impl Memory {
         for index in table.num_published()..num_full {
             let full = sequence.tokens().block(index);
             let block = table.blocks()[index];
-            if self.has_cache && self.pool.publish(block, full.key, full.parent, full.tokens) {
+            if self.has_cache && self.pool.publish(block, full) {
                 self.num_published += 1;
                 self.published_as[block.0 as usize] = self.num_published;
             }
@@ -234,8 +275,9 @@ impl Memory {
     }
 
     /// What a row wrote may be wrong: no other request may share it.
-    pub fn distrust(&mut self, row: &Row) {
+    pub fn distrust(&mut self, id: RequestId, row: &Row) {
         self.pool.distrust(row.table().blocks());
+        self.pool.snapshots_mut().distrust(id);
     }
 
     /// The shards lost what the blocks held; nothing runs and nothing is in flight.
@@ -254,9 +296,16 @@ impl Memory {
         }
     }
 
-    /// Panics unless the pool's account agrees with the tables of `rows`, and promises are of those that run.
-    pub fn check<'a>(&self, rows: impl Iterator<Item = &'a Row> + Clone, runs: impl Fn(RequestId) -> bool) {
+    /// Panics unless the pool's account agrees with the tables of `rows` and with the snapshots in flight, and promises
+    /// are of those that run.
+    pub fn check<'a>(
+        &self,
+        rows: impl Iterator<Item = &'a Row> + Clone,
+        runs: impl Fn(RequestId) -> bool,
+        in_flight: impl Iterator<Item = SnapshotId>,
+    ) {
         self.pool.check();
+        self.pool.snapshots().check(in_flight, |block| self.pool.index().contains(block));
         self.promises.check(runs);
         let tables = rows.map(Row::table);
         let held: BTreeSet<BlockId> = tables.clone().flat_map(BlockTable::held).copied().collect();
