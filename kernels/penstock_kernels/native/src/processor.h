@@ -5,6 +5,10 @@
 #include <stdint.h>
 #include <string.h>
 
+/* For what variants with wide vectors call often: the same function compiled for narrow ones would make the processor put
+   the upper halves of its registers aside at every call, which takes 100 ns on some. */
+#define EVERYWHERE static inline __attribute__((always_inline))
+
 /* Types of the tensors that are passed. */
 enum { FLOAT32 = 0, BFLOAT16 = 1 };
 
@@ -20,14 +24,14 @@ static inline int lanes_for(int64_t len, int max_lanes) {
     return len % 4 == 0 ? 4 : 0;
 }
 
-static inline float from_bfloat16(uint16_t x) {
+EVERYWHERE float from_bfloat16(uint16_t x) {
     const uint32_t bits = (uint32_t)x << 16;
     float number;
     memcpy(&number, &bits, sizeof number);
     return number;
 }
 
-static inline uint16_t to_bfloat16(float x) {
+EVERYWHERE uint16_t to_bfloat16(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     if (x != x) return (uint16_t)(bits >> 16 | 0x40);

@@ -1,7 +1,7 @@
 /* x @ weight.T + bias with quantized weights on a CPU, in 32-bit arithmetic: bound by reading the codes once.
 
-   A code becomes the 32-bit float that its scale makes of it, in registers; nothing is rounded again. For one row the
-   weights are multiplied as they are expanded; for more, some inputs of four columns are expanded once for 64 rows. */
+   A code becomes the 32-bit float that its scale makes of it, in registers; nothing is rounded again. For up to four rows
+   the weights are multiplied as they are expanded; for more, some inputs of four columns are expanded once for 64 rows. */
 
 #include "quantized.h"
 
@@ -20,10 +20,9 @@ static int kind_of(const Quantized *call) {
     return is_ordered ? call->kind : OTHERS;
 }
 
-/* Whether codes are integers from 0 on, and their groups in order. */
+/* Whether codes are integers, and their groups in order. */
 static inline int is_unpackable(const Quantized *call) {
-    const int is_integer = call->kind == CODES_4 || call->kind == CODES_8 || call->kind == OTHERS;
-    return is_integer && call->parts->group_of_column == 0;
+    return call->kind != ENTRIES_4 && call->kind != FLOATS_8 && call->parts->group_of_column == 0;
 }
 
 /* The weights from `from` to `until` of a column, one by one: slow, and for any codes. */

@@ -68,20 +68,20 @@ static inline int is_packed(int kind) {
     return kind == CODES_4 || kind == ENTRIES_4;
 }
 
-static inline uint32_t to_bits(float number) {
+EVERYWHERE uint32_t to_bits(float number) {
     uint32_t bits;
     memcpy(&bits, &number, sizeof bits);
     return bits;
 }
 
-static inline float from_bits(uint32_t bits) {
+EVERYWHERE float from_bits(uint32_t bits) {
     float number;
     memcpy(&number, &bits, sizeof number);
     return number;
 }
 
 /* A float with `fraction` bits after the point and an exponent of the sign's place less that, as 32 bits. */
-static inline float from_small(uint32_t bits, int sign_at, int fraction) {
+EVERYWHERE float from_small(uint32_t bits, int sign_at, int fraction) {
     const uint32_t size = bits & ((1u << sign_at) - 1);
     const int bias = (1 << (sign_at - fraction - 1)) - 1;
     const uint32_t sign = (bits >> sign_at & 1) << 31;
@@ -93,11 +93,11 @@ static inline float from_small(uint32_t bits, int sign_at, int fraction) {
 }
 
 /* 2^(exponent - 127); 255 is not a number. */
-static inline float power(uint32_t exponent) {
+EVERYWHERE float power(uint32_t exponent) {
     return exponent == 0 ? 0x1p-127f : exponent == 255 ? __builtin_nanf("") : from_bits(exponent << 23);
 }
 
-static inline float stored_scale(const Quantized *call, const void *scales, int64_t at) {
+EVERYWHERE float stored_scale(const Quantized *call, const void *scales, int64_t at) {
     switch (call->scale_dtype) {
     case FLOAT32: return ((const float *)scales)[at];
     case BFLOAT16: return from_bfloat16(((const uint16_t *)scales)[at]);
@@ -107,24 +107,24 @@ static inline float stored_scale(const Quantized *call, const void *scales, int6
     }
 }
 
-static inline float scale_at(const Quantized *call, const Part *part, int64_t at) {
+EVERYWHERE float scale_at(const Quantized *call, const Part *part, int64_t at) {
     const float scale = stored_scale(call, part->scales, at);
     return part->tensor_scale ? scale * *part->tensor_scale : scale;
 }
 
 /* The zero of a group. */
-static inline int32_t zero_at(const Quantized *call, const Part *part, int64_t at) {
+EVERYWHERE int32_t zero_at(const Quantized *call, const Part *part, int64_t at) {
     if (!part->zeros) return call->zero;
     return call->kind == SIGNED_8 ? (int8_t)part->zeros[at] : part->zeros[at];
 }
 
 /* What is added to the numbers of a group. */
-static inline float offset_at(const Quantized *call, const Part *part, int64_t row, int64_t number) {
+EVERYWHERE float offset_at(const Quantized *call, const Part *part, int64_t row, int64_t number) {
     return part->offsets ? stored_scale(call, part->offsets, row * part->offset_stride + number) : 0.0f;
 }
 
 /* Where the scales of a column begin. */
-static inline int64_t scale_row(const Part *part, int64_t column) {
+EVERYWHERE int64_t scale_row(const Part *part, int64_t column) {
     if (part->columns_per_scale == 1) return column;
     return (part->first_in_scale + column) / part->columns_per_scale;
 }
@@ -157,7 +157,7 @@ static inline const Part *part_of(const Quantized *call, int64_t *number) {
 }
 
 /* The result of neighbouring columns of a row, with their bias. */
-static inline void write_columns(const Quantized *call, int64_t row, int64_t column, const float *sums, int num_columns) {
+EVERYWHERE void write_columns(const Quantized *call, int64_t row, int64_t column, const float *sums, int num_columns) {
     const int64_t at = row * call->num_columns + column;
     for (int c = 0; c < num_columns; c++) {
         if (call->dtype == FLOAT32) {

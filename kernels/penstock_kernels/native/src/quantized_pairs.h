@@ -71,6 +71,32 @@ INLINE int64_t NAME(segment_end)(const Quantized *call, int64_t at, int64_t numb
     return least(NAME(group_end)(call, number), at / CHUNK * CHUNK + CHUNK);
 }
 
+/* As that of floats. */
+INLINE void NAME(add_step)(
+    const Quantized *call,
+    const uint16_t *x,
+    const uint8_t *codes,
+    int64_t stride,
+    int64_t num_bytes,
+    const PairGroup *groups,
+    vec *products,
+    const int num_rows,
+    const int num_columns,
+    const int kind
+) {
+    __m512i numbers[4][2];
+    for (int c = 0; c < num_columns; c++) {
+        __builtin_prefetch(codes + (c + num_columns) * stride, 0, 2);
+        if (num_bytes >= 32) NAME(expand)(codes + c * stride, &groups[c], numbers[c], kind);
+        else NAME(expand_last)(codes + c * stride, num_bytes, &groups[c], numbers[c], kind);
+    }
+    for (int v = 0; v < (is_packed(kind) ? 2 : 1); v++)
+        for (int r = 0; r < num_rows; r++)
+            for (int c = 0; c < num_columns; c++)
+                products[r * num_columns + c] =
+                    NAME(add_pairs)(products[r * num_columns + c], x + r * call->padded_len + v * 32, numbers[c][v]);
+}
+
 /* A row of x in the order of the codes, with zeros behind it. */
 static TARGET void NAME(prepare)(const Quantized *call, int row) {
     uint16_t *to = (uint16_t *)call->rows + row * call->padded_len;
@@ -86,42 +112,34 @@ static TARGET void NAME(prepare)(const Quantized *call, int row) {
     }
 }
 
-INLINE void NAME(multiply_one)(
-    const Quantized *call, const Part *part, int64_t column, const int num_columns, const int kind
+/* As that of floats. */
+INLINE void NAME(multiply_block)(
+    const Quantized *call, const Part *part, int64_t column, const int num_rows, const int num_columns, const int kind
 ) {
-    const int vectors = is_packed(kind) ? 2 : 1, step = vectors * 32;
+    const int vectors = is_packed(kind) ? 2 : 1, step = vectors * 32, count = num_rows * num_columns;
     const uint16_t *x = (const uint16_t *)call->rows;
     const uint8_t *codes = part->codes + column * part->stride;
-    vec sums[LANES], products[4];
-    __m512i numbers[2];
+    vec sums[LANES], products[LANES];
     PairGroup groups[4];
-    for (int c = 0; c < num_columns; c++) groups[c] = NAME(any_group)(part, call->zero, kind);
     int64_t scale_rows[4];
-    for (int c = 0; c < num_columns; c++) sums[c] = (vec){0};
+    for (int c = 0; c < num_columns; c++) groups[c] = NAME(any_group)(part, call->zero, kind);
     for (int c = 0; c < num_columns; c++) scale_rows[c] = scale_row(part, column + c);
+    for (int i = 0; i < count; i++) sums[i] = (vec){0};
     for (int64_t at = 0, number = 0; at < call->len;) {
         const int64_t end = NAME(segment_end)(call, at, number);
         for (int c = 0; c < num_columns; c++) NAME(enter)(call, part, scale_rows[c], number, &groups[c], kind);
-        for (int c = 0; c < num_columns; c++) products[c] = (vec){0};
+        for (int i = 0; i < count; i++) products[i] = (vec){0};
         for (; at + step <= end; at += step)
-            for (int c = 0; c < num_columns; c++) {
-                const uint8_t *from = codes + c * part->stride + at / vectors;
-                __builtin_prefetch(from + 4 * part->stride, 0, 2);
-                NAME(expand)(from, &groups[c], numbers, kind);
-                for (int v = 0; v < vectors; v++) products[c] = NAME(add_pairs)(products[c], x + at + v * 32, numbers[v]);
-            }
-        for (int c = 0; c < num_columns && at < end; c++) {
+            NAME(add_step)(call, x + at, codes + at / vectors, part->stride, 32, groups, products, num_rows, num_columns, kind);
+        if (at < end) {
             const int64_t num_bytes = (end - at + vectors - 1) / vectors;
-            NAME(expand_last)(codes + c * part->stride + at / vectors, num_bytes, &groups[c], numbers, kind);
-            for (int v = 0; v < vectors; v++) products[c] = NAME(add_pairs)(products[c], x + at + v * 32, numbers[v]);
+            NAME(add_step)(call, x + at, codes + at / vectors, part->stride, num_bytes, groups, products, num_rows, num_columns, kind);
         }
-        for (int c = 0; c < num_columns; c++) sums[c] = NAME(add_scaled)(sums[c], products[c], groups[c].scale);
+        for (int i = 0; i < count; i++) sums[i] = NAME(add_scaled)(sums[i], products[i], groups[i % num_columns].scale);
         at = end;
         number += NAME(group_end)(call, number) == end;
     }
-    float lanes[LANES];
-    NAME(store)(lanes, NAME(sums)(sums, num_columns));
-    write_columns(call, 0, part->first + column, lanes, num_columns);
+    NAME(write_block)(call, part->first + column, sums, num_rows, num_columns);
 }
 
 /* Some inputs of some columns: numbers side by side vector by vector, and the segments that they are in. */

@@ -8,6 +8,14 @@
 
 typedef uint8_t NAME(bytes) __attribute__((vector_size(LANES), aligned(1), may_alias));
 
+/* How codes are read. In floats a zero is subtracted after its code was scaled, which must not round it. */
+INLINE int NAME(kind)(const Quantized *call) {
+#ifndef PAIRS
+    if (call->scale_dtype == FLOAT32 && call->parts->zeros) return OTHERS;
+#endif
+    return kind_of(call);
+}
+
 INLINE ivec NAME(codes)(const uint8_t *from, const int kind) {
 #if LANES == 16
     if (kind == SIGNED_8) return (ivec)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from));
@@ -61,6 +69,15 @@ INLINE int64_t NAME(group_end)(const Quantized *call, int64_t number) {
     return least(call->len, (number + 1) * call->group_size - call->first_in_group);
 }
 
+/* The results of all rows, a constant, from a vector of sums of each row and column. */
+INLINE void NAME(write_block)(
+    const Quantized *call, int64_t column, vec *sums, const int num_rows, const int num_columns
+) {
+    float lanes[LANES];
+    NAME(store)(lanes, NAME(sums)(sums, num_rows * num_columns));
+    for (int r = 0; r < num_rows; r++) write_columns(call, r, column, lanes + r * num_columns, num_columns);
+}
+
 /* The results of `num_rows` rows, a constant, from vectors of sums, of which one vector has them. */
 INLINE void NAME(write_sums)(
     const Quantized *call, int64_t row, int64_t column, const float *sums, const int num_rows, const int num_columns
@@ -86,26 +103,27 @@ INLINE void NAME(write_rows)(
 #else
 /* What is the same for the codes of a group of a column. */
 typedef struct {
-    vec scale, offset;
-    ivec zero;
+    vec scale, base; /* a code's number is code * scale + base */
     vec numbers[16 / LANES]; /* of all 16 codes, where they are looked up */
 } NAME(Group);
 
 INLINE int NAME(is_looked_up)(const int kind) { return kind == ENTRIES_4 || (kind == CODES_4 && LANES == 16); }
 
-INLINE NAME(Group) NAME(group)(const Quantized *call, const Part *part, int64_t row, int64_t number, const int kind) {
+/* Makes a group the one with this number. */
+INLINE void NAME(enter)(
+    const Quantized *call, const Part *part, int64_t row, int64_t number, NAME(Group) *group, const int kind
+) {
     const float scale = NAME(scale_at)(call, part, row * part->scale_stride + number);
-    const int32_t zero = zero_at(call, part, row * part->zero_stride + number);
-    const float offset = offset_at(call, part, row, number);
-    NAME(Group) group = {.scale = NAME(all)(scale), .offset = NAME(all)(offset), .zero = zero - (ivec){0}};
-    if (!NAME(is_looked_up)(kind)) return group;
+    group->scale = NAME(all)(scale);
+    if (kind == FLOATS_8) return;
+    const int32_t zero = kind == ENTRIES_4 ? 0 : zero_at(call, part, row * part->zero_stride + number);
+    const float offset = kind == ENTRIES_4 ? 0.0f : offset_at(call, part, row, number);
+    group->base = NAME(all)(offset - (float)zero * scale);
+    if (!NAME(is_looked_up)(kind)) return;
     static const float codes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const float *entries = kind == ENTRIES_4 ? part->table : codes;
-    for (int i = 0; i < 16 / LANES; i++) {
-        const vec entry = NAME(load)(entries + i * LANES);
-        group.numbers[i] = (kind == ENTRIES_4 ? entry : entry - (float)zero) * scale + offset;
-    }
-    return group;
+    for (int i = 0; i < 16 / LANES; i++)
+        group->numbers[i] = (NAME(load)(entries + i * LANES) - (float)zero) * scale + offset;
 }
 
 INLINE vec NAME(look_up)(const NAME(Group) *group, ivec code) {
@@ -121,7 +139,7 @@ INLINE vec NAME(look_up)(const NAME(Group) *group, ivec code) {
 
 INLINE vec NAME(number)(const NAME(Group) *group, ivec code, const int kind) {
     if (NAME(is_looked_up)(kind)) return NAME(look_up)(group, code);
-    return __builtin_convertvector(code - group->zero, vec) * group->scale + group->offset;
+    return __builtin_convertvector(code, vec) * group->scale + group->base;
 }
 
 /* The weights of a step, in one vector or two. */
@@ -157,7 +175,7 @@ static TARGET void NAME(prepare)(const Quantized *call, int row) {
     else
         for (int64_t at = 0; at < len; at++) to[at] = from_bfloat16(((const uint16_t *)call->x)[from + at]);
     memset(to + len, 0, (call->padded_len - len) * sizeof *to);
-    if (!is_packed(kind_of(call))) return;
+    if (!is_packed(NAME(kind)(call))) return;
     const int low = call->is_high_first;
     for (int64_t at = 0; at < len; at += step) {
         float pairs[2 * LANES];
@@ -167,39 +185,65 @@ static TARGET void NAME(prepare)(const Quantized *call, int row) {
     }
 }
 
-/* One row by some columns, whose weights are multiplied as they are expanded; the columns behind are fetched. */
-INLINE void NAME(multiply_one)(
-    const Quantized *call, const Part *part, int64_t column, const int num_columns, const int kind
+/* The weights of whole steps of some columns, or, with `is_last`, a constant, of a step of which memory has `num_bytes` of
+   codes, by rows of x at the same inputs: added to sums. */
+INLINE void NAME(add_steps)(
+    const Quantized *call,
+    const float *x,
+    const uint8_t *codes,
+    int64_t stride,
+    int64_t num_bytes,
+    const NAME(Group) *groups,
+    vec *sums,
+    const int num_rows,
+    const int num_columns,
+    const int kind,
+    const int is_last
 ) {
-    const int vectors = is_packed(kind) ? 2 : 1, step = vectors * LANES;
+    const int vectors = is_packed(kind) ? 2 : 1;
+    vec products[LANES]; /* in registers, unlike the sums */
+    for (int i = 0; i < num_rows * num_columns; i++) products[i] = sums[i];
+    for (int64_t at = 0; is_last ? at == 0 : at + LANES <= num_bytes; at += LANES, x += vectors * LANES) {
+        vec weights[4][2];
+        for (int c = 0; c < num_columns; c++) {
+            const uint8_t *from = codes + c * stride + at;
+            __builtin_prefetch(from + num_columns * stride, 0, 2);
+            if (is_last) NAME(expand_last)(from, num_bytes, &groups[c], weights[c], kind);
+            else NAME(expand)(from, &groups[c], weights[c], kind);
+        }
+        for (int v = 0; v < vectors; v++)
+            for (int r = 0; r < num_rows; r++) {
+                const vec numbers = NAME(load)(x + r * call->padded_len + v * LANES);
+                for (int c = 0; c < num_columns; c++) products[r * num_columns + c] += numbers * weights[c][v];
+            }
+    }
+    for (int i = 0; i < num_rows * num_columns; i++) sums[i] = products[i];
+}
+
+/* `num_rows` rows, all, by `num_columns` columns, both constants: weights are multiplied as they are expanded, and the
+   columns behind are fetched. */
+INLINE void NAME(multiply_block)(
+    const Quantized *call, const Part *part, int64_t column, const int num_rows, const int num_columns, const int kind
+) {
+    const int vectors = is_packed(kind) ? 2 : 1;
     const float *x = call->rows;
     const uint8_t *codes = part->codes + column * part->stride;
-    vec sums[LANES], weights[2];
+    vec sums[LANES];
     NAME(Group) groups[4];
-    for (int c = 0; c < num_columns; c++) sums[c] = (vec){0};
     int64_t scale_rows[4];
+    for (int i = 0; i < num_rows * num_columns; i++) sums[i] = (vec){0};
     for (int c = 0; c < num_columns; c++) scale_rows[c] = scale_row(part, column + c);
     for (int64_t at = 0, number = 0; at < call->len; number++) {
         const int64_t end = NAME(group_end)(call, number);
-        for (int c = 0; c < num_columns; c++) groups[c] = NAME(group)(call, part, scale_rows[c], number, kind);
-        for (; at + step <= end; at += step)
-            for (int c = 0; c < num_columns; c++) {
-                const uint8_t *from = codes + c * part->stride + at / vectors;
-                __builtin_prefetch(from + 4 * part->stride, 0, 2);
-                NAME(expand)(from, &groups[c], weights, kind);
-                for (int v = 0; v < vectors; v++) sums[c] += NAME(load)(x + at + v * LANES) * weights[v];
-            }
-        if (at == end) continue;
-        for (int c = 0; c < num_columns; c++) {
-            const int64_t num_bytes = (end - at + vectors - 1) / vectors;
-            NAME(expand_last)(codes + c * part->stride + at / vectors, num_bytes, &groups[c], weights, kind);
-            for (int v = 0; v < vectors; v++) sums[c] += NAME(load)(x + at + v * LANES) * weights[v];
-        }
+        for (int c = 0; c < num_columns; c++) NAME(enter)(call, part, scale_rows[c], number, &groups[c], kind);
+        const uint8_t *from = codes + at / vectors;
+        const int64_t num_bytes = (end - at + vectors - 1) / vectors, rest = num_bytes % LANES, whole = num_bytes - rest;
+        NAME(add_steps)(call, x + at, from, part->stride, whole, groups, sums, num_rows, num_columns, kind, 0);
+        at += whole * vectors;
+        if (rest) NAME(add_steps)(call, x + at, from + whole, part->stride, rest, groups, sums, num_rows, num_columns, kind, 1);
         at = end;
     }
-    float lanes[LANES];
-    NAME(store)(lanes, NAME(sums)(sums, num_columns));
-    write_columns(call, 0, part->first + column, lanes, num_columns);
+    NAME(write_block)(call, part->first + column, sums, num_rows, num_columns);
 }
 
 /* Weights from `from` to `until` of a column, in the order of the inputs; what follows in a vector means nothing. */
@@ -216,11 +260,15 @@ INLINE void NAME(expand_unpacked)(
         const float scale = NAME(scale_at)(call, part, row * part->scale_stride + number);
         const int32_t zero = zero_at(call, part, row * part->zero_stride + number);
         const float offset = offset_at(call, part, row, number);
-        for (int64_t i = at - from; i < end - from; i += LANES) /* what goes beyond a group is overwritten */
-            NAME(store)(to + i, __builtin_convertvector(NAME(codes)(unpacked + i, CODES_8) - zero, vec) * scale + offset);
+        for (int64_t i = at - from; i < end - from; i += LANES) { /* what goes beyond a group is overwritten */
+            const ivec code = NAME(codes)(unpacked + i, CODES_8), number = call->kind == SIGNED_8 ? code << 24 >> 24 : code;
+            NAME(store)(to + i, __builtin_convertvector(number - zero, vec) * scale + offset);
+        }
         at = end;
     }
 }
+
+#define BLOCK (LANES == 16 ? 4 : 3) /* rows that fill the registers, with 4 columns */
 
 /* Weights from `from` to `until` of some columns, side by side vector by vector. */
 INLINE void NAME(expand_chunk)(
@@ -253,7 +301,8 @@ INLINE void NAME(expand_chunk)(
         int64_t number = (call->first_in_group + from) / call->group_size;
         for (int64_t at = from; at < until; number++) {
             const int64_t end = least(NAME(group_end)(call, number), until);
-            const NAME(Group) group = NAME(group)(call, part, its_row, number, kind);
+            NAME(Group) group;
+            NAME(enter)(call, part, its_row, number, &group, kind);
             for (; at < end; at += step, to += vectors * num_columns * LANES) {
                 if (at + step <= end) NAME(expand)(codes + at / vectors, &group, weights, kind);
                 else NAME(expand_last)(codes + at / vectors, (end - at + vectors - 1) / vectors, &group, weights, kind);
@@ -267,7 +316,7 @@ INLINE void NAME(expand_chunk)(
 INLINE void NAME(add_rows)(
     const float *x, int64_t x_stride, const float *tile, int64_t count, float *sums, const int num_rows, const int num_columns
 ) {
-    vec products[LANES];
+    vec products[16];
     for (int i = 0; i < num_rows * num_columns; i++) products[i] = NAME(load)(sums + i * LANES);
     for (int64_t at = 0; at < count; at += LANES, tile += num_columns * LANES) {
         vec weights[4];
@@ -285,7 +334,7 @@ INLINE void NAME(multiply_rows)(
     const Quantized *call, const Part *part, int row, int end, int64_t column, const int num_columns, const int kind
 ) {
     const int num_rows = end - row;
-    float tile[CHUNK * 4], sums[TILE * 4 * LANES];
+    float tile[CHUNK * 4] __attribute__((aligned(64))), sums[TILE * 4 * LANES] __attribute__((aligned(64)));
     memset(sums, 0, sizeof(float) * num_rows * num_columns * LANES);
     const float *x = (const float *)call->rows + row * call->padded_len;
     const int step = is_packed(kind) ? 2 * LANES : LANES;
@@ -294,22 +343,35 @@ INLINE void NAME(multiply_rows)(
         NAME(expand_chunk)(call, part, column, from, until, tile, num_columns, kind);
         const int64_t count = (until - from + step - 1) / step * step;
         int r = 0;
-        for (; r + ROWS <= num_rows; r += ROWS)
+        for (; r + BLOCK <= num_rows; r += BLOCK)
             NAME(add_rows)(x + r * call->padded_len + from, call->padded_len, tile, count,
-                           sums + r * num_columns * LANES, ROWS, num_columns);
-        for (; r < num_rows; r++)
+                           sums + r * num_columns * LANES, BLOCK, num_columns);
+        for (; r + 2 <= num_rows; r += 2)
+            NAME(add_rows)(x + r * call->padded_len + from, call->padded_len, tile, count,
+                           sums + r * num_columns * LANES, 2, num_columns);
+        if (r < num_rows)
             NAME(add_rows)(x + r * call->padded_len + from, call->padded_len, tile, count,
                            sums + r * num_columns * LANES, 1, num_columns);
     }
     NAME(write_rows)(call, row, num_rows, part->first + column, sums, num_columns);
 }
 
+#undef BLOCK
 #endif
+
+/* The columns of at most 4 rows, all and a constant: as many at a time as sums fit registers. */
+INLINE void NAME(multiply_few)(
+    const Quantized *call, const Part *part, int64_t from, int64_t until, const int num_rows, const int kind
+) {
+    const int num_columns = num_rows == 1 ? 4 : num_rows * 2 > LANES ? 1 : 2;
+    for (; from + num_columns <= until; from += num_columns)
+        NAME(multiply_block)(call, part, from, num_rows, num_columns, kind);
+    for (; num_columns > 1 && from < until; from++) NAME(multiply_block)(call, part, from, num_rows, 1, kind);
+}
 
 INLINE void NAME(multiply_columns)(
     const Quantized *call, const Part *part, int64_t column, const int num_columns, const int kind
 ) {
-    if (call->num_rows == 1 && kind != OTHERS) return NAME(multiply_one)(call, part, column, num_columns, kind);
     for (int row = 0; row < call->num_rows; row += TILE) {
         const int end = row + TILE < call->num_rows ? row + TILE : call->num_rows;
         NAME(multiply_rows)(call, part, row, end, column, num_columns, kind);
@@ -317,12 +379,18 @@ INLINE void NAME(multiply_columns)(
 }
 
 INLINE void NAME(multiply_range)(const Quantized *call, const Part *part, int64_t from, int64_t until, const int kind) {
+    if (kind != OTHERS) switch (call->num_rows) {
+    case 1: return NAME(multiply_few)(call, part, from, until, 1, kind);
+    case 2: return NAME(multiply_few)(call, part, from, until, 2, kind);
+    case 3: return NAME(multiply_few)(call, part, from, until, 3, kind);
+    case 4: return NAME(multiply_few)(call, part, from, until, 4, kind);
+    }
     for (; from + 4 <= until; from += 4) NAME(multiply_columns)(call, part, from, 4, kind);
     for (; from < until; from++) NAME(multiply_columns)(call, part, from, 1, kind);
 }
 
 static TARGET void NAME(multiply)(const Quantized *call, const Part *part, int64_t from, int64_t until) {
-    switch (kind_of(call)) {
+    switch (NAME(kind)(call)) {
     case CODES_4: return NAME(multiply_range)(call, part, from, until, CODES_4);
     case CODES_8: return NAME(multiply_range)(call, part, from, until, CODES_8);
     case SIGNED_8: return NAME(multiply_range)(call, part, from, until, SIGNED_8);
