@@ -1,5 +1,5 @@
 """What loading takes, by the count of the operating system: nothing where weights stay in the files, else a rank's
-share of the model and one tensor more.
+share of the model and one tensor more; of quantized weights, what they take and some rows more.
 """
 
 import subprocess
@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from quantized_models import Tensors, change_settings
+from safetensors.torch import load_file, save_file
 from tiny_model import TinyModel, save
 
 # Large enough that a share is far more than what an interpreter takes by the way.
@@ -26,7 +29,6 @@ _LOAD = """
 import sys, threading
 from pathlib import Path
 import torch
-from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.base.config import GroupConfig
 from penstock_server.network.distributed import Group
 from penstock_server.network.layers.placement import Placement
@@ -43,7 +45,7 @@ folder, num_ranks, dtype = Path(sys.argv[1]), int(sys.argv[2]), getattr(torch, s
 cpu = torch.device("cpu")
 group = Group(GroupConfig(0, 1, None), cpu)
 group.size = num_ranks
-placement, checkpoint = Placement(group, dtype), Checkpoint.open(folder)
+placement = Placement(group, dtype)
 torch.empty(1).normal_().sum()
 {prepare}
 stop, seen = threading.Event(), [anonymous()]
@@ -56,9 +58,11 @@ print(len(seen), max(*seen, anonymous()) - seen[0])
 """
 _OWN = {
     "prepare": """
+from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.network.decoder import Decoder
 from penstock_server.architectures.registry import load_spec
 from penstock_server.network.weights import load_weights
+checkpoint = Checkpoint.open(folder)
 model = Decoder(load_spec(folder), placement, cpu)
 """,
     "load": "load_weights(model, checkpoint, cpu)",
@@ -66,10 +70,30 @@ model = Decoder(load_spec(folder), placement, cpu)
 _BORROWED = {
     "prepare": """
 from transformers import LlamaConfig, LlamaForCausalLM
+from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.network.borrowed.loading import load_model
+checkpoint = Checkpoint.open(folder)
 config = LlamaConfig.from_pretrained(folder)
 """,
     "load": "load_model(LlamaForCausalLM, config, checkpoint, group, dtype=dtype)",
+}
+# As in penstock_server, where quantized weights are read or become numbers: in float32, and codes of a byte.
+_SOME_ROWS = 5 << 22
+_QUANTIZED = {
+    "prepare": """
+from penstock_server.files.model_folder import open_folder
+from penstock_server.network.decoder import Decoder
+from penstock_server.network.quantization.at_load import QuantizationAtLoad
+from penstock_server.network.quantization.quantization import StoredQuantization
+from penstock_server.network.weights import load_weights
+opened = open_folder(folder, quantize=sys.argv[4] if len(sys.argv) > 4 else None)
+if opened.quantization is None:
+    quantization = QuantizationAtLoad(opened.at_load, opened.checkpoint, cpu)
+else:
+    quantization = StoredQuantization(opened.quantization, opened.checkpoint)
+model = Decoder(opened.spec, placement, cpu)
+""",
+    "load": "load_weights(model, opened.checkpoint, cpu, quantization)",
 }
 
 
@@ -80,9 +104,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def peak(folder: Path, num_ranks: int, dtype: str, loader: dict[str, str]) -> tuple[int, int]:
+def peak(folder: Path, num_ranks: int, dtype: str, loader: dict[str, str], *more: str) -> tuple[int, int]:
     """The most bytes of its own that a process holds beyond what it had before it loads; how often that was asked."""
-    command = [sys.executable, "-c", _LOAD.format(**loader), str(folder), str(num_ranks), dtype]
+    command = [sys.executable, "-c", _LOAD.format(**loader), str(folder), str(num_ranks), dtype, *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     num_samples, most = map(int, done.stdout.split())
@@ -114,3 +138,46 @@ def test_a_rank_of_a_borrowed_model_needs_its_share_and_one_tensor(folder: Path)
     most, num_samples = peak(folder, 2, "bfloat16", _BORROWED)
     assert num_samples > 20
     assert share - _BESIDE < most < share + largest + _BESIDE
+
+
+def _quantized_bytes(num_layers: int, bits: float) -> int:
+    """Of layers that `_SIZES` describes, with their scales."""
+    return int(num_layers * _LAYER_BYTES / 32 * bits)
+
+
+def _to_awq(folder: Path) -> None:
+    """Random codes in the place of the layers' matrices."""
+    stored: Tensors = {}
+    for name, weight in load_file(folder / "model.safetensors").items():
+        if not name.startswith("model.layers.") or not name.endswith("_proj.weight"):
+            stored[name] = weight.bfloat16()
+            continue
+        module, (outputs, inputs) = name.removesuffix(".weight"), weight.shape
+        words = torch.randint(-(2**31), 2**31, (inputs + inputs // 128, outputs // 8), dtype=torch.int32)
+        stored[f"{module}.qweight"], stored[f"{module}.qzeros"] = (
+            words[:inputs].clone(),
+            words[inputs:].clone(),
+        )
+        stored[f"{module}.scales"] = torch.rand(inputs // 128, outputs).half()
+    save_file(stored, folder / "model.safetensors")
+    change_settings(
+        folder, {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+    )
+
+
+def test_a_quantized_folder_needs_what_it_takes_and_one_matrix(tmp_path: Path) -> None:
+    save(tmp_path, TinyModel(options=_SIZES))
+    _to_awq(tmp_path)
+    # Embedding and head stay in the file.
+    share = _quantized_bytes(_SIZES["num_hidden_layers"], 4.25)
+    most, _ = peak(tmp_path, 1, "bfloat16", _QUANTIZED)
+    assert share - _BESIDE < most < share + _SOME_ROWS + _BESIDE
+
+
+def test_what_is_quantized_at_load_needs_what_it_takes_and_some_rows(folder: Path) -> None:
+    # Embedding and head become bfloat16.
+    share = (
+        _quantized_bytes(_SIZES["num_hidden_layers"], 4.13) + 4 * _SIZES["vocab_size"] * _SIZES["hidden_size"]
+    )
+    most, _ = peak(folder, 1, "bfloat16", _QUANTIZED, "int4")
+    assert share - _BESIDE < most < share + _SOME_ROWS + _BESIDE

@@ -20,6 +20,7 @@ from torch import nn
 from penstock_server.base.errors import StartError
 from penstock_server.base.progress import Progress
 from penstock_server.files.checkpoint import Checkpoint, Entry
+from penstock_server.network.quantization.memory import blocks_apart
 from penstock_server.network.quantization.quantization import Quantization
 from penstock_server.network.quantization.scheme import Source
 from penstock_server.network.tensor_files import TensorFile, open_tensors
@@ -129,7 +130,7 @@ def load_weights(
     if quantization is None:
         _load_plain(pieces_of(model, checkpoint.has), model, checkpoint, device)
         return
-    with quantization.stored:
+    with quantization.stored, blocks_apart():
         _load_quantized(model, checkpoint, device, quantization)
     quantization.check_int8_inputs()
     logger.info("%s", quantization.summary())
