@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -275,7 +276,7 @@ def test_a_slot_that_sits_out_leaves_the_others_to_the_fast_way(
     assert (outcome.late_slots, outcome.sampled_slots, plain) == ([], [0, 1], [[1]])
 
 
-@pytest.mark.skipif(not low_priority.is_possible(), reason="only Linux says which threads a process has")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which threads a process has")
 def test_work_apart_leaves_the_interpreter_to_others(folder: Any) -> None:
     """On the caller's thread llguidance holds the interpreter's lock while it takes a token in."""
     [x] = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("x").ids
@@ -302,6 +303,14 @@ def test_work_apart_leaves_the_interpreter_to_others(folder: Any) -> None:
     usual.fill(masks[1], None)
     assert torch.equal(masks[0, 0], masks[1, 0])
     assert not matcher.error()
+
+
+def test_long_jobs_are_done_where_no_thread_apart_can_be_had(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(low_priority, "_TASKS", tmp_path / "none")
+    job = GrammarThreads(num_threads=1).submit(lambda apart: f"with {apart}", is_long=True)
+    assert job.done.result(timeout=60) == "with None"
 
 
 def test_errors_are_in_words_for_clients() -> None:

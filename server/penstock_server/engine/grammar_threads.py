@@ -98,6 +98,8 @@ class _Thread:
         self.low_priority: LowPriority | None = None
         self._jobs = jobs
         self._is_for_long = is_for_long
+        # Whether it has tried to get its thread of the lowest priority: with the first job, as most servers need none.
+        self._is_prepared = False
         self._is_ending = False
         self._busy_since: float | None = None
         self._clock = 0
@@ -132,8 +134,8 @@ class _Thread:
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
         while not self._is_ending:
             job = self._jobs.get()
-            if self._is_for_long and self.low_priority is None and low_priority.is_possible():
-                self.low_priority = LowPriority()
+            if self._is_for_long and not self._is_prepared:
+                self.low_priority, self._is_prepared = low_priority.start(), True
             self._busy_since = time.monotonic()
             job.run(self)
             self._busy_since = None

@@ -5,6 +5,7 @@ run. It gives the lock up where it works on several matchers at once, on threads
 second matcher that costs nothing. Such a thread needs no lock, so it holds up nobody while it waits for a processor.
 """
 
+import logging
 import os
 import sys
 import threading
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+logger = logging.getLogger(__name__)
 
 _LOWEST_NICENESS = 19
 _TASKS = Path("/proc/self/task")
@@ -38,7 +41,7 @@ class LowPriority:
         _rename(name)
         self._executor: Any = LLExecutor(num_threads=1)
         _rename("grammar")
-        [thread_id] = _threads_named(name)
+        [thread_id] = _threads_named(name)  # a ValueError if it has another name
         lower(thread_id)
         # The kernel's number for the processor time of a thread.
         self._clock = ~thread_id << 3 | 6
@@ -57,9 +60,14 @@ class LowPriority:
         self._executor.unsafe_compute_mask_ptr([(matcher, 0), (second, 1)], masks.data_ptr(), num_bytes, 2)
 
 
-def is_possible() -> bool:
-    """Whether such threads can be found here."""
-    return _TASKS.is_dir()
+def start() -> LowPriority | None:
+    """Such a thread for the caller; where none can be had, the caller gets the lowest priority itself."""
+    try:
+        return LowPriority()
+    except (OSError, ValueError) as error:  # not Linux, or a sandbox
+        logger.info("long grammars are computed with the interpreter's lock: %s", error)
+        lower(threading.get_native_id())
+        return None
 
 
 def _rename(name: str) -> None:
