@@ -44,14 +44,17 @@ BLOCK_SIZE = 4
 
 
 def drafting(folder: Path, draft: Path, **options: Any) -> Engine:
-    """A poisoned engine: keys and values that a drafter did not compute make its drafts wrong."""
+    """A poisoned engine that drafts as many as it may: what a drafter did not compute makes its drafts wrong."""
     sizes = {
         "max_sequence_len": MAX_LEN,
         "num_slots": 10,
         "num_blocks": 10 * NUM_BLOCKS,
         "max_step_tokens": 100,
     }
-    return make_engine(folder, draft_model_path=draft, is_poisoned=True, **{**sizes, **options})
+    engine = make_engine(folder, draft_model_path=draft, is_poisoned=True, **{**sizes, **options})
+    assert isinstance(engine.drafter, PayingDrafter)
+    engine.drafter = engine.drafter.inner
+    return engine
 
 
 def generate(

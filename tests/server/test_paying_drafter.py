@@ -56,3 +56,10 @@ def test_slots_are_judged_by_themselves_and_anew_when_given_out() -> None:
     assert numbers(drafter, 0, 4, [0]) == [0]
     drafter.follow(Plan(1, 1, admitted=[Admit(0, [5], 1, [0], SamplingParams())]))
     assert numbers(drafter, 0, 4, [0]) == [4]
+
+
+def test_beside_many_rows_a_draft_must_be_more_likely_where_rows_cost() -> None:
+    spans = [Span(slot, 3, 1) for slot in range(8)]
+    for row_cost, drafted in ((0.0, 4), (0.05, 4), (0.075, 2), (0.11, 0)):
+        drafts = PayingDrafter(Willing(), row_cost).draft(spans, {0: 4})
+        assert len(drafts.get(0, ())) == drafted

@@ -18,7 +18,7 @@ from penstock_server.engine.grammar import Grammars
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.model_drafter import ModelDrafter
 from penstock_server.engine.ngram_drafter import NgramDrafter
-from penstock_server.engine.paying_drafter import PayingDrafter
+from penstock_server.engine.paying_drafter import CPU_ROW_COST, PayingDrafter
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.snapshots import Snapshots
 from penstock_server.files.model_folder import ModelFolder
@@ -75,13 +75,14 @@ class Loaded(NamedTuple):
     def _drafter(
         self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], is_poisoned: bool
     ) -> Drafter:
+        row_cost = CPU_ROW_COST if self.device.type == "cpu" else 0.0
         if self.draft is None:
-            return PayingDrafter(NgramDrafter(slots))
+            return PayingDrafter(NgramDrafter(slots), row_cost)
         model = self.draft.model
         cache = self._cache(limits, model.cache_shape, self.draft.cache_format, is_poisoned)
         sizes = self.draft.graph_sizes(graph_sizes)
         graphs = DecodeGraphs(model, cache, slots, sizes) if sizes else None
-        return PayingDrafter(ModelDrafter(model, cache, slots, self.group, graphs))
+        return PayingDrafter(ModelDrafter(model, cache, slots, self.group, graphs), row_cost)
 
     def block_bytes(self, block_size: int) -> int:
         """What a block takes on this rank, in all planes of the cache."""
