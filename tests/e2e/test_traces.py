@@ -66,7 +66,15 @@ SETTINGS = [
     Setting("1-shard-speculating-poisoned", "llama", 1, True, 6, is_poisoned=True, speculate=4),
     Setting("2-shards-speculating", "qwen3", 2, True, 3, speculate=3),
     Setting(
-        "1-shard-draft-model-poisoned", "llama", 1, True, 4, is_poisoned=True, speculate=4, drafts_itself=True
+        "1-shard-draft-model-poisoned",
+        "llama",
+        1,
+        True,
+        4,
+        is_poisoned=True,
+        speculate=4,
+        drafts_itself=True,
+        pool_share=0.15,
     ),
 ]
 
@@ -231,7 +239,11 @@ class Run:
         drafted, accepted = (
             self._metrics()[f"speculation_{what}_tokens"] for what in ("drafted", "accepted")
         )
-        assert (drafted > accepted > 0) == bool(self.setting.speculate)
+        if self.setting.drafts_itself:
+            # But for what rounding of sums changes, it is always right.
+            assert drafted >= accepted > 0.95 * drafted
+        else:
+            assert (drafted > accepted > 0) == bool(self.setting.speculate)
 
 
 def _say(line: str) -> None:
