@@ -15,6 +15,7 @@ from benchmarks.serving import (
     loading,
     masks,
     prefix_cache,
+    speculation,
     startup,
     throughput,
 )
@@ -41,6 +42,7 @@ def questions(minutes: float = 3.0) -> list[Question]:
         Question("interference", interference.TITLE, interference.measure),
         Question("step_cost", step_cost.TITLE, step_cost.measure),
         Question("adapters", adapters.TITLE, adapters.measure),
+        Question("speculation", speculation.TITLE, speculation.measure),
         Question("masks", masks.TITLE, masks.measure),
         Question(
             "router",
