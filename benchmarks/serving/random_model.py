@@ -1,7 +1,7 @@
-"""Llamas of random weights, for timing. None has an end of sequence: each generates as many tokens as requested.
+"""Models of random weights, for timing. None has an end of sequence: each generates as many tokens as requested.
 
-`make` writes one with a long context, 8 layers, 256 wide, and a token for each ASCII character; `make_adapter` a LoRA
-adapter.
+`make` writes a Llama with a long context, 8 layers, 256 wide, and a token for each ASCII character; `make_hybrid` one
+of that size of which three layers in four are recurrent; `make_adapter` a LoRA adapter.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 CONTEXT_LEN = 16_384
 _PRINTABLE = [chr(code) for code in range(33, 127)]
@@ -38,6 +38,31 @@ def make(folder: Path, tokenizer: Tokenizer | None = None) -> Path:
     )
     torch.manual_seed(7)
     LlamaForCausalLM(config).save_pretrained(folder)
+    save_tokenizer(folder, tokenizer)
+    return folder
+
+
+def make_hybrid(folder: Path) -> Path:
+    """Write the model with recurrent layers."""
+    tokenizer = _tokenizer()
+    config = Qwen3_5TextConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=8,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=64,
+        linear_num_key_heads=4,
+        linear_num_value_heads=4,
+        linear_key_head_dim=64,
+        linear_value_head_dim=64,
+        max_position_embeddings=CONTEXT_LEN,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    torch.manual_seed(7)
+    Qwen3_5ForCausalLM(config).save_pretrained(folder)
     save_tokenizer(folder, tokenizer)
     return folder
 
