@@ -6,6 +6,8 @@ mod agreement;
 mod client;
 pub mod engine_loop;
 pub mod generation;
+mod link;
+mod replica;
 mod shard_adapters;
 mod sharded;
 pub mod speculation;

@@ -1,0 +1,73 @@
+//! The way to one group of shards: up while they answer, down while attempts to reach them go on.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use penstock_scheduler::{Outcome, Plan};
+use tokio::time::sleep;
+use tracing::debug;
+
+use super::{Engine, EngineError};
+
+/// How often shards that are lost are tried again.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// The way to the shards.
+pub(super) enum Link {
+    /// The shards answer.
+    Up(Box<dyn Engine>),
+    /// The shards are lost; attempts to reach them continue.
+    Down(BoxFuture<'static, Reconnected>),
+}
+
+/// The engine, and whether it can be used again.
+pub(super) type Reconnected = (Box<dyn Engine>, Result<(), EngineError>);
+
+/// What came over the link.
+pub(super) enum Arrival {
+    Outcome(Result<Outcome, EngineError>),
+    Reconnected(Reconnected),
+}
+
+impl Link {
+    /// Cancel safe.
+    pub async fn next(&mut self) -> Arrival {
+        match self {
+            Self::Up(engine) => Arrival::Outcome(engine.recv().await),
+            Self::Down(attempts) => Arrival::Reconnected(attempts.await),
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self, Self::Up(_))
+    }
+
+    /// Sends a plan; one for shards that are lost is dropped.
+    pub fn send(&mut self, plan: &Plan) -> Result<(), EngineError> {
+        match self {
+            Self::Up(engine) => engine.send(plan),
+            Self::Down(_) => Ok(()),
+        }
+    }
+
+    /// Up becomes down.
+    pub fn go_down(&mut self) {
+        let link = std::mem::replace(self, Self::Down(Box::pin(std::future::pending())));
+        *self = match link {
+            Self::Up(engine) => Self::Down(Box::pin(reconnect(engine))),
+            Self::Down(attempts) => Self::Down(attempts),
+        };
+    }
+}
+
+/// Tries until the shards are back, or are others than they were.
+async fn reconnect(mut engine: Box<dyn Engine>) -> Reconnected {
+    loop {
+        match engine.reconnect().await {
+            Ok(()) => return (engine, Ok(())),
+            Err(error @ EngineError::Changed(_)) => return (engine, Err(error)),
+            Err(error) => debug!(%error, "the shards are not back yet"),
+        }
+        sleep(RETRY).await;
+    }
+}
