@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::beside::Taken;
 use crate::config::SchedulerConfig;
 use crate::queue::FairQueue;
 use crate::request::{NewRequest, Refused, RequestId};
@@ -34,13 +35,13 @@ impl Backlog {
         }
     }
 
-    /// Refuses a request that would pass a limit.
-    pub fn check_room(&self, request: &NewRequest) -> Result<(), Refused> {
-        let (queued, given, limit) = (self.num_tokens, request.prompt.len() as u64, self.max_tokens);
+    /// Refuses a request that would pass a limit, where so much is taken already.
+    pub fn check_room(&self, request: &NewRequest, taken: Taken) -> Result<(), Refused> {
+        let (queued, given, limit) = (taken.queued_tokens, request.prompt.len() as u64, self.max_tokens);
         if queued + given > limit {
             return Err(Refused::QueueFull { queued, given, limit });
         }
-        let (queued, given, limit) = (self.num_bytes, request.num_bytes(), self.max_bytes);
+        let (queued, given, limit) = (taken.queued_bytes, request.num_bytes(), self.max_bytes);
         if queued.saturating_add(given) > limit {
             return Err(Refused::QueueTooLarge { queued, given, limit });
         }
@@ -51,9 +52,18 @@ impl Backlog {
         self.queue.len()
     }
 
-    /// A new request waits.
+    /// Tokens and bytes that wait.
+    pub fn size(&self) -> (u64, usize) {
+        (self.num_tokens, self.num_bytes)
+    }
+
+    /// A request waits that comes from outside: it is new, or ran elsewhere.
     pub fn push(&mut self, sequence: &Sequence) {
         self.queue.push(sequence.ticket());
+        if sequence.was_admitted() {
+            self.queue.remove(sequence.ticket());
+            return self.push_resuming(sequence.id());
+        }
         self.num_tokens += u64::from(sequence.prompt_len());
         self.num_bytes += sequence.request().num_bytes();
         self.deadlines.extend(sequence.deadline().map(|deadline| (deadline, sequence.id())));

@@ -9,6 +9,7 @@
 //!
 //! - [`Scheduler`] (`scheduler`) takes requests in and lets them go; `step` makes plans, `outcome` takes their answers
 //!   in, `trial` deals with lost shards; `admission` and `spans` are what they have in common
+//! - `beside` is what several schedulers need of each other, where the model has replicas
 //! - its parts, each with its own invariants: `backlog`, `sequences`, `memory`, `slots`, `adapters`,
 //!   `pipeline`, `suspects`
 //! - what parts are made of: `queue`, `running`, `row`, `sequence`, `block_pool`, `prefix_index`, `snapshots`,
@@ -18,6 +19,7 @@
 mod adapters;
 mod admission;
 mod backlog;
+mod beside;
 mod block_pool;
 mod block_table;
 mod config;
@@ -51,6 +53,7 @@ mod suspects;
 mod trial;
 mod window;
 
+pub use beside::{Newcomer, Offer, Taken};
 pub use config::{Capacity, SchedulerConfig};
 pub use event::{Event, EventKind};
 pub use load::{Load, StepSize, Totals};

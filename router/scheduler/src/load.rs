@@ -1,5 +1,7 @@
 //! How busy the scheduler is: numbers for metrics and logs. They decide nothing.
 
+use std::ops::Add;
+
 /// How full the queue, the slots and the cache are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
@@ -43,4 +45,37 @@ pub struct Totals {
     pub drafted_tokens: u64,
     /// Of those, right.
     pub accepted_tokens: u64,
+}
+
+/// Of two schedulers together.
+impl Add for Load {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            waiting: self.waiting + other.waiting,
+            running: self.running + other.running,
+            used_blocks: self.used_blocks + other.used_blocks,
+            cached_blocks: self.cached_blocks + other.cached_blocks,
+            num_blocks: self.num_blocks + other.num_blocks,
+            block_tokens: self.block_tokens.max(other.block_tokens),
+        }
+    }
+}
+
+/// Of two schedulers together.
+impl Add for Totals {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            preemptions: self.preemptions + other.preemptions,
+            computed_tokens: self.computed_tokens + other.computed_tokens,
+            admitted_tokens: self.admitted_tokens + other.admitted_tokens,
+            cached_tokens: self.cached_tokens + other.cached_tokens,
+            replays: self.replays + other.replays,
+            drafted_tokens: self.drafted_tokens + other.drafted_tokens,
+            accepted_tokens: self.accepted_tokens + other.accepted_tokens,
+        }
+    }
 }

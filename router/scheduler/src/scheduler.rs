@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::adapters::AdapterPlaces;
 use crate::backlog::Backlog;
+use crate::beside::Taken;
 use crate::config::SchedulerConfig;
 use crate::event::{Event, EventKind};
 use crate::keyed_tokens::KeyedTokens;
@@ -58,24 +59,11 @@ impl Scheduler {
 
     /// Queues a request, or says which limit it would break.
     pub fn on_request(&mut self, request: NewRequest, now: Duration) -> Result<RequestId, Refused> {
-        self.check_room(&request)?;
+        self.check_room(&request, Taken::default())?;
         self.now = now;
         let id = self.sequences.next_id();
-        let published = self.memory.num_published();
-        let sequence = Sequence::new(id, request, now, &self.keys, self.config.block_size, published);
-        self.backlog.push(&sequence);
-        self.adapters.add(sequence.adapter());
-        self.sequences.add(sequence);
+        self.adopt(self.newcomer(id, request, now), 0);
         Ok(id)
-    }
-
-    fn check_room(&self, request: &NewRequest) -> Result<(), Refused> {
-        let (current, limit) = (self.sequences.len() as u32, self.config.max_requests);
-        if current >= limit {
-            return Err(Refused::Overloaded { current, limit });
-        }
-        self.memory.check_room(request.prompt.len() as u64 + u64::from(request.max_new_tokens))?;
-        self.backlog.check_room(request)
     }
 
     /// Forgets a request: its client left, or has all it wanted. Unknown ids are fine: it may just have ended.

@@ -30,6 +30,10 @@ pub struct Sequence {
     was_admitted: bool,
     num_preemptions: u32,
     num_replays: u32,
+    /// Times that shards were lost while they computed it.
+    num_losses: u32,
+    /// Tokens that were neither cached nor computed for another when it came to its scheduler.
+    num_pending: u32,
     /// Since when it could be admitted but for memory or a place for its adapter.
     blocked_since: Option<Duration>,
     /// Cost of its output that its tenant has not been charged yet.
@@ -38,7 +42,7 @@ pub struct Sequence {
     next_pause: u32,
     /// Log probabilities of the prompt, as outcomes bring them.
     prompt_scores: Vec<Option<PromptScore>>,
-    /// Blocks that had been published when it arrived.
+    /// Blocks that had been published when it came to its scheduler.
     num_published_before: u64,
 }
 
@@ -49,7 +53,6 @@ impl Sequence {
         arrived: Duration,
         maker: &KeyMaker,
         block_size: u32,
-        num_published_before: u64,
     ) -> Self {
         Self {
             ticket: Ticket { id, tenant: Arc::clone(&request.tenant), priority: request.priority, arrived },
@@ -59,12 +62,31 @@ impl Sequence {
             was_admitted: false,
             num_preemptions: 0,
             num_replays: 0,
+            num_losses: 0,
+            num_pending: 0,
             blocked_since: None,
             uncharged: 0,
             next_pause: 0,
             prompt_scores: Vec::new(),
-            num_published_before,
+            num_published_before: 0,
         }
+    }
+
+    /// It comes to a scheduler that has published so many blocks, and need not compute `matched` tokens of it.
+    pub fn arrive(&mut self, num_published: u64, matched: u32) {
+        self.num_published_before = num_published;
+        self.num_pending = self.len() - matched;
+    }
+
+    /// It leaves its scheduler, which has charged its tenant.
+    pub fn leave(&mut self) {
+        self.uncharged = 0;
+        self.blocked_since = None;
+    }
+
+    /// Tokens that are to be computed before it generates, while it waits.
+    pub fn num_pending(&self) -> u32 {
+        self.num_pending
     }
 
     pub fn id(&self) -> RequestId {
@@ -146,7 +168,9 @@ impl Sequence {
 
     /// Whether what `other` computed for its prompt is what this one needs for its own.
     pub fn has_prompt_of(&self, other: &Self) -> bool {
-        self.tokens.root() == other.tokens.root() && self.request.prompt == other.request.prompt
+        self.tokens.prompt_key() == other.tokens.prompt_key()
+            && self.tokens.root() == other.tokens.root()
+            && self.request.prompt == other.request.prompt
     }
 
     /// Whether tokens may be drafted for it. The mask of a grammar is known for the next token only.
@@ -244,6 +268,15 @@ impl Sequence {
         }
         self.num_replays += 1;
         Ok(())
+    }
+
+    /// The shards were lost while they computed it.
+    pub fn on_lost(&mut self) {
+        self.num_losses += 1;
+    }
+
+    pub fn num_losses(&self) -> u32 {
+        self.num_losses
     }
 
     /// Its stream pauses for prompts in this step, and not again for `num_tokens`.

@@ -17,15 +17,14 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// The id of the next request.
-    pub fn next_id(&mut self) -> RequestId {
-        let id = RequestId(self.next_id);
-        self.next_id += 1;
-        id
+    /// An id above all that it has seen.
+    pub fn next_id(&self) -> RequestId {
+        RequestId(self.next_id)
     }
 
     /// Adds a sequence, which waits.
     pub fn add(&mut self, sequence: Sequence) {
+        self.next_id = self.next_id.max(sequence.id().0 + 1);
         self.waiting.insert(sequence.id(), sequence);
     }
 

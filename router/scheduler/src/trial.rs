@@ -48,7 +48,8 @@ impl Scheduler {
     }
 
     fn suspect(&mut self, id: RequestId) {
-        if let Some(sequence) = self.sequences.get(id) {
+        if let Some(sequence) = self.sequences.get_mut(id) {
+            sequence.on_lost();
             let passing_len = sequence.len() + MAX_PLANS_IN_FLIGHT as u32 * (1 + self.config.max_drafts);
             self.suspects.add(Suspect { id, passing_len });
         }

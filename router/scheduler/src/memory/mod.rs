@@ -12,6 +12,7 @@ use crate::config::SchedulerConfig;
 use crate::keyed_tokens::KeyedTokens;
 use crate::load::Load;
 use crate::plan::{BlockId, SnapshotId};
+use crate::prefix_index::BlockKey;
 use crate::promises::Promises;
 use crate::request::{Refused, RequestId};
 use crate::row::Row;
@@ -135,14 +136,38 @@ impl Memory {
         num_cached as u32 * self.block_size
     }
 
+    /// Tokens from the start of a sequence that are cached, or that running ones are about to publish.
+    pub fn num_matched(&self, sequence: &Sequence) -> u32 {
+        if !self.has_cache || !sequence.may_share() {
+            return 0;
+        }
+        let tokens = sequence.tokens();
+        let keys = self.usable_keys(sequence);
+        let blocks = self.pool.index().lookup(tokens.root(), keys, tokens.as_slice());
+        let num_matched = if self.has_states {
+            let promised = keys.iter().rposition(|key| self.promises.has_snapshot(*key));
+            self.num_with_state(&blocks).max(promised.map_or(0, |last| last + 1))
+        } else {
+            let is_promised = |key: &&BlockKey| self.promises.owner_of_block(**key).is_some();
+            blocks.len() + keys[blocks.len()..].iter().take_while(is_promised).count()
+        };
+        num_matched as u32 * self.block_size
+    }
+
+    /// The keys of the blocks that may come from the cache. The last token is always computed: its logits are what the
+    /// sequence runs for.
+    fn usable_keys<'a>(&self, sequence: &'a Sequence) -> &'a [BlockKey] {
+        let tokens = sequence.tokens();
+        &tokens.keys()[..((tokens.len() - 1) / self.block_size) as usize]
+    }
+
     /// What of a waiting sequence need not be computed. `None` if more of it is being computed just now for another.
     pub fn cached_prefix(&self, sequence: &Sequence) -> Option<CachedPrefix> {
         if !self.has_cache || !sequence.may_share() {
             return Some(CachedPrefix::default());
         }
         let tokens = sequence.tokens();
-        // The last token is always computed: its logits are what the sequence runs for.
-        let keys = &tokens.keys()[..((tokens.len() - 1) / self.block_size) as usize];
+        let keys = self.usable_keys(sequence);
         let mut blocks = self.pool.index().lookup(tokens.root(), keys, tokens.as_slice());
         let mut shared = Shared::default();
         let is_promised = if self.has_states {

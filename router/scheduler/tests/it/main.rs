@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "tests")]
 
 mod adapters;
+mod beside;
 mod drafts;
 mod fake_shard;
 mod pace;

@@ -1,0 +1,155 @@
+//! What schedulers need of each other where several stand side by side, one for each replica of the model: a request is
+//! made once, offered to each, and taken in by one; when that one has lost its shards, it goes on with another.
+//!
+//! All of them are given the same secret and block size, so that the keys of a request hold for each.
+
+use std::iter::Sum;
+use std::ops::Add;
+use std::time::Duration;
+
+use crate::request::{NewRequest, Refused, RequestId};
+use crate::scheduler::Scheduler;
+use crate::sequence::Sequence;
+
+/// A request whose shards were lost so often while they computed it stays with its scheduler, to be tried alone.
+const MAX_LOSSES: u32 = 2;
+
+/// A request that no scheduler has: it just came, or comes from one that lost its shards.
+#[derive(Debug)]
+pub struct Newcomer(Sequence);
+
+impl Newcomer {
+    /// Its id, which it keeps wherever it goes.
+    pub fn id(&self) -> RequestId {
+        self.0.id()
+    }
+}
+
+/// What a scheduler would have to do for a request, and has to do before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// Tokens of the request so far.
+    pub len: u32,
+    /// Of those, the first that are cached, or that are computed for another anyway.
+    pub matched: u32,
+    /// Tokens of other requests that are to be computed before they generate.
+    pub pending: u64,
+    /// Other requests, waiting and running.
+    pub num_others: usize,
+    /// Rows for running ones.
+    pub num_slots: u32,
+    /// Blocks that are held or cached.
+    pub num_filled: usize,
+}
+
+/// What requests take of a server's limits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Requests waiting and running.
+    pub requests: u32,
+    /// Prompt tokens waiting.
+    pub queued_tokens: u64,
+    /// Bytes of requests waiting.
+    pub queued_bytes: usize,
+}
+
+impl Add for Taken {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            requests: self.requests + other.requests,
+            queued_tokens: self.queued_tokens + other.queued_tokens,
+            queued_bytes: self.queued_bytes + other.queued_bytes,
+        }
+    }
+}
+
+impl Sum for Taken {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), Self::add)
+    }
+}
+
+impl Scheduler {
+    /// A request as schedulers take it in. Ids are given by who has several schedulers, and count up.
+    pub fn newcomer(&self, id: RequestId, request: NewRequest, now: Duration) -> Newcomer {
+        Newcomer(Sequence::new(id, request, now, &self.keys, self.config.block_size))
+    }
+
+    /// Says which limit a new request would break, if `beside` is taken by other schedulers.
+    pub fn check_room(&self, request: &NewRequest, beside: Taken) -> Result<(), Refused> {
+        let taken = self.taken() + beside;
+        let (current, limit) = (taken.requests, self.config.max_requests);
+        if current >= limit {
+            return Err(Refused::Overloaded { current, limit });
+        }
+        self.memory.check_room(request.prompt.len() as u64 + u64::from(request.max_new_tokens))?;
+        self.backlog.check_room(request, taken)
+    }
+
+    /// What its requests take of the server's limits.
+    pub fn taken(&self) -> Taken {
+        let (queued_tokens, queued_bytes) = self.backlog.size();
+        Taken { requests: self.sequences.len() as u32, queued_tokens, queued_bytes }
+    }
+
+    /// What it would have to do for a request; `None` if that does not fit, not even alone.
+    pub fn offer(&self, Newcomer(sequence): &Newcomer) -> Option<Offer> {
+        self.memory.check_room(sequence.max_len().into()).ok()?;
+        let load = self.memory.load();
+        Some(Offer {
+            len: sequence.len(),
+            matched: self.num_matched(sequence),
+            pending: self.num_pending(),
+            num_others: self.sequences.len(),
+            num_slots: self.config.num_slots,
+            num_filled: load.used_blocks + load.cached_blocks,
+        })
+    }
+
+    /// Takes a request in, of which `matched` tokens need not be computed.
+    pub fn adopt(&mut self, Newcomer(mut sequence): Newcomer, matched: u32) {
+        sequence.arrive(self.memory.num_published(), matched);
+        self.backlog.push(&sequence);
+        self.adapters.add(sequence.adapter());
+        self.sequences.add(sequence);
+    }
+
+    /// Lets the requests go that can go on elsewhere, when the shards are lost and so nothing runs. What shards were lost
+    /// with more than once is not for others: it stays to be tried alone, if the shards `may_come_back`.
+    pub fn evacuate(&mut self, may_come_back: bool) -> Vec<Newcomer> {
+        let may_go = |sequence: &&Sequence| !may_come_back || sequence.num_losses() < MAX_LOSSES;
+        let ids: Vec<_> = self.sequences.all_waiting().filter(may_go).map(Sequence::id).collect();
+        ids.into_iter().filter_map(|id| self.let_go(id)).collect()
+    }
+
+    fn let_go(&mut self, id: RequestId) -> Option<Newcomer> {
+        self.suspects.remove(id);
+        let mut sequence = self.sequences.remove(id)?;
+        self.backlog.end(&sequence);
+        self.adapters.remove(sequence.adapter());
+        sequence.leave();
+        Some(Newcomer(sequence))
+    }
+
+    /// Tokens from its start that are cached, that a running request is about to publish, or that one waits for.
+    fn num_matched(&self, sequence: &Sequence) -> u32 {
+        let has_twin = self.sequences.all_waiting().any(|other| other.has_prompt_of(sequence));
+        if has_twin && self.config.prefix_caching && sequence.may_share() {
+            return sequence.prompt_len() - 1;
+        }
+        self.memory.num_matched(sequence)
+    }
+
+    fn num_pending(&self) -> u64 {
+        let waiting = self.sequences.all_waiting().map(|sequence| u64::from(sequence.num_pending()));
+        let running = self.sequences.all_running().map(|running| u64::from(running.num_plannable()));
+        waiting.sum::<u64>() + running.sum::<u64>()
+    }
+
+    /// Whether it has this request.
+    pub fn contains(&self, id: RequestId) -> bool {
+        self.sequences.contains(id)
+    }
+}
