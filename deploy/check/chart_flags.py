@@ -17,6 +17,9 @@ OF_THE_CHART = {
         "tls-cert",
         "tls-key",
         "env",
+        # Its shards are as many as the pod has GPUs; more of the model are more pods.
+        "num-replicas",
+        "replica",
     ),
 }
 

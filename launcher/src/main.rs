@@ -153,7 +153,8 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     }
     console.say(&format!("Loading the model on {}", plan.devices));
     let timeouts = Timeouts { startup: args.process.startup_timeout(), grace: args.process.grace() };
-    let (supervisor, first) = Supervisor::start(plan.shards.len(), timeouts, args.process.restart_limit());
+    let (supervisor, first) = Supervisor::start(plan.size(), timeouts, args.process.restart_limit());
+    reporter.set_replicas(plan.groups.len());
     let step_timeout = Duration::from_secs(args.router.step_timeout);
     let runner = Runner::new(plan, ports, step_timeout, console.clone(), reporter);
     Ok(runner.run(supervisor, first, &mut signals).await)

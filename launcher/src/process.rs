@@ -155,11 +155,11 @@ impl StdoutLines {
             Line::Listening(at) => drop(self.address.send_replace(Some(at))),
             Line::Alive => self.alive.send_replace(()),
             Line::Access(line) => self.console.access_line(line),
-            Line::ShardsFailed(reason) => {
+            Line::ShardsFailed(replica, reason) => {
                 let events = self.events.clone();
                 tokio::spawn(async move {
                     tokio::time::sleep(SHARD_FAILURE_DELAY).await;
-                    let _ = events.send(Event::ShardsFailed(reason));
+                    let _ = events.send(Event::ShardsFailed(replica, reason));
                 });
             }
         }

@@ -12,6 +12,8 @@ pub struct Reporter {
     console: Console,
     model: String,
     scheme: &'static str,
+    /// Replicas of the model; they are named where there are several.
+    num_replicas: usize,
     launched: Instant,
     stage: Instant,
 }
@@ -19,7 +21,40 @@ pub struct Reporter {
 impl Reporter {
     /// The first stage starts at `launched`, the start of the launcher. `scheme` is "http" or "https".
     pub fn new(console: Console, model: String, scheme: &'static str, launched: Instant) -> Self {
-        Self { console, model, scheme, launched, stage: launched }
+        Self { console, model, scheme, num_replicas: 1, launched, stage: launched }
+    }
+
+    /// From now on it is known how many replicas there are.
+    pub fn set_replicas(&mut self, num_replicas: usize) {
+        self.num_replicas = num_replicas;
+    }
+
+    fn name(&self, id: ProcessId) -> String {
+        match id {
+            ProcessId::Shard { group, rank } => shard_name(self.num_replicas, group, rank),
+            ProcessId::Router => "the router".to_owned(),
+        }
+    }
+
+    fn names(&self, ids: &[ProcessId]) -> String {
+        let names: Vec<_> = ids.iter().map(|id| self.name(*id)).collect();
+        names.join(", ")
+    }
+
+    fn part_name(&self, part: Part) -> String {
+        match part {
+            Part::Group(_) if self.num_replicas == 1 => "The group of shards".to_owned(),
+            Part::Group(group) => format!("Replica {group}"),
+            Part::Router => "The router".to_owned(),
+        }
+    }
+
+    fn shards_of(&self, group: usize) -> String {
+        if self.num_replicas == 1 {
+            "the shards".to_owned()
+        } else {
+            format!("the shards of replica {group}")
+        }
     }
 
     /// Prints the end of a stage and its duration, and starts the next stage.
@@ -32,21 +67,31 @@ impl Reporter {
     /// Prints one report. `address` is the address of the router's HTTP listener, once it is known.
     pub fn report(&mut self, report: Report, address: Option<SocketAddr>) {
         match report {
-            Report::Loaded => self.stage("Shards are ready: model loaded and warmed up"),
+            Report::Loaded(group) => {
+                let of = if self.num_replicas == 1 { String::new() } else { format!(" of replica {group}") };
+                self.stage(&format!("Shards{of} are ready: model loaded and warmed up"));
+            }
             Report::Serving => self.serving(address),
             Report::Draining(grace) => self.console.say(&format!(
                 "Stopping: running requests may finish, for {} s at most (again to stop at once)",
                 grace.as_secs()
             )),
-            Report::Recovered(part) => self.stage(&format!("{} is ready again", part_name(part))),
-            Report::Died(id, exit, consequence) => self.fail(&died(id, &exit, consequence)),
+            Report::Recovered(part) => self.stage(&format!("{} is ready again", self.part_name(part))),
+            Report::Died(id, exit, consequence) => self.fail(&died(&self.name(id), &exit, consequence)),
             Report::Hung(id, reason, consequence) => {
-                self.fail(&format!("{} hangs ({reason}), {}", name(id), follows(consequence)))
+                self.fail(&format!("{} hangs ({reason}), {}", self.name(id), follows(consequence)))
             }
-            Report::ShardsFailed(reason) => self.fail(&format!("{reason}; restarting the shards")),
-            Report::NotReady(ids, consequence) => self.fail(&not_ready(&ids, consequence)),
-            Report::TooManyRestarts(part, count, window) => self.fail(&too_many(part, count, window)),
-            Report::Unkillable(ids) => self.fail(&format!("{} did not end when killed", names(&ids))),
+            Report::ShardsFailed(group, reason) => {
+                self.fail(&format!("{reason}; restarting {}", self.shards_of(group)));
+            }
+            Report::NotReady(ids, consequence) => self.fail(&not_ready(&self.names(&ids), consequence)),
+            Report::TooManyRestarts(part, count, window) => {
+                self.fail(&too_many(&self.part_name(part), count, window));
+            }
+            Report::LeftDown(part, count, window) => {
+                self.fail(&left_down(&self.part_name(part), count, window));
+            }
+            Report::Unkillable(ids) => self.fail(&format!("{} did not end when killed", self.names(&ids))),
             Report::AbortingRequests => self.console.say("Stopping at once: running requests are aborted"),
         }
     }
@@ -75,23 +120,9 @@ fn serving(model: &str, url: &str, everywhere: &str, seconds: f32) -> String {
     )
 }
 
-fn name(id: ProcessId) -> String {
-    match id {
-        ProcessId::Shard(rank) => format!("shard {rank}"),
-        ProcessId::Router => "the router".to_owned(),
-    }
-}
-
-fn part_name(part: Part) -> &'static str {
-    match part {
-        Part::Group => "The group of shards",
-        Part::Router => "The router",
-    }
-}
-
-fn names(ids: &[ProcessId]) -> String {
-    let names: Vec<_> = ids.iter().copied().map(name).collect();
-    names.join(", ")
+/// The name of a shard in log lines, with its replica where there are several.
+pub fn shard_name(num_replicas: usize, group: usize, rank: usize) -> String {
+    if num_replicas == 1 { format!("shard {rank}") } else { format!("replica {group} shard {rank}") }
 }
 
 fn follows(consequence: Consequence) -> &'static str {
@@ -101,23 +132,30 @@ fn follows(consequence: Consequence) -> &'static str {
     }
 }
 
-fn died(id: ProcessId, exit: &Exit, consequence: Consequence) -> String {
-    let ended = format!("{} ended ({}), {}", name(id), exit.status, follows(consequence));
+fn died(name: &str, exit: &Exit, consequence: Consequence) -> String {
+    let ended = format!("{name} ended ({}), {}", exit.status, follows(consequence));
     match &exit.last_error[..] {
         [] => format!("{ended}; it reported no error"),
         lines => format!("{ended}. Its last error:\n  {}", lines.join("\n  ")),
     }
 }
 
-fn not_ready(ids: &[ProcessId], consequence: Consequence) -> String {
-    let (names, follows) = (names(ids), follows(consequence));
+fn not_ready(names: &str, consequence: Consequence) -> String {
+    let follows = follows(consequence);
     format!("{names} did not get ready in time; --startup-timeout allows more; {follows}")
 }
 
-fn too_many(part: Part, count: u32, window: Duration) -> String {
-    let (name, window) = (part_name(part), window.as_secs());
+fn too_many(name: &str, count: u32, window: Duration) -> String {
+    let window = window.as_secs();
     format!(
         "{name} failed more than {count} times within {window} s (--max-restarts, --restart-window), so everything stops"
+    )
+}
+
+fn left_down(name: &str, count: u32, window: Duration) -> String {
+    let window = window.as_secs();
+    format!(
+        "{name} stays down, and the others go on: it failed more than {count} times within {window} s (--max-restarts, --restart-window)"
     )
 }
 
@@ -126,17 +164,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn replicas_are_named_where_there_are_several() {
+        assert_eq!(
+            (shard_name(1, 0, 3), shard_name(2, 1, 3)),
+            ("shard 3".into(), "replica 1 shard 3".into())
+        );
+    }
+
+    #[test]
     fn a_death_is_reported_with_the_whole_error() {
         let exit = Exit {
             success: false,
             status: "exit code 1".to_owned(),
             last_error: vec!["Traceback:".to_owned(), "ValueError: 3".to_owned()],
         };
-        let text = died(ProcessId::Shard(1), &exit, Consequence::Restart);
+        let text = died(&shard_name(1, 0, 1), &exit, Consequence::Restart);
         assert!(text.starts_with("shard 1 ended (exit code 1), restarting"));
         assert!(text.ends_with("  Traceback:\n  ValueError: 3"));
         let exit = Exit { last_error: Vec::new(), status: "signal 9, SIGKILL".to_owned(), ..exit };
-        let text = died(ProcessId::Router, &exit, Consequence::Restart);
+        let text = died("the router", &exit, Consequence::Restart);
         assert_eq!(text, "the router ended (signal 9, SIGKILL), restarting; it reported no error");
     }
 }

@@ -157,7 +157,7 @@ impl Runner {
     fn start(&mut self, id: ProcessId) {
         let options = self.next_starts.entry(id).or_default();
         let spec = self.plan.spec(id, *options);
-        let folder = self.plan.rendezvous_dir(*options);
+        let folder = self.plan.rendezvous_dir(id, *options);
         options.num_restarts += 1;
         if let Err(error) = self.start_process(id, &spec, &folder) {
             let status = format!("{} cannot be started: {error}", spec.program.display());
@@ -169,7 +169,7 @@ impl Runner {
     fn start_process(&mut self, id: ProcessId, spec: &ProcessSpec, folder: &Path) -> std::io::Result<()> {
         let stdin = match id {
             ProcessId::Router => self.ports.share_listener()?,
-            ProcessId::Shard(_) => {
+            ProcessId::Shard { .. } => {
                 std::fs::create_dir_all(folder)?;
                 Stdio::null()
             }

@@ -11,6 +11,7 @@ use crate::api::clouds::platform::PlatformOptions;
 use crate::base::boolean::boolean;
 use crate::chat::template::TemplateOptions;
 use crate::engine::adapters::AdapterOptions;
+use crate::engine::replica_address::ReplicaAddress;
 use crate::engine::speculation::SpeculationOptions;
 use crate::http::auth::ApiKey;
 use crate::http::server::limits::ConnectionLimits;
@@ -44,8 +45,12 @@ pub struct RouterConfig {
     pub tokenizer_folder: Option<PathBuf>,
 
     /// Unix sockets of the shards, rank 0 first
-    #[arg(long, required = true, num_args = 1..)]
+    #[arg(long, required_unless_present = "replica", num_args = 1..)]
     pub shard_sockets: Vec<PathBuf>,
+
+    /// Replicas that these shards are, the ranks of one after those of the other
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub num_replicas: u32,
 
     /// Whether a launcher reads stdout, restarts shards that failed, and restarts this router
     #[arg(long, hide = true, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
@@ -68,6 +73,12 @@ pub struct RouterConfig {
 }
 
 impl RouterConfig {
+    /// The sockets of each replica that is supervised with this router, rank 0 first.
+    pub fn own_replicas(&self) -> Vec<Vec<PathBuf>> {
+        let num_shards = self.shard_sockets.len() / self.num_replicas as usize;
+        self.shard_sockets.chunks(num_shards.max(1)).map(<[_]>::to_vec).collect()
+    }
+
     /// The path of tokenizer.json: the setting, or the file in the model's folder.
     pub fn tokenizer_file(&self) -> PathBuf {
         self.tokenizer_path.clone().unwrap_or_else(|| self.model_path.join("tokenizer.json"))
@@ -138,6 +149,11 @@ pub struct RouterOptions {
     #[command(flatten)]
     #[serde(flatten)]
     pub adapters: AdapterOptions,
+
+    /// Shards of one more replica of the model that somebody else starts, as unix:PATH with the sockets of further ranks
+    /// behind colons; give it again for several [default: none]
+    #[arg(long, env, value_delimiter = ',', action = ArgAction::Append, value_name = "ADDRESS")]
+    pub replica: Vec<ReplicaAddress>,
 
     /// What requests may ask for
     #[command(flatten)]

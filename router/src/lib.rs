@@ -43,8 +43,8 @@ use base::error::Error;
 use base::shutdown::Shutdown;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
-use engine::adapters::{AdapterLimits, AdapterOptions, AdapterRecord, Adapters, RunTimeRules};
-use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine};
+use engine::adapters::{AdapterLimits, AdapterLoader, AdapterOptions, AdapterRecord, Adapters, RunTimeRules};
+use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine, connect_any};
 use grammar::Grammars;
 use http::auth::{ApiKeyError, ApiKeys};
 use http::body::BodyLimits;
@@ -85,6 +85,8 @@ pub enum ServeError {
     Telemetry(#[from] TelemetryError),
     #[error("--lora-adapters: {0}")]
     Adapter(Error),
+    #[error("--shard-sockets has {sockets} sockets, which --num-replicas {replicas} does not divide")]
+    UnevenReplicas { sockets: usize, replicas: usize },
     #[error("cannot set up the metrics: {0}")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
     #[error("cannot serve: {0}")]
@@ -165,8 +167,8 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
     let options = &config.options;
     let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
     let tokenizer = Tokenizer::load(config.tokenizer_file(), options.validation_workers)?;
-    let mut engine = ShardedEngine::connect(connect_options(config)).await?;
-    let facts = engine.facts().clone();
+    let mut engines = connect_any(replicas(config)?).await?;
+    let facts = connected_facts(&engines);
     let vocabulary = tokenizer.vocabulary();
     let chat = chat_format(config, &tokenizer, &facts.eos_token_ids)?;
     let chat = chat.map(|chat| chat.trusting_requests(options.limits.trust_request_chat_template));
@@ -176,8 +178,11 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
     metrics.record_router_restarts(config.router_restarts);
     let scheduler = possible(scheduler_config(options, facts.capacity(), api_keys.weights()), &facts);
     let model = ServedModel::new(&config.model_id, &options.names);
-    let adapters = adapters(config, &model, &engine, &metrics).await?;
-    engine.restores(adapters.clone());
+    let loader = Arc::new(ShardedEngine::adapter_loader(&engines));
+    let adapters = adapters(config, &model, loader, facts.max_adapters, &metrics).await?;
+    let has_others = engines.len() > 1;
+    engines.iter_mut().for_each(|engine| engine.restores(adapters.clone(), has_others));
+    let engines = engines.into_iter().map(|engine| Box::new(engine) as Box<dyn Engine>).collect();
     let inference = Inference {
         model: Arc::new(model),
         adapters,
@@ -186,7 +191,7 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
         tokenizer,
         chat: chat.map(Arc::new),
         fill_in_middle: fill_in_middle.map(Arc::new),
-        engine: engine::engine_loop::spawn(Box::new(engine), scheduler, metrics.clone()),
+        engine: engine::engine_loop::spawn(engines, &scheduler, metrics.clone()),
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
     };
@@ -214,17 +219,18 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
 async fn adapters(
     config: &RouterConfig,
     model: &ServedModel,
-    engine: &ShardedEngine,
+    loader: Arc<dyn AdapterLoader>,
+    max_running: u32,
     metrics: &Metrics,
 ) -> Result<Adapters, ServeError> {
     let options: &AdapterOptions = &config.options.adapters;
     let limits = AdapterLimits {
-        max_running: engine.facts().max_adapters,
+        max_running,
         max_loaded: options.max_cpu_loras,
         load_timeout: Duration::from_secs(options.lora_load_timeout),
     };
     let record = AdapterRecord(config.adapter_record.clone());
-    let adapters = Adapters::new(engine.adapter_loader(), limits, metrics.clone(), record);
+    let adapters = Adapters::new(loader, limits, metrics.clone(), record);
     if adapters.take_over().await {
         return Ok(adapters);
     }
@@ -266,12 +272,23 @@ pub fn check(config: &RouterConfig) -> Result<(), ServeError> {
     Ok(())
 }
 
-fn connect_options(config: &RouterConfig) -> ConnectOptions {
-    ConnectOptions {
-        sockets: config.shard_sockets.clone(),
-        step_timeout: Duration::from_secs(config.options.step_timeout),
-        restarted: config.supervised,
+/// How to connect to each replica: first those that are supervised with this router, then those that are not.
+fn replicas(config: &RouterConfig) -> Result<Vec<ConnectOptions>, ServeError> {
+    let (sockets, replicas) = (config.shard_sockets.len(), config.num_replicas as usize);
+    if !sockets.is_multiple_of(replicas) {
+        return Err(ServeError::UnevenReplicas { sockets, replicas });
     }
+    let step_timeout = Duration::from_secs(config.options.step_timeout);
+    let own = config.own_replicas().into_iter().map(|sockets| (sockets, config.supervised));
+    let others = config.options.replica.iter().map(|address| (address.0.clone(), false));
+    let options = |(sockets, restarted)| ConnectOptions { sockets, step_timeout, restarted };
+    Ok(own.chain(others).map(options).collect())
+}
+
+/// The facts of a replica that is connected; at least one is.
+fn connected_facts(engines: &[ShardedEngine]) -> EngineFacts {
+    let connected = engines.iter().find(|engine| engine.is_connected());
+    connected.expect("connect_any connects one").facts().clone()
 }
 
 /// Without what a model cannot do whose layers keep states.

@@ -13,7 +13,8 @@ pub const ALIVE_EVERY: Duration = Duration::from_millis(500);
 
 const LISTENING: &str = "listening on ";
 const ALIVE: &str = "alive";
-const SHARDS_FAILED: &str = "shards failed: ";
+const SHARDS_OF: &str = "shards of replica ";
+const FAILED: &str = " failed: ";
 /// Begins a line of the access log.
 pub(crate) const ACCESS: &str = "access: ";
 
@@ -24,8 +25,8 @@ pub enum Line {
     Listening(SocketAddr),
     /// The engine loop runs.
     Alive,
-    /// The shards cannot be used any longer, with the error that was seen.
-    ShardsFailed(String),
+    /// The shards of this replica cannot be used any longer, with the error that was seen.
+    ShardsFailed(usize, String),
     /// A line of the access log.
     Access(String),
 }
@@ -36,7 +37,9 @@ impl fmt::Display for Line {
             Self::Listening(address) => write!(f, "{LISTENING}{address}"),
             Self::Alive => f.write_str(ALIVE),
             Self::Access(line) => write!(f, "{ACCESS}{line}"),
-            Self::ShardsFailed(reason) => write!(f, "{SHARDS_FAILED}{}", reason.replace(['\r', '\n'], " ")),
+            Self::ShardsFailed(replica, reason) => {
+                write!(f, "{SHARDS_OF}{replica}{FAILED}{}", reason.replace(['\r', '\n'], " "))
+            }
         }
     }
 }
@@ -49,8 +52,11 @@ impl FromStr for Line {
         if let Some(address) = line.strip_prefix(LISTENING) {
             return address.trim().parse().map(Self::Listening).map_err(drop);
         }
-        if let Some(reason) = line.strip_prefix(SHARDS_FAILED) {
-            return Ok(Self::ShardsFailed(reason.to_owned()));
+        if let Some((replica, reason)) = line.strip_prefix(SHARDS_OF).and_then(|it| it.split_once(FAILED)) {
+            return replica
+                .parse()
+                .map(|replica| Self::ShardsFailed(replica, reason.to_owned()))
+                .map_err(drop);
         }
         if let Some(access) = line.strip_prefix(ACCESS) {
             return Ok(Self::Access(access.to_owned()));
@@ -69,21 +75,30 @@ impl Line {
 /// Reports the state of the engine to the launcher until the engine loop ends.
 pub(crate) async fn report(mut engine: EngineHandle) {
     let mut ticks = tokio::time::interval(ALIVE_EVERY);
+    let mut known = engine.status.borrow_and_update().clone();
     loop {
         tokio::select! {
             _ = ticks.tick() => if engine.is_live() { Line::Alive.write() },
             changed = engine.status.changed() => match changed {
-                Ok(()) => report_failure(&engine.status.borrow_and_update()),
+                Ok(()) => {
+                    let now = engine.status.borrow_and_update().clone();
+                    failures(&known, &now).iter().for_each(Line::write);
+                    known = now;
+                }
                 Err(_) => return,
             },
         }
     }
 }
 
-fn report_failure(status: &EngineStatus) {
-    if let EngineStatus::Restarting(reason) = status {
-        Line::ShardsFailed(reason.clone()).write();
-    }
+/// The replicas that have failed between two looks at all of them.
+fn failures(before: &[EngineStatus], now: &[EngineStatus]) -> Vec<Line> {
+    let changed = before.iter().zip(now).enumerate().filter(|(_, (before, now))| before != now);
+    let failure = |(replica, (_, now)): (usize, (_, &EngineStatus))| match now {
+        EngineStatus::Restarting(reason) => Some(Line::ShardsFailed(replica, reason.clone())),
+        EngineStatus::Ready | EngineStatus::Lost(_) => None,
+    };
+    changed.filter_map(failure).collect()
 }
 
 #[cfg(test)]
@@ -96,7 +111,7 @@ mod tests {
         for line in [
             Line::Listening(address),
             Line::Alive,
-            Line::ShardsFailed("rank 1: gone".to_owned()),
+            Line::ShardsFailed(2, "rank 1 failed: gone".to_owned()),
             Line::Access("{}".to_owned()),
         ] {
             assert_eq!(line.to_string().parse(), Ok(line));
@@ -104,8 +119,17 @@ mod tests {
     }
 
     #[test]
+    fn only_a_replica_that_has_just_failed_is_reported() {
+        let (ready, down) = (EngineStatus::Ready, EngineStatus::Restarting("gone".to_owned()));
+        let lines = failures(&[down.clone(), ready.clone(), ready.clone()], &[down.clone(), down, ready]);
+        assert_eq!(lines, [Line::ShardsFailed(1, "gone".to_owned())]);
+    }
+
+    #[test]
     fn a_reason_stays_on_one_line_and_other_output_is_refused() {
-        assert_eq!(Line::ShardsFailed("a\nb".to_owned()).to_string(), "shards failed: a b");
+        let line = Line::ShardsFailed(0, "a\nb".to_owned());
+        assert_eq!(line.to_string(), "shards of replica 0 failed: a b");
+        assert_eq!("shards of replica x failed: y".parse::<Line>(), Err(()));
         assert_eq!("still alive".parse::<Line>(), Err(()));
         assert_eq!("listening on nothing".parse::<Line>(), Err(()));
     }

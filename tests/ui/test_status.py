@@ -55,6 +55,17 @@ def test_shows_what_the_server_does(page: Page, server: ScriptedServer) -> None:
     expect(plots.first.locator(".line")).to_have_attribute("d", re.compile("L.*L"))
 
 
+def test_shows_each_replica_where_there_are_several(page: Page, server: ScriptedServer) -> None:
+    one = {"ready": True, "running": 3, "waiting": 1, "kv_blocks_used": 256, "kv_blocks_total": 1024}
+    page.get_by_role("tab", name="Status").click()
+    facts = page.locator("#facts")
+    expect(facts).to_contain_text("Shard restarts")
+    expect(facts).not_to_contain_text("Replica")
+    server.stats["replicas"] = [one, {**one, "ready": False}]
+    expect(facts).to_contain_text("Replica 03 running, 1 waiting, 25.0 % of its cache")
+    expect(facts).to_contain_text("Replica 1restarting")
+
+
 def test_tells_that_shards_restart_and_that_they_are_back(page: Page, server: ScriptedServer) -> None:
     expect(page.locator("#pill")).to_have_text("Ready")
     server.stats.update(status="restarting", status_reason="shard 1 stopped answering")

@@ -8,7 +8,13 @@ use super::choices::{AttentionBackend, CpuActivations, Device, Endpoint};
 /// How it is computed.
 #[derive(Debug, Clone, ClapArgs)]
 pub struct ShardArgs {
-    /// Shards that the model is split over (tensor parallel) [default: every visible GPU; 1 on the CPU]
+    /// Replicas of the model on this machine, each of --num-shard shards; a request goes to the one that has most of its
+    /// prompt in its cache, or least to do
+    #[arg(long, env, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub num_replicas: u32,
+
+    /// Shards that the model, or each replica, is split over (tensor parallel)
+    /// [default: every visible GPU, divided among the replicas; 1 on the CPU]
     #[arg(long, env, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub num_shard: Option<u32>,
 

@@ -14,6 +14,10 @@ pub enum PlanError {
     NoGpu,
     #[error("--num-shard {asked} needs {asked} GPUs, but {visible} are visible; lower --num-shard")]
     TooFewGpus { asked: u32, visible: u32 },
+    #[error(
+        "--num-replicas {replicas} of {shards} shards each need {} GPUs, but {visible} are visible; lower --num-replicas or --num-shard", replicas * shards
+    )]
+    TooFewGpusForReplicas { replicas: u32, shards: u32, visible: u32 },
     #[error("--sharded true needs at least two shards, but {found} would start; set --num-shard")]
     NothingToShard { found: u32 },
     #[error("--sharded false contradicts --num-shard {asked}; drop one of the two")]

@@ -5,7 +5,7 @@ mod shards;
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 pub use contradiction::{PlanError, contradiction};
 use penstock_router::config::{RouterConfig, RouterOptions};
@@ -41,9 +41,9 @@ pub struct Places {
 /// The processes of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// One per rank, in order.
-    pub shards: Vec<ProcessSpec>,
-    /// Started once every shard is ready.
+    /// For each replica, one per rank, in order.
+    pub groups: Vec<Vec<ProcessSpec>>,
+    /// Started once every shard of a replica is ready.
     pub router: ProcessSpec,
     /// The private folder of this run.
     pub run_dir: PathBuf,
@@ -96,31 +96,39 @@ impl Plan {
     /// Decides what to start.
     pub fn new(args: &Args, hardware: &Hardware, places: &Places) -> Result<Self, PlanError> {
         let device = choose_device(args, hardware)?;
+        let num_replicas = args.shards.num_replicas;
         let num_shards = choose_num_shards(args, hardware, device)?;
-        let sockets = socket_paths(&places.run_dir, num_shards)?;
-        let group =
-            Group { args, places, device, num_shards, threads: threads_per_shard(hardware, num_shards) };
-        let shards = sockets.iter().enumerate().map(|(rank, socket)| group.shard(rank, socket)).collect();
+        let threads = threads_per_shard(hardware, num_replicas * num_shards);
+        let groups: Vec<_> = (0..num_replicas)
+            .map(|number| Group { args, places, device, num_replicas, number, num_shards, threads })
+            .collect();
+        let sockets: Vec<_> = groups.iter().flat_map(Group::sockets).collect();
+        check_length(&sockets)?;
         Ok(Self {
-            shards,
+            groups: groups.iter().map(Group::shards).collect(),
             router: router(args, places, sockets),
             run_dir: places.run_dir.clone(),
-            devices: describe(device, num_shards),
+            devices: describe(device, num_replicas, num_shards),
         })
+    }
+
+    /// Replicas, and shards of each.
+    pub fn size(&self) -> (usize, usize) {
+        (self.groups.len(), self.groups.first().map_or(0, Vec::len))
     }
 
     /// The process to start, with the flags that differ between starts.
     pub fn spec(&self, id: ProcessId, options: StartOptions) -> ProcessSpec {
         let (spec, flags) = match id {
-            ProcessId::Shard(rank) => (&self.shards[rank], self.shard_flags(options)),
+            ProcessId::Shard { group, rank } => (&self.groups[group][rank], self.shard_flags(id, options)),
             ProcessId::Router => (&self.router, vec![format!("--router-restarts={}", options.num_restarts)]),
         };
         let args = spec.args.iter().cloned().chain(flags).collect();
         ProcessSpec { args, ..spec.clone() }
     }
 
-    fn shard_flags(&self, options: StartOptions) -> Vec<String> {
-        let mut flags = vec![format!("--rendezvous-dir={}", self.rendezvous_dir(options).display())];
+    fn shard_flags(&self, id: ProcessId, options: StartOptions) -> Vec<String> {
+        let mut flags = vec![format!("--rendezvous-dir={}", self.rendezvous_dir(id, options).display())];
         if let Some(CacheSize { num_blocks, block_size }) = options.cache {
             flags.extend([format!("--num-blocks={num_blocks}"), format!("--block-size={block_size}")]);
         }
@@ -129,8 +137,12 @@ impl Plan {
 
     /// Folder in which the ranks of a group find each other. Each start has its own, because files of an earlier group
     /// would mislead the new one.
-    pub fn rendezvous_dir(&self, options: StartOptions) -> PathBuf {
-        self.run_dir.join(format!("group-{}", options.num_restarts))
+    pub fn rendezvous_dir(&self, id: ProcessId, options: StartOptions) -> PathBuf {
+        let group = match id {
+            ProcessId::Shard { group, .. } => group,
+            ProcessId::Router => 0,
+        };
+        self.run_dir.join(format!("group-{group}-{}", options.num_restarts))
     }
 }
 
@@ -146,13 +158,17 @@ fn choose_num_shards(args: &Args, hardware: &Hardware, device: Device) -> Result
     if let Some(error) = contradiction(args) {
         return Err(error);
     }
-    let visible = if device == Device::Cuda { hardware.num_gpus } else { 1 };
+    let replicas = args.shards.num_replicas;
+    let visible = if device == Device::Cuda { hardware.num_gpus } else { replicas };
+    if replicas > visible {
+        return Err(PlanError::TooFewGpusForReplicas { replicas, shards: 1, visible });
+    }
+    // Each replica has as many.
+    let visible = visible / replicas;
     match (args.shards.sharded, args.shards.num_shard) {
         (Some(false), _) => Ok(1),
         (Some(true), None) if visible < 2 => Err(PlanError::NothingToShard { found: visible }),
-        (_, Some(asked)) if device == Device::Cuda && asked > visible => {
-            Err(PlanError::TooFewGpus { asked, visible })
-        }
+        (_, Some(asked)) if device == Device::Cuda && asked > visible => Err(too_few(args, hardware, asked)),
         (_, Some(asked)) => Ok(asked),
         // The demo model is so small that splitting it makes it slower.
         (None, None) if args.model.model_id.is_none() => Ok(1),
@@ -160,12 +176,17 @@ fn choose_num_shards(args: &Args, hardware: &Hardware, device: Device) -> Result
     }
 }
 
-fn socket_paths(run_dir: &Path, num_shards: u32) -> Result<Vec<PathBuf>, PlanError> {
-    let paths: Vec<PathBuf> =
-        (0..num_shards).map(|rank| run_dir.join(format!("shard-{rank}.sock"))).collect();
-    match paths.iter().find(|path| path.as_os_str().len() > MAX_SOCKET_PATH) {
+fn too_few(args: &Args, hardware: &Hardware, shards: u32) -> PlanError {
+    match (args.shards.num_replicas, hardware.num_gpus) {
+        (1, visible) => PlanError::TooFewGpus { asked: shards, visible },
+        (replicas, visible) => PlanError::TooFewGpusForReplicas { replicas, shards, visible },
+    }
+}
+
+fn check_length(sockets: &[PathBuf]) -> Result<(), PlanError> {
+    match sockets.iter().find(|path| path.as_os_str().len() > MAX_SOCKET_PATH) {
         Some(path) => Err(PlanError::SocketPathTooLong(path.clone())),
-        None => Ok(paths),
+        None => Ok(()),
     }
 }
 
@@ -176,13 +197,14 @@ fn threads_per_shard(hardware: &Hardware, num_shards: u32) -> u32 {
     (hardware.num_cpus / num_shards).max(1)
 }
 
-fn describe(device: Device, num_shards: u32) -> String {
-    match (device, num_shards) {
+fn describe(device: Device, num_replicas: u32, num_shards: u32) -> String {
+    let of_one = match (device, num_shards) {
         (Device::Cuda, 1) => "1 GPU".to_owned(),
         (Device::Cuda, _) => format!("{num_shards} GPUs"),
         (_, 1) => "the CPU".to_owned(),
         (_, _) => format!("the CPU in {num_shards} shards"),
-    }
+    };
+    if num_replicas == 1 { of_one } else { format!("{of_one}, {num_replicas} replicas") }
 }
 
 /// The settings with the folder of each adapter.
@@ -201,6 +223,7 @@ fn router(args: &Args, places: &Places, shard_sockets: Vec<PathBuf>) -> ProcessS
         tokenizer_path: Some(places.model.tokenizer.clone()),
         tokenizer_folder: places.model.tokenizer_folder.clone(),
         shard_sockets,
+        num_replicas: args.shards.num_replicas,
         supervised: true,
         router_restarts: 0,
         adapter_record: Some(places.run_dir.join("adapters.json")),

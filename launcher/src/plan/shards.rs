@@ -1,9 +1,10 @@
 //! The processes of the shards and their flags.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Places, ProcessSpec, Readiness};
 use crate::args::{Args, Device, name_of};
+use crate::report::shard_name;
 
 /// Token positions per KV block if the size of the cache is given in tokens; else the shards choose the block size.
 const BLOCK_SIZE: u32 = 16;
@@ -13,15 +14,30 @@ pub struct Group<'a> {
     pub args: &'a Args,
     pub places: &'a Places,
     pub device: Device,
+    /// Groups like this one.
+    pub num_replicas: u32,
+    /// Its number among them.
+    pub number: u32,
     pub num_shards: u32,
     pub threads: u32,
 }
 
 impl Group<'_> {
-    /// The process of one rank.
-    pub fn shard(&self, rank: usize, socket: &Path) -> ProcessSpec {
+    /// Where its shards listen, by rank. Shards of all groups are counted through.
+    pub fn sockets(&self) -> Vec<PathBuf> {
+        let first = self.number * self.num_shards;
+        let path = |shard| self.places.run_dir.join(format!("shard-{shard}.sock"));
+        (first..first + self.num_shards).map(path).collect()
+    }
+
+    /// The processes of all ranks.
+    pub fn shards(&self) -> Vec<ProcessSpec> {
+        self.sockets().iter().enumerate().map(|(rank, socket)| self.shard(rank, socket)).collect()
+    }
+
+    fn shard(&self, rank: usize, socket: &Path) -> ProcessSpec {
         ProcessSpec {
-            name: format!("shard {rank}"),
+            name: shard_name(self.num_replicas as usize, self.number as usize, rank),
             program: self.places.python.clone(),
             // -P: a file named torch.py in the current folder is not imported.
             args: ["-P", "-m", "penstock_server"]
@@ -57,6 +73,11 @@ impl Group<'_> {
             ("uds-path", Some(socket.display().to_string())),
             ("rank", Some(rank.to_string())),
             ("world-size", Some(self.num_shards.to_string())),
+            ("num-replicas", Some(self.num_replicas).filter(|all| *all > 1).map(|it| it.to_string())),
+            (
+                "first-gpu",
+                Some(self.number * self.num_shards).filter(|first| *first > 0).map(|it| it.to_string()),
+            ),
             ("dtype", model.dtype.as_ref().map(name_of)),
             ("kv-cache-dtype", Some(name_of(&model.kv_cache_dtype))),
             ("quantize", Some(name_of(&model.quantize)).filter(|name| !name.is_empty())),

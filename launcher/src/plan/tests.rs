@@ -25,7 +25,7 @@ fn plan(num_gpus: u32, flags: &str) -> Result<Plan, PlanError> {
 }
 
 fn num_shards(num_gpus: u32, flags: &str) -> Result<usize, PlanError> {
-    plan(num_gpus, flags).map(|plan| plan.shards.len())
+    plan(num_gpus, flags).map(|plan| plan.size().1)
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn the_router_gets_the_folders_of_adapters_and_a_file_to_record_them() {
 #[test]
 fn ranks_of_a_group_differ_only_in_rank_and_socket() {
     let plan = plan(0, "--num-shard 2 --max-batch-total-tokens 100").expect("plan");
-    let [first, second] = &plan.shards[..] else { panic!("two shards") };
+    let [first, second] = &plan.groups[0][..] else { panic!("two shards") };
     let differing = first.args.iter().zip(&second.args).filter(|(a, b)| a != b).count();
     assert_eq!(differing, 2);
     assert!(first.args.contains(&"--world-size=2".to_owned()));
@@ -90,7 +90,7 @@ fn ranks_of_a_group_differ_only_in_rank_and_socket() {
 fn flags_of_gpus_are_passed_on_only_if_they_were_given() {
     let of_gpu = |flags: &str| -> Vec<String> {
         let plan = plan(0, flags).expect("plan");
-        plan.shards[0].args.iter().filter(|arg| arg.starts_with("--cuda")).cloned().collect()
+        plan.groups[0][0].args.iter().filter(|arg| arg.starts_with("--cuda")).cloned().collect()
     };
     assert!(of_gpu("").is_empty());
     assert_eq!(of_gpu("--cuda-graphs 1,2,8"), ["--cuda-graphs=1,2,8"]);
@@ -103,7 +103,7 @@ fn flags_of_gpus_are_passed_on_only_if_they_were_given() {
 
 #[test]
 fn shards_get_the_type_of_their_cache_and_the_attention_backend() {
-    let shard = |flags: &str| plan(0, flags).expect("plan").shards[0].args.join(" ");
+    let shard = |flags: &str| plan(0, flags).expect("plan").groups[0][0].args.join(" ");
     assert!(shard("").contains("--kv-cache-dtype=auto --attention-backend=auto --cpu-activations=float"));
     assert!(shard("--cpu-activations int8").contains("--cpu-activations=int8"));
     let chosen = "--kv-cache-dtype=fp8_e4m3fn --attention-backend=flashinfer";
@@ -114,7 +114,7 @@ fn shards_get_the_type_of_their_cache_and_the_attention_backend() {
 
 #[test]
 fn shards_are_told_how_to_quantize_if_it_was_said() {
-    let shard = |flags: &str| plan(0, flags).expect("plan").shards[0].args.join(" ");
+    let shard = |flags: &str| plan(0, flags).expect("plan").groups[0][0].args.join(" ");
     assert!(!shard("").contains("--quantize") && !shard("--quantize=").contains("--quantize"));
     assert!(shard("--quantize bitsandbytes-nf4").contains("--quantize=bitsandbytes-nf4"));
     assert!(shard("--quantize compressed-tensors").contains("--quantize=compressed-tensors"));
@@ -124,7 +124,7 @@ fn shards_are_told_how_to_quantize_if_it_was_said() {
 
 #[test]
 fn shards_are_told_who_serves_their_end_of_the_wire() {
-    let shard = |flags: &str| plan(0, flags).expect("plan").shards[0].args.join(" ");
+    let shard = |flags: &str| plan(0, flags).expect("plan").groups[0][0].args.join(" ");
     assert!(shard("").contains("--endpoint=auto"));
     assert!(shard("--endpoint grpcio").contains("--endpoint=grpcio"));
 }
@@ -141,14 +141,59 @@ fn the_router_gets_the_sockets_in_order_of_rank() {
 }
 
 #[test]
+fn replicas_get_the_gpus_in_order_and_the_router_their_sockets() {
+    let plan = plan(4, "--model-id m --num-replicas 2").expect("plan");
+    assert_eq!(plan.size(), (2, 2), "two of the four GPUs for each");
+    assert_eq!(plan.devices, "2 GPUs, 2 replicas");
+    let flags = |group: usize, start: &str| -> Vec<String> {
+        let all = plan.groups[group].iter().flat_map(|shard| &shard.args);
+        all.filter(|arg| arg.starts_with(start)).cloned().collect()
+    };
+    assert_eq!(flags(0, "--first-gpu"), [""; 0]);
+    assert_eq!(flags(1, "--first-gpu"), ["--first-gpu=2"; 2]);
+    assert_eq!(flags(0, "--num-replicas"), ["--num-replicas=2"; 2]);
+    assert_eq!(flags(1, "--rank"), ["--rank=0", "--rank=1"]);
+    assert_eq!(flags(1, "--threads"), ["--threads=2"; 2], "of eight cores");
+    let name = &plan.groups[1][1].name;
+    assert_eq!(name, "replica 1 shard 1");
+    let second = plan.spec(ProcessId::Shard { group: 1, rank: 0 }, StartOptions::default());
+    assert!(second.args.contains(&"--rendezvous-dir=/tmp/penstock-x/group-1-0".to_owned()));
+    let sockets = plan.router.args.iter().filter(|arg| arg.starts_with("--shard-sockets=")).count();
+    assert_eq!(sockets, 4);
+    assert!(plan.router.args.contains(&"--num-replicas=2".to_owned()));
+}
+
+#[test]
+fn replicas_need_a_gpu_for_every_shard_of_each() {
+    assert_eq!(plan(0, "--num-replicas 3").map(|plan| plan.size()), Ok((3, 1)), "a CPU has no limit");
+    assert_eq!(plan(3, "--model-id m --num-replicas 2").map(|plan| plan.size()), Ok((2, 1)));
+    let refused =
+        |replicas, shards, visible| Err(PlanError::TooFewGpusForReplicas { replicas, shards, visible });
+    assert_eq!(num_shards(2, "--num-replicas 3"), refused(3, 1, 2));
+    assert_eq!(num_shards(4, "--num-replicas 2 --num-shard 3"), refused(2, 3, 4));
+    let error = plan(4, "--num-replicas 2 --num-shard 3").expect_err("refused").to_string();
+    assert!(error.starts_with("--num-replicas 2 of 3 shards each need 6 GPUs, but 4 are visible"), "{error}");
+}
+
+#[test]
+fn replicas_of_others_are_passed_to_the_router() {
+    let plan = plan(0, "--replica unix:/a.sock --replica unix:/b/0:/b/1").expect("plan");
+    for flag in ["--replica=unix:/a.sock", "--replica=unix:/b/0:/b/1"] {
+        assert!(plan.router.args.contains(&flag.to_owned()), "{flag}");
+    }
+    let refused = Args::try_parse_from(["launcher", "--replica", "tcp:10.0.0.1:80"]).expect_err("refused");
+    assert!(refused.to_string().contains("tcp:10.0.0.1:80"), "{refused}");
+}
+
+#[test]
 fn a_restarted_group_has_a_new_rendezvous_folder_and_keeps_the_size_of_its_cache() {
     let plan = plan(0, "--num-shard 2").expect("plan");
-    let first = plan.spec(ProcessId::Shard(1), StartOptions::default());
-    assert_eq!(first.args.last().map(String::as_str), Some("--rendezvous-dir=/tmp/penstock-x/group-0"));
+    let first = plan.spec(ProcessId::Shard { group: 0, rank: 1 }, StartOptions::default());
+    assert_eq!(first.args.last().map(String::as_str), Some("--rendezvous-dir=/tmp/penstock-x/group-0-0"));
     let cache = Some(CacheSize { num_blocks: 70, block_size: 16 });
-    let second = plan.spec(ProcessId::Shard(1), StartOptions { num_restarts: 1, cache });
+    let second = plan.spec(ProcessId::Shard { group: 0, rank: 1 }, StartOptions { num_restarts: 1, cache });
     let added = &second.args[first.args.len() - 1..];
-    assert_eq!(added, ["--rendezvous-dir=/tmp/penstock-x/group-1", "--num-blocks=70", "--block-size=16"]);
+    assert_eq!(added, ["--rendezvous-dir=/tmp/penstock-x/group-0-1", "--num-blocks=70", "--block-size=16"]);
 }
 
 #[test]
@@ -161,7 +206,7 @@ fn socket_paths_that_are_too_long_for_linux_are_refused() {
 
 #[test]
 fn shards_get_what_replaces_parts_of_the_configuration_and_the_level_of_their_logs() {
-    let shard = |flags: &str| plan(0, flags).expect("plan").shards[0].args.clone();
+    let shard = |flags: &str| plan(0, flags).expect("plan").groups[0][0].args.clone();
     let args = shard(
         "--rope-factor 2 --override-generation-config {\"top_k\":4} --log-level warn,penstock_server=debug",
     );

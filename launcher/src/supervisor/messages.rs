@@ -5,8 +5,13 @@ use std::time::Duration;
 /// One of the supervised processes. Shards sort before the router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProcessId {
-    /// The shard of this rank.
-    Shard(usize),
+    /// A shard.
+    Shard {
+        /// The number of its replica.
+        group: usize,
+        /// Its rank there.
+        rank: usize,
+    },
     /// The router.
     Router,
 }
@@ -15,7 +20,7 @@ impl ProcessId {
     /// The part that is restarted when this process fails.
     pub fn part(self) -> Part {
         match self {
-            Self::Shard(_) => Part::Group,
+            Self::Shard { group, .. } => Part::Group(group),
             Self::Router => Part::Router,
         }
     }
@@ -24,8 +29,8 @@ impl ProcessId {
 /// Processes that are restarted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// All shards.
-    Group,
+    /// All shards of a replica.
+    Group(usize),
     /// The router.
     Router,
 }
@@ -39,8 +44,8 @@ pub enum Event {
     Exited(ProcessId, Exit),
     /// A process runs but makes no progress; with the reason.
     Hung(ProcessId, String),
-    /// The router can no longer use the shards; with the reason it gave.
-    ShardsFailed(String),
+    /// The router can no longer use the shards of a replica; with the reason it gave.
+    ShardsFailed(usize, String),
     /// SIGTERM, SIGINT or SIGHUP.
     StopRequested,
     /// This timer ran out.
@@ -50,8 +55,8 @@ pub enum Event {
 /// Timers of the supervisor; they run independently of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
-    /// How long the shards may take to start or to end, or the delay before they are started again.
-    Group,
+    /// How long the shards of a replica may take to start or to end, or the delay before they are started again.
+    Group(usize),
     /// How long the router may take to start or to end, or the delay before it is started again.
     Router,
     /// How long draining or stopping may take.
@@ -96,8 +101,8 @@ pub enum Action {
 /// Messages for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// All shards are ready for the first time.
-    Loaded,
+    /// All shards of a replica are ready for the first time.
+    Loaded(usize),
     /// The router is ready for the first time.
     Serving,
     /// This part is ready again.
@@ -108,12 +113,14 @@ pub enum Report {
     Died(ProcessId, Exit, Consequence),
     /// A process hangs, with the reason; its part is restarted, or everything stops.
     Hung(ProcessId, String, Consequence),
-    /// The router's reason why it can no longer use the shards.
-    ShardsFailed(String),
+    /// The router's reason why it can no longer use the shards of a replica.
+    ShardsFailed(usize, String),
     /// These processes did not become ready in time.
     NotReady(Vec<ProcessId>, Consequence),
     /// This part failed more often than [`RestartLimit`](super::RestartLimit) allows: its count and window.
     TooManyRestarts(Part, u32, Duration),
+    /// So did this one, which stays down while others go on.
+    LeftDown(Part, u32, Duration),
     /// These processes did not end after SIGKILL.
     Unkillable(Vec<ProcessId>),
     /// Running requests are ended: the grace period is over, or a second signal arrived.

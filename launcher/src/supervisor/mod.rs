@@ -7,8 +7,9 @@
 //!    └──── failure, or asked to stop ─────────────┴── too many restarts ──┴──────────────────▲
 //! ```
 //!
-//! In the phase Serving, a shard that ends or hangs has its whole group killed and started again. A router that ends or
-//! hangs is started again alone.
+//! A server has a group of shards for each replica of the model. The router is started when the first group is ready. In the
+//! phase Serving, a shard that ends or hangs has its whole group killed and started again; other groups go on. A router that
+//! ends or hangs is started again alone. A group that fails too often is left down for as long as there is another.
 
 mod messages;
 mod restarts;
@@ -48,10 +49,12 @@ enum State {
     BackingOff,
 }
 
-/// The group of shards, or the router.
+/// A group of shards, or the router.
 #[derive(Debug)]
 struct Supervised {
     state: State,
+    /// Whether it was ever ready.
+    was_up: bool,
     restarts: Restarts,
 }
 
@@ -63,7 +66,7 @@ pub struct Supervisor {
     num_shards: usize,
     phase: Phase,
     ending: Ending,
-    group: Supervised,
+    groups: Vec<Supervised>,
     router: Supervised,
     alive: BTreeSet<ProcessId>,
     waiting: BTreeSet<ProcessId>,
@@ -71,22 +74,26 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// The state machine and its first actions.
-    pub fn start(num_shards: usize, timeouts: Timeouts, limit: RestartLimit) -> (Self, Vec<Action>) {
-        let supervised = || Supervised { state: State::Down, restarts: Restarts::new(limit) };
+    /// The state machine of so many groups of so many shards, and its first actions.
+    pub fn start(
+        (num_groups, num_shards): (usize, usize),
+        timeouts: Timeouts,
+        limit: RestartLimit,
+    ) -> (Self, Vec<Action>) {
+        let supervised = || Supervised { state: State::Down, was_up: false, restarts: Restarts::new(limit) };
         let mut supervisor = Self {
             timeouts,
             limit,
             num_shards,
             phase: Phase::Starting,
             ending: Ending::Stopped,
-            group: supervised(),
+            groups: (0..num_groups).map(|_| supervised()).collect(),
             router: supervised(),
             alive: BTreeSet::new(),
             waiting: BTreeSet::new(),
             now: Duration::ZERO,
         };
-        let actions = supervisor.start_part(Part::Group);
+        let actions = (0..num_groups).flat_map(|group| supervisor.start_part(Part::Group(group))).collect();
         (supervisor, actions)
     }
 
@@ -105,13 +112,9 @@ impl Supervisor {
             Event::Ready(id) => self.on_ready(id),
             Event::Exited(id, exit) => self.on_exited(id, exit),
             Event::Hung(id, reason) => self.on_hung(id, reason),
-            Event::ShardsFailed(reason) if self.group.state == State::Up && self.phase != Phase::Stopping => {
-                self.fail_part(Part::Group, Report::ShardsFailed(reason))
-            }
-            // These shards are being restarted already.
-            Event::ShardsFailed(_) => Vec::new(),
+            Event::ShardsFailed(group, reason) => self.on_shards_failed(group, reason),
             Event::StopRequested => self.on_stop_requested(),
-            Event::TimeUp(Timer::Group) => self.on_part_time_up(Part::Group),
+            Event::TimeUp(Timer::Group(group)) => self.on_part_time_up(Part::Group(group)),
             Event::TimeUp(Timer::Router) => self.on_part_time_up(Part::Router),
             Event::TimeUp(Timer::Stop) => self.on_stop_time_up(),
         }
@@ -119,14 +122,14 @@ impl Supervisor {
 
     fn part(&mut self, part: Part) -> &mut Supervised {
         match part {
-            Part::Group => &mut self.group,
+            Part::Group(group) => &mut self.groups[group],
             Part::Router => &mut self.router,
         }
     }
 
     fn members(&self, part: Part) -> Vec<ProcessId> {
         match part {
-            Part::Group => (0..self.num_shards).map(ProcessId::Shard).collect(),
+            Part::Group(group) => (0..self.num_shards).map(|rank| ProcessId::Shard { group, rank }).collect(),
             Part::Router => vec![ProcessId::Router],
         }
     }
@@ -140,7 +143,7 @@ impl Supervisor {
         self.part(part).state = State::Starting;
         self.alive.extend(&members);
         self.waiting.extend(&members);
-        let timeout = if part == Part::Group { self.timeouts.startup } else { ROUTER_TIMEOUT };
+        let timeout = if part == Part::Router { ROUTER_TIMEOUT } else { self.timeouts.startup };
         let starts = members.into_iter().map(Action::Start);
         starts.chain([Action::SetTimer(timer(part), timeout)]).collect()
     }
@@ -153,23 +156,40 @@ impl Supervisor {
             return Vec::new();
         }
         let now = self.now;
+        let report = self.report_up(part);
         self.part(part).state = State::Up;
+        self.part(part).was_up = true;
         self.part(part).restarts.on_up(now);
-        let mut actions = vec![Action::ClearTimer(timer(part)), Action::Report(self.report_up(part))];
+        let mut actions = vec![Action::ClearTimer(timer(part)), Action::Report(report)];
         if part == Part::Router && self.phase == Phase::Starting {
             self.phase = Phase::Serving;
         }
-        if part == Part::Group && self.router.state == State::Down && self.phase != Phase::Draining {
+        if part != Part::Router && self.router.state == State::Down && self.phase != Phase::Draining {
             actions.extend(self.start_part(Part::Router));
         }
         actions
     }
 
-    fn report_up(&self, part: Part) -> Report {
-        match (self.phase, part) {
-            (Phase::Starting, Part::Group) => Report::Loaded,
-            (Phase::Starting, Part::Router) => Report::Serving,
-            _ => Report::Recovered(part),
+    fn report_up(&mut self, part: Part) -> Report {
+        match (self.part(part).was_up, part) {
+            (false, Part::Group(group)) => Report::Loaded(group),
+            (false, Part::Router) => Report::Serving,
+            (true, _) => Report::Recovered(part),
+        }
+    }
+
+    fn has_group_in(&self, states: &[State]) -> bool {
+        self.groups.iter().any(|group| states.contains(&group.state))
+    }
+
+    /// The router's shards are of no use to it, unless they are being restarted already. Of shards that it does not know,
+    /// because they are not the launcher's, it need not be heard.
+    fn on_shards_failed(&mut self, group: usize, reason: String) -> Vec<Action> {
+        let is_up = self.groups.get(group).is_some_and(|group| group.state == State::Up);
+        if is_up && self.phase != Phase::Stopping {
+            self.fail_part(Part::Group(group), Report::ShardsFailed(group, reason))
+        } else {
+            Vec::new()
         }
     }
 
@@ -217,22 +237,30 @@ impl Supervisor {
     /// Starts a part again whose processes have all ended: at once, after a delay, or never if it failed too often.
     fn restart(&mut self, part: Part) -> Vec<Action> {
         // A router cannot start without shards, so this does not count as a failure of the router.
-        if part == Part::Router && self.group.state != State::Up {
+        if part == Part::Router && !self.has_group_in(&[State::Up]) {
             self.router.state = State::Down;
             return vec![Action::ClearTimer(Timer::Router)];
         }
         let now = self.now;
         match self.part(part).restarts.on_failed(now) {
-            None => {
-                let RestartLimit { count, window } = self.limit;
-                self.end(Ending::GaveUp, Report::TooManyRestarts(part, count, window))
-            }
+            None => self.give_up(part),
             Some(delay) if delay.is_zero() => self.start_part(part),
             Some(delay) => {
                 self.part(part).state = State::BackingOff;
                 vec![set(timer(part), delay)]
             }
         }
+    }
+
+    /// Leaves a group down if there is another that serves or will; else ends everything.
+    fn give_up(&mut self, part: Part) -> Vec<Action> {
+        let RestartLimit { count, window } = self.limit;
+        self.part(part).state = State::Down;
+        let others = [State::Starting, State::Up, State::Killing, State::BackingOff];
+        if part == Part::Router || !self.has_group_in(&others) {
+            return self.end(Ending::GaveUp, Report::TooManyRestarts(part, count, window));
+        }
+        vec![Action::ClearTimer(timer(part)), Action::Report(Report::LeftDown(part, count, window))]
     }
 
     fn on_part_time_up(&mut self, part: Part) -> Vec<Action> {
@@ -246,7 +274,7 @@ impl Supervisor {
                 let left = self.alive_members(part);
                 self.fail(Report::Unkillable(left))
             }
-            State::BackingOff if part == Part::Router && self.group.state != State::Up => {
+            State::BackingOff if part == Part::Router && !self.has_group_in(&[State::Up]) => {
                 self.router.state = State::Down;
                 Vec::new()
             }
@@ -320,7 +348,7 @@ impl Supervisor {
         self.phase = Phase::Stopping;
         let terminate = self.alive.iter().rev().map(|&id| match id {
             ProcessId::Router => Action::AbortRequests,
-            ProcessId::Shard(_) => Action::Terminate(id),
+            ProcessId::Shard { .. } => Action::Terminate(id),
         });
         let mut actions: Vec<_> = [Action::ClosePort].into_iter().chain(terminate).collect();
         actions.push(set(Timer::Stop, STOP_TIMEOUT));
@@ -334,7 +362,7 @@ impl Supervisor {
 
 fn timer(part: Part) -> Timer {
     match part {
-        Part::Group => Timer::Group,
+        Part::Group(group) => Timer::Group(group),
         Part::Router => Timer::Router,
     }
 }

@@ -1,6 +1,6 @@
 //! The state machine, step by step and over random histories.
 
-use super::ProcessId::{Router, Shard};
+use super::ProcessId::Router;
 use super::*;
 
 const TIMEOUTS: Timeouts = Timeouts { startup: Duration::from_secs(9), grace: Duration::from_secs(90) };
@@ -14,13 +14,32 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+/// A shard of the first replica.
+fn shard(rank: usize) -> ProcessId {
+    ProcessId::Shard { group: 0, rank }
+}
+
+/// The only shard of a replica.
+fn alone(group: usize) -> ProcessId {
+    ProcessId::Shard { group, rank: 0 }
+}
+
 fn started(num_shards: usize) -> (Supervisor, Vec<Action>) {
-    Supervisor::start(num_shards, TIMEOUTS, LIMIT)
+    Supervisor::start((1, num_shards), TIMEOUTS, LIMIT)
+}
+
+/// Two replicas of one shard each, the first of which serves while the other still loads.
+fn serving_by_the_first() -> Supervisor {
+    let (mut supervisor, actions) = Supervisor::start((2, 1), TIMEOUTS, LIMIT);
+    assert_eq!(starts(&actions), [alone(0), alone(1)]);
+    assert_eq!(starts(&supervisor.on(Event::Ready(alone(0)), at(1))), [Router]);
+    supervisor.on(Event::Ready(Router), at(2));
+    supervisor
 }
 
 fn serving() -> Supervisor {
     let (mut supervisor, _) = started(2);
-    for id in [Shard(0), Shard(1), Router] {
+    for id in [shard(0), shard(1), Router] {
         supervisor.on(Event::Ready(id), at(0));
     }
     assert_eq!(supervisor.phase, Phase::Serving);
@@ -45,11 +64,11 @@ fn starts(actions: &[Action]) -> Vec<ProcessId> {
 #[test]
 fn starts_all_shards_at_once_and_the_router_after_the_last() {
     let (mut supervisor, actions) = started(2);
-    let timer = Action::SetTimer(Timer::Group, TIMEOUTS.startup);
-    assert_eq!(actions, [Action::Start(Shard(0)), Action::Start(Shard(1)), timer]);
-    assert_eq!(supervisor.on(Event::Ready(Shard(1)), at(1)), []);
-    let actions = supervisor.on(Event::Ready(Shard(0)), at(1));
-    assert!(actions.contains(&Action::Report(Report::Loaded)));
+    let timer = Action::SetTimer(Timer::Group(0), TIMEOUTS.startup);
+    assert_eq!(actions, [Action::Start(shard(0)), Action::Start(shard(1)), timer]);
+    assert_eq!(supervisor.on(Event::Ready(shard(1)), at(1)), []);
+    let actions = supervisor.on(Event::Ready(shard(0)), at(1));
+    assert!(actions.contains(&Action::Report(Report::Loaded(0))));
     assert_eq!(starts(&actions), [Router]);
 }
 
@@ -58,47 +77,47 @@ fn stops_the_router_before_the_shards() {
     let mut supervisor = serving();
     let actions = supervisor.on(Event::StopRequested, at(1));
     assert!(actions.contains(&Action::Terminate(Router)));
-    assert!(!actions.contains(&Action::Terminate(Shard(0))));
+    assert!(!actions.contains(&Action::Terminate(shard(0))));
     let actions = supervisor.on(Event::Exited(Router, exit(true)), at(2));
-    assert!(actions.contains(&Action::Terminate(Shard(0))));
-    supervisor.on(Event::Exited(Shard(0), exit(false)), at(2));
-    let last = supervisor.on(Event::Exited(Shard(1), exit(false)), at(2));
+    assert!(actions.contains(&Action::Terminate(shard(0))));
+    supervisor.on(Event::Exited(shard(0), exit(false)), at(2));
+    let last = supervisor.on(Event::Exited(shard(1), exit(false)), at(2));
     assert_eq!(end_of(&last), Some(Ending::Stopped));
 }
 
 #[test]
 fn a_death_before_serving_ends_everything_and_is_the_only_report() {
     let (mut supervisor, _) = started(2);
-    let actions = supervisor.on(Event::Exited(Shard(1), exit(false)), at(1));
-    let report = Report::Died(Shard(1), exit(false), Consequence::End);
+    let actions = supervisor.on(Event::Exited(shard(1), exit(false)), at(1));
+    let report = Report::Died(shard(1), exit(false), Consequence::End);
     assert_eq!(actions[0], Action::Report(report));
-    assert!(actions.contains(&Action::Terminate(Shard(0))));
-    let actions = supervisor.on(Event::Exited(Shard(0), exit(false)), at(1));
+    assert!(actions.contains(&Action::Terminate(shard(0))));
+    let actions = supervisor.on(Event::Exited(shard(0), exit(false)), at(1));
     assert_eq!(actions, [Action::End(Ending::Failed)]);
 }
 
 #[test]
 fn the_group_of_a_dead_shard_is_restarted_and_the_router_stays() {
     let mut supervisor = serving();
-    let actions = supervisor.on(Event::Exited(Shard(0), exit(false)), at(60));
-    assert_eq!(actions[1], Action::Kill(Shard(1)));
+    let actions = supervisor.on(Event::Exited(shard(0), exit(false)), at(60));
+    assert_eq!(actions[1], Action::Kill(shard(1)));
     assert!(!actions.contains(&Action::Kill(Router)));
-    let actions = supervisor.on(Event::Exited(Shard(1), exit(false)), at(60));
-    assert_eq!(starts(&actions), [Shard(0), Shard(1)], "at once, because it ran long enough");
-    supervisor.on(Event::Ready(Shard(0)), at(65));
-    let actions = supervisor.on(Event::Ready(Shard(1)), at(65));
-    assert!(actions.contains(&Action::Report(Report::Recovered(Part::Group))));
+    let actions = supervisor.on(Event::Exited(shard(1), exit(false)), at(60));
+    assert_eq!(starts(&actions), [shard(0), shard(1)], "at once, because it ran long enough");
+    supervisor.on(Event::Ready(shard(0)), at(65));
+    let actions = supervisor.on(Event::Ready(shard(1)), at(65));
+    assert!(actions.contains(&Action::Report(Report::Recovered(Part::Group(0)))));
     assert_eq!(starts(&actions), [], "the router was never stopped");
 }
 
 #[test]
 fn a_shard_that_hangs_or_errs_is_killed_with_its_group_once() {
-    let hung = Event::Hung(Shard(1), "silent".to_owned());
-    let failed = Event::ShardsFailed("not a number".to_owned());
+    let hung = Event::Hung(shard(1), "silent".to_owned());
+    let failed = Event::ShardsFailed(0, "not a number".to_owned());
     for (first, second) in [(hung.clone(), failed.clone()), (failed, hung)] {
         let mut supervisor = serving();
         let actions = supervisor.on(first, at(60));
-        assert_eq!(actions[1..3], [Action::Kill(Shard(0)), Action::Kill(Shard(1))]);
+        assert_eq!(actions[1..3], [Action::Kill(shard(0)), Action::Kill(shard(1))]);
         assert_eq!(supervisor.on(second, at(60)), [], "it is being killed");
     }
 }
@@ -116,11 +135,11 @@ fn a_router_that_dies_is_started_again_and_the_shards_stay() {
 #[test]
 fn a_router_that_dies_with_its_shards_waits_for_them() {
     let mut supervisor = serving();
-    supervisor.on(Event::Exited(Shard(0), exit(false)), at(60));
+    supervisor.on(Event::Exited(shard(0), exit(false)), at(60));
     assert_eq!(starts(&supervisor.on(Event::Exited(Router, exit(false)), at(60))), []);
-    supervisor.on(Event::Exited(Shard(1), exit(false)), at(60));
-    supervisor.on(Event::Ready(Shard(0)), at(62));
-    assert_eq!(starts(&supervisor.on(Event::Ready(Shard(1)), at(62))), [Router]);
+    supervisor.on(Event::Exited(shard(1), exit(false)), at(60));
+    supervisor.on(Event::Ready(shard(0)), at(62));
+    assert_eq!(starts(&supervisor.on(Event::Ready(shard(1)), at(62))), [Router]);
 }
 
 #[test]
@@ -135,50 +154,50 @@ fn too_many_restarts_end_everything_with_a_reason() {
     let report = Report::TooManyRestarts(Part::Router, 3, LIMIT.window);
     assert!(!actions.contains(&Action::AbortRequests), "no router runs");
     assert!(actions.contains(&Action::Report(report)));
-    supervisor.on(Event::Exited(Shard(0), exit(true)), at(41));
-    let last = supervisor.on(Event::Exited(Shard(1), exit(true)), at(41));
+    supervisor.on(Event::Exited(shard(0), exit(true)), at(41));
+    let last = supervisor.on(Event::Exited(shard(1), exit(true)), at(41));
     assert_eq!(end_of(&last), Some(Ending::GaveUp));
 }
 
 #[test]
 fn a_restart_that_hangs_is_killed_and_tried_again() {
     let mut supervisor = serving();
-    supervisor.on(Event::Exited(Shard(0), exit(false)), at(60));
-    supervisor.on(Event::Exited(Shard(1), exit(false)), at(60));
-    let actions = supervisor.on(Event::TimeUp(Timer::Group), at(69));
-    assert!(actions.contains(&Action::Kill(Shard(0))));
-    supervisor.on(Event::Exited(Shard(0), exit(false)), at(69));
-    let actions = supervisor.on(Event::Exited(Shard(1), exit(false)), at(69));
+    supervisor.on(Event::Exited(shard(0), exit(false)), at(60));
+    supervisor.on(Event::Exited(shard(1), exit(false)), at(60));
+    let actions = supervisor.on(Event::TimeUp(Timer::Group(0)), at(69));
+    assert!(actions.contains(&Action::Kill(shard(0))));
+    supervisor.on(Event::Exited(shard(0), exit(false)), at(69));
+    let actions = supervisor.on(Event::Exited(shard(1), exit(false)), at(69));
     assert_eq!(starts(&actions), [], "it failed at once, so it waits");
-    assert_eq!(starts(&supervisor.on(Event::TimeUp(Timer::Group), at(70))), [Shard(0), Shard(1)]);
+    assert_eq!(starts(&supervisor.on(Event::TimeUp(Timer::Group(0)), at(70))), [shard(0), shard(1)]);
 }
 
 #[test]
 fn a_process_that_hangs_during_a_restart_is_killed_with_its_part() {
     let mut supervisor = serving();
-    supervisor.on(Event::Exited(Shard(0), exit(false)), at(60));
-    supervisor.on(Event::Exited(Shard(1), exit(false)), at(60));
-    let actions = supervisor.on(Event::Hung(Shard(1), "stopped".to_owned()), at(62));
-    assert_eq!(actions[1..3], [Action::Kill(Shard(0)), Action::Kill(Shard(1))]);
-    assert_eq!(supervisor.on(Event::Hung(Shard(1), "stopped".to_owned()), at(62)), [], "once");
+    supervisor.on(Event::Exited(shard(0), exit(false)), at(60));
+    supervisor.on(Event::Exited(shard(1), exit(false)), at(60));
+    let actions = supervisor.on(Event::Hung(shard(1), "stopped".to_owned()), at(62));
+    assert_eq!(actions[1..3], [Action::Kill(shard(0)), Action::Kill(shard(1))]);
+    assert_eq!(supervisor.on(Event::Hung(shard(1), "stopped".to_owned()), at(62)), [], "once");
 }
 
 #[test]
 fn a_process_that_hangs_before_serving_ends_everything() {
     let (mut supervisor, _) = started(2);
-    let actions = supervisor.on(Event::Hung(Shard(1), "stopped".to_owned()), at(1));
-    let report = Report::Hung(Shard(1), "stopped".to_owned(), Consequence::End);
+    let actions = supervisor.on(Event::Hung(shard(1), "stopped".to_owned()), at(1));
+    let report = Report::Hung(shard(1), "stopped".to_owned(), Consequence::End);
     assert_eq!(actions[0], Action::Report(report));
-    assert!(actions.contains(&Action::Terminate(Shard(0))));
+    assert!(actions.contains(&Action::Terminate(shard(0))));
 }
 
 #[test]
 fn shards_are_restarted_while_streams_drain() {
     let mut supervisor = serving();
     assert!(supervisor.on(Event::StopRequested, at(10)).contains(&Action::ClosePort));
-    supervisor.on(Event::Exited(Shard(0), exit(false)), at(11));
-    let actions = supervisor.on(Event::Exited(Shard(1), exit(false)), at(11));
-    assert_eq!(starts(&actions), [Shard(0), Shard(1)]);
+    supervisor.on(Event::Exited(shard(0), exit(false)), at(11));
+    let actions = supervisor.on(Event::Exited(shard(1), exit(false)), at(11));
+    assert_eq!(starts(&actions), [shard(0), shard(1)]);
 }
 
 #[test]
@@ -188,12 +207,12 @@ fn a_second_signal_or_the_end_of_the_grace_cuts_requests_short() {
         supervisor.on(Event::StopRequested, at(1));
         let actions = supervisor.on(second, at(2));
         assert!(actions.contains(&Action::AbortRequests));
-        assert!(!actions.contains(&Action::Terminate(Shard(0))));
-        assert!(supervisor.on(Event::TimeUp(Timer::Stop), at(7)).contains(&Action::Kill(Shard(0))));
-        for id in [Router, Shard(0)] {
+        assert!(!actions.contains(&Action::Terminate(shard(0))));
+        assert!(supervisor.on(Event::TimeUp(Timer::Stop), at(7)).contains(&Action::Kill(shard(0))));
+        for id in [Router, shard(0)] {
             assert_eq!(end_of(&supervisor.on(Event::Exited(id, exit(false)), at(7))), None);
         }
-        let last = supervisor.on(Event::Exited(Shard(1), exit(false)), at(7));
+        let last = supervisor.on(Event::Exited(shard(1), exit(false)), at(7));
         assert_eq!(end_of(&last), Some(Ending::Aborted));
     }
 }
@@ -201,22 +220,70 @@ fn a_second_signal_or_the_end_of_the_grace_cuts_requests_short() {
 #[test]
 fn a_startup_timeout_reports_the_shards_that_are_not_ready() {
     let (mut supervisor, _) = started(2);
-    supervisor.on(Event::Ready(Shard(0)), at(1));
-    let actions = supervisor.on(Event::TimeUp(Timer::Group), at(9));
-    assert_eq!(actions[0], Action::Report(Report::NotReady(vec![Shard(1)], Consequence::End)));
+    supervisor.on(Event::Ready(shard(0)), at(1));
+    let actions = supervisor.on(Event::TimeUp(Timer::Group(0)), at(9));
+    assert_eq!(actions[0], Action::Report(Report::NotReady(vec![shard(1)], Consequence::End)));
+}
+
+#[test]
+fn a_replica_is_restarted_alone_and_the_router_only_waits_for_the_first() {
+    let mut supervisor = serving_by_the_first();
+    assert_eq!(supervisor.phase, Phase::Serving);
+    let actions = supervisor.on(Event::Ready(alone(1)), at(3));
+    assert!(actions.contains(&Action::Report(Report::Loaded(1))) && starts(&actions).is_empty());
+    let actions = supervisor.on(Event::Exited(alone(1), exit(false)), at(60));
+    assert_eq!(starts(&actions), [alone(1)]);
+    assert!(!actions.iter().any(|action| matches!(action, Action::Kill(_))), "the others go on");
+    let failed = Event::ShardsFailed(0, "not a number".to_owned());
+    assert!(supervisor.on(failed.clone(), at(61)).contains(&Action::Kill(alone(0))));
+    assert_eq!(supervisor.on(Event::ShardsFailed(7, String::new()), at(61)), [], "it is not the launcher's");
+}
+
+#[test]
+fn a_router_is_started_again_while_any_replica_is_up() {
+    let mut supervisor = serving_by_the_first();
+    supervisor.on(Event::Exited(alone(0), exit(false)), at(60));
+    assert_eq!(starts(&supervisor.on(Event::Exited(Router, exit(false)), at(60))), [], "none is up");
+    assert_eq!(starts(&supervisor.on(Event::Ready(alone(1)), at(61))), [Router]);
+}
+
+#[test]
+fn a_replica_that_fails_too_often_is_left_down_and_the_last_ends_everything() {
+    let mut supervisor = serving_by_the_first();
+    let mut give_up = |group: usize, begin: u64| {
+        let mut actions = Vec::new();
+        for time in 0..=3 {
+            supervisor.on(Event::Ready(alone(group)), at(begin + time * 10));
+            actions = supervisor.on(Event::Exited(alone(group), exit(false)), at(begin + time * 10 + 5));
+        }
+        actions
+    };
+    let actions = give_up(1, 10);
+    assert!(
+        actions.contains(&Action::Report(Report::LeftDown(Part::Group(1), 3, LIMIT.window))),
+        "{actions:?}"
+    );
+    assert_eq!(starts(&actions), []);
+    let actions = give_up(0, 60);
+    assert!(
+        actions.contains(&Action::Report(Report::TooManyRestarts(Part::Group(0), 3, LIMIT.window))),
+        "{actions:?}"
+    );
+    assert!(actions.contains(&Action::AbortRequests));
 }
 
 /// With any events in any order: no process is started twice, and the end is reported exactly when the last one ended.
 #[test]
 fn random_histories_end_with_the_last_process() {
     for seed in 0..5000_u64 {
-        random_history(seed);
+        let groups = if seed % 2 == 0 { (1, 3) } else { (3, 2) };
+        random_history(seed, groups);
     }
 }
 
-fn random_history(seed: u64) {
+fn random_history(seed: u64, groups: (usize, usize)) {
     let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let (mut supervisor, mut actions) = started(3);
+    let (mut supervisor, mut actions) = Supervisor::start(groups, TIMEOUTS, LIMIT);
     let (mut alive, mut timers) = (BTreeSet::new(), BTreeSet::new());
     for turn in 0..10_000 {
         for action in &actions {
@@ -247,7 +314,7 @@ fn random_event(random: u64, alive: &mut BTreeSet<ProcessId>, timers: &mut BTree
         }
         (3, ..) if random.is_multiple_of(64 + 3) => Event::StopRequested,
         (4, Some(id), _) => Event::Hung(id, String::new()),
-        (5, ..) => Event::ShardsFailed(String::new()),
+        (5, ..) => Event::ShardsFailed(random as usize / 16 % 3, String::new()),
         (6 | 7, _, Some(timer)) | (_, None, Some(timer)) => {
             timers.remove(&timer);
             Event::TimeUp(timer)

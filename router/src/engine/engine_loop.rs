@@ -1,5 +1,5 @@
-//! The task that drives a replica: it passes commands to its scheduler and outcomes from its shards, and events to the
-//! listeners. It owns the replica and the listeners, and makes no decisions.
+//! The task that drives the replicas: it passes them commands and outcomes, and their events to the listeners. It owns the
+//! replicas and the listeners, and makes no decisions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use tracing::{debug, error, info, warn};
 use crate::engine::generation::{Command, EngineHandle, EngineStatus, Pulse};
 use crate::engine::link::Arrival;
 use crate::engine::replica::{Answered, Replica};
+use crate::engine::replicas::Replicas;
 use crate::engine::{Engine, EngineError};
 use crate::observe::observer::Observer;
 use crate::observe::telemetry::SequenceTraces;
@@ -20,15 +21,22 @@ use crate::observe::telemetry::SequenceTraces;
 /// How often deadlines in the queue are looked at when nothing else happens.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Starts the loop and returns the handle to it. The loop ends when every handle and generation is dropped, or when
-/// the shards are lost for good. When they are lost for a while, requests are kept, and go on where they were.
-pub fn spawn(engine: Box<dyn Engine>, config: SchedulerConfig, observer: impl Observer) -> EngineHandle {
+/// Starts the loop and returns the handle to it. Each engine is a replica of the model. The loop ends when every handle and
+/// generation is dropped, or when the shards of all replicas are lost for good. When some are lost for a while, requests
+/// are kept, and go on where they were, with another replica if there is one.
+pub fn spawn(
+    engines: Vec<Box<dyn Engine>>,
+    config: &SchedulerConfig,
+    observer: impl Observer,
+) -> EngineHandle {
     let (commands_tx, commands) = mpsc::unbounded_channel();
-    let (status_tx, status) = watch::channel(EngineStatus::Ready);
-    let facts = Arc::new(engine.facts().clone());
+    let facts = engines.iter().find(|engine| engine.is_connected()).or(engines.first());
+    let facts = Arc::new(facts.expect("a server has a replica").facts().clone());
+    let replicas = Replicas::new(engines, config);
+    let (status_tx, status) = watch::channel(replicas.statuses());
     let pulse = Arc::new(Pulse::new());
     let engine_loop = EngineLoop {
-        replica: Replica::new(engine, config),
+        replicas,
         observer: Box::new(observer),
         status: status_tx.clone(),
         pulse: Arc::clone(&pulse),
@@ -44,15 +52,14 @@ pub fn spawn(engine: Box<dyn Engine>, config: SchedulerConfig, observer: impl Ob
             // The panic is in the log already; whoever serves ends the process.
             Err(panic) => format!("the engine loop failed: {panic}"),
         };
-        // Nobody may be left to hear it.
-        let _ = status_tx.send(EngineStatus::Lost(lost));
+        status_tx.send_modify(|all| all.fill(EngineStatus::Lost(lost)));
     });
     EngineHandle { commands: commands_tx, status, facts, pulse }
 }
 
 struct EngineLoop {
-    replica: Replica,
-    status: watch::Sender<EngineStatus>,
+    replicas: Replicas,
+    status: watch::Sender<Vec<EngineStatus>>,
     pulse: Arc<Pulse>,
     observer: Box<dyn Observer>,
     listeners: HashMap<RequestId, mpsc::Sender<EventKind>>,
@@ -70,7 +77,7 @@ impl EngineLoop {
                     Some(command) => { self.on_command(command); Ok(()) }
                     None => return Ok(()),
                 },
-                arrival = self.replica.next() => self.on_arrival(arrival),
+                (from, arrival) = self.replicas.next() => self.on_arrival(from, arrival).map_err(|error| (from, error)),
                 _ = ticks.tick() => { self.on_tick(); Ok(()) }
             };
             // Commands that are already here go into the same plan.
@@ -78,27 +85,27 @@ impl EngineLoop {
                 self.on_command(command);
             }
             self.pulse.beat();
-            let expired = self.replica.expire(self.started.elapsed());
+            let expired = self.replicas.expire(self.started.elapsed());
             self.publish(expired);
-            match turn.and_then(|()| self.send_plans()) {
-                Ok(()) => {}
-                Err(error @ EngineError::Changed(_)) => {
-                    return Err(self.fail_all(error.to_string(), commands));
-                }
-                Err(error) => self.lose_shards(&error),
+            if let Err((replica, error)) = turn {
+                self.lose_shards(replica, &error);
+            }
+            self.send_all_plans();
+            if let Some(lost) = self.replicas.lost().map(str::to_owned) {
+                return Err(self.fail_all(lost, commands));
             }
         }
     }
 
     fn on_tick(&mut self) {
-        self.replica.check_if_idle();
+        self.replicas.iter_mut().for_each(Replica::check_if_idle);
         self.tell_levels();
     }
 
     fn on_command(&mut self, command: Command) {
         match command {
             Command::Submit { request, events, trace, reply } => {
-                let accepted = self.replica.submit(*request, self.started.elapsed());
+                let accepted = self.replicas.submit(*request, self.started.elapsed());
                 let id = accepted.as_ref().ok().copied();
                 match (id, reply.send(accepted)) {
                     (Some(id), Ok(())) => {
@@ -106,34 +113,41 @@ impl EngineLoop {
                         self.traces.begin(id, trace);
                     }
                     // The client left while it was being accepted.
-                    (Some(id), Err(_)) => self.replica.cancel(id),
+                    (Some(id), Err(_)) => self.replicas.cancel(id),
                     (None, _) => {}
                 }
             }
             Command::Cancel(id) => {
                 self.listeners.remove(&id);
                 self.traces.end(id);
-                self.replica.cancel(id);
+                self.replicas.cancel(id);
             }
         }
     }
 
-    fn on_arrival(&mut self, arrival: Arrival) -> Result<(), EngineError> {
+    fn on_arrival(&mut self, from: usize, arrival: Arrival) -> Result<(), EngineError> {
         match arrival {
-            Arrival::Outcome(outcome) => self.on_outcome(outcome?),
+            Arrival::Outcome(outcome) => self.on_outcome(from, outcome?),
             Arrival::Reconnected((engine, reconnected)) => {
                 reconnected?;
-                info!("the shards are back");
-                self.replica.come_back(engine);
-                self.observer.on_reconnected();
-                self.status.send_replace(EngineStatus::Ready);
+                self.on_reconnected(from, engine);
                 Ok(())
             }
         }
     }
 
-    fn on_outcome(&mut self, outcome: Outcome) -> Result<(), EngineError> {
-        let Answered { summary, events } = self.replica.answer(outcome, &mut self.traces)?;
+    fn on_reconnected(&mut self, replica: usize, engine: Box<dyn Engine>) {
+        info!(replica, "the shards are back");
+        let was_connected = self.replicas.get(replica).come_back(engine);
+        if was_connected {
+            self.observer.on_reconnected();
+        }
+        self.replicas.move_on();
+        self.tell_status();
+    }
+
+    fn on_outcome(&mut self, from: usize, outcome: Outcome) -> Result<(), EngineError> {
+        let Answered { summary, events } = self.replicas.get(from).answer(outcome, &mut self.traces)?;
         self.publish(events);
         self.observer.on_step(&summary);
         self.tell_levels();
@@ -141,25 +155,45 @@ impl EngineLoop {
     }
 
     fn tell_levels(&mut self) {
-        self.observer.on_levels(&self.replica.levels());
+        self.observer.on_levels(&self.replicas.levels());
     }
 
-    /// Keeps the shards supplied: plan N+1 goes out before outcome N is back.
-    fn send_plans(&mut self) -> Result<(), EngineError> {
-        while let Some((sent, events)) = self.replica.send_plan(self.started.elapsed()) {
+    fn tell_status(&mut self) {
+        self.status.send_replace(self.replicas.statuses());
+        self.tell_levels();
+    }
+
+    fn send_all_plans(&mut self) {
+        for replica in 0..self.replicas.len() {
+            if let Err(error) = self.send_plans(replica) {
+                self.lose_shards(replica, &error);
+            }
+        }
+    }
+
+    /// Keeps the shards of a replica supplied: plan N+1 goes out before outcome N is back.
+    fn send_plans(&mut self, replica: usize) -> Result<(), EngineError> {
+        while let Some((sent, events)) = self.replicas.get(replica).send_plan(self.started.elapsed()) {
             self.publish(events);
             sent?;
         }
         Ok(())
     }
 
-    /// Requests are kept, but for those that are given up, and go on when the shards are back.
-    fn lose_shards(&mut self, error: &EngineError) {
-        warn!(reason = %error, "the shards are lost; waiting for them");
-        self.status.send_replace(EngineStatus::Restarting(error.to_string()));
-        let (unanswered, events) = self.replica.go_down();
-        self.observer.on_lost(unanswered);
-        self.publish(events);
+    /// Requests are kept, but for those that are given up. They go on with another replica, or when the shards are back.
+    fn lose_shards(&mut self, replica: usize, error: &EngineError) {
+        let lost = self.replicas.get(replica);
+        if error.is_final() {
+            error!(replica, reason = %error, "the shards are lost for good");
+            lost.lose_for_good(error);
+        } else {
+            warn!(replica, reason = %error, "the shards are lost; waiting for them");
+            let (unanswered, events) = lost.go_down(error);
+            self.observer.on_lost(unanswered);
+            self.publish(events);
+        }
+        self.replicas.move_on();
+        self.tell_status();
     }
 
     fn publish(&mut self, events: Vec<Event>) {
@@ -170,7 +204,7 @@ impl EngineLoop {
             // One place in the channel is kept free for the final event.
             if listener.capacity() <= 1 && !kind.is_final() {
                 kind = EventKind::Failed(Failure::SlowReader { limit: listener.max_capacity() });
-                self.replica.cancel(id);
+                self.replicas.cancel(id);
             }
             let is_final = kind.is_final();
             // A listener that is gone has sent a cancel, which is on its way.

@@ -40,6 +40,18 @@ pub enum EngineStatus {
     Lost(String),
 }
 
+impl EngineStatus {
+    /// That of all replicas together: ready if one is, and lost only if all are.
+    pub(crate) fn of_all(replicas: &[Self]) -> Self {
+        let best = replicas.iter().min_by_key(|status| match status {
+            Self::Ready => 0,
+            Self::Restarting(_) => 1,
+            Self::Lost(_) => 2,
+        });
+        best.cloned().unwrap_or_else(|| Self::Lost("there are no shards".to_owned()))
+    }
+}
+
 /// Shows that the engine loop turns.
 #[derive(Debug)]
 pub(crate) struct Pulse {
@@ -70,20 +82,26 @@ impl Pulse {
 #[derive(Clone)]
 pub struct EngineHandle {
     pub(crate) commands: mpsc::UnboundedSender<Command>,
-    pub(crate) status: watch::Receiver<EngineStatus>,
+    /// By replica.
+    pub(crate) status: watch::Receiver<Vec<EngineStatus>>,
     pub(crate) facts: Arc<EngineFacts>,
     pub(crate) pulse: Arc<Pulse>,
 }
 
 impl EngineHandle {
-    /// What the shards said of the model and of themselves.
+    /// What the shards of a replica said of the model and of themselves. Those of others may have other numbers of blocks.
     pub fn facts(&self) -> &EngineFacts {
         &self.facts
     }
 
-    /// Whether steps are being answered now.
+    /// Whether steps are being answered now, by any replica.
     pub fn status(&self) -> EngineStatus {
-        self.status.borrow().clone()
+        EngineStatus::of_all(&self.status.borrow())
+    }
+
+    /// How many replicas there are, ready or not.
+    pub fn num_replicas(&self) -> usize {
+        self.status.borrow().len()
     }
 
     /// Whether the engine loop turns, whatever the shards do.
@@ -91,11 +109,11 @@ impl EngineHandle {
         self.pulse.silence() < MAX_SILENCE && !self.commands.is_closed()
     }
 
-    /// Returns when the shards are lost for good, with the reason.
+    /// Returns when the shards of all replicas are lost for good, with the reason.
     pub async fn wait_for_loss(&mut self) -> String {
-        let lost = self.status.wait_for(|status| matches!(status, EngineStatus::Lost(_))).await;
-        match lost.as_deref() {
-            Ok(EngineStatus::Lost(reason)) => reason.clone(),
+        let is_lost = |all: &Vec<EngineStatus>| matches!(EngineStatus::of_all(all), EngineStatus::Lost(_));
+        match self.status.wait_for(is_lost).await.map(|all| EngineStatus::of_all(&all)) {
+            Ok(EngineStatus::Lost(reason)) => reason,
             _ => "the engine loop has ended".to_owned(),
         }
     }

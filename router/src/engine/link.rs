@@ -30,6 +30,16 @@ pub(super) enum Arrival {
 }
 
 impl Link {
+    /// To shards that are not connected yet.
+    pub fn down(engine: Box<dyn Engine>) -> Self {
+        Self::Down(Box::pin(reconnect(engine)))
+    }
+
+    /// To shards that are of no use: nothing will ever come.
+    pub fn gone() -> Self {
+        Self::Down(Box::pin(std::future::pending()))
+    }
+
     /// Cancel safe.
     pub async fn next(&mut self) -> Arrival {
         match self {
@@ -52,9 +62,8 @@ impl Link {
 
     /// Up becomes down.
     pub fn go_down(&mut self) {
-        let link = std::mem::replace(self, Self::Down(Box::pin(std::future::pending())));
-        *self = match link {
-            Self::Up(engine) => Self::Down(Box::pin(reconnect(engine))),
+        *self = match std::mem::replace(self, Self::gone()) {
+            Self::Up(engine) => Self::down(engine),
             Self::Down(attempts) => Self::Down(attempts),
         };
     }
@@ -65,7 +74,7 @@ async fn reconnect(mut engine: Box<dyn Engine>) -> Reconnected {
     loop {
         match engine.reconnect().await {
             Ok(()) => return (engine, Ok(())),
-            Err(error @ EngineError::Changed(_)) => return (engine, Err(error)),
+            Err(error) if error.is_final() => return (engine, Err(error)),
             Err(error) => debug!(%error, "the shards are not back yet"),
         }
         sleep(RETRY).await;

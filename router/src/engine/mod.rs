@@ -7,7 +7,10 @@ mod client;
 pub mod engine_loop;
 pub mod generation;
 mod link;
+mod placement;
 mod replica;
+pub mod replica_address;
+mod replicas;
 mod shard_adapters;
 mod sharded;
 pub mod speculation;
@@ -19,7 +22,8 @@ use thiserror::Error;
 use utoipa::ToSchema;
 
 pub use client::{Patience, describe_shard, watch_shard};
-pub use sharded::{ConnectOptions, ShardedEngine};
+pub use shard_adapters::ReplicaAdapters;
+pub use sharded::{ConnectOptions, ShardedEngine, connect_any};
 
 /// What the shards report about the model and themselves: results, never written back into any setting.
 #[derive(Debug, Clone, PartialEq)]
@@ -130,7 +134,7 @@ pub struct GenerationDefaults {
     pub repetition_penalty: Option<f64>,
 }
 
-/// Why the shards can no longer be used. Every error ends the stream; a new stream recovers from all but `Changed`.
+/// Why the shards can no longer be used. Every error ends the stream; a new stream recovers from all but the last two.
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// A shard cannot be reached, or its stream broke.
@@ -152,6 +156,16 @@ pub enum EngineError {
     /// The restarted shards differ from those before: requests were accepted under facts that no longer hold.
     #[error("the shards came back as others: {0}")]
     Changed(String),
+    /// The shards of this replica serve another model than those of the others, or in another way.
+    #[error("the shards differ from those of other replicas: {0}")]
+    Differs(String),
+}
+
+impl EngineError {
+    /// Whether no new stream recovers from it.
+    fn is_final(&self) -> bool {
+        matches!(self, Self::Changed(_) | Self::Differs(_))
+    }
 }
 
 /// A group of shards with an open stream.
@@ -160,6 +174,11 @@ pub trait Engine: Send {
     /// What the shards reported when the engine first connected.
     fn facts(&self) -> &EngineFacts;
 
+    /// Whether its shards were ever connected; else `reconnect` comes first.
+    fn is_connected(&self) -> bool {
+        true
+    }
+
     /// Sends a plan without waiting for anything.
     fn send(&mut self, plan: &Plan) -> Result<(), EngineError>;
 
@@ -167,6 +186,6 @@ pub trait Engine: Send {
     async fn recv(&mut self) -> Result<Outcome, EngineError>;
 
     /// Opens a new stream under a greater epoch, after `send` or `recv` failed. What was sent before is forgotten on
-    /// both sides. Makes one attempt, which may be repeated unless it fails with [`EngineError::Changed`].
+    /// both sides. Makes one attempt, which may be repeated unless the error is final.
     async fn reconnect(&mut self) -> Result<(), EngineError>;
 }

@@ -4,19 +4,24 @@
 use std::time::Duration;
 
 use penstock_scheduler::{
-    Event, MAX_PLANS_IN_FLIGHT, Mismatch, NewRequest, Outcome, Refused, RequestId, Scheduler,
-    SchedulerConfig, StepSize,
+    Event, MAX_PLANS_IN_FLIGHT, Mismatch, NewRequest, Newcomer, Offer, Outcome, Refused, RequestId,
+    Scheduler, SchedulerConfig, StepSize, Taken,
 };
 
+use super::generation::EngineStatus;
 use super::link::{Arrival, Link};
 use super::{Engine, EngineError};
-use crate::observe::observer::{Levels, StepSummary};
+use crate::observe::observer::{Levels, ReplicaLevels, StepSummary};
 use crate::observe::telemetry::{AnsweredStep, SequenceTraces};
 
 /// The replica.
 pub(super) struct Replica {
     link: Link,
+    status: EngineStatus,
     scheduler: Scheduler,
+    config: SchedulerConfig,
+    /// Whether its shards were ever connected. Until then it takes no requests, as its memory is not known.
+    was_connected: bool,
     in_flight: usize,
     /// Whether the scheduler's accounts were checked since it last had anything to do.
     is_checked: bool,
@@ -29,9 +34,19 @@ pub(super) struct Answered {
 }
 
 impl Replica {
-    /// A replica whose shards are connected.
+    /// A replica whose shards are connected, or are waited for.
     pub fn new(engine: Box<dyn Engine>, config: SchedulerConfig) -> Self {
-        Self { link: Link::Up(engine), scheduler: Scheduler::new(config), in_flight: 0, is_checked: true }
+        let was_connected = engine.is_connected();
+        let waiting = || EngineStatus::Restarting("the shards were not reached yet".to_owned());
+        Self {
+            status: if was_connected { EngineStatus::Ready } else { waiting() },
+            link: if was_connected { Link::Up(engine) } else { Link::down(engine) },
+            scheduler: Scheduler::new(config.clone()),
+            config,
+            was_connected,
+            in_flight: 0,
+            is_checked: true,
+        }
     }
 
     /// What comes next from the shards. Cancel safe.
@@ -39,16 +54,62 @@ impl Replica {
         self.link.next().await
     }
 
-    /// Queues a request, or says which limit it would break.
-    pub fn submit(&mut self, request: NewRequest, now: Duration) -> Result<RequestId, Refused> {
+    pub fn status(&self) -> &EngineStatus {
+        &self.status
+    }
+
+    /// Whether its shards answer steps.
+    pub fn is_ready(&self) -> bool {
+        self.status == EngineStatus::Ready
+    }
+
+    /// Whether its shards answered once, and may answer again.
+    pub fn is_usable(&self) -> bool {
+        self.was_connected && !matches!(self.status, EngineStatus::Lost(_))
+    }
+
+    /// A request as every replica takes it in.
+    pub fn newcomer(&self, id: RequestId, request: NewRequest, now: Duration) -> Newcomer {
+        self.scheduler.newcomer(id, request, now)
+    }
+
+    /// Says which limit a request would break, if `beside` is taken by other replicas.
+    pub fn check_room(&self, request: &NewRequest, beside: Taken) -> Result<(), Refused> {
+        self.scheduler.check_room(request, beside)
+    }
+
+    /// Blocks of its cache.
+    pub fn num_blocks(&self) -> u32 {
+        self.config.num_blocks
+    }
+
+    /// What its requests take of the server's limits.
+    pub fn taken(&self) -> Taken {
+        self.scheduler.taken()
+    }
+
+    /// What it would have to do for a request; `None` if that does not fit.
+    pub fn offer(&self, newcomer: &Newcomer) -> Option<Offer> {
+        self.scheduler.offer(newcomer)
+    }
+
+    /// Takes a request in, of which `matched` tokens need not be computed.
+    pub fn adopt(&mut self, newcomer: Newcomer, matched: u32) {
         self.is_checked = false;
-        self.scheduler.on_request(request, now)
+        self.scheduler.adopt(newcomer, matched);
+    }
+
+    /// Lets the requests go that can go on elsewhere. Its shards are lost.
+    pub fn evacuate(&mut self) -> Vec<Newcomer> {
+        self.scheduler.evacuate(self.is_usable())
     }
 
     /// Forgets a request. Unknown ids are fine.
     pub fn cancel(&mut self, id: RequestId) {
-        self.is_checked = false;
-        self.scheduler.on_cancel(id);
+        if self.scheduler.contains(id) {
+            self.is_checked = false;
+            self.scheduler.on_cancel(id);
+        }
     }
 
     /// Fails requests that waited longer than they may.
@@ -78,21 +139,37 @@ impl Replica {
         Ok(Answered { summary: StepSummary { size, num_sampled, timings }, events })
     }
 
-    /// The shards are connected again.
-    pub fn come_back(&mut self, engine: Box<dyn Engine>) {
+    /// The shards are connected. Returns whether they were before.
+    pub fn come_back(&mut self, engine: Box<dyn Engine>) -> bool {
+        if !self.was_connected {
+            // Only now it is known how much memory they have.
+            let num_blocks = self.config.num_blocks.min(engine.facts().num_blocks);
+            self.config = SchedulerConfig { num_blocks, ..self.config.clone() };
+            self.scheduler = Scheduler::new(self.config.clone());
+        }
         self.link = Link::Up(engine);
+        self.status = EngineStatus::Ready;
+        std::mem::replace(&mut self.was_connected, true)
     }
 
     /// The shards are gone, and are waited for. Returns the step that was to be answered next, if there was one.
-    pub fn go_down(&mut self) -> (Option<StepSize>, Vec<Event>) {
+    pub fn go_down(&mut self, error: &EngineError) -> (Option<StepSize>, Vec<Event>) {
         let unanswered = (self.in_flight > 0).then(|| self.scheduler.next_answered());
+        self.status = EngineStatus::Restarting(error.to_string());
         self.link.go_down();
         self.in_flight = 0;
         (unanswered, self.scheduler.on_engine_lost())
     }
 
-    pub fn levels(&self) -> Levels {
-        Levels { load: self.scheduler.load(), totals: self.scheduler.totals() }
+    /// The shards are others than before, and of no use.
+    pub fn lose_for_good(&mut self, error: &EngineError) {
+        self.status = EngineStatus::Lost(error.to_string());
+        self.link = Link::gone();
+    }
+
+    pub fn levels(&self) -> ReplicaLevels {
+        let levels = Levels { load: self.scheduler.load(), totals: self.scheduler.totals() };
+        ReplicaLevels { is_ready: self.is_ready(), levels }
     }
 
     /// Once after every busy spell: no block may have leaked, none may have two owners.

@@ -1,6 +1,8 @@
-//! Has the shards load and unload adapters: every rank, beside the stream of plans.
+//! Has the shards load and unload adapters: every rank of every replica, beside the stream of plans.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,41 +14,92 @@ use super::client::Connection;
 /// How long every rank may take to unload an adapter, which is to free memory.
 const UNLOAD_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Shards behind Unix sockets, by rank.
-pub(super) struct ShardAdapters(pub Vec<PathBuf>);
+/// One group of shards.
+#[derive(Clone)]
+pub(super) struct GroupAdapters {
+    /// By rank.
+    sockets: Vec<PathBuf>,
+    /// Whether the group is connected: one that is not gets its adapters when it is.
+    is_up: Arc<AtomicBool>,
+}
+
+impl GroupAdapters {
+    pub fn new(sockets: Vec<PathBuf>, is_up: bool) -> Self {
+        Self { sockets, is_up: Arc::new(AtomicBool::new(is_up)) }
+    }
+
+    pub fn set_up(&self, is_up: bool) {
+        self.is_up.store(is_up, Ordering::SeqCst);
+    }
+
+    fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::SeqCst)
+    }
+}
+
+/// The groups of all replicas: what one of them holds, all hold that are connected.
+pub struct ReplicaAdapters(pub(super) Vec<GroupAdapters>);
+
+impl ReplicaAdapters {
+    fn connected(&self) -> impl Iterator<Item = &GroupAdapters> {
+        self.0.iter().filter(|group| group.is_up())
+    }
+}
 
 #[async_trait]
-impl AdapterLoader for ShardAdapters {
+impl AdapterLoader for ReplicaAdapters {
     async fn load(&self, source: &Source) -> Result<LoadedAdapter, LoadFailure> {
-        let loads = self.0.iter().map(|socket| async move {
-            let connection = Connection::open(socket).await.map_err(LoadFailure::Unreachable)?;
-            connection.load_adapter(source).await
-        });
-        let answers = join_all(loads).await;
-        let agreed = agreed(&answers);
-        if agreed.is_err() {
-            // A rank that has it alone holds memory for nothing.
-            for loaded in answers.iter().flatten() {
-                let _ = self.unload(&loaded.id).await;
-            }
-        }
-        agreed
+        let answers = join_all(self.connected().map(|group| group.load(source))).await;
+        on_all_or_none(self, &answers).await
     }
 
     async fn unload(&self, id: &str) -> Result<(), UnloadFailure> {
-        let unloads = self.0.iter().map(|socket| async move {
+        worst(join_all(self.connected().map(|group| group.unload(id))).await)
+    }
+}
+
+#[async_trait]
+impl AdapterLoader for GroupAdapters {
+    async fn load(&self, source: &Source) -> Result<LoadedAdapter, LoadFailure> {
+        let loads = self.sockets.iter().map(|socket| async move {
+            let connection = Connection::open(socket).await.map_err(LoadFailure::Unreachable)?;
+            connection.load_adapter(source).await
+        });
+        on_all_or_none(self, &join_all(loads).await).await
+    }
+
+    async fn unload(&self, id: &str) -> Result<(), UnloadFailure> {
+        let unloads = self.sockets.iter().map(|socket| async move {
             let connection = Connection::open(socket).await.map_err(UnloadFailure::Unreachable)?;
             let unload = connection.unload_adapter(id);
             let late = |_| UnloadFailure::Unreachable("it does not unload an adapter".to_owned());
             tokio::time::timeout(UNLOAD_DEADLINE, unload).await.map_err(late)?
         });
-        let answers = join_all(unloads).await;
-        let in_use = answers.iter().find(|answer| **answer == Err(UnloadFailure::InUse)).cloned();
-        in_use.or_else(|| answers.into_iter().find(Result::is_err)).unwrap_or(Ok(()))
+        worst(join_all(unloads).await)
     }
 }
 
-/// What all ranks say; a refusal counts before a rank that cannot be reached.
+/// What all say of a load. Where they do not agree, it is undone: who has it alone holds memory for nothing.
+async fn on_all_or_none(
+    loader: &dyn AdapterLoader,
+    answers: &[Result<LoadedAdapter, LoadFailure>],
+) -> Result<LoadedAdapter, LoadFailure> {
+    let agreed = agreed(answers);
+    if agreed.is_err() {
+        for loaded in answers.iter().flatten() {
+            let _ = loader.unload(&loaded.id).await;
+        }
+    }
+    agreed
+}
+
+/// One that is in use counts first, then any other failure.
+fn worst(answers: Vec<Result<(), UnloadFailure>>) -> Result<(), UnloadFailure> {
+    let in_use = answers.iter().find(|answer| **answer == Err(UnloadFailure::InUse)).cloned();
+    in_use.or_else(|| answers.into_iter().find(Result::is_err)).unwrap_or(Ok(()))
+}
+
+/// What all ranks, or all replicas, say; a refusal counts before a rank that cannot be reached.
 fn agreed(answers: &[Result<LoadedAdapter, LoadFailure>]) -> Result<LoadedAdapter, LoadFailure> {
     let failures = || answers.iter().filter_map(|answer| answer.as_ref().err());
     let refused = failures().find(|failure| matches!(failure, LoadFailure::Refused(_)));

@@ -3,20 +3,19 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::future::select_all;
+use futures::future::{select_all, select_ok};
 use penstock_scheduler::{Outcome, Plan};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::adapters::{AdapterLoader, Adapters};
+use super::adapters::Adapters;
 use super::agreement::{agreed_facts, agreed_outcome};
 use super::client::{Connection, Description, Patience, RankOutcome, ShardClient};
-use super::shard_adapters::ShardAdapters;
+use super::shard_adapters::{GroupAdapters, ReplicaAdapters};
 use super::{Engine, EngineError, EngineFacts};
 
 /// Added to the step timeout for the outcome of a group. Heartbeats do not replace this limit: they come from another
@@ -41,9 +40,19 @@ pub struct ShardedEngine {
     facts: EngineFacts,
     epoch: u64,
     instance_ids: Vec<String>,
-    stream: GroupStream,
+    /// `None` until the shards are connected for the first time.
+    stream: Option<GroupStream>,
+    /// What loads adapters into these shards.
+    loader: GroupAdapters,
     /// Loaded again into new shards.
-    adapters: Option<Adapters>,
+    adapters: Option<Restored>,
+}
+
+/// Adapters that new shards are to have.
+struct Restored {
+    adapters: Adapters,
+    /// Whether other replicas hold them, too, and go on.
+    has_others: bool,
 }
 
 /// One stream to every rank, of one epoch.
@@ -69,22 +78,40 @@ impl ShardedEngine {
         let epoch = next_epoch(0, &descriptions);
         let stream = GroupStream::open(connections, epoch, options.step_timeout).await?;
         let instance_ids = descriptions.into_iter().map(|it| it.instance_id).collect();
-        Ok(Self { options, facts, epoch, instance_ids, stream, adapters: None })
+        let loader = GroupAdapters::new(options.sockets.clone(), true);
+        Ok(Self { options, facts, epoch, instance_ids, stream: Some(stream), loader, adapters: None })
     }
 
-    /// What loads adapters into these shards.
-    pub fn adapter_loader(&self) -> Arc<dyn AdapterLoader> {
-        Arc::new(ShardAdapters(self.options.sockets.clone()))
+    /// A group that is to be connected later, and to have these facts but for the number of blocks.
+    fn waiting(options: ConnectOptions, facts: EngineFacts) -> Self {
+        let loader = GroupAdapters::new(options.sockets.clone(), false);
+        let instance_ids = Vec::new();
+        Self { options, facts, epoch: 0, instance_ids, stream: None, loader, adapters: None }
     }
 
-    /// From now on these adapters are loaded again when the shards were lost, before a plan is sent.
-    pub fn restores(&mut self, adapters: Adapters) {
-        self.adapters = Some(adapters);
+    /// What loads adapters into all of these groups that are connected.
+    pub fn adapter_loader(engines: &[Self]) -> ReplicaAdapters {
+        ReplicaAdapters(engines.iter().map(|engine| engine.loader.clone()).collect())
+    }
+
+    /// From now on these adapters are loaded again when the shards were lost, before a plan is sent. `has_others` if
+    /// other replicas hold them, too.
+    pub fn restores(&mut self, adapters: Adapters, has_others: bool) {
+        self.adapters = Some(Restored { adapters, has_others });
+    }
+
+    async fn restore_adapters(&self) -> Result<(), EngineError> {
+        let restored = match &self.adapters {
+            Some(Restored { adapters, has_others: true }) => adapters.restore_into(&self.loader).await,
+            Some(Restored { adapters, has_others: false }) => adapters.restore().await,
+            None => Ok(()),
+        };
+        restored.map_err(|reason| EngineError::Unreachable { rank: 0, reason })
     }
 
     /// Token ids in outcomes are below this: an adapter may add some to those of the model.
     fn vocab_size(&self) -> u32 {
-        let of_adapters = self.adapters.as_ref().map_or(0, Adapters::largest_vocab);
+        let of_adapters = self.adapters.as_ref().map_or(0, |it| it.adapters.largest_vocab());
         self.facts.vocab_size.max(of_adapters)
     }
 
@@ -106,6 +133,31 @@ impl ShardedEngine {
             Err(EngineError::Changed(format!("{facts:?}, and before {:?}", self.facts)))
         }
     }
+
+    /// Refuses shards that differ from those of other replicas, and takes over how much memory they have.
+    fn check_first(&mut self, descriptions: &[Description]) -> Result<(), EngineError> {
+        let facts = agreed_facts(descriptions)?;
+        let comparable = EngineFacts { num_blocks: self.facts.num_blocks, ..facts.clone() };
+        if comparable != self.facts {
+            return Err(EngineError::Differs(format!("{facts:?}, and elsewhere {:?}", self.facts)));
+        }
+        self.facts = facts;
+        Ok(())
+    }
+}
+
+/// Connects to the first of these groups that answers; the others are to be connected later.
+pub async fn connect_any(groups: Vec<ConnectOptions>) -> Result<Vec<ShardedEngine>, EngineError> {
+    let attempt = |(index, options): (usize, &ConnectOptions)| {
+        let options = options.clone();
+        Box::pin(async move { Ok((index, ShardedEngine::connect(options).await?)) })
+    };
+    let ((first, connected), _) = select_ok(groups.iter().enumerate().map(attempt)).await?;
+    let facts = connected.facts.clone();
+    let waiting = |options| ShardedEngine::waiting(options, facts.clone());
+    let mut engines: Vec<_> = groups.into_iter().map(waiting).collect();
+    engines[first] = connected;
+    Ok(engines)
 }
 
 /// Has the group compute an empty step, in an epoch of its own. A rank may still hang in a step of an earlier router
@@ -209,29 +261,41 @@ impl Engine for ShardedEngine {
         &self.facts
     }
 
+    fn is_connected(&self) -> bool {
+        self.stream.is_some()
+    }
+
     fn send(&mut self, plan: &Plan) -> Result<(), EngineError> {
-        self.stream.send(plan)
+        self.stream.as_mut().map_or_else(|| Err(not_connected()), |stream| stream.send(plan))
     }
 
     async fn recv(&mut self) -> Result<Outcome, EngineError> {
-        let outcomes = self.stream.collect_in_time(self.options.step_timeout).await?;
+        let stream = self.stream.as_mut().ok_or_else(not_connected)?;
+        let outcomes = stream.collect_in_time(self.options.step_timeout).await?;
         agreed_outcome(outcomes, self.vocab_size())
     }
 
     async fn reconnect(&mut self) -> Result<(), EngineError> {
-        let (connections, descriptions) = describe_all(&self.options.sockets).await?;
-        self.check_restarted(&descriptions)?;
-        self.epoch = next_epoch(self.epoch, &descriptions);
-        self.stream = GroupStream::open(connections, self.epoch, self.options.step_timeout).await?;
-        self.instance_ids = descriptions.into_iter().map(|it| it.instance_id).collect();
-        match &self.adapters {
-            Some(adapters) => {
-                let unreachable = |reason| EngineError::Unreachable { rank: 0, reason };
-                adapters.restore().await.map_err(unreachable)
-            }
-            None => Ok(()),
+        self.loader.set_up(false);
+        if !self.is_connected() {
+            try_step(&self.options).await?;
         }
+        let (connections, descriptions) = describe_all(&self.options.sockets).await?;
+        match self.stream {
+            Some(_) => self.check_restarted(&descriptions)?,
+            None => self.check_first(&descriptions)?,
+        }
+        self.epoch = next_epoch(self.epoch, &descriptions);
+        self.stream = Some(GroupStream::open(connections, self.epoch, self.options.step_timeout).await?);
+        self.instance_ids = descriptions.into_iter().map(|it| it.instance_id).collect();
+        // From here on adapters that are loaded reach these shards, too; those from before are restored.
+        self.loader.set_up(true);
+        self.restore_adapters().await
     }
+}
+
+fn not_connected() -> EngineError {
+    EngineError::Unreachable { rank: 0, reason: "it is not connected yet".to_owned() }
 }
 
 /// Reads all heartbeats in the background; the first that stops is reported.

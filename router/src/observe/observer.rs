@@ -7,13 +7,15 @@ pub trait Observer: Send + 'static {
     /// The outcome of a step has arrived.
     fn on_step(&mut self, step: &StepSummary);
 
-    /// Called after every step, and some times a second, because requests also arrive and end between steps.
-    fn on_levels(&mut self, _levels: &Levels) {}
+    /// The numbers of all replicas, in order. Called after every step, when one is lost or back, and some times a second,
+    /// because requests also arrive and end between steps.
+    fn on_levels(&mut self, _replicas: &[ReplicaLevels]) {}
 
-    /// The shards are lost, and the loop waits for them. `unanswered` is the oldest step without an outcome, if any.
+    /// The shards of a replica are lost, and the loop waits for them. `unanswered` is the oldest step without an outcome,
+    /// if any.
     fn on_lost(&mut self, _unanswered: Option<StepSize>) {}
 
-    /// The shards are connected again.
+    /// The shards of a replica are connected again.
     fn on_reconnected(&mut self) {}
 }
 
@@ -28,8 +30,28 @@ pub struct StepSummary {
     pub timings: StepTimings,
 }
 
-/// The numbers that the scheduler reports.
-#[derive(Debug, Clone, Copy)]
+/// The numbers of one replica.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReplicaLevels {
+    /// Whether its shards answer steps.
+    pub is_ready: bool,
+    /// What its scheduler reports.
+    pub levels: Levels,
+}
+
+impl ReplicaLevels {
+    /// The numbers of all together.
+    pub fn sum(replicas: &[Self]) -> Levels {
+        let add = |sum: Levels, replica: &Self| Levels {
+            load: sum.load + replica.levels.load,
+            totals: sum.totals + replica.levels.totals,
+        };
+        replicas.iter().fold(Levels::default(), add)
+    }
+}
+
+/// The numbers that a scheduler reports, or several together.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Levels {
     /// Sequences and blocks in use now.
     pub load: Load,

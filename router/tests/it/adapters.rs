@@ -11,6 +11,7 @@ use axum::http::{Request, StatusCode, header};
 use penstock_router::http::auth::ApiKeys;
 use serde_json::{Value, json};
 
+use crate::support::fake_adapters::FakeAdapters;
 use crate::support::fake_engine::FakeEngine;
 use crate::support::server::{Answer, Server, facts, limits};
 
@@ -327,4 +328,36 @@ async fn requests_of_an_adapter_that_is_activated_by_tokens_share_no_cache() {
     assert_eq!((cached("activated").await, cached("plain").await), (json!(0), json!(0)));
     assert_eq!(cached("activated").await, json!(0), "where it acts depends on the rest of the prompt");
     assert_ne!(cached("plain").await, json!(0));
+}
+
+#[tokio::test]
+async fn shards_of_a_replica_that_comes_back_get_all_that_those_of_others_hold() {
+    let server = Server::start().with_adapter("one").with_adapter("two");
+    let adapters = &server.state.inference.adapters;
+    drop(adapters.lease("one").await.expect("it loads"));
+    let _held = adapters.lease("two").await.expect("it loads");
+    let back = FakeAdapters::default();
+    adapters.restore_into(&back).await.expect("it is reached");
+    assert_eq!(back.loaded(), ["one", "two"], "also what nobody uses just now");
+    assert_eq!(server.adapters.num_loads.load(Ordering::Relaxed), 2, "the others are left alone");
+    back.is_lost.store(true, Ordering::Relaxed);
+    assert_eq!(adapters.restore_into(&back).await, Err("gone".to_owned()));
+}
+
+#[tokio::test]
+async fn a_load_during_which_a_replica_comes_back_is_done_again_so_that_it_reaches_it() {
+    let server = Server::start().with_adapter("one");
+    let loader = &server.adapters;
+    loader.gate.forget_permits(1000);
+    let adapters = server.state.inference.adapters.clone();
+    let loading = tokio::spawn(async move { adapters.lease("one").await.map(drop) });
+    while loader.num_loads.load(Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let back = FakeAdapters::default();
+    server.state.inference.adapters.restore_into(&back).await.expect("it is reached");
+    assert_eq!(back.loaded(), [""; 0], "it is not there yet");
+    loader.gate.add_permits(1000);
+    loading.await.expect("no panic").expect("it loads");
+    assert_eq!(loader.num_loads.load(Ordering::Relaxed), 2);
 }

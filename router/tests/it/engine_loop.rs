@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation};
 use penstock_router::engine::{EngineFacts, engine_loop};
-use penstock_router::observe::observer::{Levels, Observer, StepSummary};
+use penstock_router::observe::observer::{Levels, Observer, ReplicaLevels, StepSummary};
 use penstock_scheduler::{
     EventKind, Failure, FinishReason, Load, NewRequest, Refused, SamplingParams, SchedulerConfig,
 };
@@ -19,8 +19,8 @@ struct Watcher(Arc<Mutex<Option<Levels>>>);
 impl Observer for Watcher {
     fn on_step(&mut self, _: &StepSummary) {}
 
-    fn on_levels(&mut self, levels: &Levels) {
-        *self.0.lock().expect("no panic holds it") = Some(*levels);
+    fn on_levels(&mut self, replicas: &[ReplicaLevels]) {
+        *self.0.lock().expect("no panic holds it") = Some(ReplicaLevels::sum(replicas));
     }
 }
 
@@ -38,7 +38,7 @@ impl Observer for Ignore {
 
 fn spawn((engine, control): (FakeEngine, FakeControl)) -> (EngineHandle, FakeControl) {
     let config = SchedulerConfig::new(small_facts().capacity(), 128);
-    (engine_loop::spawn(Box::new(engine), config, Ignore), control)
+    (engine_loop::spawn(vec![Box::new(engine)], &config, Ignore), control)
 }
 
 fn request(prompt: &[u32], max_new_tokens: u32) -> NewRequest {
@@ -97,7 +97,8 @@ async fn sends_the_next_plan_before_the_outcome_of_the_last() {
 async fn a_request_that_waits_too_long_fails_even_if_no_step_ends() {
     let facts = EngineFacts { num_slots: 1, ..small_facts() };
     let (engine, _) = FakeEngine::gated(facts.clone());
-    let engine = engine_loop::spawn(Box::new(engine), SchedulerConfig::new(facts.capacity(), 128), Ignore);
+    let engine =
+        engine_loop::spawn(vec![Box::new(engine)], &SchedulerConfig::new(facts.capacity(), 128), Ignore);
     let _first = engine.submit(request(&[1, 2, 3], 100)).await.unwrap();
     let queue_timeout = Some(Duration::from_millis(200));
     let late = NewRequest { queue_timeout, ..request(&[4, 5], 1) };
@@ -112,8 +113,11 @@ async fn a_request_that_ends_without_a_step_is_counted() {
     let facts = EngineFacts { num_slots: 1, ..small_facts() };
     let (engine, _) = FakeEngine::gated(facts.clone());
     let watcher = Watcher::default();
-    let engine =
-        engine_loop::spawn(Box::new(engine), SchedulerConfig::new(facts.capacity(), 128), watcher.clone());
+    let engine = engine_loop::spawn(
+        vec![Box::new(engine)],
+        &SchedulerConfig::new(facts.capacity(), 128),
+        watcher.clone(),
+    );
     let _first = engine.submit(request(&[1, 2, 3], 100)).await.unwrap();
     let queue_timeout = Some(Duration::from_secs(2));
     let late = NewRequest { queue_timeout, ..request(&[4, 5], 1) };
@@ -219,7 +223,8 @@ async fn the_request_of_a_client_that_does_not_read_fails_at_the_limit() {
         ..small_facts()
     };
     let (engine, _) = FakeEngine::new(facts.clone());
-    let engine = engine_loop::spawn(Box::new(engine), SchedulerConfig::new(facts.capacity(), 8), Ignore);
+    let engine =
+        engine_loop::spawn(vec![Box::new(engine)], &SchedulerConfig::new(facts.capacity(), 8), Ignore);
     let mut slow = engine.submit(request(&[1, 2, 3], 5000)).await.unwrap();
     let mut reader = engine.submit(request(&[1, 2, 3], 5000)).await.unwrap();
     let mut num_read = 0;

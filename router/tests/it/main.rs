@@ -19,6 +19,7 @@ mod messages;
 mod model_names;
 mod ollama;
 mod overload;
+mod replicas;
 mod request_ids;
 mod responses;
 mod shutdown;

@@ -76,7 +76,15 @@ function showFacts(stats) {
     ['Preemptions', whole(stats.preemptions_total)], ['Shard restarts', whole(stats.restarts)],
   ];
   const outcomes = Object.entries(stats.requests_total ?? {}).map(([name, n]) => [`Requests: ${name}`, whole(n)]);
-  byId('facts').replaceChildren(...[...facts, ...outcomes].flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, value)]));
+  byId('facts').replaceChildren(...[...facts, ...replicas(stats), ...outcomes].flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, value)]));
+}
+
+// A line for each replica, where there are several.
+function replicas({ replicas: all = [] }) {
+  if (all.length < 2) return [];
+  const cache = ({ kv_blocks_used: used, kv_blocks_total: total }) => percent((100 * used) / (total || 1));
+  const text = (it) => (it.ready ? `${it.running} running, ${it.waiting} waiting, ${cache(it)} of its cache` : 'restarting');
+  return all.map((it, number) => [`Replica ${number}`, text(it)]);
 }
 
 function uptime(seconds) {

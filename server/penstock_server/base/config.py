@@ -83,6 +83,10 @@ class GroupConfig:
     rendezvous_dir: Path | None
     # A rank whose process ended is noticed at once; one that is stopped, after this time.
     timeout_s: float = 10.0
+    # Number of the GPU of rank 0; the other ranks have those behind it.
+    first_gpu: int = 0
+    # Groups like this one on the machine. On a CPU they divide its memory.
+    num_replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ CPU_BUDGET_BYTES = 4 * 1024**3
 CPU_BUDGET_SHARE = 4
 
 
-def budget_bytes(world_size: int) -> int:
-    """What the pool of this rank may take by default."""
+def budget_bytes(num_shards: int) -> int:
+    """What the pool of one of the machine's shards may take by default, those of all replicas together."""
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(max(available, _reclaimable_bytes()) // CPU_BUDGET_SHARE, CPU_BUDGET_BYTES) // world_size
+    return min(max(available, _reclaimable_bytes()) // CPU_BUDGET_SHARE, CPU_BUDGET_BYTES) // num_shards
 
 
 def _reclaimable_bytes() -> int:

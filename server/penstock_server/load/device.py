@@ -15,11 +15,13 @@ def choose_device(config: ServerConfig) -> torch.device:
     if not torch.cuda.is_available():
         raise StartError("--device cuda: no CUDA device is usable here; check the driver or use --device cpu")
     rank, count = config.group.rank, torch.cuda.device_count()
-    if rank >= count:
+    number = config.group.first_gpu + rank
+    if number >= count:
         raise StartError(
-            f"--device cuda: shard {rank} needs a GPU of its own and {count} are visible; lower --num-shard"
+            f"--device cuda: shard {rank} needs a GPU of its own, number {number}, and {count} are visible; "
+            "lower --num-shard or --num-replicas"
         )
-    device = torch.device("cuda", rank)
+    device = torch.device("cuda", number)
     torch.cuda.set_device(device)
     return device
 

@@ -116,7 +116,7 @@ def _left_of(budget: int, loaded: Loaded, limits: Limits) -> int:
 
 def _budget_bytes(loaded: Loaded, limits: Limits, graph_sizes: Sequence[int]) -> int:
     if loaded.device.type != "cuda":
-        return budget_bytes(loaded.group.size)
+        return budget_bytes(loaded.group.size * loaded.config.group.num_replicas)
     fraction = loaded.config.cuda.memory_fraction
     arguments = (loaded.engine, limits, fraction, graph_sizes, loaded.parts_bytes)
     return allocating("the largest step (see --max-batch-prefill-tokens)", cache_budget_bytes, *arguments)

@@ -55,7 +55,13 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
         batch_invariant=flags.batch_invariant,
         json_output=flags.json_output,
         parent_pipe_fd=flags.parent_pipe_fd,
-        group=GroupConfig(flags.rank, flags.world_size, flags.rendezvous_dir),
+        group=GroupConfig(
+            rank=flags.rank,
+            world_size=flags.world_size,
+            rendezvous_dir=flags.rendezvous_dir,
+            first_gpu=flags.first_gpu,
+            num_replicas=flags.num_replicas,
+        ),
         cache=CacheConfig(
             max_sequence_len=flags.max_sequence_len,
             max_step_tokens=flags.max_step_tokens,
@@ -143,6 +149,13 @@ def _parser() -> argparse.ArgumentParser:
         help="who serves gRPC on it; auto: tonic, in Rust, where it is installed, else grpcio")  # fmt: skip
     add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")
     add("--world-size", type=_positive, default=1, help="size of the tensor-parallel group")
+    add("--first-gpu", type=_natural, default=0, help="number of rank 0's GPU; further ranks have the next")
+    add(
+        "--num-replicas",
+        type=_positive,
+        default=1,
+        help="groups on the machine; on a cpu they divide its memory",
+    )
     add("--rendezvous-dir", type=Path, help="fresh private folder in which the ranks of one group meet")
     add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto",
         help="of weights, activations and cache; auto: float32 on cpu, else the model's own")  # fmt: skip

@@ -27,6 +27,8 @@ pub struct Info {
     quantization: Option<Quantization>,
     model_pipeline_tag: &'static str,
     num_shard: u32,
+    /// Replicas of the model, each of `num_shard` shards.
+    num_replicas: u32,
     max_concurrent_requests: u32,
     max_best_of: u32,
     max_stop_sequences: u32,
@@ -64,6 +66,7 @@ pub async fn info(State(app): State<AppState>) -> Json<Info> {
         quantization: facts.quantization.clone(),
         model_pipeline_tag: "text-generation",
         num_shard: facts.world_size,
+        num_replicas: app.inference.engine.num_replicas() as u32,
         max_concurrent_requests: app.inference.limits.max_concurrent_requests,
         max_best_of: limits.max_best_of,
         max_stop_sequences: limits.max_stop_sequences,

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
-use penstock_scheduler::{Load, StepTimings, Totals};
+use penstock_scheduler::StepTimings;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::engine::generation::EngineStatus;
 use crate::http::state::AppState;
 use crate::observe::metrics::Snapshot;
-use crate::observe::observer::{Levels, StepSummary};
+use crate::observe::observer::{Levels, ReplicaLevels, StepSummary};
 
 /// The state and the counters of the server.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -32,6 +32,25 @@ pub struct Stats {
     /// The counters and levels.
     #[serde(flatten)]
     pub counts: Counts,
+    /// The same levels of each replica of the model, in order; one for a server without replicas.
+    pub replicas: Vec<ReplicaStats>,
+}
+
+/// The levels of one replica.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
+pub struct ReplicaStats {
+    /// Whether its shards answer steps.
+    pub ready: bool,
+    /// Requests in its queue.
+    pub waiting: usize,
+    /// Requests in its batch.
+    pub running: usize,
+    /// KV blocks that its running requests hold.
+    pub kv_blocks_used: usize,
+    /// KV blocks that only its prefix cache holds.
+    pub kv_blocks_cached: usize,
+    /// All its KV blocks.
+    pub kv_blocks_total: usize,
 }
 
 /// Whether requests are computed now.
@@ -101,7 +120,7 @@ pub async fn stats(State(app): State<AppState>) -> Json<Stats> {
 
 /// The present state and counters.
 pub(crate) fn snapshot(app: &AppState) -> Stats {
-    let facts = app.inference.engine.facts();
+    let (facts, snapshot) = (app.inference.engine.facts(), app.inference.metrics.snapshot());
     let (status, status_reason) =
         status(app.inference.shutdown.is_draining(), &app.inference.engine.status());
     Stats {
@@ -110,8 +129,9 @@ pub(crate) fn snapshot(app: &AppState) -> Stats {
         uptime_s: app.inference.metrics.uptime().as_secs_f64(),
         status,
         status_reason,
-        restarts: app.inference.metrics.snapshot().restarts,
-        counts: counts(&app.inference.metrics.snapshot(), facts.num_blocks as usize, facts.block_size),
+        restarts: snapshot.restarts,
+        counts: counts(&snapshot, facts.num_blocks as usize, facts.block_size),
+        replicas: snapshot.replicas.iter().map(ReplicaStats::from).collect(),
     }
 }
 
@@ -126,8 +146,10 @@ fn status(is_draining: bool, engine: &EngineStatus) -> (Status, Option<&'static 
 }
 
 fn counts(snapshot: &Snapshot, num_blocks: usize, block_size: u32) -> Counts {
-    let idle = Load { num_blocks, ..Load::default() };
-    let Levels { load, totals } = snapshot.levels.unwrap_or(Levels { load: idle, totals: Totals::default() });
+    let Levels { mut load, totals } = ReplicaLevels::sum(&snapshot.replicas);
+    if snapshot.replicas.is_empty() {
+        load.num_blocks = num_blocks;
+    }
     Counts {
         waiting: load.waiting,
         running: load.running,
@@ -142,6 +164,19 @@ fn counts(snapshot: &Snapshot, num_blocks: usize, block_size: u32) -> Counts {
         requests_total: [("success", snapshot.successes)].into_iter().chain(snapshot.failures()).collect(),
         steps_total: snapshot.steps,
         last_step: snapshot.last_step.as_ref().map(LastStep::from),
+    }
+}
+
+impl From<&ReplicaLevels> for ReplicaStats {
+    fn from(ReplicaLevels { is_ready, levels: Levels { load, .. } }: &ReplicaLevels) -> Self {
+        Self {
+            ready: *is_ready,
+            waiting: load.waiting,
+            running: load.running,
+            kv_blocks_used: load.used_blocks,
+            kv_blocks_cached: load.cached_blocks,
+            kv_blocks_total: load.num_blocks,
+        }
     }
 }
 
@@ -161,7 +196,7 @@ impl From<&StepSummary> for LastStep {
 
 #[cfg(test)]
 mod tests {
-    use penstock_scheduler::StepSize;
+    use penstock_scheduler::{Load, StepSize, Totals};
     use serde_json::json;
 
     use super::*;
@@ -181,7 +216,7 @@ mod tests {
     fn names_and_units_are_those_that_the_page_reads() {
         let mut metrics = Metrics::new(100, 200).unwrap();
         RequestGuard::begin(&metrics).succeed();
-        metrics.on_levels(&Levels {
+        let levels = Levels {
             load: Load {
                 waiting: 2,
                 running: 3,
@@ -191,7 +226,8 @@ mod tests {
                 block_tokens: 16,
             },
             totals: Totals { preemptions: 1, admitted_tokens: 40, cached_tokens: 32, ..Totals::default() },
-        });
+        };
+        metrics.on_levels(&[ReplicaLevels { is_ready: true, levels }]);
         metrics.on_step(&StepSummary {
             size: StepSize { sequences: 3, positions: 3 },
             num_sampled: 3,

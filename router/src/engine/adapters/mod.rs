@@ -136,6 +136,7 @@ impl Adapters {
     /// they hold of them: so this router knows what they hold.
     pub async fn take_over(&self) -> bool {
         let Some(recorded) = self.0.record.read() else { return false };
+        self.lock().inherit(&recorded.loaded);
         for id in &recorded.loaded {
             let unloaded = self.0.loader.unload(id).await;
             if let Err(failure) = unloaded {
@@ -152,8 +153,32 @@ impl Adapters {
     /// cannot be reached. An adapter whose folder is gone or has changed is left out; the shards refuse its requests.
     pub async fn restore(&self) -> Result<(), String> {
         let held = self.lock().on_lost();
-        let loads = held.iter().map(|source| timeout(self.0.limits.load_timeout, self.0.loader.load(source)));
-        for (source, loaded) in held.iter().zip(join_all(loads).await) {
+        for source in self.load_again(&held, &*self.0.loader).await? {
+            self.lock().forget(source);
+        }
+        Ok(())
+    }
+
+    /// New shards of one replica are to hold all that those of the others hold, and nothing of an earlier router. One that
+    /// cannot be loaded is left out; these shards refuse its requests.
+    pub async fn restore_into(&self, replica: &dyn AdapterLoader) -> Result<(), String> {
+        let (resident, stale) = self.lock().on_replica_back();
+        for id in stale {
+            // New shards do not hold it.
+            let _ = replica.unload(&id).await;
+        }
+        self.load_again(&resident, replica).await.map(drop)
+    }
+
+    /// Loads these, and returns those that could not be loaded. Fails if the shards cannot be reached.
+    async fn load_again<'a>(
+        &self,
+        sources: &'a [Source],
+        loader: &dyn AdapterLoader,
+    ) -> Result<Vec<&'a Source>, String> {
+        let loads = sources.iter().map(|source| timeout(self.0.limits.load_timeout, loader.load(source)));
+        let mut failed = Vec::new();
+        for (source, loaded) in sources.iter().zip(join_all(loads).await) {
             let reason = match loaded {
                 Ok(Ok(_)) => continue,
                 Ok(Err(LoadFailure::Unreachable(reason))) => return Err(reason),
@@ -161,9 +186,9 @@ impl Adapters {
                 Err(_) => "the load took too long".to_owned(),
             };
             warn!(adapter = %source.name, reason, "an adapter in use could not be loaded again");
-            self.lock().forget(source);
+            failed.push(source);
         }
-        Ok(())
+        Ok(failed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Registry> {

@@ -118,6 +118,8 @@ pub(super) struct Registry {
     lost: u64,
     clock: u64,
     largest_vocab: u32,
+    /// What shards may hold since the time of an earlier router.
+    inherited: Vec<Arc<str>>,
 }
 
 impl Registry {
@@ -132,7 +134,13 @@ impl Registry {
             lost: 0,
             clock: 0,
             largest_vocab: 0,
+            inherited: Vec::new(),
         }
+    }
+
+    /// Shards that are not connected yet may hold these.
+    pub fn inherit(&mut self, ids: &[String]) {
+        self.inherited = ids.iter().map(|id| id.as_str().into()).collect();
     }
 
     /// A time that was never given out before.
@@ -292,6 +300,18 @@ impl Registry {
         self.lost = self.tick();
         self.unloading.clear();
         self.resident.retain(|_, resident| resident.is_held());
+        self.resident_sources()
+    }
+
+    /// The shards of one replica are new; those of others go on. Returns what they hold, which these must load too, and
+    /// what these may hold of an earlier router and must not. Loads under way begin again, so that they reach these.
+    pub fn on_replica_back(&mut self) -> (Vec<Source>, Vec<Arc<str>>) {
+        self.lost = self.tick();
+        let stale = self.inherited.iter().filter(|id| !self.resident.contains_key(*id));
+        (self.resident_sources(), stale.cloned().collect())
+    }
+
+    fn resident_sources(&self) -> Vec<Source> {
         let source = |(id, resident): (&Arc<str>, &Resident)| Source {
             name: resident.held.keys().next().cloned().unwrap_or_else(|| Arc::clone(id)),
             folder: resident.folder.clone(),

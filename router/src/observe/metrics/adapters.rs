@@ -2,7 +2,7 @@
 //! one: what scrapes the metrics keeps a series for each label for ever.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use metrics::Counter;
 use metrics_exporter_prometheus::PrometheusRecorder;
@@ -25,12 +25,12 @@ struct Counters {
 
 /// The counters of all adapters, made as they are needed.
 pub(super) struct AdapterMetrics {
-    recorder: PrometheusRecorder,
+    recorder: Arc<PrometheusRecorder>,
     by_label: Mutex<HashMap<String, Counters>>,
 }
 
 impl AdapterMetrics {
-    pub fn new(recorder: PrometheusRecorder) -> Self {
+    pub fn new(recorder: Arc<PrometheusRecorder>) -> Self {
         Self { recorder, by_label: Mutex::default() }
     }
 

@@ -128,10 +128,10 @@ impl MethodMetrics {
 
 #[cfg(test)]
 mod tests {
-    use penstock_scheduler::{Load, StepSize, StepTimings, Totals};
+    use penstock_scheduler::{Load, StepSize, StepTimings};
 
     use crate::observe::metrics::Metrics;
-    use crate::observe::observer::{Levels, Observer, StepSummary};
+    use crate::observe::observer::{Levels, Observer, ReplicaLevels, StepSummary};
 
     fn step(sequences: usize, positions: u64) -> StepSummary {
         StepSummary {
@@ -150,7 +150,8 @@ mod tests {
         metrics.on_lost(Some(StepSize { sequences: 2, positions: 2 }));
         metrics.on_lost(None);
         let load = Load { used_blocks: 3, num_blocks: 10, block_tokens: 16, ..Load::default() };
-        metrics.on_levels(&Levels { load, totals: Totals::default() });
+        let levels = Levels { load, ..Levels::default() };
+        metrics.on_levels(&[ReplicaLevels { is_ready: true, levels }]);
         let text = metrics.render();
         for line in [
             "tgi_batch_inference_count{method=\"prefill\"} 2",

@@ -15,7 +15,7 @@ use super::registered::Registered;
 use super::sequence_times::SequenceTimes;
 use super::snapshot::Snapshot;
 use super::spans::SpanCounters;
-use crate::observe::observer::{Levels, Observer, StepSummary};
+use crate::observe::observer::{Levels, Observer, ReplicaLevels, StepSummary};
 
 /// All metrics of one router. Cheap to clone.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ impl Metrics {
 
     /// The numbers of `GET /stats`, as they are now.
     pub fn snapshot(&self) -> Snapshot {
-        *self.0.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sets how often the launcher has restarted this router.
@@ -126,9 +126,12 @@ impl Observer for Metrics {
         metrics.steps.record(&step.timings);
     }
 
-    fn on_levels(&mut self, levels: &Levels) {
-        self.update(|snapshot| snapshot.levels = Some(*levels));
-        let (metrics, Levels { load, totals }) = (&self.0, levels);
+    fn on_levels(&mut self, replicas: &[ReplicaLevels]) {
+        let Levels { load, totals } = &ReplicaLevels::sum(replicas);
+        let metrics = &self.0;
+        metrics.replicas.set(replicas);
+        self.update(|snapshot| replicas.clone_into(&mut snapshot.replicas));
+        metrics.engine_ready.set(f64::from(u8::from(replicas.iter().any(|replica| replica.is_ready))));
         metrics.queue_size.set(load.waiting as f64);
         metrics.batch_current_size.set(load.running as f64);
         metrics.requests_waiting.set(load.waiting as f64);
@@ -148,14 +151,12 @@ impl Observer for Metrics {
     }
 
     fn on_lost(&mut self, unanswered: Option<StepSize>) {
-        self.0.engine_ready.set(0.0);
         if let Some(size) = unanswered {
             self.0.batch.on_failed_step(size);
         }
     }
 
     fn on_reconnected(&mut self) {
-        self.0.engine_ready.set(1.0);
         self.0.shard_restarts.increment(1);
         self.update(|snapshot| snapshot.restarts += 1);
     }

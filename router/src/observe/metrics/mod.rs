@@ -6,6 +6,7 @@ mod failures;
 mod handle;
 mod names;
 mod registered;
+mod replicas;
 mod requests;
 mod sequence_times;
 mod snapshot;

@@ -52,6 +52,19 @@ impl Names<'_> {
         self.0.register_counter(&key, &METADATA)
     }
 
+    /// A gauge whose label has a value that is not known beforehand.
+    pub fn named_gauge(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        label: &'static str,
+        value: &str,
+    ) -> Gauge {
+        self.0.describe_gauge(name.into(), None, SharedString::const_str(help));
+        let key = Key::from_parts(name, vec![Label::new(label, value.to_owned())]);
+        self.0.register_gauge(&key, &METADATA)
+    }
+
     pub fn labelled_histogram(
         &self,
         name: &'static str,

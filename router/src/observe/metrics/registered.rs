@@ -1,6 +1,6 @@
 //! The handles on all metrics, with their names and help texts.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use metrics::{Counter, Gauge, Histogram};
@@ -10,6 +10,7 @@ use super::adapters::AdapterMetrics;
 use super::batch::BatchMetrics;
 use super::failures::FAILURES;
 use super::names::Names;
+use super::replicas::ReplicaMetrics;
 use super::snapshot::Snapshot;
 use super::spans::SpanCounters;
 use super::steps::StepDurations;
@@ -53,6 +54,7 @@ pub(super) struct Registered {
     pub accepted_tokens: Counter,
     pub step_count: Counter,
     pub adapters: AdapterMetrics,
+    pub replicas: ReplicaMetrics,
     pub batch: BatchMetrics,
     pub steps: StepDurations,
     pub spans: SpanCounters,
@@ -62,6 +64,7 @@ pub(super) struct Registered {
 impl Registered {
     /// Registers all metrics, at zero.
     pub fn new(recorder: PrometheusRecorder) -> Self {
+        let recorder = Arc::new(recorder);
         let names = Names(&recorder);
         Self {
             batch: BatchMetrics::register(&names),
@@ -121,7 +124,8 @@ impl Registered {
             accepted_tokens: names
                 .counter("tgi_speculation_accepted_tokens", "Of those, the tokens that were chosen"),
             step_count: names.counter("tgi_step_count", "Steps answered by the shards"),
-            adapters: AdapterMetrics::new(recorder),
+            adapters: AdapterMetrics::new(Arc::clone(&recorder)),
+            replicas: ReplicaMetrics::new(recorder),
         }
     }
 }

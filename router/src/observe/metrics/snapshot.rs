@@ -1,10 +1,10 @@
 //! The numbers that `GET /stats` shows.
 
 use super::failures::FAILURES;
-use crate::observe::observer::{Levels, StepSummary};
+use crate::observe::observer::{ReplicaLevels, StepSummary};
 
 /// The numbers that `GET /stats` shows. Handles of Prometheus can be written but not read, so these are counted twice.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     /// Requests that have succeeded.
     pub successes: u64,
@@ -16,8 +16,8 @@ pub struct Snapshot {
     pub restarts: u64,
     /// The last step; `None` before the first.
     pub last_step: Option<StepSummary>,
-    /// Load and totals of the scheduler, as last reported.
-    pub levels: Option<Levels>,
+    /// Load and totals of each replica's scheduler, as last reported; none before the first report.
+    pub replicas: Vec<ReplicaLevels>,
     pub(super) failures: [u64; FAILURES.len()],
 }
 

@@ -174,12 +174,18 @@ impl Server {
     }
 
     /// With these API keys, whose tenants have the keys' weights.
-    pub fn with_keys(
-        (mut engine, control): (FakeEngine, FakeControl),
-        limits: Limits,
-        api_keys: ApiKeys,
-    ) -> Self {
-        let (facts, tokenizer) = (engine.facts().clone(), byte_tokenizer());
+    pub fn with_keys(engine: (FakeEngine, FakeControl), limits: Limits, api_keys: ApiKeys) -> Self {
+        Self::over(vec![engine], limits, api_keys)
+    }
+
+    /// Over several replicas; the control is that of the first.
+    pub fn with_replicas(engines: Vec<(FakeEngine, FakeControl)>, limits: Limits) -> Self {
+        Self::over(engines, limits, ApiKeys::default())
+    }
+
+    fn over(engines: Vec<(FakeEngine, FakeControl)>, limits: Limits, api_keys: ApiKeys) -> Self {
+        let (mut engines, controls): (Vec<_>, Vec<_>) = engines.into_iter().unzip();
+        let (facts, tokenizer) = (engines[0].facts().clone(), byte_tokenizer());
         let templates = ChatTemplates::from_source(CHATML, Map::new()).unwrap();
         let chat = ChatFormat::new(templates, &tokenizer, &facts.eos_token_ids).unwrap();
         let request_limits = RequestLimits::new(&limits, &facts).unwrap();
@@ -196,7 +202,8 @@ impl Server {
         };
         let record = AdapterRecord::default();
         let adapters = Adapters::new(fake_adapters.clone(), adapter_limits, metrics.clone(), record);
-        engine.adapters = Some(adapters.clone());
+        engines.iter_mut().for_each(|engine| engine.adapters = Some(adapters.clone()));
+        let engines = engines.into_iter().map(|engine| Box::new(engine) as Box<dyn Engine>).collect();
         let loaded = Tokenizer::new(tokenizer.clone(), 1).unwrap();
         let vocabulary = loaded.vocabulary().clone();
         let inference = Inference {
@@ -207,7 +214,7 @@ impl Server {
             chat: Some(Arc::new(chat)),
             fill_in_middle: FillInMiddle::of(&tokenizer).unwrap().map(Arc::new),
             grammars: Grammars::new(vocabulary, facts.vocab_size, facts.eos_token_ids.clone()).unwrap(),
-            engine: engine_loop::spawn(Box::new(engine), config, metrics.clone()),
+            engine: engine_loop::spawn(engines, &config, metrics.clone()),
             metrics,
             shutdown: Shutdown::new(Duration::from_secs(90)),
         };
@@ -219,6 +226,7 @@ impl Server {
             telemetry: Telemetry::default(),
             access_log: AccessLog::default(),
         };
+        let control = controls.into_iter().next().expect("a server has a replica");
         Self { state, cors: None, control, tokenizer, adapters: fake_adapters }
     }
 

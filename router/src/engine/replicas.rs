@@ -1,0 +1,151 @@
+//! All replicas of the model: which of them a request goes to, and where it goes on when its shards are lost. It knows no
+//! clients.
+//!
+//! One task owns them all, so a request is placed by what every replica holds at that moment, and the next one sees the
+//! first where it is.
+
+use std::time::Duration;
+
+use futures::future::select_all;
+use penstock_scheduler::{Event, NewRequest, Newcomer, Offer, Refused, RequestId, SchedulerConfig, Taken};
+use tracing::info;
+
+use super::Engine;
+use super::generation::EngineStatus;
+use super::link::Arrival;
+use super::placement::choose;
+use super::replica::Replica;
+use crate::observe::observer::ReplicaLevels;
+
+/// The replicas.
+pub(super) struct Replicas {
+    replicas: Vec<Replica>,
+    next_id: u64,
+    /// Whose turn it is to be heard first.
+    turn: usize,
+}
+
+impl Replicas {
+    /// One for each engine; those that are not connected yet join when they are.
+    pub fn new(engines: Vec<Box<dyn Engine>>, config: &SchedulerConfig) -> Self {
+        let replicas = engines.into_iter().map(|engine| Replica::new(engine, config.clone())).collect();
+        Self { replicas, next_id: 0, turn: 0 }
+    }
+
+    /// What comes next from the shards of any, with its number. Cancel safe.
+    pub async fn next(&mut self) -> (usize, Arrival) {
+        let len = self.replicas.len();
+        self.turn = (self.turn + 1) % len;
+        let (later, sooner) = self.replicas.split_at_mut(self.turn);
+        let ordered = sooner.iter_mut().chain(later);
+        let (arrival, index, _) = select_all(ordered.map(|replica| Box::pin(replica.next()))).await;
+        ((self.turn + index) % len, arrival)
+    }
+
+    pub fn get(&mut self, index: usize) -> &mut Replica {
+        &mut self.replicas[index]
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Replica> {
+        self.replicas.iter_mut()
+    }
+
+    pub fn len(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// Queues a request with the replica that has the least to do for it, or says which limit it would break.
+    pub fn submit(&mut self, request: NewRequest, now: Duration) -> Result<RequestId, Refused> {
+        let largest = self.largest();
+        self.replicas[largest].check_room(&request, self.taken_beside(largest))?;
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        let newcomer = self.replicas[largest].newcomer(id, request, now);
+        self.adopt(newcomer, largest);
+        Ok(id)
+    }
+
+    /// Where a request fits if it fits anywhere.
+    fn largest(&self) -> usize {
+        (0..self.replicas.len()).max_by_key(|index| self.replicas[*index].num_blocks()).unwrap_or(0)
+    }
+
+    /// What requests of all others take of the server's limits.
+    fn taken_beside(&self, index: usize) -> Taken {
+        let others = self.replicas.iter().enumerate().filter(|(other, _)| *other != index);
+        others.map(|(_, replica)| replica.taken()).sum()
+    }
+
+    /// Gives a request to the best replica, or to `otherwise` if there is none.
+    fn adopt(&mut self, newcomer: Newcomer, otherwise: usize) {
+        let (index, offer) = self.place(&newcomer).unwrap_or((otherwise, Offer::default()));
+        self.replicas[index].adopt(newcomer, offer.matched);
+    }
+
+    /// Forgets a request. Unknown ids are fine.
+    pub fn cancel(&mut self, id: RequestId) {
+        self.replicas.iter_mut().for_each(|replica| replica.cancel(id));
+    }
+
+    /// Fails requests that waited longer than they may.
+    pub fn expire(&mut self, now: Duration) -> Vec<Event> {
+        self.replicas.iter_mut().flat_map(|replica| replica.expire(now)).collect()
+    }
+
+    /// Requests of replicas that are down go on where shards answer, if they do anywhere.
+    pub fn move_on(&mut self) {
+        if !self.replicas.iter().any(Replica::is_ready) {
+            return;
+        }
+        for from in 0..self.replicas.len() {
+            if !self.replicas[from].is_ready() {
+                self.move_from(from);
+            }
+        }
+    }
+
+    fn move_from(&mut self, from: usize) {
+        let leaving = self.replicas[from].evacuate();
+        if !leaving.is_empty() {
+            info!(replica = from, requests = leaving.len(), "requests go on with other replicas");
+        }
+        for newcomer in leaving {
+            self.adopt(newcomer, from);
+        }
+    }
+
+    /// The best replica that answers, else the best that may come back; `None` if the request fits none.
+    fn place(&self, newcomer: &Newcomer) -> Option<(usize, Offer)> {
+        // Without a choice, what the only one has of it need not be looked up twice.
+        if let [only] = &self.replicas[..] {
+            return only.is_usable().then(|| (0, Offer::default()));
+        }
+        self.best(newcomer, Replica::is_ready).or_else(|| self.best(newcomer, Replica::is_usable))
+    }
+
+    fn best(&self, newcomer: &Newcomer, is_candidate: impl Fn(&Replica) -> bool) -> Option<(usize, Offer)> {
+        let offer = |replica: &Replica| replica.offer(newcomer).filter(|_| is_candidate(replica));
+        let offers: Vec<_> = self.replicas.iter().map(offer).collect();
+        let index = choose(&offers)?;
+        Some((index, offers[index]?))
+    }
+
+    /// The reason, if none has shards that may come back.
+    pub fn lost(&self) -> Option<&str> {
+        let reasons = self.replicas.iter().map(|replica| match replica.status() {
+            EngineStatus::Lost(reason) => Some(reason.as_str()),
+            EngineStatus::Ready | EngineStatus::Restarting(_) => None,
+        });
+        reasons.collect::<Option<Vec<_>>>()?.first().copied()
+    }
+
+    /// How each of them is.
+    pub fn statuses(&self) -> Vec<EngineStatus> {
+        self.replicas.iter().map(|replica| replica.status().clone()).collect()
+    }
+
+    /// The numbers of each.
+    pub fn levels(&self) -> Vec<ReplicaLevels> {
+        self.replicas.iter().map(Replica::levels).collect()
+    }
+}

@@ -1,0 +1,215 @@
+//! Several replicas behind one engine loop: where requests go, and what becomes of them when shards are lost.
+
+use penstock_router::engine::engine_loop;
+use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation};
+use penstock_router::engine::{Engine, EngineFacts};
+use penstock_router::observe::observer::{Observer, StepSummary};
+use penstock_scheduler::{EventKind, Failure, NewRequest, Refused, SamplingParams, SchedulerConfig};
+use serde_json::json;
+
+use crate::support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
+use crate::support::server::{Server, facts, limits};
+
+struct Ignore;
+
+impl Observer for Ignore {
+    fn on_step(&mut self, _: &StepSummary) {}
+}
+
+/// A model that never ends a sequence.
+fn endless() -> EngineFacts {
+    EngineFacts { eos_token_ids: Vec::new(), ..small_facts() }
+}
+
+fn spawn(engines: Vec<(FakeEngine, FakeControl)>, max_requests: u32) -> (EngineHandle, Vec<FakeControl>) {
+    let (engines, controls): (Vec<_>, Vec<_>) = engines.into_iter().unzip();
+    let engines = engines.into_iter().map(|engine| Box::new(engine) as Box<dyn Engine>).collect();
+    let config = SchedulerConfig::new(endless().capacity(), max_requests);
+    (engine_loop::spawn(engines, &config, Ignore), controls)
+}
+
+fn gated() -> (FakeEngine, FakeControl) {
+    FakeEngine::gated(endless())
+}
+
+fn request(prompt: &[u32], max_new_tokens: u32) -> NewRequest {
+    NewRequest::new(prompt.into(), max_new_tokens, SamplingParams::greedy())
+}
+
+fn allow(control: &FakeControl, steps: usize) {
+    control.gate.as_ref().expect("gated").add_permits(steps);
+}
+
+fn admitted(control: &FakeControl) -> usize {
+    control.plans.lock().expect("not poisoned").iter().map(|plan| plan.admitted.len()).sum()
+}
+
+/// Tokens until the stream ends or has so many.
+async fn tokens(generation: &mut Generation, count: usize) -> Vec<u32> {
+    let mut ids = Vec::new();
+    while ids.len() < count {
+        match generation.next().await.expect("an end is always announced") {
+            EventKind::Token(token, _) => ids.push(token.id),
+            EventKind::Failed(failure) => panic!("{failure}"),
+            _ => {}
+        }
+    }
+    ids
+}
+
+#[tokio::test]
+async fn requests_spread_and_a_conversation_returns_to_its_beginning() {
+    let (engine, controls) = spawn(vec![gated(), gated(), gated()], 128);
+    controls.iter().for_each(|control| allow(control, 10_000));
+    let mut conversations = Vec::new();
+    for number in 0..3 {
+        let prompt: Vec<u32> = (0..40).map(|i| 1 + number * 50 + i).collect();
+        let mut generation = engine.submit(request(&prompt, 5)).await.unwrap();
+        let reply = tokens(&mut generation, 5).await;
+        conversations.push([prompt, reply].concat());
+    }
+    assert_eq!(controls.iter().map(admitted).collect::<Vec<_>>(), [1, 1, 1], "to the emptiest cache");
+    for turn in 2..5 {
+        for conversation in conversations.iter_mut().rev() {
+            conversation.extend([7, 8, 9, 10]);
+            let mut generation = engine.submit(request(conversation, 5)).await.unwrap();
+            let Some(EventKind::Admitted { cached_tokens, .. }) = generation.next().await else { panic!() };
+            assert!(cached_tokens >= 40, "of turn {turn}: {cached_tokens}");
+            conversation.extend(tokens(&mut generation, 5).await);
+        }
+        assert_eq!(controls.iter().map(admitted).collect::<Vec<_>>(), [turn; 3]);
+    }
+}
+
+#[tokio::test]
+async fn many_requests_at_once_are_divided_evenly_and_get_what_they_would_get_alone() {
+    let (engine, controls) = spawn(vec![gated(), gated()], 128);
+    let prompts: Vec<Vec<u32>> =
+        (1..41).map(|i| (0..20).map(|j| 1 + (i * 31 + j * j) % 200).collect()).collect();
+    let mut generations = Vec::new();
+    for prompt in &prompts {
+        generations.push(engine.submit(request(prompt, 10)).await.unwrap());
+    }
+    controls.iter().for_each(|control| allow(control, 10_000));
+    for (prompt, mut generation) in prompts.iter().zip(generations) {
+        let expected = expected_tokens(prompt, 0, 10, &endless());
+        assert_eq!(tokens(&mut generation, 10).await, expected);
+    }
+    assert_eq!(controls.iter().map(admitted).collect::<Vec<_>>(), [20, 20]);
+}
+
+#[tokio::test]
+async fn streams_of_a_lost_replica_go_on_with_another() {
+    let (engine, controls) = spawn(vec![gated(), gated()], 128);
+    let prompts: Vec<Vec<u32>> = (0..6).map(|i| vec![i + 1, 2 * i + 1, 3]).collect();
+    let mut generations = Vec::new();
+    for prompt in &prompts {
+        generations.push(engine.submit(request(prompt, 30)).await.unwrap());
+    }
+    controls.iter().for_each(|control| allow(control, 6));
+    let mut streams = Vec::new();
+    for generation in &mut generations {
+        streams.push(tokens(generation, 3).await);
+    }
+    controls[0].break_with("gone");
+    allow(&controls[0], 1000);
+    allow(&controls[1], 10_000);
+    for (prompt, (mut stream, mut generation)) in prompts.iter().zip(streams.into_iter().zip(generations)) {
+        stream.extend(tokens(&mut generation, 27).await);
+        assert_eq!(stream, expected_tokens(prompt, 0, 30, &endless()), "token for token");
+    }
+    assert_eq!(engine.status(), EngineStatus::Ready, "one is enough");
+    assert!(admitted(&controls[1]) >= 6, "all that were left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_the_last_replica_goes_to_the_first_that_comes_back() {
+    let (engine, controls) = spawn(vec![gated(), gated()], 128);
+    let mut first = engine.submit(request(&[1, 2, 3], 10)).await.unwrap();
+    let mut second = engine.submit(request(&[4, 5, 6], 10)).await.unwrap();
+    for control in &controls {
+        control.break_with("gone");
+        allow(control, 10_000);
+    }
+    while engine.status() == EngineStatus::Ready {
+        tokio::task::yield_now().await;
+    }
+    let mut third = engine.submit(request(&[7, 8], 10)).await.unwrap();
+    controls[1].come_back();
+    assert_eq!(tokens(&mut first, 10).await, expected_tokens(&[1, 2, 3], 0, 10, &endless()));
+    assert_eq!(tokens(&mut second, 10).await, expected_tokens(&[4, 5, 6], 0, 10, &endless()));
+    assert_eq!(tokens(&mut third, 10).await, expected_tokens(&[7, 8], 0, 10, &endless()));
+    assert_eq!(engine.status(), EngineStatus::Ready);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_is_lost_for_good_is_done_without_until_the_last() {
+    let (engine, controls) = spawn(vec![gated(), gated()], 128);
+    let mut moved = engine.submit(request(&[1, 2, 3], 10)).await.unwrap();
+    controls[0].come_back_changed();
+    controls[0].break_with("gone");
+    allow(&controls[0], 10_000);
+    allow(&controls[1], 10_000);
+    assert_eq!(tokens(&mut moved, 10).await, expected_tokens(&[1, 2, 3], 0, 10, &endless()));
+    controls[0].come_back();
+    let before = admitted(&controls[0]);
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    for number in 0..4 {
+        let mut generation = engine.submit(request(&[number, 9], 3)).await.unwrap();
+        tokens(&mut generation, 3).await;
+    }
+    assert_eq!((admitted(&controls[0]), engine.status()), (before, EngineStatus::Ready));
+    controls[1].break_with("gone");
+    let mut last = engine.submit(request(&[5, 5], 10)).await.unwrap();
+    controls[1].come_back_changed();
+    let mut events = Vec::new();
+    while let Some(event) = last.next().await {
+        events.push(event);
+    }
+    assert!(matches!(events.last(), Some(EventKind::Failed(Failure::EngineLost(_)))), "{events:?}");
+    assert!(matches!(engine.status(), EngineStatus::Lost(_)));
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_is_dropped_wherever_its_request_went() {
+    let (engine, controls) = spawn(vec![gated(), gated()], 2);
+    let first = engine.submit(request(&[1, 2, 3], 30)).await.unwrap();
+    let second = engine.submit(request(&[4, 5, 6], 30)).await.unwrap();
+    let limit = Refused::Overloaded { current: 2, limit: 2 };
+    assert_eq!(
+        engine.submit(request(&[7], 1)).await.err(),
+        Some(limit),
+        "of the server, not of each replica"
+    );
+    controls[0].break_with("gone");
+    allow(&controls[0], 1);
+    while admitted(&controls[1]) < 2 {
+        allow(&controls[1], 1);
+        tokio::task::yield_now().await;
+    }
+    drop((first, second));
+    allow(&controls[1], 10_000);
+    let mut third = engine.submit(request(&[7, 8], 3)).await.unwrap();
+    assert_eq!(tokens(&mut third, 3).await, expected_tokens(&[7, 8], 0, 3, &endless()));
+}
+
+#[tokio::test]
+async fn info_stats_and_health_tell_of_every_replica() {
+    let server =
+        Server::with_replicas(vec![FakeEngine::gated(facts()), FakeEngine::gated(facts())], limits());
+    assert_eq!(server.get("/info").await.json()["num_replicas"], 2);
+    server.control.break_with("gone");
+    server.allow_steps(1);
+    let asked = server.open("/generate_stream", json!({ "inputs": "hello" })).await;
+    while server.get("/stats").await.json()["replicas"][0]["ready"] != json!(false) {
+        tokio::task::yield_now().await;
+    }
+    let stats = server.get("/stats").await.json();
+    assert_eq!((&stats["status"], &stats["replicas"][1]["ready"]), (&json!("ready"), &json!(true)));
+    assert_eq!(stats["waiting"].as_u64().unwrap() + stats["running"].as_u64().unwrap(), 1, "the sum");
+    assert_eq!(server.get("/health").await.status, 200, "one is enough");
+    assert_eq!(server.metric("tgi_replica_ready{replica=\"0\"}").await, 0.0);
+    assert_eq!(server.metric("tgi_replica_ready{replica=\"1\"}").await, 1.0);
+    assert_eq!(server.metric("tgi_engine_ready").await, 1.0);
+    drop(asked);
+}

@@ -1,0 +1,196 @@
+"""Two replicas behind one router: the tokens of one, conversations that return, streams that outlive their shards."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e import faults
+from e2e.clients import COMPLETE, Load, make_body
+from e2e.conftest import Launch
+from e2e.faults import MAX_CONCURRENT
+from e2e.launched import Launched, arguments, wait_until
+from e2e.oracle import SLACK, Oracle
+from e2e.test_adapters import make_adapter
+
+pytestmark = pytest.mark.timeout(300)
+
+NUM_STREAMS = 8
+LONG = 200
+BODIES = [make_body(number, LONG, number if number % 2 else None) for number in range(NUM_STREAMS)]
+
+
+def _adapted(number: int) -> dict[str, Any]:
+    body = make_body(100 + number, LONG)
+    body["parameters"]["adapter_id"] = "late"
+    return body
+
+
+ADAPTED = [_adapted(number) for number in range(4)]
+
+
+def _flags(tmp: Path, model: Path, *more: str) -> list[str]:
+    limits = (f"--max-concurrent-requests={MAX_CONCURRENT}", "--max-restarts=10000", "--max-replays=1000")
+    adapters = ("--max-loras=2", "--allow-runtime-lora-updating", f"--lora-root={tmp}")
+    return [f"--model-id={model}", "--dtype=float32", *limits, *adapters, faults.hold_flag(tmp), *more]
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    tmp = tmp_path_factory.mktemp("run")
+    with Launched(tmp, *_flags(tmp, model, "--num-replicas=2")) as launched:
+        launched.wait_until_serving()
+        wait_until(lambda: all(_ready(launched)), faults.RESTART_S * SLACK)
+        yield launched
+
+
+@pytest.fixture(scope="module")
+def one(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    """The same model without replicas."""
+    tmp = tmp_path_factory.mktemp("one")
+    with Launched(tmp, *_flags(tmp, model)) as launched:
+        yield launched.wait_until_serving()
+
+
+@pytest.fixture
+def oracle(server: Launched, one: Launched) -> Oracle:
+    """Knows what the server without replicas answers, and looks at the one with two."""
+    known = Oracle(one, MAX_CONCURRENT)
+    known.learn(BODIES)
+    known.server = server
+    known.begin()
+    return known
+
+
+def _replicas(server: Launched) -> list[dict[str, Any]]:
+    replicas: list[dict[str, Any]] = json.loads(server.get("/stats")[1])["replicas"]
+    return replicas
+
+
+def _ready(server: Launched) -> list[bool]:
+    return [replica["ready"] for replica in _replicas(server)]
+
+
+def _shard(server: Launched, replica: int) -> int:
+    """The process of a replica's only shard."""
+    argument = f"/shard-{replica}.sock"
+    pids = [pid for pid in server.children() if any(_is_own(it, argument) for it in arguments(pid))]
+    assert len(pids) == 1
+    return pids[0]
+
+
+def _is_own(argument: str, socket: str) -> bool:
+    return argument.startswith("--uds-path=") and argument.endswith(socket)
+
+
+def test_a_mixture_is_divided_and_gets_the_tokens_of_one_replica(server: Launched, oracle: Oracle) -> None:
+    assert json.loads(server.get("/info")[1])["num_replicas"] == 2
+    with faults.held_load(server, BODIES) as load:
+        assert [replica["running"] for replica in _replicas(server)] == [NUM_STREAMS // 2] * 2
+    oracle.check(load.finish())
+
+
+def test_streams_of_a_killed_replica_go_on_with_the_other(server: Launched, oracle: Oracle) -> None:
+    before, killed = faults.restarts(server), _shard(server, 0)
+    with faults.held_load(server, BODIES) as load:
+        faults.kill(killed)
+        wait_until(lambda: _ready(server) == [False, True], faults.RESTART_S * SLACK)
+        # What is held does not get ready: the other one serves alone.
+        assert faults.is_ready(server)
+        status, reply = server.post("/generate", {"inputs": "meanwhile", "parameters": {"max_new_tokens": 2}})
+        assert status == 200, reply
+        running = [replica["running"] + replica["waiting"] for replica in _replicas(server)]
+        assert running == [0, NUM_STREAMS], "all streams are with the other one"
+    records = load.finish()
+    wait_until(lambda: all(_ready(server)), faults.RESTART_S * SLACK)
+    # It counted one more request, which is none of these streams'.
+    [meanwhile] = Load(server, [BODIES[0]]).finish()
+    assert meanwhile.end == COMPLETE
+    assert all(record.ends == [COMPLETE] and oracle.is_right(record) for record in [*records, meanwhile])
+    assert faults.restarts(server) == before + 1
+    assert "replica 0 shard 0 ended (signal 9, SIGKILL), restarting" in server.stderr
+
+
+def test_a_new_router_serves_with_both_replicas(server: Launched) -> None:
+    faults.kill(faults.router(server))
+    faults.wait_until_ready(server)
+    wait_until(lambda: _ready(server) == [True, True], faults.RESTART_S * SLACK)
+
+
+def test_an_adapter_that_is_added_reaches_both_replicas_and_one_that_restarts(
+    server: Launched, one: Launched
+) -> None:
+    for each in (server, one):
+        folder = str(make_adapter(each.tmp / "late", 3))
+        with each.request(
+            "POST", "/v1/load_lora_adapter", {"lora_name": "late", "lora_path": folder}
+        ) as reply:
+            assert reply.status == 200, reply.read()
+    oracle = Oracle(one, MAX_CONCURRENT)
+    oracle.learn(ADAPTED)
+    with faults.held_load(server, ADAPTED) as load:
+        assert [replica["running"] for replica in _replicas(server)] == [2, 2]
+        faults.kill(_shard(server, 1))
+        wait_until(lambda: _ready(server) == [True, False], faults.RESTART_S * SLACK)
+    assert all(record.end == COMPLETE and oracle.is_right(record) for record in load.finish())
+    wait_until(lambda: all(_ready(server)), faults.RESTART_S * SLACK)
+    with faults.held_load(server, ADAPTED) as load:
+        assert min(replica["running"] for replica in _replicas(server)) > 0, "also the one that restarted"
+    assert all(record.end == COMPLETE and oracle.is_right(record) for record in load.finish())
+
+
+def _hits_of_conversations(server: Launched) -> float:
+    """Prompt tokens found in the cache when conversations take turns."""
+
+    def hits() -> float:
+        lines = server.get("/metrics")[1].decode().splitlines()
+        return sum(
+            float(line.split()[-1]) for line in lines if line.startswith("tgi_prefix_cache_hit_tokens ")
+        )
+
+    before = hits()
+    for turn in range(1, 5):
+        for number in range(6):
+            text = f"{number} is what we talk about. " + "And what comes after that? " * turn
+            body = {"inputs": text, "parameters": {"max_new_tokens": 4, "ignore_eos": True}}
+            status, reply = server.post("/generate", body)
+            assert status == 200, reply
+    return hits() - before
+
+
+def test_conversations_find_as_much_in_the_cache_as_with_one_replica(server: Launched, one: Launched) -> None:
+    with_one = _hits_of_conversations(one)
+    assert with_one > 0
+    assert _hits_of_conversations(server) >= with_one
+
+
+def test_a_replica_that_somebody_else_starts_joins_and_is_done_without(
+    launch: Launch, model: Path, tmp_path: Path
+) -> None:
+    socket = tmp_path / "theirs.sock"
+    flags = [f"--model-path={model}", f"--uds-path={socket}", "--device=cpu", "--dtype=float32"]
+    command = [sys.executable, "-P", "-m", "penstock_server", *flags]
+    theirs = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        server = launch(f"--model-id={model}", "--dtype=float32", f"--replica=unix:{socket}")
+        server.wait_until_serving()
+        wait_until(lambda: _ready(server) == [True, True], faults.RESTART_S * SLACK)
+        load = Load(server, BODIES)
+        load.wait_for_each(1)
+        theirs.kill()
+        assert {record.end for record in load.finish()} == {COMPLETE}
+        wait_until(lambda: _ready(server) == [True, False], faults.RESTART_S * SLACK)
+        assert faults.is_ready(server)
+        assert "restarting" not in server.stderr, "it is not the launcher's"
+    finally:
+        theirs.kill()
+        theirs.wait()
+
+
+def test_a_replica_behind_tcp_is_refused_by_name(launch: Launch, model: Path) -> None:
+    code, stderr = launch(f"--model-id={model}", "--replica=tcp:127.0.0.1:1").end()
+    assert code == 2
+    assert "`tcp:127.0.0.1:1` is no unix:PATH" in stderr
