@@ -142,7 +142,8 @@ impl EngineLoop {
         if was_connected {
             self.observer.on_reconnected();
         }
-        self.replicas.move_on();
+        let failed = self.replicas.move_on();
+        self.publish(failed);
         self.tell_status();
     }
 
@@ -192,7 +193,8 @@ impl EngineLoop {
             self.observer.on_lost(unanswered);
             self.publish(events);
         }
-        self.replicas.move_on();
+        let failed = self.replicas.move_on();
+        self.publish(failed);
         self.tell_status();
     }
 

@@ -37,6 +37,7 @@ impl Replica {
     /// A replica whose shards are connected, or are waited for.
     pub fn new(engine: Box<dyn Engine>, config: SchedulerConfig) -> Self {
         let was_connected = engine.is_connected();
+        let config = if was_connected { sized(&config, &*engine) } else { config };
         let waiting = || EngineStatus::Restarting("the shards were not reached yet".to_owned());
         Self {
             status: if was_connected { EngineStatus::Ready } else { waiting() },
@@ -143,8 +144,7 @@ impl Replica {
     pub fn come_back(&mut self, engine: Box<dyn Engine>) -> bool {
         if !self.was_connected {
             // Only now it is known how much memory they have.
-            let num_blocks = self.config.num_blocks.min(engine.facts().num_blocks);
-            self.config = SchedulerConfig { num_blocks, ..self.config.clone() };
+            self.config = sized(&self.config, &*engine);
             self.scheduler = Scheduler::new(self.config.clone());
         }
         self.link = Link::Up(engine);
@@ -179,4 +179,9 @@ impl Replica {
             self.is_checked = true;
         }
     }
+}
+
+/// With no more blocks than these shards have: those of other replicas may have more.
+fn sized(config: &SchedulerConfig, engine: &dyn Engine) -> SchedulerConfig {
+    SchedulerConfig { num_blocks: config.num_blocks.min(engine.facts().num_blocks), ..config.clone() }
 }

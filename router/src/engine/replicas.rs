@@ -7,7 +7,9 @@
 use std::time::Duration;
 
 use futures::future::select_all;
-use penstock_scheduler::{Event, NewRequest, Newcomer, Offer, Refused, RequestId, SchedulerConfig, Taken};
+use penstock_scheduler::{
+    Event, EventKind, Failure, NewRequest, Newcomer, Offer, Refused, RequestId, SchedulerConfig, Taken,
+};
 use tracing::info;
 
 use super::Engine;
@@ -92,26 +94,34 @@ impl Replicas {
         self.replicas.iter_mut().flat_map(|replica| replica.expire(now)).collect()
     }
 
-    /// Requests of replicas that are down go on where shards answer, if they do anywhere.
-    pub fn move_on(&mut self) {
+    /// Requests of replicas that are down go on where shards answer, if they do anywhere. One that fits nowhere else fails
+    /// if its own shards will not come back.
+    pub fn move_on(&mut self) -> Vec<Event> {
         if !self.replicas.iter().any(Replica::is_ready) {
-            return;
+            return Vec::new();
         }
-        for from in 0..self.replicas.len() {
-            if !self.replicas[from].is_ready() {
-                self.move_from(from);
-            }
-        }
+        let down: Vec<_> =
+            (0..self.replicas.len()).filter(|index| !self.replicas[*index].is_ready()).collect();
+        down.into_iter().flat_map(|from| self.move_from(from)).collect()
     }
 
-    fn move_from(&mut self, from: usize) {
+    fn move_from(&mut self, from: usize) -> Vec<Event> {
         let leaving = self.replicas[from].evacuate();
         if !leaving.is_empty() {
             info!(replica = from, requests = leaving.len(), "requests go on with other replicas");
         }
-        for newcomer in leaving {
-            self.adopt(newcomer, from);
+        leaving.into_iter().filter_map(|newcomer| self.move_one(newcomer, from)).collect()
+    }
+
+    fn move_one(&mut self, newcomer: Newcomer, from: usize) -> Option<Event> {
+        if let EngineStatus::Lost(lost) = self.replicas[from].status()
+            && self.place(&newcomer).is_none()
+        {
+            let kind = EventKind::Failed(Failure::EngineLost(lost.clone()));
+            return Some(Event { id: newcomer.id(), kind });
         }
+        self.adopt(newcomer, from);
+        None
     }
 
     /// The best replica that answers, else the best that may come back; `None` if the request fits none.

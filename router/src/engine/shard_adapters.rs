@@ -49,8 +49,8 @@ impl ReplicaAdapters {
 #[async_trait]
 impl AdapterLoader for ReplicaAdapters {
     async fn load(&self, source: &Source) -> Result<LoadedAdapter, LoadFailure> {
-        let answers = join_all(self.connected().map(|group| group.load(source))).await;
-        on_all_or_none(self, &answers).await
+        // Nothing is undone: a replica may have held it before, for requests that wait.
+        agreed(&join_all(self.connected().map(|group| group.load(source))).await)
     }
 
     async fn unload(&self, id: &str) -> Result<(), UnloadFailure> {
@@ -65,7 +65,15 @@ impl AdapterLoader for GroupAdapters {
             let connection = Connection::open(socket).await.map_err(LoadFailure::Unreachable)?;
             connection.load_adapter(source).await
         });
-        on_all_or_none(self, &join_all(loads).await).await
+        let answers = join_all(loads).await;
+        let agreed = agreed(&answers);
+        if agreed.is_err() {
+            // A rank that has it alone holds memory for nothing.
+            for loaded in answers.iter().flatten() {
+                let _ = self.unload(&loaded.id).await;
+            }
+        }
+        agreed
     }
 
     async fn unload(&self, id: &str) -> Result<(), UnloadFailure> {
@@ -77,20 +85,6 @@ impl AdapterLoader for GroupAdapters {
         });
         worst(join_all(unloads).await)
     }
-}
-
-/// What all say of a load. Where they do not agree, it is undone: who has it alone holds memory for nothing.
-async fn on_all_or_none(
-    loader: &dyn AdapterLoader,
-    answers: &[Result<LoadedAdapter, LoadFailure>],
-) -> Result<LoadedAdapter, LoadFailure> {
-    let agreed = agreed(answers);
-    if agreed.is_err() {
-        for loaded in answers.iter().flatten() {
-            let _ = loader.unload(&loaded.id).await;
-        }
-    }
-    agreed
 }
 
 /// One that is in use counts first, then any other failure.

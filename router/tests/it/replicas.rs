@@ -170,6 +170,32 @@ async fn a_replica_that_is_lost_for_good_is_done_without_until_the_last() {
     assert!(matches!(engine.status(), EngineStatus::Lost(_)));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_request_that_fits_no_other_replica_waits_for_its_own_and_ends_with_it() {
+    let small = FakeEngine::gated(EngineFacts { num_blocks: 4, ..endless() });
+    let (engine, controls) = spawn(vec![gated(), small], 128);
+    let prompt: Vec<u32> = (1..5 * endless().block_size).collect();
+    let mut generation = engine.submit(request(&prompt, 10)).await.unwrap();
+    controls[0].break_with("gone");
+    allow(&controls[0], 10_000);
+    allow(&controls[1], 10_000);
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert_eq!((admitted(&controls[1]), engine.status()), (0, EngineStatus::Ready));
+    controls[0].come_back();
+    assert_eq!(tokens(&mut generation, 10).await, expected_tokens(&prompt, 0, 10, &endless()));
+    controls[0].come_back_changed();
+    controls[0].break_with("gone");
+    let mut last = engine.submit(request(&prompt, 10)).await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    controls[0].come_back();
+    let mut events = Vec::new();
+    while let Some(event) = last.next().await {
+        events.push(event);
+    }
+    assert!(matches!(events.last(), Some(EventKind::Failed(Failure::EngineLost(_)))), "{events:?}");
+    assert_eq!(engine.status(), EngineStatus::Ready);
+}
+
 #[tokio::test]
 async fn a_client_that_leaves_is_dropped_wherever_its_request_went() {
     let (engine, controls) = spawn(vec![gated(), gated()], 2);
