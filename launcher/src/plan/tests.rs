@@ -56,7 +56,7 @@ fn the_shards_get_the_draft_model_where_tokens_are_drafted() {
     for (flags, gets_it) in [("", true), ("--speculate 2", true), ("--speculate 0", false)] {
         let plan =
             plan(0, &format!("--num-shard 2 --speculation draft --draft-model /d {flags}")).expect("plan");
-        for shard in &plan.shards {
+        for shard in plan.groups.iter().flatten() {
             assert_eq!(shard.args.contains(&"--draft-model=/d".to_owned()), gets_it, "{flags}");
         }
     }

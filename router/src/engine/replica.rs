@@ -181,7 +181,12 @@ impl Replica {
     }
 }
 
-/// With no more blocks than these shards have: those of other replicas may have more.
+/// With no more blocks and snapshots than these shards have: those of other replicas may have more.
 fn sized(config: &SchedulerConfig, engine: &dyn Engine) -> SchedulerConfig {
-    SchedulerConfig { num_blocks: config.num_blocks.min(engine.facts().num_blocks), ..config.clone() }
+    let facts = engine.facts();
+    SchedulerConfig {
+        num_blocks: config.num_blocks.min(facts.num_blocks),
+        num_snapshots: config.num_snapshots.min(facts.num_snapshots),
+        ..config.clone()
+    }
 }

@@ -137,7 +137,8 @@ impl ShardedEngine {
     /// Refuses shards that differ from those of other replicas, and takes over how much memory they have.
     fn check_first(&mut self, descriptions: &[Description]) -> Result<(), EngineError> {
         let facts = agreed_facts(descriptions)?;
-        let comparable = EngineFacts { num_blocks: self.facts.num_blocks, ..facts.clone() };
+        let EngineFacts { num_blocks, num_snapshots, .. } = self.facts;
+        let comparable = EngineFacts { num_blocks, num_snapshots, ..facts.clone() };
         if comparable != self.facts {
             return Err(EngineError::Differs(format!("{facts:?}, and elsewhere {:?}", self.facts)));
         }
