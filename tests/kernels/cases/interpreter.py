@@ -1,6 +1,7 @@
 """Repairs Triton 3.7's interpreter for tests: bf16 is stored as its bits there, rounded by truncation when written and
-multiplied as integers by dot. The kernels compute in float32 between loads, stores and dots, so these two are all. And
-makes it faster: it searches Triton's modules again whenever one function of a kernel calls another."""
+multiplied as integers by dot. The kernels compute in float32 between loads, stores and dots, so these two are all but
+one: NumPy's product sums the rows of a tile in different orders on some processors, which a GPU does not. And makes it
+faster: it searches Triton's modules again whenever one function of a kernel calls another."""
 
 from functools import cache
 from typing import Any
@@ -44,7 +45,12 @@ def repair() -> None:
 
     def dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
         a, b = (cast(self, x, tl.float32) if x.dtype.scalar in narrow else x for x in (a, b))
-        return plain_dot(self, a, b, d, input_precision, max_num_imprecise_acc)
+        if d.data.dtype != np.float32 or d.data.ndim != 2:
+            return plain_dot(self, a, b, d, input_precision, max_num_imprecise_acc)
+        # One loop for all sums: the place of a row in the tile does not change its bits.
+        rows, columns = (np.ascontiguousarray(x.data, dtype=np.float32) for x in (a, b))
+        products = np.einsum("mk,kn->mn", rows, columns)
+        return interpreter.TensorHandle(products + d.data, d.dtype.scalar)
 
     builder.cast_impl, builder.create_dot, builder.create_fp_to_fp = cast, dot, fp_to_fp
 
