@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf_models import served, write
 from quantized_models import Tensors, change_settings
 from safetensors.torch import load_file, save_file
 from tiny_model import TinyModel, save
@@ -181,3 +182,26 @@ def test_what_is_quantized_at_load_needs_what_it_takes_and_some_rows(folder: Pat
     )
     most, _ = peak(folder, 1, "bfloat16", _QUANTIZED, "int4")
     assert share - _BESIDE < most < share + _SOME_ROWS + _BESIDE
+
+
+@pytest.fixture(scope="module")
+def large_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As numbers, its embedding takes far more than some rows of it."""
+    folder = tmp_path_factory.mktemp("vocabulary")
+    save(folder, TinyModel(options={**_SIZES, "vocab_size": 65_536, "num_hidden_layers": 2}))
+    return folder
+
+
+def test_a_vocabulary_of_a_gguf_file_becomes_numbers_by_rows(
+    large_vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def types(name: str) -> str:
+        return "F32" if "norm" in name else "Q8_0"
+
+    file = write(large_vocabulary, tmp_path / "model.gguf", types)
+    made = served(file, tmp_path / "cache", monkeypatch)
+    numbers = 65_536 * _SIZES["hidden_size"]
+    # The head stays quantized.
+    share = _quantized_bytes(2, 8.5) + 2 * numbers + numbers * 17 // 16
+    most, _ = peak(made.folder, 1, "bfloat16", _QUANTIZED)
+    assert share - _BESIDE < most < share + 2 * _SOME_ROWS + _BESIDE < share + 4 * numbers

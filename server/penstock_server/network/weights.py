@@ -37,6 +37,8 @@ Index = int | slice | tuple[int | slice, ...]
 Parameter = tuple[nn.Module, str]
 
 _CPU = torch.device("cpu")
+# So many numbers of a quantized matrix that is needed as numbers are in memory at a time, beside these.
+_MAX_NUMBERS = 1 << 22
 # Names of the files' types.
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -157,7 +159,7 @@ def _load_quantized(
     quantization.check_all(piece.name for piece in pieces if id(piece) not in gone)
     _load_plain([piece for piece in plain if id(piece) not in gone], model, checkpoint, device, parameters)
     for piece in restored:
-        piece.target().copy_(_restored_part(piece, quantization))
+        _restore(piece, quantization)
     found: dict[Parameter, list[Matrix]] = {parameter: [] for parameter in parameters}
     progress = Progress(logger, "quantized weights", len(apart))
     for piece in apart:
@@ -179,10 +181,20 @@ def _is_restored(piece: Piece, quantization: Quantization) -> bool:
     return not quantization.stored.is_in_16_bits(piece.name) and quantization.holds(_source(piece))
 
 
-def _restored_part(piece: Piece, quantization: Quantization) -> torch.Tensor:
-    rows, columns = piece.window
-    part = dequantize(quantization.read(_source(piece), rows, columns, None, _CPU))
-    return part if piece.arrange is None else piece.arrange(part)
+def _restore(piece: Piece, quantization: Quantization) -> None:
+    """Fill the target with numbers, some rows at a time unless they get another order: a vocabulary is large."""
+    (rows, columns), target = piece.window, piece.target()
+    if piece.arrange is not None:
+        target.copy_(piece.arrange(_restored(piece, rows, quantization)))
+        return
+    step = max(1, _MAX_NUMBERS // max(1, columns.stop - columns.start))
+    for begin in range(rows.start, rows.stop, step):
+        end = min(begin + step, rows.stop)
+        target[begin - rows.start : end - rows.start].copy_(_restored(piece, slice(begin, end), quantization))
+
+
+def _restored(piece: Piece, rows: slice, quantization: Quantization) -> torch.Tensor:
+    return dequantize(quantization.read(_source(piece), rows, piece.window[1], None, _CPU))
 
 
 def _source(piece: Piece) -> Source:
