@@ -43,18 +43,18 @@ def find_chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def playwright_() -> Iterator[Playwright]:
-    """Playwright itself."""
+    """Playwright itself. It runs an event loop in this thread while it is there, so that no other file's test could."""
     with sync_playwright() as playwright:
         # Only a bound: a loaded machine is slow, and a test that passes does not wait for it.
         expect.set_options(timeout=20_000)
         yield playwright
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(playwright_: Playwright) -> Iterator[Browser]:
-    """One browser for the session; each test has a context of its own."""
+    """One browser for a file; each test has a context of its own."""
     browser = playwright_.chromium.launch(executable_path=find_chromium(), args=ARGS)
     yield browser
     browser.close()
