@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from ui.scripted_server import ScriptedServer
 from ui.steps import answers, ask
 
@@ -381,3 +381,21 @@ def test_knows_an_adapter_that_was_loaded_meanwhile(page: Page, server: Scripted
     server.models.append({"id": "poet", "object": "model", "parent": "penstock/demo"})
     page.evaluate("dispatchEvent(new Event('focus'))")
     expect(options).to_have_text(["penstock/demo", "poet (adapter)"])
+
+
+def test_an_older_list_of_models_does_not_replace_a_newer_one(page: Page, server: ScriptedServer) -> None:
+    options = page.get_by_label("Model", exact=True).locator("option")
+    expect(options).to_have_text(["penstock/demo"])
+    held: list[Route] = []
+    page.route("**/v1/models", lambda route: held.append(route))
+    page.evaluate("dispatchEvent(new Event('focus')); dispatchEvent(new Event('focus'))")
+    while len(held) < 2:
+        page.evaluate("null")  # takes in what the browser has sent
+    newer = [*server.models, {"id": "poet", "object": "model", "parent": "penstock/demo"}]
+    held[-1].fulfill(json={"object": "list", "data": newer})
+    expect(options).to_have_text(["penstock/demo", "poet (adapter)"])
+    for older in held[:-1]:
+        with page.expect_response("**/v1/models"):
+            older.fulfill(json={"object": "list", "data": server.models})
+    page.evaluate("new Promise(done => setTimeout(done))")
+    expect(options).to_have_text(["penstock/demo", "poet (adapter)"], timeout=1)

@@ -7,10 +7,15 @@ import { load, store } from './storage.js';
 // Emits `change` when the list was read.
 export class Models extends EventTarget {
   list = [];
+  #asked = 0;
+  #shown = 0;
 
   async refresh() {
+    const asked = ++this.#asked;
     const { data } = await getJson('v1/models');
-    if (!Array.isArray(data) || !data.length) return;
+    // Two answers may overtake each other: an older one changes nothing.
+    if (asked < this.#shown || !Array.isArray(data) || !data.length) return;
+    this.#shown = asked;
     this.list = data;
     this.dispatchEvent(new Event('change'));
   }
