@@ -25,6 +25,13 @@ pub struct AssistantMessage {
     pub tool_calls: Vec<ToolCall>,
 }
 
+impl AssistantMessage {
+    /// The same message without what the model thought before it.
+    pub fn without_reasoning(self) -> Self {
+        Self { reasoning_content: None, reasoning: None, ..self }
+    }
+}
+
 /// A call of a tool.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]

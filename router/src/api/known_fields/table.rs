@@ -176,7 +176,7 @@ pub(super) const FIELDS: &[Field] = fields! {
     "return_routed_experts" Both "SGLang" refused ["false"] "";
     "routed_experts_prompt_start" Both "vLLM" accepted "of `return_routed_experts`";
     "return_cached_tokens_details" Both "SGLang" refused ["false"] "";
-    "include_reasoning" Chat "vLLM" refused ["true"] "";
+    "include_reasoning" Chat "vLLM" works "`false`: the response has no reasoning";
     "separate_reasoning" Chat "SGLang" refused ["true"] "";
     "stream_reasoning" Chat "SGLang" refused ["true"] "";
     "reasoning_format" Chat "llama.cpp" refused ["\"auto\"", "\"deepseek\""] "reasoning is `reasoning_content`";

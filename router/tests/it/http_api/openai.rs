@@ -202,12 +202,32 @@ async fn a_model_is_found_by_name_by_its_last_part_and_by_placeholders() {
     assert_eq!(server.get("/v1/models").await.json()["data"][0]["id"], "org/tiny");
 }
 
-#[tokio::test]
-async fn the_reasoning_of_a_thinking_model_is_a_field_of_its_own() {
+/// A server of a model that begins each reply by thinking.
+fn thinking() -> Server {
     let mut server = Server::start();
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n{# </think> #}";
     let templates = ChatTemplates::from_source(template, Map::new()).unwrap();
     server.state.inference.chat = Some(Arc::new(ChatFormat::new(templates, &server.tokenizer, &[]).unwrap()));
+    server
+}
+
+#[tokio::test]
+async fn reasoning_is_left_out_where_a_request_does_not_want_it() {
+    let server = thinking();
+    let mut body =
+        json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "include_reasoning": false});
+    let answer = server.post("/v1/chat/completions", body.clone()).await.json();
+    assert_eq!(answer["choices"][0]["message"], json!({"role": "assistant", "content": ""}));
+    assert_eq!(answer["usage"]["completion_tokens"], 5, "it was generated");
+    body["stream"] = json!(true);
+    let streamed = server.post("/v1/chat/completions", body).await;
+    assert!(streamed.text.contains("\"finish_reason\":\"length\""), "{streamed:?}");
+    assert!(!streamed.text.contains("reasoning"), "{streamed:?}");
+}
+
+#[tokio::test]
+async fn the_reasoning_of_a_thinking_model_is_a_field_of_its_own() {
+    let server = thinking();
     let body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "temperature": 0});
     let message =
         server.post("/v1/chat/completions", body.clone()).await.json()["choices"][0]["message"].take();

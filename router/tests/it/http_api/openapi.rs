@@ -206,8 +206,9 @@ fn check_fields(document: &Value, schema: &Value, value: &Value) {
 async fn what_streams_of_kserve_and_ollama_send_is_documented() {
     let (server, document) = (Server::start(), document());
     let messages = json!([{"role": "user", "content": "hi"}]);
-    let options = json!({"num_predict": 3});
-    let kserve = json!({"text_input": "hi", "id": "7", "parameters": {"max_tokens": 3, "details": true}});
+    let options = json!({"num_predict": 3, "seed": 7});
+    let parameters = json!({"max_tokens": 3, "details": true, "seed": 7});
+    let kserve = json!({"text_input": "hi", "id": "7", "parameters": parameters});
     let chat = json!({"messages": messages, "options": options, "logprobs": true});
     let generate = json!({"prompt": "hi", "options": options, "logprobs": true});
     for (path, media_type, body) in [

@@ -16,6 +16,8 @@ pub(super) struct DisplayOptions {
     pub stream_options: StreamOptions,
     /// llama.cpp's `timings`.
     pub timings: bool,
+    /// Whether the message has the reasoning.
+    pub reasoning: bool,
 }
 
 impl DisplayOptions {
@@ -29,6 +31,7 @@ impl DisplayOptions {
             echo: request.echoed_text(),
             stream_options: request.stream_options.unwrap_or_default(),
             timings: request.timings_per_token.unwrap_or(false),
+            reasoning: request.include_reasoning.unwrap_or(true),
         }
     }
 }

@@ -158,6 +158,9 @@ impl ChatEncoder {
             choice.token_ids.push(token.id);
         }
         let mut delta = choice.writer.delta(&token.delta, token.end.is_some());
+        if !self.display.reasoning {
+            delta.reasoning_content = None;
+        }
         if let Some(end) = &token.end {
             self.usage.add_cached(self.cached.add(&end.times));
             self.usage.add_predictions(&end.times);

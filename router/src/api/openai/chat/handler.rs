@@ -101,6 +101,9 @@ impl ChatReplies<'_> {
         });
         let mut writer = AssistantWriter::new(reply);
         let mut message = writer.message(&sequence.end.text);
+        if !self.display.reasoning {
+            message = message.without_reasoning();
+        }
         if !self.display.echo.is_empty() {
             message.content = Some(self.display.echo.clone() + &message.content.unwrap_or_default());
         }

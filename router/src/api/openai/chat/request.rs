@@ -75,6 +75,8 @@ with_shared_fields! {
         pub continue_final_message: Option<bool>,
         pub timings_per_token: Option<bool>,
         pub echo: Option<bool>,
+        /// `false`: the response has no reasoning, though the model reasons.
+        pub include_reasoning: Option<bool>,
     }
 }
 
