@@ -26,7 +26,7 @@ class Rival:
         self.address = ("127.0.0.1", _free_port())
         host, port = self.address
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUMTHREADS": str(THREADS)}
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(THREADS)}
         self._process = subprocess.Popen(
             [*command, "--host", host, "--port", str(port)],
             env=environment,
