@@ -7,15 +7,32 @@ of that size of which three layers in four are recurrent; `make_adapter` a LoRA 
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PretrainedConfig,
+    Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig,
+)
 
 CONTEXT_LEN = 16_384
 _PRINTABLE = [chr(code) for code in range(33, 127)]
 _SPACE = "Ġ"
+_SHAPE: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": CONTEXT_LEN,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
 ALL_LINEAR = (
     *(f"self_attn.{kind}_proj" for kind in "qkvo"),
     *(f"mlp.{kind}_proj" for kind in ("gate", "up", "down")),
@@ -25,44 +42,22 @@ ALL_LINEAR = (
 def make(folder: Path, tokenizer: Tokenizer | None = None) -> Path:
     """Write the model with the long context."""
     tokenizer = tokenizer or _tokenizer()
-    config = LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=256,
-        intermediate_size=768,
-        num_hidden_layers=8,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=CONTEXT_LEN,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    torch.manual_seed(7)
-    LlamaForCausalLM(config).save_pretrained(folder)
-    save_tokenizer(folder, tokenizer)
-    return folder
+    config = LlamaConfig(vocab_size=tokenizer.get_vocab_size(), **_SHAPE)
+    return _save(folder, tokenizer, LlamaForCausalLM, config)
 
 
 def make_hybrid(folder: Path) -> Path:
     """Write the model with recurrent layers."""
     tokenizer = _tokenizer()
-    config = Qwen3_5TextConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=256,
-        intermediate_size=768,
-        num_hidden_layers=8,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=64,
-        linear_num_key_heads=4,
-        linear_num_value_heads=4,
-        linear_key_head_dim=64,
-        linear_value_head_dim=64,
-        max_position_embeddings=CONTEXT_LEN,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+    recurrent: dict[str, Any] = dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 4)
+    recurrent |= dict.fromkeys(("head_dim", "linear_key_head_dim", "linear_value_head_dim"), 64)
+    config = Qwen3_5TextConfig(vocab_size=tokenizer.get_vocab_size(), **_SHAPE, **recurrent)
+    return _save(folder, tokenizer, Qwen3_5ForCausalLM, config)
+
+
+def _save(folder: Path, tokenizer: Tokenizer, architecture: Any, config: PretrainedConfig) -> Path:
     torch.manual_seed(7)
-    Qwen3_5ForCausalLM(config).save_pretrained(folder)
+    architecture(config).save_pretrained(folder)
     save_tokenizer(folder, tokenizer)
     return folder
 
