@@ -1,6 +1,6 @@
-"""STAND-INS for FlashInfer and for torch's `varlen_attn`, which need a GPU: what their documentation says of arguments
-and results, computed plainly in float64. They show that our adapters hand over the right numbers, not that the
-libraries work; the tests marked `gpu` ask the libraries themselves.
+"""STAND-INS for FlashInfer, torch's `varlen_attn` and FlashAttention 3, which need a GPU: what their documentation says
+of arguments and results, computed plainly in float64. They show that our adapters hand over the right numbers, not
+that the libraries work; the tests marked `gpu` ask the libraries themselves.
 """
 
 from itertools import pairwise
@@ -43,15 +43,51 @@ def varlen_attn(
     enable_gqa: bool,
 ) -> torch.Tensor:
     """As `torch.nn.attention.varlen.varlen_attn` of causal attention over packed sequences."""
-    assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
     assert window_size[1] == 0
     assert enable_gqa == (query.shape[1] != key.shape[1])
-    starts, key_starts = cu_seq_q.tolist(), cu_seq_k.tolist()
-    assert max_q == max(b - a for a, b in pairwise(starts))
-    assert max_k == max(b - a for a, b in pairwise(key_starts))
-    spans = zip(pairwise(starts), pairwise(key_starts), strict=True)
+    return _packed(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size[0])
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    softmax_scale: float,
+    causal: bool,
+    softcap: float,
+) -> torch.Tensor:
+    """As that of the wheel `fa3-fwd`: the last query at the last key, and no window."""
+    assert causal
+    spans = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    return _packed(q, k, v, *spans, softmax_scale, -1, softcap)
+
+
+def _packed(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    starts: torch.Tensor,
+    key_starts: torch.Tensor,
+    longest: int,
+    longest_key: int,
+    scale: float,
+    window_left: int,
+    soft_cap: float = 0.0,
+) -> torch.Tensor:
+    assert starts.dtype == key_starts.dtype == torch.int32
+    queries, keys = list(pairwise(starts.tolist())), list(pairwise(key_starts.tolist()))
+    assert longest == max(b - a for a, b in queries)
+    assert longest_key == max(b - a for a, b in keys)
     return torch.cat(
-        [attend(query[a:b], key[c:d], value[c:d], scale, window_size[0]) for (a, b), (c, d) in spans]
+        [
+            attend(query[a:b], key[c:d], value[c:d], scale, window_left, soft_cap)
+            for (a, b), (c, d) in zip(queries, keys, strict=True)
+        ]
     )
 
 

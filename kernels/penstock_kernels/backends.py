@@ -9,13 +9,16 @@ from typing import Any, Literal, get_args
 import torch
 
 from penstock_kernels import reference
+from penstock_kernels.adapters import flash_attention_3 as fa3
+from penstock_kernels.adapters.gathered import GatheredPrompts
+from penstock_kernels.adapters.varlen import varlen
 from penstock_kernels.base.attention_spans import Attend
 from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.native import attention as native
 from penstock_kernels.native.library import library
 from penstock_kernels.ops.paged_attention import own_attention
 
-BackendName = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen"]
+BackendName = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3"]
 NAMES: tuple[str, ...] = get_args(BackendName)
 _VARLEN = "torch.nn.attention.varlen"
 
@@ -111,6 +114,23 @@ def _refuse_varlen(demand: Demand) -> str | None:
     return _refuse_foreign(demand) or _not_importable(_VARLEN) or _refuse_old_varlen()
 
 
+def _refuse_fa3(demand: Demand) -> str | None:
+    if demand.head_dim % 8 or demand.head_dim > 256:
+        return f"its heads have at most 256 numbers, a multiple of 8, this model's {demand.head_dim}"
+    if demand.dtype != torch.bfloat16:
+        return f"it computes bfloat16, not {_name(demand.dtype)}"
+    if demand.cache_dtype != demand.dtype:
+        return f"it reads no cache of {_name(demand.cache_dtype)}"
+    return _refuse_foreign(demand) or _not_importable(fa3.MODULE) or _refuse_other_than_hopper(demand)
+
+
+def _refuse_other_than_hopper(demand: Demand) -> str | None:
+    major, minor = torch.cuda.get_device_capability(demand.device)
+    if major == 9:
+        return None
+    return f"it needs compute capability 9.0 (H100, H200), this device has {major}.{minor}"
+
+
 def _refuse_old_varlen() -> str | None:
     library: Any = importlib.import_module(_VARLEN)
     missing = {"scale", "window_size", "enable_gqa"} - set(inspect.signature(library.varlen_attn).parameters)
@@ -164,10 +184,13 @@ def _make_flashinfer(demand: Demand) -> Backend:
 
 
 def _make_varlen(demand: Demand) -> Backend:
-    from penstock_kernels.adapters.varlen import VarlenAttention
-
     library: Any = importlib.import_module(_VARLEN)
-    return Backend("varlen", VarlenAttention(library.varlen_attn))
+    return Backend("varlen", GatheredPrompts(varlen(library.varlen_attn)))
+
+
+def _make_fa3(demand: Demand) -> Backend:
+    library: Any = importlib.import_module(fa3.MODULE)
+    return Backend("fa3", GatheredPrompts(fa3.flash_attention_3(library.flash_attn_varlen_func)))
 
 
 def _kind(demand: Demand) -> str:
@@ -185,6 +208,7 @@ _REFUSALS: dict[str, Callable[[Demand], str | None]] = {
     "reference": _refuse_reference,
     "flashinfer": _refuse_flashinfer,
     "varlen": _refuse_varlen,
+    "fa3": _refuse_fa3,
 }
 _MAKERS: dict[str, Callable[[Demand], Backend]] = {
     "triton": _make_triton,
@@ -192,4 +216,5 @@ _MAKERS: dict[str, Callable[[Demand], Backend]] = {
     "reference": lambda demand: reference_backend(demand.device),
     "flashinfer": _make_flashinfer,
     "varlen": _make_varlen,
+    "fa3": _make_fa3,
 }

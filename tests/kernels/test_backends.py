@@ -1,5 +1,6 @@
 """Who computes attention: adapters hand other libraries the right numbers, and what cannot be had is refused."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -7,8 +8,10 @@ import library_stand_ins as stand_ins
 import pytest
 import torch
 from penstock_kernels import AttentionArguments, AttentionSpans, Scoring, paged_attention, reference
+from penstock_kernels.adapters.flash_attention_3 import flash_attention_3
 from penstock_kernels.adapters.flashinfer import FlashInferAttention, page_table
-from penstock_kernels.adapters.varlen import VarlenAttention
+from penstock_kernels.adapters.gathered import GatheredPrompts
+from penstock_kernels.adapters.varlen import varlen
 from penstock_kernels.backends import NAMES, Demand, Unsupported, choose
 from penstock_kernels.native.library import library
 
@@ -101,9 +104,30 @@ def test_varlen_and_our_own_kernels_divide_a_step(lens: list[tuple[int, int]], s
         return stand_ins.varlen_attn(query, *rest, **options)
 
     given = arguments(lens, scoring)
-    found = VarlenAttention(counted)(given)
+    found = GatheredPrompts(varlen(counted))(given)
     torch.testing.assert_close(found, reference.paged_attention(given), atol=1e-5, rtol=1e-4)
     assert sum(taken) == sum(length for length, context in lens if length == context > 8)
+
+
+LONG = [(512, 700), (3, 3), (600, 600), (1, 9), (40, 90), (9, 9)]
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+@pytest.mark.parametrize("lens", [DECODES, MIXED, LONG], ids=["decodes", "mixed", "long"])
+def test_flash_attention_3_and_our_own_kernels_divide_a_step(
+    lens: list[tuple[int, int]], scoring: Scoring
+) -> None:
+    taken: list[int] = []
+
+    def counted(query: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
+        taken.append(len(query))
+        return stand_ins.flash_attn_varlen_func(query, *rest, **options)
+
+    given = arguments(lens, scoring)
+    found = GatheredPrompts(flash_attention_3(counted))(given)
+    torch.testing.assert_close(found, reference.paged_attention(given), atol=1e-5, rtol=1e-4)
+    expected = [length for length, context in lens if length == context > 8 or length >= 512]
+    assert sum(taken) == (0 if scoring.window else sum(expected))
 
 
 def test_a_public_call_is_checked_whoever_computes_it() -> None:
@@ -133,6 +157,11 @@ ON_GPU = Demand(torch.device("cuda"), torch.bfloat16, torch.bfloat16, 8, 2, 128)
         ("varlen", replace(ON_GPU, has_soft_cap=True), "it has no soft cap"),
         ("varlen", replace(ON_GPU, cache_dtype=torch.float8_e4m3fn), "no cache of float8_e4m3fn"),
         ("varlen", replace(ON_GPU, head_dim=260), "at most 256 numbers, a multiple of 8, this model's 260"),
+        ("fa3", replace(ON_GPU, head_dim=260), "at most 256 numbers, a multiple of 8, this model's 260"),
+        ("fa3", replace(ON_GPU, dtype=torch.float16), "it computes bfloat16, not float16"),
+        ("fa3", replace(ON_GPU, cache_dtype=torch.float8_e4m3fn), "no cache of float8_e4m3fn"),
+        ("fa3", replace(ON_GPU, has_sinks=True), "it has no attention sinks"),
+        ("fa3", replace(ON_GPU, batch_invariant=True), "leave out --batch-invariant"),
     ],
 )
 def test_what_a_backend_cannot_do_is_reported(name: str, demand: Demand, reason: str) -> None:
@@ -141,9 +170,21 @@ def test_what_a_backend_cannot_do_is_reported(name: str, demand: Demand, reason:
 
 
 def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "flashinfer", None)
+    monkeypatch.setitem(sys.modules, "flashinfer", None)
     with pytest.raises(Unsupported, match="flashinfer cannot be imported here"):
         choose("flashinfer", ON_GPU)
+
+
+def test_flash_attention_3_is_for_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fa3_fwd_interface", None)
+    with pytest.raises(Unsupported, match="fa3_fwd_interface cannot be imported here"):
+        choose("fa3", ON_GPU)
+    monkeypatch.setitem(sys.modules, "fa3_fwd_interface", stand_ins)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
+    with pytest.raises(Unsupported, match=r"capability 9.0 \(H100, H200\), this device has 8.9"):
+        choose("fa3", ON_GPU)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert choose("fa3", ON_GPU).name == "fa3"
 
 
 def test_an_older_varlen_is_refused_and_this_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,18 +199,23 @@ def test_what_is_our_own_is_taken_unless_asked() -> None:
     assert choose("auto", replace(MODEL, dtype=torch.float16, cache_dtype=torch.float16)).name == "reference"
     assert choose("auto", ON_GPU).name == "triton"
     assert choose("reference", ON_GPU).capturable is False
-    assert set(NAMES) == {"auto", "triton", "native", "reference", "flashinfer", "varlen"}
+    assert set(NAMES) == {"auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3"}
+
+
+_MODULES = {"flashinfer": "flashinfer", "fa3": "fa3_fwd_interface"}
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["flashinfer", "varlen"])
-@pytest.mark.parametrize("lens", [DECODES, MIXED], ids=["decodes", "mixed"])
+@pytest.mark.parametrize("name", ["flashinfer", "varlen", "fa3"])
+@pytest.mark.parametrize("lens", [DECODES, MIXED, LONG], ids=["decodes", "mixed", "long"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_libraries_themselves_give_our_result(
     name: str, lens: list[tuple[int, int]], dtype: torch.dtype
 ) -> None:
-    if name == "flashinfer":
-        pytest.importorskip("flashinfer")
+    if name in _MODULES:
+        pytest.importorskip(_MODULES[name])
+    if name == "fa3" and dtype == torch.float16:
+        pytest.skip("it computes bfloat16 only")
     device = torch.device("cuda")
     backend = choose(name, replace(ON_GPU, dtype=dtype, cache_dtype=dtype, num_heads=6))
     for scoring in (Scoring(0.3), Scoring(0.3, window=6)):

@@ -84,6 +84,8 @@ pub enum AttentionBackend {
     Flashinfer,
     /// Prompts by FlashAttention, as PyTorch has it; all else by Penstock's kernels
     Varlen,
+    /// Prompts by FlashAttention 3 (the wheel fa3-fwd, which must be installed); all else by Penstock's kernels
+    Fa3,
 }
 
 /// What quantized weights are multiplied by on a CPU.
