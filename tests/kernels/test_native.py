@@ -1,5 +1,8 @@
 """The ops in C: every width of vectors, and the same bits for a row whatever else is computed."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from penstock_kernels import (
@@ -308,14 +311,32 @@ def test_decodes_are_found_where_the_rows_have_them() -> None:
     slots, positions = torch.tensor([4, 6, 0, 6]), torch.tensor([29, 0, 7, 0])
     given = (slots, positions, tokens, block_table, 4, 6)
     found = find_decodes(*given)
-    for ours, expected in zip(found, reference.find_decodes(*given), strict=True):
+    for ours, expected in zip(found[:4], reference.find_decodes(*given)[:4], strict=True):
         assert torch.equal(ours, expected)
         assert ours.dtype == expected.dtype
+    assert found.query_starts is None
     assert found.token_ids.tolist() == [tokens[4, 29], tokens[6, 0], tokens[0, 7], tokens[6, 0]]
     assert found.cache_positions.tolist()[2] == block_table[0, 1] * 4 + 3
     assert found.context_lens.tolist() == [30, 0, 8, 0], "the spare row has no context"
     with pytest.raises(ValueError, match="int64"):
         find_decodes(slots.int(), positions.int(), tokens, block_table, 4, 6)
+
+
+@pytest.mark.parametrize("find", [find_decodes, reference.find_decodes])
+def test_rows_that_follow_each_other_are_joined(find: Callable[..., Any]) -> None:
+    rows = torch.randint(0, 99, (7, 40), dtype=torch.int32)
+    block_table, tokens = rows[:, :9], rows[:, 10:40]
+    # Ten of slot 2, of which eight are a span; two of slot 0 that do not follow each other, two of slot 3, two spare.
+    slots = torch.tensor([2] * 10 + [0, 0, 3, 3, 6, 6])
+    positions = torch.tensor([*range(5, 15), 4, 6, 7, 8, 0, 0])
+    given = (slots, positions, tokens, block_table, 4, 6)
+    found, apart = find(*given, True), find(*given)
+    assert torch.equal(found.token_ids, apart.token_ids)
+    assert torch.equal(found.cache_positions, apart.cache_positions)
+    assert found.query_starts.tolist() == [0, 8, 10, 11, 12, 14, 15, *[16] * 10]
+    assert found.context_lens.tolist() == [13, 15, 5, 7, 9, 0, 0, *[0] * 9]
+    assert found.query_starts.dtype == found.context_lens.dtype == torch.int32
+    assert torch.equal(found.block_tables[:7], block_table[[2, 2, 0, 0, 3, 6, 6]])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -1,13 +1,15 @@
 """Decode steps of fixed sizes, as a GPU replays them and a CPU too: the same tokens, whatever pads a step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Many
 from typing import Any
 
 import pytest
 from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.base.config import CudaConfig
+from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
-from penstock_server.engine.plan import Admit, Plan, Span
+from penstock_server.engine.plan import Admit, Drafts, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.load.cuda_memory import largest_plan
 
@@ -19,6 +21,13 @@ FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("mistral", {"sliding_window": 6, "head_dim": 16}),
 ]
 DRAWN = SamplingParams(temperature=0.9, top_k=20, seed=7, num_top_logprobs=3)
+
+
+class Wordy(Drafter):
+    """Drafts the same token as often as it may."""
+
+    def draft(self, spans: Many[Span], wanted: Mapping[int, int]) -> Drafts:
+        return {slot: (5,) * most for slot, most in wanted.items()}
 
 
 def fixed(folder: Any, sizes: tuple[int, ...], **options: Any) -> Engine:
@@ -82,6 +91,28 @@ def test_on_a_cpu_the_second_step_of_a_size_is_a_recording(
     assert len(computed) == (0 if is_recorded else 1)
     assert engine.graphs is not None
     assert engine.graphs.size_for([Span(0, 3, 1)]) == (1 if is_recorded else None), "else steps run free"
+
+
+def test_on_a_cpu_a_step_with_drafts_is_a_recording_of_a_row_for_each(
+    saved_model: Callable[..., Any],
+) -> None:
+    engine = make_engine(saved_model(head_dim=16).folder, num_slots=2, max_sequence_len=32)
+    assert engine.graphs is not None
+    engine.drafter = Wordy()
+    admitted = [
+        Admit(slot, [1, 2], 2, list(range(8 * slot, 8 * slot + 8)), SamplingParams()) for slot in range(2)
+    ]
+    engine.launch(Plan(1, 1, admitted=admitted, spans=[Span(slot, 0, 2) for slot in range(2)])).resolve()
+    computed: list[Any] = []
+    model: Any = engine.model
+    model.register_forward_pre_hook(lambda model, arguments: computed.append(arguments))
+    for step in range(2, 5):
+        spans = [Span(slot, 20, 1) for slot in range(2)]
+        outcome = engine.launch(Plan(1, step, spans=spans, open_drafts={0: 8, 1: 1})).resolve()
+        assert outcome.num_drafted == {0: 8, 1: 1}
+    # Nine rows of the first slot are a span of eight and one of one.
+    assert len(computed) == 1
+    assert computed[0][0].spans.query_starts.tolist()[:5] == [0, 8, 9, 11, 11]
 
 
 def test_the_smallest_size_that_fits_is_taken(saved_model: Callable[..., Any]) -> None:

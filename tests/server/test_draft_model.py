@@ -83,8 +83,12 @@ def generate(
     return told
 
 
-def test_a_drafter_equal_to_the_model_is_always_right(saved_model: Callable[..., Any]) -> None:
-    folder = saved_model().folder
+# Of heads that the ops in C take its passes are recordings.
+@pytest.mark.parametrize("options", [{}, {"head_dim": 16}], ids=["free", "recorded"])
+def test_a_drafter_equal_to_the_model_is_always_right(
+    saved_model: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    folder = saved_model(**options).folder
     engine, params = drafting(folder, folder), list(EVERYTHING.values())
     expected = play(engine, params, None)
     got = play(engine, params, MAX_DRAFTS)
@@ -145,11 +149,18 @@ def test_a_slot_far_behind_catches_up_by_parts(
     assert len(told.ids) == 11 + 2 + MAX_DRAFTS + 1
 
 
-@pytest.mark.parametrize("options", [{}, OTHER], ids=["divided", "whole"])
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [({}, {}), ({}, OTHER), ({"head_dim": 16}, {"head_dim": 16})],
+    ids=["divided", "whole", "recorded"],
+)
 def test_all_ranks_draft_the_same(
-    saved_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    saved_model: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    target: dict[str, Any],
+    options: dict[str, Any],
 ) -> None:
-    folder, draft = saved_model().folder, saved_model(**options).folder
+    folder, draft = saved_model(**target).folder, saved_model(**options).folder
     plain = execute_on(make_engine(folder, max_sequence_len=MAX_LEN))
     expected = generate(plain, Told(), 0, prompt(0), 0, 16, list(range(NUM_BLOCKS)), max_drafts=None)
     sizes = {"max_sequence_len": MAX_LEN, "draft_model_path": draft, "is_poisoned": True}

@@ -13,12 +13,14 @@ class Routes(NamedTuple):
 
 
 class Decodes(NamedTuple):
-    """What a decode step needs, one row for every slot of the step."""
+    """What a decode step needs. Spans are rows, or joined rows; behind the last of these are some without rows."""
 
     token_ids: torch.Tensor  # [num_rows] int64
     cache_positions: torch.Tensor  # [num_rows] int64, `block * block_size + offset`
-    context_lens: torch.Tensor  # [num_rows] int32, the token included
-    block_tables: torch.Tensor  # [num_rows, max_blocks] int32
+    context_lens: torch.Tensor  # [num_rows] int32, of each span, its tokens included
+    block_tables: torch.Tensor  # [num_rows, max_blocks] int32, of each span
+    # [num_rows + 1] int32, the first row of each span; None where every row is a span.
+    query_starts: torch.Tensor | None
 
 
 class Logprobs(NamedTuple):

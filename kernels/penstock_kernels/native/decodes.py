@@ -4,6 +4,7 @@ import ctypes
 
 import torch
 
+from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 from penstock_kernels.base.results import Decodes
 from penstock_kernels.native.library import library, run
 
@@ -15,10 +16,10 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("slots", "positions", "tokens", "tables")),
         *(
             (name, ctypes.c_void_p)
-            for name in ("token_ids", "cache_positions", "context_lens", "block_tables")
+            for name in ("token_ids", "cache_positions", "context_lens", "block_tables", "query_starts")
         ),
         *((name, ctypes.c_int64) for name in ("token_stride", "table_stride", "num_rows", "num_blocks")),
-        *((name, ctypes.c_int64) for name in ("block_size", "spare")),
+        *((name, ctypes.c_int64) for name in ("block_size", "spare", "max_span_len")),
     )
 
 
@@ -34,6 +35,7 @@ def find_decodes(
     block_table: torch.Tensor,
     block_size: int,
     spare: int,
+    joins: bool = False,
 ) -> Decodes:
     """As the op."""
     num_rows, num_blocks = len(slots), block_table.shape[1]
@@ -41,15 +43,18 @@ def find_decodes(
     cache_positions = torch.empty(num_rows, dtype=torch.int64)
     context_lens = torch.empty(num_rows, dtype=torch.int32)
     block_tables = torch.empty(num_rows, num_blocks, dtype=torch.int32)
-    found = Decodes(token_ids, cache_positions, context_lens, block_tables)
+    query_starts = torch.empty(num_rows + 1, dtype=torch.int32)
+    found = Decodes(token_ids, cache_positions, context_lens, block_tables, query_starts if joins else None)
+    given = (slots, positions, tokens, block_table, *found[:4], query_starts)
     call = _Call(
-        *(tensor.data_ptr() for tensor in (slots, positions, tokens, block_table, *found)),
+        *(tensor.data_ptr() for tensor in given),
         tokens.stride(0),
         block_table.stride(0),
         num_rows,
         num_blocks,
         block_size,
         spare,
+        MAX_DECODE_LEN if joins else 1,
     )
-    run("penstock_find_decodes", call, slots, positions, tokens, block_table, found)
+    run("penstock_find_decodes", call, given)
     return found

@@ -8,6 +8,8 @@ On CUDA a graph is captured for every size before the first step. On a CPU a ste
 occurs; a model whose code depends on computed values cannot be recorded and runs op by op. Steps in which a row uses an
 adapter have recordings of their own, whichever adapters these are, so that other steps compute nothing for adapters; on
 CUDA they run op by op.
+
+A drafted token is a row, too: it is the next position of the slot of the row before. On CUDA such steps run op by op.
 """
 
 import logging
@@ -18,6 +20,7 @@ from typing import Any
 
 import torch
 from penstock_kernels import DecodeSpans, find_decodes
+from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.native.recording import Arena, NotRecordable, record
 
@@ -50,7 +53,8 @@ class DecodeGraphs:
         self._logits = torch.zeros(self.sizes[-1], model.facts.vocab_size, device=slots.device)
         # By size, and whether rows use adapters.
         self._replays: dict[tuple[int, bool], Replay] = {}
-        self._records_adapters = slots.device.type != "cuda"
+        # Also whether rows of one slot are joined to spans, as drafts are.
+        self._records_adapters = self._joins = slots.device.type != "cuda"
         self._captured: list[torch.cuda.CUDAGraph] = []
         # A recording does not see what Triton's interpreter computes, which only tests use.
         self._is_interpreted = slots.device.type != "cuda" and runs_kernels(slots.device)
@@ -80,19 +84,26 @@ class DecodeGraphs:
             graph.reset()
         self._captured.clear()
 
-    def size_for(self, spans: list[Span]) -> int | None:
-        """The size of the graph for a step over these spans, if there is one."""
-        if any(span.length != 1 or self.slots.reads_prompt(span) for span in spans):
+    def size_for(self, spans: list[Span], longest: int = 1) -> int | None:
+        """The size of the graph for a step over these spans, if there is one.
+
+        `longest`: positions of a span, but for drafts, whose hidden states are worth a row each.
+        """
+        num_rows = sum(span.length for span in spans)
+        if num_rows > len(spans) and not self._joins:
+            return None
+        known = (span.length - len(span.drafts) for span in spans)
+        if max(known) > longest or any(map(self.slots.reads_prompt, spans)):
             return None
         if not self._records_adapters and self.slots.use_adapters(spans):
             return None
-        return self.size_of(len(spans))
+        return self.size_of(num_rows)
 
-    def size_of(self, num_decodes: int) -> int | None:
-        """The size of the graph for a step of so many decodes, if there is one."""
-        if not self.sizes or num_decodes > self.sizes[-1]:
+    def size_of(self, num_rows: int) -> int | None:
+        """The size of the graph for a step of so many rows, if there is one."""
+        if not self.sizes or num_rows > self.sizes[-1]:
             return None
-        return self.sizes[bisect_left(self.sizes, num_decodes)]
+        return self.sizes[bisect_left(self.sizes, num_rows)]
 
     def run(self, decode: torch.Tensor) -> torch.Tensor:
         """Logits [num_rows, vocab_size] float32, valid until the next run. decode: that of `Step`."""
@@ -129,21 +140,20 @@ class DecodeGraphs:
     def _forward_input(self, size: int, uses_adapters: bool) -> ForwardInput:
         """Made on the device, lengths included: `paged_attention` reads them there."""
         limits, rows = self.slots.limits, self.slots.rows
-        positions = self._inputs[1, :size]
-        found = find_decodes(
-            self._inputs[0, :size], positions, rows.tokens, rows.block_table, limits.block_size, rows.spare
-        )
+        slots, positions = self._inputs[0, :size], self._inputs[1, :size]
+        rest = (limits.block_size, rows.spare, self._joins)
+        found = find_decodes(slots, positions, rows.tokens, rows.block_table, *rest)
+        starts = self._query_starts[: size + 1] if found.query_starts is None else found.query_starts
         spans = DecodeSpans(
-            query_starts=self._query_starts[: size + 1],
+            query_starts=starts,
             context_lens=found.context_lens,
             block_tables=found.block_tables,
             block_size=limits.block_size,
-            max_query_len=1,
+            max_query_len=MAX_DECODE_LEN if self._joins else 1,
             max_context_len=limits.max_sequence_len,
             unbatched=self.slots.batch_invariant,
         )
         adapters = self._inputs[2, :size] if uses_adapters else None
-        slots = self._inputs[0, :size]
         return ForwardInput(found.token_ids, positions, found.cache_positions, spans, slots, adapters)
 
     def _capture(self, size: int, pool: Any) -> torch.cuda.CUDAGraph:

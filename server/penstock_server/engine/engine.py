@@ -261,7 +261,7 @@ class Engine:
             assert self.graphs is not None, "the graphs chose the size of this step"
             logits = self.graphs.run(step.decode)
             num_rows = step.sampling.num_rows
-            if num_rows == step.num_spans:
+            if num_rows == step.num_tokens:
                 return logits[:num_rows], []
             return logits[step.sampled_rows] if num_rows else None, []
         assert step.forward is not None, "a step has exactly one of the two"

@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 # Positions that a step may compute for slots of which the drafter lacks some: others wait for it.
 _MOST_CAUGHT_UP = 256
+# On a CPU the pass that drafts the first token may compute the position before, too: that of the last draft, which was
+# right and computed by nobody. On CUDA a graph has one position of each slot.
+_FIRST_PASS = 2
 
 
 class ModelDrafter(Drafter):
@@ -45,6 +48,8 @@ class ModelDrafter(Drafter):
         self._slots = slots
         self._group = group
         self._staging = Staging(slots)
+        # Most positions of a slot in the pass that drafts the first token.
+        self._first_pass = 1 if slots.device.type == "cuda" else _FIRST_PASS
         self._pact = StepPact(group, slots.device, _report)
         # Of slots with drafts of which it is not known whether they are right: their lengths, and how many these are.
         self._open: dict[int, tuple[int, int]] = {}
@@ -62,7 +67,9 @@ class ModelDrafter(Drafter):
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
         states = self._slots.states
-        behind = {slot: states[slot].length - 1 for slot in wanted}
+        behind = {
+            slot: states[slot].length - 1 for slot in wanted if self._num_unknown(slot) > self._first_pass
+        }
         prompts = {span.slot: span.end for span in spans if span.length > 1}
         lacking = [*self._lacking(behind, _MOST_CAUGHT_UP)]
         left = self._slots.limits.max_step_tokens - sum(span.length for span in lacking)
@@ -109,11 +116,14 @@ class ModelDrafter(Drafter):
                 budget -= end - start
                 yield Span(slot, start, end - start)
 
+    def _num_unknown(self, slot: int) -> int:
+        """Positions of a slot that the plane lacks, and at least the last one."""
+        return max(1, self._slots.states[slot].length - self.plane.filled(slot))
+
     def _num_possible(self, slot: int, wanted: int) -> int:
-        """How many tokens can be drafted for a slot: none where the plane lacks more than the last position."""
-        length = self._slots.states[slot].length
-        left = self.model.facts.max_sequence_len - (length - 1)
-        return min(wanted, left) if self.plane.filled(slot) >= length - 1 else 0
+        """How many tokens can be drafted for a slot: none where the plane lacks more than a first pass computes."""
+        left = self.model.facts.max_sequence_len - (self._slots.states[slot].length - 1)
+        return min(wanted, left) if self._num_unknown(slot) <= self._first_pass else 0
 
     def _guess(self, numbers: dict[int, int]) -> Drafts:
         """So many tokens for each slot, which has them in its row."""
@@ -123,7 +133,8 @@ class ModelDrafter(Drafter):
         try:
             for done in range(max(numbers.values(), default=0)):
                 slots = [slot for slot, number in numbers.items() if number > done]
-                passes.append((slots, self._next_tokens(slots)))
+                lens = [self._num_unknown(slot) if done == 0 else 1 for slot in slots]
+                passes.append((slots, self._next_tokens(slots, lens)))
         finally:
             for slot, length in lengths.items():
                 states[slot].length = length
@@ -136,10 +147,14 @@ class ModelDrafter(Drafter):
             drafts[slot] = (*drafts.get(slot, ()), token_id)
         return drafts
 
-    def _next_tokens(self, slots: list[int]) -> torch.Tensor:
-        """The token that follows in each slot, which becomes its last one."""
+    def _next_tokens(self, slots: list[int], lens: list[int]) -> torch.Tensor:
+        """The token that follows in each slot, which becomes its last one; `lens`: its last positions to compute."""
         states = self._slots.states
-        step, logits = self._compute([Span(slot, states[slot].length - 1, 1) for slot in slots])
+        spans = [
+            Span(slot, states[slot].length - number, number) for slot, number in zip(slots, lens, strict=True)
+        ]
+        step, hidden = self._compute(spans, self._first_pass)
+        logits = self._logits(step, hidden)
         tokens, sampling = self._slots.rows.tokens, step.sampling
         ids = choose(_fitted(logits, self._slots.limits.vocab_size), sampling, tokens)
         tokens.index_put_((sampling.slots, sampling.lengths), ids.int())
@@ -153,9 +168,12 @@ class ModelDrafter(Drafter):
             return []
         return list(self._group.gather_numbers(*torch.cat(ids).tolist())[0])
 
-    def _compute(self, spans: list[Span]) -> tuple[Step, torch.Tensor]:
-        """Fill the plane at these spans; also logits behind each if all have one token, else nothing to be read."""
-        step = self._staging.stage(spans, self.graphs.size_for(spans) if self.graphs else None)
+    def _compute(self, spans: list[Span], longest: int = 1) -> tuple[Step, torch.Tensor]:
+        """Fill the plane at these spans; also logits of a decode graph, else hidden states.
+
+        Such a graph has spans that are no longer than `longest`, but for drafts.
+        """
+        step = self._staging.stage(spans, self.graphs.size_for(spans, longest) if self.graphs else None)
         if self.cache.is_poisoned:
             own = (max(span.start, self.plane.first_own(span.slot)) for span in spans)
             unwritten = [replace(span, start=start) for span, start in zip(spans, own, strict=True)]
@@ -163,10 +181,15 @@ class ModelDrafter(Drafter):
         if step.decode is not None:
             assert self.graphs is not None, "the graphs chose the size of this step"
             # Slots and positions: no adapter acts on the drafter.
-            return step, self.graphs.run(step.decode[:2])[: len(spans)]
+            return step, self.graphs.run(step.decode[:2])[: step.num_tokens]
         assert step.forward is not None, "a step has exactly one of the two"
-        hidden = self._hidden(replace(step.forward, adapters=None), is_compared=step.has_prompts)
-        return step, hidden if step.has_prompts else self.model.logits(hidden)
+        return step, self._hidden(replace(step.forward, adapters=None), is_compared=step.has_prompts)
+
+    def _logits(self, step: Step, computed: torch.Tensor) -> torch.Tensor:
+        """Those behind each span, of what `_compute` returned."""
+        if step.num_tokens > step.num_spans:
+            computed = computed[step.sampled_rows]
+        return computed if step.forward is None else self.model.logits(computed)
 
     def _hidden(self, inputs: ForwardInput, is_compared: bool) -> torch.Tensor:
         if self._group.size == 1 or not is_compared:

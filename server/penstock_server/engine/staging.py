@@ -26,7 +26,7 @@ class Staging:
     def stage(self, spans: list[Span], num_rows: int | None = None) -> Step:
         """The tensors of a step over these spans, which `select` accepted.
 
-        With `num_rows` all are decodes, for a step of so many rows whose other tensors are made on the device.
+        With `num_rows` it is a step of so many rows, whose other tensors are made on the device: one for each position.
         """
         upload = Upload()
         uses_adapters = self.slots.use_adapters(spans)
@@ -41,6 +41,7 @@ class Staging:
             forward=self._forward_input(spans, *sent) if num_rows is None else None,
             decode=None if num_rows is None else sent[0].view(-1, num_rows),
             num_spans=len(spans),
+            num_tokens=sum(span.length for span in spans),
             sampled_rows=sampled_rows,
             sampling=self._sampling_input(sampling, slots, lengths, prompt_lens),
             prompt_rows=self._prompt_rows(spans),
@@ -73,7 +74,7 @@ class Staging:
             plain=decodes,
         )
         decode = None if num_rows is None else sent[: 2 * width].view(2, width)
-        return Step(forward, decode, count, sampled_rows, sampling, [])
+        return Step(forward, decode, count, count, sampled_rows, sampling, [])
 
     def unwritten(self, spans: Sequence[Span]) -> torch.Tensor:
         """Cache positions in the slots' blocks from the start of each span on: they are not written yet."""
@@ -87,11 +88,14 @@ class Staging:
 
     def _add_padded(self, upload: Upload, spans: list[Span], num_rows: int, uses_adapters: bool) -> None:
         """Slots and starts, and adapters where there are any; further rows are the spare row."""
-        missing = num_rows - len(spans)
-        slots = [span.slot for span in spans] + [self.slots.rows.spare] * missing
-        numbers = slots + [span.start for span in spans] + [0] * missing
+        missing = num_rows - sum(span.length for span in spans)
+        slots = [span.slot for span in spans for _ in range(span.length)]
+        numbers = slots + [self.slots.rows.spare] * missing
+        numbers += [*chain.from_iterable(range(span.start, span.end) for span in spans), *[0] * missing]
         if uses_adapters:
-            numbers += [*self._adapters(spans), *[NO_ADAPTER] * missing]
+            adapters = zip(self._adapters(spans), spans, strict=True)
+            numbers += [adapter for adapter, span in adapters for _ in range(span.length)]
+            numbers += [NO_ADAPTER] * missing
         upload.add(numbers)
 
     def _add_spans(self, upload: Upload, spans: list[Span], uses_adapters: bool) -> None:

@@ -90,16 +90,17 @@ class PromptRows:
 class Step:
     """What the device computes for one plan."""
 
-    # Exactly one is not None: what the model takes, or slots and positions for a decode graph, [2, num_rows]; with a
-    # third row, the adapters, where a row uses one.
+    # Exactly one is not None: what the model takes, or slots and positions for a decode graph, [2, num_rows], of which
+    # the first `num_tokens` are those of the spans; with a third row, the adapters, where a row uses one.
     forward: ForwardInput | None
     decode: torch.Tensor | None
     num_spans: int
+    num_tokens: int
     sampled_rows: torch.Tensor  # [num_rows] int64, rows of the hidden states that predict a new token
     sampling: SamplingInput
     prompt_rows: list[PromptRows]
 
     @property
     def has_prompts(self) -> bool:
-        """Whether any span has more than one token: a part of a prompt, or drafts."""
-        return self.forward is not None and len(self.forward.token_ids) > self.num_spans
+        """Whether any span has more than one token and is not part of a decode graph: a part of a prompt, or drafts."""
+        return self.forward is not None and self.num_tokens > self.num_spans

@@ -27,14 +27,15 @@ _USUAL_GRAPH_SIZES = (1, 2, 4, *range(8, 64, 8), *range(64, _LARGEST_GRAPH, 32))
 
 
 def choose_graph_sizes(loaded: Loaded) -> list[int]:
-    """Numbers of rows with a decode graph. On a CPU every number has a recording: a padded row would cost time."""
+    """Numbers of rows with a decode graph. On a CPU every number has a recording: a padded row would cost time. There a
+    drafted token is a row, too, so that there may be more of them than slots."""
     asked, num_slots = loaded.config.cuda.graph_sizes, loaded.config.cache.num_slots
     if not (loaded.model.capturable and loaded.attention.capturable):
         return []
     if asked is not None:
         return sorted({min(size, num_slots) for size in asked})
     if loaded.device.type != "cuda":
-        return list(range(1, min(num_slots, _LARGEST_RECORDING) + 1))
+        return list(range(1, _LARGEST_RECORDING + 1))
     return [size for size in _USUAL_GRAPH_SIZES if size < num_slots] + [min(num_slots, _LARGEST_GRAPH)]
 
 
