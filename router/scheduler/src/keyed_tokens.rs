@@ -1,5 +1,7 @@
 //! The tokens of a sequence, with the cache keys of their full blocks.
 
+use std::sync::Arc;
+
 use crate::prefix_index::{BlockKey, KeyMaker};
 use crate::request::NewRequest;
 
@@ -11,9 +13,17 @@ pub struct KeyedTokens {
     block_size: usize,
     /// The key before the first block.
     root: BlockKey,
+    /// An adapter that acts from a position behind the first on: all blocks before it are those of the base model.
+    late: Option<LateAdapter>,
     keys: Vec<BlockKey>,
     /// Key of the whole prompt, by which others with the same one find it.
     prompt_key: BlockKey,
+}
+
+#[derive(Debug)]
+struct LateAdapter {
+    id: Arc<str>,
+    start: u32,
 }
 
 /// A full block, as the cache publishes it.
@@ -28,13 +38,17 @@ pub struct KeyedBlock<'a> {
 impl KeyedTokens {
     /// Those of a prompt.
     pub fn new(request: &NewRequest, maker: &KeyMaker, block_size: u32) -> Self {
-        let root = maker.root(&request.cache_salt, request.adapter_id.as_deref());
-        let tokens = request.prompt.to_vec();
-        let mut this =
-            Self { tokens, block_size: block_size as usize, root, keys: Vec::new(), prompt_key: root };
+        let start = request.adapter_start;
+        let (first, late) = match request.adapter_id.clone() {
+            Some(id) if start > 0 => (None, Some(LateAdapter { id, start })),
+            first => (first, None),
+        };
+        let root = maker.root(&request.cache_salt, first.as_deref());
+        let (tokens, block_size) = (request.prompt.to_vec(), block_size as usize);
+        let mut this = Self { tokens, block_size, root, late, keys: Vec::new(), prompt_key: root };
         this.extend_keys(maker);
         let tail = this.tokens.chunks_exact(this.block_size).remainder();
-        this.prompt_key = maker.child(this.key_before(this.keys.len()), tail);
+        this.prompt_key = maker.child(this.ground(this.keys.len(), maker), tail);
         this
     }
 
@@ -73,9 +87,16 @@ impl KeyedTokens {
 
     fn extend_keys(&mut self, maker: &KeyMaker) {
         for block in self.tokens.chunks_exact(self.block_size).skip(self.keys.len()) {
-            let parent = self.keys.last().copied().unwrap_or(self.root);
-            self.keys.push(maker.child(parent, block));
+            self.keys.push(maker.child(self.ground(self.keys.len(), maker), block));
         }
+    }
+
+    /// What the key of the block at `index` is made of beside its tokens: the block before it, and the adapter in the
+    /// first block in which it acts. Where it begins there counts, too: it depends on tokens behind the block.
+    fn ground(&self, index: usize, maker: &KeyMaker) -> BlockKey {
+        let before = self.key_before(index);
+        let late = self.late.as_ref().filter(|late| late.start as usize / self.block_size == index);
+        late.map_or(before, |late| maker.adapted(before, &late.id, late.start))
     }
 
     fn key_before(&self, index: usize) -> BlockKey {

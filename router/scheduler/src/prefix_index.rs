@@ -29,6 +29,11 @@ impl KeyMaker {
         BlockKey(self.0.hash_one((salt, adapter_id)))
     }
 
+    /// The key in the place of `parent` for the block in which an adapter begins to act, at this position.
+    pub fn adapted(&self, parent: BlockKey, adapter_id: &str, start: u32) -> BlockKey {
+        BlockKey(self.0.hash_one((parent, adapter_id, start)))
+    }
+
     /// The key of `tokens` behind `parent`.
     pub fn child(&self, parent: BlockKey, tokens: &[u32]) -> BlockKey {
         let mut hasher = self.0.build_hasher();

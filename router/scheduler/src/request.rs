@@ -26,6 +26,9 @@ pub struct NewRequest {
     pub grammar: Option<Grammar>,
     /// Hash of the content of the adapter to apply; `None` is the base model.
     pub adapter_id: Option<Arc<str>>,
+    /// The position from which on the adapter acts; before it, what is computed is that of the base model. One that lies
+    /// behind the prompt is `u32::MAX`: it never acts.
+    pub adapter_start: u32,
     /// The tenant that is charged for it.
     pub tenant: Arc<str>,
     /// Only requests with the same salt share cached blocks.
@@ -49,6 +52,7 @@ impl NewRequest {
             stop_token_ids: Arc::default(),
             grammar: None,
             adapter_id: None,
+            adapter_start: 0,
             tenant: "".into(),
             cache_salt: "".into(),
             priority: 0,

@@ -141,7 +141,7 @@ impl Connection {
         Ok(LoadedAdapter {
             id: response.adapter_id.into(),
             vocab_size: response.vocab_size,
-            is_activated: !response.invocation_tokens.is_empty(),
+            invocation: response.invocation_tokens.into(),
         })
     }
 

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     fn loaded(id: &str) -> Result<LoadedAdapter, LoadFailure> {
-        Ok(LoadedAdapter { id: id.into(), vocab_size: 8, is_activated: false })
+        Ok(LoadedAdapter { id: id.into(), vocab_size: 8, invocation: Arc::default() })
     }
 
     #[test]

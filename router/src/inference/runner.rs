@@ -157,10 +157,8 @@ impl Inference {
         };
         if let Some(adapter) = &adapter {
             self.metrics.record_adapter_request(adapter.name(), request.prompt.len());
-            request = request.adapted(Arc::clone(adapter.id()));
-            if adapter.is_activated() {
-                request = request.sharing_nothing(rand::random());
-            }
+            let start = adapter.start_in(&request.prompt);
+            request = request.adapted(Arc::clone(adapter.id()), start);
         }
         Ok(Prepared { request, reply: encoded.reply, validation, adapter, model })
     }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::support::fake_adapters::FakeAdapters;
 use crate::support::fake_engine::FakeEngine;
+use crate::support::fake_shard::start_of;
 use crate::support::server::{Answer, Server, facts, limits};
 
 fn native(adapter: &str, prompt: &str, max_new_tokens: u32) -> Value {
@@ -318,16 +319,32 @@ async fn only_callers_with_the_right_load_adapters() {
 }
 
 #[tokio::test]
-async fn requests_of_an_adapter_that_is_activated_by_tokens_share_no_cache() {
-    let server = Server::start().with_adapter("activated").with_adapter("plain");
-    let cached = async |adapter: &str| {
-        let body = json!({"model": adapter, "prompt": "a prompt of some blocks", "max_tokens": 1});
-        server.post("/v1/completions", body).await.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
-            .take()
+async fn an_activated_adapter_shares_the_blocks_before_its_invocation_with_the_base_model() {
+    // The fake shards have `z` act from the last token on that 4 divides.
+    let server = Server::start().with_adapter("z");
+    let is_behind = |text: &String| server.encode(text).iter().all(|id| id % 4 != 0);
+    let tail = ('a'..='z').map(|letter| letter.to_string().repeat(20)).find(is_behind).expect("some letter");
+    let prompt = format!("a prompt of some blocks, in whose midst an invocation lies {tail}");
+    let tokens = server.encode(&prompt);
+    let start = start_of(Some("z"), &tokens);
+    let block_size = server.state.inference.engine.facts().block_size;
+    assert!(block_size < start && start + block_size < tokens.len() as u32, "{start} of {}", tokens.len());
+    *server.adapters.invocation.lock().expect("not poisoned") = [tokens[start as usize]].into();
+    let ask = async |model: &str| {
+        let body = json!({"model": model, "prompt": prompt, "max_tokens": 4, "temperature": 0});
+        let answer = server.post("/v1/completions", body).await.json();
+        let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+        (answer["choices"][0]["text"].as_str().expect("a text").to_owned(), cached.expect("a count") as u32)
     };
-    assert_eq!((cached("activated").await, cached("plain").await), (json!(0), json!(0)));
-    assert_eq!(cached("activated").await, json!(0), "where it acts depends on the rest of the prompt");
-    assert_ne!(cached("plain").await, json!(0));
+    let (of_base, of_adapter) = (server.expected_text(&prompt, 4), server.adapted_text("z", &prompt, 4));
+    assert_ne!(of_base, of_adapter);
+    let (before, all) =
+        (start / block_size * block_size, (tokens.len() as u32 - 1) / block_size * block_size);
+    let model = server.state.inference.model.id.clone();
+    assert_eq!(ask(&model).await, (of_base.clone(), 0));
+    assert_eq!(ask("z").await, (of_adapter.clone(), before), "only what comes before its invocation");
+    assert_eq!(ask("z").await, (of_adapter, all));
+    assert_eq!(ask(&model).await, (of_base, all));
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_scheduler::{Capacity, NewRequest, RequestId};
 
-use crate::fake_shard::{ShardFacts, adapted_tokens};
+use crate::fake_shard::{ShardFacts, adapted_tokens, start_of};
 use crate::world::{World, endless, prompt, request};
 
 fn with_places(max_adapters: u32) -> World {
@@ -37,6 +37,32 @@ fn the_same_prompt_gets_the_tokens_of_its_adapter_and_shares_no_block() {
         assert_eq!(world.output[id], alone, "{adapter:?}");
     }
     assert_eq!(ids.map(|id| world.cached.get(&id).copied()), [Some(0), Some(0), Some(0), Some(8)]);
+}
+
+#[test]
+fn an_adapter_that_acts_late_shares_the_blocks_before_that_with_the_base_model() {
+    let mut world = with_places(2);
+    // Where `z` begins to act depends on the last token that 4 divides.
+    let texts: [(&[u32], Option<&str>, u32); 7] = [
+        (&[1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15, 17], None, 0),
+        // Nowhere: as the base model.
+        (&[1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15, 17], Some("z"), 12),
+        (&[1, 2, 3, 5, 6, 4, 7, 7, 7, 7, 7, 7, 7], Some("z"), 4),
+        (&[1, 2, 3, 5, 6, 4, 7, 7, 7, 7, 7, 7, 7], Some("z"), 12),
+        // The same tokens of two blocks, at none of which it acts because it does later.
+        (&[1, 2, 3, 5, 6, 4, 7, 7, 8, 7, 7, 7, 7], Some("z"), 4),
+        // It found that second block without the adapter, and so does the base model.
+        (&[1, 2, 3, 5, 6, 4, 7, 7, 7, 7, 4, 7, 7], Some("z"), 8),
+        (&[1, 2, 3, 5, 6, 4, 7, 7, 8, 7, 7, 7, 7], None, 8),
+    ];
+    for (tokens, adapter, cached) in texts {
+        let adapter_start = start_of(adapter, tokens);
+        let adapted = NewRequest { adapter_id: adapter.map(Into::into), adapter_start, ..request(tokens, 6) };
+        let id = world.submit_with(adapted);
+        world.run();
+        assert_eq!(world.output[&id], adapted_tokens(adapter, tokens, 0, 6, &world.shard.facts));
+        assert_eq!(world.cached[&id], cached, "{tokens:?} {adapter:?}");
+    }
 }
 
 #[test]

@@ -28,17 +28,39 @@ fn chain(before: u64, token: u32) -> u64 {
     (before ^ u64::from(token)).wrapping_mul(0x0100_0000_01b3).rotate_left(23) ^ 0x9e37_79b9
 }
 
-/// What the KV of a sequence begins with: nothing of the base model, something of its own for each adapter.
-fn seed_of(adapter: Option<&str>) -> u64 {
-    adapter.unwrap_or_default().bytes().fold(0, |kv, byte| chain(kv, byte.into()))
+/// How an adapter changes the KV of a sequence: by something of its own, from a position of the prompt on.
+#[derive(Debug, Clone, Default)]
+struct Change {
+    adapter: Option<Arc<str>>,
+    start: u32,
 }
 
-/// The KV of each position of a sequence.
-fn chains(first: u64, tokens: &[u32]) -> impl Iterator<Item = u64> {
-    tokens.iter().scan(first, |kv, token| {
-        *kv = chain(*kv, *token);
-        Some(*kv)
-    })
+impl Change {
+    fn of(adapter: Option<&str>, prompt: &[u32]) -> Self {
+        Self { adapter: adapter.map(Into::into), start: start_of(adapter, prompt) }
+    }
+
+    /// The KV of a position that has this token, behind one with the KV `before`.
+    fn kv(&self, before: u64, position: usize, token: u32) -> u64 {
+        let name = self.adapter.as_deref().filter(|_| position == self.start as usize).unwrap_or_default();
+        chain(name.bytes().fold(before, |kv, byte| chain(kv, byte.into())), token)
+    }
+
+    /// The KV of each position of a sequence.
+    fn kvs(&self, tokens: &[u32]) -> impl Iterator<Item = u64> {
+        tokens.iter().enumerate().scan(0, |kv, (position, token)| {
+            *kv = self.kv(*kv, position, *token);
+            Some(*kv)
+        })
+    }
+}
+
+/// From which position on an adapter acts: all from the first on, but `z` from the last token on that 4 divides, or never.
+pub fn start_of(adapter: Option<&str>, prompt: &[u32]) -> u32 {
+    if adapter != Some("z") {
+        return 0;
+    }
+    prompt.iter().rposition(|token| token % 4 == 0).map_or(u32::MAX, |position| position as u32)
 }
 
 /// This token and those with the next ids, in the place of the most likely tokens.
@@ -66,11 +88,12 @@ pub fn adapted_tokens(
     count: usize,
     facts: &ShardFacts,
 ) -> Vec<u32> {
-    let mut kv = prompt.iter().fold(seed_of(adapter), |kv, token| chain(kv, *token));
+    let change = Change::of(adapter, prompt);
+    let mut kv = change.kvs(prompt).last().unwrap_or_default();
     let mut tokens = Vec::new();
     while tokens.len() < count {
         let token = sample(kv, seed, facts.vocab_size);
-        kv = chain(kv, token);
+        kv = change.kv(kv, prompt.len() + tokens.len(), token);
         tokens.push(token);
         if facts.capacity.eos_token_ids.contains(&token) {
             break;
@@ -127,7 +150,7 @@ struct Slot {
     seed: u64,
     num_top: usize,
     prompt_logprobs: bool,
-    adapter: Option<Arc<str>>,
+    change: Change,
     may_be_late: bool,
     /// It sat out its last step: the plan behind that one may count on a token that is missing.
     is_late: bool,
@@ -232,13 +255,14 @@ impl FakeShard {
     fn admit(&mut self, admission: &Admission) {
         assert!(admission.tokens.len() < self.facts.max_sequence_len as usize);
         assert!(admission.tokens.iter().all(|token| *token < self.facts.vocab_size));
-        let adapter = admission.adapter_id.as_deref();
+        let prompt = &admission.tokens[..admission.prompt_len as usize];
+        let change = Change::of(admission.adapter_id.as_deref(), prompt);
         let state = match &admission.snapshot {
             Some(id) => self.snapshots[id],
-            None => State { kv: seed_of(adapter), len: 0 },
+            None => State { kv: 0, len: 0 },
         };
         assert!(state.len < admission.tokens.len(), "something is left to compute");
-        let computed = chains(seed_of(adapter), &admission.tokens[..state.len]).last();
+        let computed = change.kvs(&admission.tokens[..state.len]).last();
         assert_eq!(computed.unwrap_or(state.kv), state.kv, "a state is that of the sequence's own tokens");
         let slot = Slot {
             state,
@@ -248,12 +272,13 @@ impl FakeShard {
             seed: admission.sampling.seed,
             num_top: admission.sampling.num_top_logprobs as usize,
             prompt_logprobs: admission.sampling.prompt_logprobs,
-            adapter: admission.adapter_id.clone(),
+            change,
             may_be_late: self.any_may_be_late || admission.grammar.is_some(),
             is_late: false,
         };
         assert!(self.slots.insert(admission.slot, slot).is_none(), "an admitted slot was free");
-        let adapters: BTreeSet<_> = self.slots.values().filter_map(|slot| slot.adapter.as_ref()).collect();
+        let adapters: BTreeSet<_> =
+            self.slots.values().filter_map(|slot| slot.change.adapter.as_ref()).collect();
         assert!(adapters.len() <= self.facts.capacity.max_adapters as usize, "too many adapters at once");
     }
 
@@ -270,13 +295,12 @@ impl FakeShard {
         let at = |position: usize| slot.blocks[position / size].0 as usize * size + position % size;
         if let Some(window) = self.facts.capacity.attention_window {
             let first = (start + 1).saturating_sub(window as usize);
-            let written =
-                chains(seed_of(slot.adapter.as_deref()), &slot.tokens[..start]).enumerate().skip(first);
+            let written = slot.change.kvs(&slot.tokens[..start]).enumerate().skip(first);
             written.for_each(|(position, kv)| {
                 assert_eq!(self.kv[at(position)], kv, "{position} is seen and kept")
             });
         }
-        let mut kv = if start == 0 { seed_of(slot.adapter.as_deref()) } else { self.kv[at(start - 1)] };
+        let mut kv = if start == 0 { 0 } else { self.kv[at(start - 1)] };
         if self.facts.capacity.num_snapshots > 0 {
             assert_eq!(
                 slot.state,
@@ -285,7 +309,7 @@ impl FakeShard {
             );
         }
         for position in start..end {
-            kv = chain(kv, slot.tokens[position]);
+            kv = slot.change.kv(kv, position, slot.tokens[position]);
             self.kv[at(position)] = kv;
         }
         slot.state = State { kv, len: end };

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::fake_shard::{FakeShard, ShardFacts, adapted_tokens, small_facts};
+use crate::fake_shard::{FakeShard, ShardFacts, adapted_tokens, small_facts, start_of};
 use penstock_scheduler::{
     Capacity, Event, EventKind, Failure, Grammar, GrammarKind, NewRequest, Outcome, Plan, RequestId,
     SamplingParams, Scheduler, SchedulerConfig, SlotId, Span, StepTimings,
@@ -170,12 +170,14 @@ fn random_arrival(dice: &mut Dice, at: Duration, stems: &[Vec<u32>]) -> Arrival 
     };
     let longest = if dice.one_in(3) { 60 } else { 12 };
     let max_new_tokens = dice.range(1, longest) as u32;
+    let adapter = [None, None, Some("x"), Some("y"), Some("z")][dice.range(0, 5) as usize];
     let request = NewRequest {
         ignore_eos: dice.one_in(8),
         tenant: ["", "a", "b"][dice.range(0, 3) as usize].into(),
         cache_salt: ["", "", "salt"][dice.range(0, 3) as usize].into(),
         priority: dice.range(0, 3) as i32 - 1,
-        adapter_id: [None, None, Some("x"), Some("y"), Some("z")][dice.range(0, 5) as usize].map(Into::into),
+        adapter_id: adapter.map(Into::into),
+        adapter_start: start_of(adapter, &prompt),
         cache_ttl: Duration::from_millis(if dice.one_in(4) { 20 } else { 0 }),
         queue_timeout: dice.one_in(6).then(|| Duration::from_micros(dice.range(1, 20_000))),
         ..NewRequest::new(prompt.into(), max_new_tokens, sampling)

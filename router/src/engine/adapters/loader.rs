@@ -32,8 +32,8 @@ pub struct LoadedAdapter {
     pub id: Arc<str>,
     /// Token ids of its sequences are below this.
     pub vocab_size: u32,
-    /// Whether it acts only from the last occurrence of some tokens in the prompt on (aLoRA).
-    pub is_activated: bool,
+    /// It acts from the last occurrence of these tokens in the prompt on (aLoRA); none: from the first token on.
+    pub invocation: Arc<[u32]>,
 }
 
 /// Why an adapter is not loaded.

@@ -30,9 +30,14 @@ impl AdapterLease {
         &self.0.name
     }
 
-    /// Whether what it computes for a token depends on tokens behind it, so that no other prompt may share the result.
-    pub fn is_activated(&self) -> bool {
-        self.0.loaded.is_activated
+    /// The position from which on it acts in a prompt; `u32::MAX` where it never does.
+    pub fn start_in(&self, prompt: &[u32]) -> u32 {
+        let invocation = &*self.0.loaded.invocation;
+        if invocation.is_empty() {
+            return 0;
+        }
+        let last = prompt.windows(invocation.len()).rposition(|tokens| tokens == invocation);
+        last.map_or(u32::MAX, |start| start as u32)
     }
 
     /// Hash of the adapter's content.

@@ -63,15 +63,10 @@ impl CheckedRequest {
         self.prompt.len() as u64 + u64::from(self.best_of) * u64::from(self.max_new_tokens)
     }
 
-    /// Keeps the cache of its sequences apart from those of other requests; `random` is a number of its own.
-    pub fn sharing_nothing(mut self, random: u64) -> Self {
-        self.common.cache_salt = format!("{}/{random:016x}", self.cache_salt).into();
-        self
-    }
-
-    /// Applies the adapter with this content to the sequences.
-    pub fn adapted(mut self, adapter_id: Arc<str>) -> Self {
+    /// Applies the adapter with this content to the sequences, from the position `start` on.
+    pub fn adapted(mut self, adapter_id: Arc<str>, start: u32) -> Self {
         self.common.adapter_id = Some(adapter_id);
+        self.common.adapter_start = start;
         self
     }
 

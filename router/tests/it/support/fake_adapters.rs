@@ -1,8 +1,8 @@
 //! Shards as far as adapters go: an adapter's content is named by the last part of its folder.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use penstock_router::engine::adapters::{AdapterLoader, LoadFailure, LoadedAdapter, Source, UnloadFailure};
@@ -18,6 +18,8 @@ pub struct FakeAdapters {
     pub gate: Semaphore,
     /// Folders whose name begins with this are refused.
     pub refuses: Mutex<Option<String>>,
+    /// Those that are loaded from now on act from these tokens on.
+    pub invocation: Mutex<Arc<[u32]>>,
     /// Whether the shards cannot be reached.
     pub is_lost: AtomicBool,
     /// Whether slots still use what is to be unloaded.
@@ -31,6 +33,7 @@ impl Default for FakeAdapters {
             num_loads: AtomicUsize::new(0),
             gate: Semaphore::new(1000),
             refuses: Mutex::default(),
+            invocation: Mutex::default(),
             is_lost: AtomicBool::new(false),
             is_in_use: AtomicBool::new(false),
         }
@@ -67,8 +70,8 @@ impl AdapterLoader for FakeAdapters {
             return Err(LoadFailure::Refused("the folder has changed".into()));
         }
         self.loaded.lock().expect("not poisoned").insert(id.clone());
-        let is_activated = id.starts_with("activated");
-        Ok(LoadedAdapter { id: id.into(), vocab_size: 0, is_activated })
+        let invocation = self.invocation.lock().expect("not poisoned").clone();
+        Ok(LoadedAdapter { id: id.into(), vocab_size: 0, invocation })
     }
 
     async fn unload(&self, id: &str) -> Result<(), UnloadFailure> {
