@@ -11,6 +11,7 @@ from penstock_kernels.base.attention_spans import (
     DecodeSpans,
     Scoring,
 )
+from penstock_kernels.base.decay import Decay
 from penstock_kernels.base.quantized import Float8Grid, IntGroups, Matrix, Quantized, TableBlocks
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
 from penstock_kernels.base.results import Decodes, Logprobs, Routes
@@ -23,6 +24,7 @@ from penstock_kernels.ops.decodes import find_decodes
 from penstock_kernels.ops.delta_rule import gated_delta_rule
 from penstock_kernels.ops.embedding import embedding
 from penstock_kernels.ops.finite import all_finite
+from penstock_kernels.ops.gated_norm import gated_norm
 from penstock_kernels.ops.grouped_mlp import grouped_mlp
 from penstock_kernels.ops.latent_attention import latent_attention, store_latents
 from penstock_kernels.ops.linear import linear
@@ -44,6 +46,7 @@ __all__ = [
     "Attend",
     "AttentionArguments",
     "AttentionSpans",
+    "Decay",
     "DecodeSpans",
     "Decodes",
     "DrawParams",
@@ -74,6 +77,7 @@ __all__ = [
     "embedding",
     "find_decodes",
     "gated_delta_rule",
+    "gated_norm",
     "gelu_mul",
     "grouped_mlp",
     "gumbel",

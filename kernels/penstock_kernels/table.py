@@ -22,15 +22,19 @@ from penstock_kernels.native import adapted_embedding as c_adapted_embedding
 from penstock_kernels.native import adapters as c_adapters
 from penstock_kernels.native import angles as c_angles
 from penstock_kernels.native import attention as c_attention
+from penstock_kernels.native import causal_conv as c_causal_conv
 from penstock_kernels.native import decodes as c_decodes
+from penstock_kernels.native import delta_rule as c_delta_rule
 from penstock_kernels.native import embedding as c_embedding
 from penstock_kernels.native import finite as c_finite
+from penstock_kernels.native import gated_norm as c_gated_norm
 from penstock_kernels.native import grouped_mlp as c_grouped_mlp
 from penstock_kernels.native import linear as c_linear
 from penstock_kernels.native import norm as c_norm
 from penstock_kernels.native import quantized as c_quantized
 from penstock_kernels.native import rotary as c_rotary
 from penstock_kernels.native import sampling as c_sampling
+from penstock_kernels.native import state_space as c_state_space
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -184,12 +188,17 @@ paged_attention = Row(
     gpu="attention.paged_attention",
     gpu_if=_has_no_slopes,
 )
-# No kernel yet: on every device.
+# No kernel yet, of these and of recurrent layers.
 store_latents = Row(reference.store_latents)
 latent_attention = Row(reference.latent_attention)
-causal_conv = Row(reference.causal_conv)
-gated_delta_rule = Row(reference.gated_delta_rule)
-state_space_scan = Row(reference.state_space_scan)
+causal_conv = Row(reference.causal_conv, native=c_causal_conv.causal_conv, native_if=c_causal_conv.supports)
+gated_delta_rule = Row(
+    reference.gated_delta_rule, native=c_delta_rule.gated_delta_rule, native_if=c_delta_rule.supports
+)
+state_space_scan = Row(
+    reference.state_space_scan, native=c_state_space.state_space_scan, native_if=c_state_space.supports
+)
+gated_norm = Row(reference.gated_norm, native=c_gated_norm.gated_norm, native_if=c_gated_norm.supports)
 find_decodes = Row(reference.find_decodes, native=c_decodes.find_decodes, native_if=c_decodes.supports)
 write_runs = Row(reference.write_runs, gpu="write_runs.write_runs")
 all_finite = Row(reference.all_finite, native=c_finite.all_finite, native_if=c_finite.supports)

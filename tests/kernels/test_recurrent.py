@@ -1,14 +1,26 @@
-"""Recurrent ops against their naive recurrences: lengths around chunk borders, mixed steps, and what rows keep."""
+"""Recurrent ops against their naive recurrences: lengths around chunk borders, mixed steps, and what rows keep.
+
+Sizes that the ops in C take, in every width of vectors, and sizes that are left to the reference.
+"""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.nn.functional as F
-from penstock_kernels import RecurrentSpans, causal_conv, gated_delta_rule, state_space_scan
+from penstock_kernels import (
+    Decay,
+    RecurrentSpans,
+    causal_conv,
+    gated_delta_rule,
+    gated_norm,
+    reference,
+    state_space_scan,
+    table,
+)
 
-HEADS, KEY_HEADS, KEY_DIM, VALUE_DIM, WIDTH = 4, 2, 6, 5, 4
+HEADS, KEY_HEADS, WIDTH = 4, 2, 4
 # Spans of each step, of three sequences in rows 5, 0 and 3; every border of a chunk of 64 is met.
 STEPS = (
     ((63, 1, 2),),
@@ -20,81 +32,142 @@ ROWS = (5, 0, 3)
 Arguments = tuple[torch.Tensor, ...]
 
 
-def delta_inputs(num_tokens: int) -> Arguments:
-    """Query, key, value, decay and beta."""
-    heads, keys = (num_tokens, HEADS), (num_tokens, KEY_HEADS, KEY_DIM)
-    decay, beta = -F.softplus(torch.randn(*heads)), torch.rand(*heads)
-    return torch.randn(*keys), torch.randn(*keys), torch.randn(*heads, VALUE_DIM), decay, beta
+class Sizes(NamedTuple):
+    """Of a head, and how many channels a convolution has."""
+
+    key_dim: int
+    value_dim: int
+    num_channels: int
 
 
-def delta_naive(query: Any, key: Any, value: Any, decay: Any, beta: Any) -> torch.Tensor:
-    state, rows = torch.zeros(HEADS, KEY_DIM, VALUE_DIM), []
+# For the reference; for vectors of 4, of 8 and of 16 numbers, alone and several beside each other.
+SIZES = (
+    Sizes(6, 5, 7),
+    Sizes(4, 20, 12),
+    Sizes(8, 40, 24),
+    Sizes(16, 16, 16),
+    Sizes(48, 80, 80),
+    Sizes(32, 272, 144),
+)
+DECAY = Decay(torch.log(torch.tensor([0.1, 0.5, 1.0, 2.0])), torch.tensor([0.5, -1.0, 0.0, 30.0]), 0.001, 2.0)
+SKIP = torch.tensor([1.0, -2.0, 0.0, 0.5])
+
+
+def steps_of(step: torch.Tensor) -> torch.Tensor:
+    return (1 + (step.double() + DECAY.step_bias).exp()).log().clamp(0.001, 2.0).float()
+
+
+def delta_inputs(num_tokens: int, sizes: Sizes) -> Arguments:
+    """Query, key, value, step and beta."""
+    heads, keys = (num_tokens, HEADS), (num_tokens, KEY_HEADS, sizes.key_dim)
+    numbers = torch.randn(*heads), torch.randn(*heads)
+    return torch.randn(*keys), torch.randn(*keys), torch.randn(*heads, sizes.value_dim), *numbers
+
+
+def delta(
+    query: Any, key: Any, value: Any, step: Any, beta: Any, state: Any, spans: RecurrentSpans
+) -> torch.Tensor:
+    return gated_delta_rule(query, key, value, step, beta, DECAY, state, spans, max_beta=1.5)
+
+
+def delta_naive(query: Any, key: Any, value: Any, step: Any, beta: Any) -> torch.Tensor:
+    state, rows = torch.zeros(HEADS, key.shape[2], value.shape[2]), []
     query, key = (F.normalize(part, dim=-1).repeat_interleave(HEADS // KEY_HEADS, 1) for part in (query, key))
+    left, beta = (-steps_of(step) * DECAY.log_rate.exp()).exp(), 1.5 * beta.sigmoid()
     for token in range(len(value)):
-        state = state * decay[token].exp()[:, None, None]
+        state = state * left[token][:, None, None]
         known = torch.einsum("hkv,hk->hv", state, key[token])
         change = beta[token][:, None] * (value[token] - known)
         state = state + torch.einsum("hk,hv->hkv", key[token], change)
-        rows.append(torch.einsum("hkv,hk->hv", state, query[token]) * KEY_DIM**-0.5)
+        rows.append(torch.einsum("hkv,hk->hv", state, query[token]) * key.shape[2] ** -0.5)
     return torch.stack(rows)
 
 
-def space_inputs(num_tokens: int) -> Arguments:
+def space_inputs(num_tokens: int, sizes: Sizes) -> Arguments:
     """x, step, what it reads by and what it writes by."""
-    groups = (num_tokens, KEY_HEADS, KEY_DIM)
-    step = F.softplus(torch.randn(num_tokens, HEADS))
-    return torch.randn(num_tokens, HEADS, VALUE_DIM), step, torch.randn(*groups), torch.randn(*groups)
-
-
-DECAY = -torch.tensor([0.1, 0.5, 1.0, 2.0])
+    groups = (num_tokens, KEY_HEADS, sizes.key_dim)
+    step = torch.randn(num_tokens, HEADS)
+    return torch.randn(num_tokens, HEADS, sizes.value_dim), step, torch.randn(*groups), torch.randn(*groups)
 
 
 def space(
     x: Any, step: Any, inward: Any, outward: Any, state: torch.Tensor, spans: RecurrentSpans
 ) -> torch.Tensor:
-    return state_space_scan(x, step, DECAY, inward, outward, state, spans)
+    return state_space_scan(x, step, DECAY, inward, outward, SKIP, state, spans)
 
 
 def space_naive(x: Any, step: Any, inward: Any, outward: Any) -> torch.Tensor:
-    state, rows = torch.zeros(HEADS, VALUE_DIM, KEY_DIM), []
+    state, rows = torch.zeros(HEADS, x.shape[2], inward.shape[2]), []
     into, out = (part.repeat_interleave(HEADS // KEY_HEADS, 1) for part in (inward, outward))
+    steps = steps_of(step)
     for token in range(len(x)):
-        state = state * (step[token] * DECAY).exp()[:, None, None]
-        state = state + torch.einsum("hd,hn->hdn", x[token] * step[token][:, None], into[token])
-        rows.append(torch.einsum("hdn,hn->hd", state, out[token]))
+        state = state * (-steps[token] * DECAY.log_rate.exp()).exp()[:, None, None]
+        state = state + torch.einsum("hd,hn->hdn", x[token] * steps[token][:, None], into[token])
+        rows.append(torch.einsum("hdn,hn->hd", state, out[token]) + x[token] * SKIP[:, None])
     return torch.stack(rows)
 
 
-TAPS, BIAS = torch.randn(7, WIDTH), torch.randn(7)
+TAPS, BIAS = torch.randn(144, WIDTH), torch.randn(144)
+
+
+def conv_inputs(num_tokens: int, sizes: Sizes) -> Arguments:
+    return (torch.randn(num_tokens, sizes.num_channels),)
 
 
 def conv(x: Any, state: torch.Tensor, spans: RecurrentSpans) -> torch.Tensor:
-    return causal_conv(x, TAPS, BIAS, state, spans, silu=True)
+    taps, bias = TAPS[: x.shape[1]].to(x.dtype), BIAS[: x.shape[1]].to(x.dtype)
+    return causal_conv(x, taps, bias, state, spans, silu=True)
 
 
 def conv_naive(x: Any) -> torch.Tensor:
-    padded = F.pad(x.T, (WIDTH - 1, 0))
-    return F.silu(F.conv1d(padded[None], TAPS[:, None], BIAS, groups=7))[0].T
+    padded, count = F.pad(x.T, (WIDTH - 1, 0)), x.shape[1]
+    return F.silu(F.conv1d(padded[None], TAPS[:count, None], BIAS[:count], groups=count))[0].T
 
 
-KINDS: dict[
-    str, tuple[Callable[..., Any], Callable[..., Any], Callable[[int], Arguments], tuple[int, ...]]
-] = {
-    "causal_conv": (conv, conv_naive, lambda count: (torch.randn(count, 7),), (WIDTH - 1, 7)),
-    "gated_delta_rule": (gated_delta_rule, delta_naive, delta_inputs, (HEADS, KEY_DIM, VALUE_DIM)),
-    "state_space_scan": (space, space_naive, space_inputs, (HEADS, VALUE_DIM, KEY_DIM)),
+class Kind(NamedTuple):
+    """An op, its recurrence, what it is given, and what a row of its state has."""
+
+    op: Callable[..., torch.Tensor]
+    naive: Callable[..., torch.Tensor]
+    make: Callable[[int, Sizes], Arguments]
+    shape: Callable[[Sizes], tuple[int, ...]]
+
+    def state(self, num_rows: int, sizes: Sizes) -> torch.Tensor:
+        # Whatever was there before counts as zero for a sequence that begins.
+        return torch.full((num_rows, *self.shape(sizes)), torch.nan)
+
+
+KINDS = {
+    "causal_conv": Kind(conv, conv_naive, conv_inputs, lambda sizes: (WIDTH - 1, sizes.num_channels)),
+    "gated_delta_rule": Kind(
+        delta, delta_naive, delta_inputs, lambda sizes: (HEADS, sizes.key_dim, sizes.value_dim)
+    ),
+    "state_space_scan": Kind(
+        space, space_naive, space_inputs, lambda sizes: (HEADS, sizes.value_dim, sizes.key_dim)
+    ),
 }
 
 
+def run(kind: Kind, inputs: Arguments, state: torch.Tensor, steps: tuple[int, ...]) -> torch.Tensor:
+    """One sequence, in row 0, in steps of so many tokens."""
+    found, done = [], 0
+    for count in steps:
+        part = (numbers[done : done + count] for numbers in inputs)
+        spans = RecurrentSpans(torch.tensor([0]), torch.tensor([done == 0]), (count,))
+        found.append(kind.op(*part, state, spans))
+        done += count
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_equal_the_recurrence(kind: str, steps: tuple[tuple[int, ...], ...]) -> None:
+def test_steps_equal_the_recurrence(kind: str, steps: tuple[tuple[int, ...], ...], sizes: Sizes) -> None:
     torch.manual_seed(0)
-    op, naive, make, shape = KINDS[kind]
+    op = KINDS[kind]
     lens = [sum(step[number] for step in steps) for number in range(len(ROWS))]
-    inputs = [make(length) for length in lens]
-    # Whatever was there before counts as zero for a sequence that begins.
-    state, done = torch.full((6, *shape), torch.nan), [0, 0, 0]
+    inputs = [op.make(length, sizes) for length in lens]
+    state, done = op.state(6, sizes), [0, 0, 0]
     found: list[list[torch.Tensor]] = [[], [], []]
     for step in steps:
         here = [number for number, count in enumerate(step) if count]
@@ -106,22 +179,92 @@ def test_steps_equal_the_recurrence(kind: str, steps: tuple[tuple[int, ...], ...
             torch.tensor([done[number] == 0 for number in here]),
             [step[number] for number in here],
         )
-        together = op(*(torch.cat(column) for column in zip(*parts, strict=True)), state, spans)
-        for number, rows in zip(here, together.split([step[number] for number in here]), strict=True):
+        together = op.op(*(torch.cat(column) for column in zip(*parts, strict=True)), state, spans)
+        lens = [step[number] for number in here]
+        for number, rows in zip(here, torch.split(together, lens), strict=True):
             found[number].append(rows)
             done[number] += step[number]
     for rows, given in zip(found, inputs, strict=True):
-        torch.testing.assert_close(torch.cat(rows), naive(*given), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(torch.cat(rows), op.naive(*given), rtol=1e-4, atol=2e-5)
     assert state[[1, 2, 4]].isnan().all(), "rows of other slots are left alone"
 
 
+@pytest.mark.parametrize("sizes", SIZES[:2], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sequence_that_is_not_finite_spoils_no_other(kind: str) -> None:
+def test_a_sequence_that_is_not_finite_spoils_no_other(kind: str, sizes: Sizes) -> None:
     torch.manual_seed(0)
-    op, naive, make, shape = KINDS[kind]
-    inputs = make(70 + 3)
+    op = KINDS[kind]
+    inputs = op.make(70 + 3, sizes)
     inputs[0][:70] = torch.nan
     spans = RecurrentSpans(torch.tensor([0, 1]), torch.tensor([True, True]), (70, 3))
-    found = op(*inputs, torch.zeros(2, *shape), spans)
+    found = op.op(*inputs, op.state(2, sizes), spans)
     assert found[:70].isnan().any()
-    torch.testing.assert_close(found[70:], naive(*(part[70:] for part in inputs)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[70:], op.naive(*(part[70:] for part in inputs)), rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sizes", SIZES[1:], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_has_the_same_bits_in_any_step(kind: str, sizes: Sizes, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    op = KINDS[kind]
+    inputs = tuple(part.to(dtype) for part in op.make(150, sizes))
+    state = op.state(4, sizes)
+    state = state.to(dtype) if kind == "causal_conv" else state
+    whole, whole_state = run(op, inputs, state, (150,)), state[0].clone()
+    for steps in ((1,) * 150, (63, 1, 86), (33, 32, 31, 54)):
+        assert torch.equal(run(op, inputs, state, steps), whole)
+        assert torch.equal(state[0], whole_state)
+    beside = tuple(torch.cat((part[:7], part, part[:1])) for part in inputs)
+    spans = RecurrentSpans(torch.tensor([3, 1, 2]), torch.ones(3, dtype=torch.bool), (7, 150, 1))
+    assert torch.equal(op.op(*beside, state, spans)[7:157], whole)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("steps", [(150,), (1, 1, 40)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_width_of_vectors_equals_the_reference(
+    kind: str, dtype: torch.dtype, steps: tuple[int, ...], lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    op, sizes, row = KINDS[kind], Sizes(32, 272, 144), vars(table)[kind]
+    inputs = tuple(part.to(dtype) for part in op.make(sum(steps), sizes))
+    state = op.state(1, sizes)
+    state = state.to(dtype) if kind == "causal_conv" else state
+    compiled = row.native
+    monkeypatch.setattr(row, "native", lambda *args: compiled(*args, max_lanes=lanes))
+    found = run(op, inputs, state, steps)
+    monkeypatch.setattr(row, "native", None)
+    expected = run(op, inputs, state.clone(), steps)
+    tolerance = 1e-4 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("lanes", [0, 4, 8, 16])
+@pytest.mark.parametrize("gate_first", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(5, 3, 48), (2, 1, 12), (1, 4, 7)])
+def test_gated_norms_equal_the_reference(
+    shape: tuple[int, ...], dtype: torch.dtype, gate_first: bool, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    x, size = torch.randn(shape).to(dtype), shape[1] * shape[2]
+    gate = torch.randn(shape[0], 3 * size).to(dtype)[:, size : 2 * size]
+    compiled = table.gated_norm.native
+    assert compiled is not None
+    monkeypatch.setattr(table.gated_norm, "native", lambda *args: compiled(*args, max_lanes=lanes))
+    for weight in (torch.randn(shape[2]), torch.randn(shape[1:])):
+        arguments = (x, gate, weight, 1e-5, gate_first)
+        found = gated_norm(*arguments)
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+        torch.testing.assert_close(found, reference.gated_norm(*arguments), rtol=tolerance, atol=tolerance)
+        assert torch.equal(gated_norm(x[1:2], gate[1:2], weight, 1e-5, gate_first), found[1:2])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_that_is_not_there_is_refused(kind: str) -> None:
+    op, sizes = KINDS[kind], SIZES[3]
+    spans = RecurrentSpans(torch.tensor([2]), torch.tensor([True]), (3,))
+    with pytest.raises(IndexError, match="no row of the state"):
+        op.op(*op.make(3, sizes), op.state(2, sizes), spans)

@@ -15,9 +15,11 @@ from penstock_kernels import (
     AdapterTable,
     AttentionArguments,
     AttentionSpans,
+    Decay,
     DrawParams,
     EmbeddingTable,
     IntGroups,
+    RecurrentSpans,
     Routing,
     Scoring,
     table,
@@ -89,6 +91,28 @@ def _adapted_embedding(dtype: torch.dtype) -> tuple[Any, ...]:
     return _ones(2, 3, dtype=dtype), _ids(0, 1), _ids(0, -1), table, 0
 
 
+_SPANS = RecurrentSpans(_ids(0), torch.ones(1, dtype=torch.bool), (1,))
+_DECAY = Decay(_ones(2), _ones(2))
+
+
+def _conv(dtype: torch.dtype, channels: int) -> tuple[Any, ...]:
+    return _ones(1, channels, dtype=dtype), _ones(channels, 4), None, _ones(1, 3, channels), _SPANS, True
+
+
+def _delta(dtype: torch.dtype, dim: int) -> tuple[Any, ...]:
+    heads = _ones(1, 2, dim, dtype=dtype)
+    return heads, heads, heads, _ones(1, 2), _ones(1, 2), _DECAY, _ones(1, 2, dim, dim), _SPANS, 1.0
+
+
+def _space(dtype: torch.dtype, dim: int) -> tuple[Any, ...]:
+    heads = _ones(1, 2, dim, dtype=dtype)
+    return heads, _ones(1, 2), _DECAY, heads, heads, _ones(2), _ones(1, 2, dim, dim), _SPANS
+
+
+def _gated(dtype: torch.dtype, size: int) -> tuple[Any, ...]:
+    return _ones(1, 2, size, dtype=dtype), _ones(1, 2 * size, dtype=dtype), _ones(size), 1e-5, False
+
+
 # On a CPU. What is not here has no function in C.
 IN_C: list[tuple[str, tuple[Any, ...]]] = [
     ("rms_norm", _norm(torch.float32, 2, 64)),
@@ -108,6 +132,10 @@ IN_C: list[tuple[str, tuple[Any, ...]]] = [
     ("rotate_and_store", _rotation(torch.float32, torch.float32)),
     ("paged_attention", (_attention(torch.float32, torch.float32),)),
     ("paged_attention", (_attention(BF16, BF16),)),
+    ("causal_conv", _conv(BF16, 12)),
+    ("gated_delta_rule", _delta(BF16, 12)),
+    ("state_space_scan", _space(torch.float32, 12)),
+    ("gated_norm", _gated(BF16, 12)),
     ("find_decodes", (_ids(0), _ids(0), _ids(0)[None], _ids(0)[None], 4, 1)),
     ("all_finite", (_ones(3),)),
     ("all_finite", (_ones(3, dtype=FP16),)),
@@ -140,6 +168,15 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
     ("paged_attention", (_attention(BF16, FP8),)),
     ("paged_attention", (_attention(BF16, BF16, dim=512),)),
     ("paged_attention", (_attention(BF16, BF16, tree=True),)),
+    ("causal_conv", _conv(FP16, 12)),
+    ("causal_conv", _conv(BF16, 10)),
+    ("gated_delta_rule", _delta(FP16, 12)),
+    ("gated_delta_rule", _delta(BF16, 10)),
+    ("gated_delta_rule", _delta(BF16, 260)),
+    ("state_space_scan", _space(FP16, 12)),
+    ("state_space_scan", _space(BF16, 10)),
+    ("gated_norm", _gated(FP16, 12)),
+    ("gated_norm", _gated(BF16, 10)),
     ("write_runs", (_ids(0), _ids(0), _ids(0), 1)),
     ("all_finite", (_ones(3, dtype=torch.float64),)),
     ("penalize", (_ones(2, 8), None, 1)),
@@ -155,6 +192,7 @@ NO_KERNEL = {
     "causal_conv",
     "find_decodes",
     "gated_delta_rule",
+    "gated_norm",
     "latent_attention",
     "quantized_grouped_mlp",
     "rotary_table",

@@ -73,17 +73,18 @@ class RecurrentSpans:
 
     def singles(self) -> Singles | None:
         """The spans of one token, if there are any."""
-        return self._once("singles", self._find_singles)
+        return self.shared("singles", self._find_singles)
 
     def chunks(self, size: int) -> Chunks | None:
         """The longer spans, if there are any."""
-        return self._once(("chunks", size), lambda: self._find_chunks(size))
+        return self.shared(("chunks", size), lambda: self._find_chunks(size))
 
     def tail(self, length: int) -> Tail:
         """Where the tokens and the last `length` rows of every span are."""
-        return self._once(("tail", length), lambda: self._find_tail(length))
+        return self.shared(("tail", length), lambda: self._find_tail(length))
 
-    def _once(self, key: Hashable, find: Callable[[], Shared]) -> Shared:
+    def shared(self, key: Hashable, find: Callable[[], Shared]) -> Shared:
+        """The result of `find`, which is called once per step."""
         if key not in self._shared:
             self._shared[key] = find()
         found: Shared = self._shared[key]  # type: ignore[assignment]

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 
+from penstock_kernels.base.decay import Decay
 from penstock_kernels.base.recurrent_spans import Chunks, RecurrentSpans, Singles
 
 _CHUNK = 64
@@ -14,15 +15,19 @@ def gated_delta_rule(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    decay: torch.Tensor,
+    step: torch.Tensor,
     beta: torch.Tensor,
+    decay: Decay,
     state: torch.Tensor,
     spans: RecurrentSpans,
+    max_beta: float,
 ) -> torch.Tensor:
     copies = value.shape[1] // key.shape[1]
     queries, keys = (_normed(part).repeat_interleave(copies, dim=1) for part in (query, key))
     queries *= query.shape[2] ** -0.5
-    inputs = _Inputs(queries, keys, value.float(), decay.float(), beta.float())
+    inputs = _Inputs(
+        queries, keys, value.float(), decay.log_left(decay.steps(step)), max_beta * beta.float().sigmoid()
+    )
     output = torch.empty(value.shape, dtype=torch.float32, device=value.device)
     singles, chunks = spans.singles(), spans.chunks(_CHUNK)
     if singles is not None:

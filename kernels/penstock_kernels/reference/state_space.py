@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 
+from penstock_kernels.base.decay import Decay
 from penstock_kernels.base.recurrent_spans import Chunks, RecurrentSpans, Singles
 
 _CHUNK = 64
@@ -12,22 +13,24 @@ _CHUNK = 64
 def state_space_scan(
     x: torch.Tensor,
     step: torch.Tensor,
-    decay: torch.Tensor,
+    decay: Decay,
     inward: torch.Tensor,
     outward: torch.Tensor,
+    skip: torch.Tensor,
     state: torch.Tensor,
     spans: RecurrentSpans,
 ) -> torch.Tensor:
     copies = x.shape[1] // inward.shape[1]
     into, out_of = (part.float().repeat_interleave(copies, dim=1) for part in (inward, outward))
-    inputs = _Inputs(x.float() * step[..., None], step * decay, into, out_of)
+    steps, numbers = decay.steps(step), x.float()
+    inputs = _Inputs(numbers * steps[..., None], decay.log_left(steps), into, out_of)
     output = torch.empty(x.shape, dtype=torch.float32, device=x.device)
     singles, chunks = spans.singles(), spans.chunks(_CHUNK)
     if singles is not None:
         output[singles.rows] = _step(inputs, state, singles)
     if chunks is not None:
         _scan(inputs, state, chunks, output)
-    return output.to(x.dtype)
+    return (output + numbers * skip[:, None]).to(x.dtype)
 
 
 class _Inputs(NamedTuple):

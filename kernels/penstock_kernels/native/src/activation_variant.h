@@ -1,12 +1,5 @@
 /* One row of a gated activation, for one width of vectors. */
 
-/* 1 / (1 + e^-x). */
-INLINE vec NAME(sigmoid)(vec x) {
-    const ivec is_positive = x > 0.0f;
-    const vec falling = NAME(exp)(NAME(choose)(is_positive, -x, x));
-    return NAME(choose)(is_positive, NAME(all)(1.0f), falling) / (1.0f + falling);
-}
-
 /* The usual approximation, x / 2 * (1 + tanh(y)): that is x * sigmoid(2 * y). */
 INLINE vec NAME(gelu_tanh)(vec x) {
     return x * NAME(sigmoid)(1.59576912f * (x + 0.044715f * x * x * x));

@@ -78,6 +78,13 @@ INLINE vec NAME(exp)(vec x) {
     return NAME(choose)(tiny, NAME(all)(0.0f), y * (vec)exponent);
 }
 
+/* 1 / (1 + e^-x). */
+INLINE vec NAME(sigmoid)(vec x) {
+    const ivec is_positive = x > 0.0f;
+    const vec falling = NAME(exp)(NAME(choose)(is_positive, -x, x));
+    return NAME(choose)(is_positive, NAME(all)(1.0f), falling) / (1.0f + falling);
+}
+
 INLINE void NAME(widen)(float *to, const uint16_t *from, int dim) {
     for (int d = 0; d < dim; d += LANES) NAME(store)(to + d, NAME(load_as)(from, d, BFLOAT16));
 }

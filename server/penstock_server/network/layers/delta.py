@@ -1,8 +1,7 @@
 """Linear attention by the gated delta rule (Qwen3-Next, Qwen3.5): heads are divided among ranks by key heads."""
 
 import torch
-import torch.nn.functional as F
-from penstock_kernels import RecurrentSpans, gated_delta_rule
+from penstock_kernels import Decay, RecurrentSpans, gated_delta_rule
 from torch import nn
 
 from penstock_server.architectures.recurrent_spec import DeltaSpec, StateShape
@@ -51,18 +50,17 @@ class DeltaLayer(nn.Module):
         mixed, gate, beta, step = torch.split(self.project(x, adapters), sizes, dim=-1)
         mixed = self.conv(mixed, state.conv, spans, silu=True)
         query, key, value = torch.split(mixed, [keys, keys, values], dim=-1)
-        decay = -self.log_decay.weight.exp() * F.softplus(step.float() + self.step_bias.weight)
         found = gated_delta_rule(
             query.view(num_tokens, -1, delta.key_dim),
             key.view(num_tokens, -1, delta.key_dim),
             value.view(num_tokens, heads, -1),
-            decay,
-            beta.sigmoid(),
+            step,
+            beta,
+            Decay(self.log_decay.weight, self.step_bias.weight),
             state.matrices,
             spans,
         )
-        normed = self.norm(found, gate.view(num_tokens, heads, -1))
-        return self.output(normed.view(num_tokens, -1), adapters)  # type: ignore[no-any-return]
+        return self.output(self.norm(found, gate), adapters)  # type: ignore[no-any-return]
 
 
 def delta_state(delta: DeltaSpec, num_layers: int, group: Group) -> StateShape:

@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from penstock_kernels import gated_norm
 from torch import nn
 
 from penstock_server.network.distributed import Group
@@ -18,9 +19,8 @@ class HeadGatedNorm(nn.Module):
         self.scale = Vector(f"{name}.weight", dim, 0, dim)
 
     def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """Both [num_tokens, num_heads, dim]."""
-        normed = F.rms_norm(x.float(), x.shape[-1:], eps=self.eps).to(x.dtype)
-        return (self.scale.weight * normed * F.silu(gate.float())).to(x.dtype)
+        """x: [num_tokens, num_heads, dim]; gate: [num_tokens, num_heads * dim]."""
+        return gated_norm(x, gate, self.scale.weight, self.eps, gate_first=False)
 
 
 class GroupGatedNorm(nn.Module):
@@ -49,6 +49,10 @@ class GroupGatedNorm(nn.Module):
 
     def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         """Both [num_tokens, numbers of this rank]."""
+        if self.share.copies == 1:
+            groups = x.view(len(x), self.share.num_kv_heads, -1)
+            weight = self.scale.weight.view(groups.shape[1:])
+            return gated_norm(groups, gate, weight, self.eps, gate_first=not self.norm_first)
         opened = F.silu(gate.float())
         numbers = x.float() if self.norm_first else x.float() * opened
         # [num_tokens, groups of this rank, numbers of each]
@@ -60,8 +64,6 @@ class GroupGatedNorm(nn.Module):
     def _means(self, parts: torch.Tensor) -> torch.Tensor:
         """The mean square of each group of this rank, over all ranks that have a part of it."""
         squares = parts.square().sum(-1) / self.group_size
-        if self.share.copies == 1:
-            return squares
         groups = slice(self.share.first_kv_head, self.share.first_kv_head + self.share.num_kv_heads)
         of_all = squares.new_zeros(len(squares), self.num_groups)
         of_all[:, groups] = squares

@@ -5,7 +5,7 @@ Groups are divided with their heads; where there are fewer than ranks, several r
 
 import torch
 import torch.nn.functional as F
-from penstock_kernels import RecurrentSpans, state_space_scan
+from penstock_kernels import Decay, RecurrentSpans, state_space_scan
 from torch import nn
 
 from penstock_server.architectures.recurrent_spec import StateShape, StateSpaceSpec
@@ -66,10 +66,10 @@ class StateSpaceLayer(nn.Module):
         numbers = torch.split(self.conv(mixed, state.conv, spans, silu=True), self.sizes[1:4], dim=-1)
         values = numbers[0].view(num_tokens, self.share.num_heads, -1)
         inward, outward = (part.view(num_tokens, self.share.num_kv_heads, -1) for part in numbers[1:])
-        steps = F.softplus(step.float() + self.step_bias.weight).clamp(space.min_step, space.max_step)
-        decay = -self.log_decay.weight.exp()
-        found = state_space_scan(values, steps, decay, inward, outward, state.matrices, spans)
-        found = (found + values * self.skip.weight[:, None]).to(x.dtype).view(num_tokens, -1)
+        decay = Decay(self.log_decay.weight, self.step_bias.weight, space.min_step, space.max_step)
+        skip = self.skip.weight
+        found = state_space_scan(values, step, decay, inward, outward, skip, state.matrices, spans)
+        found = found.view(num_tokens, -1)
         found = found * F.silu(gate) if self.norm is None else self.norm(found, gate)
         output = self.output(found, adapters)
         return output if space.outer[1] == 1.0 else output * space.outer[1]  # type: ignore[no-any-return]

@@ -1,0 +1,49 @@
+/* What the ops of recurrent layers share: which rows of a state the spans of a step continue, and how heads forget. */
+#ifndef PENSTOCK_RECURRENT_H
+#define PENSTOCK_RECURRENT_H
+
+#include "processor.h"
+
+#include <math.h>
+
+/* Mirrored field by field in recurrent_spans.py, as is Decay. */
+typedef struct {
+    const int64_t *slots;    /* [num_spans]: rows of the state */
+    const int64_t *starts;   /* [num_spans + 1]: the first token of each span, and the end of the last */
+    const uint8_t *is_first; /* [num_spans]: whatever the row holds counts as zero */
+    int64_t num_spans;
+    int64_t num_slots; /* rows of the state */
+} RecurrentSpans;
+
+/* Per head: a token's step is softplus(step + bias), within bounds; exp(-exp(log_rate) step) of the state is left. */
+typedef struct {
+    const float *log_rate;
+    const float *step_bias;
+    const void *step; /* [num_tokens, num_heads] */
+    int64_t step_stride;
+    float min_step;
+    float max_step;
+} Decay;
+
+static inline int are_rows(const RecurrentSpans *spans) {
+    for (int64_t span = 0; span < spans->num_spans; span++)
+        if (spans->slots[span] < 0 || spans->slots[span] >= spans->num_slots) return 0;
+    return 1;
+}
+
+EVERYWHERE float number_at(const void *from, int64_t at, const int dtype) {
+    return dtype == FLOAT32 ? ((const float *)from)[at] : from_bfloat16(((const uint16_t *)from)[at]);
+}
+
+EVERYWHERE float step_of(const Decay *decay, int64_t token, int head, const int dtype) {
+    const float x = number_at(decay->step, token * decay->step_stride + head, dtype) + decay->step_bias[head];
+    const float step = x > 20.0f ? x : log1pf(expf(x));
+    return step < decay->min_step ? decay->min_step : step > decay->max_step ? decay->max_step : step;
+}
+
+/* The part of the state that a step leaves. */
+EVERYWHERE float left_of(const Decay *decay, int head, float step) {
+    return expf(-expf(decay->log_rate[head]) * step);
+}
+
+#endif
