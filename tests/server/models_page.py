@@ -31,9 +31,10 @@ another alone, so the prefix cache keeps states, too (`--max-snapshots`): at the
 requests diverge. A prefix is shared up to the last of these ([scheduling.md](scheduling.md#states)); where none can be
 kept, nothing is shared. No tokens are drafted (`--speculate`), and the router writes a line about that when it starts.
 `--num-shard` divides their heads (key heads, heads and groups, or channels), and is refused with the key of config.json
-where it cannot. The reference in PyTorch computes them on every
-device, prompts in chunks of 64 and decodes of all rows in one step, without graphs: `--batch-invariant` is refused. A
-step waits for the masks of grammars as long as these take, because a state cannot go back by a token.
+where it cannot. On a CPU they are computed in C ([kernels.md](kernels.md)), and decode steps are recorded; on CUDA by
+the reference in PyTorch, prompts in chunks of 64 and decodes of all rows in one step, without graphs.
+`--batch-invariant` is refused. A step waits for the masks of grammars as long as these take, because a state cannot go
+back by a token.
 
 ALiBi (BLOOM, MPT, Falcon RW) is computed in C on a CPU; on CUDA by the reference in PyTorch, without graphs.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from driver import Driver, Sequence, execute_on, make_engine
+from family_models import CASES
 from penstock_server.base.config import CudaConfig
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
@@ -13,12 +14,27 @@ from penstock_server.engine.plan import Admit, Drafts, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.load.cuda_memory import largest_plan
 
+# Heads of recurrent layers that the ops in C take.
+DELTA: dict[str, Any] = {
+    **CASES["qwen3_5_text"],
+    "head_dim": 32,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 8,
+}
+SPACE: dict[str, Any] = CASES["mamba2"]
+CONV: dict[str, Any] = {**CASES["lfm2"], "hidden_size": 64}
+# With experts, whose code depends on computed values.
+SPARSE: dict[str, Any] = CASES["qwen3_5_moe_text"]
 FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {}),  # of heads that the ops in C do not take: free steps again
     ("llama", {"head_dim": 32}),
     ("qwen3", {"head_dim": 16}),
     ("gemma2", {"head_dim": 16}),
     ("mistral", {"sliding_window": 6, "head_dim": 16}),
+    ("qwen3_5_text", DELTA),
+    ("mamba2", SPACE),
+    ("lfm2", CONV),
+    ("qwen3_5_moe_text", SPARSE),
 ]
 DRAWN = SamplingParams(temperature=0.9, top_k=20, seed=7, num_top_logprobs=3)
 
@@ -53,7 +69,7 @@ def sequences() -> list[Sequence]:
 def test_tokens_are_those_of_free_steps(
     saved_model: Callable[..., Any], family: str, options: dict[str, Any], sizes: tuple[int, ...]
 ) -> None:
-    folder = saved_model(family, **options).folder
+    folder = saved_model(**{"family": family, **options}).folder
     free = Driver(execute_on(make_engine(folder, cuda=CudaConfig(())))).run(sequences(), seed=5)
     padded = Driver(execute_on(fixed(folder, sizes))).run(sequences(), seed=5)
     for one, other in zip(free, padded, strict=True):
@@ -64,22 +80,25 @@ def test_tokens_are_those_of_free_steps(
 
 
 @pytest.mark.parametrize(
-    ("family", "head_dim", "is_recorded"),
+    ("options", "is_recorded"),
     [
-        ("llama", 16, True),
-        ("gemma2", 16, True),
-        ("qwen3", 16, True),
-        ("llama", 18, False),
-        ("mixtral", 16, False),
+        ({"family": "llama", "head_dim": 16}, True),
+        ({"family": "gemma2", "head_dim": 16}, True),
+        ({"family": "qwen3", "head_dim": 16}, True),
+        ({"family": "llama", "head_dim": 18}, False),
+        ({"family": "mixtral", "head_dim": 16}, False),
+        (DELTA, True),
+        (SPACE, True),
+        (CONV, True),
+        (SPARSE, False),
     ],
 )
 def test_on_a_cpu_the_second_step_of_a_size_is_a_recording(
     saved_model: Callable[..., Any],
-    family: str,
-    head_dim: int,
+    options: dict[str, Any],
     is_recorded: bool,
 ) -> None:
-    engine = make_engine(saved_model(family, head_dim=head_dim).folder)
+    engine = make_engine(saved_model(**options).folder)
     execute = execute_on(engine)
     admitted = [Admit(slot, [1, 2], 2, [slot], SamplingParams()) for slot in range(3)]
     execute(Plan(1, 1, admitted=admitted, spans=[Span(slot, 0, 2) for slot in range(3)]))

@@ -3,6 +3,8 @@
 import torch
 import torch.nn.functional as F
 
+from penstock_kernels.base.wide_type import wide_type
+
 
 def rms_norm(
     x: torch.Tensor,
@@ -16,7 +18,7 @@ def rms_norm(
     if weight_offset:
         return (rms_norm(x.float(), weight.float() + weight_offset, eps)).to(x.dtype)
     # One pass without a temporary of squares: 3 to 20 times faster than F.rms_norm over 2048 rows on a CPU.
-    wide = torch.promote_types(x.dtype, torch.float32)
+    wide = wide_type(x.dtype)
     norm: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
     scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
     return (x * scale).to(x.dtype).mul_(weight)

@@ -4,6 +4,7 @@ import torch
 
 from penstock_kernels.base.results import Routes
 from penstock_kernels.base.routing import PLAIN, Routing
+from penstock_kernels.base.wide_type import wide_type
 
 # Keeps scores that are all 0 from becoming NaN.
 _TINY = 1e-20
@@ -16,7 +17,7 @@ def route(
     correction: torch.Tensor | None = None,
     routing: Routing = PLAIN,
 ) -> Routes:
-    wide = torch.promote_types(logits.dtype, torch.float32)
+    wide = wide_type(logits.dtype)
     scores = logits.to(wide).sigmoid() if routing.sigmoid else logits.softmax(-1, dtype=wide)
     merit = scores if correction is None else scores + correction
     if routing.num_groups > 1:

@@ -3,6 +3,7 @@
 import torch
 
 from penstock_kernels.base.destination import Destination
+from penstock_kernels.base.wide_type import wide_type
 
 
 def store_kv(key: torch.Tensor, value: torch.Tensor, target: Destination) -> None:
@@ -19,7 +20,7 @@ def store_kv(key: torch.Tensor, value: torch.Tensor, target: Destination) -> Non
 
 def _narrow(rows: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
     """The bits of numbers in 8 bits. A larger number than the largest becomes that: a plain conversion makes it NaN."""
-    largest, wide = torch.finfo(dtype).max, torch.promote_types(rows.dtype, torch.float32)
+    largest, wide = torch.finfo(dtype).max, wide_type(rows.dtype)
     return (rows.to(wide) / scale).clamp(-largest, largest).to(dtype).view(torch.uint8)
 
 

@@ -120,6 +120,7 @@ class DecodeGraphs:
         """Compute a step and record it. All recordings share the memory of intermediate results."""
         compute = partial(self._compute, size, uses_adapters)
         if not self._is_interpreted:
+            undo = self._undo(size)
             try:
                 return record(compute, self._arena).replay
             except NotRecordable as reason:
@@ -130,8 +131,16 @@ class DecodeGraphs:
                 else:
                     logger.info("decode steps are not recorded: %s", reason)
                     self.sizes = []
+                undo()
         compute()
         return compute
+
+    def _undo(self, size: int) -> Callable[[], None]:
+        """What makes a step of this size, or a part of it, undone: states go on from what they are."""
+        states, slots = self.cache.states, self._inputs[0, :size]
+        if states is None:
+            return _nothing
+        return partial(states.put_back, slots, states.saved(slots))
 
     def _compute(self, size: int, uses_adapters: bool = False) -> None:
         inputs = self._forward_input(size, uses_adapters)
@@ -164,3 +173,7 @@ class DecodeGraphs:
         with torch.cuda.graph(graph, pool=pool):
             self._compute(size)
         return graph
+
+
+def _nothing() -> None:
+    """Keys and values are written again."""

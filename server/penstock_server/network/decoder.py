@@ -173,12 +173,13 @@ class Decoder(nn.Module):
 
     @property
     def capturable(self) -> bool:
-        """As in `Model`. Latents and states need lengths on the host, and experts of few bits on CUDA counts."""
-        if self._device.type == "cuda" and any(
-            isinstance(module, Experts) and module.is_quantized for module in self.modules()
-        ):
+        """As in `Model`. Latents need lengths on the host; on CUDA states do, too, and experts of few bits counts."""
+        if self._device.type == "cuda" and (self.state_shape is not None or self._has_quantized_experts()):
             return False
-        return self.spec.latent is None and self.state_shape is None
+        return self.spec.latent is None
+
+    def _has_quantized_experts(self) -> bool:
+        return any(isinstance(module, Experts) and module.is_quantized for module in self.modules())
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
         """Hidden states before the last norm, [num_tokens, hidden_size]; fills the cache on the way."""
@@ -218,7 +219,8 @@ class Decoder(nn.Module):
 def _recurrent_spans(inputs: ForwardInput) -> RecurrentSpans:
     """Which states the spans continue; those that begin at position 0 begin with none."""
     spans = inputs.spans
-    assert isinstance(spans, AttentionSpans), "steps with states are not captured"
+    if not isinstance(spans, AttentionSpans):
+        return RecurrentSpans(inputs.slots, inputs.positions == 0, (1,) * len(inputs.positions))
     if len(spans.query_lens) == len(inputs.positions):
         return RecurrentSpans(inputs.slots, inputs.positions == 0, spans.query_lens)
     firsts = to_device(spans.query_starts[:-1], torch.int64, inputs.slots.device)

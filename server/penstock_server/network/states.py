@@ -48,6 +48,15 @@ class States:
                 pool = rows.view(num_layers, 1, num_rows, -1, 1, 1)
                 copy_blocks(pool, index[0], index[1])
 
+    def saved(self, slots: torch.Tensor) -> list[torch.Tensor]:
+        """A copy of the states of slots, for `put_back`."""
+        return [rows[:, slots] for rows in (self.conv, self.matrices)]
+
+    def put_back(self, slots: torch.Tensor, saved: list[torch.Tensor]) -> None:
+        """Make the states of slots what they were."""
+        for rows, before in zip((self.conv, self.matrices), saved, strict=True):
+            rows[:, slots] = before
+
     def spoil(self) -> None:
         """Make all of it NaN."""
         self.conv.fill_(torch.nan)
