@@ -11,6 +11,7 @@ from benchmarks.reliability import availability, battery, soak
 from benchmarks.serving import (
     adapters,
     decoding,
+    hybrids,
     interference,
     loading,
     masks,
@@ -36,6 +37,7 @@ def questions(minutes: float = 3.0) -> list[Question]:
         Question("startup", startup.TITLE, startup.measure),
         Question("throughput", throughput.TITLE, throughput.measure),
         Question("decoding", decoding.TITLE, decoding.measure),
+        Question("hybrids", hybrids.TITLE, hybrids.measure),
         Question("loading", loading.TITLE, loading.measure),
         Question("compare", compare.TITLE, compare.measure),
         Question("prefix_cache", prefix_cache.TITLE, prefix_cache.measure),

@@ -41,11 +41,12 @@ def _measure_dtype(folder: Path, dtype: str) -> list[Figure]:
     figures = [_memory(reference, dtype)]
     with Server(f"--model-id={folder}", f"--dtype={dtype}") as server:
         for count, floor in _FLOORS.items():
-            figures += _compare(server, reference, f"{dtype}, {count} at once", count, floor)
+            figures += compare(server, reference, f"{dtype}, {count} at once", count, floor)
     return figures
 
 
-def _compare(server: Server, reference: Any, name: str, count: int, floor: float) -> list[Figure]:
+def compare(server: Server, reference: Any, name: str, count: int, floor: float) -> list[Figure]:
+    """Tokens a second of so many requests at once, beside a batch of transformers, in turn."""
     asyncio.run(_ours(server.address, count, -1))
     _theirs(reference, 1, 8)
     pairs = [

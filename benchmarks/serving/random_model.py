@@ -1,7 +1,9 @@
 """Models of random weights, for timing. None has an end of sequence: each generates as many tokens as requested.
 
 `make` writes a Llama with a long context, 8 layers, 256 wide, and a token for each ASCII character; `make_hybrid` one
-of that size of which three layers in four are recurrent; `make_adapter` a LoRA adapter.
+of that size of which three layers in four are recurrent, `make_long_hybrid` a smaller one for long contexts;
+`make_next` and `make_latent` have the shapes of Qwen3-Next and DeepSeek V3 in small; `make_adapter` writes a LoRA
+adapter.
 """
 
 import json
@@ -13,11 +15,15 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PretrainedConfig,
     Qwen3_5ForCausalLM,
     Qwen3_5TextConfig,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
 
 CONTEXT_LEN = 16_384
@@ -53,6 +59,69 @@ def make_hybrid(folder: Path) -> Path:
     recurrent |= dict.fromkeys(("head_dim", "linear_key_head_dim", "linear_value_head_dim"), 64)
     config = Qwen3_5TextConfig(vocab_size=tokenizer.get_vocab_size(), **_SHAPE, **recurrent)
     return _save(folder, tokenizer, Qwen3_5ForCausalLM, config)
+
+
+def make_long_hybrid(folder: Path, max_len: int) -> Path:
+    """Three recurrent layers and one that attends, with one small head."""
+    sizes = {"num_hidden_layers": 4, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 32}
+    config = Qwen3_5TextConfig(
+        vocab_size=95,
+        **_SHAPE | sizes | {"max_position_embeddings": max_len},
+        linear_num_key_heads=4,
+        linear_num_value_heads=8,
+        linear_key_head_dim=64,
+        linear_value_head_dim=64,
+    )
+    return _save(folder, _tokenizer(), Qwen3_5ForCausalLM, config)
+
+
+_SPARSE: dict[str, Any] = {
+    "vocab_size": 8192,
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "moe_intermediate_size": 256,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_experts_per_tok": 4,
+    "max_position_embeddings": CONTEXT_LEN,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+def make_next(folder: Path) -> Path:
+    """110M parameters, of which a token uses about a third."""
+    config = Qwen3NextConfig(
+        **_SPARSE,
+        num_key_value_heads=2,
+        head_dim=64,
+        num_experts=16,
+        shared_expert_intermediate_size=256,
+        linear_num_key_heads=4,
+        linear_num_value_heads=8,
+        linear_key_head_dim=64,
+        linear_value_head_dim=64,
+    )
+    return _save(folder, _tokenizer(), Qwen3NextForCausalLM, config)
+
+
+def make_latent(folder: Path) -> Path:
+    """As large."""
+    config = DeepseekV3Config(
+        **_SPARSE,
+        num_key_value_heads=8,
+        n_routed_experts=16,
+        n_group=4,
+        topk_group=2,
+        n_shared_experts=1,
+        first_k_dense_replace=1,
+        q_lora_rank=256,
+        kv_lora_rank=128,
+        qk_rope_head_dim=32,
+        qk_nope_head_dim=64,
+        v_head_dim=64,
+    )
+    return _save(folder, _tokenizer(), DeepseekV3ForCausalLM, config)
 
 
 def _save(folder: Path, tokenizer: Tokenizer, architecture: Any, config: PretrainedConfig) -> Path:
