@@ -85,7 +85,7 @@ def _masks(folder: Path, tokenizer: Tokenizer) -> list[float]:
             times.append(time.perf_counter() - asked)
             assert not found.errors, found.errors
             for choice in grammars.choose([row], found):
-                choice.slot.tell(token)
+                choice.slot.tell([token])
         grammars.retire(0)
     return times
 

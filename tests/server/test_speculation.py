@@ -27,7 +27,7 @@ from penstock_server.engine.engine import Engine
 from penstock_server.engine.ngram_drafter import NgramDrafter, draft
 from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.paying_drafter import PayingDrafter
-from penstock_server.engine.plan import Drafts, Grammar, Numbers, Plan, Span
+from penstock_server.engine.plan import Drafts, Numbers, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.rpc.conversion import outcome_to_pb, plan_from_pb
@@ -157,7 +157,6 @@ BAD_OPEN: dict[str, tuple[dict[str, Any], Span, int]] = {
     "need more than the slot's 2 blocks": ({}, Span(0, 6, 1), 2),
     "max_step_tokens": ({"block_ids": list(range(10))}, Span(0, 6, 1), 20),
     "do not fit": ({"block_ids": list(range(10))}, Span(0, 6, 1), 33),
-    "with a grammar": ({"grammar": Grammar("regex", "[a-z]+")}, Span(0, 5, 1), 1),
 }
 
 

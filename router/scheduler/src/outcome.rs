@@ -57,12 +57,20 @@ impl Scheduler {
         }
     }
 
-    /// Slots that sat out the step: their last position is planned again.
+    /// Slots that sat out the step: their last position is planned again, if it is not already. An open span in flight
+    /// begins where its slot stands, so it computes that position.
     fn take_late(&mut self, plan: &SentPlan, late: &[SlotId]) {
         for span in plan.sampling_spans().filter(|span| late.contains(&span.slot)) {
-            self.pipeline.make_void(span.id);
-            if let Some(running) = self.sequences.running_mut(span.id) {
-                running.row_mut().rewind(span.end - 1);
+            let is_planned = self.pipeline.has_open(span.id);
+            if is_planned {
+                self.pipeline.take_back(span.id, 1);
+            } else {
+                self.pipeline.make_void(span.id);
+            }
+            match self.sequences.running_mut(span.id) {
+                Some(running) if is_planned => running.row_mut().take_back(1),
+                Some(running) => running.row_mut().rewind(span.end - 1),
+                None => {}
             }
         }
     }

@@ -101,6 +101,11 @@ impl Pipeline {
         self.in_flight.iter_mut().for_each(|plan| plan.take_back(id, count));
     }
 
+    /// Whether a span in flight begins where the slot of a request stands.
+    pub fn has_open(&self, id: RequestId) -> bool {
+        self.in_flight.iter().flat_map(SentPlan::spans).any(|span| span.id == id && span.is_open)
+    }
+
     /// A request got no token in the plan that was answered last: its spans in the plans in flight are void.
     pub fn make_void(&mut self, id: RequestId) {
         self.in_flight.iter_mut().for_each(|plan| plan.make_void(id));

@@ -105,8 +105,13 @@ impl Row {
     /// Of `count` drafts that might have been made, `num_unused` were not, or were wrong.
     pub fn settle_drafts(&mut self, count: u32, num_unused: u32) {
         self.num_drafts -= count;
-        self.planned -= num_unused;
-        self.len -= num_unused;
+        self.take_back(num_unused);
+    }
+
+    /// It stands `count` positions before where it was planned to be.
+    pub fn take_back(&mut self, count: u32) {
+        self.planned -= count;
+        self.len -= count;
     }
 
     /// The step that was to sample behind position `last` did not: the position is to be computed once more, and what

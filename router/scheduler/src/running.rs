@@ -74,7 +74,7 @@ impl Running {
 
     /// Tokens that the next plan may draft for it at most, if it decodes: one more is sampled behind them.
     pub fn num_draftable(&self) -> u32 {
-        if self.sequence.may_draft() { self.sequence.max_len().saturating_sub(self.row.len() + 1) } else { 0 }
+        self.sequence.max_len().saturating_sub(self.row.len() + 1)
     }
 
     /// Step `step` computes its next `len` positions and, if it samples, may draft `max_drafts` tokens.

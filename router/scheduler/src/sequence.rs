@@ -173,11 +173,6 @@ impl Sequence {
             && self.request.prompt == other.request.prompt
     }
 
-    /// Whether tokens may be drafted for it. The mask of a grammar is known for the next token only.
-    pub fn may_draft(&self) -> bool {
-        self.request.grammar.is_none()
-    }
-
     /// What the shards need to take it in.
     pub fn admission(
         &self,

@@ -3,10 +3,14 @@
 The matcher's state follows from the generated tokens alone, so it survives preemption and replay. One job at a time
 works on it: it takes in the token that was chosen, and computes the mask of the next. On a GPU a token is chosen before
 the host knows it, so the job waits for the token.
+
+Where tokens are drafted, a job goes along them: it takes in those that the grammar allows, and computes the mask behind
+each. The job of the chosen tokens takes back what was wrong of that.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 
 import torch
@@ -29,19 +33,41 @@ _IN_TIME_AGAIN = 16
 class ConstrainedSlot:
     """Used from the step loop's thread, but for the jobs."""
 
-    def __init__(self, build: Callable[[], Matcher], width: int, threads: GrammarThreads) -> None:
+    def __init__(
+        self,
+        build: Callable[[], Matcher],
+        width: int,
+        threads: GrammarThreads,
+        end_ids: Sequence[int] = (),
+    ) -> None:
+        """`end_ids`: tokens behind which a matcher allows nothing."""
         # One bit per token, least significant first; written by the job. [2, width] int32, of which the second row only
         # makes room for the matcher that a call apart needs.
         self._masks = torch.zeros(2, width, dtype=torch.int32)
         self.is_retired = False
         self._threads = threads
         self._matcher: Matcher | None = None
+        self._build_matcher = build
+        self._end_ids = frozenset(end_ids)
+        # What it was told since it was built.
+        self._told: list[int] = []
+        self._ahead: Ahead | None = None
+        # Drafts that the matcher has taken in.
+        self._num_ahead = 0
+        # An error along drafts, which may be wrong, is none of the slot's: its matcher is built anew, and nothing is
+        # drafted for it from then on.
+        self._is_broken = self._is_spoilt = False
+        # Steps in which nothing is drafted for it because what came along drafts took long.
+        self._num_steps_due = 0
+        self._is_told = True
         self._failure = ""
         self._spent_s = 0.0
         self._limit_s = _MAX_BUILD_S
         self._num_in_time_due = 0
         self._is_long = False
-        self._job = threads.submit(partial(self._build, build))
+        self._job = threads.submit(self._build)
+        # Done when nothing works on the matcher any more.
+        self._last: Future[str] = self._job.done
 
     @property
     def job(self) -> Job:
@@ -57,6 +83,17 @@ class ConstrainedSlot:
     def is_ready(self) -> bool:
         """Whether the mask of the next token, or its failure, is there."""
         return self._job.done.done()
+
+    @property
+    def ahead(self) -> "Ahead | None":
+        """What is computed along the drafts of the step, if it has any."""
+        return self._ahead
+
+    @property
+    def may_draft(self) -> bool:
+        """Whether tokens may be drafted for it: not where masks take long, nor before it was told its last token."""
+        is_due = self.is_waited_for and self._is_told and not self._num_steps_due
+        return is_due and not (self._is_spoilt or self.failure())
 
     @property
     def is_waited_for(self) -> bool:
@@ -77,18 +114,43 @@ class ConstrainedSlot:
         """A step was to choose a token for it."""
         self._num_in_time_due = _IN_TIME_AGAIN if is_late else max(0, self._num_in_time_due - 1)
 
+    @property
+    def num_legal(self) -> int:
+        """How many of the drafts are known to be legal."""
+        return self._ahead.num_legal.result() if self._ahead and self._ahead.num_legal.done() else 0
+
+    def look_ahead(self, drafts: tuple[int, ...]) -> "Ahead":
+        """Tokens are drafted behind the last one: begin to compute what may come behind each."""
+        self._ahead = Ahead(drafts, self._masks.shape[1])
+        self._ahead.job.work = partial(self._go_along, self._ahead)
+        self._start(self._ahead.job)
+        return self._ahead
+
     def choose(self) -> None:
         """Its mask was used to choose a token. The next mask is not there until the token is told."""
         cost_s = self._job.cost_s()
         self._spent_s += cost_s
         self._limit_s = _MAX_TOKEN_S
         self._is_long = cost_s > _LONG_S
+        self._is_told = False
+        self._num_steps_due = max(0, self._num_steps_due - 1)
+        if self._ahead is not None:
+            self._ahead.num_wanted = 0
+            if self._ahead.job.cost_s() > _LONG_S * (1 + len(self._ahead.drafts)):
+                self._num_steps_due = _IN_TIME_AGAIN
+            self._ahead = None
         self._job = Job(lambda _apart: "")
 
-    def tell(self, token_id: int) -> None:
-        """The token that was chosen: the next mask is begun."""
-        self._job.work = partial(self._consume, token_id)
-        self._threads.start(self._job, self._is_long)
+    def tell(self, token_ids: list[int]) -> None:
+        """The tokens that were chosen, of which all but the last were drafted: the next mask is begun."""
+        self._is_told = True
+        self._job.work = partial(self._consume, token_ids)
+        self._start(self._job)
+
+    def _start(self, job: Job) -> None:
+        """Start a job when those before it are done: one at a time works on the matcher."""
+        last, self._last = self._last, job.done
+        last.add_done_callback(lambda _: self._threads.start(job, self._is_long))
 
     def _excess(self) -> str:
         cost_s = self._job.cost_s()
@@ -99,18 +161,60 @@ class ConstrainedSlot:
             return f"the grammar takes too long: more than {_MAX_TOTAL_S:g} s for the tokens so far"
         return ""
 
-    def _build(self, build: Callable[[], Matcher], apart: LowPriority | None) -> str:
+    def _build(self, apart: LowPriority | None) -> str:
         try:
-            self._matcher = build()
+            self._matcher = self._build_matcher()
         except ValueError as error:
             return f"the grammar cannot be built: {readable(str(error))}"
         return self._fill(self._matcher, apart)
 
-    def _consume(self, token_id: int, apart: LowPriority | None) -> str:
+    def _consume(self, token_ids: list[int], apart: LowPriority | None) -> str:
         assert self._matcher is not None, "a token was chosen under its mask"
         if not self.is_retired:
-            self._matcher.consume(token_id, apart)
+            known = token_ids[: min(self._num_ahead, len(token_ids) - 1)]
+            matcher = self._go_back(known)
+            self._num_ahead = 0
+            for token_id in token_ids[len(known) :]:
+                matcher.consume(token_id, apart)
+            self._told += token_ids
         return self._fill(self._matcher, apart)
+
+    def _go_along(self, ahead: "Ahead", _apart: LowPriority | None) -> str:
+        """Take in drafts as long as they are legal and wanted, with a mask behind each."""
+        try:
+            if self._matcher is not None and not self.is_retired and not self._matcher.error():
+                self._advance(self._go_back([]), ahead)
+        finally:
+            ahead.tell_legal(0)
+        return ""
+
+    def _advance(self, matcher: Matcher, ahead: "Ahead") -> None:
+        until_end = next((i for i, it in enumerate(ahead.drafts) if it in self._end_ids), len(ahead.drafts))
+        num_legal = matcher.num_legal(ahead.drafts[:until_end])
+        ahead.tell_legal(num_legal)
+        for number, token_id in enumerate(ahead.drafts[:num_legal]):
+            if number >= ahead.num_wanted or self.is_retired:
+                return
+            matcher.consume(token_id, None)
+            self._num_ahead += 1
+            matcher.fill(ahead.masks[number : number + 1], None)
+            if matcher.error():
+                self._is_broken = self._is_spoilt = True
+                return
+            ahead.num_masks = number + 1
+
+    def _go_back(self, kept: list[int]) -> Matcher:
+        """Take back the drafts that the matcher has taken in, but for the first ones, which are these."""
+        assert self._matcher is not None, "it was built before"
+        if self._is_broken:
+            self._matcher = self._build_matcher()
+            for token_id in [*self._told, *kept]:
+                self._matcher.consume(token_id, None)
+            self._is_broken = False
+        else:
+            self._matcher.roll_back(self._num_ahead - len(kept))
+        self._num_ahead = len(kept)
+        return self._matcher
 
     def _fill(self, matcher: Matcher, apart: LowPriority | None) -> str:
         if self.is_retired:
@@ -119,6 +223,26 @@ class ConstrainedSlot:
             matcher.fill(self._masks, apart)
         error = matcher.error()
         return f"the grammar cannot be used: {readable(error)}" if error else ""
+
+
+class Ahead:
+    """Drafts, and what is found out along them."""
+
+    def __init__(self, drafts: tuple[int, ...], width: int) -> None:
+        self.drafts = drafts
+        self.job = Job(lambda _apart: "")
+        # What may come behind each draft, as far as `num_masks`. [len(drafts), width] int32.
+        self.masks = torch.empty(len(drafts), width, dtype=torch.int32)
+        self.num_masks = 0
+        # Drafts that the step computes: the others need no masks.
+        self.num_wanted = len(drafts)
+        # How many are legal.
+        self.num_legal: Future[int] = Future()
+
+    def tell_legal(self, count: int) -> None:
+        """How many are legal, if that was not told."""
+        if not self.num_legal.done():
+            self.num_legal.set_result(count)
 
 
 _TOO_MANY = "too much of it is possible at one point of the output; it needs fewer alternatives"

@@ -87,12 +87,14 @@ class Engine:
         self.drafter = drafter if drafter and "recurrent" not in description.abilities else Drafter()
         # The last step, if it has drafts of which the slots do not know yet whether they were right.
         self._drafting: PendingOutcome | None = None
+        # The last step whose slots were chosen one by one: before drafts are made, grammars are told its tokens.
+        self._before: PendingOutcome | None = None
         # Whether a step still runs when it is launched.
         self.runs_ahead = slots.device.type == "cuda"
 
     def clear(self) -> None:
         """Drop all slots; the weights stay."""
-        self._drafting = None
+        self._drafting = self._before = None
         self.slots.clear()
         self.drafter.clear()
 
@@ -149,6 +151,7 @@ class Engine:
         if any(span.drafts for span in spans):
             pending.accept = self._accept
             self._drafting = pending
+        self._before = pending
         self._guard(spans, pending, lambda: self._compute(spans, pending))
         while not (self.runs_ahead or pending.proceed(_LONGEST_WAIT_S)):
             pass
@@ -157,13 +160,21 @@ class Engine:
     def _with_drafts(self, spans: list[Span], open_drafts: Mapping[int, int]) -> list[Span]:
         """The spans, and tokens drafted behind those that are open; without memory for drafts, none are."""
         wanted = {span.slot: most for span in spans if (most := open_drafts.get(span.slot, 0)) > 0}
+        if wanted and self._before is not None:
+            self._before.tell_when_done()
+        grammars, gather = self.slots.grammars, self.group.gather_numbers
+        draftable = grammars.draftable(wanted, gather)
         try:
-            drafts = self.drafter.draft(spans, wanted)
+            drafts = self.drafter.draft(spans, {slot: wanted[slot] for slot in wanted if slot in draftable})
         except Exception as error:
             if self._failure(error) is None:
                 raise
             return spans
-        return self.slots.extend(spans, drafts)
+        legal = grammars.legal(drafts, gather)
+        for slot, drafted in drafts.items():
+            if drafted and not legal[slot]:
+                self.drafter.accept(slot, 0)
+        return self.slots.extend(spans, legal)
 
     def _accept(self, slot: int, num_right: int) -> None:
         self.slots.accept(slot, num_right)
@@ -242,7 +253,7 @@ class Engine:
             masks = None
             if pending.masks is not None:
                 masks = pending.masks.collect(self.group.gather_numbers)
-                pending.grammar_errors = masks.errors
+                pending.grammar_errors, pending.void_rows = masks.errors, masks.void
                 pending.late_slots += [step.sampling.rows[number].slot for number in masks.late]
             if self._compares(step):
                 sampled = self._pact.run(partial(self._sample, logits, step, masks))

@@ -1,7 +1,8 @@
 """Constrained decoding: which tokens the rows of a step may choose, computed beside the steps.
 
-A mask is computed from the moment the host knows the token before it. A step waits for masks a little longer than the
-model runs, at most; a slot whose mask is late sits the step out, and the others go on.
+A mask is computed from the moment the host knows the token before it, or that one is drafted. A step waits for masks a
+little longer than the model runs, at most; a slot whose mask is late sits the step out, and the others go on. What is
+drafted without a mask does not count.
 """
 
 import importlib.util
@@ -22,7 +23,7 @@ from penstock_server.base.errors import ErrorCode, SlotRefused
 from penstock_server.engine.constrained_slot import ConstrainedSlot
 from penstock_server.engine.grammar_threads import GrammarThreads
 from penstock_server.engine.matcher import Matcher
-from penstock_server.engine.plan import Admit, Grammar
+from penstock_server.engine.plan import Admit, Drafts, Grammar
 from penstock_server.engine.step import SampledRow
 
 # Of 1 to 2 kB each; the router checks a grammar under the same limits (grammar/compiler.rs).
@@ -30,6 +31,9 @@ _MAX_LEXER_STATES = 50_000
 _MAX_ITEMS_IN_ROW = 4_000
 # How long a step waits for masks when the model has run: those of many rows take some milliseconds together.
 _PATIENCE_S = 0.005
+# How long a step waits to know which drafts are legal; of the others nothing is computed. It takes some microseconds
+# once the mask before them is there.
+_PATIENCE_WITH_DRAFTS_S = 0.001
 
 # Gives every rank's numbers, on every rank.
 Gather = Callable[..., list[tuple[int, ...]]]
@@ -54,14 +58,17 @@ class GrammarMasks:
     errors: dict[int, str] = field(default_factory=dict)
     # Rows whose mask was not there in time: what is chosen for them is dropped.
     late: set[int] = field(default_factory=set)
+    # The same behind drafts, where nobody waits for what is dropped.
+    void: set[int] = field(default_factory=set)
 
-    def chosen(self) -> list[int]:
-        """The rows that get a token."""
-        return [row for row in self.rows if row not in self.errors and row not in self.late]
+    def chosen(self, rows: list[SampledRow]) -> list[int]:
+        """The first rows of the slots that get a token."""
+        firsts = [row for row in self.rows if not rows[row].is_behind_draft]
+        return [row for row in firsts if row not in self.errors and row not in self.late]
 
 
 class Choice(NamedTuple):
-    """A row of a step that chose a token under a grammar."""
+    """A row of a step that chose a token under a grammar, the first of its slot."""
 
     row: int
     slot: ConstrainedSlot
@@ -101,10 +108,6 @@ class Grammars:
         if constrained is not None:
             constrained.is_retired = True
 
-    def has(self, slot: int) -> bool:
-        """Whether a slot has a grammar."""
-        return slot in self._slots
-
     def slots(self) -> Iterable[int]:
         """The slots with grammars."""
         return self._slots
@@ -118,7 +121,37 @@ class Grammars:
         self._threads = self._threads or GrammarThreads()
         generated = admit.token_ids[admit.prompt_len :]
         build = partial(self._build, admit.grammar, generated)
-        self._slots[admit.slot] = ConstrainedSlot(build, -(-self._vocab_size // 32), self._threads)
+        width = -(-self._vocab_size // 32)
+        self._slots[admit.slot] = ConstrainedSlot(build, width, self._threads, self._eos_token_ids)
+
+    def draftable(self, slots: Iterable[int], gather: Gather) -> set[int]:
+        """Those of these slots for which tokens may be drafted, on every rank."""
+        constrained = [slot for slot in slots if slot in self._slots]
+        willing = self._least(constrained, lambda slot: slot.may_draft, gather)
+        return set(slots) - {slot for slot, number in zip(constrained, willing, strict=True) if not number}
+
+    def legal(self, drafts: Drafts, gather: Gather) -> Drafts:
+        """As many of the drafts as are known to be legal; the masks behind them are begun."""
+        constrained = [slot for slot, token_ids in drafts.items() if token_ids and slot in self._slots]
+        if not constrained:
+            return drafts
+        aheads = [self._slots[slot].look_ahead(drafts[slot]) for slot in constrained]
+        wait([ahead.num_legal for ahead in aheads], _PATIENCE_WITH_DRAFTS_S)
+        cut = {}
+        numbers = self._least(constrained, lambda slot: slot.num_legal, gather)
+        for slot, ahead, number in zip(constrained, aheads, numbers, strict=True):
+            ahead.num_wanted = number
+            cut[slot] = drafts[slot][:number]
+        return {**drafts, **cut}
+
+    def _least(
+        self, slots: list[int], find: Callable[[ConstrainedSlot], int], gather: Gather
+    ) -> tuple[int, ...]:
+        """For each slot the least of what the ranks find."""
+        if not slots:
+            return ()
+        found = gather(*(find(self._slots[slot]) for slot in slots))
+        return tuple(min(of_ranks) for of_ranks in zip(*found, strict=True))
 
     def pending_masks(self, rows: list[SampledRow]) -> "PendingMasks | None":
         """The masks of the constrained rows, which are being computed; None when there are none."""
@@ -127,7 +160,10 @@ class Grammars:
         constrained = {
             number: self._slots[row.slot] for number, row in enumerate(rows) if row.slot in self._slots
         }
-        return PendingMasks(constrained, len(rows), self.is_patient) if constrained else None
+        if not constrained:
+            return None
+        behind = {number: rows[number].num_drafts_before for number in constrained}
+        return PendingMasks(constrained, behind, len(rows), self.is_patient)
 
     def still_late(self, slots: list[int], is_alone: bool, gather: Gather) -> set[int]:
         """Those of these slots, which sat out a step, whose mask is still not there: nothing is computed for them.
@@ -144,7 +180,7 @@ class Grammars:
 
     def choose(self, rows: list[SampledRow], masks: GrammarMasks) -> list[Choice]:
         """The rows that choose a token under these masks; their slots are to be told it."""
-        choices = [Choice(number, self._slots[rows[number].slot]) for number in masks.chosen()]
+        choices = [Choice(number, self._slots[rows[number].slot]) for number in masks.chosen(rows)]
         for choice in choices:
             choice.slot.choose()
         return choices
@@ -194,10 +230,20 @@ class Grammars:
 class PendingMasks:
     """The masks of a step's constrained rows, which threads compute."""
 
-    def __init__(self, slots: dict[int, ConstrainedSlot], num_rows: int, is_patient: bool = False) -> None:
-        self._slots = slots
+    def __init__(
+        self,
+        rows: dict[int, ConstrainedSlot],
+        num_behind: dict[int, int],
+        num_rows: int,
+        is_patient: bool = False,
+    ) -> None:
+        """`num_behind`: behind how many drafts of its slot each row is."""
+        self._slots = {number: slot for number, slot in rows.items() if not num_behind[number]}
+        self._behind = {
+            number: (slot, num_behind[number]) for number, slot in rows.items() if num_behind[number]
+        }
         self._is_patient = is_patient
-        self._is_alone = len(slots) == num_rows
+        self._is_alone = len(rows) == num_rows
         # When those that are not there are late; known when the model has run.
         self._deadline: float | None = None
 
@@ -224,7 +270,8 @@ class PendingMasks:
     def collect(self, gather: Gather) -> GrammarMasks:
         """Those that are there; the others are late, on every rank."""
         states = _agreed(self._slots.values(), gather)
-        masks = GrammarMasks(list(self._slots), self._bits(states))
+        void = self._void(gather)
+        masks = GrammarMasks([*self._slots, *self._behind], self._bits(states, void), void=void)
         for (number, slot), state in zip(self._slots.items(), states, strict=True):
             slot.on_step(is_late=state == MaskState.LATE)
             if state == MaskState.LATE:
@@ -234,27 +281,46 @@ class PendingMasks:
                 masks.errors[number] = slot.failure()
         return masks
 
+    def _void(self, gather: Gather) -> set[int]:
+        """The rows behind drafts without a mask, on any rank."""
+        if not self._behind:
+            return set()
+        found = gather(*(int(_has_mask(slot, behind)) for slot, behind in self._behind.values()))
+        held = (min(of_ranks) for of_ranks in zip(*found, strict=True))
+        return {number for number, is_held in zip(self._behind, held, strict=True) if not is_held}
+
     def _is_waited_for(self) -> bool:
         """Whether a step whose model has run waits a little for what is missing."""
         if not all(job.done() for job in self._jobs(of_waited_for=True)):
             return True
         # A step without a token for anybody is of no use.
-        return self._is_alone and not any(job.done() for job in self._jobs())
+        return self._is_alone and not any(slot.is_ready for slot in self._slots.values())
 
     def _jobs(self, of_waited_for: bool = False) -> list[Future[str]]:
-        return [slot.job.done for slot in self._slots.values() if slot.is_waited_for or not of_waited_for]
+        slots = [slot for slot in self._slots.values() if slot.is_waited_for or not of_waited_for]
+        aheads = [slot.ahead.job.done for slot in slots if slot.ahead is not None]
+        return [slot.job.done for slot in slots] + aheads
 
-    def _bits(self, states: list[MaskState]) -> torch.Tensor:
+    def _bits(self, states: list[MaskState], void: set[int]) -> torch.Tensor:
         slots = zip(self._slots.values(), states, strict=True)
         # The token of a row that is late or failed is not used, but one must be found.
         all_allowed = torch.full_like(next(iter(self._slots.values())).bits, -1)
-        return torch.stack([slot.bits if state == MaskState.READY else all_allowed for slot, state in slots])
+        firsts = [slot.bits if state == MaskState.READY else all_allowed for slot, state in slots]
+        behind = [
+            all_allowed if number in void or slot.ahead is None else slot.ahead.masks[count - 1]
+            for number, (slot, count) in self._behind.items()
+        ]
+        return torch.stack([*firsts, *behind])
 
 
 def _agreed(slots: Iterable[ConstrainedSlot], gather: Gather) -> list[MaskState]:
     """What became of each mask: a clock decides it, so every rank has to use the same."""
     states = zip(*gather(*(_state(slot) for slot in slots)), strict=True)
     return [MaskState(max(of_ranks)) for of_ranks in states]
+
+
+def _has_mask(slot: ConstrainedSlot, num_drafts: int) -> bool:
+    return slot.ahead is not None and slot.ahead.num_masks >= num_drafts
 
 
 def _state(slot: ConstrainedSlot) -> MaskState:

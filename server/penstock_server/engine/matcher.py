@@ -1,6 +1,6 @@
 """A grammar's matcher: takes in tokens and computes which may come next, on the caller's thread or apart from it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,8 +25,20 @@ class Matcher:
         else:
             apart.consume(self._matcher, self._failed(), token_id)
 
+    def num_legal(self, token_ids: Sequence[int]) -> int:
+        """How many of these tokens may come next, one after the other."""
+        return int(self._matcher.validate_tokens(list(token_ids)))
+
+    def roll_back(self, count: int) -> None:
+        """Take back the last `count` tokens."""
+        if count:
+            self._matcher.rollback(count)
+
     def fill(self, masks: torch.Tensor, apart: LowPriority | None) -> None:
-        """Compute the mask of the next token. masks: [2, ceil(vocab_size / 32)] int32, of which the first row is it."""
+        """Compute the mask of the next token.
+
+        masks: [2, ceil(vocab_size / 32)] int32, of which the first row is it; one row is enough where none is apart.
+        """
         if apart is None:
             self._matcher.unsafe_compute_mask_ptr(masks.data_ptr(), masks.shape[1] * masks.element_size())
         else:

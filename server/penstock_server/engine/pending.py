@@ -75,6 +75,8 @@ class PendingOutcome:
     sampling: SamplingInput | None = None
     sampled: Sampled | None = None
     grammar_errors: dict[int, str] = field(default_factory=dict)
+    # Rows behind drafts that do not count, because what their grammar allows was not known in time.
+    void_rows: set[int] = field(default_factory=set)
     late_slots: list[int] = field(default_factory=list)
     # Takes how many drafts for a slot were right; None where there are none, or it was told.
     accept: Callable[[int, int], None] | None = None
@@ -122,7 +124,13 @@ class PendingOutcome:
         if choices and self.sampled is not None:
             ids = self.sampled.token_ids.tolist()
             for choice in choices:
-                choice.slot.tell(ids[choice.row])
+                choice.slot.tell([ids[row] for row in self._run_of(choice.row)])
+
+    def tell_when_done(self) -> None:
+        """As `tell`, which it waits for if there is anything to tell."""
+        if self.choices:
+            self.clock.wait()
+            self.tell()
 
     def settle(self) -> None:
         """Tell the slots how many of their drafts were right; waits for the device. Only the first time."""
@@ -130,10 +138,29 @@ class PendingOutcome:
         if accept is None or self.sampling is None or self.sampled is None:
             return
         self.clock.wait()
-        rows = self.sampling.rows
-        self.counted = _counted(rows, self.sampled, self._failures(rows, self.sampled))
-        for slot, num_rows in Counter(row.slot for row in compress(rows, self.counted)).items():
+        self.tell()
+        rows = compress(self.sampling.rows, self._count(self.sampling.rows, self.sampled))
+        for slot, num_rows in Counter(row.slot for row in rows).items():
             accept(slot, num_rows - 1)
+
+    def _count(self, rows: list[SampledRow], sampled: Sampled) -> list[bool]:
+        """Whether each row of a step with drafts counts; the device must have reached the last mark."""
+        if self.counted is None:
+            self.counted = _counted(rows, sampled, {*self._failures(rows, sampled), *self.void_rows})
+        return self.counted
+
+    def _run_of(self, first: int) -> list[int]:
+        """The rows of a slot that count, of which this is the first one."""
+        assert self.sampling is not None, "a row has chosen a token"
+        assert self.sampled is not None, "a row has chosen a token"
+        rows = self.sampling.rows
+        if rows[first].draft is None:
+            return [first]
+        counted = self._count(rows, self.sampled)
+        end = first + 1
+        while end < len(rows) and rows[end].is_behind_draft and counted[end]:
+            end += 1
+        return list(range(first, end))
 
     def resolve(self) -> Outcome:
         """The outcome on the host."""

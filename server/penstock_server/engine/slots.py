@@ -91,7 +91,7 @@ class Slots:
         accepted: dict[int, Span] = {}
         budget = self.limits.max_step_tokens
         for span in plan.spans:
-            if self._is_void(span):
+            if self._is_void(span, plan):
                 continue
             if span.slot in accepted:
                 del accepted[span.slot]
@@ -126,13 +126,13 @@ class Slots:
         late = [slot for slot in self.grammars.slots() if self.states[slot].is_late]
         if not late:
             return []
-        late = [slot for slot in late if slot not in errors and slot not in plan.open_drafts]
-        spans = [span for span in Spans.of(plan.spans).of_slots(late) if not self._is_void(span)]
+        late = [slot for slot in late if slot not in errors]
+        spans = [span for span in Spans.of(plan.spans).of_slots(late) if not self._is_void(span, plan)]
         return [span.slot for span in spans if not self.states[span.slot].refusal]
 
     def void_slots(self, plan: Plan, errors: Container[int]) -> list[int]:
         """The slots for whose spans nothing is computed, because they sat out the step before."""
-        return [span.slot for span in plan.spans if span.slot not in errors and self._is_void(span)]
+        return [span.slot for span in plan.spans if span.slot not in errors and self._is_void(span, plan)]
 
     def commit(
         self, sampling: SamplingInput, token_ids: torch.Tensor, masks: GrammarMasks | None
@@ -210,10 +210,12 @@ class Slots:
         if state.features & EXCLUDING:
             state.exclusions = exclusions_of(admit.sampling, self.device)
 
-    def _is_void(self, span: Span) -> bool:
-        """Whether a span begins at a token that its slot did not get."""
+    def _is_void(self, span: Span, plan: Plan) -> bool:
+        """Whether a span begins at a token that its slot did not get. An open one begins where the slot stands."""
         state = self.states.get(span.slot)
-        return state is not None and state.is_late and not state.refusal and span.start == state.length
+        if state is None or not state.is_late or state.refusal:
+            return False
+        return span.start == state.length and span.slot not in plan.open_drafts
 
     def _append(self, append: Append) -> None:
         state = self._in_use(append.slot)
@@ -249,7 +251,6 @@ class Slots:
     def _check_open(self, span: Span, max_drafts: int, budget: int) -> None:
         state, length = self._in_use(span.slot), 1 + max_drafts
         require(not self._table.is_gapless, "no tokens can be drafted for a slot with a state")
-        require(not self.grammars.has(span.slot), "no tokens can be drafted for a slot with a grammar")
         require(span.length == 1 and span.start >= state.length - 1,
             f"open span {span.start}..{span.end} is not a decode of the slot's {state.length} tokens")  # fmt: skip
         require(state.length - 1 + length <= state.num_blocks * self.limits.block_size,

@@ -219,7 +219,7 @@ class Staging:
             state.sampling,
             state.exclusions,
             draft=span.drafts[number] if number < len(span.drafts) else None,
-            is_behind_draft=number > 0,
+            num_drafts_before=number,
         )
 
     def _prompt_rows(self, spans: list[Span]) -> list[PromptRows]:

@@ -27,8 +27,13 @@ class SampledRow(NamedTuple):
     exclusions: Exclusions | None = None
     # The token that was drafted for this position: if another is chosen, the rows behind it do not count.
     draft: int | None = None
-    # Whether the token before it is a draft.
-    is_behind_draft: bool = False
+    # Drafts of the slot before it.
+    num_drafts_before: int = 0
+
+    @property
+    def is_behind_draft(self) -> bool:
+        """Whether the token before it is a draft."""
+        return self.num_drafts_before > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 //! Decodes that draft: what a plan asks for, and what becomes of positions and tokens.
 
-use crate::world::{World, endless, prompt, request, solo};
-use penstock_scheduler::{Grammar, GrammarKind, NewRequest, Outcome, Plan};
+use crate::world::{World, endless, prompt, solo};
+use penstock_scheduler::{Outcome, Plan};
 
 /// A world that may draft up to `max_drafts` tokens for each of `max_drafting` sequences.
 fn drafting(num_blocks: u32, max_drafts: u32, max_drafting: u32) -> World {
@@ -55,7 +55,7 @@ fn a_plan_behind_drafts_begins_where_the_slot_will_stand() {
 }
 
 #[test]
-fn nothing_is_drafted_in_a_large_batch_nor_under_a_grammar() {
+fn nothing_is_drafted_in_a_large_batch() {
     let mut world = drafting(32, 3, 1);
     world.submit(&prompt(0, 5), 12);
     world.submit(&prompt(1, 5), 30);
@@ -63,12 +63,24 @@ fn nothing_is_drafted_in_a_large_batch_nor_under_a_grammar() {
     let drafts = |plan: &Plan| plan.spans.iter().any(|span| span.max_drafts.is_some());
     assert!(world.plans.iter().all(|plan| !drafts(plan) || plan.spans.len() == 1));
     assert!(world.plans.iter().any(drafts), "the second one runs alone at last");
+}
 
-    let mut world = drafting(32, 3, 8);
-    let grammar = Some(Grammar { kind: GrammarKind::Regex, text: "a+".into() });
-    world.submit_with(NewRequest { grammar, ..request(&prompt(0, 5), 12) });
-    world.run();
-    assert!(!world.plans.iter().any(drafts));
+#[test]
+fn a_late_slot_that_drafts_is_planned_once_more_and_gets_the_same_tokens() {
+    for num_right in 0..=3 {
+        let mut world = drafting(32, 3, 8);
+        world.shard.drafts = Box::new(move |most| (most, num_right.min(most)));
+        let (late, other) = (world.submit(&prompt(0, 6), 20), world.submit(&prompt(1, 6), 20));
+        let mut turns = 0;
+        world.shard.is_late = Box::new(move |slot| {
+            turns += u32::from(slot.0 == 0);
+            slot.0 == 0 && turns.is_multiple_of(2)
+        });
+        world.run();
+        assert_eq!(world.output[&late], expected(&prompt(0, 6), 20));
+        assert_eq!(world.output[&other], expected(&prompt(1, 6), 20));
+        assert_eq!(world.ended, [other, late], "the other one was not held up");
+    }
 }
 
 #[test]

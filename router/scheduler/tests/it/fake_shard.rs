@@ -129,8 +129,6 @@ pub struct FakeShard {
     last_step: u64,
     /// Which of the slots that are to sample sit a step out, as those do whose grammar takes long.
     pub is_late: Box<dyn FnMut(SlotId) -> bool + Send>,
-    /// Whether slots without a grammar may be late.
-    pub any_may_be_late: bool,
     /// Of at most so many drafts: how many it makes, and how many of those are right.
     pub drafts: Box<dyn FnMut(u32) -> (u32, u32) + Send>,
 }
@@ -151,7 +149,6 @@ struct Slot {
     num_top: usize,
     prompt_logprobs: bool,
     change: Change,
-    may_be_late: bool,
     /// It sat out its last step: the plan behind that one may count on a token that is missing.
     is_late: bool,
 }
@@ -166,7 +163,6 @@ impl FakeShard {
             kv,
             last_step: 0,
             is_late: Box::new(|_| false),
-            any_may_be_late: true,
             drafts: Box::new(|_| (0, 0)),
         }
     }
@@ -199,7 +195,7 @@ impl FakeShard {
         let mut outcome = Outcome { step: plan.step, ..Outcome::default() };
         for span in &plan.spans {
             match span.max_drafts {
-                None => self.compute(*span, &mut outcome),
+                None => self.compute(*span, true, &mut outcome),
                 Some(most) => self.compute_open(*span, most, &mut outcome),
             }
         }
@@ -239,7 +235,10 @@ impl FakeShard {
         for number in 0..=num_right {
             let start = len - 1 + number;
             let span = Span { slot: span.slot, start, len: 1, max_drafts: None, snapshot: None };
-            self.compute(span, outcome);
+            self.compute(span, number == 0, outcome);
+            if self.slots[&span.slot].is_late {
+                break;
+            }
             if let Some(token) = outcome.sampled.last_mut().filter(|token| token.slot == span.slot) {
                 token.is_drafted = number < num_right;
                 token.num_rejected = if number == num_right { num_drafts - num_right } else { 0 };
@@ -273,7 +272,6 @@ impl FakeShard {
             num_top: admission.sampling.num_top_logprobs as usize,
             prompt_logprobs: admission.sampling.prompt_logprobs,
             change,
-            may_be_late: self.any_may_be_late || admission.grammar.is_some(),
             is_late: false,
         };
         assert!(self.slots.insert(admission.slot, slot).is_none(), "an admitted slot was free");
@@ -282,7 +280,8 @@ impl FakeShard {
         assert!(adapters.len() <= self.facts.capacity.max_adapters as usize, "too many adapters at once");
     }
 
-    fn compute(&mut self, span: Span, outcome: &mut Outcome) {
+    /// `may_be_late`: behind a draft a token is there or not, but not late.
+    fn compute(&mut self, span: Span, may_be_late: bool, outcome: &mut Outcome) {
         let size = self.facts.capacity.block_size as usize;
         let slot = self.slots.get_mut(&span.slot).expect("a span's slot is in use");
         let (start, end) = (span.start as usize, (span.start + span.len) as usize);
@@ -321,7 +320,7 @@ impl FakeShard {
             let (start, scores) = (first as u32, scores.collect());
             outcome.prompt_scores.push(PromptScores { slot: span.slot, start, scores });
         }
-        if end == slot.tokens.len() && slot.may_be_late && (self.is_late)(span.slot) {
+        if end == slot.tokens.len() && may_be_late && (self.is_late)(span.slot) {
             slot.is_late = true;
             outcome.late.push(span.slot);
         } else if end == slot.tokens.len() {

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crate::fake_shard::{FakeShard, ShardFacts, adapted_tokens, small_facts, start_of};
 use penstock_scheduler::{
-    Capacity, Event, EventKind, Failure, Grammar, GrammarKind, NewRequest, Outcome, Plan, RequestId,
-    SamplingParams, Scheduler, SchedulerConfig, SlotId, Span, StepTimings,
+    Capacity, Event, EventKind, Failure, NewRequest, Outcome, Plan, RequestId, SamplingParams, Scheduler,
+    SchedulerConfig, SlotId, Span, StepTimings,
 };
 
 /// The seed of the request that makes the shards crash.
@@ -74,8 +74,6 @@ impl Scenario {
         let (mut dice, late_every) = (Dice(self.late_every), self.late_every);
         let mut shard = FakeShard::new(self.facts.clone());
         shard.is_late = Box::new(move |_| late_every > 1 && dice.one_in(late_every));
-        // No token is drafted for a sequence with a grammar, and without one it is never late.
-        shard.any_may_be_late = self.max_drafts == 0;
         let mut draft_dice = Dice(u64::from(self.max_drafts));
         shard.drafts = Box::new(move |most| {
             let num_drafts = draft_dice.range(0, u64::from(most) + 1);
@@ -127,11 +125,6 @@ fn scenario(seed: u64) -> Scenario {
     let mut late_every = [1, 1, 2, 5][dice.range(0, 4) as usize];
     let mut max_drafts = [0, 0, 1, 3, 9][dice.range(0, 5) as usize];
     let max_drafting = dice.range(1, 9) as u32;
-    if max_drafts > 0 {
-        let grammar = Grammar { kind: GrammarKind::Regex, text: "[a-z]*".into() };
-        let constrained = arrivals.iter_mut().filter(|_| dice.one_in(3));
-        constrained.for_each(|arrival| arrival.request.grammar = Some(grammar.clone()));
-    }
     if dice.one_in(3) {
         // A model with states: they cannot go back, so nothing is late and nothing drafted.
         capacity.num_snapshots = dice.range(1, 12) as u32;
