@@ -36,6 +36,7 @@ from penstock_kernels.ops.quantized_linear import quantized_linear
 from penstock_kernels.ops.rotary import apply_rotary, rotary_table, rotate_and_store
 from penstock_kernels.ops.route import route
 from penstock_kernels.ops.sampling import add_bias, apply_bitmask, draw, penalize, token_logprobs
+from penstock_kernels.ops.selective_scan import selective_scan
 from penstock_kernels.ops.state_space import state_space_scan
 from penstock_kernels.ops.store_kv import copy_blocks, store_kv
 from penstock_kernels.ops.write_runs import write_runs
@@ -93,6 +94,7 @@ __all__ = [
     "rotary_table",
     "rotate_and_store",
     "route",
+    "selective_scan",
     "silu_mul",
     "state_space_scan",
     "store_kv",

@@ -34,6 +34,7 @@ from penstock_kernels.native import norm as c_norm
 from penstock_kernels.native import quantized as c_quantized
 from penstock_kernels.native import rotary as c_rotary
 from penstock_kernels.native import sampling as c_sampling
+from penstock_kernels.native import selective_scan as c_selective_scan
 from penstock_kernels.native import state_space as c_state_space
 
 Arguments = ParamSpec("Arguments")
@@ -197,6 +198,9 @@ gated_delta_rule = Row(
 )
 state_space_scan = Row(
     reference.state_space_scan, native=c_state_space.state_space_scan, native_if=c_state_space.supports
+)
+selective_scan = Row(
+    reference.selective_scan, native=c_selective_scan.selective_scan, native_if=c_selective_scan.supports
 )
 gated_norm = Row(reference.gated_norm, native=c_gated_norm.gated_norm, native_if=c_gated_norm.supports)
 find_decodes = Row(reference.find_decodes, native=c_decodes.find_decodes, native_if=c_decodes.supports)

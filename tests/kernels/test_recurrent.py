@@ -16,6 +16,7 @@ from penstock_kernels import (
     gated_delta_rule,
     gated_norm,
     reference,
+    selective_scan,
     state_space_scan,
     table,
 )
@@ -107,6 +108,38 @@ def space_naive(x: Any, step: Any, inward: Any, outward: Any) -> torch.Tensor:
     return torch.stack(rows)
 
 
+def selective_inputs(num_tokens: int, sizes: Sizes) -> Arguments:
+    """x, step, what it reads by and what it writes by."""
+    channels, numbers = (num_tokens, sizes.num_channels), (num_tokens, sizes.key_dim)
+    return torch.randn(channels), 4 * torch.randn(channels), torch.randn(numbers), torch.randn(numbers)
+
+
+def of_channels(x: Any, size: int) -> Arguments:
+    """The bias of steps, rates and skips."""
+    count = x.shape[1]
+    return torch.linspace(-9, 9, count), 0.1 + torch.rand(count, size).cumsum(1), torch.linspace(1, 2, count)
+
+
+def selective(
+    x: Any, step: Any, inward: Any, outward: Any, state: Any, spans: RecurrentSpans
+) -> torch.Tensor:
+    torch.manual_seed(1)
+    bias, rate, skip = of_channels(x, inward.shape[1])
+    return selective_scan(x, step, bias, rate, inward, outward, skip, state, spans)
+
+
+def selective_naive(x: Any, step: Any, inward: Any, outward: Any) -> torch.Tensor:
+    torch.manual_seed(1)
+    bias, rate, skip = of_channels(x, inward.shape[1])
+    steps = (1 + (step.double() + bias).exp()).log().float()
+    state, rows = torch.zeros(rate.shape), []
+    for token in range(len(x)):
+        state = state * (-steps[token][:, None] * rate).exp()
+        state = state + torch.outer(steps[token] * x[token], inward[token])
+        rows.append(state @ outward[token] + skip * x[token])
+    return torch.stack(rows)
+
+
 TAPS, BIAS = torch.randn(144, WIDTH), torch.randn(144)
 
 
@@ -145,6 +178,9 @@ KINDS = {
     "state_space_scan": Kind(
         space, space_naive, space_inputs, lambda sizes: (HEADS, sizes.value_dim, sizes.key_dim)
     ),
+    "selective_scan": Kind(
+        selective, selective_naive, selective_inputs, lambda sizes: (sizes.num_channels, sizes.key_dim)
+    ),
 }
 
 
@@ -180,9 +216,9 @@ def test_steps_equal_the_recurrence(kind: str, steps: tuple[tuple[int, ...], ...
             [step[number] for number in here],
         )
         together = op.op(*(torch.cat(column) for column in zip(*parts, strict=True)), state, spans)
-        lens = [step[number] for number in here]
-        for number, rows in zip(here, torch.split(together, lens), strict=True):
-            found[number].append(rows)
+        shares = torch.split(together, [step[number] for number in here])
+        for number, share in zip(here, shares, strict=True):
+            found[number].append(share)
             done[number] += step[number]
     for rows, given in zip(found, inputs, strict=True):
         torch.testing.assert_close(torch.cat(rows), op.naive(*given), rtol=1e-4, atol=2e-5)

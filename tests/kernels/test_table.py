@@ -109,6 +109,11 @@ def _space(dtype: torch.dtype, dim: int) -> tuple[Any, ...]:
     return heads, _ones(1, 2), _DECAY, heads, heads, _ones(2), _ones(1, 2, dim, dim), _SPANS
 
 
+def _selective(dtype: torch.dtype, size: int) -> tuple[Any, ...]:
+    x, numbers, vector = _ones(1, 8, dtype=dtype), _ones(1, size, dtype=dtype), _ones(8)
+    return x, x, vector, _ones(8, size), numbers, numbers, vector, _ones(1, 8, size), _SPANS
+
+
 def _gated(dtype: torch.dtype, size: int) -> tuple[Any, ...]:
     return _ones(1, 2, size, dtype=dtype), _ones(1, 2 * size, dtype=dtype), _ones(size), 1e-5, False
 
@@ -135,6 +140,7 @@ IN_C: list[tuple[str, tuple[Any, ...]]] = [
     ("causal_conv", _conv(BF16, 12)),
     ("gated_delta_rule", _delta(BF16, 12)),
     ("state_space_scan", _space(torch.float32, 12)),
+    ("selective_scan", _selective(BF16, 12)),
     ("gated_norm", _gated(BF16, 12)),
     ("find_decodes", (_ids(0), _ids(0), _ids(0)[None], _ids(0)[None], 4, 1)),
     ("all_finite", (_ones(3),)),
@@ -175,6 +181,8 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
     ("gated_delta_rule", _delta(BF16, 260)),
     ("state_space_scan", _space(FP16, 12)),
     ("state_space_scan", _space(BF16, 10)),
+    ("selective_scan", _selective(FP16, 12)),
+    ("selective_scan", _selective(BF16, 10)),
     ("gated_norm", _gated(FP16, 12)),
     ("gated_norm", _gated(BF16, 10)),
     ("write_runs", (_ids(0), _ids(0), _ids(0), 1)),
@@ -196,6 +204,7 @@ NO_KERNEL = {
     "latent_attention",
     "quantized_grouped_mlp",
     "rotary_table",
+    "selective_scan",
     "state_space_scan",
     "store_latents",
 }

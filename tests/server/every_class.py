@@ -55,6 +55,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": 301,
     },
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4, "num_hidden_layers": None},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"]},
     "bamba": {"attn_layer_indices": [1], "hidden_size": 128, **_STATE_SPACE, "mamba_d_head": 32},

@@ -32,6 +32,18 @@ _MAMBA = {
     **_EVEN_HEADS, "mamba_n_heads": 8, "mamba_d_head": 20, "mamba_n_groups": 1, "mamba_d_state": 12, "mamba_d_conv": 3,
     "mamba_chunk_size": 16,
 }  # fmt: skip
+_SELECTIVE = {
+    "hidden_size": 80,
+    "state_size": 12,
+    "conv_kernel": 3,
+    "expand": 2,
+    "time_step_rank": 6,
+    "num_attention_heads": None,
+    "num_key_value_heads": None,
+    "intermediate_size": None,
+    "max_position_embeddings": None,
+    "head_dim": None,
+}
 _HYBRID_LAYERS = ["linear_attention", "full_attention", "linear_attention"]
 
 CASES: dict[str, dict[str, Any]] = {
@@ -202,6 +214,14 @@ CASES: dict[str, dict[str, Any]] = {
         "mlp_multipliers": [0.7, 1.2], "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7], "ssm_in_multiplier": 1.4,
         "ssm_out_multiplier": 0.6, "mamba_norm_before_gate": False,
     },
+    "mamba": {"family": "mamba", **_SELECTIVE, "use_bias": True},
+    "mamba-odd": {"family": "mamba", **_SELECTIVE, "hidden_size": 44, "state_size": 6, "tie_word_embeddings": False},
+    "falcon_mamba": {"family": "falcon_mamba", **_SELECTIVE, "mixer_rms_eps": 1e-3},
+    "jamba": {
+        "family": "jamba", **_EVEN_HEADS, "mamba_d_state": 12, "mamba_d_conv": 3, "attn_layer_period": 2,
+        "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 0, "num_experts": 4,
+        "num_experts_per_tok": 2, "mamba_dt_rank": 7,
+    },
     "lfm2": {"family": "lfm2", **_EVEN_HEADS, "layer_types": ["conv", "full_attention", "conv"]},
     "lfm2-bias": {
         "family": "lfm2", **_EVEN_HEADS, "layer_types": ["conv", "full_attention", "conv"], "conv_bias": True,
@@ -210,6 +230,11 @@ CASES: dict[str, dict[str, Any]] = {
     "lfm2_moe": {
         "family": "lfm2_moe", **_EVEN_HEADS, **_EXPERTS, "layer_types": ["conv", "full_attention", "conv"],
         "num_dense_layers": 1, "routed_scaling_factor": 1.5,
+    },
+    "gpt_neo": {
+        "family": "gpt_neo", **_EVEN_HEADS, "num_key_value_heads": None, "num_attention_heads": None, "num_heads": 8,
+        "num_hidden_layers": None, "num_layers": 3, "window_size": 9, "intermediate_size": 140,
+        "attention_types": [[["global", "local"], 1], [["local"], 1]],
     },
     "smollm3": {"family": "smollm3", **_EVEN_HEADS, "no_rope_layers": [1, 0, 1]},
 }  # fmt: skip

@@ -24,8 +24,8 @@ heads, and every rank has the whole cache. A decode is computed in the space of 
 makes the keys and values of its context again. The reference in PyTorch computes both, on CUDA, too, and without
 graphs: `--kv-cache-dtype fp8`, `--batch-invariant` and other attention backends are refused for such a model.
 
-Recurrent layers (the gated delta rule of Qwen3-Next and Qwen3.5, Mamba-2, the short convolutions of LFM2) keep a state
-for each slot, of one size whatever the length of its sequence: 77 MB in Qwen3-Next 80B. States take their memory before
+Recurrent layers (the gated delta rule of Qwen3-Next and Qwen3.5, Mamba-1 and 2, short convolutions) keep a state for
+each slot, of one size whatever the length of its sequence: 77 MB in Qwen3-Next 80B. States take their memory before
 the KV cache gets the rest; `--max-batch-size` says how many there are. A sequence cannot go on from the blocks of
 another alone, so the prefix cache keeps states, too (`--max-snapshots`): at the end of a prompt, in output, and where
 requests diverge. A prefix is shared up to the last of these ([scheduling.md](scheduling.md#states)); where none can be
@@ -196,6 +196,7 @@ def _norms(family: Family) -> str:
 _RECURRENT = {
     "delta": "gated delta rule",
     "state_space": "Mamba-2",
+    "selective": "Mamba-1",
     "short_conv": "short convolutions",
 }
 

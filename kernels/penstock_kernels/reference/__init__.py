@@ -23,6 +23,7 @@ from penstock_kernels.reference.quantized_linear import quantized_linear
 from penstock_kernels.reference.rotary import apply_rotary, rotary_table, rotate_and_store
 from penstock_kernels.reference.route import route
 from penstock_kernels.reference.sampling import add_bias, apply_bitmask, draw, penalize, token_logprobs
+from penstock_kernels.reference.selective_scan import selective_scan
 from penstock_kernels.reference.state_space import state_space_scan
 from penstock_kernels.reference.store_kv import copy_blocks, store_kv
 from penstock_kernels.reference.write_runs import write_runs
@@ -56,6 +57,7 @@ __all__ = [
     "rotary_table",
     "rotate_and_store",
     "route",
+    "selective_scan",
     "silu_mul",
     "state_space_scan",
     "store_kv",

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from penstock_server.architectures.recurrent_spec import SelectiveNorm
+
 # A fact of a family: a fixed value, or the key of config.json that has it.
 Fact = bool | str
 Number = float | str | None
@@ -135,15 +137,19 @@ class Experts:
 @dataclass(frozen=True, slots=True)
 class Recurrent:
     """Layers that keep a state for each sequence, where `layer_types` says so; their sizes have the keys of Qwen3-Next
-    (`linear_…`), Granite 4 (`mamba_…`) and LFM2."""
+    (`linear_…`), Granite 4 and Jamba (`mamba_…`) and LFM2."""
 
-    kind: Literal["delta", "state_space", "short_conv"]
+    kind: Literal["delta", "state_space", "selective", "short_conv"]
     # Of each layer, where there is no list.
     usual_kind: str = "linear_attention"
     # A layer is either a mixer or a feed-forward, as `layer_types` says.
     single_parts: bool = False
     # The projections of the delta rule are a tensor each, not two mixed ones.
     split: bool = False
+    # Of Mamba-1: norms of what steps are made of, and of what is written and read by; the key of their eps, where it is
+    # not that of all norms.
+    selective_norm: SelectiveNorm = "none"
+    selective_eps: str = ""
     # Of the state space: a norm of the result, before its gate or behind it; a bias of the output.
     has_norm: Fact = True
     norm_first: Fact = False

@@ -8,6 +8,7 @@ from penstock_server.architectures.fields import Fields
 from penstock_server.architectures.recurrent_spec import (
     DeltaSpec,
     RecurrentSpec,
+    SelectiveSpec,
     ShortConvSpec,
     StateSpaceSpec,
 )
@@ -65,6 +66,8 @@ def read_recurrent(fields: Fields, family: Family) -> RecurrentSpec | None:
         return None
     if row.kind == "delta":
         return _delta(fields, row)
+    if row.kind == "selective":
+        return _selective(fields, family, row)
     return _state_space(fields, row) if row.kind == "state_space" else _short_conv(fields)
 
 
@@ -106,6 +109,21 @@ def _state_space(fields: Fields, row: Recurrent) -> StateSpaceSpec:
         norm_first=fields.fact(row.norm_first),
         factors=_factors(fields),
         outer=(outer[0], outer[1]),
+    )
+
+
+def _selective(fields: Fields, family: Family, row: Recurrent) -> SelectiveSpec:
+    size = fields.integer("hidden_size")
+    rank = fields.get("mamba_dt_rank", "auto")
+    return SelectiveSpec(
+        num_channels=fields.integer("mamba_expand", default=2, high=_MAX_DIM) * size,
+        state_size=fields.integer("mamba_d_state", high=_MAX_DIM),
+        conv_width=fields.integer("mamba_d_conv", low=2, high=_MAX_WIDTH),
+        step_rank=-(-size // 16) if rank == "auto" else fields.integer("mamba_dt_rank"),
+        conv_bias=fields.fact("mamba_conv_bias"),
+        bias=fields.fact("mamba_proj_bias"),
+        norm=row.selective_norm,
+        norm_eps=fields.number(row.selective_eps or family.norm_eps, 1e-6),
     )
 
 

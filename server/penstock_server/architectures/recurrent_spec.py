@@ -1,7 +1,7 @@
 """What the decoder has to know of layers that keep a state for each sequence in the place of keys and values."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class StateShape(NamedTuple):
@@ -13,6 +13,10 @@ class StateShape(NamedTuple):
     num_channels: int
     # Of the matrices of all heads; empty where there are none.
     matrices: tuple[int, ...] = ()
+
+
+# What is normed of that which a token makes of itself: nothing, or all, without weights or with them.
+SelectiveNorm = Literal["none", "plain", "weighted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,22 @@ class StateSpaceSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SelectiveSpec:
+    """The state space of Mamba-1 behind a short convolution: channels have no heads, and forget by themselves."""
+
+    num_channels: int
+    state_size: int
+    conv_width: int
+    # Size of the vector that the steps of all channels are made of.
+    step_rank: int
+    conv_bias: bool
+    bias: bool
+    # Norms of that vector and of what is written and read by; they may have weights.
+    norm: SelectiveNorm
+    norm_eps: float
+
+
+@dataclass(frozen=True, slots=True)
 class ShortConvSpec:
     """A short convolution between two gates: all that the layer keeps are the last inputs of it."""
 
@@ -59,4 +79,4 @@ class ShortConvSpec:
     bias: bool
 
 
-RecurrentSpec = DeltaSpec | StateSpaceSpec | ShortConvSpec
+RecurrentSpec = DeltaSpec | StateSpaceSpec | SelectiveSpec | ShortConvSpec

@@ -20,7 +20,7 @@ from penstock_server.architectures.families.exaone import EXAONE4
 from penstock_server.architectures.families.falcon import FALCON
 from penstock_server.architectures.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
 from penstock_server.architectures.families.glm import GLM, GLM4
-from penstock_server.architectures.families.gpt import CODEGEN, GPT2, GPT_BIGCODE, GPT_NEOX, GPTJ
+from penstock_server.architectures.families.gpt import CODEGEN, GPT2, GPT_BIGCODE, GPT_NEO, GPT_NEOX, GPTJ
 from penstock_server.architectures.families.gpt_oss import GPT_OSS
 from penstock_server.architectures.families.granite import (
     GRANITE,
@@ -31,7 +31,15 @@ from penstock_server.architectures.families.granite import (
 from penstock_server.architectures.families.hunyuan import HUNYUAN_DENSE, HUNYUAN_MOE
 from penstock_server.architectures.families.lfm2 import LFM2, LFM2_MOE
 from penstock_server.architectures.families.llama import INTERNLM2, INTERNLM3, LLAMA, MINISTRAL, MISTRAL
-from penstock_server.architectures.families.mamba import BAMBA, FALCON_H1, MAMBA2, NEMOTRON_H
+from penstock_server.architectures.families.mamba import (
+    BAMBA,
+    FALCON_H1,
+    FALCON_MAMBA,
+    JAMBA,
+    MAMBA,
+    MAMBA2,
+    NEMOTRON_H,
+)
 from penstock_server.architectures.families.mixtral import MIXTRAL
 from penstock_server.architectures.families.nemotron import ARCEE, NEMOTRON
 from penstock_server.architectures.families.olmo2 import FLEX_OLMO, OLMO2, OLMO3, OLMOE
@@ -58,7 +66,7 @@ _ROWS = (
     DOTS1, ERNIE4_5_MOE, FLEX_OLMO, GLM4_MOE, GRANITEMOE, GRANITEMOESHARED, HUNYUAN_MOE, MINIMAX_M2, OLMOE,
     DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K2, MINICPM3, NEMOTRON, OLMO3, OPT, PERSIMMON, PHI, SEED_OSS,
     SMOLLM3, YOUTU, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITEMOEHYBRID, BAMBA, MAMBA2, NEMOTRON_H, FALCON_H1,
-    LFM2, LFM2_MOE,
+    LFM2, LFM2_MOE, MAMBA, FALCON_MAMBA, JAMBA, GPT_NEO,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for family in _ROWS}
 

@@ -85,6 +85,17 @@ INLINE vec NAME(sigmoid)(vec x) {
     return NAME(choose)(is_positive, NAME(all)(1.0f), falling) / (1.0f + falling);
 }
 
+/* log(1 + e^x) within a few units of the last place. */
+INLINE vec NAME(softplus)(vec x) {
+    const ivec is_positive = x > 0.0f;
+    const vec y = NAME(exp)(NAME(choose)(is_positive, -x, x));
+    /* log(1 + y) = 2 atanh(z), and z is at most 1/3. */
+    const vec z = y / (2.0f + y), square = z * z;
+    vec sum = NAME(all)(1.0f / 15);
+    for (int odd = 13; odd > 0; odd -= 2) sum = sum * square + 1.0f / (float)odd;
+    return NAME(choose)(is_positive, x, NAME(all)(0.0f)) + 2.0f * z * sum;
+}
+
 INLINE void NAME(widen)(float *to, const uint16_t *from, int dim) {
     for (int d = 0; d < dim; d += LANES) NAME(store)(to + d, NAME(load_as)(from, d, BFLOAT16));
 }

@@ -1,9 +1,9 @@
-"""GPT-2 and StarCoder 1, GPT-J and CodeGen, and GPT-NeoX with Pythia and RedPajama."""
+"""GPT-2, GPT-Neo and StarCoder 1, GPT-J and CodeGen, and GPT-NeoX with Pythia and RedPajama."""
 
 from dataclasses import replace
 from typing import Any
 
-from penstock_server.architectures.family import Family, NameMap
+from penstock_server.architectures.family import Family, NameMap, Windows
 
 
 def _without_own_size(family: Family, raw: dict[str, Any]) -> Family:
@@ -54,6 +54,54 @@ GPT2 = Family(
         down="mlp.c_proj",
     ),
     adapt=_without_own_size,
+)
+
+
+_KINDS_OF_NEO = {"global": "full_attention", "local": "sliding_attention"}
+_MANY_LAYERS = 10**4
+
+
+def _with_kinds(family: Family, raw: dict[str, Any]) -> Family:
+    """Kinds of layers come with a number each, how often they repeat."""
+    size, kinds = raw.get("hidden_size"), []
+    for item in raw.get("attention_types") or [[["global", "local"], 12]]:
+        match item:
+            case [list(names), int(count)] if count * len(names) < _MANY_LAYERS:
+                kinds += [_KINDS_OF_NEO.get(str(name), str(name)) for name in names] * count
+    defaults = {**family.defaults, "layer_types": kinds}
+    if isinstance(size, int):
+        defaults["intermediate_size"] = 4 * size
+    return replace(family, defaults=defaults)
+
+
+GPT_NEO = replace(
+    GPT2,
+    model_type="gpt_neo",
+    title="GPT-Neo",
+    aliases={
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+        "hidden_act": "activation_function",
+        "sliding_window": "window_size",
+        "layer_types": "",
+        "num_key_value_heads": "",
+    },
+    defaults={**GPT2.defaults, "max_position_embeddings": 2048, "sliding_window": 256},
+    fixed={},
+    qkv_bias=False,
+    transposed=False,
+    # Scores are not divided.
+    attention_scale=1.0,
+    windows=Windows(),
+    names=replace(
+        GPT2.names,
+        qkv="",
+        query="attn.attention.q_proj",
+        key="attn.attention.k_proj",
+        value="attn.attention.v_proj",
+        output="attn.attention.out_proj",
+    ),
+    adapt=_with_kinds,
 )
 
 

@@ -1,10 +1,10 @@
-"""Mamba-2 alone (Mamba 2, Codestral Mamba), in turns with attention (Bamba, Nemotron-H), and beside it (Falcon-H1)."""
+"""Mamba-1 and Mamba-2 alone, in turns with attention (Jamba, Bamba, Nemotron-H), and beside it (Falcon-H1)."""
 
 from dataclasses import replace
 from typing import Any
 
 from penstock_server.architectures.families.shared_experts import CORRECTED
-from penstock_server.architectures.family import Family, NameMap, Recurrent
+from penstock_server.architectures.family import Experts, Family, NameMap, Recurrent
 
 _NEMOTRON_KINDS = {"M": "linear_attention", "E": "moe", "*": "full_attention", "-": "mlp"}
 _MANY_LAYERS = 10**4
@@ -130,6 +130,94 @@ MAMBA2 = Family(
     rotary=False,
     recurrent=Recurrent("state_space", single_parts=True),
     names=_ALONE,
+)
+
+MAMBA = Family(
+    "mamba",
+    "Mamba 1",
+    aliases={
+        "layer_types": "",
+        "mamba_d_state": "state_size",
+        "mamba_d_conv": "conv_kernel",
+        "mamba_expand": "expand",
+        "mamba_dt_rank": "time_step_rank",
+        "mamba_conv_bias": "use_conv_bias",
+        "mamba_proj_bias": "use_bias",
+        # Neither attention nor feed-forward; channels are divided among ranks.
+        "num_attention_heads": "hidden_size",
+        "num_key_value_heads": "",
+        "intermediate_size": "",
+        "head_dim": "",
+    },
+    defaults={**MAMBA2.defaults, "mamba_d_state": 16, "mamba_d_conv": 4, "tie_word_embeddings": True},
+    fixed={"hidden_act": "silu"},
+    norm_eps="layer_norm_epsilon",
+    rotary=False,
+    recurrent=Recurrent("selective", single_parts=True),
+    names=_ALONE,
+)
+FALCON_MAMBA = replace(
+    MAMBA,
+    model_type="falcon_mamba",
+    title="Falcon Mamba",
+    defaults={**MAMBA.defaults, "mixer_rms_eps": 1e-6},
+    recurrent=Recurrent(
+        "selective", single_parts=True, selective_norm="plain", selective_eps="mixer_rms_eps"
+    ),
+)
+
+
+def _with_periods(family: Family, raw: dict[str, Any]) -> Family:
+    """Every n-th layer attends, and every m-th has experts."""
+    num_layers = raw.get("num_hidden_layers", 32)
+    keys = {
+        "attn_layer_period": 8,
+        "attn_layer_offset": 4,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+    }
+    numbers = [raw.get(key, usual) for key, usual in keys.items()]
+    if not all(isinstance(number, int) and 0 <= number < _MANY_LAYERS for number in (num_layers, *numbers)):
+        return family
+    every, first, every_sparse, first_sparse = numbers
+    if not every or not every_sparse:
+        return family
+    layers = range(num_layers)
+    defaults = {
+        **family.defaults,
+        "layer_types": ["full_attention" if layer % every == first else "mamba" for layer in layers],
+        "mlp_only_layers": [layer for layer in layers if layer % every_sparse != first_sparse],
+    }
+    experts = None if raw.get("num_experts") == 1 else family.experts
+    return replace(family, defaults=defaults, experts=experts)
+
+
+JAMBA = Family(
+    "jamba",
+    "Jamba",
+    aliases={"layer_types": "", "mlp_only_layers": ""},
+    defaults={
+        "mamba_d_state": 16,
+        "mamba_d_conv": 4,
+        "mamba_conv_bias": True,
+        "num_experts": 16,
+        "num_experts_per_tok": 2,
+        "max_position_embeddings": 262144,
+    },
+    fixed={"hidden_act": "silu"},
+    rotary=False,
+    recurrent=Recurrent("selective", selective_norm="weighted"),
+    experts=Experts(size="intermediate_size", normalized=False),
+    names=replace(
+        BAMBA.names,
+        router="feed_forward.router",
+        experts_gate_up="feed_forward.experts.gate_up_proj",
+        experts_down="feed_forward.experts.down_proj",
+        expert_gate="feed_forward.experts.{}.gate_proj",
+        expert_up="feed_forward.experts.{}.up_proj",
+        expert_down="feed_forward.experts.{}.down_proj",
+    ),
+    adapt=_with_periods,
 )
 
 

@@ -1,14 +1,15 @@
 """Which layer computes which kind of recurrent layer, and what it keeps of a sequence."""
 
-from penstock_server.architectures.recurrent_spec import DeltaSpec, StateShape, StateSpaceSpec
+from penstock_server.architectures.recurrent_spec import DeltaSpec, SelectiveSpec, StateShape, StateSpaceSpec
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.network.distributed import Group
 from penstock_server.network.layers.delta import DeltaLayer, delta_state
 from penstock_server.network.layers.gated_conv import GatedConvLayer, gated_conv_state
 from penstock_server.network.layers.placement import Placement
+from penstock_server.network.layers.selective import SelectiveLayer, selective_state
 from penstock_server.network.layers.state_space import StateSpaceLayer, state_space_state
 
-RecurrentLayer = DeltaLayer | StateSpaceLayer | GatedConvLayer
+RecurrentLayer = DeltaLayer | StateSpaceLayer | SelectiveLayer | GatedConvLayer
 
 
 def recurrent_layer(spec: ModelSpec, layer: int, placement: Placement) -> RecurrentLayer:
@@ -17,6 +18,8 @@ def recurrent_layer(spec: ModelSpec, layer: int, placement: Placement) -> Recurr
         return DeltaLayer(spec, layer, placement)
     if isinstance(spec.recurrent, StateSpaceSpec):
         return StateSpaceLayer(spec, layer, placement)
+    if isinstance(spec.recurrent, SelectiveSpec):
+        return SelectiveLayer(spec, layer, placement)
     return GatedConvLayer(spec, layer, placement)
 
 
@@ -29,4 +32,6 @@ def state_shape(spec: ModelSpec, group: Group) -> StateShape | None:
         return delta_state(kind, num_layers, group)
     if isinstance(kind, StateSpaceSpec):
         return state_space_state(kind, num_layers, group)
+    if isinstance(kind, SelectiveSpec):
+        return selective_state(kind, num_layers, group)
     return gated_conv_state(kind, num_layers, spec.hidden_size, group)

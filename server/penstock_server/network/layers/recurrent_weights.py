@@ -69,6 +69,24 @@ class Vector(nn.Module):
         yield Piece(self.name, (self.total,), self, "weight", (self.window,), slice(0, count))
 
 
+class Rates(nn.Module):
+    """The exponential of some rows of a [total, size] tensor, in float32. Its name has nothing behind it."""
+
+    weight: torch.Tensor
+
+    def __init__(self, name: str, total: int, size: int, first: int, count: int) -> None:
+        super().__init__()
+        self.name = name
+        self.shape = (total, size)
+        self.window = slice(first, first + count)
+        self.register_buffer("weight", torch.empty(count, size, dtype=torch.float32))
+
+    def pieces(self, has: Has) -> Iterator[Piece]:
+        window = (self.window, slice(0, self.shape[1]))
+        count = self.window.stop - self.window.start
+        yield Piece(self.name, self.shape, self, "weight", window, slice(0, count), _exp)
+
+
 def joined(rows: list[Rows]) -> list[Rows]:
     """Parts of one tensor that follow each other become one: on a single rank it is then read as it is."""
     found = rows[:1]
@@ -83,3 +101,7 @@ def joined(rows: list[Rows]) -> list[Rows]:
 
 def _flat(part: torch.Tensor) -> torch.Tensor:
     return part.squeeze(1)
+
+
+def _exp(part: torch.Tensor) -> torch.Tensor:
+    return part.float().exp()
