@@ -244,6 +244,24 @@ def test_states_are_counted_before_the_cache(
         make_engine(folder, **options)
 
 
+def test_snapshots_are_counted_beside_blocks_that_were_asked_for(
+    saved: Callable[[str], Saved], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, options = saved("qwen3_5_text")[0], {"max_sequence_len": 40, "num_blocks": 20, "num_slots": 4}
+    model = make_engine(folder, **options).model
+    each = state_bytes(model.state_shape, model.dtype)
+    blocks = 20 * block_bytes(model.cache_shape, 4, model.dtype)
+    monkeypatch.setattr(sizes, "free_bytes", lambda _world_size: blocks + (4 + 1 + 3) * each)
+    limits = make_engine(folder, **options).description.limits
+    assert (limits.num_blocks, limits.num_snapshots) == (20, 3)
+    assert "snapshots lowered from 8 to 3, what is left beside --max-batch-total-tokens" in caplog.messages
+    assert make_engine(folder, num_snapshots=3, **options).description.limits.num_snapshots == 3
+    with pytest.raises(StartError, match=r"4 snapshots take .* --max-snapshots or --max-batch-total-tokens"):
+        make_engine(folder, num_snapshots=4, **options)
+    monkeypatch.setattr(sizes, "free_bytes", lambda _world_size: blocks - 1 + 5 * each)
+    assert make_engine(folder, **options).description.limits.num_snapshots == 0
+
+
 def test_what_is_not_possible_is_refused(saved: Callable[[str], Saved]) -> None:
     with pytest.raises(StartError, match=r"--batch-invariant: .* recurrent layers"):
         make_engine(saved("lfm2")[0], batch_invariant=True)

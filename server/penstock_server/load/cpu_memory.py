@@ -9,8 +9,16 @@ CPU_BUDGET_SHARE = 4
 
 def budget_bytes(num_shards: int) -> int:
     """What the pool of one of the machine's shards may take by default, those of all replicas together."""
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(max(available, _reclaimable_bytes()) // CPU_BUDGET_SHARE, CPU_BUDGET_BYTES) // num_shards
+    return min(_available_bytes() // CPU_BUDGET_SHARE, CPU_BUDGET_BYTES) // num_shards
+
+
+def free_bytes(num_shards: int) -> int:
+    """What one of the machine's shards may take of all that is free, where its user says how much it takes."""
+    return _available_bytes() // num_shards
+
+
+def _available_bytes() -> int:
+    return max(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _reclaimable_bytes())
 
 
 def _reclaimable_bytes() -> int:

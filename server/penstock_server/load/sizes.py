@@ -9,7 +9,7 @@ from penstock_server.architectures.spec import ModelFacts
 from penstock_server.base.errors import StartError
 from penstock_server.engine.limits import Limits
 from penstock_server.load.allocation import allocating
-from penstock_server.load.cpu_memory import budget_bytes
+from penstock_server.load.cpu_memory import budget_bytes, free_bytes
 from penstock_server.load.cuda_memory import cache_budget_bytes
 from penstock_server.load.loaded import Loaded
 from penstock_server.network.states import state_bytes
@@ -59,7 +59,7 @@ def choose_limits(loaded: Loaded, graph_sizes: Sequence[int]) -> Limits:
     limits = wanted_limits(loaded)
     most = _wanted_snapshots(loaded)
     if cache.num_blocks is not None:
-        limits = replace(limits, num_snapshots=most)
+        limits = replace(limits, num_snapshots=_beside_blocks(most, loaded, limits, graph_sizes))
     else:
         budget = _left_of(_budget_bytes(loaded, limits, graph_sizes), loaded, limits)
         limits = replace(limits, num_snapshots=_affordable_snapshots(most, budget, loaded))
@@ -99,6 +99,26 @@ def _affordable_snapshots(most: int, budget: int, loaded: Loaded) -> int:
     return most
 
 
+def _beside_blocks(most: int, loaded: Loaded, limits: Limits, graph_sizes: Sequence[int]) -> int:
+    """As many as fit beside the blocks that were asked for; raises StartError where snapshots were asked for, too."""
+    each = state_bytes(loaded.model.state_shape, loaded.model.dtype)
+    if not each or not most:
+        return most
+    blocks = limits.num_blocks * loaded.block_bytes(limits.block_size)
+    budget = _left_of(_free_bytes(loaded, limits, graph_sizes), loaded, limits) - blocks
+    if loaded.config.cache.num_snapshots is not None and most * each > budget:
+        raise StartError(
+            f"{most} snapshots take {most * each} bytes, and {max(budget, 0)} are left for them beside the KV cache; "
+            "lower --max-snapshots or --max-batch-total-tokens, or free memory"
+        )
+    affordable = max(min(most, budget // each), 0)
+    if affordable < most:
+        logger.warning(
+            "snapshots lowered from %d to %d, what is left beside --max-batch-total-tokens", most, affordable
+        )
+    return affordable
+
+
 def _left_of(budget: int, loaded: Loaded, limits: Limits) -> int:
     """What is left for blocks where each slot has a state; raises StartError where the states take it all."""
     # And the spare one.
@@ -115,9 +135,20 @@ def _left_of(budget: int, loaded: Loaded, limits: Limits) -> int:
     return budget - taken
 
 
+def _free_bytes(loaded: Loaded, limits: Limits, graph_sizes: Sequence[int]) -> int:
+    """What there is for states and a cache whose size was asked for: on a CPU more than its usual share."""
+    if loaded.device.type != "cuda":
+        return free_bytes(_num_shards(loaded))
+    return _budget_bytes(loaded, limits, graph_sizes)
+
+
+def _num_shards(loaded: Loaded) -> int:
+    return loaded.group.size * loaded.config.group.num_replicas
+
+
 def _budget_bytes(loaded: Loaded, limits: Limits, graph_sizes: Sequence[int]) -> int:
     if loaded.device.type != "cuda":
-        return budget_bytes(loaded.group.size * loaded.config.group.num_replicas)
+        return budget_bytes(_num_shards(loaded))
     fraction = loaded.config.cuda.memory_fraction
     arguments = (loaded.engine, limits, fraction, graph_sizes, loaded.parts_bytes)
     return allocating("the largest step (see --max-batch-prefill-tokens)", cache_budget_bytes, *arguments)
