@@ -51,8 +51,8 @@ BAD_TENSORS: dict[str, tuple[dict[str, torch.Tensor], str]] = {
     "a rank too large": ({**tensors(), A: torch.ones(300, 72), B: torch.ones(144, 300)}, f"{A} has rank 300"),
     "a vector": (_with(A, torch.ones(72)), f"{A} has shape [72]"),
     "NaN": (_with(B, torch.full((144, 4), float("nan"))), f"{B} holds numbers that are not finite"),
-    "another layer": (_with(A.replace(".1.", ".7."), torch.ones(4, 72)), "the model has no such linear layer"),
-    "no module": (_with("base_model.model.x.lora_A.weight", torch.ones(4, 72)), "no such linear layer"),
+    "another layer": (_with(A.replace(".1.", ".7."), torch.ones(4, 72)), "the model has no such layer"),
+    "no module": (_with("base_model.model.x.lora_A.weight", torch.ones(4, 72)), "no such layer"),
     "a magnitude": (_with(f"{Q}.lora_magnitude_vector", torch.ones(144)), "is there, but use_dora is not true"),
     "a bias": (_with(f"{Q}.base_layer.bias", torch.ones(144)), f"{Q}.base_layer.bias is of a kind"),
     "no LoRA": (_with(f"{Q}.oft_R.weight", torch.ones(4, 72)), f"{Q}.oft_R.weight is of a kind"),
@@ -180,9 +180,16 @@ def test_what_does_not_go_together_is_refused(adapters: Adapters, tmp_path: Path
     rows = {f"{E}.weight": torch.ones(301, 72), ROWS: torch.ones(2, 72)}
     folder = write(tmp_path / "a", {**tensors(), **rows}, trainable_token_indices=[1, 2])
     assert f"{E}.weight: it is not supported beside" in refusal(adapters, folder)
-    norm = {f"{PREFIX}.{layer}.input_layernorm.weight": torch.ones(72) for layer in range(3)}
+    norm = {f"{PREFIX}.{layer}.input_layernorm.weight": torch.ones(72) for layer in range(2)}
     folder = write(tmp_path / "b", {**tensors(), **norm}, modules_to_save=["input_layernorm"])
-    assert "input_layernorm.weight: the model has no such linear layer" in refusal(adapters, folder)
+    assert "layers.2.input_layernorm.weight is missing" in refusal(adapters, folder)
+    norm[f"{PREFIX}.2.input_layernorm.weight"] = torch.ones(73)
+    folder = write(tmp_path / "b", {**tensors(), **norm}, modules_to_save=["input_layernorm"])
+    assert "layers.2.input_layernorm.weight has shape [73]" in refusal(adapters, folder)
+    norm = {f"{PREFIX}.1.input_layernorm.lora_{end}.weight": torch.ones(4, 72) for end in "AB"}
+    assert "of a kind that is not supported" in refusal(
+        adapters, write(tmp_path / "b", {**tensors(), **norm})
+    )
     for tokens in ([1, 301], [1, 1]):
         folder = write(tmp_path / "c", _with(ROWS, torch.ones(2, 72)), trainable_token_indices=tokens)
         assert "expected different tokens below 301" in refusal(adapters, folder)
@@ -201,7 +208,7 @@ def test_biases_have_a_layer_that_has_one(adapters: Adapters, tmp_path: Path) ->
     assert f"{name}: the model has no bias there" in refusal(adapters, folder)
     name = f"{PREFIX}.1.input_layernorm.bias"
     folder = write(tmp_path, _with(name, torch.ones(72)), bias="all")
-    assert f"{name}: the model has no such linear layer" in refusal(adapters, folder)
+    assert f"{name}: the model has no bias there" in refusal(adapters, folder)
 
 
 def test_magnitudes_need_the_weights_of_the_base_model(
@@ -213,7 +220,7 @@ def test_magnitudes_need_the_weights_of_the_base_model(
             weights[name.replace("lora_B.weight", "lora_magnitude_vector")] = torch.ones(len(weights[name]))
     folder = write(tmp_path, weights, use_dora=True)
     engine = make_engine(saved_model().folder, load_format="dummy")
-    assert "which are noise here" in refusal(engine.slots.adapters, folder)
+    assert "they are noise here" in refusal(engine.slots.adapters, folder)
     make_engine(saved_model().folder).slots.adapters.load(folder, "", "test")
 
 

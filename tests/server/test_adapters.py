@@ -121,6 +121,37 @@ KINDS: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 
+# Norms of their own: of each place and kind, beside an adapter that leaves them alone.
+NORMS: dict[str, list[dict[str, Any]]] = {
+    "llama-biased": [
+        {"target_modules": ["q_proj"], "r": 3, "modules_to_save": ["input_layernorm", "model.norm"]},
+        {"target_modules": ["v_proj"], "r": 4},
+        {"target_modules": ["v_proj"], "r": 2, "modules_to_save": ["post_attention_layernorm", "embed_tokens"]},
+    ],
+    "gemma2": [
+        {"target_modules": ["q_proj"], "r": 3, "modules_to_save": ["post_feedforward_layernorm", "norm"]},
+    ],
+    "gpt2": [
+        {"target_modules": ["c_attn"], "r": 3, "fan_in_fan_out": True, "modules_to_save": ["ln_1", "ln_f"]},
+        {"target_modules": ["c_attn"], "r": 3, "fan_in_fan_out": True, "bias": "all"},
+    ],
+    "falcon-40b": [{"target_modules": ["dense"], "r": 3, "modules_to_save": ["ln_mlp", "ln_attn"]}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "size"), [*((it, 1) for it in NORMS), ("llama-biased", 2), ("gpt2", 2)])
+def test_norms_of_their_own_equal_peft(
+    name: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = ask(save(tmp_path, name, *NORMS[name]))
+    with thread_ranks.engines(want.served.folder, size, monkeypatch, **SIZES) as ranks:
+        ids = [load(rank, want.served) for rank in ranks]
+        for seed in (None, 4):
+            for rank in ranks:
+                rank.clear()
+            check(thread_ranks.execute_on_all(ranks), want, ids[0], seed)
+
+
 @pytest.fixture(scope="module")
 def expected_of_kind(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Expected]:
     made: dict[str, Expected] = {}
@@ -214,6 +245,11 @@ WHOLE: dict[str, tuple[bool, dict[str, Any]]] = {
     "a head beside tied embeddings": (True, {"modules_to_save": ["lm_head"]}),
     "linear layers": (False, {"modules_to_save": ["o_proj", "up_proj", "1.self_attn.k_proj"]}),
     "embeddings of low rank": (False, {"target_modules": ["embed_tokens", "q_proj"], "use_rslora": True}),
+    "embeddings with magnitudes": (False, {"target_modules": ["embed_tokens", "q_proj"], "use_dora": True}),
+    "tied embeddings with magnitudes": (
+        True,
+        {"target_modules": ["embed_tokens", "v_proj"], "use_dora": True},
+    ),
     "both of low rank": (True, {"target_modules": ["embed_tokens", "lm_head"]}),
     "tokens": (False, {"trainable_token_indices": [5, 300, 17, 150]}),
     "tokens that the head has, too": (True, {"trainable_token_indices": [5, 300, 17, 150]}),

@@ -105,7 +105,7 @@ def test_a_step_with_adapters_waits_for_nothing(
             matrices = (torch.zeros(4, count, dtype=torch.bfloat16) for count in (72, 8 * 64 * 2))
             first = torch.zeros(8 * 64 * 2, dtype=torch.int32)
             weights = AdapterWeights(*(it.pin_memory() for it in (*matrices, first)))
-            adapters._loaded[name] = HostAdapter(name, {0: weights}, 4, (8, 8))
+            adapters._loaded[name] = HostAdapter(name, {0: weights}, 4, (8, 8), None, {}, {})
         for names in ("ab", "ca", "bc"):
             before = gpu.ops.num_launches
             using = [

@@ -3,6 +3,7 @@
 Which row uses which is data, and so is the table.
 """
 
+from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -94,8 +95,13 @@ class Table(Generic[Weights]):
 
     def place(self, number: int, weights: Weights | None) -> None:
         """Put an adapter's part, which is on the device, under a number; None: it does nothing here."""
-        self.entries[number] = weights
-        self.words[number].copy_(upload(torch.tensor(_words(weights)), self.device))
+        self.place_all(number, [weights])
+
+    def place_all(self, first: int, weights: Sequence[Weights | None]) -> None:
+        """Put parts under the numbers from `first` on."""
+        numbers = slice(first, first + len(weights))
+        self.entries[numbers] = weights
+        self.words[numbers].copy_(upload(torch.tensor([_words(it) for it in weights]), self.device))
 
 
 def _words(weights: Entry | None) -> list[int]:

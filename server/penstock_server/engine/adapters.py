@@ -109,6 +109,11 @@ class Adapters:
         with self._lock:
             self._of_slot.pop(slot, None)
 
+    @property
+    def are_recordable(self) -> bool:
+        """Whether decode steps with them may be recorded: whether any has norms or experts of its own is no data."""
+        return not self._model.changes_layers
+
     def rehearse(self) -> None:
         """Launch all that adapters add to steps, for a context in which launches only compile."""
         if self.max_adapters:

@@ -95,9 +95,13 @@ class DecodeGraphs:
         known = (span.length - len(span.drafts) for span in spans)
         if max(known) > longest or any(map(self.slots.reads_prompt, spans)):
             return None
-        if not self._records_adapters and self.slots.use_adapters(spans):
+        if not self._can_record_adapters and self.slots.use_adapters(spans):
             return None
         return self.size_of(num_rows)
+
+    @property
+    def _can_record_adapters(self) -> bool:
+        return self._records_adapters and self.slots.adapters.are_recordable
 
     def size_of(self, num_rows: int) -> int | None:
         """The size of the graph for a step of so many rows, if there is one."""

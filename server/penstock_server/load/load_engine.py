@@ -22,6 +22,7 @@ from penstock_server.load.loaded import Loaded
 from penstock_server.load.read_model import quantization_of, read_decoder, scales_of
 from penstock_server.load.sizes import choose_graph_sizes, choose_limits, wanted_limits
 from penstock_server.network.adapters import AdaptedModel
+from penstock_server.network.base_weights import BaseWeights
 from penstock_server.network.distributed import Group
 from penstock_server.network.kv_cache import CacheFormat
 from penstock_server.network.layers.placement import Placement
@@ -74,7 +75,8 @@ def _load(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None) 
     grammars = _grammars(config, model)
     cache_format = CacheFormat(cache_dtype, scales_of(folder, dtype, cache_dtype), attention.attend)
     adapters = Adapters(
-        AdaptedModel(model, config.max_adapters, folder.checkpoint, device), config.max_adapters
+        AdaptedModel(model, config.max_adapters, BaseWeights(folder.checkpoint, quantization), device),
+        config.max_adapters,
     )
     quantized = None if quantization is None else quantization.facts()
     return Loaded(

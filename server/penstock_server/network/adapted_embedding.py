@@ -16,8 +16,14 @@ def fit_embedding(embedding: VocabEmbedding, reader: TensorReader) -> EmbeddingW
     every = torch.arange(embedding.stop - embedding.first, dtype=torch.int32)
     if "embedding A" in names:
         down, up = reader.numbers(names["embedding A"]), reader.numbers(names["embedding B"])
-        scale = reader.folder.config.scale(embedding.name, down.shape[0])
-        return EmbeddingWeights(down.T[here], every, up.T * scale)
+        up = up * reader.folder.config.scale(embedding.name, down.shape[0])
+        if "magnitude" not in names:
+            return EmbeddingWeights(down.T[here], every, up.T)
+        # Norms are those of all tokens, so every rank computes the whole.
+        whole = reader.base(names["magnitude"], embedding.name, embedding.shape).float() + down.T @ up.T
+        return EmbeddingWeights(
+            (whole * (reader.numbers(names["magnitude"]) / whole.norm(dim=0)))[here], every
+        )
     if "saved" in names:
         return EmbeddingWeights(reader.numbers(names["saved"])[here], every)
     if "tokens" in names:

@@ -6,14 +6,12 @@ from typing import NamedTuple
 
 import torch
 from penstock_kernels import all_finite
-from safetensors import SafetensorError
 from safetensors.torch import load as parse_tensors
 
 from penstock_server.base.errors import AdapterRefused, StartError
 from penstock_server.files.adapter.folder import AdapterFolder
-from penstock_server.files.checkpoint import Checkpoint
+from penstock_server.network.base_weights import BaseWeights
 from penstock_server.network.layers.adapted import AdaptedPart
-from penstock_server.network.tensor_files import open_tensors
 
 _KINDS = (
     ("A", re.compile(r"(.+)\.lora_A\.weight")),
@@ -29,7 +27,7 @@ _KINDS = (
     # In the place of the base model's.
     ("saved", re.compile(r"(.+)\.weight")),
 )
-_VECTORS = {"low-rank bias", "magnitude", "bias"}
+_VECTORS = {"low-rank bias", "bias"}
 _LOW_RANK = {"A", "B", "low-rank bias", "magnitude"}
 # The names of one module's tensors in the file, by kind.
 Names = dict[str, str]
@@ -72,25 +70,39 @@ def _is_supported(kind: str, module: str, folder: AdapterFolder, vocabulary: Voc
 
 
 def check(
-    folder: AdapterFolder, modules: dict[str, Names], parts: Sequence[AdaptedPart], vocabulary: Vocabulary
+    folder: AdapterFolder,
+    modules: dict[str, Names],
+    parts: Sequence[AdaptedPart],
+    vocabulary: Vocabulary,
+    norms: dict[str, int],
+    experts: Collection[str],
 ) -> None:
-    """Every tensor has a place and the shape for it, and none is missing. Reads no numbers."""
+    """Every tensor has a place and the shape for it, and none is missing. Reads no numbers.
+
+    `norms`: sizes by name; `experts`: modules that are checked when they are read.
+    """
     by_name = {part.module: part for part in parts}
     for module, names in modules.items():
         if module in by_name:
             _check_linear(folder, by_name[module], names)
         elif module == vocabulary.embedding:
             _check_embedding(folder, vocabulary, names)
-        else:
+        elif module in norms:
+            refuse_any(folder, names, [kind for kind in names if kind not in ("saved", "bias")])
+            for name in names.values():
+                require_shape(folder, name, (norms[module],))
+        elif module not in experts:
             first = next(iter(names.values()))
-            raise AdapterRefused(f"{folder.name_in_file(first)}: the model has no such linear layer")
+            raise AdapterRefused(
+                f"{folder.name_in_file(first)}: the model has no such layer, or it cannot be adapted"
+            )
     for module, part in by_name.items():
         if "A" not in modules.get(module, {}) and folder.config.targets.has(module, part.is_head):
             raise AdapterRefused(f"{folder.name_in_file(module)}.lora_A.weight is missing")
     input_names = modules.get(vocabulary.embedding, {})
     if "embedding A" not in input_names and folder.config.targets.has(vocabulary.embedding, is_head=True):
         raise AdapterRefused(f"{folder.name_in_file(vocabulary.embedding)}.lora_embedding_A is missing")
-    _check_whole_modules(folder, modules, {*by_name, vocabulary.embedding}, vocabulary)
+    _check_whole_modules(folder, modules, {*by_name, vocabulary.embedding, *norms}, vocabulary)
 
 
 def _check_whole_modules(
@@ -116,34 +128,35 @@ def _check_linear(folder: AdapterFolder, part: AdaptedPart, names: Names) -> Non
     if names.keys() & _LOW_RANK:
         _check_matrices(folder, part.module, names, part.shape)
     for kind in names.keys() & _VECTORS:
-        _require_shape(folder, names[kind], part.shape[:1])
+        require_shape(folder, names[kind], part.shape[:1])
     for kind in names.keys() & {"base", "saved"}:
-        _require_shape(folder, names[kind], part.shape[::-1] if part.transposed else part.shape)
+        require_shape(folder, names[kind], part.shape[::-1] if part.transposed else part.shape)
     if "tokens" in names:
         _check_tokens(folder, names["tokens"], part.shape)
     _refuse_both(folder, names, ("A", "saved", "tokens"))
-    _refuse_any(folder, names, ("embedding A", "embedding B"))
+    refuse_any(folder, names, ("embedding A", "embedding B"))
 
 
 def _check_embedding(folder: AdapterFolder, vocabulary: Vocabulary, names: Names) -> None:
     """Refuse what does not fit the embeddings of the input."""
     num_tokens, dim = vocabulary.shape
-    _refuse_any(folder, names, (*_LOW_RANK, "bias"))
-    if names.keys() & {"embedding A", "embedding B"}:
+    refuse_any(folder, names, ("A", "B", "low-rank bias", "bias"))
+    if names.keys() & {"embedding A", "embedding B", "magnitude"}:
         for kind in ("embedding A", "embedding B"):
             if kind not in names:
                 end = kind.replace(" ", "_")
                 raise AdapterRefused(f"{folder.name_in_file(vocabulary.embedding)}.lora_{end} is missing")
         shape = folder.entries[names["embedding A"]].shape
         rank = shape[0] if len(shape) == 2 else 0
-        _require_shape(folder, names["embedding A"], (rank, num_tokens))
-        _require_shape(folder, names["embedding B"], (dim, rank))
+        require_shape(folder, names["embedding A"], (rank, num_tokens))
+        require_shape(folder, names["embedding B"], (dim, rank))
         _require_rank(folder, names["embedding A"], rank, num_tokens + dim)
+        _check_magnitude(folder, vocabulary.embedding, names, dim)
         if folder.config.invocation:
             name = folder.name_in_file(names["embedding A"])
             raise AdapterRefused(f"{name}: it is not supported with alora_invocation_tokens")
     for kind in names.keys() & {"base", "saved"}:
-        _require_shape(folder, names[kind], vocabulary.shape)
+        require_shape(folder, names[kind], vocabulary.shape)
     if "tokens" in names:
         _check_tokens(folder, names["tokens"], vocabulary.shape)
     _refuse_both(folder, names, ("embedding A", "saved", "tokens"))
@@ -151,7 +164,7 @@ def _check_embedding(folder: AdapterFolder, vocabulary: Vocabulary, names: Names
 
 def _check_tokens(folder: AdapterFolder, name: str, shape: tuple[int, int]) -> None:
     tokens = tokens_of(folder, name)
-    _require_shape(folder, name, (len(tokens), shape[1]))
+    require_shape(folder, name, (len(tokens), shape[1]))
     if len({*tokens}) < len(tokens) or any(token >= shape[0] for token in tokens):
         key = folder.key_in_file("trainable_token_indices")
         raise AdapterRefused(f"{key}: expected different tokens below {shape[0]}")
@@ -164,7 +177,8 @@ def tokens_of(folder: AdapterFolder, name: str) -> tuple[int, ...]:
     return folder.config.tokens_of(module, is_input=not any(module.endswith(end) for end in ends))
 
 
-def _refuse_any(folder: AdapterFolder, names: Names, kinds: Sequence[str]) -> None:
+def refuse_any(folder: AdapterFolder, names: Names, kinds: Sequence[str]) -> None:
+    """Refuse tensors of these kinds."""
     for kind in kinds:
         if kind in names:
             raise AdapterRefused(
@@ -182,15 +196,21 @@ def _check_matrices(folder: AdapterFolder, module: str, names: Names, shape: tup
     for kind in "AB":
         if kind not in names:
             raise AdapterRefused(f"{folder.name_in_file(module)}.lora_{kind}.weight is missing")
+    out_features, in_features = shape
+    _check_magnitude(folder, module, names, out_features)
+    down = folder.entries[names["A"]].shape
+    rank = down[0] if len(down) == 2 else 0
+    require_shape(folder, names["A"], (rank, in_features))
+    require_shape(folder, names["B"], (out_features, rank))
+    _require_rank(folder, names["A"], rank, in_features + out_features)
+
+
+def _check_magnitude(folder: AdapterFolder, module: str, names: Names, size: int) -> None:
     if folder.config.is_dora != ("magnitude" in names):
         state = "missing" if folder.config.is_dora else "there, but use_dora is not true"
         raise AdapterRefused(f"{folder.name_in_file(module)}.lora_magnitude_vector is {state}")
-    out_features, in_features = shape
-    down = folder.entries[names["A"]].shape
-    rank = down[0] if len(down) == 2 else 0
-    _require_shape(folder, names["A"], (rank, in_features))
-    _require_shape(folder, names["B"], (out_features, rank))
-    _require_rank(folder, names["A"], rank, in_features + out_features)
+    if "magnitude" in names:
+        require_shape(folder, names["magnitude"], (size,))
 
 
 def _require_rank(folder: AdapterFolder, name: str, rank: int, largest: int) -> None:
@@ -198,7 +218,8 @@ def _require_rank(folder: AdapterFolder, name: str, rank: int, largest: int) -> 
         raise AdapterRefused(f"{folder.name_in_file(name)} has rank {rank}; expected 1 to {largest}")
 
 
-def _require_shape(folder: AdapterFolder, name: str, expected: tuple[int, ...]) -> None:
+def require_shape(folder: AdapterFolder, name: str, expected: tuple[int, ...]) -> None:
+    """Refuse a tensor of another shape."""
     shape = folder.entries[name].shape
     if shape != expected:
         raise AdapterRefused(
@@ -209,12 +230,10 @@ def _require_shape(folder: AdapterFolder, name: str, expected: tuple[int, ...]) 
 class TensorReader:
     """Reads tensors whose shapes were checked."""
 
-    def __init__(
-        self, folder: AdapterFolder, modules: dict[str, Names], checkpoint: Checkpoint | None
-    ) -> None:
+    def __init__(self, folder: AdapterFolder, modules: dict[str, Names], base: BaseWeights) -> None:
         self.folder = folder
         self.modules = modules
-        self._checkpoint = checkpoint
+        self._base = base
         self._tensors = parse_tensors(folder.content)
 
     def refused(self, name: str, reason: str) -> AdapterRefused:
@@ -233,17 +252,15 @@ class TensorReader:
     def check_base(self, name: str, stored: str) -> None:
         """Refuse an adapter whose copy of the base model's weights is not the base model's."""
         copied = self._tensors[f"base_model.model.{name}"]
-        if not torch.equal(self.base(name, stored, tuple(copied.shape)).to(copied.dtype), copied):
+        num_rows, num_columns = copied.shape
+        if not torch.equal(self.base(name, stored, (num_rows, num_columns)).to(copied.dtype), copied):
             raise self.refused(name, "it differs from the base model's weights, which it should repeat")
 
-    def base(self, name: str, stored: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """The base model's weights of a module, for a tensor of the adapter that needs them, from the model's files."""
-        if self._checkpoint is None:
-            raise self.refused(name, "it needs the weights of the base model, which are noise here")
+    def base(
+        self, name: str, stored: str, shape: tuple[int, int], inputs_first: bool = False
+    ) -> torch.Tensor:
+        """The base model's weights of a module, outputs first, for a tensor of the adapter that needs them."""
         try:
-            entry = self._checkpoint.require(f"{stored}.weight", shape)
-            with open_tensors(self._checkpoint, entry.file) as opened:
-                weight: torch.Tensor = opened.get_tensor(entry.name)
-        except (StartError, SafetensorError, OSError) as error:
+            return self._base.read(stored, shape, inputs_first)
+        except StartError as error:
             raise self.refused(name, f"it needs the weights of the base model: {error}") from None
-        return weight

@@ -15,7 +15,6 @@ from penstock_kernels import (
 from torch import nn
 
 from penstock_server.files.adapter.folder import AdapterFolder
-from penstock_server.files.checkpoint import Checkpoint
 from penstock_server.network.adapted_embedding import fit_embedding
 from penstock_server.network.adapter_tensors import (
     Names,
@@ -25,9 +24,14 @@ from penstock_server.network.adapter_tensors import (
     check,
     tokens_of,
 )
+from penstock_server.network.base_weights import BaseWeights
 from penstock_server.network.decoder import Decoder
+from penstock_server.network.expert_adapters import fit_experts, modules_of
 from penstock_server.network.layers.adapted import AdaptedLayer, AdaptedPart
+from penstock_server.network.layers.adapted_experts import ExpertTables, ExpertWeights
+from penstock_server.network.layers.adapted_norm import NormTable, NormWeights
 from penstock_server.network.layers.embedding import VocabEmbedding
+from penstock_server.network.layers.moe import Experts
 from penstock_server.network.model import Model
 
 
@@ -51,23 +55,27 @@ class HostAdapter(NamedTuple):
     max_rank: int
     # As `AdapterConfig.invocation`.
     invocation: tuple[int, ...]
-    embedding: EmbeddingWeights | None = None
+    embedding: EmbeddingWeights | None
+    # By the name of the module.
+    norms: dict[str, NormWeights]
+    # By the prefix of the layer.
+    experts: dict[str, ExpertWeights]
 
     @property
     def num_bytes(self) -> int:
         """Memory that it takes."""
         of_embedding = 0 if self.embedding is None else self.embedding.num_bytes
-        return of_embedding + sum(weights.num_bytes for weights in self.weights.values())
+        of_linears = sum(weights.num_bytes for weights in self.weights.values())
+        of_norms = sum(norm.num_bytes for norm in self.norms.values())
+        return of_embedding + of_linears + of_norms + sum(it.num_bytes for it in self.experts.values())
 
 
 class AdaptedModel:
     """The layers of a model that can carry adapters, and their tables on the device."""
 
-    def __init__(
-        self, model: Model, num_adapters: int, checkpoint: Checkpoint | None, device: torch.device
-    ) -> None:
+    def __init__(self, model: Model, num_adapters: int, base: BaseWeights, device: torch.device) -> None:
         self.device = device
-        self._checkpoint = checkpoint
+        self._base = base
         modules = list(model.modules()) if isinstance(model, nn.Module) else []
         self._layers: list[AdaptedLayer] = [
             module  # type: ignore[misc]
@@ -81,11 +89,28 @@ class AdaptedModel:
         self._embedding_table = EmbeddingTable(num_adapters, device)
         if self._embedding is not None:
             self._embedding.embedding_adapters = self._embedding_table
+        norms = model.norms() if isinstance(model, Decoder) else []
+        self._norms = {norm.name: norm for norm in norms}
+        self._norm_tables = {norm.name: NormTable(num_adapters, norm.size, device) for norm in norms}
+        for norm in norms:
+            norm.adapters = self._norm_tables[norm.name]
+        self._experts = {module.prefix: module for module in modules if isinstance(module, Experts)}
+        self._expert_tables = {
+            prefix: ExpertTables(num_adapters, experts.moe.num_experts, device)
+            for prefix, experts in self._experts.items()
+        }
+        for prefix, experts in self._experts.items():
+            experts.adapters = self._expert_tables[prefix]
 
     @property
     def can_adapt(self) -> bool:
         """Whether any layer can carry adapters."""
         return bool(self._layers)
+
+    @property
+    def changes_layers(self) -> bool:
+        """Whether any adapter on the device has norms or experts of its own: steps launch more then."""
+        return any((*self._norm_tables.values(), *self._expert_tables.values()))
 
     def place(self, number: int, adapter: HostAdapter) -> None:
         """Copy an adapter to the device, where it gets a number. Steps that are launched later find it there."""
@@ -96,6 +121,12 @@ class AdaptedModel:
         embedding = adapter.embedding
         if embedding is not None or self._embedding_table.entries[number] is not None:
             self._embedding_table.place(number, None if embedding is None else embedding.to(self.device))
+        for name, norms in self._norm_tables.items():
+            if name in adapter.norms or norms.has(number):
+                norms.place(number, adapter.norms.get(name))
+        for prefix, experts in self._expert_tables.items():
+            if prefix in adapter.experts or experts.has(number):
+                experts.place(number, adapter.experts.get(prefix))
 
     def clear(self, number: int) -> None:
         """Give the device's memory of a number back."""
@@ -104,6 +135,12 @@ class AdaptedModel:
                 table.place(number, None)
         if self._embedding_table.entries[number] is not None:
             self._embedding_table.place(number, None)
+        for norms in self._norm_tables.values():
+            if norms.has(number):
+                norms.place(number, None)
+        for experts in self._expert_tables.values():
+            if experts.has(number):
+                experts.place(number, None)
 
     def rehearse(self) -> None:
         """Launch what steps with adapters launch, on a row without one: in each layer, as no two may be alike."""
@@ -125,8 +162,11 @@ class AdaptedModel:
         vocabulary = self._vocabulary(self._embedding)
         modules = by_module(folder, vocabulary)
         chosen = [_choose(layer.adapted_parts(), modules) for layer in self._layers]
-        check(folder, modules, [part for parts in chosen for part in parts], vocabulary)
-        reader = TensorReader(folder, modules, self._checkpoint)
+        all_parts = [part for parts in chosen for part in parts]
+        norms = {name: norm.size for name, norm in self._norms.items()}
+        of_experts = {name for experts in self._experts.values() for name in modules_of(experts)}
+        check(folder, modules, all_parts, vocabulary, norms, of_experts)
+        reader = TensorReader(folder, modules, self._base)
         weights = {}
         for index, (layer, parts) in enumerate(zip(self._layers, chosen, strict=True)):
             used = [part for part in parts if part.module in modules]
@@ -135,8 +175,23 @@ class AdaptedModel:
         embedding = fit_embedding(self._embedding, reader)
         if embedding is not None:
             embedding = self._embedding_on_host(embedding, self._embedding.placement.dtype)
-        rank, invocation = _max_rank(folder, modules), folder.config.invocation
-        return HostAdapter(folder.content_hash, weights, rank, invocation, embedding)
+        fitted = ((prefix, fit_experts(module, reader)) for prefix, module in self._experts.items())
+        experts = {prefix: self._pinned(found) for prefix, found in fitted if found is not None}
+        others = {name: names for name, names in modules.items() if name not in of_experts}
+        rank = max([_max_rank(folder, others), *(found.rank for found in experts.values())])
+        replaced = {name: self._norm(name, reader) for name in modules if name in self._norms}
+        invocation = folder.config.invocation
+        return HostAdapter(folder.content_hash, weights, rank, invocation, embedding, replaced, experts)
+
+    def _pinned(self, weights: ExpertWeights) -> ExpertWeights:
+        return weights.pinned() if self.device.type == "cuda" else weights
+
+    def _norm(self, name: str, reader: TensorReader) -> NormWeights:
+        names, norm = reader.modules[name], self._norms[name]
+        bias = _vector(names, "bias", reader)
+        if bias is not None and norm.bias is None:
+            raise reader.refused(names["bias"], "the model has no bias there")
+        return norm.weights_of(_vector(names, "saved", reader), bias)
 
     def _vocabulary(self, embedding: VocabEmbedding) -> Vocabulary:
         heads = [part for layer in self._layers for part in layer.adapted_parts()[0] if part.is_head]
@@ -227,9 +282,7 @@ def _vector(names: Names, kind: str, reader: TensorReader) -> torch.Tensor | Non
 
 def _base(part: AdaptedPart, name: str, reader: TensorReader) -> torch.Tensor:
     """The base model's weights of a module, outputs first."""
-    shape = part.shape[::-1] if part.transposed else part.shape
-    weight = reader.base(name, part.stored or part.module, shape)
-    return weight.T.float() if part.transposed else weight.float()
+    return reader.base(name, part.stored or part.module, part.shape, part.transposed).float()
 
 
 def _fit(layer: AdaptedLayer, parts: Sequence[AdaptedPart], reader: TensorReader) -> AdapterWeights:

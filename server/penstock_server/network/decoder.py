@@ -75,16 +75,26 @@ class DecoderLayer(nn.Module):
         rotary: RotaryTable | None,
         memory: Memory,
     ) -> torch.Tensor:
+        adapters = inputs.adapters
         if self.has_mixer:
-            mixed = _add_and_norm(self.attention_input_norm, x, residual)
-            x = self._scaled(self._mix(mixed, inputs, rotary, memory), self.attention_output_norm)
+            mixed = _add_and_norm(self.attention_input_norm, x, residual, adapters)
+            x = self._scaled(self._mix(mixed, inputs, rotary, memory), self.attention_output_norm, adapters)
             if self.parallel and self.feed_forward is not None:
-                both = mixed if self.mlp_input_norm is None else self.mlp_input_norm(residual)
-                return x + self._scaled(self.feed_forward(both, inputs.adapters), self.mlp_output_norm)
+                norm = self.mlp_input_norm
+                both = mixed if norm is None else norm(residual, adapters=adapters)
+                return x + self._scaled(self.feed_forward(both, adapters), self.mlp_output_norm, adapters)
         if self.feed_forward is None:
             return x
-        x = _add_and_norm(self.mlp_input_norm, x, residual)
-        return self._scaled(self.feed_forward(x, inputs.adapters), self.mlp_output_norm)
+        x = _add_and_norm(self.mlp_input_norm, x, residual, adapters)
+        return self._scaled(self.feed_forward(x, adapters), self.mlp_output_norm, adapters)
+
+    def norms(self) -> list[Norm]:
+        """Those of hidden states."""
+        inputs, outputs = (
+            (self.attention_input_norm, self.mlp_input_norm),
+            (self.attention_output_norm, self.mlp_output_norm),
+        )
+        return [norm for norm in (*inputs, *outputs) if norm is not None]
 
     def _mix(
         self, x: torch.Tensor, inputs: ForwardInput, rotary: RotaryTable | None, memory: Memory
@@ -99,17 +109,19 @@ class DecoderLayer(nn.Module):
         assert found is not None, "a mixer is one of the two, or both"
         return found
 
-    def _scaled(self, x: torch.Tensor, norm: Norm | None) -> torch.Tensor:
+    def _scaled(self, x: torch.Tensor, norm: Norm | None, adapters: torch.Tensor | None) -> torch.Tensor:
         """The output of a part as it is added to the residual sum."""
-        return _times(x if norm is None else norm(x), self.multiplier)
+        return _times(x if norm is None else norm(x, adapters=adapters), self.multiplier)
 
 
 def _times(x: torch.Tensor, factor: float) -> torch.Tensor:
     return x if factor == 1.0 else x * factor
 
 
-def _add_and_norm(norm: Norm | None, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-    normed: torch.Tensor = residual.add_(x) if norm is None else norm(x, residual)
+def _add_and_norm(
+    norm: Norm | None, x: torch.Tensor, residual: torch.Tensor, adapters: torch.Tensor | None
+) -> torch.Tensor:
+    normed: torch.Tensor = residual.add_(x) if norm is None else norm(x, residual, adapters)
     return normed
 
 
@@ -181,6 +193,13 @@ class Decoder(nn.Module):
     def _has_quantized_experts(self) -> bool:
         return any(isinstance(module, Experts) and module.is_quantized for module in self.modules())
 
+    def norms(self) -> list[Norm]:
+        """Those of hidden states."""
+        first = [] if self.embedding_norm is None else [self.embedding_norm]
+        layers = (layer for layer in self.layers if isinstance(layer, DecoderLayer))
+        of_layers = (norm for layer in layers for norm in layer.norms())
+        return [*first, *of_layers, self.final_norm]
+
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
         """Hidden states before the last norm, [num_tokens, hidden_size]; fills the cache on the way."""
         tables = [rotary.table(inputs.positions, self.dtype) for rotary in self.rotaries]
@@ -203,13 +222,13 @@ class Decoder(nn.Module):
         if self.embedding_scale != 1.0:
             x = x * self.embedding_scale
         if self.embedding_norm is not None:
-            x = self.embedding_norm(x)
+            x = self.embedding_norm(x, adapters=inputs.adapters)
         return x if self.positions is None else x + self.positions(inputs.positions)
 
     def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
         """[num_rows, hidden_size] to [num_rows, vocab_size] in float32. `adapters`: as in `ForwardInput`."""
         head = self.embedding if self.lm_head is None else self.lm_head
-        logits = head.logits(self.final_norm(hidden), adapters)
+        logits = head.logits(self.final_norm(hidden, adapters=adapters), adapters)
         if self.spec.logit_scale != 1.0:
             logits = logits * self.spec.logit_scale
         cap = self.spec.logit_soft_cap

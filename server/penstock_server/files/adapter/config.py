@@ -15,13 +15,14 @@ from penstock_server.base.errors import AdapterRefused
 # These say how the adapter was trained or made, where it came from, or repeat what the tensors say.
 _WITHOUT_EFFECT = {
     "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "fan_in_fan_out", "inference_mode",
-    "lora_dropout", "lora_ga_config", "loftq_config", "megatron_core", "peft_version", "qalora_group_size", "r",
+    "lora_dropout", "lora_ga_config", "loftq_config", "megatron_core", "qalora_group_size", "r",
     "rank_pattern", "revision", "runtime_config",
 }  # fmt: skip
 _UNDERSTOOD = {
     "alora_invocation_tokens", "alpha_pattern",
     "bias", "exclude_modules", "init_lora_weights", "layers_pattern", "layers_to_transform",
-    "lora_alpha", "lora_bias", "modules_to_save", "peft_type", "target_modules", "task_type",
+    "lora_alpha", "lora_bias", "modules_to_save", "peft_type", "peft_version", "target_modules",
+    "target_parameters", "task_type",
     "trainable_token_indices", "use_dora", "use_rslora",
 }  # fmt: skip
 # Ways to begin training that leave the weights of the base model as they are.
@@ -83,6 +84,14 @@ class AdapterConfig:
     tokens: tuple[tuple[str, tuple[int, ...]], ...]
     # Tokens from whose last occurrence in a prompt on the adapter acts; empty: from the first token on.
     invocation: tuple[int, ...]
+    # Ends of the names of parameters that have matrices of their own, such as those of all experts of a layer.
+    parameters: tuple[str, ...]
+    # Of PEFT: major and minor; (0, 0) where it is not told.
+    peft_version: tuple[int, int]
+
+    def has_parameter(self, name: str) -> bool:
+        """Whether a parameter is one of these."""
+        return _matches(self.parameters, name)
 
     def tokens_of(self, module: str, is_input: bool) -> tuple[int, ...]:
         """Those whose rows are replaced. `is_input`: the module is the embeddings of the input."""
@@ -116,6 +125,8 @@ def parse_config(raw: Any, path: Path) -> AdapterConfig:
         is_dora=reader.flag("use_dora"),
         tokens=tuple(reader.tokens()),
         invocation=reader.whole_numbers("alora_invocation_tokens"),
+        parameters=tuple(reader.names("target_parameters")),
+        peft_version=reader.version("peft_version"),
     )
 
 
@@ -199,6 +210,11 @@ class _Reader:
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
             raise self.refused(key, "expected a list of names")
         return tuple(value)
+
+    def version(self, key: str) -> tuple[int, int]:
+        """Its first two numbers."""
+        found = re.match(r"(\d+)\.(\d+)", str(self.raw.get(key)))
+        return (int(found[1]), int(found[2])) if found else (0, 0)
 
     def whole_numbers(self, key: str) -> tuple[int, ...]:
         """One, or a list of them."""

@@ -7,10 +7,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from penstock_kernels import Matrix, Routing, grouped_mlp, quantized_grouped_mlp, route
+from penstock_kernels import (
+    Matrix,
+    Routing,
+    grouped_mlp,
+    linear,
+    quantized_grouped_mlp,
+    quantized_linear,
+    route,
+)
 from torch import nn
 
 from penstock_server.architectures.spec import ModelSpec, MoeSpec
+from penstock_server.network.layers.adapted_experts import ExpertTables
 from penstock_server.network.layers.feed_forward import activation, gate_up_rows
 from penstock_server.network.layers.linear import ColumnLinear, RowLinear, Rows, share_rows
 from penstock_server.network.layers.placement import Placement
@@ -35,7 +44,7 @@ class SparseFeedForward(nn.Module):
     def forward(self, x: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
         logits, correction = self.router(x, adapters)
         weights, chosen = route(logits, self.moe.top_k, self.moe.normalized, correction, self.routing)
-        output = self.group.all_reduce(self.experts(x, chosen, weights))
+        output = self.group.all_reduce(self.experts(x, chosen, weights, adapters))
         return output if self.shared is None else output + self.shared(x, adapters)
 
 
@@ -101,14 +110,43 @@ class Experts(nn.Module):
         # Added once, not by every rank.
         has_bias = moe.bias and placement.group.rank == 0
         self.register_buffer("down_bias", placement.empty(count, hidden) if has_bias else None)
+        # None until the model is to have adapters.
+        self.adapters: ExpertTables | None = None
 
-    def forward(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        chosen: torch.Tensor,
+        weights: torch.Tensor,
+        adapters: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """`adapters`: as `ForwardInput.adapters`."""
+        if adapters is not None and self.adapters:
+            products = self._product_of_ups, self._product_of_down
+            return self.adapters.apply(x, chosen, weights, adapters, products, self.activate)
         rest = self.activate, self.gate_up_bias, self.down_bias, self.placement.batch_invariant
         if self.is_quantized:
             gate_up = self.gate_up_matrices or tuple((matrix,) for matrix in self.gate_up)
             down = self.down_matrices or tuple(self.down)
             return quantized_grouped_mlp(x, chosen, weights, gate_up, down, *rest)
         return grouped_mlp(x, chosen, weights, self.gate_up, self.down, *rest)
+
+    def _product_of_ups(self, x: torch.Tensor, expert: int) -> torch.Tensor:
+        bias = None if self.gate_up_bias is None else self.gate_up_bias[expert]
+        matrices = self.gate_up_matrices[expert] if self.gate_up_matrices else (self.gate_up[expert],)
+        return self._product(x, matrices, bias)
+
+    def _product_of_down(self, x: torch.Tensor, expert: int) -> torch.Tensor:
+        bias = None if self.down_bias is None else self.down_bias[expert]
+        return self._product(x, ((self.down_matrices or self.down)[expert],), bias)
+
+    def _product(
+        self, x: torch.Tensor, matrices: tuple[Matrix, ...], bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        invariant = self.placement.batch_invariant
+        if self.is_quantized:
+            return quantized_linear(x, matrices, bias, invariant)
+        return linear(x, matrices[0], bias, invariant)  # type: ignore[arg-type]
 
     @property
     def is_quantized(self) -> bool:

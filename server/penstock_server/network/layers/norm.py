@@ -7,6 +7,7 @@ from penstock_kernels import layer_norm, rms_norm
 from torch import nn
 
 from penstock_server.architectures.spec import ModelSpec, NormSpec
+from penstock_server.network.layers.adapted_norm import NormTable, NormWeights
 from penstock_server.network.layers.heads import HeadShare, head_order
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.weights import Has, Piece
@@ -25,11 +26,30 @@ class Norm(nn.Module):
         self.spec = spec
         self.register_buffer("weight", placement.empty(size))
         self.register_buffer("bias", placement.empty(size) if spec.bias else None)
+        # None until the model is to have adapters.
+        self.adapters: NormTable | None = None
 
-    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None = None, adapters: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`adapters`: as `ForwardInput.adapters`."""
         if self.spec.centered:
-            return layer_norm(x, self.weight, self.bias, self.spec.eps, residual)
-        return rms_norm(x, self.weight, self.spec.eps, residual, self.spec.weight_offset)
+            normed = layer_norm(x, self.weight, self.bias, self.spec.eps, residual)
+        else:
+            normed = rms_norm(x, self.weight, self.spec.eps, residual, self.spec.weight_offset)
+        if adapters is None or not self.adapters:
+            return normed
+        return self.adapters.apply(normed, x if residual is None else residual, adapters, self.spec)
+
+    def weights_of(self, weight: torch.Tensor | None, bias: torch.Tensor | None) -> NormWeights:
+        """Those of an adapter, as its file has them; None: the model's own."""
+        used, offset = self.weight.float().cpu(), 0.0 if self.spec.centered else self.spec.weight_offset
+        if weight is not None:
+            # Rounded as those of the model are.
+            weight = weight.to(self.weight.dtype)
+            used = (self._shifted(weight) if self.spec.centered else weight).float()
+        added = torch.zeros(self.size) if self.bias is None else self.bias.float().cpu()
+        return NormWeights(used + offset, added if bias is None else bias)
 
     def pieces(self, has: Has) -> Iterator[Piece]:
         everything = slice(0, self.size)

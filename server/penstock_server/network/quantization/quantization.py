@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from penstock_kernels import IntGroups, Quantized
 from penstock_kernels.base.quantized import moved
+from penstock_kernels.reference.quantized_linear import dequantize
 
 from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import Checkpoint
@@ -96,6 +97,17 @@ class Quantization(ABC):
             self._with_int8_inputs.add(source)
             return replace(found, int8_inputs=True)
         return found
+
+    def numbers(self, module: str) -> torch.Tensor | None:
+        """A whole matrix as its codes mean it, outputs first, after the load; None where it is not quantized."""
+        schemes = ((source, scheme) for source, scheme in self._schemes.items() if source.name == module)
+        source, scheme = next(schemes, (None, None))
+        if source is None or scheme is None:
+            return None
+        num_rows, num_columns = source.shape
+        # Files of its own: any thread may ask.
+        with Stored(self.stored.checkpoint) as stored:
+            return dequantize(scheme.read(source, stored, slice(0, num_rows), slice(0, num_columns))).cpu()
 
     def check_int8_inputs(self) -> None:
         """Raise StartError where rows of int8 were asked for, and no matrix can multiply them."""

@@ -1,0 +1,115 @@
+"""Experts with adapters: what the adapter of each row adds to both products of every expert that the row chose."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from penstock_kernels import AdapterTable, AdapterWeights, add_adapters
+
+# The rows of one expert, and its number.
+Product = Callable[[torch.Tensor, int], torch.Tensor]
+
+
+class ExpertMatrices(NamedTuple):
+    """What one adapter does to one product of all experts; see `AdapterWeights`."""
+
+    down: torch.Tensor  # [num_experts, rank, len]
+    up: torch.Tensor  # [num_experts, width, num_columns]
+    first: torch.Tensor  # [num_columns] int32
+
+    def to(self, device: torch.device) -> "ExpertMatrices":
+        """The same on a device."""
+        return ExpertMatrices(*(it.to(device, non_blocking=True) for it in self))
+
+    def pinned(self) -> "ExpertMatrices":
+        """In memory from which a GPU copies by itself."""
+        return ExpertMatrices(*(it.pin_memory() for it in self))
+
+    def of_each(self) -> list[AdapterWeights]:
+        """Those of each expert: views."""
+        pairs = zip(self.down, self.up, strict=True)
+        return [AdapterWeights(down, up, self.first) for down, up in pairs]
+
+
+class ExpertWeights(NamedTuple):
+    """What one adapter does to the experts of a layer; None: nothing to this product."""
+
+    gate_up: ExpertMatrices | None
+    down: ExpertMatrices | None
+
+    def to(self, device: torch.device) -> "ExpertWeights":
+        """The same on a device."""
+        return ExpertWeights(*(None if it is None else it.to(device) for it in self))
+
+    def pinned(self) -> "ExpertWeights":
+        """In memory from which a GPU copies by itself."""
+        return ExpertWeights(*(None if it is None else it.pinned() for it in self))
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes."""
+        return sum(tensor.nbytes for it in self if it is not None for tensor in it)
+
+    @property
+    def rank(self) -> int:
+        """The largest of both."""
+        return max(it.up.shape[1] for it in self if it is not None)
+
+
+class ExpertTables:
+    """The adapters of the experts of one layer: `number * num_experts + expert` is an entry of both tables."""
+
+    def __init__(self, num_adapters: int, num_experts: int, device: torch.device) -> None:
+        self.num_experts = num_experts
+        self._device = device
+        self._tables = tuple(AdapterTable(num_adapters * num_experts, device) for _ in range(2))
+        self._used: set[int] = set()
+
+    def __bool__(self) -> bool:
+        """Whether any adapter does anything to these experts."""
+        return bool(self._used)
+
+    def has(self, number: int) -> bool:
+        """Whether this one does."""
+        return number in self._used
+
+    def place(self, number: int, weights: ExpertWeights | None) -> None:
+        """Put an adapter's part under a number; None: it does nothing here."""
+        found = ExpertWeights(None, None) if weights is None else weights.to(self._device)
+        for table, matrices in zip(self._tables, found, strict=True):
+            entries = [None] * self.num_experts if matrices is None else matrices.of_each()
+            table.place_all(number * self.num_experts, entries)
+        (self._used.discard if weights is None else self._used.add)(number)
+
+    def apply(
+        self,
+        x: torch.Tensor,
+        chosen: torch.Tensor,
+        weights: torch.Tensor,
+        numbers: torch.Tensor,
+        products: tuple[Product, Product],
+        activate: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """As `grouped_mlp`, whose products `products` are; numbers: as in `add_adapters`."""
+        flat = chosen.flatten()
+        order = flat.argsort(stable=True)
+        rows = order // chosen.shape[1]
+        of_row = numbers[rows]
+        entries = torch.where(of_row < 0, -1, of_row * self.num_experts + flat[order])
+        counts = torch.bincount(flat, minlength=self.num_experts).tolist()
+        ups, downs = self._tables
+        found = activate(_product(x[rows], counts, entries, products[0], ups))
+        found = _product(found, counts, entries, products[1], downs)
+        outputs = torch.empty_like(found)
+        outputs[order] = found
+        weighted = outputs.view(*chosen.shape, -1).float() * weights.float().unsqueeze(-1)
+        return weighted.sum(1).to(x.dtype)
+
+
+def _product(
+    x: torch.Tensor, counts: list[int], entries: torch.Tensor, product: Product, adapters: AdapterTable
+) -> torch.Tensor:
+    """Rows that are sorted by expert."""
+    parts = enumerate(torch.split(x, counts))
+    output = torch.cat([product(part, expert) for expert, part in parts if len(part)])
+    return add_adapters(output, x, entries, adapters)
