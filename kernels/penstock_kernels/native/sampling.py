@@ -16,7 +16,7 @@ _DRAWN_BY = (
 
 
 class _Logprobs(ctypes.Structure):
-    """`Logprobs` of src/logprobs.c, field by field."""
+    """`Logprobs` of src/scores.h, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("logits", "token_ids", "logprobs", "finite")),
@@ -27,7 +27,7 @@ class _Logprobs(ctypes.Structure):
 
 
 class _Draw(ctypes.Structure):
-    """`Draw` of src/draw.c, field by field."""
+    """`Draw` of src/scores.h, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("scores", "temperature", "top_k", "top_p", "min_p")),
@@ -68,7 +68,7 @@ def token_logprobs(
         vocab_size,
         num_top,
         chooses,
-        _num_threads(logits),
+        num_threads(logits),
         max_lanes,
     )
     found = Logprobs(ids, logprobs, finite, top_ids, top_logprobs)
@@ -85,15 +85,15 @@ def draw(scores: torch.Tensor, params: DrawParams, max_lanes: int = 0) -> torch.
         token_ids.data_ptr(),
         scores.stride(0),
         *scores.shape,
-        _num_threads(scores),
+        num_threads(scores),
         max_lanes,
     )
     run("penstock_draw", call, scores, params, token_ids, failure=_no_memory)
     return token_ids
 
 
-def _num_threads(scores: torch.Tensor) -> int:
-    """Threads share rows, not one row."""
+def num_threads(scores: torch.Tensor) -> int:
+    """How many threads score these rows. They share rows, not one row."""
     return torch.get_num_threads() if scores.numel() >= WORTH_THREADS and len(scores) > 1 else 1
 
 

@@ -4,27 +4,10 @@
    and a logarithm is taken of the few tokens whose random bits let them win. */
 
 #include "peak.h"
+#include "scores.h"
 
 #include <float.h>
 #include <stdlib.h>
-
-/* One call. Strides count numbers. Mirrored field by field in sampling.py. */
-typedef struct {
-    const float *scores;      /* [num_rows, len] */
-    const float *temperature; /* [num_rows], as all to `positions`; 0: the most likely token */
-    const int32_t *top_k;
-    const float *top_p;
-    const float *min_p;
-    const float *typical_p;
-    const int64_t *seeds;
-    const int64_t *positions;
-    int64_t *token_ids; /* [num_rows], to be written */
-    int64_t stride;
-    int64_t num_rows;
-    int64_t len;
-    int32_t num_threads;
-    int32_t max_lanes; /* as in linear.c */
-} Draw;
 
 /* Tokens that may be drawn, in the order of their ids. The last vector is filled up with tokens of no weight. */
 typedef struct {
@@ -34,6 +17,9 @@ typedef struct {
     int32_t *ids;
     int64_t count;
 } Candidates;
+
+/* Lane i of the first `size / 2`: lane i + size / 2. */
+#define FLIP(x, size) __builtin_shuffle(x, x, HALVES(size, (size) / 2))
 
 #define GOLDEN UINT64_C(0x9E3779B97F4A7C15)
 

@@ -1,23 +1,7 @@
 /* Log probabilities of a chosen token and of the most likely ones, row by row: two reads of a row, three with the latter. */
 
 #include "peak.h"
-
-/* One call. Strides count numbers. Mirrored field by field in sampling.py. */
-typedef struct {
-    const float *logits;     /* [num_rows, len] */
-    int64_t *token_ids;      /* [num_rows]: whose, or with `chooses` the most likely ones, to be written */
-    float *logprobs;         /* [num_rows] */
-    uint8_t *finite;         /* [num_rows] */
-    int64_t *top_ids;        /* [num_rows, num_top] */
-    float *top_logprobs;     /* [num_rows, num_top] */
-    int64_t stride;
-    int64_t num_rows;
-    int64_t len;
-    int64_t num_top;
-    int32_t chooses;
-    int32_t num_threads;
-    int32_t max_lanes; /* as in linear.c */
-} Logprobs;
+#include "scores.h"
 
 /* The most likely tokens so far, best first. */
 typedef struct {

@@ -6,6 +6,10 @@
 
 #include <math.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 typedef struct {
     float largest;  /* NaN if any number is */
     int64_t at;     /* the first place that has it */

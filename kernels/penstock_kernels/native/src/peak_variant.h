@@ -8,11 +8,20 @@ INLINE vec NAME(load_some)(const float *row, int64_t d, int64_t len, float rest)
     return x;
 }
 
-INLINE int NAME(any)(ivec condition) {
-    int32_t found = 0;
-    for (int i = 0; i < LANES; i++) found |= condition[i];
-    return found != 0;
+/* A bit for each lane in which a condition holds. */
+INLINE uint32_t NAME(where)(ivec condition) {
+#if LANES == 16
+    return _mm512_movepi32_mask((__m512i)condition);
+#elif LANES == 8
+    return (uint32_t)_mm256_movemask_ps((__m256)condition);
+#else
+    uint32_t found = 0;
+    for (int i = 0; i < LANES; i++) found |= (condition[i] & 1u) << i;
+    return found;
+#endif
 }
+
+INLINE int NAME(any)(ivec condition) { return NAME(where)(condition) != 0; }
 
 INLINE Peak NAME(best_lane)(vec largest, ivec at) {
     Peak peak = {largest[0], at[0], 1};
