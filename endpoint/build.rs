@@ -1,4 +1,4 @@
-//! Compiles `proto/engine.proto` into `OUT_DIR`; what Python reads or writes stays bytes (`src/wire.rs`).
+//! Compiles `proto/engine.proto` into `OUT_DIR`; plans, outcomes and calls have types of their own (`src/wire.rs`).
 
 use std::error::Error;
 

@@ -1,6 +1,55 @@
 """The shard's end of the wire as an extension module. One thread steps, another answers rare calls."""
 
+from collections.abc import Sequence
 from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+@final
+class Plan:
+    """A plan as columns of numbers, each the bytes of its 64-bit integers."""
+
+    def __new__(cls, encoded: bytes) -> Plan:
+        """Decode a message; raises ValueError where it is none."""
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def admitted(self) -> list[bytes]:
+        """The encoded admissions."""
+    @property
+    def spans(self) -> bytes | None:
+        """Of the spans: slots, starts and lengths, one column after the other; None unless they match."""
+    @property
+    def appended(self) -> list[bytes] | None:
+        """Slots, counts and blocks of what is appended; None unless a slot gets blocks."""
+    @property
+    def is_more(self) -> bool:
+        """Whether it does more than to append blocks and to compute spans."""
+    @property
+    def more(self) -> list[tuple[str, list[int]]]:
+        """The columns of what `is_more` asks for, by name."""
+
+@final
+class Outcome:
+    """What a step chose, ready to be encoded."""
+
+    def __new__(
+        cls,
+        epoch: int,
+        step: int,
+        slots: npt.NDArray[np.int64],
+        ids: npt.NDArray[np.int64],
+        logprobs: npt.NDArray[np.float32],
+        tells_tokens: bool,
+        timings: Sequence[int],
+        rest: bytes,
+    ) -> Outcome:
+        """`rest`: an encoded message of the fields that are not here."""
+    def encoded(self) -> bytes:
+        """The message."""
 
 @final
 class Stream:
@@ -11,8 +60,8 @@ class Stream:
     @property
     def closed(self) -> bool:
         """Whether nobody reads it any more."""
-    def deliver(self, encoded: bytes) -> None:
-        """Send an encoded outcome."""
+    def deliver(self, outcome: Outcome) -> None:
+        """Send an outcome. It is encoded where it is sent: the thread that steps goes on."""
     def close(self, code: int | None = None, message: str = "") -> None:
         """End the stream, with the number of a gRPC code and a message or without; later calls change nothing."""
 
@@ -41,7 +90,7 @@ class Endpoint:
         """The greatest epoch seen."""
     def start(self) -> None:
         """Begin to serve; the health service says so."""
-    def take(self, at_most_s: float | None = None) -> tuple[Stream | None, bytes | None] | None:
+    def take(self, at_most_s: float | None = None) -> tuple[Stream | None, Plan | None] | None:
         """The next plan with its stream, or a stream without a plan for its end, or neither: the process stops.
 
         None if nothing came for so many seconds.

@@ -92,7 +92,7 @@ def _masks(folder: Path, tokenizer: Tokenizer) -> list[float]:
 
 def _collect(grammars: Grammars, row: SampledRow) -> GrammarMasks:
     """The mask of a lone rank's step whose model runs for as long as it takes."""
-    masks = grammars.pending_masks([row])
+    masks = grammars.pending_masks([row], 1)
     assert masks is not None
     while not masks.are_due(lambda: True):
         masks.wait(_LONGEST_S)

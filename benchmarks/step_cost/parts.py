@@ -8,10 +8,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import penstock_endpoint
 from penstock_server.base.config import CacheConfig, CudaConfig
 from penstock_server.engine.engine import Engine
-from penstock_server.pb import engine_pb2 as pb
-from penstock_server.rpc.conversion import outcome_to_pb, plan_from_pb
+from penstock_server.rpc.columns import outcome_to_columns, plan_from_columns
+from penstock_server.rpc.conversion import Encoding
 
 from benchmarks import local_engine
 from benchmarks.step_cost import scene
@@ -20,9 +21,9 @@ _NUM_WARM, _NUM_COUNTED = 20, 300
 COMPUTE = "compute"
 # Functions of an engine that make up a part; what a step does outside of them is "the rest".
 _PARTS = {
-    "apply": ("slots.apply", "slots.plain_decodes", "staging.stage_decodes"),
+    "apply": ("slots.apply", "slots.decodes", "staging.stage_decodes"),
     COMPUTE: ("_forward",),
-    "sample": ("_sample", "slots.commit"),
+    "sample": ("_sample", "_commit"),
 }
 _FROM_WIRE, _TO_WIRE, _REST = "plan from the wire", "outcome to the wire", "the rest"
 
@@ -47,11 +48,11 @@ class Parts:
     def _step(self, encoded: bytes) -> dict[str, int]:
         self._spent.clear()
         marks = [time.thread_time_ns()]
-        plan = plan_from_pb(pb.Plan.FromString(encoded))
+        plan = plan_from_columns(penstock_endpoint.Plan(encoded))
         marks.append(time.thread_time_ns())
         outcome = self.engine.launch(plan).resolve()
         marks.append(time.thread_time_ns())
-        outcome_to_pb(outcome, rank=0).SerializeToString()
+        outcome_to_columns(outcome, Encoding()).encoded()
         marks.append(time.thread_time_ns())
         from_wire, step, to_wire = (after - before for before, after in pairwise(marks))
         rest = step - sum(self._spent.values())

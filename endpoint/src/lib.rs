@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use prost::Message;
 use prost::bytes::Bytes;
+use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -47,9 +48,9 @@ impl Stream {
         self.0.epoch
     }
 
-    /// Sends an encoded outcome.
-    fn deliver(&self, encoded: &[u8]) {
-        self.0.deliver(wire::Encoded(Bytes::copy_from_slice(encoded)));
+    /// Sends an outcome. It is encoded where it is sent: the thread that steps goes on.
+    fn deliver(&self, outcome: &Outcome) {
+        self.0.deliver(outcome.0.clone());
     }
 
     /// Ends the stream, with the number of a gRPC code and a message or without.
@@ -65,6 +66,135 @@ impl Stream {
     fn __hash__(&self) -> u64 {
         self.0.epoch
     }
+}
+
+/// A plan as columns of numbers, each the bytes of its 64-bit integers.
+#[pyclass(frozen)]
+struct Plan(wire::Plan);
+
+#[pymethods]
+impl Plan {
+    #[new]
+    fn new(encoded: &[u8]) -> PyResult<Self> {
+        let decoded = wire::Plan::decode(encoded);
+        decoded.map(Plan).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.0.epoch
+    }
+
+    #[getter]
+    fn step(&self) -> u64 {
+        self.0.step
+    }
+
+    /// The encoded admissions.
+    #[getter]
+    fn admitted<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.0.admitted.iter().map(|admit| PyBytes::new(py, admit)).collect()
+    }
+
+    /// Of the spans: slots, starts and lengths, one column after the other; None unless they match.
+    #[getter]
+    fn spans<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let Self(wire::Plan { span_slots, span_starts, span_lens, .. }) = self;
+        let is_even = span_slots.len() == span_starts.len() && span_slots.len() == span_lens.len();
+        is_even.then(|| numbers(py, &[span_slots, span_starts, span_lens])).transpose()
+    }
+
+    /// Slots, counts and blocks of what is appended; None unless a slot gets blocks.
+    #[getter]
+    fn appended<'py>(&self, py: Python<'py>) -> PyResult<Option<[Bound<'py, PyBytes>; 3]>> {
+        let wire::Plan { appended_slots: slots, appended_counts: counts, appended_blocks: blocks, .. } =
+            &self.0;
+        if slots.is_empty() && counts.is_empty() && blocks.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some([numbers(py, &[slots])?, numbers(py, &[counts])?, numbers(py, &[blocks])?]))
+    }
+
+    /// Whether it does more than to append blocks and to compute spans.
+    #[getter]
+    fn is_more(&self) -> bool {
+        let plan = &self.0;
+        let rare = [&plan.retired_slots, &plan.copied_from, &plan.copied_to, &plan.open_spans];
+        let more = [&plan.open_drafts, &plan.snapshot_spans, &plan.snapshots];
+        !plan.admitted.is_empty() || rare.iter().chain(&more).any(|column| !column.is_empty())
+    }
+
+    /// The columns of what `is_more` asks for, by name.
+    #[getter]
+    fn more(&self) -> [(&'static str, Vec<u32>); 7] {
+        let plan = self.0.clone();
+        [
+            ("retired_slots", plan.retired_slots),
+            ("copied_from", plan.copied_from),
+            ("copied_to", plan.copied_to),
+            ("open_spans", plan.open_spans),
+            ("open_drafts", plan.open_drafts),
+            ("snapshot_spans", plan.snapshot_spans),
+            ("snapshots", plan.snapshots),
+        ]
+    }
+}
+
+/// Columns as the bytes of 64-bit integers, one after the other.
+fn numbers<'py>(py: Python<'py>, columns: &[&Vec<u32>]) -> PyResult<Bound<'py, PyBytes>> {
+    let count: usize = columns.iter().map(|column| column.len()).sum();
+    PyBytes::new_with(py, count * size_of::<i64>(), |bytes| {
+        let places = bytes.chunks_exact_mut(size_of::<i64>());
+        for (place, value) in places.zip(columns.iter().copied().flatten()) {
+            place.copy_from_slice(&i64::from(*value).to_ne_bytes());
+        }
+        Ok(())
+    })
+}
+
+/// What a step chose, ready to be encoded.
+#[pyclass(frozen)]
+struct Outcome(wire::Outcome);
+
+#[pymethods]
+impl Outcome {
+    /// Slots, ids and log probabilities of what was chosen; `rest`: an encoded message of the fields that are not here.
+    #[new]
+    #[expect(clippy::too_many_arguments, reason = "the fields of a message")]
+    fn new(
+        py: Python<'_>,
+        epoch: u64,
+        step: u64,
+        slots: PyBuffer<i64>,
+        ids: PyBuffer<i64>,
+        logprobs: PyBuffer<f32>,
+        tells_tokens: bool,
+        timings: [u32; 4],
+        rest: &[u8],
+    ) -> PyResult<Self> {
+        let [upload_us, forward_us, sample_us, download_us] = timings;
+        Ok(Outcome(wire::Outcome {
+            epoch,
+            step,
+            slots: narrow(py, &slots)?,
+            ids: narrow(py, &ids)?,
+            logprobs: logprobs.to_vec(py)?,
+            tells_tokens,
+            timings: wire::pb::StepTimings { upload_us, forward_us, sample_us, download_us },
+            rest: Bytes::copy_from_slice(rest),
+        }))
+    }
+
+    /// The message.
+    fn encoded<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.clone().encoded().0)
+    }
+}
+
+/// Slots and ids are below 2^32.
+fn narrow(py: Python<'_>, numbers: &PyBuffer<i64>) -> PyResult<Vec<u32>> {
+    let numbers = numbers.to_vec(py)?.into_iter().map(u32::try_from).collect::<Result<_, _>>();
+    numbers.map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 /// A call that Python is to answer, once.
@@ -126,7 +256,7 @@ enum Serving {
     Ended,
 }
 
-type Taken<'py> = Option<(Option<Stream>, Option<Bound<'py, PyBytes>>)>;
+type Taken = Option<(Option<Stream>, Option<Plan>)>;
 
 #[pymethods]
 impl Endpoint {
@@ -174,10 +304,10 @@ impl Endpoint {
     /// The next plan with its stream, or a stream without a plan for its end, or neither because the process stops;
     /// None if nothing came for so many seconds.
     #[pyo3(signature = (at_most_s=None))]
-    fn take<'py>(&self, py: Python<'py>, at_most_s: Option<f64>) -> Taken<'py> {
+    fn take(&self, py: Python<'_>, at_most_s: Option<f64>) -> Taken {
         let at_most = at_most_s.map(Duration::from_secs_f64);
         Some(match py.detach(|| self.streams.take(at_most))? {
-            Item::Plan(stream, plan) => (Some(Stream(stream)), Some(PyBytes::new(py, &plan.encoded))),
+            Item::Plan(stream, plan) => (Some(Stream(stream)), Some(Plan(*plan))),
             Item::End(stream) => (Some(Stream(stream)), None),
             Item::Stop => (None, None),
         })
@@ -262,5 +392,5 @@ async fn serve(
 #[pymodule]
 mod penstock_endpoint {
     #[pymodule_export]
-    use super::{Call, Endpoint, Stream};
+    use super::{Call, Endpoint, Outcome, Plan, Stream};
 }

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
-use tokio_stream::Stream as Replies;
 use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
+use tokio_stream::{Stream as Replies, StreamExt};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::calls::Calls;
 use crate::streams::{Item, Stream, Streams};
 use crate::wire::pb::engine_server::Engine;
 use crate::wire::pb::{DescribeRequest, DescribeResponse, Heartbeat, WatchRequest};
-use crate::wire::{Encoded, Plan};
+use crate::wire::{Encoded, Outcome, Plan};
 
 const BEAT_MS: std::ops::RangeInclusive<u32> = 50..=5000;
 
@@ -29,7 +29,7 @@ pub struct Service {
 
 #[tonic::async_trait]
 impl Engine for Service {
-    type RunStream = UnboundedReceiverStream<Result<Encoded, Status>>;
+    type RunStream = Pin<Box<dyn Replies<Item = Result<Encoded, Status>> + Send>>;
     type WatchStream = Pin<Box<dyn Replies<Item = Result<Heartbeat, Status>> + Send>>;
 
     async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
@@ -41,7 +41,8 @@ impl Engine for Service {
         let (outbox, outcomes) = unbounded_channel();
         // It returns at once: a client may wait for the headers before it sends the first plan.
         tokio::spawn(read(self.streams.clone(), request.into_inner(), outbox));
-        Ok(Response::new(UnboundedReceiverStream::new(outcomes)))
+        let outcomes = UnboundedReceiverStream::new(outcomes);
+        Ok(Response::new(Box::pin(outcomes.map(|outcome| outcome.map(Outcome::encoded)))))
     }
 
     async fn load_adapter(&self, request: Request<Encoded>) -> Result<Response<Encoded>, Status> {
@@ -74,7 +75,7 @@ impl Engine for Service {
 async fn read(
     streams: Arc<Streams>,
     mut plans: Streaming<Plan>,
-    outbox: UnboundedSender<Result<Encoded, Status>>,
+    outbox: UnboundedSender<Result<Outcome, Status>>,
 ) {
     let first = match plans.message().await {
         Ok(Some(plan)) => plan,
@@ -105,7 +106,7 @@ async fn submit_all(
         if is_next(stream, &plan, next_step)? {
             next_step += 1;
             stream.room.acquire().await.map_err(|_| Status::internal("never closed"))?.forget();
-            streams.put(Item::Plan(stream.clone(), plan));
+            streams.put(Item::Plan(stream.clone(), Box::new(plan)));
         }
         next = tokio::select! {
             plan = plans.message() => plan.map_err(refusal)?,

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, Semaphore};
 use tonic::Status;
 
 use crate::wire::pb::Heartbeat;
-use crate::wire::{Encoded, Plan};
+use crate::wire::{Outcome, Plan};
 
 /// Plans of one stream that may wait; when there are more, nothing is read, and flow control stops the sender.
 const MAX_QUEUED: usize = 64;
@@ -21,7 +21,7 @@ const EPOCH_LIMIT: u64 = 1 << 63;
 /// What the thread that steps is given.
 pub enum Item {
     /// The next plan of a stream.
-    Plan(Arc<Stream>, Plan),
+    Plan(Arc<Stream>, Box<Plan>),
     /// No more plans come on a stream.
     End(Arc<Stream>),
     /// The process stops.
@@ -38,11 +38,11 @@ pub struct Stream {
     ended: Notify,
 }
 
-type Outbox = UnboundedSender<Result<Encoded, Status>>;
+type Outbox = UnboundedSender<Result<Outcome, Status>>;
 
 impl Stream {
     /// Sends an outcome, unless the stream is closed.
-    pub fn deliver(&self, outcome: Encoded) {
+    pub fn deliver(&self, outcome: Outcome) {
         if let Some(outbox) = &*held(&self.outbox) {
             // It fails when the client is gone, which `is_closed` tells.
             let _ = outbox.send(Ok(outcome));

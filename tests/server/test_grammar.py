@@ -22,6 +22,8 @@ from penstock_server.engine.low_priority import LowPriority
 from penstock_server.engine.pending import StepClock
 from penstock_server.engine.plan import Admit, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.engine.slot_table import Decodes
+from penstock_server.engine.step import Step
 from tokenizers import Tokenizer
 
 PROMPT = [5, 6, 7, 8]
@@ -262,18 +264,20 @@ def test_a_slot_that_sits_out_leaves_the_others_to_the_fast_way(
     other = Admit(1, PROMPT, len(PROMPT), [2, 3], SamplingParams())
     engine.launch(Plan(1, 1, admitted=[late, other], spans=[Span(0, 0, 4), Span(1, 0, 4)])).resolve()
     plain: list[list[int]] = []
-    decode = engine._decode
+    stage = engine.staging.stage_decodes
 
-    def recorded(decodes: Any, spans: Any, pending: Any) -> None:
+    def recorded(decodes: Decodes, is_recorded: bool) -> Step:
         plain.append(decodes.slots.tolist())
-        decode(decodes, spans, pending)
+        return stage(decodes, is_recorded)
 
-    monkeypatch.setattr(engine, "_decode", recorded)
+    monkeypatch.setattr(engine.staging, "stage_decodes", recorded)
     outcome = engine.launch(Plan(1, 2, spans=[Span(0, 3, 1), Span(1, 4, 1)])).resolve()
     assert (outcome.late_slots, outcome.sampled_slots, plain) == ([0], [1], [[1]])
     held.let_go()
     outcome = engine.launch(Plan(1, 3, spans=[Span(0, 3, 1), Span(1, 5, 1)])).resolve()
     assert (outcome.late_slots, outcome.sampled_slots, plain) == ([], [0, 1], [[1]])
+    outcome = engine.launch(Plan(1, 4, spans=[Span(0, 4, 1), Span(1, 6, 1)])).resolve()
+    assert plain == [[1], [0, 1]], "one that is late no more is no burden to the others"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which threads a process has")

@@ -37,7 +37,7 @@ def _admits(draw: st.DrawFn) -> pb.Admit:
 
 
 @st.composite
-def _plans(draw: st.DrawFn) -> bytes:
+def plans(draw: st.DrawFn) -> bytes:
     """Serialized; some have a byte changed or an end missing."""
     plan = pb.Plan(epoch=draw(_SMALL), step=draw(_SMALL), admitted=draw(st.lists(_admits(), max_size=3)))
     for name, value in pb.Plan.DESCRIPTOR.fields_by_name.items():
@@ -51,7 +51,7 @@ def _plans(draw: st.DrawFn) -> bytes:
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(_plans())
+@given(plans())
 def test_a_plan_that_no_router_sends_is_read_or_refused(data: bytes) -> None:
     message = pb.Plan()
     # What is no message is refused by gRPC, before any of our code sees it.

@@ -25,12 +25,12 @@ from penstock_server.base.errors import ErrorCode, InvalidPlan
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.ngram_drafter import NgramDrafter, draft
-from penstock_server.engine.outcome import Outcome
+from penstock_server.engine.outcome import Outcome, Tokens
 from penstock_server.engine.paying_drafter import PayingDrafter
 from penstock_server.engine.plan import Drafts, Numbers, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.pb import engine_pb2 as pb
-from penstock_server.rpc.conversion import outcome_to_pb, plan_from_pb
+from penstock_server.rpc.conversion import Encoding, outcome_to_pb, plan_from_pb
 
 FEW = SamplingParams(allowed_mask=bytes([0, 0b111] + [0] * 36))
 
@@ -214,9 +214,7 @@ def test_the_wire_has_open_spans_and_what_came_of_them() -> None:
             plan_from_pb(
                 pb.Plan(span_slots=[0], span_starts=[0], span_lens=[1], open_spans=numbers, open_drafts=[1])
             )
-    outcome = Outcome(
-        1, 2, sampled_slots=[4, 4], sampled_ids=[8, 9], sampled_logprobs=[-1.0, -2.0], num_drafted={4: 5}
-    )
-    message = outcome_to_pb(outcome, rank=0)
+    outcome = Outcome(1, 2, Tokens.of([4, 4], [8, 9], [-1.0, -2.0]), num_drafted={4: 5})
+    message = outcome_to_pb(outcome, Encoding())
     assert (list(message.drafted_slots), list(message.drafted_counts)) == ([4], [5])
-    assert not outcome_to_pb(outcome, rank=1).drafted_slots
+    assert not outcome_to_pb(outcome, Encoding(rank=1)).drafted_slots

@@ -2,10 +2,12 @@
 
 import gc
 import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,11 @@ from penstock_server.engine.engine import Engine
 from penstock_server.engine.plan import Admit, Append, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.pb import engine_pb2 as pb
-from penstock_server.rpc.conversion import outcome_to_pb, plan_from_pb
+from penstock_server.rpc.conversion import Encoding
 from shard_client import plan_fields
+
+penstock_endpoint = pytest.importorskip("penstock_endpoint", reason="penstock-endpoint is not installed")
+from penstock_server.rpc.columns import outcome_to_columns, plan_from_columns  # noqa: E402 - needs the module
 
 FEW, MANY = 2, 40
 PROMPT_LEN = 3
@@ -39,8 +44,8 @@ def admit(slot: int, sampling: SamplingParams) -> Admit:
 
 def run(engine: Engine, encoded: bytes) -> bytes:
     """A step from the bytes of its plan to those of its outcome."""
-    outcome = engine.launch(plan_from_pb(pb.Plan.FromString(encoded))).resolve()
-    return outcome_to_pb(outcome, rank=0).SerializeToString()
+    outcome = engine.launch(plan_from_columns(penstock_endpoint.Plan(encoded))).resolve()
+    return outcome_to_columns(outcome, Encoding()).encoded()
 
 
 def crossings(step: Callable[[], object]) -> Counter[str]:
@@ -66,9 +71,32 @@ def crossings(step: Callable[[], object]) -> Counter[str]:
     return found
 
 
+def allocations(step: Callable[[], object]) -> Counter[str]:
+    """Blocks of memory that Python holds more for the result of a step, and at most while it runs."""
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before = sys.getallocatedblocks()
+        kept = step()
+        held = sys.getallocatedblocks() - before
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert kept
+    return Counter(blocks=held, kilobytes=peak // 1024)
+
+
 def decode_crossings(
-    engine: Engine, num_rows: int, sampling: SamplingParams, keeps_states: bool = False
+    engine: Engine,
+    num_rows: int,
+    sampling: SamplingParams,
+    keeps_states: bool = False,
+    counted_by: Callable[[Callable[[], object]], Counter[str]] = crossings,
+    num_apart: int = 0,
 ) -> list[Counter[str]]:
+    """What is counted in decode steps, of which some rows are to be sampled apart."""
     engine.clear()
 
     def encoded(plan: Plan) -> bytes:
@@ -76,14 +104,16 @@ def decode_crossings(
 
     slots = range(num_rows)
     prompts = [Span(slot, 0, PROMPT_LEN) for slot in slots]
-    run(engine, encoded(Plan(1, 1, admitted=[admit(slot, sampling) for slot in slots], spans=prompts)))
+    apart = replace(sampling, repetition_penalty=1.1)
+    admitted = [admit(slot, apart if slot < num_apart else sampling) for slot in slots]
+    run(engine, encoded(Plan(1, 1, admitted=admitted, spans=prompts)))
     counted = []
     for position in range(PROMPT_LEN, PROMPT_LEN + 3):
         # A block for every row in the step that needs it.
         appended = [Append(slot, [4 * slot + 1]) for slot in slots] if position == 4 else []
         spans, snapshots = [Span(slot, position, 1) for slot in slots], dict(zip(slots, slots, strict=True))
         plan = Plan(1, 1, appended=appended, spans=spans, snapshots=snapshots if keeps_states else {})
-        counted.append(crossings(partial(run, engine, encoded(plan))))
+        counted.append(counted_by(partial(run, engine, encoded(plan))))
     # The first step of a size is recorded.
     return counted[1:]
 
@@ -95,6 +125,30 @@ def test_a_decode_step_crosses_into_python_as_often_for_many_rows(
     few, many = (decode_crossings(engine, num_rows, sampling) for num_rows in (FEW, MANY))
     for of_few, of_many in zip(few, many, strict=True):
         assert of_many - of_few == of_few - of_many == Counter()
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+def test_a_row_that_is_sampled_apart_costs_as_much_among_many(
+    engine: Engine, sampling: SamplingParams
+) -> None:
+    none, few, many = (
+        decode_crossings(engine, num_rows, sampling, num_apart=num_apart)
+        for num_rows, num_apart in ((MANY, 0), (FEW, 1), (MANY, 1))
+    )
+    for of_few, of_many in zip(few, many, strict=True):
+        assert of_many - of_few == of_few - of_many == Counter()
+    assert sum(none[0].values()) < sum(many[0].values())
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+def test_a_decode_step_allocates_as_often_for_many_rows(engine: Engine, sampling: SamplingParams) -> None:
+    # The least of some steps: what grows in one of them by chance is not the step's.
+    few, many = (
+        reduce(and_, decode_crossings(engine, num_rows, sampling, counted_by=allocations))
+        for num_rows in (FEW, MANY)
+    )
+    assert many["blocks"] - few["blocks"] < MANY // 2, "no object for a row"
+    assert many["kilobytes"] - few["kilobytes"] < MANY // 10, "less than 100 bytes a row at a time"
 
 
 def test_states_are_kept_by_as_many_crossings_for_many_rows(tmp_path: Path) -> None:

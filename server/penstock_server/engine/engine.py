@@ -16,16 +16,15 @@ from penstock_server.architectures.spec import ModelFacts, ModelSpec
 from penstock_server.base.errors import ErrorCode, StartError, StepFailed
 from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.drafting import Drafter
-from penstock_server.engine.grammar import GrammarMasks
+from penstock_server.engine.grammar import Choice, GrammarMasks
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.pending import PendingOutcome, StepClock
 from penstock_server.engine.plan import Plan, Span, Spans
-from penstock_server.engine.sampling import Sampled, Scored, sample, score
-from penstock_server.engine.slot_table import Decodes
+from penstock_server.engine.sampling import Sampled, Scored, sample, sample_decodes, score
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
-from penstock_server.engine.step import PromptRows, Step
+from penstock_server.engine.step import PromptRows, SamplingInput, Step
 from penstock_server.engine.step_pact import StepPact, reason_of
 from penstock_server.engine.warm_up import Scene, first_scene, plans, scenes_of_kernels
 from penstock_server.files.generation_config import GenerationDefaults
@@ -87,7 +86,7 @@ class Engine:
         self.drafter = drafter if drafter and "recurrent" not in description.abilities else Drafter()
         # The last step, if it has drafts of which the slots do not know yet whether they were right.
         self._drafting: PendingOutcome | None = None
-        # The last step whose slots were chosen one by one: before drafts are made, grammars are told its tokens.
+        # The last step: before drafts are made, grammars are told its tokens.
         self._before: PendingOutcome | None = None
         # Whether a step still runs when it is launched.
         self.runs_ahead = slots.device.type == "cuda"
@@ -137,10 +136,17 @@ class Engine:
         self.cache.copy_blocks(plan.copied_from, plan.copied_to)
         self.drafter.follow(plan)
         plan, late_slots = self._without_late(plan, errors)
-        decodes = None if errors or plan.open_drafts else self.slots.plain_decodes(plan)
+        size = self.graphs.size_of(len(plan.spans)) if self.graphs else None
+        decodes = None
+        # What is refused, or drafted, goes slot by slot.
+        if not errors and not plan.open_drafts:
+            decodes = self.slots.decodes(plan, size or len(plan.spans))
         if decodes is not None:
             pending = PendingOutcome(plan, [], clock, late_slots=late_slots)
-            self._guard(plan.spans, pending, partial(self._decode, decodes, plan.spans, pending))
+            self._before = pending
+            step = partial(self.staging.stage_decodes, decodes, size is not None)
+            self._guard(plan.spans, pending, lambda: self._run(step(), plan.spans, pending))
+            self._proceed(pending)
             return pending
         spans = self.slots.select(plan, errors)
         late_slots += self.slots.void_slots(plan, errors)
@@ -153,9 +159,13 @@ class Engine:
             self._drafting = pending
         self._before = pending
         self._guard(spans, pending, lambda: self._compute(spans, pending))
+        self._proceed(pending)
+        return pending
+
+    def _proceed(self, pending: PendingOutcome) -> None:
+        """Wait until the whole step is launched, where no other can be launched before."""
         while not (self.runs_ahead or pending.proceed(_LONGEST_WAIT_S)):
             pass
-        return pending
 
     def _with_drafts(self, spans: list[Span], open_drafts: Mapping[int, int]) -> list[Span]:
         """The spans, and tokens drafted behind those that are open; without memory for drafts, none are."""
@@ -222,11 +232,6 @@ class Engine:
         _report(error)
         return StepFailed(reason)
 
-    def _decode(self, decodes: Decodes, spans: Sequence[Span], pending: PendingOutcome) -> None:
-        """Launch a step of plain decodes, by the same calls for any number of rows."""
-        num_rows = self.graphs.size_of(len(decodes.slots)) if self.graphs else None
-        self._run(self.staging.stage_decodes(decodes, num_rows), spans, pending)
-
     def _compute(self, spans: list[Span], pending: PendingOutcome) -> None:
         """Launch a step of any spans."""
         step = self.staging.stage(spans, self.graphs.size_for(spans) if self.graphs else None)
@@ -237,7 +242,8 @@ class Engine:
         if self.cache.is_poisoned:
             self.cache.poison(self.staging.unwritten(spans))
         pending.clock.mark()
-        pending.masks = self.slots.grammars.pending_masks(step.sampling.rows)
+        rows, num_rows = step.sampling.known_rows, step.sampling.num_rows
+        pending.masks = self.slots.grammars.pending_masks(rows, num_rows)
         logits, pending.prompts = self._forward(step)
         if self.slots.snapshots is not None and pending.plan.snapshots:
             self.slots.snapshots.keep(spans, pending.plan.snapshots)
@@ -254,17 +260,26 @@ class Engine:
             if pending.masks is not None:
                 masks = pending.masks.collect(self.group.gather_numbers)
                 pending.grammar_errors, pending.void_rows = masks.errors, masks.void
-                pending.late_slots += [step.sampling.rows[number].slot for number in masks.late]
+                pending.late_slots += [step.sampling.known_rows[number].slot for number in masks.late]
             if self._compares(step):
                 sampled = self._pact.run(partial(self._sample, logits, step, masks))
             else:
                 sampled = self._sample(logits, step, masks)
-            pending.choices = self.slots.commit(step.sampling, sampled.token_ids, masks)
+            pending.choices = self._commit(step.sampling, sampled, masks)
             pending.sampling, pending.sampled = step.sampling, sampled
         pending.clock.mark()
         pending.fetch()
         if not self.runs_ahead:
             pending.tell()
+
+    def _commit(self, sampling: SamplingInput, sampled: Sampled, masks: GrammarMasks | None) -> list[Choice]:
+        """Let the slots know of their tokens; the choices under grammars."""
+        if sampling.decodes is None:
+            return self.slots.commit(sampling, sampled.token_ids, masks)
+        self.slots.commit_decodes(sampling.decodes)
+        if sampling.apart is None or sampled.apart is None:
+            return []
+        return self.slots.commit(sampling.apart, sampled.apart.token_ids, masks)
 
     def _forward(self, step: Step) -> tuple[torch.Tensor | None, list[tuple[PromptRows, Scored]]]:
         """Logits of the rows that get a token, if any does, and log probabilities of prompts."""
@@ -297,7 +312,10 @@ class Engine:
 
     def _sample(self, logits: torch.Tensor, step: Step, masks: GrammarMasks | None) -> Sampled:
         """Tokens of the rows. Nothing has changed when this fails."""
-        return sample(logits, step.sampling, self.slots.rows.tokens, masks)
+        rows, decodes = self.slots.rows, step.sampling.decodes
+        if decodes is not None:
+            return sample_decodes(logits, step.sampling, decodes, rows.kept, masks)
+        return sample(logits, step.sampling, rows.tokens, masks)
 
     def _score_prompt(self, hidden: torch.Tensor, rows: PromptRows, adapters: torch.Tensor | None) -> Scored:
         targets = self.slots.rows.tokens[rows.slot, rows.start : rows.start + rows.count].long()

@@ -153,8 +153,11 @@ class Grammars:
         found = gather(*(find(self._slots[slot]) for slot in slots))
         return tuple(min(of_ranks) for of_ranks in zip(*found, strict=True))
 
-    def pending_masks(self, rows: list[SampledRow]) -> "PendingMasks | None":
-        """The masks of the constrained rows, which are being computed; None when there are none."""
+    def pending_masks(self, rows: list[SampledRow], num_rows: int) -> "PendingMasks | None":
+        """The masks of the constrained rows, which are being computed; None when there are none.
+
+        `num_rows`: how many the step has, `rows` and others.
+        """
         if self._threads is not None:
             self._threads.set_long_jobs_apart()
         constrained = {
@@ -163,7 +166,7 @@ class Grammars:
         if not constrained:
             return None
         behind = {number: rows[number].num_drafts_before for number in constrained}
-        return PendingMasks(constrained, behind, len(rows), self.is_patient)
+        return PendingMasks(constrained, behind, num_rows, self.is_patient)
 
     def still_late(self, slots: list[int], is_alone: bool, gather: Gather) -> set[int]:
         """Those of these slots, which sat out a step, whose mask is still not there: nothing is computed for them.

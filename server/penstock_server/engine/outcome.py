@@ -1,8 +1,13 @@
 """Outcomes: what came of a plan. Plain types, with no protobuf and no tensors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from penstock_server.base.errors import ErrorCode
+from penstock_server.engine.plan import Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +44,7 @@ class PromptLogprobs:
     ranks: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(NamedTuple):
     """Where the time of a step went."""
 
     upload_us: int = 0
@@ -49,15 +53,30 @@ class Timings:
     download_us: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+class Tokens(NamedTuple):
+    """What was chosen, token by token: all [num_tokens]."""
+
+    slots: Numbers
+    ids: Numbers
+    logprobs: "np.ndarray[Any, np.dtype[np.float32]]"
+
+    @classmethod
+    def of(cls, slots: Sequence[int], ids: Sequence[int], logprobs: Sequence[float]) -> "Tokens":
+        """Those of lists."""
+        return cls(np.array(slots, np.int64), np.array(ids, np.int64), np.array(logprobs, np.float32))
+
+
+NO_TOKENS = Tokens.of([], [], [])
+NO_TIME = Timings()
+
+
+@dataclass(slots=True)
 class Outcome:
     """The result of one plan."""
 
     epoch: int
     step: int
-    sampled_slots: list[int] = field(default_factory=list)
-    sampled_ids: list[int] = field(default_factory=list)
-    sampled_logprobs: list[float] = field(default_factory=list)
+    sampled: Tokens = NO_TOKENS
     top_tokens: list[TopTokens] = field(default_factory=list)
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     errors: list[SlotError] = field(default_factory=list)
@@ -65,4 +84,29 @@ class Outcome:
     late_slots: list[int] = field(default_factory=list)
     # By slot: how many tokens were drafted for it.
     num_drafted: dict[int, int] = field(default_factory=dict)
-    timings: Timings = field(default_factory=Timings)
+    timings: Timings = NO_TIME
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether there is more than tokens and timings."""
+        return bool(
+            self.errors or self.late_slots or self.top_tokens or self.prompt_logprobs or self.num_drafted
+        )
+
+    @property
+    def sampled_slots(self) -> list[int]:
+        """The slots of `sampled`."""
+        found: list[int] = self.sampled.slots.tolist()
+        return found
+
+    @property
+    def sampled_ids(self) -> list[int]:
+        """The ids of `sampled`."""
+        found: list[int] = self.sampled.ids.tolist()
+        return found
+
+    @property
+    def sampled_logprobs(self) -> list[float]:
+        """The log probabilities of `sampled`."""
+        found: list[float] = self.sampled.logprobs.tolist()
+        return found

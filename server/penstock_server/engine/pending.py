@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field, fields
 from itertools import compress
-from operator import not_
 from typing import Any
 
+import numpy as np
 import torch
 
 from penstock_server.base.errors import ErrorCode
 from penstock_server.engine.grammar import Choice, PendingMasks
-from penstock_server.engine.outcome import Outcome, PromptLogprobs, SlotError, Timings, TopTokens
+from penstock_server.engine.outcome import Outcome, PromptLogprobs, SlotError, Timings, Tokens, TopTokens
 from penstock_server.engine.plan import Plan
 from penstock_server.engine.sampling import Sampled, Scored
 from penstock_server.engine.sampling_params import EXCLUDING
@@ -122,7 +122,8 @@ class PendingOutcome:
         """Tell grammars the tokens that were chosen under them; the device must have reached the last mark."""
         choices, self.choices = self.choices, []
         if choices and self.sampled is not None:
-            ids = self.sampled.token_ids.tolist()
+            # Of decodes, those with grammars are sampled apart.
+            ids = (self.sampled.apart or self.sampled).token_ids.tolist()
             for choice in choices:
                 choice.slot.tell([ids[row] for row in self._run_of(choice.row)])
 
@@ -153,7 +154,7 @@ class PendingOutcome:
         """The rows of a slot that count, of which this is the first one."""
         assert self.sampling is not None, "a row has chosen a token"
         assert self.sampled is not None, "a row has chosen a token"
-        rows = self.sampling.rows
+        rows = self.sampling.known_rows
         if rows[first].draft is None:
             return [first]
         counted = self._count(rows, self.sampled)
@@ -180,15 +181,15 @@ class PendingOutcome:
             columns = (column.tolist() for column in scored)
             outcome.prompt_logprobs.append(PromptLogprobs(rows.slot, rows.start, *columns))
         if self.sampling is not None and self.sampled is not None:
-            if self.sampling.plain is not None:
-                _report_decodes(self.sampling.plain, self.sampled, outcome)
+            if self.sampling.decodes is not None:
+                self._report_decodes(self.sampling.decodes, self.sampling.apart, self.sampled, outcome)
             else:
                 self._report(self.sampling.rows, self.sampled, outcome)
         return outcome
 
     def _report(self, rows: list[SampledRow], sampled: Sampled, outcome: Outcome) -> None:
         ids, logprobs = sampled.token_ids.tolist(), sampled.logprobs.tolist()
-        failures = self._failures(rows, sampled)
+        failures, told = self._failures(rows, sampled), []
         for number, row in enumerate(rows):
             if self.counted is not None and not self.counted[number]:
                 continue
@@ -197,17 +198,33 @@ class PendingOutcome:
                 continue
             if row.slot in self.late_slots:
                 continue
-            outcome.sampled_slots.append(row.slot)
-            outcome.sampled_ids.append(ids[number])
-            outcome.sampled_logprobs.append(logprobs[number])
+            told.append((row.slot, ids[number], logprobs[number]))
             if row.params.num_top_logprobs:
                 outcome.top_tokens.append(_top_tokens(sampled, number, row))
+        if told:
+            outcome.sampled = Tokens.of(*zip(*told, strict=True))
         if self.counted is not None:
             drafts, reported = (
                 Counter(row.slot for row in rows if row.draft is not None),
-                set(outcome.sampled_slots),
+                {slot for slot, *_ in told},
             )
             outcome.num_drafted.update((slot, n) for slot, n in drafts.items() if slot in reported)
+
+    def _report_decodes(
+        self, decodes: Decodes, apart: SamplingInput | None, sampled: Sampled, outcome: Outcome
+    ) -> None:
+        """What decodes chose; their slots continue after a failure, as others do."""
+        slots, held = decodes.slots, sampled.finite.numpy()
+        if apart is not None and sampled.apart is not None:
+            held = held.copy()
+            held[decodes.apart] = True
+        if not held.all():
+            outcome.errors.extend(SlotError(slot, *_NOT_FINITE) for slot in slots[~held].tolist())
+        if apart is not None and sampled.apart is not None:
+            self._report(apart.rows, sampled.apart, outcome)
+            held[decodes.apart] = np.isin(slots[decodes.apart], outcome.sampled.slots)
+        tokens = Tokens(slots, sampled.token_ids.numpy(), sampled.logprobs.numpy())
+        outcome.sampled = tokens if held.all() else Tokens(*(column[held] for column in tokens))
 
     def _failures(self, rows: list[SampledRow], sampled: Sampled) -> dict[int, tuple[ErrorCode, str]]:
         """Rows that got no token. Their slots continue as if they had one, because plans in flight assume it."""
@@ -233,18 +250,6 @@ def _counted(rows: list[SampledRow], sampled: Sampled, failures: Container[int])
     return counted
 
 
-def _report_decodes(decodes: Decodes, sampled: Sampled, outcome: Outcome) -> None:
-    """What plain decodes chose; their slots continue after a failure, as others do."""
-    slots, ids, logprobs = decodes.slots.tolist(), sampled.token_ids.tolist(), sampled.logprobs.tolist()
-    held = sampled.finite.tolist()
-    if not all(held):
-        outcome.errors.extend(SlotError(slot, *_NOT_FINITE) for slot in compress(slots, map(not_, held)))
-        slots, ids, logprobs = (list(compress(column, held)) for column in (slots, ids, logprobs))
-    outcome.sampled_slots.extend(slots)
-    outcome.sampled_ids.extend(ids)
-    outcome.sampled_logprobs.extend(logprobs)
-
-
 def _no_token(row: SampledRow) -> tuple[ErrorCode, str]:
     if row.features & EXCLUDING:
         return ErrorCode.INVALID, "no token is left that may be chosen: the others are banned or not allowed"
@@ -259,8 +264,9 @@ def _fetch_all(sampled: Sampled) -> Sampled:
     if not sampled.token_ids.is_cuda:
         return sampled
     found: dict[str, Any] = {part.name: getattr(sampled, part.name) for part in fields(sampled)}
+    apart = found.pop("apart")
     fetched: dict[str, Any] = {name: part if part is None else _fetch(part) for name, part in found.items()}
-    return Sampled(**fetched)
+    return Sampled(**fetched, apart=apart and _fetch_all(apart))
 
 
 def _fetch(tensor: torch.Tensor) -> torch.Tensor:

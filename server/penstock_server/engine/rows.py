@@ -12,6 +12,7 @@ from enum import IntEnum
 import numpy as np
 import torch
 from penstock_kernels import write_runs
+from penstock_kernels.native.choose import SlotRows
 
 from penstock_server.base.errors import StartError
 from penstock_server.engine.limits import Limits
@@ -23,7 +24,10 @@ _LARGEST_BUFFER = 2**31
 
 
 class Column(IntEnum):
-    """Columns of `Rows.params`. A top_k that float32 cannot hold exactly is beyond any vocabulary."""
+    """Columns of `Rows.params`; the first are those of `SlotRows`.
+
+    A top_k that float32 cannot hold exactly is beyond any vocabulary.
+    """
 
     TEMPERATURE = 0
     TOP_K = 1
@@ -53,6 +57,7 @@ class Rows:
         self.seeds = self._buffer[:, self._first_seed : first_param].view(torch.int64).squeeze(1)
         self.params = self._buffer[:, first_param : self._first_token].view(torch.float32)
         self.tokens = self._buffer[:, self._first_token : self._first_token + limits.max_sequence_len]
+        self.kept = SlotRows(self.tokens, self.params, self.seeds)
         self.no_seeds, self.no_params = self.seeds[:0], self.params[:0]
         self.block_table[self.spare] = limits.num_blocks
         # Changes that are not written yet.

@@ -11,11 +11,14 @@ from typing import NamedTuple
 import penstock_kernels as ops
 import torch
 from penstock_kernels import DrawParams, PenaltyParams
+from penstock_kernels.native import choose as native
+from penstock_kernels.native.choose import Chosen, SlotRows
 
 from penstock_server.engine.exclusions import Histories, ban
 from penstock_server.engine.grammar import GrammarMasks
 from penstock_server.engine.rows import Column
 from penstock_server.engine.sampling_params import EXCLUDING, Feature, SamplingParams
+from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.step import SamplingInput
 from penstock_server.network.upload import copy_to_device, to_device
 from penstock_server.watermark import green_tokens
@@ -34,9 +37,11 @@ class Sampled:
     logprobs: torch.Tensor
     finite: torch.Tensor
     # Whether any token was allowed; None when no row has a grammar or exclusions.
-    possible: torch.Tensor | None
-    top_ids: torch.Tensor | None
-    top_logprobs: torch.Tensor | None
+    possible: torch.Tensor | None = None
+    top_ids: torch.Tensor | None = None
+    top_logprobs: torch.Tensor | None = None
+    # Of the rows of a step of decodes that are sampled apart; their tokens are among the others, too.
+    apart: "Sampled | None" = None
 
 
 class Scored(NamedTuple):
@@ -73,6 +78,40 @@ def sample(
     )
 
 
+def sample_decodes(
+    logits: torch.Tensor,
+    inputs: SamplingInput,
+    decodes: Decodes,
+    kept: SlotRows,
+    masks: GrammarMasks | None = None,
+) -> Sampled:
+    """As `sample`, for a step of decodes. What is sampled apart costs the others nothing.
+
+    The tokens are written behind those of their slots, but for those that are sampled apart.
+    """
+    chosen = _choose_plain(logits, inputs, decodes, kept)
+    if inputs.apart is None:
+        return Sampled(*chosen)
+    rows = to_device(decodes.apart, torch.int64, logits.device)
+    apart = sample(logits.index_select(0, rows), inputs.apart, kept.tokens, masks)
+    for column, part in zip(chosen, (apart.token_ids, apart.logprobs, apart.finite), strict=True):
+        column.index_copy_(0, rows, part)
+    return Sampled(*chosen, apart=apart)
+
+
+def _choose_plain(logits: torch.Tensor, inputs: SamplingInput, decodes: Decodes, kept: SlotRows) -> Chosen:
+    draws = decodes.features != 0
+    if native.supports(logits):
+        return native.choose(logits, inputs.slots, inputs.lengths, kept, draws)
+    token_ids = None
+    if draws:
+        params, seeds = (column.index_select(0, inputs.slots) for column in (kept.params, kept.seeds))
+        token_ids = ops.draw(logits, _draw_params(params, seeds, inputs.lengths, logits.shape[1]))
+    found = ops.token_logprobs(logits, token_ids, 0)
+    kept.tokens.index_put_((inputs.slots, inputs.lengths), found.token_ids.int())
+    return Chosen(found.token_ids, found.chosen, found.finite)
+
+
 def choose(logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor) -> torch.Tensor:
     """As `sample`, only the tokens, [num_rows]."""
     return _choose(_adjust(logits, inputs, tokens, None), inputs)
@@ -88,17 +127,22 @@ def score(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> Scored
 def _choose(scores: torch.Tensor, inputs: SamplingInput) -> torch.Tensor:
     if Feature.DRAW not in inputs.features:
         return scores.argmax(dim=-1)
-    columns = _columns(inputs)
-    params = DrawParams(
+    return ops.draw(scores, _draw_params(inputs.params, inputs.seeds, inputs.lengths, scores.shape[1]))
+
+
+def _draw_params(
+    params: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int
+) -> DrawParams:
+    columns = params.T.contiguous()
+    return DrawParams(
         temperature=columns[Column.TEMPERATURE],
-        top_k=columns[Column.TOP_K].clamp(max=scores.shape[1]).int(),
+        top_k=columns[Column.TOP_K].clamp(max=vocab_size).int(),
         top_p=columns[Column.TOP_P],
         min_p=columns[Column.MIN_P],
         typical_p=columns[Column.TYPICAL_P],
-        seeds=inputs.seeds,
-        positions=inputs.lengths,
+        seeds=seeds,
+        positions=positions,
     )
-    return ops.draw(scores, params)
 
 
 def _adjust(

@@ -3,10 +3,12 @@
 `SlotState` is one slot of it, for what goes slot by slot.
 """
 
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from penstock_kernels.base.slot_columns import SlotColumn, SlotKind
+from penstock_kernels.native.stage import Stager
 
 from penstock_server.engine.adapters import NO_USE, AdapterUse
 from penstock_server.engine.exclusions import Exclusions
@@ -19,33 +21,33 @@ from penstock_server.engine.sampling_params import Feature, SamplingParams
 _DRAWING = Feature.DRAW | Feature.TOP_K | Feature.TOP_P | Feature.MIN_P | Feature.TYPICAL_P
 
 
-class _Column(IntEnum):
-    LENGTH = 0
-    PROMPT_LEN = 1
-    NUM_BLOCKS = 2
-    FEATURES = 3
-    # Whether the slot is in use and not refused.
-    IS_OPEN = 4
-    # Whether a decode of the slot is plain: see `Decodes`.
-    IS_PLAIN = 5
-    # Positions that the plans so far compute.
-    COMPUTED = 6
-
-
 class Decodes(NamedTuple):
-    """A step of plain decodes: one token of each slot, for which the sampler needs no more than arrays. All [num_rows].
+    """A step of decodes: one token of each slot. No slot has an adapter, is refused or is late.
 
-    No slot has a grammar, an adapter, a penalty or another feature beyond drawing; none asks for top tokens, is refused
-    or is late.
+    Rows are plain, and then the sampler needs no more than arrays: no grammar, no penalty or another feature beyond
+    drawing, no top tokens. The few that are not are sampled apart.
     """
 
-    slots: Numbers
-    # Positions that are computed, and those of the new tokens.
-    starts: Numbers
-    lengths: Numbers
-    prompt_lens: Numbers
-    # What any row needs.
-    features: Feature
+    # int64: slots and starts of all rows, [2, num_rows], of which the last only fill up; then rows, slots, lengths and
+    # prompt lengths of the decodes, [4, num_decodes].
+    numbers: torch.Tensor
+    num_rows: int
+    num_decodes: int
+    # Numbers of the rows that are not plain.
+    apart: list[int]
+    # What any plain row needs, as `Feature`.
+    features: int
+
+    @property
+    def slots(self) -> Numbers:
+        """[num_decodes]."""
+        return self.column(1)
+
+    def column(self, number: int) -> Numbers:
+        """Of the decodes, on the host: [num_decodes]."""
+        begin = 2 * self.num_rows + number * self.num_decodes
+        found: Numbers = self.numbers.numpy()[begin : begin + self.num_decodes]
+        return found
 
 
 class SlotTable:
@@ -55,7 +57,14 @@ class SlotTable:
         """`is_gapless`: a slot's spans must follow each other, from position 0 or from where its state is."""
         self._limits = limits
         self.is_gapless = is_gapless
-        self._numbers: Numbers = np.zeros((limits.num_slots, len(_Column)), dtype=np.int64)
+        self._numbers: Numbers = np.zeros((limits.num_slots, len(SlotColumn)), dtype=np.int64)
+        self._stager = Stager(
+            self._numbers,
+            block_size=limits.block_size,
+            max_len=limits.max_sequence_len,
+            spare=limits.num_slots,
+            is_gapless=is_gapless,
+        )
 
     def clear(self) -> None:
         """All slots are free."""
@@ -66,37 +75,29 @@ class SlotTable:
         self._numbers[slot] = 0
 
     def use(
-        self, slot: int, length: int, prompt_len: int, sampling: SamplingParams, is_free: bool
+        self, slot: int, length: int, prompt_len: int, sampling: SamplingParams, kind: SlotKind
     ) -> "SlotState":
-        """A new state of a slot without blocks. `is_free`: it has neither a grammar nor an adapter."""
-        return SlotState(self._numbers[slot], length, prompt_len, sampling, is_free)
+        """A new state of a slot without blocks. `kind`: what its grammar and its adapter leave it."""
+        return SlotState(self._numbers[slot], length, prompt_len, sampling, kind)
 
-    def decodes(self, spans: Numbers) -> Decodes | None:
-        """A step over spans, [3, num_spans] of slots, starts and lengths; None unless all are valid plain decodes.
+    def decodes(self, spans: Numbers, num_rows: int) -> Decodes | None:
+        """A step over spans, [3, count] of slots, starts and lengths, filled up to so many rows.
 
-        These then count as computed.
+        None unless all are valid decodes, of which one at least is plain, and where there is no compiled library. These
+        then count as computed.
         """
-        limits, (slots, starts, lens) = self._limits, spans
-        if not 0 < len(slots) <= min(limits.num_slots, limits.max_step_tokens):
+        count = spans.shape[1]
+        if not 0 < count <= min(self._limits.num_slots, self._limits.max_step_tokens):
             return None
-        if slots.max() >= limits.num_slots or (lens != 1).any() or np.bincount(slots).max() > 1:
+        staged = self._stager.stage(spans, num_rows)
+        if staged is None:
             return None
-        rows = self._numbers[slots]
-        lengths = rows[:, _Column.LENGTH]
-        holds = (
-            (rows[:, _Column.IS_PLAIN] == 1)
-            & (starts == lengths - 1)
-            & (starts < rows[:, _Column.NUM_BLOCKS] * limits.block_size)
-            & (lengths < limits.max_sequence_len)
-        )
-        if self.is_gapless:
-            holds &= rows[:, _Column.COMPUTED] == starts
-        if not holds.all():
-            return None
-        if self.is_gapless:
-            self._numbers[slots, _Column.COMPUTED] = starts + 1
-        features = Feature(int(np.bitwise_or.reduce(rows[:, _Column.FEATURES])))
-        return Decodes(slots, starts, lengths, rows[:, _Column.PROMPT_LEN], features)
+        return Decodes(staged.numbers, num_rows, count, staged.apart, staged.features)
+
+    def append_here(self, appends: Appends, block_table: torch.Tensor) -> bool:
+        """Give slots more blocks, also in the rows, which are on the host. False: nothing is changed, try `append`."""
+        columns = appends.slots, appends.counts, appends.blocks
+        return self._stager.append(columns, block_table, self._limits.num_blocks)
 
     def append(self, appends: Appends) -> Numbers | None:
         """Give slots more blocks; how many each had. None, and nothing is changed, unless all are valid."""
@@ -104,16 +105,16 @@ class SlotTable:
         if slots.max() >= limits.num_slots or np.bincount(slots).max() > 1:
             return None
         rows = self._numbers[slots]
-        firsts = rows[:, _Column.NUM_BLOCKS]
-        fits = (rows[:, _Column.IS_OPEN] == 1) & (firsts + appends.counts <= limits.max_blocks)
+        firsts = rows[:, SlotColumn.NUM_BLOCKS]
+        fits = (rows[:, SlotColumn.IS_OPEN] == 1) & (firsts + appends.counts <= limits.max_blocks)
         if not fits.all() or (appends.blocks >= limits.num_blocks).any():
             return None
-        self._numbers[slots, _Column.NUM_BLOCKS] += appends.counts
+        self._numbers[slots, SlotColumn.NUM_BLOCKS] += appends.counts
         return firsts
 
     def grow(self, slots: Numbers) -> None:
         """These slots, each once, have a token more."""
-        self._numbers[slots, _Column.LENGTH] += 1
+        self._numbers[slots, SlotColumn.LENGTH] += 1
 
 
 class SlotState:
@@ -121,7 +122,7 @@ class SlotState:
 
     __slots__ = (
         "_is_late",
-        "_is_simple",
+        "_kind",
         "_numbers",
         "_refusal",
         "adapter",
@@ -132,7 +133,7 @@ class SlotState:
     )
 
     def __init__(
-        self, numbers: Numbers, length: int, prompt_len: int, sampling: SamplingParams, is_free: bool
+        self, numbers: Numbers, length: int, prompt_len: int, sampling: SamplingParams, kind: SlotKind
     ) -> None:
         self._numbers = numbers
         self.sampling = sampling
@@ -140,37 +141,38 @@ class SlotState:
         self.exclusions: Exclusions | None = None
         self.adapter: AdapterUse = NO_USE
         self.prompt_len = prompt_len
-        self._is_simple = is_free and not (self.features & ~_DRAWING or sampling.num_top_logprobs)
+        is_drawn = not (self.features & ~_DRAWING or sampling.num_top_logprobs)
+        self._kind = kind if is_drawn else min(kind, SlotKind.APART)
         self._is_late = False
         self._refusal: SlotError | None = None
-        numbers[:] = (length, prompt_len, 0, self.features, True, self._is_simple, 0)
+        numbers[:] = (length, prompt_len, 0, self.features, True, self._kind, 0, 0)
 
     @property
     def length(self) -> int:
         """Tokens, those that the device still computes included."""
-        return int(self._numbers[_Column.LENGTH])
+        return int(self._numbers[SlotColumn.LENGTH])
 
     @length.setter
     def length(self, length: int) -> None:
-        self._numbers[_Column.LENGTH] = length
+        self._numbers[SlotColumn.LENGTH] = length
 
     @property
     def num_blocks(self) -> int:
         """Blocks that it holds."""
-        return int(self._numbers[_Column.NUM_BLOCKS])
+        return int(self._numbers[SlotColumn.NUM_BLOCKS])
 
     @num_blocks.setter
     def num_blocks(self, num_blocks: int) -> None:
-        self._numbers[_Column.NUM_BLOCKS] = num_blocks
+        self._numbers[SlotColumn.NUM_BLOCKS] = num_blocks
 
     @property
     def computed(self) -> int:
         """Positions that the plans so far compute."""
-        return int(self._numbers[_Column.COMPUTED])
+        return int(self._numbers[SlotColumn.COMPUTED])
 
     @computed.setter
     def computed(self, computed: int) -> None:
-        self._numbers[_Column.COMPUTED] = computed
+        self._numbers[SlotColumn.COMPUTED] = computed
 
     @property
     def is_late(self) -> bool:
@@ -180,7 +182,7 @@ class SlotState:
     @is_late.setter
     def is_late(self, is_late: bool) -> None:
         self._is_late = is_late
-        self._tell_if_plain()
+        self._tell_kind()
 
     @property
     def refusal(self) -> SlotError | None:
@@ -190,8 +192,9 @@ class SlotState:
     @refusal.setter
     def refusal(self, refusal: SlotError | None) -> None:
         self._refusal = refusal
-        self._numbers[_Column.IS_OPEN] = refusal is None
-        self._tell_if_plain()
+        self._numbers[SlotColumn.IS_OPEN] = refusal is None
+        self._tell_kind()
 
-    def _tell_if_plain(self) -> None:
-        self._numbers[_Column.IS_PLAIN] = self._is_simple and not self._is_late and self._refusal is None
+    def _tell_kind(self) -> None:
+        is_open = not self._is_late and self._refusal is None
+        self._numbers[SlotColumn.KIND] = self._kind if is_open else SlotKind.OTHER

@@ -8,7 +8,9 @@ from collections.abc import Callable, Container
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
+from penstock_kernels.base.slot_columns import SlotKind
 
 from penstock_server.base.errors import ErrorCode, SlotRefused
 from penstock_server.engine.adapters import Adapters
@@ -79,9 +81,9 @@ class Slots:
             self.snapshots.restore_begun()
         return errors
 
-    def plain_decodes(self, plan: Plan) -> Decodes | None:
-        """All of a plan's spans as arrays, if they are decodes that need nothing slot by slot; `select` takes any."""
-        return self._table.decodes(Spans.of(plan.spans).numbers)
+    def decodes(self, plan: Plan, num_rows: int) -> Decodes | None:
+        """All of a plan's spans as arrays, if they are decodes of which some need no more; `select` takes any."""
+        return self._table.decodes(Spans.of(plan.spans).numbers, num_rows)
 
     def select(self, plan: Plan, errors: dict[int, SlotError]) -> list[Span]:
         """The spans of the plan that are valid; adds the errors of the others.
@@ -134,6 +136,11 @@ class Slots:
         """The slots for whose spans nothing is computed, because they sat out the step before."""
         return [span.slot for span in plan.spans if span.slot not in errors and self._is_void(span, plan)]
 
+    def commit_decodes(self, decodes: Decodes) -> None:
+        """The plain slots of a step have a token more, which the sampler appended."""
+        slots = decodes.slots
+        self._table.grow(np.delete(slots, decodes.apart) if decodes.apart else slots)
+
     def commit(
         self, sampling: SamplingInput, token_ids: torch.Tensor, masks: GrammarMasks | None
     ) -> list[Choice]:
@@ -144,9 +151,6 @@ class Slots:
         Returns the choices under grammars, which are to be told when the host knows them.
         """
         self.rows.tokens.index_put_((sampling.slots, sampling.lengths), token_ids.int())
-        if sampling.plain is not None:
-            self._table.grow(sampling.plain.slots)
-            return []
         late = masks.late if masks is not None else ()
         for number, row in enumerate(sampling.rows):
             if not row.is_behind_draft:
@@ -193,8 +197,9 @@ class Slots:
     def _admit(self, admit: Admit) -> None:
         if admit.slot in self.states:
             raise SlotRefused(f"slot {admit.slot} is in use already")
-        is_free = admit.grammar is None and not admit.adapter_id
-        state = self._table.use(admit.slot, len(admit.token_ids), admit.prompt_len, admit.sampling, is_free)
+        kind = SlotKind.PLAIN if admit.grammar is None else SlotKind.APART
+        kind = SlotKind.OTHER if admit.adapter_id else kind
+        state = self._table.use(admit.slot, len(admit.token_ids), admit.prompt_len, admit.sampling, kind)
         state.num_blocks = len(admit.block_ids)
         self.states[admit.slot] = state
         check_admit(admit, self.limits)
@@ -226,6 +231,8 @@ class Slots:
     def _append_all(self, appends: Appends) -> bool:
         """Append to several slots at once. False, and nothing is changed, unless all can be."""
         if not len(appends):
+            return True
+        if self.device.type == "cpu" and self._table.append_here(appends, self.rows.block_table):
             return True
         firsts = self._table.append(appends)
         if firsts is None:

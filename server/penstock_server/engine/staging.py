@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 
-import numpy as np
 import torch
 from penstock_kernels import AttentionSpans
 
@@ -14,7 +13,7 @@ from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.step import PromptRows, SampledRow, SamplingInput, Step
 from penstock_server.network.forward_input import ForwardInput
-from penstock_server.network.upload import Upload, copy_to_device
+from penstock_server.network.upload import Upload, copy_to_device, to_device
 
 
 class Staging:
@@ -47,34 +46,37 @@ class Staging:
             prompt_rows=self._prompt_rows(spans),
         )
 
-    def stage_decodes(self, decodes: Decodes, num_rows: int | None = None) -> Step:
-        """The tensors of a step of plain decodes; with `num_rows` as in `stage`."""
-        count, table = len(decodes.slots), self.slots.rows
-        width = num_rows or count
-        numbers = np.empty(2 * width + 4 * count, dtype=np.int64)
-        padded = numbers[: 2 * width].reshape(2, width)
-        padded[0, :count], padded[0, count:] = decodes.slots, table.spare
-        padded[1, :count], padded[1, count:] = decodes.starts, 0
-        # As `_add_sampling` has them: every row predicts a token.
-        columns = numbers[2 * width :].reshape(4, count)
-        columns[0] = np.arange(count)
-        columns[1], columns[2], columns[3] = decodes.slots, decodes.lengths, decodes.prompt_lens
-        sent = copy_to_device(torch.from_numpy(numbers), self.slots.device)
-        slots, starts = sent[: 2 * width].view(2, width)
-        sampled_rows, sampled, lengths, prompt_lens = sent[2 * width :].view(4, count)
-        forward = self._decode_input(decodes, slots, starts) if num_rows is None else None
-        is_greedy = not decodes.features
-        sampling = SamplingInput(
-            rows=[],
-            slots=sampled,
-            lengths=lengths,
-            prompt_lens=prompt_lens,
-            params=table.no_params if is_greedy else table.params.index_select(0, sampled),
-            seeds=table.no_seeds if is_greedy else table.seeds.index_select(0, sampled),
-            plain=decodes,
+    def stage_decodes(self, decodes: Decodes, is_recorded: bool) -> Step:
+        """The tensors of a step of decodes. `is_recorded`: but for slots and starts, made on the device."""
+        count, width = decodes.num_decodes, 2 * decodes.num_rows
+        sent = copy_to_device(decodes.numbers, self.slots.device)
+        padded = sent[:width].view(2, decodes.num_rows)
+        sampled_rows, slots, lengths, prompt_lens = sent[width : width + 4 * count].view(4, count).unbind()
+        return Step(
+            forward=None if is_recorded else self._decode_input(decodes, padded),
+            decode=padded if is_recorded else None,
+            num_spans=count,
+            num_tokens=count,
+            sampled_rows=sampled_rows,
+            sampling=SamplingInput(
+                rows=[],
+                slots=slots,
+                lengths=lengths,
+                prompt_lens=prompt_lens,
+                params=self.slots.rows.no_params,
+                seeds=self.slots.rows.no_seeds,
+                decodes=decodes,
+                apart=self._apart(decodes, slots, lengths, prompt_lens) if decodes.apart else None,
+            ),
+            prompt_rows=[],
         )
-        decode = None if num_rows is None else sent[: 2 * width].view(2, width)
-        return Step(forward, decode, count, count, sampled_rows, sampling, [])
+
+    def _apart(self, decodes: Decodes, *columns: torch.Tensor) -> SamplingInput:
+        """The rows that are sampled apart. columns: slots, lengths and prompt lengths of all."""
+        rows = to_device(decodes.apart, torch.int64, self.slots.device)
+        spans = [Span(slot, 0, 1) for slot in decodes.slots[decodes.apart].tolist()]
+        slots, lengths, prompt_lens = (column.index_select(0, rows) for column in columns)
+        return self._sampling_input(spans, slots, lengths, prompt_lens)
 
     def unwritten(self, spans: Sequence[Span]) -> torch.Tensor:
         """Cache positions in the slots' blocks from the start of each span on: they are not written yet."""
@@ -145,8 +147,9 @@ class Staging:
             adapters,
         )
 
-    def _decode_input(self, decodes: Decodes, slots: torch.Tensor, starts: torch.Tensor) -> ForwardInput:
-        query_lens, context_lens = (1,) * len(decodes.slots), tuple(decodes.lengths.tolist())
+    def _decode_input(self, decodes: Decodes, padded: torch.Tensor) -> ForwardInput:
+        query_lens, context_lens = (1,) * decodes.num_decodes, tuple(decodes.column(2).tolist())
+        slots, starts = padded
         return self._one_token_each(self._attention_spans(query_lens, context_lens, slots), slots, starts)
 
     def _one_token_each(

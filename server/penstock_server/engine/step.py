@@ -40,7 +40,7 @@ class SampledRow(NamedTuple):
 class SamplingInput:
     """The rows that sample in this step, and their columns on the device."""
 
-    # One for each row, none in a step of plain decodes.
+    # One for each row, none in a step of `decodes`.
     rows: list[SampledRow]
     slots: torch.Tensor  # [num_rows] int64
     lengths: torch.Tensor  # [num_rows] int64
@@ -48,8 +48,15 @@ class SamplingInput:
     # Parameters and seeds are empty where no row has a feature.
     params: torch.Tensor  # [num_rows, num_columns] float32; columns are `rows.Column`
     seeds: torch.Tensor  # [num_rows] int64, the bits of the unsigned seed
-    # In the place of `rows`.
-    plain: Decodes | None = None
+    # In the place of `rows`, where all are decodes; parameters and seeds are empty then.
+    decodes: Decodes | None = None
+    # Those of the decodes that are sampled apart.
+    apart: "SamplingInput | None" = None
+
+    @property
+    def known_rows(self) -> list[SampledRow]:
+        """Those of which more is known than arrays hold."""
+        return self.rows if self.apart is None else self.apart.rows
 
     @property
     def num_rows(self) -> int:
@@ -64,8 +71,6 @@ class SamplingInput:
     @property
     def features(self) -> Feature:
         """What any row needs. Most need nothing, and arithmetic on flags is slow."""
-        if self.plain is not None:
-            return self.plain.features
         needed = Feature(0)
         for row in self.rows:
             if row.features:

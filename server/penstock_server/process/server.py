@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import time
-from functools import partial
 
 from penstock_server.base.config import ServerConfig
 from penstock_server.engine.engine import Engine
@@ -13,7 +12,7 @@ from penstock_server.files.model_folder import ModelFolder
 from penstock_server.load.load_engine import load_engine
 from penstock_server.rpc import faults as faulty
 from penstock_server.rpc.calls import Calls
-from penstock_server.rpc.conversion import Encode, description_to_pb, outcome_to_pb
+from penstock_server.rpc.conversion import Encoding, description_to_pb
 from penstock_server.rpc.endpoint import open_endpoint
 from penstock_server.rpc.step_loop import StepLoop
 from penstock_server.rpc.stepping_thread import SteppingThread
@@ -47,12 +46,10 @@ def serve(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None, 
     engine = thread.call(_load, config, folder, draft, faults)
     stop_pipe = StopPipe()
     _install_signals(stop_pipe, has_parent=config.parent_pipe_fd is not None)
-    encode: Encode = partial(outcome_to_pb, rank=config.group.rank)
-    if faults is not None:
-        encode = faulty.spoiling(encode, faults)
+    encoding = Encoding(config.group.rank, None if faults is None else faults.spoil)
     described = description_to_pb(engine.description)
     calls = Calls(engine.slots.adapters, engine.description.limits.vocab_size)
-    endpoint = open_endpoint(config.endpoint, config.uds_path, described, encode, calls)
+    endpoint = open_endpoint(config.endpoint, config.uds_path, described, encoding, calls)
     loop = StepLoop(engine, endpoint.streams, stop_pipe.stop, thread)
     loop.start()
     endpoint.start()

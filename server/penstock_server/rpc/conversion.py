@@ -4,6 +4,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,9 +17,8 @@ from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.files.generation_config import GenerationDefaults
 from penstock_server.pb import engine_pb2 as pb
 
-# Makes the message of an outcome.
-Encode = Callable[[Outcome], pb.Outcome]
-
+# What `by_slot` reads.
+OPEN, KEPT = "open_spans and open_drafts", "snapshot_spans and snapshots"
 _ERROR_CODES = {
     ErrorCode.INVALID: pb.SlotError.CODE_INVALID,
     ErrorCode.NOT_FINITE: pb.SlotError.CODE_NOT_FINITE,
@@ -78,13 +78,15 @@ def plan_from_pb(plan: pb.Plan) -> Plan:
         epoch=plan.epoch,
         step=plan.step,
         retired=list(plan.retired_slots),
-        admitted=[_admit_from_pb(admit) for admit in plan.admitted],
-        appended=_appends_from_pb(plan),
+        admitted=[admit_from_pb(admit) for admit in plan.admitted],
+        appended=appends_of(
+            plan.step, *map(_numbers, (plan.appended_slots, plan.appended_counts, plan.appended_blocks))
+        ),
         copied_from=list(plan.copied_from),
         copied_to=list(plan.copied_to),
         spans=_spans_from_pb(plan),
-        open_drafts=_by_slot(plan, "open_spans", "open_drafts"),
-        snapshots=_by_slot(plan, "snapshot_spans", "snapshots"),
+        open_drafts=by_slot(plan.step, OPEN, plan.span_slots, plan.open_spans, plan.open_drafts),
+        snapshots=by_slot(plan.step, KEPT, plan.span_slots, plan.snapshot_spans, plan.snapshots),
     )
 
 
@@ -94,20 +96,19 @@ def _spans_from_pb(plan: pb.Plan) -> Spans:
     )
 
 
-def _by_slot(plan: pb.Plan, spans_name: str, values_name: str) -> dict[int, int]:
-    """Of spans by their numbers: a value for each one's slot."""
-    numbers, values = getattr(plan, spans_name), getattr(plan, values_name)
-    if len(numbers) != len(values) or max(numbers, default=-1) >= len(plan.span_slots):
-        raise InvalidPlan(f"step {plan.step}: {spans_name} and {values_name} do not match the spans")
-    return dict(zip(map(plan.span_slots.__getitem__, numbers), values, strict=True))
+def by_slot(
+    step: int, what: str, slots: Sequence[int], spans: Sequence[int], values: Sequence[int]
+) -> dict[int, int]:
+    """Of spans by their numbers: a value for each one's slot. Raises InvalidPlan where these do not match."""
+    if len(spans) != len(values) or max(spans, default=-1) >= len(slots):
+        raise InvalidPlan(f"step {step}: {what} do not match the spans")
+    return dict(zip(map(slots.__getitem__, spans), values, strict=True))
 
 
-def _appends_from_pb(plan: pb.Plan) -> Appends:
-    slots, counts, blocks = map(_numbers, (plan.appended_slots, plan.appended_counts, plan.appended_blocks))
+def appends_of(step: int, slots: Numbers, counts: Numbers, blocks: Numbers) -> Appends:
+    """What is appended. Raises InvalidPlan where the columns do not match."""
     if len(slots) != len(counts) or counts.sum() != len(blocks):
-        raise InvalidPlan(
-            f"step {plan.step}: appended_slots, appended_counts and appended_blocks do not match"
-        )
+        raise InvalidPlan(f"step {step}: appended_slots, appended_counts and appended_blocks do not match")
     return Appends(slots, counts, blocks)
 
 
@@ -115,7 +116,8 @@ def _numbers(column: Sequence[int]) -> Numbers:
     return np.fromiter(column, np.int64, len(column))
 
 
-def _admit_from_pb(admit: pb.Admit) -> Admit:
+def admit_from_pb(admit: pb.Admit) -> Admit:
+    """An admission, which is checked where it is applied."""
     grammar = None
     if admit.HasField("grammar"):
         grammar = Grammar(_GRAMMAR_KINDS.get(admit.grammar.kind, "unknown"), admit.grammar.text)
@@ -156,33 +158,46 @@ def _sampling_from_pb(params: pb.SamplingParams) -> SamplingParams:
     )
 
 
-def outcome_to_pb(outcome: Outcome, rank: int) -> pb.Outcome:
-    """The tokens are sent by rank 0; the other ranks send a checksum of theirs only."""
+class Encoding(NamedTuple):
+    """How outcomes become messages."""
+
+    # The tokens are sent by rank 0; the other ranks send a checksum of theirs only.
+    rank: int = 0
+    # Makes messages wrong on purpose, for tests.
+    spoil: Callable[[pb.Outcome], None] | None = None
+
+
+def outcome_to_pb(outcome: Outcome, encoding: Encoding) -> pb.Outcome:
+    """The message of an outcome."""
+    slots, ids, logprobs = outcome.sampled
+    message = rest_to_pb(outcome, encoding.rank)
+    message.epoch, message.step = outcome.epoch, outcome.step
+    message.sampled_checksum = zlib.crc32(np.stack([slots, ids], axis=1).astype("<u4").tobytes())
+    message.timings.CopyFrom(pb.StepTimings(**outcome.timings._asdict()))
+    if encoding.rank == 0:
+        message.sampled_slots.extend(slots.tolist())
+        message.sampled_ids.extend(ids.tolist())
+        message.sampled_logprobs.extend(logprobs.tolist())
+    if encoding.spoil is not None:
+        encoding.spoil(message)
+    return message
+
+
+def rest_to_pb(outcome: Outcome, rank: int) -> pb.Outcome:
+    """The fields of an outcome that most steps do not have."""
     message = pb.Outcome(
-        epoch=outcome.epoch,
-        step=outcome.step,
         slot_errors=[
             pb.SlotError(slot=error.slot, code=_ERROR_CODES[error.code], message=error.message)
             for error in outcome.errors
         ],
         late_slots=outcome.late_slots,
-        sampled_checksum=checksum(outcome.sampled_slots, outcome.sampled_ids),
-        timings=pb.StepTimings(
-            upload_us=outcome.timings.upload_us,
-            forward_us=outcome.timings.forward_us,
-            sample_us=outcome.timings.sample_us,
-            download_us=outcome.timings.download_us,
-        ),
     )
     if rank == 0:
-        _add_tokens(message, outcome)
+        _add_told(message, outcome)
     return message
 
 
-def _add_tokens(message: pb.Outcome, outcome: Outcome) -> None:
-    message.sampled_slots.extend(outcome.sampled_slots)
-    message.sampled_ids.extend(outcome.sampled_ids)
-    message.sampled_logprobs.extend(outcome.sampled_logprobs)
+def _add_told(message: pb.Outcome, outcome: Outcome) -> None:
     for top in outcome.top_tokens:
         message.top_tokens.add(slot=top.slot, token_ids=top.token_ids, logprobs=top.logprobs)
     message.drafted_slots.extend(outcome.num_drafted.keys())
@@ -196,8 +211,3 @@ def _add_tokens(message: pb.Outcome, outcome: Outcome) -> None:
             top_logprobs=chain.from_iterable(prompt.top_logprobs),
             ranks=prompt.ranks,
         )
-
-
-def checksum(slots: list[int], token_ids: list[int]) -> int:
-    """CRC-32 of the (slot, id) pairs in order, each as two little-endian uint32."""
-    return zlib.crc32(np.array([slots, token_ids], dtype="<u4").T.tobytes())

@@ -7,7 +7,7 @@ from penstock_server.base.config import EndpointKind
 from penstock_server.base.errors import StartError
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.rpc.calls import Calls
-from penstock_server.rpc.conversion import Encode
+from penstock_server.rpc.conversion import Encoding
 from penstock_server.rpc.streams import Streams
 
 
@@ -26,7 +26,7 @@ class Endpoint(Protocol):
 
 
 def open_endpoint(
-    kind: EndpointKind, path: Path, description: pb.DescribeResponse, encode: Encode, calls: Calls
+    kind: EndpointKind, path: Path, description: pb.DescribeResponse, encoding: Encoding, calls: Calls
 ) -> Endpoint:
     """The endpoint of this kind; `auto` takes the one in Rust where it is installed."""
     if kind != "grpcio":
@@ -38,7 +38,7 @@ def open_endpoint(
             if kind == "tonic":
                 raise StartError("--endpoint tonic: penstock-endpoint is not installed") from None
         else:
-            return TonicEndpoint(path, description, encode, calls)
+            return TonicEndpoint(path, description, encoding, calls)
     from penstock_server.rpc.grpcio_endpoint import GrpcioEndpoint
 
-    return GrpcioEndpoint(path, description, encode, calls)
+    return GrpcioEndpoint(path, description, encoding, calls)

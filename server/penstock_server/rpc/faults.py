@@ -24,13 +24,11 @@ import torch
 from penstock_server.base.errors import StartError
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import GrammarMasks
-from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.pending import PendingOutcome
 from penstock_server.engine.plan import Plan
 from penstock_server.engine.sampling import Sampled
 from penstock_server.engine.step import Step
 from penstock_server.pb import engine_pb2 as pb
-from penstock_server.rpc.conversion import Encode
 
 logger = logging.getLogger(__name__)
 
@@ -122,17 +120,6 @@ class FaultyEngine(Engine):
     def _sample(self, logits: torch.Tensor, step: Step, masks: GrammarMasks | None) -> Sampled:
         self._faults.before_sampling(self._plan)
         return super()._sample(logits, step, masks)
-
-
-def spoiling(encode: Encode, faults: Faults) -> Encode:
-    """Makes messages of outcomes, with faults in what is sent."""
-
-    def spoiled(outcome: Outcome) -> pb.Outcome:
-        message = encode(outcome)
-        faults.spoil(message)
-        return message
-
-    return spoiled
 
 
 def parse(specs: Sequence[str], rank: int) -> Faults:

@@ -11,7 +11,7 @@ from penstock_server.base.errors import StartError
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.pb import engine_pb2_grpc
 from penstock_server.rpc.calls import Calls
-from penstock_server.rpc.conversion import Encode
+from penstock_server.rpc.conversion import Encoding
 from penstock_server.rpc.interceptor import ErrorInterceptor
 from penstock_server.rpc.private_socket import private_umask
 from penstock_server.rpc.service import EngineService
@@ -25,9 +25,11 @@ _SERVICE_NAMES = ("", "penstock.engine.v1.Engine")
 class GrpcioEndpoint:
     """Bound to its socket from the beginning; raises StartError where that cannot be."""
 
-    def __init__(self, path: Path, description: pb.DescribeResponse, encode: Encode, calls: Calls) -> None:
+    def __init__(
+        self, path: Path, description: pb.DescribeResponse, encoding: Encoding, calls: Calls
+    ) -> None:
         self.streams = QueuedStreams()
-        self._service = EngineService(self.streams, description, encode, calls)
+        self._service = EngineService(self.streams, description, encoding, calls)
         self._health = health.HealthServicer(experimental_non_blocking=True)
         self._server = _server()
         engine_pb2_grpc.add_EngineServicer_to_server(self._service, self._server)  # type: ignore[no-untyped-call]

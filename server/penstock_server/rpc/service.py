@@ -9,7 +9,7 @@ from penstock_server.base.errors import InvalidPlan
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.pb import engine_pb2_grpc
 from penstock_server.rpc.calls import Calls
-from penstock_server.rpc.conversion import Encode, plan_from_pb
+from penstock_server.rpc.conversion import Encoding, outcome_to_pb, plan_from_pb
 from penstock_server.rpc.session import QueuedSession
 from penstock_server.rpc.streams import QueuedStreams
 
@@ -20,11 +20,11 @@ class EngineService(engine_pb2_grpc.EngineServicer):
     """One shard's service."""
 
     def __init__(
-        self, streams: QueuedStreams, description: pb.DescribeResponse, encode: Encode, calls: Calls
+        self, streams: QueuedStreams, description: pb.DescribeResponse, encoding: Encoding, calls: Calls
     ) -> None:
         self._streams = streams
         self._description = description
-        self._encode = encode
+        self._encoding = encoding
         self._calls = calls
         self.stopping = threading.Event()
 
@@ -59,7 +59,7 @@ class EngineService(engine_pb2_grpc.EngineServicer):
         )
         reader.start()
         for outcome in session.outcomes():
-            yield self._encode(outcome)
+            yield outcome_to_pb(outcome, self._encoding)
 
     def Watch(self, request: pb.WatchRequest, context: grpc.ServicerContext) -> Iterator[pb.Heartbeat]:
         interval_s = min(max(request.interval_ms, _MIN_BEAT_MS), _MAX_BEAT_MS) / 1000

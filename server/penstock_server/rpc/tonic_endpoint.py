@@ -1,6 +1,6 @@
 """The endpoint in Rust: gRPC by tonic on a thread that never takes the interpreter's lock (`endpoint/` in the sources).
 
-Plans and outcomes pass it as bytes, which the thread that steps decodes and encodes.
+It decodes plans and encodes outcomes: they pass it as columns of numbers (`columns`).
 """
 
 import logging
@@ -8,15 +8,14 @@ import threading
 from pathlib import Path
 
 import penstock_endpoint
-from google.protobuf.message import DecodeError
 
 from penstock_server.base.config import MAX_MESSAGE_BYTES
 from penstock_server.base.errors import PenstockError, ShardFailed, StartError
 from penstock_server.engine.outcome import Outcome
-from penstock_server.engine.plan import Plan
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.rpc.calls import Calls
-from penstock_server.rpc.conversion import Encode, plan_from_pb
+from penstock_server.rpc.columns import outcome_to_columns, plan_from_columns
+from penstock_server.rpc.conversion import Encoding
 from penstock_server.rpc.private_socket import private_umask
 from penstock_server.rpc.statuses import Code, code_of
 from penstock_server.rpc.streams import Session, Taken
@@ -27,10 +26,10 @@ logger = logging.getLogger(__name__)
 class _Session:
     """A stream that the endpoint in Rust serves."""
 
-    def __init__(self, stream: penstock_endpoint.Stream, encode: Encode) -> None:
+    def __init__(self, stream: penstock_endpoint.Stream, encoding: Encoding) -> None:
         self.epoch = stream.epoch
         self._stream = stream
-        self._encode = encode
+        self._encoding = encoding
 
     @property
     def closed(self) -> bool:
@@ -39,7 +38,7 @@ class _Session:
 
     def deliver(self, outcome: Outcome) -> None:
         """As `Session` has it."""
-        self._stream.deliver(self._encode(outcome).SerializeToString())
+        self._stream.deliver(outcome_to_columns(outcome, self._encoding))
 
     def close(self, error: PenstockError | None = None) -> None:
         """As `Session` has it."""
@@ -52,9 +51,9 @@ class _Session:
 class _Streams:
     """What the endpoint in Rust knows of its streams."""
 
-    def __init__(self, endpoint: penstock_endpoint.Endpoint, encode: Encode) -> None:
+    def __init__(self, endpoint: penstock_endpoint.Endpoint, encoding: Encoding) -> None:
         self._endpoint = endpoint
-        self._encode = encode
+        self._encoding = encoding
         # That of the newest stream that was taken.
         self._session: _Session | None = None
 
@@ -63,15 +62,15 @@ class _Streams:
         taken = self._endpoint.take(at_most_s)
         if taken is None:
             return None
-        stream, encoded = taken
+        stream, plan = taken
         if stream is None:
             return Taken(None, None)
         if self._session is None or self._session.epoch != stream.epoch:
-            self._session = _Session(stream, self._encode)
-        if encoded is None:
+            self._session = _Session(stream, self._encoding)
+        if plan is None:
             return Taken(self._session, None)
         try:
-            return Taken(self._session, _decode(encoded))
+            return Taken(self._session, plan_from_columns(plan))
         except PenstockError as error:
             self._session.close(error)
             return None
@@ -98,7 +97,9 @@ class _Streams:
 class TonicEndpoint:
     """Bound to its socket from the beginning; raises StartError where that cannot be."""
 
-    def __init__(self, path: Path, description: pb.DescribeResponse, encode: Encode, calls: Calls) -> None:
+    def __init__(
+        self, path: Path, description: pb.DescribeResponse, encoding: Encoding, calls: Calls
+    ) -> None:
         try:
             with private_umask():
                 self._endpoint = penstock_endpoint.Endpoint(
@@ -108,7 +109,7 @@ class TonicEndpoint:
             raise StartError(
                 f"{path}: cannot listen on this socket; check that its folder is writable: {error}"
             ) from None
-        self.streams = _Streams(self._endpoint, encode)
+        self.streams = _Streams(self._endpoint, encoding)
         self._calls = calls
 
     def start(self) -> None:
@@ -132,10 +133,3 @@ class TonicEndpoint:
         """As `Endpoint` has it."""
         self.streams.stop()
         self._endpoint.stop(grace_s)
-
-
-def _decode(encoded: bytes) -> Plan:
-    try:
-        return plan_from_pb(pb.Plan.FromString(encoded))
-    except DecodeError as error:
-        raise PenstockError(f"the stream of plans broke: {error}") from None

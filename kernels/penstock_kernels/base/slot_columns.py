@@ -1,0 +1,29 @@
+"""What the host knows of a slot, as a row of numbers: the layout that `native.stage` reads (src/stage.c)."""
+
+from enum import IntEnum
+
+
+class SlotColumn(IntEnum):
+    """Columns of int64."""
+
+    LENGTH = 0
+    PROMPT_LEN = 1
+    NUM_BLOCKS = 2
+    FEATURES = 3
+    # Whether the slot is in use and not refused.
+    IS_OPEN = 4
+    KIND = 5
+    # Positions that the plans so far compute.
+    COMPUTED = 6
+    # For `native.stage`, to see a slot that comes twice.
+    SEEN = 7
+
+
+class SlotKind(IntEnum):
+    """What a decode of a slot is."""
+
+    # Nothing that arrays can describe.
+    OTHER = 0
+    # Its row is sampled apart.
+    APART = 1
+    PLAIN = 2

@@ -1,0 +1,84 @@
+"""The next token of each slot of a step in C, by what is kept of the slots: otherwise a dozen ops."""
+
+import ctypes
+from typing import NamedTuple
+
+import torch
+
+from penstock_kernels.base.devices import runs_kernels
+from penstock_kernels.native.library import library, run
+from penstock_kernels.native.sampling import num_threads
+
+
+class _Call(ctypes.Structure):
+    """`Choose` of src/choose.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("logits", "slots", "lengths", "tokens", "params", "seeds")),
+        *((name, ctypes.c_void_p) for name in ("token_ids", "logprobs", "finite")),
+        *((name, ctypes.c_int64) for name in ("stride", "token_stride", "param_stride", "seed_stride")),
+        *((name, ctypes.c_int64) for name in ("num_rows", "len")),
+        *((name, ctypes.c_int32) for name in ("draws", "num_threads")),
+    )
+
+
+class SlotRows(NamedTuple):
+    """What is kept of the slots, a row for each; rows of any stride."""
+
+    tokens: torch.Tensor  # [num_slots, max_len] int32
+    params: torch.Tensor  # [num_slots, ...] float32: temperature, top_k, top_p, min_p, typical_p, others
+    seeds: torch.Tensor  # [num_slots] int64, the bits of the unsigned seed
+
+
+class Chosen(NamedTuple):
+    """As in `Logprobs`."""
+
+    token_ids: torch.Tensor
+    logprobs: torch.Tensor
+    finite: torch.Tensor
+
+
+def supports(logits: torch.Tensor) -> bool:
+    """Whether `choose` computes on this device, and takes logits of this form."""
+    return (
+        logits.device.type == "cpu"
+        and logits.dtype == torch.float32
+        and logits.stride(1) == 1
+        and not runs_kernels(logits.device)
+        and library() is not None
+    )
+
+
+def choose(
+    logits: torch.Tensor, slots: torch.Tensor, lengths: torch.Tensor, kept: SlotRows, draws: bool
+) -> Chosen:
+    """The token that each row chooses, which is kept at its length: the bits of `draw` and `token_logprobs`.
+
+    logits: [num_rows, vocab_size]; slots, lengths: [num_rows] int64, contiguous, in range, each slot once: the caller
+    checked that. `draws`: whether the temperature of any row is not 0.
+    """
+    num_rows, vocab_size = logits.shape
+    chosen = Chosen(
+        torch.empty(num_rows, dtype=torch.int64),
+        torch.empty(num_rows),
+        torch.empty(num_rows, dtype=torch.bool),
+    )
+    call = _Call(
+        logits.data_ptr(),
+        slots.data_ptr(),
+        lengths.data_ptr(),
+        *(tensor.data_ptr() for tensor in kept),
+        *(tensor.data_ptr() for tensor in chosen),
+        logits.stride(0),
+        *(tensor.stride(0) for tensor in kept),
+        num_rows,
+        vocab_size,
+        draws,
+        num_threads(logits),
+    )
+    run("penstock_choose", call, failure=_no_memory)
+    return chosen
+
+
+def _no_memory() -> MemoryError:
+    return MemoryError("no memory for the work of a draw")

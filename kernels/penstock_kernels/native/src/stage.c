@@ -1,0 +1,113 @@
+/* What most plans ask for, checked against what the host knows of the slots: blocks for slots, and decodes, which become
+   the numbers of a step. */
+
+#include <stdint.h>
+
+/* Numbers of a slot. Mirrored in base/slot_columns.py. */
+enum { LENGTH, PROMPT_LEN, NUM_BLOCKS, FEATURES, IS_OPEN, KIND, COMPUTED, SEEN, NUM_COLUMNS };
+/* What a decode of a slot is. */
+enum { OTHER, APART, PLAIN };
+
+/* One call. Mirrored field by field in stage.py. */
+typedef struct {
+    const int64_t *spans; /* [3, num_spans]: slots, starts, lengths */
+    int64_t *table;       /* [num_slots, NUM_COLUMNS] */
+    int64_t *padded;      /* [2, num_rows]: slots and starts, to be written, as all to `features` */
+    int64_t *columns;     /* [4, num_spans]: rows, slots, lengths, prompt lengths */
+    int64_t *apart;       /* [num_spans], of which the first `num_apart` are written */
+    int64_t num_apart;
+    int64_t features; /* what any plain row needs */
+    int64_t num_spans;
+    int64_t num_rows;
+    int64_t num_slots;
+    int64_t block_size;
+    int64_t max_len;
+    int64_t spare;   /* the slot of rows that only fill up */
+    int64_t stamp;   /* another than in all calls before: a slot that has it was seen */
+    int64_t gapless; /* whether a span must begin where the one before ended */
+} Stage;
+
+static int is_decode(const Stage *call, const int64_t *state, int64_t start, int64_t len) {
+    return state[KIND] != OTHER && state[SEEN] != call->stamp && len == 1 && start == state[LENGTH] - 1 &&
+           start < state[NUM_BLOCKS] * call->block_size && state[LENGTH] < call->max_len &&
+           (!call->gapless || start == state[COMPUTED]);
+}
+
+static int are_decodes(const Stage *call) {
+    const int64_t *slots = call->spans, *starts = slots + call->num_spans, *lens = starts + call->num_spans;
+    int64_t num_plain = 0;
+    for (int64_t row = 0; row < call->num_spans; row++) {
+        if (slots[row] < 0 || slots[row] >= call->num_slots) return 0;
+        int64_t *state = call->table + slots[row] * NUM_COLUMNS;
+        if (!is_decode(call, state, starts[row], lens[row])) return 0;
+        state[SEEN] = call->stamp;
+        num_plain += state[KIND] == PLAIN;
+    }
+    return num_plain > 0;
+}
+
+static void stage_row(Stage *call, int64_t row) {
+    const int64_t count = call->num_spans, slot = call->spans[row], start = call->spans[count + row];
+    int64_t *state = call->table + slot * NUM_COLUMNS;
+    call->padded[row] = slot;
+    call->padded[call->num_rows + row] = start;
+    call->columns[row] = row;
+    call->columns[count + row] = slot;
+    call->columns[2 * count + row] = state[LENGTH];
+    call->columns[3 * count + row] = state[PROMPT_LEN];
+    if (state[KIND] == APART) call->apart[call->num_apart++] = row;
+    else call->features |= state[FEATURES];
+    if (call->gapless) state[COMPUTED] = start + 1;
+}
+
+/* 0; or -1, with nothing but stamps written, unless all spans are valid decodes, each of another slot, and one is plain. */
+int penstock_stage(Stage *call) {
+    if (!are_decodes(call)) return -1;
+    call->num_apart = call->features = 0;
+    for (int64_t row = 0; row < call->num_spans; row++) stage_row(call, row);
+    for (int64_t row = call->num_spans; row < call->num_rows; row++) {
+        call->padded[row] = call->spare;
+        call->padded[call->num_rows + row] = 0;
+    }
+    return 0;
+}
+
+/* One call. Mirrored field by field in stage.py. */
+typedef struct {
+    const int64_t *slots;  /* [num_appends] */
+    const int64_t *counts; /* [num_appends] */
+    const int64_t *blocks; /* [sum of counts] */
+    int64_t *table;        /* as in Stage */
+    int32_t *block_table;  /* [num_slots, ...] */
+    int64_t stride;        /* of the block table */
+    int64_t num_appends;
+    int64_t num_slots;
+    int64_t max_blocks; /* of a slot */
+    int64_t num_blocks; /* in all */
+    int64_t stamp;      /* as in Stage */
+} Append;
+
+static int fits(const Append *call, int64_t number, const int64_t *blocks) {
+    const int64_t slot = call->slots[number], count = call->counts[number];
+    if (slot < 0 || slot >= call->num_slots || count < 0) return 0;
+    int64_t *state = call->table + slot * NUM_COLUMNS;
+    if (!state[IS_OPEN] || state[SEEN] == call->stamp || state[NUM_BLOCKS] + count > call->max_blocks) return 0;
+    for (int64_t i = 0; i < count; i++)
+        if (blocks[i] < 0 || blocks[i] >= call->num_blocks) return 0;
+    state[SEEN] = call->stamp;
+    return 1;
+}
+
+/* 0; or -1, with nothing but stamps written, unless all slots can be given their blocks. */
+int penstock_append(const Append *call) {
+    const int64_t *blocks = call->blocks;
+    for (int64_t number = 0; number < call->num_appends; blocks += call->counts[number++])
+        if (!fits(call, number, blocks)) return -1;
+    blocks = call->blocks;
+    for (int64_t number = 0; number < call->num_appends; number++) {
+        int64_t *state = call->table + call->slots[number] * NUM_COLUMNS;
+        int32_t *row = call->block_table + call->slots[number] * call->stride;
+        for (int64_t i = 0; i < call->counts[number]; i++) row[state[NUM_BLOCKS]++] = (int32_t)*blocks++;
+    }
+    return 0;
+}

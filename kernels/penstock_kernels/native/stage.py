@@ -1,0 +1,115 @@
+"""What most plans ask for, blocks and decodes, checked and applied in C: otherwise there are objects for each row."""
+
+import ctypes
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from penstock_kernels.base.slot_columns import SlotColumn
+from penstock_kernels.native.library import library
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+Columns = tuple[Numbers, Numbers, Numbers]
+
+
+class _Call(ctypes.Structure):
+    """`Stage` of src/stage.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("spans", "table", "padded", "columns", "apart")),
+        *((name, ctypes.c_int64) for name in ("num_apart", "features", "num_spans", "num_rows")),
+        *((name, ctypes.c_int64) for name in ("num_slots", "block_size", "max_len", "spare")),
+        *((name, ctypes.c_int64) for name in ("stamp", "gapless")),
+    )
+
+
+class _Append(ctypes.Structure):
+    """`Append` of src/stage.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("slots", "counts", "blocks", "table", "block_table")),
+        *((name, ctypes.c_int64) for name in ("stride", "num_appends", "num_slots")),
+        *((name, ctypes.c_int64) for name in ("max_blocks", "num_blocks", "stamp")),
+    )
+
+
+class Staged(NamedTuple):
+    """Valid decodes, each of another slot."""
+
+    # Slots and starts of all rows, then rows, slots, lengths and prompt lengths of the decodes.
+    numbers: torch.Tensor
+    # Numbers of the rows that are `SlotKind.APART`.
+    apart: list[int]
+    # What any plain row needs.
+    features: int
+
+
+class Stager:
+    """Stages over one table of slots, [num_slots, len(SlotColumn)]; `spare` is the slot of rows that only fill up."""
+
+    def __init__(
+        self, table: Numbers, *, block_size: int, max_len: int, spare: int, is_gapless: bool = False
+    ) -> None:
+        assert table.shape[1] == len(SlotColumn), "the layout of src/stage.c"
+        # It is pointed to as long as this lives.
+        self._table = table
+        self._call = _Call(
+            table=table.ctypes.data,
+            num_slots=len(table),
+            block_size=block_size,
+            max_len=max_len,
+            spare=spare,
+            gapless=is_gapless,
+        )
+        self._stage: Any = getattr(library(), "penstock_stage", None)
+        self._append: Any = getattr(library(), "penstock_append", None)
+
+    def append(self, appends: Columns, block_table: torch.Tensor, num_blocks: int) -> bool:
+        """Give slots more blocks, of so many in all. Columns: slots, counts, blocks one after the other.
+
+        block_table: [num_slots, max_blocks] int32 on the host, rows of any stride. False, and nothing is changed,
+        unless each slot comes once and may have its blocks; and where there is no compiled library.
+        """
+        if self._append is None:
+            return False
+        self._call.stamp += 1
+        kept = [np.ascontiguousarray(column) for column in appends]
+        call = _Append(
+            *(column.ctypes.data for column in kept),
+            self._call.table,
+            block_table.data_ptr(),
+            block_table.stride(0),
+            len(appends[0]),
+            len(self._table),
+            block_table.shape[1],
+            num_blocks,
+            self._call.stamp,
+        )
+        done: int = self._append(ctypes.byref(call))
+        return done == 0
+
+    def stage(self, spans: Numbers, num_rows: int) -> Staged | None:
+        """Spans are [3, num_spans] of slots, starts and lengths, filled up to so many rows.
+
+        None, and nothing is changed, unless all are valid decodes, each of another slot, and one of them is plain; and
+        where there is no compiled library.
+        """
+        if self._stage is None:
+            return None
+        call, count = self._call, spans.shape[1]
+        if not spans.flags.c_contiguous:
+            spans = np.ascontiguousarray(spans)
+        numbers = torch.empty(2 * num_rows + 5 * count, dtype=torch.int64)
+        place = numbers.data_ptr()
+        call.spans = spans.ctypes.data
+        call.padded = place
+        call.columns = place + 16 * num_rows
+        call.apart = place + 16 * num_rows + 32 * count
+        call.num_spans, call.num_rows = count, num_rows
+        call.stamp += 1
+        if self._stage(ctypes.byref(call)) != 0:
+            return None
+        last = 2 * num_rows + 4 * count
+        apart = numbers[last : last + call.num_apart].tolist() if call.num_apart else []
+        return Staged(numbers, apart, call.features)
