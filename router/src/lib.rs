@@ -41,6 +41,7 @@ use tokio::net::TcpListener;
 use api::service::service;
 use base::error::Error;
 use base::shutdown::Shutdown;
+use chat::template::tokenizer_info;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
 use engine::adapters::{AdapterLimits, AdapterLoader, AdapterOptions, AdapterRecord, Adapters, RunTimeRules};
@@ -172,6 +173,9 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
     let vocabulary = tokenizer.vocabulary();
     let chat = chat_format(config, &tokenizer, &facts.eos_token_ids)?;
     let chat = chat.map(|chat| chat.trusting_requests(options.limits.trust_request_chat_template));
+    let template = chat.as_ref().map(ChatFormat::template_source);
+    let tokenizer_info = tokenizer_info(config.template_folder(), &options.template, template)
+        .map_err(ChatFormatError::from)?;
     let fill_in_middle = FillInMiddle::of(vocabulary.tokenizer()).map_err(ChatFormatError::from)?;
     let limits = RequestLimits::new(&options.limits, &facts)?;
     let metrics = Metrics::new(limits.max_input_tokens, limits.max_total_tokens)?;
@@ -204,6 +208,7 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
             is_open: options.adapters.allow_runtime_lora_updating,
         },
         body_limits: BodyLimits::new(&options.connections),
+        tokenizer_info: tokenizer_info.map(Arc::new),
         telemetry: Telemetry::start(&options.telemetry, metrics.span_counters())?,
         access_log: AccessLog::start(
             options.access_log,

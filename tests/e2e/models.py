@@ -1,6 +1,7 @@
 """A tiny random model with its own tokenizer, as a folder that a launcher can serve, and transformers' word on it."""
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ def make_model(
     max_len: int = MAX_LEN,
     config_class: Any = LlamaConfig,
     model_class: Any = LlamaForCausalLM,
+    markers: Sequence[str] = (),
     **options: Any,
 ) -> Path:
-    """Write the model and its tokenizer."""
+    """Write the model and its tokenizer, which has these markers as tokens."""
     tokenizer = _tokenizer()
+    tokenizer.add_tokens(list(markers))
     config = config_class(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=64,

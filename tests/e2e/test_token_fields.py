@@ -1,6 +1,7 @@
 """Excluded tokens, stop tokens and filling in, through the whole system: two ranks, streams, choices, a lost shard."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -110,3 +111,53 @@ def test_a_prompt_has_ranks_and_a_tokenizer_without_gaps_refuses_suffix(server: 
         )
     _, reply = server.post("/v1/completions", {"prompt": "a", "suffix": "b"})
     assert reply["error"]["param"] == "suffix"
+
+
+def test_named_tokens_have_the_log_probabilities_of_the_model(server: Launched, model: Path) -> None:
+    ids = Tokenizer.from_file(str(model / "tokenizer.json")).encode(PROMPT).ids
+    with torch.no_grad():
+        expected = reference(model)(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+    named = [int(expected.argmin()), 40, int(expected.argmax())]
+    choice = complete(server, logprobs=1, logprob_token_ids=named, return_tokens_as_token_ids=True)[0]
+    found = choice["logprobs"]["top_logprobs"][0]
+    assert found == pytest.approx(
+        {f"token_id:{number}": float(expected[number]) for number in named}, abs=1e-3
+    )
+    messages = [{"role": "user", "content": "x"}]
+    body = {
+        "messages": messages,
+        "max_tokens": 3,
+        "logprobs": True,
+        "top_logprobs": 1,
+        "logprob_token_ids": [40, 7],
+    }
+    status, reply = server.post("/v1/chat/completions", {**body, "return_tokens_as_token_ids": True})
+    assert status == 200, reply
+    for entry in reply["choices"][0]["logprobs"]["content"]:
+        assert [top["token"] for top in entry["top_logprobs"]] == ["token_id:40", "token_id:7"]
+
+
+def test_a_regular_expression_ends_the_text_wherever_it_is_cut(server: Launched) -> None:
+    text = complete(server)[0]["text"]
+    letter = next(char for char in text[20:] if char.isalpha())
+    pattern = f"[{letter}](?s:.)"
+    first = re.search(pattern, text)
+    assert first is not None
+    asked = {
+        "prompt": PROMPT,
+        "max_tokens": LENGTH,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stop_regex": pattern,
+    }
+    status, reply = server.post("/v1/completions", asked)
+    assert status == 200, reply
+    choice = reply["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == (text[: first.start()], "stop")
+    assert choice["matched_stop"] == pattern
+    chunks = [
+        json.loads(data)["choices"][0]
+        for data in server.stream("/v1/completions", {**asked, "stream": True})[:-1]
+    ]
+    assert "".join(chunk["text"] for chunk in chunks) == choice["text"]
+    assert chunks[-1]["matched_stop"] == pattern

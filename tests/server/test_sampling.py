@@ -133,6 +133,21 @@ def test_a_watermark_moves_the_most_likely_token_and_no_logprob() -> None:
     assert sampled.logprobs.tolist() == pytest.approx([-math.log(VOCAB)] * 2)
 
 
+def test_named_tokens_are_reported_in_the_place_of_the_most_likely() -> None:
+    logits = torch.randn(3, VOCAB)
+    named, most = SamplingParams(num_top_logprobs=2, logprob_ids=(9, 3)), SamplingParams(num_top_logprobs=3)
+    drawn = SamplingParams(temperature=1.0, num_top_logprobs=1, logprob_ids=(VOCAB - 1,))
+    sampled = run(logits, [Row(params, [7], []) for params in (named, most, drawn)])
+    assert sampled.top_ids is not None
+    assert sampled.top_logprobs is not None
+    expected = logits.log_softmax(dim=-1)
+    assert sampled.top_ids[0, :2].tolist() == [9, 3]
+    torch.testing.assert_close(sampled.top_logprobs[0, :2], expected[0, [9, 3]])
+    assert sampled.top_ids[1].tolist() == expected[1].topk(3).indices.tolist()
+    assert int(sampled.top_ids[2, 0]) == VOCAB - 1
+    torch.testing.assert_close(sampled.top_logprobs[2, 0], expected[2, VOCAB - 1])
+
+
 def test_a_grammar_mask_without_tokens_is_reported() -> None:
     bits = torch.zeros(2, -(-VOCAB // 32), dtype=torch.int32)
     bits[0, 1] = 1 << 3

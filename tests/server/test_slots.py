@@ -62,6 +62,7 @@ BAD_SAMPLING: dict[str, list[Any]] = {
     "frequency_penalty": [math.inf],
     "presence_penalty": [math.nan],
     "num_top_logprobs": [21],
+    "logprob_ids": [(4,)],
     "logit_bias_ids": [(4,), (301, 2)],
     "suppressed_ids": [(301,), tuple(range(301))],
 }

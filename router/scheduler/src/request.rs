@@ -94,6 +94,8 @@ pub struct SamplingParams {
     pub logit_bias: Vec<(u32, f32)>,
     /// How many of the most likely tokens to report.
     pub num_top_logprobs: u32,
+    /// Tokens to report in the place of the most likely ones; none, or as many as `num_top_logprobs` says.
+    pub logprob_ids: Arc<[u32]>,
     /// Report the log probabilities of the prompt.
     pub prompt_logprobs: bool,
     /// Tokens that end the sequence are not chosen before so many tokens.
@@ -144,6 +146,7 @@ impl SamplingParams {
             seed: 0,
             logit_bias: Vec::new(),
             num_top_logprobs: 0,
+            logprob_ids: Arc::default(),
             prompt_logprobs: false,
             min_new_tokens: 0,
             watermark_delta: 0.0,

@@ -352,6 +352,8 @@ fn tokens() -> Vec<Route> {
                     .returns::<tokenize::DetokenizeResponse>(),
             )
             .work(),
+        Route::get("/tokenizer_info", tokenize::handler::tokenizer_info)
+            .doc(Doc::new("The settings of the tokenizer, where the server tells them").returns::<Value>()),
     ]
 }
 

@@ -37,6 +37,8 @@ pub struct Conversation {
     pub add_generation_prompt: Option<bool>,
     /// Whether the model continues the last message; by default, if it is the assistant's.
     pub continue_final_message: Option<bool>,
+    /// The most tokens of reasoning, if they are limited.
+    pub reasoning_budget: Option<u32>,
     /// Whether the oldest messages are left out until the conversation fits.
     pub truncates: bool,
     /// The client's dialect, for error messages.
@@ -91,7 +93,7 @@ impl ChatFormat {
         tokenizer: &tokenizers::Tokenizer,
         eos_ids: &[u32],
     ) -> Result<Self, ChatFormatError> {
-        let style = ReplyStyle::of(&templates.source(), tokenizer);
+        let style = ReplyStyle::of(&templates.source(), tokenizer).ending_with(eos_ids);
         Ok(Self {
             templates,
             control_tokens: ControlTokens::new(tokenizer, eos_ids)?,
@@ -122,10 +124,12 @@ impl ChatFormat {
         requested: Option<Grammar>,
     ) -> Result<EncodedChat, Error> {
         let (tools, dialect) = (conversation.tools.clone(), conversation.dialect);
+        let reasoning_budget = conversation.reasoning_budget;
         let rendered = self.render(conversation)?;
         let functions = tools.iter().flat_map(|tools| tools.functions());
         let mut reply =
             self.style.format(&rendered, functions.map(|function| function.name.clone()).collect());
+        reply.reasoning_budget = reasoning_budget;
         if let Some(tools) = &tools {
             reply.custom = tools.custom_names();
             reply.is_one_call = !tools.is_parallel;

@@ -12,6 +12,7 @@ use crate::chat::tools::arguments_of;
 /// A message as a client sends it. Unknown fields are ignored.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[schema(as = ChatMessage)]
+#[serde(expecting = "a message, which is an object")]
 pub struct Message {
     pub(super) role: String,
     content: Option<Content>,

@@ -350,6 +350,7 @@ fn sampling_to_pb(sampling: &SamplingParams, suppressed: &[u32]) -> pb::Sampling
         logit_bias_ids: sampling.logit_bias.iter().map(|(id, _)| *id).collect(),
         logit_bias_values: sampling.logit_bias.iter().map(|(_, value)| *value).collect(),
         num_top_logprobs: sampling.num_top_logprobs,
+        logprob_ids: sampling.logprob_ids.to_vec(),
         prompt_logprobs: sampling.prompt_logprobs,
         min_new_tokens: sampling.min_new_tokens,
         watermark_delta: sampling.watermark_delta,

@@ -1,5 +1,9 @@
 //! The state that all handlers share.
 
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
 use crate::engine::adapters::RunTimeRules;
 use crate::http::auth::ApiKeys;
 use crate::http::body::BodyLimits;
@@ -20,6 +24,8 @@ pub struct AppState {
     pub body_limits: BodyLimits,
     /// Begins traces.
     pub telemetry: Telemetry,
+    /// What `/tokenizer_info` tells, if it may.
+    pub tokenizer_info: Option<Arc<Map<String, Value>>>,
     /// Writes a line for each request.
     pub access_log: AccessLog,
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_scheduler::{EventKind, FinishReason, PromptScore, Sampled, TopToken};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
@@ -60,14 +62,26 @@ pub struct TextToken {
 pub struct End {
     /// Why.
     pub finish: Finish,
-    /// The stop string that did it, if one did.
+    /// The stop string that did it, or the text that matched a regular expression, if one did.
     pub stop_string: Option<String>,
+    /// What did it, unless the length did.
+    pub matched_stop: Option<MatchedStop>,
     /// The whole text. On native routes it includes the stop string, as in TGI.
     pub text: String,
     /// The seed, if tokens were drawn at random.
     pub seed: Option<u64>,
     /// Where the time went.
     pub times: SequenceTimes,
+}
+
+/// What of a request, or of the model, ended a sequence.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum MatchedStop {
+    /// A token.
+    Token(u32),
+    /// A stop string, or a regular expression.
+    Text(String),
 }
 
 /// A sequence with all its tokens.
@@ -239,7 +253,7 @@ impl TextStream {
             piece += &self.detokenizer.finish();
         }
         let Visible { delta, finish, num_tokens } = self.visible.push(&piece, finish);
-        let end = finish.map(|finish| Box::new(self.end(finish)));
+        let end = finish.map(|finish| Box::new(self.end(finish, token.id)));
         token.top.truncate(self.num_top);
         TextToken {
             id: token.id,
@@ -280,7 +294,7 @@ impl TextStream {
     }
 
     /// Also cancels what the shards would still generate after a stop string.
-    fn end(&mut self, finish: Finish) -> End {
+    fn end(&mut self, finish: Finish, last_id: u32) -> End {
         self.generation = None;
         self.finish = Some(finish);
         self.times.inference = self.admitted.elapsed();
@@ -288,8 +302,14 @@ impl TextStream {
         if let Some(trace) = &self.trace {
             trace.on_completed(self.times.generated_tokens, self.times.cached_tokens, finish.name());
         }
-        let (text, stop_string) = self.visible.take();
-        End { finish, stop_string, text, seed: self.seed, times: self.times }
+        let (text, matched) = self.visible.take();
+        let matched_stop = match (finish, &matched) {
+            (Finish::Length, _) => None,
+            (_, Some(matched)) => Some(MatchedStop::Text(matched.by.clone())),
+            (_, None) => Some(MatchedStop::Token(last_id)),
+        };
+        let stop_string = matched.map(|matched| matched.text);
+        End { finish, stop_string, matched_stop, text, seed: self.seed, times: self.times }
     }
 }
 

@@ -8,7 +8,7 @@ use penstock_scheduler::FinishReason;
 use super::finish::Finish;
 use super::validation::Ending;
 use crate::base::dialect::Dialect;
-use crate::text::stop::{StopMatcher, StopOutput};
+use crate::text::stop::{Matched, StopMatcher, StopOutput};
 
 /// The text of one sequence.
 pub(super) struct VisibleText {
@@ -16,7 +16,7 @@ pub(super) struct VisibleText {
     min_tokens: u32,
     includes_stop: bool,
     stop: StopMatcher,
-    stop_string: Option<String>,
+    matched: Option<Matched>,
     text: String,
     num_tokens: u32,
     num_visible: u32,
@@ -44,8 +44,8 @@ impl VisibleText {
             dialect,
             min_tokens: ending.min_tokens,
             includes_stop: ending.includes_stop,
-            stop: StopMatcher::new(&ending.stop),
-            stop_string: None,
+            stop: StopMatcher::new(&ending.stop, ending.stop_regexes.clone()),
+            matched: None,
             text: String::new(),
             num_tokens: 0,
             num_visible: 0,
@@ -64,7 +64,7 @@ impl VisibleText {
         let is_matched = matched.is_some();
         let finish = if is_matched { Some(Finish::Stop) } else { reason.map(Finish::from) };
         if self.includes_stop {
-            delta.extend(matched.as_deref());
+            delta.extend(matched.as_ref().map(|matched| matched.text.as_str()));
         }
         self.text += &delta;
         self.shown += delta.len();
@@ -75,8 +75,8 @@ impl VisibleText {
     }
 
     /// The whole text, and the stop string that ended it. On native routes the text includes the stop string, as in TGI.
-    pub fn take(&mut self) -> (String, Option<String>) {
-        (std::mem::take(&mut self.text), self.stop_string.take())
+    pub fn take(&mut self) -> (String, Option<Matched>) {
+        (std::mem::take(&mut self.text), self.matched.take())
     }
 
     fn search(&mut self, piece: &str, reason: Option<FinishReason>) -> StopOutput {
@@ -102,12 +102,12 @@ impl VisibleText {
         }
     }
 
-    fn keep_stop(&mut self, matched: Option<String>) {
-        if let Some(stop) = matched {
+    fn keep_stop(&mut self, matched: Option<Matched>) {
+        if let Some(matched) = matched {
             if self.dialect == Dialect::Native {
-                self.text += &stop;
+                self.text += &matched.text;
             }
-            self.stop_string = Some(stop);
+            self.matched = Some(matched);
         }
     }
 }
@@ -165,7 +165,7 @@ mod tests {
         let mut text = VisibleText::new(Dialect::CHAT, &asked);
         let last = text.push("abc", None);
         assert_eq!(last, Visible { delta: "ab".into(), finish: Some(Finish::Stop), num_tokens: 1 });
-        assert_eq!(text.take(), ("ab".into(), Some("b".into())));
+        assert_eq!(text.take(), ("ab".into(), Some(Matched { text: "b".into(), by: "b".into() })));
     }
 
     #[test]

@@ -4,5 +4,6 @@ pub(crate) mod control_tokens;
 pub(crate) mod detokenizer;
 pub mod fill_in_middle;
 pub(crate) mod stop;
+pub(crate) mod stop_regex;
 pub mod tokenizer;
 pub(crate) mod workers;

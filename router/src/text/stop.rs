@@ -1,10 +1,14 @@
 //! Finds stop strings in text that arrives in pieces. Text that could still become a stop string is held back, so that
 //! no part of one is ever returned, and the result does not depend on where the pieces were cut.
 
-/// Watches a text for stop strings. The first to be complete wins; of two complete at once, the longer.
+use super::stop_regex::{RegexWatch, StopRegexes};
+
+/// Watches a text for stop strings, and for regular expressions in the same way. The first to be complete wins; of two
+/// complete at once, the longer.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     patterns: Vec<Pattern>,
+    regexes: Option<RegexWatch>,
     /// Received but not returned: the longest end of the text that starts a stop string.
     held: String,
 }
@@ -14,15 +18,30 @@ pub struct StopMatcher {
 pub struct StopOutput {
     /// Text that may be sent to the client.
     pub text: String,
-    /// The stop string that was completed. No further piece may be added after this.
-    pub matched: Option<String>,
+    /// What was completed. No further piece may be added after this.
+    pub matched: Option<Matched>,
+}
+
+/// A stop string, or what matches a regular expression.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Matched {
+    /// The text that ends the text.
+    pub text: String,
+    /// The stop string, or the regular expression.
+    pub by: String,
+}
+
+/// The end of a text: how many bytes matched, and what they matched.
+struct Complete {
+    len: usize,
+    by: String,
 }
 
 impl StopMatcher {
-    /// Watches for these stop strings; empty ones are ignored.
-    pub fn new(stops: &[String]) -> Self {
+    /// Watches for these stop strings, of which empty ones are ignored, and regular expressions.
+    pub fn new(stops: &[String], regexes: Option<StopRegexes>) -> Self {
         let patterns = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| Pattern::new(stop)).collect();
-        Self { patterns, held: String::new() }
+        Self { patterns, regexes: regexes.map(RegexWatch::new), held: String::new() }
     }
 
     /// Adds a piece of text in which no stop string ends, also if one is spelt there. One may still begin in it.
@@ -36,7 +55,7 @@ impl StopMatcher {
 
     /// Adds a piece of text.
     pub fn push(&mut self, piece: &str) -> StopOutput {
-        if self.patterns.is_empty() {
+        if self.patterns.is_empty() && self.regexes.is_none() {
             return StopOutput { text: piece.to_owned(), matched: None };
         }
         let already_seen = self.held.len();
@@ -51,7 +70,9 @@ impl StopMatcher {
 
     /// The text that cannot become part of a stop string any more.
     fn take_decided(&mut self) -> String {
-        let undecided = self.patterns.iter().map(|pattern| pattern.matched).max().unwrap_or(0);
+        let of_regexes = self.regexes.as_ref().map(RegexWatch::num_undecided);
+        let undecided =
+            self.patterns.iter().map(|pattern| pattern.matched).chain(of_regexes).max().unwrap_or(0);
         self.held.drain(..self.held.len() - undecided).collect()
     }
 
@@ -60,15 +81,20 @@ impl StopMatcher {
         std::mem::take(&mut self.held)
     }
 
-    fn advance(&mut self, byte: u8) -> Option<String> {
+    fn advance(&mut self, byte: u8) -> Option<Complete> {
         let complete = self.patterns.iter_mut().filter_map(|pattern| pattern.advance(byte));
-        complete.max_by_key(|stop| stop.len()).map(str::to_owned)
+        let stop = complete.max_by_key(|stop| stop.len());
+        let stop = stop.map(|stop| Complete { len: stop.len(), by: stop.to_owned() });
+        let matched = self.regexes.as_mut().and_then(|regexes| regexes.advance(byte));
+        let matched = matched.map(|found| Complete { len: found.len, by: found.pattern });
+        [matched, stop].into_iter().flatten().max_by_key(|complete| complete.len)
     }
 
-    fn cut_at(&mut self, end: usize, stop: String) -> StopOutput {
+    fn cut_at(&mut self, end: usize, Complete { len, by }: Complete) -> StopOutput {
         let mut text = std::mem::take(&mut self.held);
-        text.truncate(end - stop.len());
-        StopOutput { text, matched: Some(stop) }
+        text.truncate(end);
+        let matched = text.split_off(end - len);
+        StopOutput { text, matched: Some(Matched { text: matched, by }) }
     }
 }
 
@@ -118,13 +144,14 @@ mod tests {
 
     fn run(stops: &[&str], pieces: &[&str]) -> (String, Option<String>) {
         let stops: Vec<String> = stops.iter().map(|&stop| stop.to_owned()).collect();
-        let mut matcher = StopMatcher::new(&stops);
+        let mut matcher = StopMatcher::new(&stops, None);
         let mut shown = String::new();
         for piece in pieces {
             let output = matcher.push(piece);
             shown += &output.text;
-            if output.matched.is_some() {
-                return (shown, output.matched);
+            if let Some(matched) = output.matched {
+                assert_eq!(matched.text, matched.by);
+                return (shown, Some(matched.by));
             }
         }
         (shown + &matcher.finish(), None)
@@ -143,7 +170,7 @@ mod tests {
 
     #[test]
     fn holds_back_what_may_become_a_stop_string() {
-        let mut matcher = StopMatcher::new(&["\n\nHuman:".to_owned()]);
+        let mut matcher = StopMatcher::new(&["\n\nHuman:".to_owned()], None);
         assert_eq!(matcher.push("hello\n\nHum").text, "hello");
         assert_eq!(matcher.push("ming").text, "\n\nHumming");
     }
@@ -161,10 +188,36 @@ mod tests {
 
     #[test]
     fn a_stop_string_that_ends_in_a_passed_piece_is_text() {
-        let mut matcher = StopMatcher::new(&["aba".to_owned()]);
+        let mut matcher = StopMatcher::new(&["aba".to_owned()], None);
         assert_eq!(matcher.pass("xaba"), "xab", "another may begin with its last letter");
         let output = matcher.push("ba");
-        assert_eq!((output.text.as_str(), output.matched.as_deref()), ("", Some("aba")));
+        assert_eq!((output.text.as_str(), output.matched.unwrap().by.as_str()), ("", "aba"));
+    }
+
+    fn run_both(stops: &[&str], regexes: &[&str], pieces: &[&str]) -> (String, Option<Matched>) {
+        let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+        let regexes = StopRegexes::new(&owned(regexes)).unwrap();
+        let mut matcher = StopMatcher::new(&owned(stops), Some(regexes));
+        let mut shown = String::new();
+        for piece in pieces {
+            let output = matcher.push(piece);
+            shown += &output.text;
+            if output.matched.is_some() {
+                return (shown, output.matched);
+            }
+        }
+        (shown + &matcher.finish(), None)
+    }
+
+    #[test]
+    fn regular_expressions_end_a_text_as_stop_strings_do() {
+        let matched = |text: &str, by: &str| Some(Matched { text: text.into(), by: by.into() });
+        for pieces in [&["a 12", "3. b"][..], &["a 123. b"], &["a", " ", "1", "2", "3", ".", " b"]] {
+            assert_eq!(run_both(&["b"], &["[0-9]+[.]"], pieces), ("a ".into(), matched("123.", "[0-9]+[.]")));
+        }
+        assert_eq!(run_both(&["bcd"], &["b.d"], &["abcd"]), ("a".into(), matched("bcd", "bcd")));
+        assert_eq!(run_both(&["cd"], &["b.d"], &["abcd"]), ("a".into(), matched("bcd", "b.d")));
+        assert_eq!(run_both(&["cd"], &["b.d"], &["bxc", " é"]), ("bxc é".into(), None));
     }
 
     /// The definition, by brute force: the first end at which a stop string is complete, behind `first` bytes.
@@ -198,13 +251,13 @@ mod tests {
             pieces in prop::collection::vec("[abcé]{0,5}", 0..6),
         ) {
             let list: Vec<&str> = stops.iter().map(String::as_str).collect();
-            let mut matcher = StopMatcher::new(&stops);
+            let mut matcher = StopMatcher::new(&stops, None);
             let mut shown: String = passed.iter().map(|piece| matcher.pass(piece)).collect();
             let mut matched = None;
             for piece in &pieces {
                 let output = matcher.push(piece);
                 shown += &output.text;
-                matched = output.matched;
+                matched = output.matched.map(|matched| matched.by);
                 if matched.is_some() {
                     break;
                 }

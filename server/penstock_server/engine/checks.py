@@ -85,6 +85,12 @@ def check_sampling(params: SamplingParams, vocab_size: int) -> None:
         params.num_top_logprobs <= min(MAX_TOP_LOGPROBS, vocab_size),
         f"num_top_logprobs {params.num_top_logprobs} is more than {min(MAX_TOP_LOGPROBS, vocab_size)}",
     )
+    check_ids("logprob id", params.logprob_ids, vocab_size)
+    require(
+        len(params.logprob_ids) in (0, params.num_top_logprobs),
+        f"{len(params.logprob_ids)} logprob_ids where num_top_logprobs is {params.num_top_logprobs}",
+    )
+    require(not (params.logprob_ids and params.prompt_logprobs), "logprob_ids beside prompt_logprobs")
 
 
 def _check_exclusions(params: SamplingParams, vocab_size: int) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import penstock_kernels as ops
 import torch
-from penstock_kernels import DrawParams, PenaltyParams
+from penstock_kernels import DrawParams, Logprobs, PenaltyParams
 from penstock_kernels.native import choose as native
 from penstock_kernels.native.choose import Chosen, SlotRows
 
@@ -68,6 +68,8 @@ def sample(
     token_ids = None if is_plain else _choose(scores, inputs)
     most = inputs.num_top
     found = ops.token_logprobs(logits, token_ids, most)
+    if most:
+        _report_named(found, logits, inputs)
     return Sampled(
         token_ids=found.token_ids,
         logprobs=found.chosen,
@@ -122,6 +124,20 @@ def score(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> Scored
     found = ops.token_logprobs(logits, token_ids, num_top)
     ranks = (logits > logits.gather(1, token_ids.unsqueeze(1))).sum(dim=-1) + 1
     return Scored(found.chosen, found.top_ids, found.top_logprobs, ranks)
+
+
+def _report_named(found: Logprobs, logits: torch.Tensor, inputs: SamplingInput) -> None:
+    """Put the tokens that a row names in the place of its most likely ones."""
+    entries = [
+        (number, place, token)
+        for number, row in enumerate(inputs.rows)
+        for place, token in enumerate(row.params.logprob_ids)
+    ]
+    if not entries:
+        return
+    rows, places, ids = to_device(list(zip(*entries, strict=True)), torch.int64, logits.device)
+    found.top_ids[rows, places] = ids.to(found.top_ids.dtype)
+    found.top_logprobs[rows, places] = logits[rows, ids] - logits.logsumexp(dim=-1)[rows]
 
 
 def _choose(scores: torch.Tensor, inputs: SamplingInput) -> torch.Tensor:

@@ -42,6 +42,7 @@ class SamplingParams:
     logit_bias_ids: tuple[int, ...] = ()
     logit_bias_values: tuple[float, ...] = ()
     num_top_logprobs: int = 0
+    logprob_ids: tuple[int, ...] = ()
     prompt_logprobs: bool = False
     min_new_tokens: int = 0
     suppressed_ids: tuple[int, ...] = ()

@@ -130,7 +130,7 @@ class GenerationDefaults(_message.Message):
     def __init__(self, do_sample: bool = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed", "logit_bias_ids", "logit_bias_values", "num_top_logprobs", "prompt_logprobs", "min_new_tokens", "suppressed_ids", "watermark_delta", "watermark_gamma", "banned_ids", "banned_lens", "allowed_mask")
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed", "logit_bias_ids", "logit_bias_values", "num_top_logprobs", "prompt_logprobs", "min_new_tokens", "suppressed_ids", "watermark_delta", "watermark_gamma", "banned_ids", "banned_lens", "allowed_mask", "logprob_ids")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +151,7 @@ class SamplingParams(_message.Message):
     BANNED_IDS_FIELD_NUMBER: _ClassVar[int]
     BANNED_LENS_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_MASK_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_IDS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -171,7 +172,8 @@ class SamplingParams(_message.Message):
     banned_ids: _containers.RepeatedScalarFieldContainer[int]
     banned_lens: _containers.RepeatedScalarFieldContainer[int]
     allowed_mask: bytes
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., seed: _Optional[int] = ..., logit_bias_ids: _Optional[_Iterable[int]] = ..., logit_bias_values: _Optional[_Iterable[float]] = ..., num_top_logprobs: _Optional[int] = ..., prompt_logprobs: bool = ..., min_new_tokens: _Optional[int] = ..., suppressed_ids: _Optional[_Iterable[int]] = ..., watermark_delta: _Optional[float] = ..., watermark_gamma: _Optional[float] = ..., banned_ids: _Optional[_Iterable[int]] = ..., banned_lens: _Optional[_Iterable[int]] = ..., allowed_mask: _Optional[bytes] = ...) -> None: ...
+    logprob_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., seed: _Optional[int] = ..., logit_bias_ids: _Optional[_Iterable[int]] = ..., logit_bias_values: _Optional[_Iterable[float]] = ..., num_top_logprobs: _Optional[int] = ..., prompt_logprobs: bool = ..., min_new_tokens: _Optional[int] = ..., suppressed_ids: _Optional[_Iterable[int]] = ..., watermark_delta: _Optional[float] = ..., watermark_gamma: _Optional[float] = ..., banned_ids: _Optional[_Iterable[int]] = ..., banned_lens: _Optional[_Iterable[int]] = ..., allowed_mask: _Optional[bytes] = ..., logprob_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Grammar(_message.Message):
     __slots__ = ("kind", "text")

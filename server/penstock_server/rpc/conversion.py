@@ -147,6 +147,7 @@ def _sampling_from_pb(params: pb.SamplingParams) -> SamplingParams:
         logit_bias_ids=tuple(params.logit_bias_ids),
         logit_bias_values=tuple(params.logit_bias_values),
         num_top_logprobs=params.num_top_logprobs,
+        logprob_ids=tuple(params.logprob_ids),
         prompt_logprobs=params.prompt_logprobs,
         min_new_tokens=params.min_new_tokens,
         suppressed_ids=tuple(params.suppressed_ids),

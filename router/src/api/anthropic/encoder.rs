@@ -214,6 +214,7 @@ mod tests {
         let end = |finish| End {
             finish,
             stop_string: None,
+            matched_stop: None,
             text: String::new(),
             seed: None,
             times: SequenceTimes::default(),

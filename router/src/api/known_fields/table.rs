@@ -76,11 +76,12 @@ pub(super) const FIELDS: &[Field] = fields! {
     "ignore_eos" Both "vLLM, SGLang, llama.cpp" works "";
     "stop" Both "OpenAI" works "a string or a list";
     "stop_token_ids" Both "vLLM, SGLang" works "";
-    "stop_regex" Both "SGLang" refused [] "";
+    "stop_regex" Both "SGLang" works "a regular expression or a list";
     "include_stop_str_in_output" Both "vLLM" works "";
     "no_stop_trim" Both "SGLang" refused ["false"] "";
     "t_max_predict_ms" Both "llama.cpp" refused ["0", "-1"] "";
-    "thinking_token_budget" Both "vLLM" refused ["-1"] "";
+    "thinking_token_budget" Chat "vLLM" works "-1: no limit";
+    "thinking_token_budget" Completions "vLLM" refused ["-1"] "";
     "repetition_detection" Both "vLLM" refused [] "";
 
     // Sampling.
@@ -160,7 +161,7 @@ pub(super) const FIELDS: &[Field] = fields! {
     "stream_interval" Both "vLLM" accepted "every token is sent at once";
     "logprobs" Both "OpenAI" works "";
     "top_logprobs" Chat "OpenAI" works "needs `logprobs`";
-    "logprob_token_ids" Both "vLLM" refused [] "";
+    "logprob_token_ids" Both "vLLM" works "in the place of the most likely ones";
     "prompt_logprobs" Both "vLLM" works "not for streams";
     "n_probs" Both "llama.cpp" refused ["0"] "send `logprobs`";
     "post_sampling_probs" Both "llama.cpp" refused ["false"] "";

@@ -106,6 +106,14 @@ impl LogitBias {
     }
 }
 
+/// Refuses tokens whose log probabilities are asked for where none are shown.
+pub(super) fn check_named(ids: Option<&[u64]>, has_logprobs: bool) -> Result<(), Error> {
+    if ids.is_some_and(|ids| !ids.is_empty()) && !has_logprobs {
+        return Err(Error::invalid("logprob_token_ids", "`logprob_token_ids` needs `logprobs`"));
+    }
+    Ok(())
+}
+
 fn pair(id: &str, bias: &Value) -> Result<(u64, f64), Error> {
     id.parse().ok().zip(bias.as_f64()).ok_or_else(|| {
         let message = format!("`logit_bias` must map token ids to numbers. Given: {id:?}: {bias}");

@@ -263,6 +263,7 @@ mod tests {
         let end = End {
             finish: Finish::EndOfSequence,
             stop_string: None,
+            matched_stop: None,
             text: reply.into(),
             seed: None,
             times: SequenceTimes::default(),

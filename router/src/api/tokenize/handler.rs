@@ -1,10 +1,11 @@
-//! The handlers of `/tokenize`, `/chat_tokenize`, `/detokenize` and `/apply-template`.
+//! The handlers of `/tokenize`, `/chat_tokenize`, `/detokenize`, `/apply-template` and `/tokenizer_info`.
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use serde_json::{Map, Value};
 
 use super::request::{ChatOptions, Shape};
 use super::{
@@ -142,4 +143,12 @@ pub async fn detokenize(
     let prompt =
         app.inference.tokenizer.run(move |vocabulary| Ok(vocabulary.decode(&request.tokens, skip))).await?;
     Ok(Json(DetokenizeResponse { prompt }))
+}
+
+/// `GET /tokenizer_info`
+pub async fn tokenizer_info(State(app): State<AppState>) -> Result<Json<Map<String, Value>>, Error> {
+    let refused = Error::Forbidden(
+        "this server does not tell its tokenizer's settings (--enable-tokenizer-info-endpoint)",
+    );
+    app.tokenizer_info.as_deref().cloned().map(Json).ok_or(refused)
 }

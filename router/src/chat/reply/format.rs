@@ -52,6 +52,8 @@ pub struct ReplyFormat {
     pub names: Names,
     /// Those of them that are custom tools.
     pub custom: Names,
+    /// The most tokens of its reasoning, if they are limited.
+    pub reasoning_budget: Option<u32>,
     /// Whether there may be only one call.
     pub is_one_call: bool,
     /// Special tokens whose spelling is part of the reply.

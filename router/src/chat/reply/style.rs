@@ -19,6 +19,8 @@ pub struct ReplyStyle {
     pub(super) marker_ids: Arc<[(&'static str, u32)]>,
     /// Those of them that are special tokens, which a detokenizer leaves out by default.
     hidden: Arc<HashSet<u32>>,
+    /// Tokens that end a reply.
+    pub(super) end_ids: Arc<[u32]>,
 }
 
 const MARKERS: [&str; 21] = [
@@ -59,7 +61,13 @@ impl ReplyStyle {
             thinks: template.contains(reasoning::CLOSE),
             hidden: Arc::new(marker_ids.iter().filter(|marker| hidden(marker)).map(|(_, id)| *id).collect()),
             marker_ids,
+            end_ids: Arc::default(),
         }
+    }
+
+    /// The same style of a model whose replies end with these tokens.
+    pub fn ending_with(self, eos_ids: &[u32]) -> Self {
+        Self { end_ids: eos_ids.into(), ..self }
     }
 
     /// Whether replies may have reasoning.

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use super::options::TemplateOptions;
+
 /// Name of the template that is rendered unless there is one for tools and there are tools.
 pub(super) const DEFAULT: &str = "default";
 
@@ -58,6 +60,19 @@ pub(super) fn read_json(path: &Path) -> Result<Option<Map<String, Value>>, ChatT
     let Some(text) = read(path)? else { return Ok(None) };
     let json = serde_json::from_str(&text);
     json.map_err(|error| ChatTemplateError { path: path.to_owned(), reason: error.to_string() })
+}
+
+/// tokenizer_config.json, of the model folder or as given, and its path; empty if the folder has none.
+pub(super) fn tokenizer_config(
+    folder: &Path,
+    given: &TemplateOptions,
+) -> Result<(PathBuf, Map<String, Value>), ChatTemplateError> {
+    let is_given = given.tokenizer_config_path.is_some();
+    let path = given.tokenizer_config_path.clone().unwrap_or_else(|| folder.join("tokenizer_config.json"));
+    match read_json(&path)? {
+        None if is_given => Err(ChatTemplateError::missing(path)),
+        config => Ok((path, config.unwrap_or_default())),
+    }
 }
 
 fn read(path: &Path) -> Result<Option<String>, ChatTemplateError> {

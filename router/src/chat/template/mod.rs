@@ -7,7 +7,9 @@ mod files;
 mod methods;
 mod options;
 mod templates;
+mod tokenizer_info;
 
 pub use files::ChatTemplateError;
 pub use options::TemplateOptions;
 pub use templates::{ChatTemplates, TemplateInput};
+pub use tokenizer_info::tokenizer_info;

@@ -8,7 +8,9 @@ use serde_json::{Map, Value};
 
 use super::bounded::BoundedOutput;
 use super::environment::{environment, with_known_tags};
-use super::files::{ChatTemplateError, DEFAULT, read_given_sources, read_json, read_sources, special_tokens};
+use super::files::{
+    ChatTemplateError, DEFAULT, read_given_sources, read_sources, special_tokens, tokenizer_config,
+};
 use super::options::TemplateOptions;
 use crate::base::error::Error;
 
@@ -41,13 +43,7 @@ impl ChatTemplates {
     /// Loads the templates: from the files that are given, else from chat_template.jinja, chat_template.json or
     /// tokenizer_config.json of the model folder. `None` if it has none.
     pub fn load(folder: &Path, given: &TemplateOptions) -> Result<Option<Self>, ChatTemplateError> {
-        let config_path = given.tokenizer_config_path.clone();
-        let is_given = config_path.is_some();
-        let config_path = config_path.unwrap_or_else(|| folder.join("tokenizer_config.json"));
-        let config = match read_json(&config_path)? {
-            None if is_given => return Err(ChatTemplateError::missing(config_path)),
-            config => config.unwrap_or_default(),
-        };
+        let (config_path, config) = tokenizer_config(folder, given)?;
         let Some((path, sources)) = Self::sources(folder, given, &config_path)? else { return Ok(None) };
         let compiled = Self::compile(&sources, special_tokens(&config));
         compiled.map(Some).map_err(|reason| ChatTemplateError { path, reason })
@@ -192,7 +188,8 @@ mod tests {
         ]);
         let path = |name: &str| Some(folder.path().join(name));
         let rendered = |chat_template, tokenizer_config_path| {
-            let given = TemplateOptions { chat_template, tokenizer_config_path };
+            let given =
+                TemplateOptions { chat_template, tokenizer_config_path, ..TemplateOptions::default() };
             let loaded = ChatTemplates::load(folder.path(), &given).map_err(|error| error.to_string())?;
             Ok(loaded.unwrap().render(TemplateInput::default()).unwrap())
         };

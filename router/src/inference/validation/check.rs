@@ -12,6 +12,7 @@ use super::{exclusions, sampling, scheduling};
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::inference::limits::RequestLimits;
+use crate::text::stop_regex::StopRegexes;
 
 const MAX_STOP_BYTES: usize = 4096;
 
@@ -41,6 +42,8 @@ pub struct CheckedRequest {
 pub struct Ending {
     /// Stop strings: a sequence ends where its text has one of them.
     pub stop: Vec<String>,
+    /// Regular expressions, which end it likewise.
+    pub stop_regexes: Option<StopRegexes>,
     /// They are looked for behind so many tokens.
     pub min_tokens: u32,
     /// Whether the text includes what ended it.
@@ -133,7 +136,8 @@ pub fn check(p: Parameters, limits: &RequestLimits) -> Result<CheckedRequest, Er
     let is_sampling = asks_for_sampling(&p);
     let best_of = best_of(&p, limits, is_sampling)?;
     let sampling = sampling::check(&p, limits, is_sampling)?;
-    check_stop(&p, limits)?;
+    check_stop(p.dialect.name("stop"), &p.stop, limits)?;
+    let stop_regexes = stop_regexes(&p, limits)?;
     if p.max_new_tokens == Some(0) {
         let name = p.dialect.name("max_new_tokens");
         return Err(Error::invalid(name, format!("`{name}` must be strictly positive. Given: 0")));
@@ -147,6 +151,7 @@ pub fn check(p: Parameters, limits: &RequestLimits) -> Result<CheckedRequest, Er
         best_of,
         ending: Ending {
             stop: p.stop,
+            stop_regexes,
             min_tokens,
             includes_stop: p.includes_stop,
             shows_special_tokens: p.shows_special_tokens,
@@ -282,21 +287,30 @@ fn check_native_best_of(p: &Parameters, is_sampling: bool) -> Result<(), Error> 
     }
 }
 
-fn check_stop(p: &Parameters, limits: &RequestLimits) -> Result<(), Error> {
-    let (given, max) = (p.stop.len(), limits.max_stop_sequences);
-    let name = p.dialect.name("stop");
+fn check_stop(name: &'static str, stops: &[String], limits: &RequestLimits) -> Result<(), Error> {
+    let (given, max) = (stops.len(), limits.max_stop_sequences);
     if given > max as usize {
         let message =
             format!("`{name}` supports up to {max} stop sequences (--max-stop-sequences). Given: {given}");
         return Err(Error::invalid(name, message));
     }
-    match p.stop.iter().map(String::len).find(|&len| len == 0 || len > MAX_STOP_BYTES) {
+    match stops.iter().map(String::len).find(|&len| len == 0 || len > MAX_STOP_BYTES) {
         Some(len) => {
             let message = format!("`{name}` sequences must have 1 to {MAX_STOP_BYTES} bytes. Given: {len}");
             Err(Error::invalid(name, message))
         }
         None => Ok(()),
     }
+}
+
+fn stop_regexes(p: &Parameters, limits: &RequestLimits) -> Result<Option<StopRegexes>, Error> {
+    const NAME: &str = "stop_regex";
+    check_stop(NAME, &p.stop_regex, limits)?;
+    if p.stop_regex.is_empty() {
+        return Ok(None);
+    }
+    let refuse = |reason| Error::invalid(NAME, format!("`{NAME}` cannot be used: {reason}"));
+    StopRegexes::new(&p.stop_regex).map(Some).map_err(refuse)
 }
 
 /// The longest prompt that is kept. Outside native routes -1 keeps as much as fits.

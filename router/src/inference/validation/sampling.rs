@@ -1,6 +1,7 @@
 //! Checks the sampling parameters: each number against its range.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use penstock_scheduler::SamplingParams;
 
@@ -42,6 +43,7 @@ pub(super) fn check(
         seed: 0,
         logit_bias: logit_bias(p, limits)?,
         num_top_logprobs: top_n_tokens(p, limits)?.max(prompt_top_n_tokens(p, limits)?),
+        logprob_ids: logprob_ids(p, limits)?,
         prompt_logprobs: prompt_logprobs(p)?,
         min_new_tokens: min_new_tokens(p, limits)?,
         watermark_delta: watermark.map_or(0.0, |watermark| watermark.delta),
@@ -120,9 +122,32 @@ fn logit_bias(p: &Parameters, limits: &RequestLimits) -> Result<Vec<(u32, f32)>,
     Ok(biases)
 }
 
-/// The number of most likely tokens to report at each position of the output.
+/// The number of tokens to report at each position of the output: those that are named, or the most likely ones.
 pub(super) fn top_n_tokens(p: &Parameters, limits: &RequestLimits) -> Result<u32, Error> {
+    if !p.logprob_token_ids.is_empty() {
+        return Ok(logprob_ids(p, limits)?.len() as u32);
+    }
     checked_top(p.dialect.name("top_n_tokens"), p.top_n_tokens, limits)
+}
+
+/// The tokens to report in the place of the most likely ones.
+fn logprob_ids(p: &Parameters, limits: &RequestLimits) -> Result<Arc<[u32]>, Error> {
+    const NAME: &str = "logprob_token_ids";
+    let (given, max) = (p.logprob_token_ids.len(), limits.max_top_n_tokens);
+    let refuse = |message: String| Err(Error::invalid(NAME, message));
+    if given == 0 {
+        return Ok(Arc::default());
+    }
+    if given > max as usize {
+        return refuse(format!("`{NAME}` supports up to {max} tokens (--max-top-n-tokens). Given: {given}"));
+    }
+    if p.prompt_logprobs || p.prompt_top_n_tokens.is_some() {
+        return refuse(format!("`{NAME}` cannot go together with log probabilities of the prompt"));
+    }
+    match p.logprob_token_ids.iter().find(|&&id| id >= u64::from(limits.vocab_size)) {
+        Some(id) => refuse(format!("`{NAME}` must be < {}. Given: {id}", limits.vocab_size)),
+        None => Ok(p.logprob_token_ids.iter().map(|&id| id as u32).collect()),
+    }
 }
 
 /// The same for the prompt.

@@ -65,6 +65,13 @@ async fn malformed_json_is_a_400_in_both_shapes() {
 }
 
 #[tokio::test]
+async fn a_message_that_is_none_is_refused_in_words() {
+    let refused = Server::start().post("/v1/chat/completions", json!({"messages": "hi"})).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert!(refused.text.contains("expected a message, which is an object"), "{refused:?}");
+}
+
+#[tokio::test]
 async fn errors_of_openais_routes_name_the_field() {
     let server = Server::start();
     let message = json!({"role": "user", "content": "a"});

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use penstock_router::chat::ChatFormat;
 use penstock_router::chat::template::ChatTemplates;
+use penstock_router::engine::EngineFacts;
 use serde_json::{Map, Value, json};
+use tokenizers::AddedToken;
 
-use crate::support::server::Server;
+use crate::support::fake_engine::FakeEngine;
+use crate::support::server::{Server, facts, limits};
 
 #[tokio::test]
 async fn chat_answers_in_the_shape_of_openai() {
@@ -204,7 +207,10 @@ async fn a_model_is_found_by_name_by_its_last_part_and_by_placeholders() {
 
 /// A server of a model that begins each reply by thinking.
 fn thinking() -> Server {
-    let mut server = Server::start();
+    let vocab_size = facts().vocab_size + 2;
+    let mut server = Server::with(FakeEngine::new(EngineFacts { vocab_size, ..facts() }), limits());
+    let markers = ["<think>", "</think>"].map(|marker| AddedToken::from(marker, false));
+    server.tokenizer.add_tokens(markers).unwrap();
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n{# </think> #}";
     let templates = ChatTemplates::from_source(template, Map::new()).unwrap();
     server.state.inference.chat = Some(Arc::new(ChatFormat::new(templates, &server.tokenizer, &[]).unwrap()));
@@ -223,6 +229,40 @@ async fn reasoning_is_left_out_where_a_request_does_not_want_it() {
     let streamed = server.post("/v1/chat/completions", body).await;
     assert!(streamed.text.contains("\"finish_reason\":\"length\""), "{streamed:?}");
     assert!(!streamed.text.contains("reasoning"), "{streamed:?}");
+}
+
+#[tokio::test]
+async fn a_budget_of_reasoning_constrains_the_reply() {
+    let server = thinking();
+    let ask = |fields: Value| {
+        let mut body =
+            json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "temperature": 0});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        body
+    };
+    let grammar = || {
+        let plans = server.control.plans.lock().unwrap();
+        let admitted = plans.iter().flat_map(|plan| &plan.admitted).next_back().unwrap();
+        admitted.grammar.as_ref().map(|grammar| grammar.text.clone())
+    };
+    let close = server.tokenizer.token_to_id("</think>").unwrap();
+    let answer = server.post("/v1/chat/completions", ask(json!({"thinking_token_budget": 7}))).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    assert!(grammar().unwrap().contains(&format!("<[^{close}]>{{0,7}} <[{close}]>")), "{:?}", grammar());
+    for none in [json!({"thinking_token_budget": -1}), json!({"thinking_token_budget": null})] {
+        assert_eq!(server.post("/v1/chat/completions", ask(none)).await.status, StatusCode::OK);
+        assert_eq!(grammar(), None);
+    }
+    for (fields, param) in [
+        (json!({"thinking_token_budget": -2}), "thinking_token_budget"),
+        (json!({"thinking_token_budget": 7, "ignore_eos": true}), "ignore_eos"),
+    ] {
+        let refused = server.post("/v1/chat/completions", ask(fields)).await;
+        assert_eq!(
+            (refused.status, &refused.json()["error"]["param"]),
+            (StatusCode::BAD_REQUEST, &json!(param))
+        );
+    }
 }
 
 #[tokio::test]

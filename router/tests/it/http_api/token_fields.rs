@@ -278,6 +278,92 @@ async fn tokens_of_a_stop_string_are_not_in_the_log_probabilities() {
 }
 
 #[tokio::test]
+async fn a_regular_expression_ends_the_text_before_what_matches_it() {
+    let server = Server::start();
+    let (prompt, text, letter) = (0..500)
+        .find_map(|number| {
+            let prompt = format!("{number}");
+            let text = server.expected_text(&prompt, 6);
+            let letter = text.chars().nth(2).filter(char::is_ascii_alphanumeric)?;
+            (text.find(letter) == text.char_indices().nth(2).map(|(at, _)| at))
+                .then_some((prompt, text, letter))
+        })
+        .expect("an output with a letter that comes first in the third place");
+    let before: String = text.chars().take(2).collect();
+    let ask = |fields: Value| with(json!({"prompt": prompt, "max_tokens": 6, "temperature": 0}), &fields);
+    for stop_regex in [json!(format!("[{letter}]")), json!(["never{3}", format!("[{letter}]")])] {
+        let asked = ask(json!({"stop_regex": stop_regex}));
+        let choice = server.post(COMPLETIONS, asked.clone()).await.json()["choices"][0].take();
+        assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!(before), &json!("stop")));
+        assert_eq!(choice["matched_stop"], format!("[{letter}]"));
+        let events = server.post(COMPLETIONS, with(asked, &json!({"stream": true}))).await.openai_events();
+        let texts = events.iter().filter_map(|event| event["choices"][0]["text"].as_str());
+        assert_eq!(texts.collect::<String>(), before);
+        assert_eq!(events.last().unwrap()["choices"][0]["matched_stop"], format!("[{letter}]"));
+    }
+    let shown = ask(json!({"stop_regex": format!("[{letter}]"), "include_stop_str_in_output": true}));
+    let choice = server.post(COMPLETIONS, shown).await.json()["choices"][0].take();
+    assert_eq!(choice["text"], format!("{before}{letter}"));
+    let late = ask(json!({"stop_regex": format!("[{letter}]"), "min_tokens": 6}));
+    assert_eq!(server.post(COMPLETIONS, late).await.json()["choices"][0]["text"], text);
+    for (given, expected) in [
+        (json!("a*"), "matches the empty text"),
+        (json!("a$"), "only `^` works"),
+        (json!("(a"), "unclosed group"),
+        (json!(["a", "b", "c", "d", "e"]), "up to 4 stop sequences"),
+    ] {
+        for (path, body) in [
+            (COMPLETIONS, completion(&json!({"stop_regex": given}))),
+            (CHAT, chat(&json!({"stop_regex": given}))),
+        ] {
+            let (param, message) = refused(&server, path, body).await;
+            assert_eq!(param, "stop_regex");
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_choice_says_what_ended_its_text() {
+    let server = Server::start();
+    let tokens = server.expected(RENDERED, 6);
+    let fields = json!({"stop_token_ids": [tokens[2]]});
+    let choice = server.post(CHAT, chat(&fields)).await.json()["choices"][0].take();
+    assert_eq!(choice["matched_stop"], tokens[2]);
+    let events = server.post(CHAT, chat(&with(fields, &json!({"stream": true})))).await.openai_events();
+    let ends: Vec<&Value> = events.iter().map(|event| &event["choices"][0]["matched_stop"]).collect();
+    assert_eq!(ends.iter().filter(|end| !end.is_null()).collect::<Vec<_>>(), [&&json!(tokens[2])]);
+    let long = server.post(CHAT, chat(&json!({}))).await.json()["choices"][0].take();
+    assert_eq!((&long["finish_reason"], long.get("matched_stop")), (&json!("length"), None));
+    let ended = chat(&json!({"logit_bias": {}, "stop": server.expected_text(RENDERED, 1)}));
+    let stopped = server.post(CHAT, ended).await.json()["choices"][0].take();
+    assert_eq!(stopped["matched_stop"], server.expected_text(RENDERED, 1));
+}
+
+#[tokio::test]
+async fn named_tokens_are_asked_for_in_the_place_of_the_most_likely() {
+    let server = Server::start();
+    let named = json!({"logprob_token_ids": [9, 3]});
+    server.post(CHAT, chat(&with(named.clone(), &json!({"logprobs": true, "top_logprobs": 5})))).await;
+    let admission = last_admission(&server);
+    assert_eq!((admission.sampling.num_top_logprobs, &admission.sampling.logprob_ids[..]), (2, &[9, 3][..]));
+    server.post(COMPLETIONS, completion(&with(named.clone(), &json!({"logprobs": 0})))).await;
+    assert_eq!(&last_admission(&server).sampling.logprob_ids[..], &[9, 3]);
+    for (fields, expected) in [
+        (json!({}), "needs `logprobs`"),
+        (json!({"logprobs": 1, "logprob_token_ids": [1_000_000]}), "must be <"),
+        (json!({"logprobs": 1, "logprob_token_ids": [1, 2, 3, 4, 5, 6]}), "up to 5 tokens"),
+        (json!({"logprobs": 1, "prompt_logprobs": 1}), "log probabilities of the prompt"),
+        (json!({"logprobs": 1, "echo": true}), "log probabilities of the prompt"),
+    ] {
+        let body = completion(&with(named.clone(), &fields));
+        let (param, message) = refused(&server, COMPLETIONS, body).await;
+        assert_eq!(param, "logprob_token_ids");
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[tokio::test]
 async fn only_what_was_cached_before_the_request_counts_as_cached() {
     let server = Server::start();
     let body = with(completion(&json!({"n": 2})), &json!({"prompt": ["abcdefghijklm", "abcdefghijklm"]}));

@@ -224,6 +224,7 @@ impl Server {
             adapter_rules: RunTimeRules::default(),
             body_limits: body_limits(),
             telemetry: Telemetry::default(),
+            tokenizer_info: None,
             access_log: AccessLog::default(),
         };
         let control = controls.into_iter().next().expect("a server has a replica");

@@ -14,7 +14,7 @@ use crate::http::response_stream::Encoder;
 use crate::http::sse;
 use crate::http::state::AppState;
 use crate::inference::Prepared;
-use crate::inference::text_stream::{TextEvent, TextToken};
+use crate::inference::text_stream::{MatchedStop, TextEvent, TextToken};
 use crate::text::tokenizer::Tokenizer;
 
 /// A chunk of a stream of `/v1/chat/completions`.
@@ -29,6 +29,9 @@ pub struct ChunkChoice {
     delta: ChunkDelta,
     logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
+    /// What ended the text, in the last chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    matched_stop: Option<MatchedStop>,
     /// With `return_token_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<Vec<u32>>,
@@ -144,7 +147,14 @@ impl ChatEncoder {
 
     /// A chunk of one choice that is no token's.
     fn opening(&mut self, index: usize, delta: ChunkDelta) -> String {
-        let choice = ChunkChoice { index, delta, logprobs: None, finish_reason: None, token_ids: None };
+        let choice = ChunkChoice {
+            index,
+            delta,
+            logprobs: None,
+            finish_reason: None,
+            matched_stop: None,
+            token_ids: None,
+        };
         self.chunk(vec![choice], None)
     }
 
@@ -177,7 +187,8 @@ impl ChatEncoder {
             index,
             delta,
             logprobs: choice.logprobs.take(),
-            finish_reason: token.end.map(|end| choice.writer.finish_reason(end.finish)),
+            finish_reason: token.end.as_ref().map(|end| choice.writer.finish_reason(end.finish)),
+            matched_stop: token.end.and_then(|end| end.matched_stop),
             token_ids: self.display.prompt.token_ids.then(|| std::mem::take(&mut choice.token_ids)),
         };
         let timings = self.display.timings.then(|| Timings::new(self.prompt_len, &token.times));

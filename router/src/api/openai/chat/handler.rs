@@ -21,7 +21,7 @@ use crate::base::error::Error;
 use crate::chat::reply::ReplyFormat;
 use crate::http::state::AppState;
 use crate::inference::Prepared;
-use crate::inference::text_stream::Generated;
+use crate::inference::text_stream::{Generated, MatchedStop};
 use crate::observe::metrics::RequestGuard;
 
 /// A whole response of `/v1/chat/completions`.
@@ -110,7 +110,8 @@ impl ChatReplies<'_> {
         let ids = sequence.tokens.iter().map(|token| token.id);
         let token_ids = self.display.prompt.token_ids.then(|| ids.collect());
         let finish_reason = writer.finish_reason(sequence.end.finish);
-        Choice { index, message, logprobs, finish_reason, token_ids }
+        let matched_stop = sequence.end.matched_stop;
+        Choice { index, message, logprobs, finish_reason, matched_stop, token_ids }
     }
 }
 
@@ -134,6 +135,9 @@ pub struct Choice {
     message: AssistantMessage,
     logprobs: Option<ChatLogprobs>,
     finish_reason: &'static str,
+    /// The stop string, regular expression or token that ended the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    matched_stop: Option<MatchedStop>,
     /// With `return_token_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<Vec<u32>>,

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::super::constraint::{constraint_fields, grammar_of};
 use super::super::documented::{ResponseFormat, ToolChoiceSchema, ToolSchema};
-use super::super::fields::{LogitBias, Seed, Stop, StreamOptions};
+use super::super::fields::{LogitBias, Seed, Stop, StreamOptions, check_named};
 use crate::api::known_fields::{HasKnownFields, On};
 use crate::api::shared_fields::with_shared_fields;
 use crate::base::caller::Caller;
@@ -18,6 +18,9 @@ use crate::grammar;
 use crate::inference::Prompt;
 use crate::inference::validation::Parameters;
 
+/// A greater budget is no limit: no model that is served here writes so much.
+const MAX_REASONING_BUDGET: u32 = 1 << 24;
+
 with_shared_fields! {
     /// The body of `/v1/chat/completions`.
     #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -27,10 +30,13 @@ with_shared_fields! {
         pub logit_bias: Option<LogitBias>,
         pub logprobs: Option<bool>,
         pub top_logprobs: Option<u64>,
+        /// Tokens whose log probabilities are shown in the place of the most likely ones.
+        pub logprob_token_ids: Option<Vec<u64>>,
         pub max_tokens: Option<u64>,
         pub max_completion_tokens: Option<u64>,
         pub n: Option<u64>,
         pub stop: Option<Stop>,
+        pub stop_regex: Option<Stop>,
         pub stream: Option<bool>,
         pub stream_options: Option<StreamOptions>,
         #[schema(value_type = Option<i64>)]
@@ -75,6 +81,8 @@ with_shared_fields! {
         pub continue_final_message: Option<bool>,
         pub timings_per_token: Option<bool>,
         pub echo: Option<bool>,
+        /// The most tokens of reasoning; -1: any number.
+        pub thinking_token_budget: Option<i64>,
         /// `false`: the response has no reasoning, though the model reasons.
         pub include_reasoning: Option<bool>,
     }
@@ -106,6 +114,7 @@ impl ChatRequest {
             tool_prompt: self.tool_prompt.take(),
         };
         let tools = Tools::from_fields(fields, dialect)?;
+        let reasoning_budget = reasoning_budget(self.thinking_token_budget)?;
         let parameters = Parameters { grammar, ..self.parameters(caller, dialect)? };
         let conversation = Conversation {
             messages: self.messages,
@@ -117,6 +126,7 @@ impl ChatRequest {
             template: self.chat_template.filter(|template| !template.is_empty()),
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message,
+            reasoning_budget,
             truncates: false,
             dialect,
         };
@@ -140,8 +150,10 @@ impl ChatRequest {
             truncate: self.truncate_prompt_tokens,
             prompt_top_n_tokens: self.prompt_logprobs,
             stop: self.stop.clone().map(Stop::into_strings).unwrap_or_default(),
+            stop_regex: self.stop_regex.clone().map(Stop::into_strings).unwrap_or_default(),
             seed: self.seed.map(|Seed(seed)| seed),
             top_n_tokens: self.top_logprobs.filter(|_| self.logprobs == Some(true)),
+            logprob_token_ids: self.logprob_token_ids.clone().unwrap_or_default(),
             logit_bias: self.logit_bias.clone().map_or(Ok(Vec::new()), LogitBias::into_pairs)?,
             ..self.shared_parameters(caller)
         })
@@ -170,7 +182,20 @@ impl ChatRequest {
             let message = "`top_logprobs` needs `logprobs` to be true";
             return Err(Error::invalid("top_logprobs", message));
         }
+        check_named(self.logprob_token_ids.as_deref(), self.logprobs == Some(true))?;
         Ok(())
+    }
+}
+
+/// The most tokens of reasoning; more than a reply could have is no limit.
+fn reasoning_budget(given: Option<i64>) -> Result<Option<u32>, Error> {
+    match given {
+        None | Some(-1) => Ok(None),
+        Some(budget @ 0..) => Ok(u32::try_from(budget).ok().filter(|&budget| budget <= MAX_REASONING_BUDGET)),
+        Some(other) => {
+            let message = format!("`thinking_token_budget` must be >= 0, or -1 for no limit. Given: {other}");
+            Err(Error::invalid("thinking_token_budget", message))
+        }
     }
 }
 

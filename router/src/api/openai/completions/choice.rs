@@ -8,6 +8,7 @@ use super::echo::Echo;
 use crate::api::logprobs::{CompletionLogprobs, LogprobStyle};
 use crate::api::openai::{CompletionRequest, PromptDetails, PromptDisplay, StreamOptions};
 use crate::inference::Prepared;
+use crate::inference::text_stream::MatchedStop;
 use crate::text::detokenizer::Vocabulary;
 
 /// What completions show beside the text.
@@ -85,6 +86,9 @@ pub struct Choice {
     pub(super) text: String,
     pub(super) logprobs: Option<CompletionLogprobs>,
     pub(super) finish_reason: Option<&'static str>,
+    /// The stop string, regular expression or token that ended the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) matched_stop: Option<MatchedStop>,
     /// With `return_token_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) token_ids: Option<Vec<u32>>,

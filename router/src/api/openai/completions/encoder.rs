@@ -9,7 +9,7 @@ use crate::base::error::Error;
 use crate::http::response_stream::Encoder;
 use crate::http::sse;
 use crate::http::state::AppState;
-use crate::inference::text_stream::{TextEvent, TextToken};
+use crate::inference::text_stream::{End, TextEvent, TextToken};
 use crate::text::tokenizer::Tokenizer;
 
 /// Writes the events of all prompts as chunks.
@@ -57,14 +57,22 @@ impl CompletionEncoder {
         }
     }
 
-    fn chunk(&mut self, index: usize, text: String, finish_reason: Option<&'static str>) -> String {
+    fn chunk(&mut self, index: usize, text: String, end: Option<&End>) -> String {
         let choice = &mut self.choices[index];
         let logprobs = choice.logprobs.take();
         let token_ids = self.display.prompt.token_ids.then(|| std::mem::take(&mut choice.token_ids));
         let prompt_token_ids = choice.prompt_token_ids.take();
         let prompt = PromptDetails { prompt_token_ids, ..PromptDetails::default() };
         let usage = self.display.stream_options.is_continuous().then_some(self.usage);
-        let choices = vec![Choice { index, text, logprobs, finish_reason, token_ids, prompt }];
+        let choices = vec![Choice {
+            index,
+            text,
+            logprobs,
+            finish_reason: end.map(|end| end.finish.name()),
+            matched_stop: end.and_then(|end| end.matched_stop.clone()),
+            token_ids,
+            prompt,
+        }];
         let prompt = PromptDetails::default();
         sse::to_line(&CompletionObject { head: &self.head, choices, usage, timings: None, prompt })
     }
@@ -82,7 +90,6 @@ impl CompletionEncoder {
     }
 
     fn token(&mut self, index: usize, token: TextToken) -> Vec<String> {
-        let finish = token.end.as_ref().map(|end| end.finish.name());
         if let Some(end) = &token.end {
             self.usage.add_cached(self.cached[index / self.display.choices_per_prompt].add(&end.times));
             if !self.display.only_scores {
@@ -90,7 +97,8 @@ impl CompletionEncoder {
             }
         }
         if self.display.only_scores {
-            return finish.map(|finish| self.chunk(index, String::new(), Some(finish))).into_iter().collect();
+            let end = token.end.as_deref();
+            return end.map(|end| self.chunk(index, String::new(), Some(end))).into_iter().collect();
         }
         self.usage.add_completion(1);
         if self.display.logprobs {
@@ -99,10 +107,10 @@ impl CompletionEncoder {
         if self.display.prompt.token_ids {
             self.choices[index].token_ids.push(token.id);
         }
-        if token.delta.is_empty() && finish.is_none() {
+        if token.delta.is_empty() && token.end.is_none() {
             return Vec::new();
         }
-        vec![self.chunk(index, token.delta, finish)]
+        vec![self.chunk(index, token.delta, token.end.as_deref())]
     }
 }
 

@@ -168,6 +168,7 @@ fn choice(
         text: ready.echoed_text().to_owned() + text,
         logprobs: display.logprobs.then_some(logprobs),
         finish_reason: Some(sequence.end.finish.name()),
+        matched_stop: sequence.end.matched_stop,
         token_ids: display.prompt.token_ids.then(|| ids.collect()),
         prompt: display.prompt.details(vocabulary, prompt, &sequence.prompt_logprobs),
     }

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::super::constraint::{constraint_fields, grammar_of};
 use super::super::documented::ResponseFormat;
-use super::super::fields::{LogitBias, Seed, Stop, StreamOptions};
+use super::super::fields::{LogitBias, Seed, Stop, StreamOptions, check_named};
 use crate::api::known_fields::{HasKnownFields, On};
 use crate::api::shared_fields::with_shared_fields;
 use crate::base::caller::Caller;
@@ -26,9 +26,12 @@ with_shared_fields! {
         pub echo: Option<bool>,
         pub logit_bias: Option<LogitBias>,
         pub logprobs: Option<u64>,
+        /// Tokens whose log probabilities are shown in the place of the most likely ones.
+        pub logprob_token_ids: Option<Vec<u64>>,
         pub max_tokens: Option<u64>,
         pub n: Option<u64>,
         pub stop: Option<Stop>,
+        pub stop_regex: Option<Stop>,
         pub stream: Option<bool>,
         pub stream_options: Option<StreamOptions>,
         #[schema(value_type = Option<i64>)]
@@ -84,6 +87,7 @@ impl CompletionRequest {
             return Err(Error::invalid("echo", "`echo` cannot go together with `suffix`"));
         }
         StreamOptions::check(self.stream_options, self.stream)?;
+        check_named(self.logprob_token_ids.as_deref(), self.logprobs.is_some())?;
         let (field, grammar) = grammar_of(constraint_fields!(self), grammar::from_response_format)?;
         let best_of = if self.best_of.is_some() { "best_of" } else { "n" };
         Ok(Parameters {
@@ -97,8 +101,10 @@ impl CompletionRequest {
             truncate: self.truncate_prompt_tokens,
             prompt_top_n_tokens: self.prompt_logprobs,
             stop: self.stop.clone().map(Stop::into_strings).unwrap_or_default(),
+            stop_regex: self.stop_regex.clone().map(Stop::into_strings).unwrap_or_default(),
             seed: self.seed.map(|Seed(seed)| seed),
             top_n_tokens: self.logprobs,
+            logprob_token_ids: self.logprob_token_ids.clone().unwrap_or_default(),
             prompt_logprobs: self.echoes() && self.logprobs.is_some(),
             logit_bias: self.logit_bias.clone().map_or(Ok(Vec::new()), LogitBias::into_pairs)?,
             grammar,

@@ -1,4 +1,4 @@
-//! The grammar of a constrained reply: reasoning first, if the model reasons, then calls of tools in the model's own
+//! The grammar of a constrained reply, or of one whose reasoning is limited: reasoning first, if the model reasons, then calls of tools in the model's own
 //! format, or the content that `response_format` asks for. Written in Lark, in which llguidance embeds JSON schemas.
 
 mod shape;
@@ -39,6 +39,9 @@ pub struct Part {
     pub grammar: Grammar,
 }
 
+/// The field that limits the tokens of reasoning.
+const REASONING_BUDGET: &str = "thinking_token_budget";
+
 /// What models write before content in Harmony.
 const HARMONY_FINAL: &str = "<|channel|>final<|message|>";
 
@@ -69,9 +72,9 @@ impl ReplyStyle {
         requested: Option<Grammar>,
         param: &'static str,
     ) -> Result<Option<Whole>, Error> {
-        let writer = Writer { style: self, thinking: format.thinking };
+        let writer = Writer { style: self, thinking: format.thinking, budget: format.reasoning_budget };
         match (tools, requested) {
-            (None, None) => Ok(None),
+            (None, None) => writer.limited(),
             (None, Some(requested)) => {
                 let grammar = match requested.kind {
                     // It is the whole reply: reasoning cannot be put before it.
@@ -80,7 +83,7 @@ impl ReplyStyle {
                         requested
                     }
                     _ if writer.starts_with_content() => requested,
-                    _ => lark(writer.after_reasoning(&writer.content(&requested))),
+                    _ => lark(writer.after_reasoning(&writer.content(&requested))?),
                 };
                 Ok(Some(Whole { grammar, param, is_optional: false }))
             }
@@ -89,18 +92,20 @@ impl ReplyStyle {
                 let calls = self.tools.when_required();
                 format.tools = Some(calls);
                 format.is_call = true;
-                let body = writer.after_reasoning("calls") + &writer.calls(calls, tools)?;
+                let body = writer.after_reasoning("calls")? + &writer.calls(calls, tools)?;
                 Ok(Some(Whole { grammar: lark(body), param: "tools", is_optional: false }))
             }
             (Some(tools), None) => {
-                let grammar = writer.calls_if_triggered(self.tools, tools)?;
+                let Some(grammar) = writer.calls_if_triggered(self.tools, tools)? else {
+                    return writer.limited();
+                };
                 let is_optional = !tools.functions().iter().any(|function| function.is_strict);
-                Ok(grammar.map(|grammar| Whole { grammar, param: "tools", is_optional }))
+                Ok(Some(Whole { grammar, param: "tools", is_optional }))
             }
             (Some(tools), Some(requested)) if requested.kind != GrammarKind::Lark => {
                 let calls = self.tools.when_required();
                 format.tools = Some(calls);
-                let either = writer.after_reasoning(&format!("calls | {}", writer.content(&requested)));
+                let either = writer.after_reasoning(&format!("calls | {}", writer.content(&requested)))?;
                 let grammar = lark(either + &writer.calls(calls, tools)?);
                 Ok(Some(Whole { grammar, param, is_optional: false }))
             }
@@ -154,6 +159,8 @@ fn embedded(grammar: &Grammar) -> String {
 struct Writer<'a> {
     style: &'a ReplyStyle,
     thinking: Thinking,
+    /// The most tokens of reasoning, if they are limited.
+    budget: Option<u32>,
 }
 
 impl Writer<'_> {
@@ -171,27 +178,79 @@ impl Writer<'_> {
     }
 
     /// The start rule for Harmony, where reasoning is a message of its own.
-    fn after_analysis(&self, body: &str) -> String {
+    fn after_analysis(&self, body: &str) -> Result<String, Error> {
         let (open, next) =
             (self.literal("<|channel|>analysis<|message|>"), self.literal("<|start|>assistant"));
-        let end = self.text_until("analysis_end", harmony::END);
-        format!("start: ({open} analysis_end {next})? content\ncontent: {body}\n{end}TEXT: /(.|\\n)*/\n")
+        let end = self.reasoning_until("analysis_end", harmony::END)?;
+        Ok(format!("start: ({open} analysis_end {next})? content\ncontent: {body}\n{end}TEXT: /(.|\\n)*/\n"))
     }
 
     /// The start rule; `body` is what may come after reasoning.
-    fn after_reasoning(&self, body: &str) -> String {
+    fn after_reasoning(&self, body: &str) -> Result<String, Error> {
         if self.style.tools == ToolFormat::Harmony {
             return self.after_analysis(body);
         }
         let rules = match self.thinking {
-            Thinking::Never => return format!("start: {body}\n"),
+            Thinking::Never => return Ok(format!("start: {body}\n")),
             Thinking::Open => "start: thought content\n".to_owned(),
             Thinking::Possible => format!("start: ({} thought)? content\n", self.literal(reasoning::OPEN)),
         };
-        let thought = self.text_until("thought_end", reasoning::CLOSE);
-        format!(
+        let thought = self.reasoning_until("thought_end", reasoning::CLOSE)?;
+        Ok(format!(
             "{rules}content: {body}\nthought: thought_end (\"\\n\" | \"\\n\\n\")?\n{thought}TEXT: /(.|\\n)*/\n"
-        )
+        ))
+    }
+
+    /// A rule for reasoning up to and with the `marker` that ends it, which is forced where the budget is spent. Before
+    /// content that is asked for, a reply cannot end.
+    fn reasoning_until(&self, rule: &str, marker: &str) -> Result<String, Error> {
+        let Some(budget) = self.budget else { return Ok(self.text_until(rule, marker)) };
+        let end = self.budgeted(marker)?;
+        let others: String = self.style.end_ids.iter().map(|id| format!(",{id}")).collect();
+        let thoughts = at_most(budget, &format!("<[^{end}{others}]>"));
+        Ok(format!("{rule}: {thoughts} <[{end}]>\n"))
+    }
+
+    /// What limits the reasoning of a reply that is free otherwise; `None` if nothing does. Counts tokens, whatever they
+    /// are, so that a character of several tokens may be cut, as at the end of a reply.
+    fn limited(&self) -> Result<Option<Whole>, Error> {
+        let Some(budget) = self.budget else { return Ok(None) };
+        let rules = match (self.style.tools, self.thinking) {
+            (ToolFormat::Harmony, _) => self.limited_analysis(budget)?,
+            (_, Thinking::Never) => return Ok(None),
+            (_, thinking) => {
+                let (open, close) = (self.budgeted(reasoning::OPEN), self.budgeted(reasoning::CLOSE)?);
+                let thoughts = at_most(budget, &format!("<[^{close}]>"));
+                let thought = format!("thought: {thoughts} <[{close}]>\n");
+                match thinking {
+                    Thinking::Open => format!("start: thought <[*]>*\n{thought}"),
+                    _ => format!("start: text (<[{0}]> thought text)?\ntext: <[^{0}]>*\n{thought}", open?),
+                }
+            }
+        };
+        Ok(Some(Whole { grammar: lark(rules), param: REASONING_BUDGET, is_optional: false }))
+    }
+
+    /// As `limited`, for Harmony: each message on the channel of reasoning is limited.
+    fn limited_analysis(&self, budget: u32) -> Result<String, Error> {
+        let [channel, message, end] = [harmony::CHANNEL, harmony::MESSAGE, harmony::END];
+        let [channel, message, end] = [self.budgeted(channel)?, self.budgeted(message)?, self.budgeted(end)?];
+        let thoughts = at_most(budget, &format!("<[^{end}]>"));
+        Ok(format!(
+            "start: (analysis | other)*\n\
+             analysis: <[{channel}]> \"analysis\" <[{message}]> {thoughts} <[{end}]>\n\
+             other: <[^{channel}]> | <[{channel}]> (\"commentary\" | \"final\")\n"
+        ))
+    }
+
+    /// The id of a marker, without which reasoning cannot be limited.
+    fn budgeted(&self, marker: &str) -> Result<u32, Error> {
+        self.style.marker_id(marker).ok_or_else(|| {
+            let message = format!(
+                "`{REASONING_BUDGET}` is not supported by this model: {marker} is no token of its tokenizer"
+            );
+            Error::invalid(REASONING_BUDGET, message)
+        })
     }
 
     /// A rule for any text up to and with the first `marker`.
@@ -259,6 +318,11 @@ impl Writer<'_> {
             }
         }
     }
+}
+
+/// So many tokens of this kind, or fewer.
+fn at_most(count: u32, token: &str) -> String {
+    if count == 0 { String::new() } else { format!("{token}{{0,{count}}}") }
 }
 
 fn quoted(text: &str) -> String {

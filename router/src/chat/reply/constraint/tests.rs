@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::ApproximateTokEnv;
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::json;
 
 use super::*;
 use crate::chat::tools::ToolFields;
+use crate::text::detokenizer::Vocabulary;
 use crate::text::tokenizer::fixtures::{byte_level, sentencepiece};
 
 fn tools(choice: &str, parallel: bool) -> Tools {
@@ -279,4 +280,122 @@ fn the_input_of_a_custom_tool_obeys_its_grammar_in_every_format() {
     let call =
         "<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"input\": \"any \\\"text\\\"\"}}\n</tool_call>";
     assert!(accepts(&free, call), "{}", free.text);
+}
+
+/// The tokens of the byte-level tokenizer, as a grammar sees them: those that were added are no text.
+fn token_env(tokenizer: &tokenizers::Tokenizer) -> TokEnv {
+    let vocabulary = Vocabulary::new(tokenizer.clone());
+    let added = tokenizer.get_added_tokens_decoder();
+    let num_tokens = tokenizer.get_vocab_size(true) as u32;
+    let word = |id| match added.get(&id) {
+        Some(token) => [&[TokTrie::SPECIAL_TOKEN_MARKER], token.content.as_bytes()].concat(),
+        None => vocabulary.token_bytes(id),
+    };
+    let words: Vec<Vec<u8>> = (0..num_tokens).map(word).collect();
+    let end = tokenizer.token_to_id("</s>").unwrap();
+    Arc::new(ApproximateTokEnv::new(TokTrie::from(&TokRxInfo::new(num_tokens, end), &words)))
+}
+
+/// How many tokens of a reply its grammar takes, and which one it forces behind them.
+fn taken(tokenizer: &tokenizers::Tokenizer, grammar: &Grammar, reply: &[u32]) -> (usize, Option<u32>) {
+    let factory = ParserFactory::new_simple(&token_env(tokenizer)).unwrap();
+    let mut matcher = Matcher::new(factory.create_parser(TopLevelGrammar::from_lark(grammar.text.clone())));
+    assert!(!matcher.is_error(), "{:?}\n{}", matcher.get_error(), grammar.text);
+    let taken = matcher.try_consume_tokens(reply).unwrap();
+    if matcher.is_stopped() {
+        return (taken, None);
+    }
+    let mask = matcher.compute_mask().unwrap();
+    (taken, mask.first_bit_set().filter(|_| mask.num_set() == 1).map(|id| id as u32))
+}
+
+/// The grammar of a reply with limited reasoning, and the tokens of `</think>`, `<think>`, `</s>` and a letter.
+fn limited(
+    prompt: &str,
+    budget: u32,
+    tools: Option<&Tools>,
+    asked: Option<Grammar>,
+) -> (tokenizers::Tokenizer, Option<Grammar>, [u32; 4]) {
+    let tokenizer = byte_level();
+    let ids = ["</think>", "<think>", "</s>", "x"].map(|token| tokenizer.token_to_id(token).unwrap());
+    let style = ReplyStyle::of("</think>", &tokenizer).ending_with(&[ids[2]]);
+    let mut format = style.format(prompt, Arc::from([]));
+    format.reasoning_budget = Some(budget);
+    let constraint = style.constrain(&mut format, tools, asked, Dialect::CHAT).unwrap();
+    (tokenizer, constraint.map(|constraint| constraint.grammar), ids)
+}
+
+#[test]
+fn reasoning_ends_where_its_budget_is_spent() {
+    for budget in [0, 1, 3, 1000] {
+        let (tokenizer, grammar, [close, open, end, x]) = limited("<think>\n", budget, None, None);
+        let grammar = grammar.unwrap();
+        let spent = vec![x; budget as usize];
+        assert_eq!(taken(&tokenizer, &grammar, &spent), (spent.len(), Some(close)), "{budget}");
+        let longer = [spent.clone(), vec![x, x]].concat();
+        assert_eq!(taken(&tokenizer, &grammar, &longer).0, spent.len());
+        // Behind it, the reply is free.
+        let whole = [&spent[..], &[close, x, open, x, close, x, end]].concat();
+        assert_eq!(taken(&tokenizer, &grammar, &whole).0, whole.len());
+    }
+    let (tokenizer, grammar, [close, _, _, x]) = limited("<think>", 5, None, None);
+    let early = [x, close, x, x, x, x, x, x, x];
+    assert_eq!(taken(&tokenizer, &grammar.unwrap(), &early), (early.len(), None));
+}
+
+#[test]
+fn reasoning_that_the_model_may_begin_is_limited_from_its_marker_on() {
+    let (tokenizer, grammar, [close, open, _, x]) = limited("", 2, None, None);
+    let grammar = grammar.unwrap();
+    assert_eq!(taken(&tokenizer, &grammar, &[x; 50]), (50, None), "without reasoning nothing is limited");
+    assert_eq!(taken(&tokenizer, &grammar, &[x, open, x, x]), (4, Some(close)));
+    assert_eq!(taken(&tokenizer, &grammar, &[open, x, close, x, open]).0, 4, "reasoning comes once");
+    assert_eq!(limited("<think></think>", 2, None, None).1, None, "the prompt has the reasoning");
+}
+
+#[test]
+fn limited_reasoning_goes_together_with_what_is_asked_for() {
+    let regex = requested(GrammarKind::Regex, "xx");
+    let (tokenizer, grammar, [close, _, end, x]) = limited("<think>", 2, None, regex);
+    let grammar = grammar.unwrap();
+    assert_eq!(taken(&tokenizer, &grammar, &[x, x]), (2, Some(close)));
+    assert_eq!(taken(&tokenizer, &grammar, &[x, end]).0, 1, "it cannot end in its reasoning");
+    assert_eq!(taken(&tokenizer, &grammar, &[x, x, close, x, x]), (5, None));
+    let (tokenizer, grammar, [close, _, _, x]) = limited("<think>", 1, Some(&tools("auto", true)), None);
+    assert_eq!(taken(&tokenizer, &grammar.unwrap(), &[x]), (1, Some(close)));
+    let (tokenizer, grammar, [close, _, _, x]) = limited("<think>", 1, Some(&tools("now", true)), None);
+    let grammar = grammar.unwrap();
+    assert_eq!(taken(&tokenizer, &grammar, &[x]), (1, Some(close)));
+    assert_eq!(taken(&tokenizer, &grammar, &[x, close, x]).0, 2, "a call comes next");
+}
+
+#[test]
+fn each_analysis_of_harmony_is_limited() {
+    let mut tokenizer = byte_level();
+    let markers = [harmony::CHANNEL, harmony::MESSAGE, harmony::END, harmony::START];
+    tokenizer.add_special_tokens(markers.map(|marker| tokenizers::AddedToken::from(marker, true))).unwrap();
+    let [channel, message, end, start] = markers.map(|marker| tokenizer.token_to_id(marker).unwrap());
+    let words = |text: &str| tokenizer.encode(text, false).unwrap().get_ids().to_vec();
+    let style = ReplyStyle::of(harmony::CHANNEL, &tokenizer);
+    let mut format = style.format("", Arc::from([]));
+    format.reasoning_budget = Some(2);
+    let grammar = style.constrain(&mut format, None, None, Dialect::CHAT).unwrap().unwrap().grammar;
+    let x = tokenizer.token_to_id("x").unwrap();
+    let thought = [vec![channel], words("analysis"), vec![message, x, x]].concat();
+    assert_eq!(taken(&tokenizer, &grammar, &thought), (thought.len(), Some(end)));
+    let next = [thought.clone(), vec![end, start], words("assistant")].concat();
+    let again = [next.clone(), thought].concat();
+    assert_eq!(taken(&tokenizer, &grammar, &again), (again.len(), Some(end)));
+    let answer = [next, vec![channel], words("final"), vec![message], vec![x; 9]].concat();
+    assert_eq!(taken(&tokenizer, &grammar, &answer), (answer.len(), None));
+}
+
+#[test]
+fn reasoning_without_tokens_as_markers_cannot_be_limited() {
+    let style = ReplyStyle::of("</think>", &sentencepiece());
+    let mut format = style.format("<think>", Arc::from([]));
+    format.reasoning_budget = Some(2);
+    let error = style.constrain(&mut format, None, None, Dialect::CHAT).unwrap_err();
+    assert_eq!(error.param(), Some("thinking_token_budget"));
+    assert!(error.to_string().contains("</think> is no token"), "{error}");
 }
