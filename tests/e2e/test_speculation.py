@@ -18,6 +18,7 @@ BODIES: list[dict[str, Any]] = [
     {"prompt": "abc", "max_tokens": 64, "temperature": 1.1, "seed": 5, "frequency_penalty": 0.2, **FEW},
     {"prompt": "abc", "max_tokens": 64, "temperature": 0.9, "seed": 6, "stop": ["CDB", "DDD"], **FEW},
     {"prompt": "x", "max_tokens": 24, "temperature": 0, "response_format": {"type": "json_object"}},
+    {"prompt": "abc", "max_tokens": 48, "temperature": 0.7, "seed": 7, "guided_regex": "[A-E]{48}", **FEW},
 ]
 
 
