@@ -89,6 +89,7 @@ async fn download(args: &DownloadArgs, console: &Console) -> anyhow::Result<Endi
     let source = ModelSource {
         model: Some(&args.model_id),
         tokenizer: None,
+        draft: None,
         adapters: &[],
         hub: &args.hub,
         load_format: LoadFormat::Safetensors,
@@ -128,6 +129,7 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     let source = ModelSource {
         model: args.model.model_id.as_deref(),
         tokenizer: args.model.tokenizer.tokenizer.as_deref(),
+        draft: args.draft_model(),
         adapters: &args.router.adapters.lora_adapters,
         hub: &args.model.hub,
         load_format: args.model.load_format,

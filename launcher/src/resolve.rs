@@ -29,6 +29,8 @@ pub struct Resolved {
     pub tokenizer: PathBuf,
     /// The folder of the tokenizer's other files; `None` for the model's.
     pub tokenizer_folder: Option<PathBuf>,
+    /// The folder of the model that drafts for it, if there is one.
+    pub draft: Option<PathBuf>,
     /// The folders of its adapters, in the order of the flags.
     #[serde(default)]
     pub adapters: Vec<PathBuf>,
@@ -40,6 +42,8 @@ pub struct ModelSource<'a> {
     pub model: Option<&'a str>,
     /// A folder, a file or an id in the place of the model's own tokenizer.
     pub tokenizer: Option<&'a str>,
+    /// The model that drafts for it: a folder, or an id with or without `@revision`.
+    pub draft: Option<&'a str>,
     /// The adapters: folders, or ids with or without `@revision`.
     pub adapters: &'a [NamedAdapter],
     /// Revision on the hub, and the cache folder.
@@ -64,6 +68,7 @@ pub async fn resolve(
     command.args(source.hub.revision.as_ref().map(|revision| format!("--revision={revision}")));
     command.args(source.adapters.iter().map(|adapter| format!("--adapter={}", adapter.source)));
     command.args(source.tokenizer.map(|tokenizer| format!("--tokenizer={tokenizer}")));
+    command.args(source.draft.map(|draft| format!("--draft={draft}")));
     command.arg("--").args(source.model);
     command.envs(source.hub.huggingface_hub_cache.iter().map(|folder| ("HF_HUB_CACHE", folder)));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);

@@ -1,6 +1,7 @@
 """From the name of a model to a local folder: `python -m penstock_server.resolve [MODEL] [--revision R]`.
 
-Prints in JSON, as the last line of stdout, folder, tokenizer.json, and adapters' folders if there are any.
+Prints in JSON, as the last line of stdout, folder, tokenizer.json, and the folders of a draft model and of adapters if
+there are any.
 A local folder costs milliseconds: the hub's client is imported only for what has to be looked up there. Whether the
 model can be served is checked by the shard.
 """
@@ -29,12 +30,13 @@ def main(argv: list[str]) -> int:
         parent.watch(flags.parent_pipe_fd)
     try:
         found = resolve(flags.model, flags.revision, flags.load_format != "dummy", flags.tokenizer)
+        draft = {} if flags.draft is None else {"draft": str(draft_folder(flags.draft))}
         adapters = [str(adapter_folder(adapter)) for adapter in flags.adapter]
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     paths = {name: str(path) for name, path in found._asdict().items() if path is not None}
-    print(json.dumps({**paths, **({"adapters": adapters} if adapters else {})}))
+    print(json.dumps({**paths, **draft, **({"adapters": adapters} if adapters else {})}))
     return 0
 
 
@@ -102,18 +104,28 @@ def _downloaded(model: str, revision: str | None, with_weights: bool, flag: str 
     return download(model, revision, with_weights)
 
 
+def draft_folder(draft: str) -> Path:
+    """The folder of a draft model, as that of an adapter. The shard checks whether it can draft."""
+    return _local_or_downloaded(draft, "--draft-model").absolute()
+
+
 def adapter_folder(adapter: str) -> Path:
     """The folder of an adapter: a local one, or that of `ID` or `ID@REVISION` on the hub, downloaded if need be."""
-    folder = Path(adapter).expanduser()
-    if not folder.is_dir():
-        model, _, revision = adapter.partition("@")
-        folder = _downloaded(model, revision or None, with_weights=True, flag="--lora-adapters")
+    folder = _local_or_downloaded(adapter, "--lora-adapters")
     if not (folder / "adapter_config.json").is_file():
         raise StartError(
             f"--lora-adapters: {adapter} has no adapter_config.json; an adapter's folder has that and "
             "adapter_model.safetensors"
         )
     return folder.absolute()
+
+
+def _local_or_downloaded(name: str, flag: str) -> Path:
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    model, _, revision = name.partition("@")
+    return _downloaded(model, revision or None, with_weights=True, flag=flag)
 
 
 def _checked(folder: Path, with_weights: bool) -> Path:
@@ -161,6 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--adapter", action="append", default=[], help="folder, ID or ID@REVISION of an adapter; repeatable"
     )
+    parser.add_argument("--draft", help="folder, ID or ID@REVISION of a model that drafts tokens")
     parser.add_argument("--revision", help="branch, tag or commit on the hub")
     parser.add_argument(
         "--parent-pipe-fd", type=int, help="inherited pipe; exits at once when its other end closes"

@@ -87,6 +87,24 @@ def test_adapters_are_folders_or_ids_with_a_revision(
     assert asked == [("org/a", "v1"), ("org/b", None)]
 
 
+def test_a_draft_model_is_a_folder_or_an_id_with_a_revision(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None, bool]] = []
+
+    def download(model: str, revision: str | None, with_weights: bool) -> Path:
+        asked.append((model, revision, with_weights))
+        return tmp_path
+
+    monkeypatch.setattr(hub, "download", download)
+    for draft, found in ((str(folder), folder), ("org/small@v2", tmp_path), ("org/small", tmp_path)):
+        assert main([str(folder), f"--draft={draft}"]) == 0
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["draft"] == str(found)
+    assert asked == [("org/small", "v2", True), ("org/small", None, True)]
+    assert main([str(folder), "--draft=/no/such"]) == 1
+    assert "--draft-model: there is no folder /no/such" in capsys.readouterr().err
+
+
 def test_a_folder_that_is_no_adapter_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(folder), f"--adapter={folder}"]) == 1
     assert "has no adapter_config.json" in capsys.readouterr().err

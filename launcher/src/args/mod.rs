@@ -62,6 +62,12 @@ pub struct Args {
 }
 
 impl Args {
+    /// The model that drafts, if any tokens are drafted.
+    pub fn draft_model(&self) -> Option<&str> {
+        let is_used = self.router.speculation.max_drafts() > 0;
+        self.model.draft_model.as_deref().filter(|_| is_used)
+    }
+
     /// The level of the launcher's own lines.
     pub fn launcher_log_level(&self) -> LevelFilter {
         self.log_level().of("launcher")

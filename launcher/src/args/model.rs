@@ -27,9 +27,10 @@ pub struct ModelArgs {
     #[arg(long, env, default_value = "auto")]
     pub kv_cache_dtype: KvCacheDtype,
 
-    /// Local folder of the small model that drafts tokens; needs --speculation draft
-    #[arg(long, env, value_name = "PATH")]
-    pub draft_model: Option<PathBuf>,
+    /// Local folder or Hugging Face Hub id, with or without @REVISION, of the small model that drafts tokens; needs
+    /// --speculation draft
+    #[arg(long, env)]
+    pub draft_model: Option<String>,
 
     /// How weights of 16 bits are quantized while they are read, or the format that those of the model have [default: as
     /// they are]

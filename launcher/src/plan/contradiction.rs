@@ -28,12 +28,10 @@ pub enum PlanError {
     InputTooLong { input: u32, total: u32 },
     #[error("the socket path {0} is longer than 107 bytes; set TMPDIR to a shorter folder")]
     SocketPathTooLong(PathBuf),
-    #[error(
-        "--speculation draft needs --draft-model, the folder of a small model; add it or use --speculation ngram"
-    )]
+    #[error("--speculation draft needs --draft-model, a small model; add it or use --speculation ngram")]
     NoDraftModel,
-    #[error("--draft-model {} needs --speculation draft; add it or drop --draft-model", .0.display())]
-    UnusedDraftModel(PathBuf),
+    #[error("--draft-model {0} needs --speculation draft; add it or drop --draft-model")]
+    UnusedDraftModel(String),
 }
 
 /// What contradicts itself on every machine and for every model.
@@ -61,6 +59,6 @@ fn contradiction_of_drafts(args: &Args) -> Option<PlanError> {
     let is_asked = args.router.speculation.speculation == Some(Speculation::Draft);
     match &args.model.draft_model {
         None => is_asked.then_some(PlanError::NoDraftModel),
-        Some(folder) => (!is_asked).then(|| PlanError::UnusedDraftModel(folder.clone())),
+        Some(model) => (!is_asked).then(|| PlanError::UnusedDraftModel(model.clone())),
     }
 }

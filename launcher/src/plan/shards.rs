@@ -49,12 +49,6 @@ impl Group<'_> {
         }
     }
 
-    /// The folder of the model that drafts, if any tokens are drafted.
-    fn draft_model(&self) -> Option<&Path> {
-        let is_used = self.args.router.speculation.max_drafts() > 0;
-        self.args.model.draft_model.as_deref().filter(|_| is_used)
-    }
-
     fn flags(&self, rank: usize, socket: &Path) -> Vec<String> {
         let (model, limits, shards) = (&self.args.model, &self.args.router.limits, &self.args.shards);
         let rope = model.rope.chosen();
@@ -62,7 +56,7 @@ impl Group<'_> {
         let given = [
             ("model-path", Some(self.places.model.folder.display().to_string())),
             ("tokenizer-path", Some(self.places.model.tokenizer.display().to_string())),
-            ("draft-model", self.draft_model().map(|folder| folder.display().to_string())),
+            ("draft-model", self.places.model.draft.as_ref().map(|folder| folder.display().to_string())),
             ("load-format", Some(name_of(&model.load_format))),
             ("model-impl", Some(name_of(&model.model_impl))),
             ("generation-config", Some(name_of(&model.generation_config))),

@@ -13,6 +13,7 @@ fn places() -> Places {
             folder: "/models/m".into(),
             tokenizer: "/models/m/tokenizer.json".into(),
             tokenizer_folder: None,
+            draft: None,
             adapters: vec!["/adapters/one".into(), "/cache/two".into()],
         },
         parent_pipe_fd: 7,
@@ -52,12 +53,17 @@ fn contradictory_flags_are_refused() {
 }
 
 #[test]
-fn the_shards_get_the_draft_model_where_tokens_are_drafted() {
-    for (flags, gets_it) in [("", true), ("--speculate 2", true), ("--speculate 0", false)] {
-        let plan =
-            plan(0, &format!("--num-shard 2 --speculation draft --draft-model /d {flags}")).expect("plan");
+fn the_draft_model_is_looked_for_where_tokens_are_drafted_and_the_shards_get_its_folder() {
+    for (flags, is_used) in [("", true), ("--speculate 2", true), ("--speculate 0", false)] {
+        let line = format!("launcher --num-shard 2 --speculation draft --draft-model org/d@v1 {flags}");
+        let args = Args::try_parse_from(line.split_whitespace()).expect("flags");
+        let draft = args.draft_model().map(|_| "/cache/d".into());
+        assert_eq!(args.draft_model(), is_used.then_some("org/d@v1"), "{flags}");
+        let model = Resolved { draft, ..places().model };
+        let places = Places { model, ..places() };
+        let plan = Plan::new(&args, &Hardware { num_gpus: 0, num_cpus: 8 }, &places).expect("plan");
         for shard in plan.groups.iter().flatten() {
-            assert_eq!(shard.args.contains(&"--draft-model=/d".to_owned()), gets_it, "{flags}");
+            assert_eq!(shard.args.contains(&"--draft-model=/cache/d".to_owned()), is_used, "{flags}");
         }
     }
 }
