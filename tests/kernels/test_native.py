@@ -128,6 +128,22 @@ def test_a_product_has_the_same_bits_in_any_batch(shape: tuple[int, int], dtype:
         assert torch.equal(linear(x[rows], weight, bias, invariant=True), whole[rows])
 
 
+@pytest.mark.parametrize("lanes", [0, 4, 8])
+@pytest.mark.parametrize("has_gaps", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_product_of_many_rows_has_the_bits_of_few(
+    lanes: int, has_gaps: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lanes:  # the widest of this processor may have no tiles, and then no gaps
+        monkeypatch.setattr(native_linear, "_wants_gaps", lambda _length: has_gaps)
+    x, weight = torch.randn(203, 2560).to(dtype), torch.randn(75, 2600).to(dtype)[:, :2560]
+    whole = native_linear.multiply(x, (weight,), None, lanes)
+    expected = x.double() @ weight.double().T
+    torch.testing.assert_close(whole.double(), expected, atol=1e-2, rtol=1e-2)
+    for rows in (slice(0, 1), slice(90, 93), slice(94, 101), slice(5, 24), slice(1, 98), slice(40, 200)):
+        assert torch.equal(native_linear.multiply(x[rows], (weight,), None, lanes), whole[rows])
+
+
 @pytest.mark.parametrize("lanes", [0, 4, 8, 16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_width_of_vectors_multiplies(lanes: int, dtype: torch.dtype) -> None:

@@ -14,6 +14,9 @@ from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
 # So many rows fill the tiles of a processor several times.
 _WORTH_TILES = 128
+# From so many rows and so many numbers on, of a multiple of so many, rows get so many numbers between them, where
+# products are made of tiles: rows a power of two apart share places in caches.
+_WORTH_GAPS, _LONG, _SHARING, _GAP = 48, 2048, 512, 32
 
 
 class _Part(ctypes.Structure):
@@ -30,7 +33,7 @@ class _Call(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "parts", "bias", "output")),
-        *((name, ctypes.c_int64) for name in ("num_parts", "len", "num_columns")),
+        *((name, ctypes.c_int64) for name in ("x_stride", "num_parts", "len", "num_columns")),
         *((name, ctypes.c_int32) for name in ("num_rows", "dtype", "num_threads", "max_lanes", "is_paired")),
     )
 
@@ -66,6 +69,13 @@ def _can_pair(length: int) -> bool:
     return compiled is not None and bool(compiled.penstock_can_pair(ctypes.c_int64(length)))
 
 
+@cache
+def _wants_gaps(length: int) -> bool:
+    is_sharing = length >= _LONG and length % _SHARING == 0
+    compiled = library()
+    return is_sharing and compiled is not None and bool(compiled.penstock_has_tiles(ctypes.c_int64(length)))
+
+
 def linear(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, invariant: bool
 ) -> torch.Tensor:
@@ -81,7 +91,7 @@ def multiply(
     `max_lanes` as in `paged_attention`.
     """
     is_paired = x.dtype == torch.bfloat16 and max_lanes == 0 and _can_pair(x.shape[1])
-    rows = x.contiguous() if is_paired else x.float().contiguous()
+    rows = _rows(x, x.dtype if is_paired else torch.float32)
     parts, num_columns = _parts(weights)
     output = torch.empty(x.shape[0], num_columns, dtype=x.dtype)
     call = _Call(
@@ -89,6 +99,7 @@ def multiply(
         ctypes.addressof(parts),
         None if bias is None else bias.data_ptr(),
         output.data_ptr(),
+        rows.stride(0),
         len(parts),
         x.shape[1],
         num_columns,
@@ -100,6 +111,13 @@ def multiply(
     )
     run("penstock_multiply", call, rows, parts, weights, bias, output)
     return output
+
+
+def _rows(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The rows as C takes them."""
+    if x.shape[0] < _WORTH_GAPS or not _wants_gaps(x.shape[1]):
+        return x.to(dtype).contiguous()
+    return torch.empty(x.shape[0], x.shape[1] + _GAP, dtype=dtype)[:, : x.shape[1]].copy_(x)
 
 
 def _parts(weights: Sequence[torch.Tensor]) -> tuple[ctypes.Array[_Part], int]:

@@ -14,10 +14,11 @@ typedef struct {
 
 /* One call. */
 typedef struct {
-    const void *x;     /* [num_rows, len], contiguous; float32, or as the weights if `is_paired` */
+    const void *x;     /* [num_rows, len]; float32, or as the weights if `is_paired`; contiguous where no tiles are made */
     const Part *parts; /* which make up all columns, in order */
     const void *bias;  /* [num_columns] of the weights' type, or none */
     void *output;      /* [num_rows, num_columns] of the weights' type, contiguous */
+    int64_t x_stride;
     int64_t num_parts;
     int64_t len;
     int64_t num_columns;
@@ -28,8 +29,12 @@ typedef struct {
     int32_t is_paired; /* 16-bit floats are multiplied as they are */
 } Linear;
 
-/* Columns that a thread takes at a time, and rows that it multiplies by them before the next: both fit its caches. */
-enum { SHARE = 32, TILE = 64 };
+/* Columns that a thread takes at a time, with many rows twice as many, as it reads all rows once for them; and rows that
+   it multiplies by them before the next. Both fit its caches. */
+enum { SHARE = 32, LARGE_SHARE = 64, TILE = 64 };
+/* The same for rows that multiply tiles: some inputs of 4 columns, which fit the first cache. From so many rows on tiles are
+   faster, for 32-bit floats, and for 16-bit ones, which are widened there. */
+enum { TILE_ROWS = 96, TILE_BYTES = 1 << 14, WORTH_TILES = 16, WORTH_WIDENING = 6 };
 
 /* Bias of columns that have none. */
 static const float zeros[4];
@@ -74,10 +79,15 @@ int penstock_can_pair(int64_t len) {
 #endif
 }
 
+/* Whether products of many rows are made of tiles, in which rows may lie apart. */
+int penstock_has_tiles(int64_t len) {
+    return lanes_for(len, 0) < 16;
+}
+
 /* The part of which this is a share; the number of the share becomes its number within the part. */
-static const Part *part_of(const Linear *call, int64_t *number) {
+static const Part *part_of(const Linear *call, int share, int64_t *number) {
     for (const Part *part = call->parts; part < call->parts + call->num_parts; part++) {
-        const int64_t num_shares = (part->num_columns + SHARE - 1) / SHARE;
+        const int64_t num_shares = (part->num_columns + share - 1) / share;
         if (*number < num_shares) return part;
         *number -= num_shares;
     }
@@ -86,14 +96,15 @@ static const Part *part_of(const Linear *call, int64_t *number) {
 
 int penstock_multiply(const Linear *call) {
     const Multiply multiply = variant(call->len, call->max_lanes, call->is_paired);
+    const int share = call->num_rows > TILE_ROWS ? LARGE_SHARE : SHARE;
     int64_t next = 0;
-#pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1 && call->num_columns > SHARE)
+#pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1 && call->num_columns > share)
     {
         const Part *part;
         int64_t number;
-        while ((number = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED), part = part_of(call, &number))) {
-            const int64_t from = number * SHARE;
-            const int64_t until = from + SHARE < part->num_columns ? from + SHARE : part->num_columns;
+        while ((number = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED), part = part_of(call, share, &number))) {
+            const int64_t from = number * share;
+            const int64_t until = from + share < part->num_columns ? from + share : part->num_columns;
             multiply(call, part, from, until);
         }
     }

@@ -1,33 +1,7 @@
 /* A few rows times a matrix, for one width of vectors. Every product of a row and a column is one chain over `len`, so
    that a row's result has the same bits however many rows are multiplied. */
 
-#ifdef PAIRS
-/* 32 numbers of 16 bits; lane i of a product sums those of numbers 2i and 2i + 1. */
-typedef __m512bh NAME(operand);
-enum { NAME(step) = 32 };
-
-INLINE __m512bh NAME(weights)(const void *weight, int64_t at, const int dtype) {
-    (void)dtype;
-    return (__m512bh)_mm512_loadu_si512((const uint16_t *)weight + at);
-}
-
-INLINE __m512bh NAME(row)(const void *x, int64_t at) { return NAME(weights)(x, at, BFLOAT16); }
-
-INLINE vec NAME(add_products)(vec sum, __m512bh x, __m512bh weight) {
-    return (vec)_mm512_dpbf16_ps((__m512)sum, x, weight);
-}
-#else
-typedef vec NAME(operand);
-enum { NAME(step) = LANES };
-
-INLINE vec NAME(weights)(const void *weight, int64_t at, const int dtype) {
-    return NAME(load_as)(weight, at, dtype);
-}
-
-INLINE vec NAME(row)(const void *x, int64_t at) { return NAME(load)((const float *)x + at); }
-
-INLINE vec NAME(add_products)(vec sum, vec x, vec weight) { return sum + x * weight; }
-#endif
+#include "tile_variant.h"
 
 /* Results of neighbouring columns of a row, with their bias. */
 INLINE void NAME(write)(
@@ -143,6 +117,108 @@ INLINE void NAME(multiply_few)(
     for (; column < until; column++) NAME(multiply_block)(call, part, row, column, num_rows, 1, 0, 0, dtype);
 }
 
+#if LANES < 16
+/* For many rows: columns lie side by side in the first cache, as many rows as fill the registers multiply them there, and
+   16-bit floats become wider ones once for all rows. With vectors of 16 numbers what is above is faster. */
+
+/* Bytes of a vector, and inputs of 4 columns that are in the first cache at a time. */
+#define VECTOR ((int64_t)sizeof(NAME(operand)))
+#define CHUNK (TILE_BYTES / VECTOR / 4 * NAME(step))
+
+/* The results of `num_rows` rows, a constant, from vectors of sums, of which one vector has them. */
+INLINE void NAME(write_sums)(
+    const Linear *call, int64_t row, int64_t column, const float *sums, const int num_rows, const int num_columns, const int dtype
+) {
+    vec vectors[LANES];
+    float lanes[LANES];
+    for (int i = 0; i < num_rows * num_columns; i++) vectors[i] = NAME(load)(sums + i * LANES);
+    NAME(store)(lanes, NAME(sums)(vectors, num_rows * num_columns));
+    for (int r = 0; r < num_rows; r++)
+        NAME(write)(call, row + r, column, lanes + r * num_columns, num_columns, dtype);
+}
+
+/* Some inputs of a column as they are multiplied, each vector `stride` bytes behind the last. */
+INLINE void NAME(widen_column)(const void *weight, int64_t from, int64_t count, char *tile, int64_t stride, const int dtype) {
+    for (int64_t at = 0; at < count; at += NAME(step), tile += stride) {
+        const NAME(operand) numbers = NAME(weights)(weight, from + at, dtype);
+        memcpy(tile, &numbers, sizeof numbers);
+    }
+}
+
+/* Fetches bytes of a column that many rows are multiplied by next into the second cache. The processor fetches ahead
+   within columns but not from one group of columns to the next. */
+INLINE void NAME(fetch)(const char *weight, int64_t from, int64_t until) {
+    for (int64_t at = from; at < until; at += 64) __builtin_prefetch(weight + at, 0, 2);
+}
+
+/* Some inputs of some columns by the rows `row .. end`, added to sums: the columns lie in the first cache, where 16-bit
+   floats became wider ones, once for all rows. The next `num_next` columns are fetched meanwhile. */
+INLINE void NAME(multiply_inputs)(
+    const Linear *call,
+    const Part *part,
+    int row,
+    int end,
+    int64_t column,
+    int num_next,
+    int64_t from,
+    int64_t count,
+    float *sums,
+    const int num_columns,
+    const int dtype
+) {
+    const int num_rows = end - row;
+    const int64_t size = dtype == FLOAT32 ? 4 : 2, x_size = VECTOR / NAME(step), num_bytes = count * size;
+    const int64_t each = (num_bytes / ((num_rows + 3 - 1) / 3) | 63) + 1; /* with every block of rows */
+    char tile[TILE_BYTES] __attribute__((aligned(64)));
+    for (int c = 0; c < num_columns; c++)
+        NAME(widen_column)(part->weight, (column + c) * part->stride + from, count, tile + c * VECTOR, num_columns * VECTOR, dtype);
+    const char *next = (const char *)part->weight + ((column + num_columns) * part->stride + from) * size;
+    int64_t fetched = 0;
+    for (int r = 0, rows; r < num_rows; r += rows) {
+        const char *x = (const char *)call->x + ((row + r) * call->x_stride + from) * x_size;
+        float *its = sums + r * num_columns * LANES;
+        for (int c = 0; c < num_next; c++)
+            NAME(fetch)(next + c * part->stride * size, fetched, fetched + each < num_bytes ? fetched + each : num_bytes);
+        fetched += each;
+        rows = num_rows - r >= 3 ? 3 : num_rows - r >= 2 ? 2 : 1;
+        if (rows == 3) NAME(add_rows)(x, call->x_stride, tile, count, its, 3, num_columns);
+        else if (rows == 2) NAME(add_rows)(x, call->x_stride, tile, count, its, 2, num_columns);
+        else NAME(add_rows)(x, call->x_stride, tile, count, its, 1, num_columns);
+    }
+}
+
+/* At most LARGE_SHARE columns of the rows `row .. end`, at most TILE_ROWS: some inputs of all at a time, as these stay in the second
+   cache. */
+INLINE void NAME(multiply_many)(
+    const Linear *call, const Part *part, int row, int end, int64_t first, int64_t until, const int dtype
+) {
+    const int num_rows = end - row;
+    const int64_t each = num_rows * LANES, wide_end = until - (until - first) % 4;
+    float sums[TILE_ROWS * LARGE_SHARE * LANES] __attribute__((aligned(64)));
+    memset(sums, 0, sizeof(float) * each * (until - first));
+    for (int64_t from = 0; from < call->len; from += CHUNK) {
+        const int64_t count = from + CHUNK < call->len ? CHUNK : call->len - from;
+        int64_t column = first;
+        for (; column < wide_end; column += 4) {
+            const int64_t left = until - column - 4;
+            NAME(multiply_inputs)(call, part, row, end, column, left < 4 ? (int)left : 4, from, count, sums + (column - first) * each, 4, dtype);
+        }
+        for (; column < until; column++)
+            NAME(multiply_inputs)(call, part, row, end, column, 0, from, count, sums + (column - first) * each, 1, dtype);
+    }
+    for (int r = 0; r < num_rows; r++) {
+        int64_t column = first;
+        for (; column < wide_end; column += 4)
+            NAME(write_sums)(call, row + r, part->first + column, sums + (column - first) * each + r * 4 * LANES, 1, 4, dtype);
+        for (; column < until; column++)
+            NAME(write_sums)(call, row + r, part->first + column, sums + (column - first) * each + r * LANES, 1, 1, dtype);
+    }
+}
+
+#undef VECTOR
+#undef CHUNK
+#endif
+
 /* The columns of the rows `row .. end`. */
 INLINE void NAME(multiply_tile)(
     const Linear *call, const Part *part, int row, int end, int64_t from, int64_t until, const int dtype
@@ -171,6 +247,16 @@ INLINE void NAME(multiply_tile)(
 }
 
 INLINE void NAME(multiply_range)(const Linear *call, const Part *part, int64_t from, int64_t until, const int dtype) {
+#if LANES < 16
+    /* Rows of fewer floats wait for memory, and tiles would be one more way through the caches. */
+    if (call->num_rows >= (dtype == FLOAT32 ? WORTH_TILES : WORTH_WIDENING)) {
+        for (int row = 0; row < call->num_rows; row += TILE_ROWS) {
+            const int end = row + TILE_ROWS < call->num_rows ? row + TILE_ROWS : call->num_rows;
+            NAME(multiply_many)(call, part, row, end, from, until, dtype);
+        }
+        return;
+    }
+#endif
     for (int row = 0; row < call->num_rows; row += TILE) {
         const int end = row + TILE < call->num_rows ? row + TILE : call->num_rows;
         NAME(multiply_tile)(call, part, row, end, from, until, dtype);

@@ -144,7 +144,7 @@ INLINE void NAME(multiply_block)(
 
 /* Some inputs of some columns: numbers side by side vector by vector, and the segments that they are in. */
 typedef struct {
-    uint16_t numbers[(CHUNK + 64) * 4];
+    uint16_t numbers[(CHUNK + 64) * 4] __attribute__((aligned(64)));
     float scales[SEGMENTS][4];
     int32_t ends[SEGMENTS]; /* in inputs from the begin of the chunk on, whole steps */
     int32_t num_segments;
@@ -189,7 +189,10 @@ INLINE void NAME(add_rows)(
         for (int i = 0; i < num_rows * num_columns; i++) products[i] = (vec){0};
         for (; at < chunk->ends[s]; at += 32, from += num_columns * 32) {
             __m512i numbers[4];
-            for (int c = 0; c < num_columns; c++) numbers[c] = _mm512_loadu_si512(from + c * 32);
+            for (int c = 0; c < num_columns; c++) {
+                numbers[c] = _mm512_loadu_si512(from + c * 32);
+                __asm__("" : "+v"(numbers[c])); /* see tile_variant.h */
+            }
             for (int r = 0; r < num_rows; r++)
                 for (int c = 0; c < num_columns; c++)
                     products[r * num_columns + c] =
@@ -199,6 +202,25 @@ INLINE void NAME(add_rows)(
             totals[i] = NAME(add_scaled)(totals[i], products[i], chunk->scales[s][i % num_columns]);
     }
     for (int i = 0; i < num_rows * num_columns; i++) NAME(store)(sums + i * LANES, totals[i]);
+}
+
+INLINE void NAME(add_blocks)(
+    const uint16_t *x, int64_t x_stride, const Chunk *chunk, float *sums, int num_rows, const int num_columns
+) {
+    int r = 0;
+    for (; r + 3 <= num_rows; r += 3) /* so many products and sums fill the registers */
+        NAME(add_rows)(x + r * x_stride, x_stride, chunk, sums + r * num_columns * LANES, 3, num_columns);
+    for (; r + 2 <= num_rows; r += 2)
+        NAME(add_rows)(x + r * x_stride, x_stride, chunk, sums + r * num_columns * LANES, 2, num_columns);
+    if (r < num_rows) NAME(add_rows)(x + r * x_stride, x_stride, chunk, sums + r * num_columns * LANES, 1, num_columns);
+}
+
+/* All rows of a tile by a chunk of 4 columns or of one, added to sums. Compiled once for all kinds of codes. */
+static __attribute__((noinline)) TARGET void NAME(add_all_rows)(
+    const uint16_t *x, int64_t x_stride, const Chunk *chunk, float *sums, int num_rows, int num_columns
+) {
+    if (num_columns == 4) NAME(add_blocks)(x, x_stride, chunk, sums, num_rows, 4);
+    else NAME(add_blocks)(x, x_stride, chunk, sums, num_rows, 1);
 }
 
 /* Some columns of the rows `row .. end`, at most TILE. */
@@ -213,13 +235,7 @@ INLINE void NAME(multiply_rows)(
     memset(sums, 0, sizeof(float) * num_rows * num_columns * LANES);
     for (int64_t from = 0; from < call->len; from += CHUNK) {
         NAME(expand_chunk)(call, part, column, from, &chunk, num_columns, kind);
-        int r = 0;
-        for (; r + 3 <= num_rows; r += 3) /* so many products and sums fill the registers */
-            NAME(add_rows)(x + r * x_stride + from, x_stride, &chunk, sums + r * num_columns * LANES, 3, num_columns);
-        for (; r + 2 <= num_rows; r += 2)
-            NAME(add_rows)(x + r * x_stride + from, x_stride, &chunk, sums + r * num_columns * LANES, 2, num_columns);
-        if (r < num_rows)
-            NAME(add_rows)(x + r * x_stride + from, x_stride, &chunk, sums + r * num_columns * LANES, 1, num_columns);
+        NAME(add_all_rows)(x + from, x_stride, &chunk, sums, num_rows, num_columns);
     }
     NAME(write_rows)(call, row, num_rows, part->first + column, sums, num_columns);
 }

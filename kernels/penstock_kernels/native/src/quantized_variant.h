@@ -89,7 +89,7 @@ INLINE void NAME(write_sums)(
     for (int r = 0; r < num_rows; r++) write_columns(call, row + r, column, lanes + r * num_columns, num_columns);
 }
 
-INLINE void NAME(write_rows)(
+INLINE void NAME(write_all)(
     const Quantized *call, int64_t row, int num_rows, int64_t column, const float *sums, const int num_columns
 ) {
     int r = 0;
@@ -98,9 +98,19 @@ INLINE void NAME(write_rows)(
     for (; r < num_rows; r++) NAME(write_sums)(call, row + r, column, sums + r * num_columns * LANES, 1, num_columns);
 }
 
+/* The results of all rows of a tile and of 4 columns or of one. Compiled once for all kinds of codes. */
+static __attribute__((noinline)) TARGET void NAME(write_rows)(
+    const Quantized *call, int64_t row, int num_rows, int64_t column, const float *sums, int num_columns
+) {
+    if (num_columns == 4) NAME(write_all)(call, row, num_rows, column, sums, 4);
+    else NAME(write_all)(call, row, num_rows, column, sums, 1);
+}
+
 #ifdef PAIRS
 #include "quantized_pairs.h"
 #else
+#include "tile_variant.h"
+
 /* What is the same for the codes of a group of a column. */
 typedef struct {
     vec scale, base; /* a code's number is code * scale + base */
@@ -185,8 +195,7 @@ static TARGET void NAME(prepare)(const Quantized *call, int row) {
     }
 }
 
-/* The weights of whole steps of some columns, or, with `is_last`, a constant, of a step of which memory has `num_bytes` of
-   codes, by rows of x at the same inputs: added to sums. */
+/* The weights of whole steps of some columns by rows of x at the same inputs: added to sums. */
 INLINE void NAME(add_steps)(
     const Quantized *call,
     const float *x,
@@ -197,19 +206,17 @@ INLINE void NAME(add_steps)(
     vec *sums,
     const int num_rows,
     const int num_columns,
-    const int kind,
-    const int is_last
+    const int kind
 ) {
     const int vectors = is_packed(kind) ? 2 : 1;
     vec products[LANES]; /* in registers, unlike the sums */
     for (int i = 0; i < num_rows * num_columns; i++) products[i] = sums[i];
-    for (int64_t at = 0; is_last ? at == 0 : at + LANES <= num_bytes; at += LANES, x += vectors * LANES) {
+    for (int64_t at = 0; at < num_bytes; at += LANES, x += vectors * LANES) {
         vec weights[4][2];
         for (int c = 0; c < num_columns; c++) {
             const uint8_t *from = codes + c * stride + at;
             __builtin_prefetch(from + num_columns * stride, 0, 2);
-            if (is_last) NAME(expand_last)(from, num_bytes, &groups[c], weights[c], kind);
-            else NAME(expand)(from, &groups[c], weights[c], kind);
+            NAME(expand)(from, &groups[c], weights[c], kind);
         }
         for (int v = 0; v < vectors; v++)
             for (int r = 0; r < num_rows; r++) {
@@ -231,16 +238,22 @@ INLINE void NAME(multiply_block)(
     vec sums[LANES];
     NAME(Group) groups[4];
     int64_t scale_rows[4];
+    uint8_t last[4][LANES]; /* codes of a step of which memory has a part, with zeros behind them */
     for (int i = 0; i < num_rows * num_columns; i++) sums[i] = (vec){0};
     for (int c = 0; c < num_columns; c++) scale_rows[c] = scale_row(part, column + c);
     for (int64_t at = 0, number = 0; at < call->len; number++) {
         const int64_t end = NAME(group_end)(call, number);
         for (int c = 0; c < num_columns; c++) NAME(enter)(call, part, scale_rows[c], number, &groups[c], kind);
         const uint8_t *from = codes + at / vectors;
-        const int64_t num_bytes = (end - at + vectors - 1) / vectors, rest = num_bytes % LANES, whole = num_bytes - rest;
-        NAME(add_steps)(call, x + at, from, part->stride, whole, groups, sums, num_rows, num_columns, kind, 0);
-        at += whole * vectors;
-        if (rest) NAME(add_steps)(call, x + at, from + whole, part->stride, rest, groups, sums, num_rows, num_columns, kind, 1);
+        const int64_t num_bytes = (end - at + vectors - 1) / vectors, rest = num_bytes % LANES;
+        int64_t stride = part->stride, count = num_bytes - rest;
+        for (int is_last = 0; is_last <= (rest > 0); is_last++) { /* a loop, so that the steps are compiled once */
+            NAME(add_steps)(call, x + at, from, stride, count, groups, sums, num_rows, num_columns, kind);
+            if (!rest) break;
+            memset(last, 0, sizeof last);
+            for (int c = 0; c < num_columns; c++) memcpy(last[c], from + c * stride + count, is_last ? 0 : rest);
+            at += count * vectors, from = last[0], stride = count = LANES;
+        }
         at = end;
     }
     NAME(write_block)(call, part->first + column, sums, num_rows, num_columns);
@@ -282,7 +295,7 @@ INLINE void NAME(expand_chunk)(
     const int kind
 ) {
     const int vectors = is_packed(kind) ? 2 : 1, step = vectors * LANES;
-    vec weights[2];
+    vec weights[2] = {{0}};
     if (kind == OTHERS) {
         float numbers[CHUNK + LANES];
         memset(numbers, 0, sizeof numbers);
@@ -312,21 +325,24 @@ INLINE void NAME(expand_chunk)(
     }
 }
 
-/* `num_rows` rows of x by expanded weights, added to sums; both, and the columns, are constants. */
-INLINE void NAME(add_rows)(
-    const float *x, int64_t x_stride, const float *tile, int64_t count, float *sums, const int num_rows, const int num_columns
+INLINE void NAME(add_blocks)(
+    const float *x, int64_t x_stride, const float *tile, int64_t count, float *sums, int num_rows, const int num_columns
 ) {
-    vec products[16];
-    for (int i = 0; i < num_rows * num_columns; i++) products[i] = NAME(load)(sums + i * LANES);
-    for (int64_t at = 0; at < count; at += LANES, tile += num_columns * LANES) {
-        vec weights[4];
-        for (int c = 0; c < num_columns; c++) weights[c] = NAME(load)(tile + c * LANES);
-        for (int r = 0; r < num_rows; r++) {
-            const vec numbers = NAME(load)(x + r * x_stride + at);
-            for (int c = 0; c < num_columns; c++) products[r * num_columns + c] += numbers * weights[c];
-        }
-    }
-    for (int i = 0; i < num_rows * num_columns; i++) NAME(store)(sums + i * LANES, products[i]);
+    int r = 0;
+    for (; r + BLOCK <= num_rows; r += BLOCK)
+        NAME(add_rows)(x + r * x_stride, x_stride, tile, count, sums + r * num_columns * LANES, BLOCK, num_columns);
+    for (; r + 2 <= num_rows; r += 2)
+        NAME(add_rows)(x + r * x_stride, x_stride, tile, count, sums + r * num_columns * LANES, 2, num_columns);
+    if (r < num_rows)
+        NAME(add_rows)(x + r * x_stride, x_stride, tile, count, sums + r * num_columns * LANES, 1, num_columns);
+}
+
+/* All rows of a tile by expanded weights of 4 columns or of one, added to sums. Compiled once for all kinds of codes. */
+static __attribute__((noinline)) TARGET void NAME(add_all_rows)(
+    const float *x, int64_t x_stride, const float *tile, int64_t count, float *sums, int num_rows, int num_columns
+) {
+    if (num_columns == 4) NAME(add_blocks)(x, x_stride, tile, count, sums, num_rows, 4);
+    else NAME(add_blocks)(x, x_stride, tile, count, sums, num_rows, 1);
 }
 
 /* Some columns of the rows `row .. end`, at most TILE. */
@@ -342,32 +358,13 @@ INLINE void NAME(multiply_rows)(
         const int64_t until = least(from + CHUNK, call->len);
         NAME(expand_chunk)(call, part, column, from, until, tile, num_columns, kind);
         const int64_t count = (until - from + step - 1) / step * step;
-        int r = 0;
-        for (; r + BLOCK <= num_rows; r += BLOCK)
-            NAME(add_rows)(x + r * call->padded_len + from, call->padded_len, tile, count,
-                           sums + r * num_columns * LANES, BLOCK, num_columns);
-        for (; r + 2 <= num_rows; r += 2)
-            NAME(add_rows)(x + r * call->padded_len + from, call->padded_len, tile, count,
-                           sums + r * num_columns * LANES, 2, num_columns);
-        if (r < num_rows)
-            NAME(add_rows)(x + r * call->padded_len + from, call->padded_len, tile, count,
-                           sums + r * num_columns * LANES, 1, num_columns);
+        NAME(add_all_rows)(x + from, call->padded_len, tile, count, sums, num_rows, num_columns);
     }
     NAME(write_rows)(call, row, num_rows, part->first + column, sums, num_columns);
 }
 
 #undef BLOCK
 #endif
-
-/* The columns of at most 4 rows, all and a constant: as many at a time as sums fit registers. */
-INLINE void NAME(multiply_few)(
-    const Quantized *call, const Part *part, int64_t from, int64_t until, const int num_rows, const int kind
-) {
-    const int num_columns = num_rows == 1 ? 4 : num_rows * 2 > LANES ? 1 : 2;
-    for (; from + num_columns <= until; from += num_columns)
-        NAME(multiply_block)(call, part, from, num_rows, num_columns, kind);
-    for (; num_columns > 1 && from < until; from++) NAME(multiply_block)(call, part, from, num_rows, 1, kind);
-}
 
 INLINE void NAME(multiply_columns)(
     const Quantized *call, const Part *part, int64_t column, const int num_columns, const int kind
@@ -378,18 +375,32 @@ INLINE void NAME(multiply_columns)(
     }
 }
 
+/* The columns of at most 4 rows, all and a constant: as many at a time as sums fit registers; returns the first that is
+   left. */
+INLINE int64_t NAME(multiply_few)(
+    const Quantized *call, const Part *part, int64_t from, int64_t until, const int num_rows, const int kind
+) {
+    const int num_columns = num_rows == 1 ? 4 : num_rows * 2 > LANES ? 1 : 2;
+    for (; from + num_columns <= until; from += num_columns)
+        NAME(multiply_block)(call, part, from, num_rows, num_columns, kind);
+    return from;
+}
+
 INLINE void NAME(multiply_range)(const Quantized *call, const Part *part, int64_t from, int64_t until, const int kind) {
     if (kind != OTHERS) switch (call->num_rows) {
-    case 1: return NAME(multiply_few)(call, part, from, until, 1, kind);
-    case 2: return NAME(multiply_few)(call, part, from, until, 2, kind);
-    case 3: return NAME(multiply_few)(call, part, from, until, 3, kind);
-    case 4: return NAME(multiply_few)(call, part, from, until, 4, kind);
+    case 1: from = NAME(multiply_few)(call, part, from, until, 1, kind); break;
+    case 2: from = NAME(multiply_few)(call, part, from, until, 2, kind); break;
+    case 3: from = NAME(multiply_few)(call, part, from, until, 3, kind); break;
+    case 4: from = NAME(multiply_few)(call, part, from, until, 4, kind); break;
     }
     for (; from + 4 <= until; from += 4) NAME(multiply_columns)(call, part, from, 4, kind);
     for (; from < until; from++) NAME(multiply_columns)(call, part, from, 1, kind);
 }
 
 static TARGET void NAME(multiply)(const Quantized *call, const Part *part, int64_t from, int64_t until) {
+#if LANES == 4 && defined(__x86_64__) /* for processors before 2013: one function for all kinds */
+    return NAME(multiply_range)(call, part, from, until, NAME(kind)(call));
+#endif
     switch (NAME(kind)(call)) {
     case CODES_4: return NAME(multiply_range)(call, part, from, until, CODES_4);
     case CODES_8: return NAME(multiply_range)(call, part, from, until, CODES_8);
