@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 Tensors = dict[str, torch.Tensor]
 # Of a module's name and its weight [out, in]: the tensors by the ends of their names, and what they mean. An end that
-# begins with _ belongs to the name itself.
+# begins with _ or a dot belongs to the name itself.
 Packer = Callable[[str, torch.Tensor], tuple[Tensors, torch.Tensor]]
 
 _LINEAR = re.compile(r"model\.layers\..*(_proj|shared_expert\.\w+|w[123])\.weight")
@@ -58,7 +58,7 @@ def quantize(
 
 def _join(module: str, end: str) -> str:
     """The name of a tensor of a module, or beside one that has no module of its own."""
-    return f"{module}{end}" if end.startswith("_") or not end else f"{module}.{end}"
+    return f"{module}{end}" if end.startswith(("_", ".")) or not end else f"{module}.{end}"
 
 
 def change_settings(folder: Path, settings: dict[str, Any] | None) -> None:

@@ -17,6 +17,8 @@ from penstock_server.files.missing_weights import no_weights
 # Bytes per element of the types a weight may have; others are refused when a weight needs them.
 _ELEMENT_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
                   "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I8": 1, "U8": 1, "BOOL": 1}  # fmt: skip
+# What a quantized module may have in the place of its `weight`.
+IN_THE_PLACE_OF_WEIGHT = ("qweight", "weight_packed", "_weight_qdata")
 LOADABLE_DTYPES = ("F32", "F16", "BF16")
 _MAX_HEADER_BYTES = 100_000_000
 _INDEX = "model.safetensors.index.json"
@@ -73,7 +75,7 @@ class Checkpoint:
 
     def require_module(self, name: str) -> None:
         """Raise StartError unless there is a tensor for the weight of a module, quantized or not."""
-        if not any(self.has(f"{name}.{part}") for part in ("qweight", "weight_packed")):
+        if not any(self.has(f"{name}.{part}") for part in IN_THE_PLACE_OF_WEIGHT):
             self.require_name(f"{name}.weight")
 
     def require(self, name: str, shape: tuple[int, ...]) -> Entry:

@@ -15,6 +15,7 @@ from penstock_server.base.errors import StartError
 METHODS = (
     "awq",
     "gptq",
+    "auto-round",
     "gguf",
     "bitsandbytes",
     "compressed-tensors",
@@ -22,6 +23,7 @@ METHODS = (
     "fbgemm_fp8",
     "modelopt",
     "mxfp4",
+    "torchao",
 )
 # Tools wrote their settings into files of their own before config.json had a place for them, each for one method.
 _OWN_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}

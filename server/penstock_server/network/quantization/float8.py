@@ -15,12 +15,13 @@ _NOT_A_NUMBER = 0x7F
 
 
 class Float8(NamedTuple):
-    """Codes in `weight`, multiplied by scales of blocks of so many rows and columns; 0 means all."""
+    """Codes in `weight`, or elsewhere, multiplied by scales of blocks of so many rows and columns; 0 means all."""
 
     block: tuple[int, int]
     scale: str = "weight_scale"
     # Of activations, which stay in 16 bits here.
     unused: tuple[str, ...] = ("input_scale",)
+    codes: str = "weight"
 
     def wanted(self, source: Source, stored: Stored) -> Sequence[Wanted]:
         rows, columns = (
@@ -32,7 +33,7 @@ class Float8(NamedTuple):
         if rows == columns == 1:
             shapes += ((),)
         return (
-            Wanted(source.tensor("weight"), (FLOAT8,), (source.stacked(*source.shape),)),
+            Wanted(source.tensor(self.codes), (FLOAT8,), (source.stacked(*source.shape),)),
             Wanted(
                 source.tensor(self.scale), (*FLOATS, *POWERS), tuple(source.stacked(*one) for one in shapes)
             ),
@@ -40,7 +41,8 @@ class Float8(NamedTuple):
         )
 
     def read(self, source: Source, stored: Stored, rows: slice, columns: slice) -> Quantized:
-        codes = source.of(stored.read(source.tensor("weight")))
+        name = source.tensor(self.codes)
+        codes = source.of(stored.read(name))
         scales = as_floats(source.of(stored.read_scales(source.tensor(self.scale))))
         block_rows, block_columns = (
             block or size for size, block in zip(source.shape, self.block, strict=True)
@@ -48,7 +50,7 @@ class Float8(NamedTuple):
         grid_columns = -(-source.shape[1] // block_columns)
         whole = Float8Grid(codes, scales.reshape(-1, grid_columns), block_rows, block_columns)
         part = whole.rows(rows).columns(columns.start, columns.stop)
-        _check_numbers(part.codes, source, stored)
+        _check_numbers(part.codes, name, stored)
         return part
 
 
@@ -59,11 +61,11 @@ def as_floats(scales: torch.Tensor) -> torch.Tensor:
     return scales.float()
 
 
-def _check_numbers(codes: torch.Tensor, source: Source, stored: Stored) -> None:
+def _check_numbers(codes: torch.Tensor, name: str, stored: Stored) -> None:
     """Some rows at a time: the comparison takes as much memory as what it compares."""
     for rows in torch.split(codes.view(torch.uint8), 4096):
         if bool(((rows & _NOT_A_NUMBER) == _NOT_A_NUMBER).any()):
-            entry = stored.entry(source.tensor("weight"))
+            entry = stored.entry(name)
             raise StartError(
                 f"{entry.file}: tensor {entry.name} holds numbers that are not finite; download it again"
             )

@@ -34,7 +34,7 @@ _KNOWN = (
     "dynamic",
     *_OF_TOOLS,
 )
-_BITS = (2, 3, 4, 8)
+BITS = (2, 3, 4, 8)
 # So many inputs fill whole words, whatever their bits.
 _WHOLE_WORDS = 32
 
@@ -66,9 +66,11 @@ class Gptq:
 
     def _words(self, settings: Fields) -> "GptqWords":
         bits = settings.integer("bits")
-        if bits not in _BITS:
-            raise settings.error("bits", bits, f"one of {', '.join(map(str, _BITS))}")
-        return GptqWords(bits, read_group_size(settings, "group_size"), self._is_v1)
+        if bits not in BITS:
+            raise settings.error("bits", bits, f"one of {', '.join(map(str, BITS))}")
+        group_size = read_group_size(settings, "group_size")
+        has_order = settings.get("desc_act", False) is True and group_size > 0
+        return GptqWords(bits, group_size, self._is_v1, has_order)
 
 
 class GptqWords(NamedTuple):
@@ -79,6 +81,8 @@ class GptqWords(NamedTuple):
     group_size: int
     # Whether stored zero points are one less than they mean.
     is_v1: bool
+    # Whether the settings say that groups may be in the order of activations, which a tensor must tell then.
+    has_order: bool = False
 
     def wanted(self, source: Source, stored: Stored) -> Sequence[Wanted]:
         name, (outputs, inputs) = source.name, source.shape
@@ -88,7 +92,7 @@ class GptqWords(NamedTuple):
             Wanted(f"{name}.qweight", ("I32",), ((height, outputs),)),
             Wanted(f"{name}.qzeros", ("I32",), ((groups, width),)),
             Wanted(f"{name}.scales", FLOATS, ((groups, outputs),)),
-            Wanted(f"{name}.g_idx", ("I32",), ((inputs,),), optional=True),
+            Wanted(f"{name}.g_idx", ("I32",), ((inputs,),), optional=not self.has_order),
         )
 
     def read(self, source: Source, stored: Stored, rows: slice, columns: slice) -> Quantized:

@@ -15,14 +15,12 @@ from penstock_kernels.base.quantized import moved
 from penstock_kernels.reference.quantized_linear import dequantize
 
 from penstock_server.base.errors import StartError
-from penstock_server.files.checkpoint import Checkpoint
+from penstock_server.files.checkpoint import IN_THE_PLACE_OF_WEIGHT, Checkpoint
 from penstock_server.files.quantization import Declared
 from penstock_server.network.quantization.scheme import Scheme, Source
 from penstock_server.network.quantization.stored import Stored
 from penstock_server.network.quantization.table import format_of
 
-# What a checkpoint may have for a matrix in the place of its `weight`.
-_MARKS = ("qweight", "weight_packed")
 # Tensors that are known and of no use here: scales of a cache are read elsewhere, and the rest can be computed.
 _NOT_NEEDED = re.compile(
     r".*(\.inv_freq|\.masked_bias|\.attn\.bias|\.attention\.bias|\.[qkv]_scale|\.output_scale)"
@@ -73,7 +71,7 @@ class Quantization(ABC):
     def has(self, name: str) -> bool:
         """Whether the checkpoint has a tensor, or what stands for it."""
         module, _, last = name.rpartition(".")
-        if last == "weight" and any(self.stored.has(f"{module}.{mark}") for mark in _MARKS):
+        if last == "weight" and any(self.stored.has(f"{module}.{mark}") for mark in IN_THE_PLACE_OF_WEIGHT):
             return True
         return self.stored.has(name)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 from penstock_kernels import all_finite
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import Checkpoint, Entry
@@ -40,6 +40,7 @@ class Stored:
         self.used: set[str] = set()
         self._stack = ExitStack()
         self._opened: dict[Path, TensorFile] = {}
+        self._metadata: dict[Path, dict[str, str]] = {}
 
     def __enter__(self) -> "Stored":
         return self
@@ -96,6 +97,17 @@ class Stored:
             raise StartError(f"{entry.file}: {error}; download it again") from None
         # The header of a file may have any length.
         return found if found.data_ptr() % found.element_size() == 0 else found.clone()
+
+    def metadata(self, name: str) -> dict[str, str]:
+        """What the header of the file of a tensor says beside its tensors."""
+        file = self.entry(name).file
+        if file not in self._metadata:
+            try:
+                with safe_open(file, framework="pt") as opened:
+                    self._metadata[file] = opened.metadata() or {}
+            except (SafetensorError, OSError) as error:
+                raise StartError(f"{file}: {error}; download it again") from None
+        return self._metadata[file]
 
     def read_scales(self, name: str) -> torch.Tensor:
         """A tensor of floats, all of which must be finite."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from penstock_server.architectures.fields import Fields
 from penstock_server.files.quantization import Declared
+from penstock_server.network.quantization.auto_round import AutoRound
 from penstock_server.network.quantization.awq import Awq
 from penstock_server.network.quantization.bitsandbytes import Bitsandbytes
 from penstock_server.network.quantization.compressed_tensors import CompressedTensors
@@ -13,10 +14,12 @@ from penstock_server.network.quantization.gptq import Gptq
 from penstock_server.network.quantization.modelopt import ModelOpt
 from penstock_server.network.quantization.mxfp4 import Mxfp4
 from penstock_server.network.quantization.scheme import Format
+from penstock_server.network.quantization.torchao import Torchao
 
 FORMATS: dict[str, Callable[[Fields], Format]] = {
     "awq": Awq,
     "gptq": Gptq,
+    "auto-round": AutoRound,
     "gguf": Gguf,
     "bitsandbytes": Bitsandbytes,
     "compressed-tensors": CompressedTensors,
@@ -24,6 +27,7 @@ FORMATS: dict[str, Callable[[Fields], Format]] = {
     "fbgemm_fp8": FbgemmFp8,
     "modelopt": ModelOpt,
     "mxfp4": Mxfp4,
+    "torchao": Torchao,
 }
 
 
