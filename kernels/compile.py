@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +51,13 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
 def _compile(folder: Path) -> Path:
     compiler = os.environ.get("CC") or shutil.which("cc") or "gcc"
     made = [folder / f"{source.stem}.o" for source in sorted(_SOURCES.glob("*.c"))]
-    for part in made:
-        source = _SOURCES / f"{part.stem}.c"
-        subprocess.run([compiler, *_COMPILE, str(source), "-o", str(part)], check=True)
+    sources = [str(_SOURCES / f"{part.stem}.c") for part in made]
+    commands = [
+        [compiler, *_COMPILE, source, "-o", str(part)] for source, part in zip(sources, made, strict=True)
+    ]
+    # As many at a time as there are cores: a few of them take most of the time.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        list(threads.map(partial(subprocess.run, check=True), commands))
     library = folder / "_native.so"
     subprocess.run([compiler, "-shared", *map(str, made), "-o", str(library), "-lm"], check=True)
     return library
