@@ -8,6 +8,7 @@ from benchmarks import rust
 from benchmarks.compare import question as compare
 from benchmarks.figure import Figure
 from benchmarks.reliability import availability, battery, soak
+from benchmarks.replicas import question as replicas
 from benchmarks.serving import (
     adapters,
     decoding,
@@ -51,6 +52,7 @@ def questions(minutes: float = 3.0) -> list[Question]:
             "What the router adds: request to first event, over a shard that answers at once",
             rust.router,
         ),
+        Question("replicas", replicas.TITLE, replicas.measure),
         Question("scheduler", "The scheduler alone, and its policy in virtual time", rust.scheduler),
         Question("battery", battery.TITLE, battery.measure),
         Question("availability", availability.TITLE, partial(availability.measure, minutes)),

@@ -1,5 +1,5 @@
-//! A shard without a model, over real gRPC: it samples a token at the end of each span, at once or at a steady pace.
-//! The token's id identifies the step.
+//! A shard without a model, over real gRPC: it samples a token at the end of each span, at once or after the time that
+//! a device would take. The token's id identifies the step.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -38,16 +38,38 @@ impl Answered {
     }
 }
 
-/// The shard; a step takes `pace`, which may be zero.
+/// What the shard pretends to compute on.
+#[derive(Clone, Copy)]
+pub struct Device {
+    /// What a step takes at least; may be zero.
+    pub step: Duration,
+    /// What each token position adds.
+    pub token: Duration,
+    /// KV blocks of its cache.
+    pub num_blocks: u32,
+}
+
+impl Device {
+    /// What takes no time, or the same for each step.
+    pub fn steady(step: Duration) -> Self {
+        Self { step, token: Duration::ZERO, num_blocks: 400_000 }
+    }
+
+    fn time(&self, plan: &pb::Plan) -> Duration {
+        self.step + self.token * plan.span_lens.iter().sum::<u32>()
+    }
+}
+
+/// The shard.
 struct Shard {
-    pace: Duration,
+    device: Device,
     answered: Answered,
 }
 
 /// Serves on the listener until the runtime ends.
-pub fn serve(listener: UnixListener, pace: Duration) -> Answered {
+pub fn serve(listener: UnixListener, device: Device) -> Answered {
     let answered = Answered(Arc::new(Mutex::new(vec![Instant::now(); NUM_IDS as usize])));
-    let shard = Shard { pace, answered: answered.clone() };
+    let shard = Shard { device, answered: answered.clone() };
     let service = pb::engine_server::EngineServer::new(shard).max_decoding_message_size(64 << 20);
     let server = tonic::transport::Server::builder();
     tokio::spawn(server.serve_with_incoming(service, UnixListenerStream::new(listener)));
@@ -72,7 +94,7 @@ impl pb::engine_server::Engine for Shard {
             device: "cpu".into(),
             world_size: 1,
             block_size: 16,
-            num_blocks: 400_000,
+            num_blocks: self.device.num_blocks,
             num_slots: 4096,
             vocab_size: 2048,
             max_sequence_len: 2048,
@@ -84,7 +106,7 @@ impl pb::engine_server::Engine for Shard {
 
     async fn run(&self, plans: Request<Streaming<pb::Plan>>) -> Result<Response<Self::RunStream>, Status> {
         let (outcomes, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(answer(plans.into_inner(), outcomes, self.pace, self.answered.clone()));
+        tokio::spawn(answer(plans.into_inner(), outcomes, self.device, self.answered.clone()));
         Ok(Response::new(Box::pin(UnboundedReceiverStream::new(receiver))))
     }
 
@@ -111,24 +133,25 @@ impl pb::engine_server::Engine for Shard {
 async fn answer(
     mut plans: Streaming<pb::Plan>,
     outcomes: mpsc::UnboundedSender<Result<pb::Outcome, Status>>,
-    pace: Duration,
+    device: Device,
     answered: Answered,
 ) {
     let mut lens = vec![0; 4096];
     let mut next = tokio::time::Instant::now();
     while let Ok(Some(plan)) = plans.message().await {
-        if !pace.is_zero() {
-            next = (next + pace).max(tokio::time::Instant::now());
+        let time = device.time(&plan);
+        if !time.is_zero() {
+            next = next.max(tokio::time::Instant::now()) + time;
             tokio::time::sleep_until(next).await;
         }
-        let outcome = step(&mut lens, &plan, pace, answered.now(plan.step));
+        let outcome = step(&mut lens, &plan, time, answered.now(plan.step));
         if outcomes.send(Ok(outcome)).is_err() {
             return;
         }
     }
 }
 
-fn step(lens: &mut [u32], plan: &pb::Plan, pace: Duration, id: u32) -> pb::Outcome {
+fn step(lens: &mut [u32], plan: &pb::Plan, time: Duration, id: u32) -> pb::Outcome {
     for admitted in &plan.admitted {
         lens[admitted.slot as usize] = admitted.token_ids.len() as u32;
     }
@@ -145,9 +168,9 @@ fn step(lens: &mut [u32], plan: &pb::Plan, pace: Duration, id: u32) -> pb::Outco
         sampled_ids: vec![id; sampled_slots.len()],
         sampled_logprobs: vec![-0.5; sampled_slots.len()],
         sampled_slots,
-        // The same for every step, so that the router does not make steps smaller.
+        // Never nothing, so that the router learns from it.
         timings: Some(pb::StepTimings {
-            forward_us: pace.as_micros().max(100) as u32,
+            forward_us: time.as_micros().max(100) as u32,
             ..pb::StepTimings::default()
         }),
         ..pb::Outcome::default()

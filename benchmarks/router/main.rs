@@ -21,7 +21,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::UnixListener;
 use tokio::process::{Child, Command};
 
-use fake_shard::Answered;
+use fake_shard::{Answered, Device};
 use scenarios::{Figures, Load};
 
 /// Length of a step that gives each stream 10 tokens a second.
@@ -42,7 +42,7 @@ impl Served {
     async fn start(pace: Duration) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
         let socket = folder.path().join("shard.sock");
-        let answered = fake_shard::serve(UnixListener::bind(&socket)?, pace);
+        let answered = fake_shard::serve(UnixListener::bind(&socket)?, Device::steady(pace));
         let mut router = router_command(&socket).spawn()?;
         let stdout = router.stdout.take().ok_or_else(|| io::Error::other("no stdout"))?;
         let line = BufReader::new(stdout).lines().next_line().await?.unwrap_or_default();

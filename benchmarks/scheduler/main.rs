@@ -3,12 +3,14 @@
 //! - time of `plan()` with 256 requests running and 1,000 waiting
 //! - time to look a prompt of 2,000 tokens up, as the cache grows
 //! - latency and goodput of three arrival shapes in virtual time, compared with plain first-come first-served batching
+//! - time to first token of four replicas in virtual time, placed by what they hold and in turn
 #![allow(missing_docs, clippy::print_stdout, reason = "a program that prints a report")]
 
 #[path = "../../router/scheduler/tests/it/fake_shard.rs"]
 #[allow(dead_code, unused_qualifications, reason = "shared with the tests")]
 mod fake_shard;
 mod policy;
+mod replicas;
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -20,6 +22,7 @@ fn main() {
     measure_plan();
     measure_lookup();
     policy::compare();
+    replicas::compare();
 }
 
 fn facts(num_blocks: u32) -> ShardFacts {

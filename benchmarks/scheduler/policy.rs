@@ -46,10 +46,10 @@ impl Served {
     }
 }
 
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -167,7 +167,7 @@ fn first_come_first_served(jobs: &[Job]) -> Vec<Served> {
     served
 }
 
-fn percentile(mut values: Vec<f64>, share: f64) -> f64 {
+pub fn percentile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     values[((values.len() - 1) as f64 * share) as usize]
 }

@@ -20,6 +20,7 @@ OF_THE_CHART = {
         # Its shards are as many as the pod has GPUs; more of the model are more pods.
         "num-replicas",
         "replica",
+        "replica-policy",
     ),
 }
 

@@ -11,7 +11,7 @@ use crate::api::clouds::platform::PlatformOptions;
 use crate::base::boolean::boolean;
 use crate::chat::template::TemplateOptions;
 use crate::engine::adapters::AdapterOptions;
-use crate::engine::replica_address::ReplicaAddress;
+use crate::engine::replica_options::ReplicaOptions;
 use crate::engine::speculation::SpeculationOptions;
 use crate::http::auth::ApiKey;
 use crate::http::server::limits::ConnectionLimits;
@@ -150,10 +150,10 @@ pub struct RouterOptions {
     #[serde(flatten)]
     pub adapters: AdapterOptions,
 
-    /// Shards of one more replica of the model that somebody else starts, as unix:PATH with the sockets of further ranks
-    /// behind colons; give it again for several [default: none]
-    #[arg(long, env, value_delimiter = ',', action = ArgAction::Append, value_name = "ADDRESS")]
-    pub replica: Vec<ReplicaAddress>,
+    /// Replicas of the model
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub replicas: ReplicaOptions,
 
     /// What requests may ask for
     #[command(flatten)]

@@ -285,7 +285,7 @@ fn replicas(config: &RouterConfig) -> Result<Vec<ConnectOptions>, ServeError> {
     }
     let step_timeout = Duration::from_secs(config.options.step_timeout);
     let own = config.own_replicas().into_iter().map(|sockets| (sockets, config.supervised));
-    let others = config.options.replica.iter().map(|address| (address.0.clone(), false));
+    let others = config.options.replicas.replica.iter().map(|address| (address.0.clone(), false));
     let options = |(sockets, restarted)| ConnectOptions { sockets, step_timeout, restarted };
     Ok(own.chain(others).map(options).collect())
 }
@@ -331,6 +331,7 @@ fn scheduler_config(
         max_drafting: options.speculation.speculate_max,
         cache_secret: rand::random(),
         tenant_weights,
+        placement: options.replicas.replica_policy.into(),
         ..SchedulerConfig::new(capacity, limits.max_concurrent_requests)
     }
 }

@@ -12,7 +12,7 @@ use crate::scheduler::Scheduler;
 use crate::sequence::Sequence;
 
 /// A request whose shards were lost so often while they computed it stays with its scheduler, to be tried alone.
-const MAX_LOSSES: u32 = 2;
+pub(crate) const MAX_LOSSES: u32 = 2;
 
 /// A request that no scheduler has: it just came, or comes from one that lost its shards.
 #[derive(Debug)]
@@ -96,6 +96,10 @@ impl Scheduler {
 
     /// What it would have to do for a request; `None` if that does not fit, not even alone.
     pub fn offer(&self, Newcomer(sequence): &Newcomer) -> Option<Offer> {
+        self.offer_to(sequence)
+    }
+
+    pub(crate) fn offer_to(&self, sequence: &Sequence) -> Option<Offer> {
         self.memory.check_room(sequence.max_len().into()).ok()?;
         let load = self.memory.load();
         Some(Offer {
@@ -124,7 +128,8 @@ impl Scheduler {
         ids.into_iter().filter_map(|id| self.let_go(id)).collect()
     }
 
-    fn let_go(&mut self, id: RequestId) -> Option<Newcomer> {
+    /// Takes a request out that waits.
+    pub(crate) fn let_go(&mut self, id: RequestId) -> Option<Newcomer> {
         self.suspects.remove(id);
         let mut sequence = self.sequences.remove(id)?;
         self.backlog.end(&sequence);
@@ -135,17 +140,23 @@ impl Scheduler {
 
     /// Tokens from its start that are cached, that a running request is about to publish, or that one waits for.
     fn num_matched(&self, sequence: &Sequence) -> u32 {
-        let has_twin = self.sequences.all_waiting().any(|other| other.has_prompt_of(sequence));
+        let has_twin = self
+            .sequences
+            .all_waiting()
+            .any(|other| other.id() != sequence.id() && other.has_prompt_of(sequence));
         if has_twin && self.config.prefix_caching && sequence.may_share() {
             return sequence.prompt_len() - 1;
         }
         self.memory.num_matched(sequence)
     }
 
-    fn num_pending(&self) -> u64 {
+    pub(crate) fn num_pending(&self) -> u64 {
         let waiting = self.sequences.all_waiting().map(|sequence| u64::from(sequence.num_pending()));
-        let running = self.sequences.all_running().map(|running| u64::from(running.num_plannable()));
-        waiting.sum::<u64>() + running.sum::<u64>()
+        waiting.sum::<u64>() + self.num_pending_of_running()
+    }
+
+    pub(crate) fn num_pending_of_running(&self) -> u64 {
+        self.sequences.all_running().map(|running| u64::from(running.num_plannable())).sum()
     }
 
     /// Whether it has this request.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::placement::PlacementPolicy;
+
 /// What the shards offer to the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capacity {
@@ -65,6 +67,8 @@ pub struct SchedulerConfig {
     pub max_drafts: u32,
     /// Nothing is drafted in steps in which more sequences decode.
     pub max_drafting: u32,
+    /// How requests are divided, where there are several schedulers.
+    pub placement: PlacementPolicy,
 }
 
 impl SchedulerConfig {
@@ -89,6 +93,7 @@ impl SchedulerConfig {
             num_snapshots: capacity.num_snapshots,
             max_drafts: 0,
             max_drafting: u32::MAX,
+            placement: PlacementPolicy::default(),
         }
     }
 }

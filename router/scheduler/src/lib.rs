@@ -9,7 +9,8 @@
 //!
 //! - [`Scheduler`] (`scheduler`) takes requests in and lets them go; `step` makes plans, `outcome` takes their answers
 //!   in, `trial` deals with lost shards; `admission` and `spans` are what they have in common
-//! - `beside` is what several schedulers need of each other, where the model has replicas
+//! - `beside` is what several schedulers need of each other, where the model has replicas; `placement` says which of them
+//!   a request goes to, and `hand_over` moves one that waits
 //! - its parts, each with its own invariants: `backlog`, `sequences`, `memory`, `slots`, `adapters`,
 //!   `pipeline`, `suspects`
 //! - what parts are made of: `queue`, `running`, `row`, `sequence`, `block_pool`, `prefix_index`, `snapshots`,
@@ -25,6 +26,7 @@ mod block_table;
 mod config;
 mod draft;
 mod event;
+mod hand_over;
 mod keyed_tokens;
 mod load;
 mod lru;
@@ -33,6 +35,7 @@ mod outcome;
 mod output_lengths;
 mod pace;
 mod pipeline;
+mod placement;
 mod plan;
 mod prefix_index;
 mod promises;
@@ -56,8 +59,10 @@ mod window;
 pub use beside::{Newcomer, Offer, Taken};
 pub use config::{Capacity, SchedulerConfig};
 pub use event::{Event, EventKind};
+pub use hand_over::even_out;
 pub use load::{Load, StepSize, Totals};
 pub use pipeline::{MAX_PLANS_IN_FLIGHT, Mismatch};
+pub use placement::{Placement, PlacementPolicy};
 pub use plan::{
     Admission, BlockId, Outcome, Plan, PromptScores, Sampled, SlotId, SnapshotId, Span, StepTimings,
 };

@@ -32,6 +32,10 @@ impl Suspects {
         self.passing_lens.remove(&id);
     }
 
+    pub fn has(&self, id: RequestId) -> bool {
+        self.passing_lens.contains_key(&id)
+    }
+
     /// The suspect to try now.
     pub fn first(&self) -> Option<Suspect> {
         self.passing_lens.first_key_value().map(|(id, len)| Suspect { id: *id, passing_len: *len })

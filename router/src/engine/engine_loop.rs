@@ -91,6 +91,9 @@ impl EngineLoop {
                 self.lose_shards(replica, &error);
             }
             self.send_all_plans();
+            if self.replicas.even_out() {
+                self.send_all_plans();
+            }
             if let Some(lost) = self.replicas.lost().map(str::to_owned) {
                 return Err(self.fail_all(lost, commands));
             }

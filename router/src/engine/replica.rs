@@ -100,6 +100,17 @@ impl Replica {
         self.scheduler.adopt(newcomer, matched);
     }
 
+    /// How many requests wait for it.
+    pub fn num_waiting(&self) -> usize {
+        self.scheduler.num_waiting()
+    }
+
+    /// Its scheduler, to which requests may come, or from which they go.
+    pub fn scheduler_mut(&mut self) -> &mut Scheduler {
+        self.is_checked = false;
+        &mut self.scheduler
+    }
+
     /// Lets the requests go that can go on elsewhere. Its shards are lost.
     pub fn evacuate(&mut self) -> Vec<Newcomer> {
         self.scheduler.evacuate(self.is_usable())

@@ -8,20 +8,21 @@ use std::time::Duration;
 
 use futures::future::select_all;
 use penstock_scheduler::{
-    Event, EventKind, Failure, NewRequest, Newcomer, Offer, Refused, RequestId, SchedulerConfig, Taken,
+    Event, EventKind, Failure, NewRequest, Newcomer, Offer, Placement, Refused, RequestId, SchedulerConfig,
+    Taken, even_out,
 };
-use tracing::info;
+use tracing::{debug, info};
 
 use super::Engine;
 use super::generation::EngineStatus;
 use super::link::Arrival;
-use super::placement::choose;
 use super::replica::Replica;
 use crate::observe::observer::ReplicaLevels;
 
 /// The replicas.
 pub(super) struct Replicas {
     replicas: Vec<Replica>,
+    placement: Placement,
     next_id: u64,
     /// Whose turn it is to be heard first.
     turn: usize,
@@ -31,7 +32,7 @@ impl Replicas {
     /// One for each engine; those that are not connected yet join when they are.
     pub fn new(engines: Vec<Box<dyn Engine>>, config: &SchedulerConfig) -> Self {
         let replicas = engines.into_iter().map(|engine| Replica::new(engine, config.clone())).collect();
-        Self { replicas, next_id: 0, turn: 0 }
+        Self { replicas, placement: Placement::new(config.placement), next_id: 0, turn: 0 }
     }
 
     /// What comes next from the shards of any, with its number. Cancel safe.
@@ -114,18 +115,32 @@ impl Replicas {
     }
 
     fn move_one(&mut self, newcomer: Newcomer, from: usize) -> Option<Event> {
-        if let EngineStatus::Lost(lost) = self.replicas[from].status()
+        if let EngineStatus::Lost(lost) = self.replicas[from].status().clone()
             && self.place(&newcomer).is_none()
         {
-            let kind = EventKind::Failed(Failure::EngineLost(lost.clone()));
+            let kind = EventKind::Failed(Failure::EngineLost(lost));
             return Some(Event { id: newcomer.id(), kind });
         }
         self.adopt(newcomer, from);
         None
     }
 
+    /// Requests that wait move to replicas that have become free. Returns whether any did.
+    pub fn even_out(&mut self) -> bool {
+        let is_needed = self.replicas.len() > 1 && self.placement.moves();
+        if !is_needed || self.replicas.iter().all(|replica| replica.num_waiting() == 0) {
+            return false;
+        }
+        let ready = self.replicas.iter_mut().filter(|replica| replica.is_ready());
+        let num_moved = even_out(&mut ready.map(Replica::scheduler_mut).collect::<Vec<_>>());
+        if num_moved > 0 {
+            debug!(requests = num_moved, "requests that waited go to replicas that are free");
+        }
+        num_moved > 0
+    }
+
     /// The best replica that answers, else the best that may come back; `None` if the request fits none.
-    fn place(&self, newcomer: &Newcomer) -> Option<(usize, Offer)> {
+    fn place(&mut self, newcomer: &Newcomer) -> Option<(usize, Offer)> {
         // Without a choice, what the only one has of it need not be looked up twice.
         if let [only] = &self.replicas[..] {
             return only.is_usable().then(|| (0, Offer::default()));
@@ -133,10 +148,14 @@ impl Replicas {
         self.best(newcomer, Replica::is_ready).or_else(|| self.best(newcomer, Replica::is_usable))
     }
 
-    fn best(&self, newcomer: &Newcomer, is_candidate: impl Fn(&Replica) -> bool) -> Option<(usize, Offer)> {
+    fn best(
+        &mut self,
+        newcomer: &Newcomer,
+        is_candidate: impl Fn(&Replica) -> bool,
+    ) -> Option<(usize, Offer)> {
         let offer = |replica: &Replica| replica.offer(newcomer).filter(|_| is_candidate(replica));
         let offers: Vec<_> = self.replicas.iter().map(offer).collect();
-        let index = choose(&offers)?;
+        let index = self.placement.choose(&offers)?;
         Some((index, offers[index]?))
     }
 

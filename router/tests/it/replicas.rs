@@ -4,7 +4,9 @@ use penstock_router::engine::engine_loop;
 use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation};
 use penstock_router::engine::{Engine, EngineFacts};
 use penstock_router::observe::observer::{Observer, StepSummary};
-use penstock_scheduler::{EventKind, Failure, NewRequest, Refused, SamplingParams, SchedulerConfig};
+use penstock_scheduler::{
+    EventKind, Failure, NewRequest, PlacementPolicy, Refused, SamplingParams, SchedulerConfig,
+};
 use serde_json::json;
 
 use crate::support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
@@ -96,6 +98,60 @@ async fn many_requests_at_once_are_divided_evenly_and_get_what_they_would_get_al
         assert_eq!(tokens(&mut generation, 10).await, expected);
     }
     assert_eq!(controls.iter().map(admitted).collect::<Vec<_>>(), [20, 20]);
+}
+
+/// Replicas of one slot each.
+fn spawn_narrow(policy: PlacementPolicy) -> (EngineHandle, Vec<FakeControl>) {
+    let facts = EngineFacts { num_slots: 1, ..endless() };
+    let config = SchedulerConfig { placement: policy, ..SchedulerConfig::new(facts.capacity(), 128) };
+    let (first, second) = (FakeEngine::gated(facts.clone()), FakeEngine::gated(facts));
+    let (engines, controls): (Vec<_>, Vec<_>) = [first, second].into_iter().unzip();
+    let engines = engines.into_iter().map(|engine| Box::new(engine) as Box<dyn Engine>).collect();
+    (engine_loop::spawn(engines, &config, Ignore), controls)
+}
+
+#[tokio::test]
+async fn what_waits_for_a_busy_replica_goes_to_one_that_has_become_free() {
+    let (engine, controls) = spawn_narrow(PlacementPolicy::LeastWork);
+    let prompts: Vec<Vec<u32>> =
+        (0..6).map(|i| (0..20).map(|j| 1 + (i * 31 + j * j) % 200).collect()).collect();
+    let mut generations = Vec::new();
+    for prompt in &prompts {
+        generations.push(engine.submit(request(prompt, 10)).await.unwrap());
+    }
+    // The first one hangs in its first request.
+    allow(&controls[1], 10_000);
+    let mut held = generations.remove(0);
+    for (prompt, generation) in prompts[1..].iter().zip(&mut generations) {
+        assert_eq!(tokens(generation, 10).await, expected_tokens(prompt, 0, 10, &endless()));
+    }
+    assert_eq!(controls.iter().map(admitted).collect::<Vec<_>>(), [1, 5]);
+    allow(&controls[0], 10_000);
+    assert_eq!(tokens(&mut held, 10).await, expected_tokens(&prompts[0], 0, 10, &endless()));
+}
+
+#[tokio::test]
+async fn with_round_robin_requests_take_turns_and_stay() {
+    let (engine, controls) = spawn_narrow(PlacementPolicy::RoundRobin);
+    let prompt: Vec<u32> = (1..30).collect();
+    let mut generations = Vec::new();
+    for _ in 0..6 {
+        generations.push(engine.submit(request(&prompt, 10)).await.unwrap());
+    }
+    allow(&controls[1], 10_000);
+    for generation in generations.iter_mut().skip(1).step_by(2) {
+        assert_eq!(tokens(generation, 10).await, expected_tokens(&prompt, 0, 10, &endless()));
+    }
+    assert_eq!(
+        controls.iter().map(admitted).collect::<Vec<_>>(),
+        [1, 3],
+        "what waits for the first one stays"
+    );
+    allow(&controls[0], 10_000);
+    for generation in generations.iter_mut().step_by(2) {
+        tokens(generation, 10).await;
+    }
+    assert_eq!(controls.iter().map(admitted).collect::<Vec<_>>(), [3, 3]);
 }
 
 #[tokio::test]

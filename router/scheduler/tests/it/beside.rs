@@ -1,6 +1,6 @@
 //! Schedulers side by side: what each offers, and requests that go on with another when their shards are lost.
 
-use penstock_scheduler::{EventKind, Failure, Newcomer, Offer, Refused, RequestId, Taken};
+use penstock_scheduler::{EventKind, Failure, Newcomer, Offer, Refused, RequestId, SchedulerConfig, Taken};
 
 use crate::world::{World, endless, facts, prompt, request, solo};
 
@@ -111,4 +111,70 @@ fn a_request_that_shards_were_lost_with_twice_stays_to_be_tried_alone() {
     assert_eq!((events[0].id, &events[0].kind), (RequestId(7), &EventKind::Failed(Failure::Poison)));
     second.scheduler.adopt(newcomer(&second, 9, &prompt(1, 6), 20), 0);
     assert_eq!(second.scheduler.evacuate(false).len(), 1, "shards that never come back keep nothing");
+}
+
+/// Two worlds with one slot each.
+fn with_one_slot() -> (World, World) {
+    let one = |config: &mut SchedulerConfig| config.num_slots = 1;
+    (World::with(endless(60), one), World::with(endless(60), one))
+}
+
+#[test]
+fn what_waits_goes_to_a_scheduler_that_is_free_longest_waiting_first() {
+    let (mut busy, mut free) = with_one_slot();
+    let prompts: Vec<_> = (0..3).map(|number| prompt(number, 12)).collect();
+    for (id, prompt) in prompts.iter().enumerate() {
+        busy.scheduler.adopt(newcomer(&busy, id as u64, prompt, 20), 0);
+    }
+    busy.plan();
+    assert_eq!((busy.scheduler.num_waiting(), busy.scheduler.is_free()), (2, false));
+    assert!(free.scheduler.is_free());
+    let (moved, matched) = busy.scheduler.hand_over(&free.scheduler).expect("it has a slot");
+    assert_eq!((moved.id(), matched), (RequestId(1), 0));
+    free.scheduler.adopt(moved, matched);
+    assert!(!free.scheduler.is_free(), "one waits for it now");
+    free.plan();
+    assert!(!free.scheduler.is_free(), "its only slot is taken");
+    assert!(busy.scheduler.hand_over(&free.scheduler).is_none(), "it would wait there, too");
+    busy.run();
+    free.run();
+    assert_eq!(free.output[&RequestId(1)], solo(&prompts[1], 20));
+    assert_eq!(busy.output.len(), 2, "each ends where it went");
+    assert_eq!((busy.scheduler.taken(), free.scheduler.taken()), (Taken::default(), Taken::default()));
+}
+
+#[test]
+fn what_runs_or_is_cached_where_it_waits_stays() {
+    let (mut home, mut free) = (World::new(200), World::new(200));
+    let known = prompt(1, 160);
+    home.submit(&known, 1);
+    home.run();
+    home.scheduler.adopt(newcomer(&home, 7, &prompt(2, 40), 20), 0);
+    home.scheduler.adopt(newcomer(&home, 8, &known, 20), 156);
+    assert_eq!(home.scheduler.num_waiting(), 2);
+    let (moved, _) = home.scheduler.hand_over(&free.scheduler).map_or((None, 0), |(it, n)| (Some(it), n));
+    assert_eq!(
+        moved.map(|it| it.id()),
+        None,
+        "the first would begin at once, the second has its beginning here"
+    );
+    home.plan();
+    home.run();
+    free.run();
+}
+
+#[test]
+fn what_does_not_fit_there_or_is_tried_alone_stays() {
+    let (mut busy, free) = with_one_slot();
+    let small = World::with(endless(3), |_| {});
+    busy.scheduler.adopt(newcomer(&busy, 0, &prompt(1, 30), 20), 0);
+    busy.scheduler.adopt(newcomer(&busy, 1, &prompt(2, 30), 20), 0);
+    busy.plan();
+    assert!(busy.scheduler.hand_over(&small.scheduler).is_none(), "it has no memory for it");
+    busy.lose_shards();
+    busy.plan();
+    busy.lose_shards();
+    assert!(busy.scheduler.contains(RequestId(1)));
+    let moved = busy.scheduler.hand_over(&free.scheduler).map(|(it, _)| it.id());
+    assert_ne!(moved, Some(RequestId(0)), "it is tried alone");
 }

@@ -6,6 +6,7 @@ mod beside;
 mod drafts;
 mod fake_shard;
 mod pace;
+mod scenario;
 mod scheduler;
 mod simulation;
 mod snapshots;

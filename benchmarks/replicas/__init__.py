@@ -1,0 +1,1 @@
+"""Replicas of a model: where requests go, and what that is worth."""
