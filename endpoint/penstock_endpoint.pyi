@@ -81,10 +81,23 @@ class Call:
 
 @final
 class Endpoint:
-    """The server on its Unix socket."""
+    """The server on its Unix socket, and on a TCP address if there is one."""
 
-    def __new__(cls, path: str, description: bytes, max_message_bytes: int) -> Endpoint:
-        """Bind the socket; raises OSError where that cannot be. `description`: an encoded DescribeResponse."""
+    def __new__(
+        cls,
+        path: str,
+        description: bytes,
+        max_message_bytes: int,
+        tcp: tuple[str, int] | None = None,
+        secret: str | None = None,
+    ) -> Endpoint:
+        """Bind the socket, and the TCP address if there is one; raises OSError where that cannot be.
+
+        `description`: an encoded DescribeResponse. `secret`: what every call to the TCP address has to bring.
+        """
+    @property
+    def tcp_port(self) -> int | None:
+        """Of the TCP address, if there is one."""
     @property
     def last_epoch(self) -> int:
         """The greatest epoch seen."""

@@ -21,6 +21,7 @@ OF_THE_CHART = {
         "num-replicas",
         "replica",
         "replica-policy",
+        "replica-secret-file",
     ),
 }
 

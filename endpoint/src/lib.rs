@@ -2,10 +2,12 @@
 //! interpreter's lock. The thread that steps takes plans and delivers outcomes; another answers rare calls.
 
 mod calls;
+mod secret;
 mod service;
 mod streams;
 mod wire;
 
+use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -19,10 +21,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tokio::sync::{oneshot, watch};
 use tokio_stream::wrappers::UnixListenerStream;
+use tonic::service::InterceptorLayer;
+use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Status};
 use tonic_health::ServingStatus;
 
 use calls::Calls;
+use secret::Secret;
 use service::Service;
 use streams::{Item, Stream as OpenStream, Streams};
 use wire::pb::DescribeResponse;
@@ -30,6 +35,9 @@ use wire::pb::engine_server::EngineServer;
 
 /// A name that the health service knows beside the empty one.
 const SERVICE_NAME: &str = "penstock.engine.v1.Engine";
+
+/// A router's machine that is gone is noticed, and its connection closed.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// A stream of plans, as the thread that steps sees it.
 #[pyclass(frozen)]
@@ -240,18 +248,26 @@ impl Call {
     }
 }
 
-/// The server on its Unix socket.
+/// The server on its Unix socket, and on a TCP address if there is one.
 #[pyclass(frozen)]
 struct Endpoint {
     streams: Arc<Streams>,
     calls: Arc<Calls>,
     stopping: watch::Sender<bool>,
     serving: Mutex<Serving>,
+    tcp_port: Option<u16>,
+}
+
+/// Where it is reached.
+struct Listeners {
+    unix: UnixListener,
+    /// With what every call there has to bring.
+    tcp: Option<(TcpListener, Option<Secret>)>,
 }
 
 enum Serving {
     /// Bound, and what it will serve.
-    Bound(UnixListener, Box<DescribeResponse>, usize),
+    Bound(Listeners, Box<DescribeResponse>, usize),
     Running(JoinHandle<()>),
     Ended,
 }
@@ -260,25 +276,39 @@ type Taken = Option<(Option<Stream>, Option<Plan>)>;
 
 #[pymethods]
 impl Endpoint {
-    /// Binds the socket; raises OSError where that cannot be. `description`: an encoded DescribeResponse.
+    /// Binds the socket, and the TCP address if there is one; raises OSError where that cannot be. `description`: an encoded
+    /// DescribeResponse. `secret`: what every call to the TCP address has to bring.
     #[new]
-    fn new(path: &str, description: &[u8], max_message_bytes: usize) -> PyResult<Self> {
+    #[pyo3(signature = (path, description, max_message_bytes, tcp=None, secret=None))]
+    fn new(
+        path: &str,
+        description: &[u8],
+        max_message_bytes: usize,
+        tcp: Option<(String, u16)>,
+        secret: Option<String>,
+    ) -> PyResult<Self> {
         let described =
             DescribeResponse::decode(description).map_err(|e| PyValueError::new_err(e.to_string()))?;
-        let listener = UnixListener::bind(path).and_then(|it| it.set_nonblocking(true).map(|()| it));
-        let listener = listener.map_err(|error| PyOSError::new_err(error.to_string()))?;
+        let failed = |error: std::io::Error| PyOSError::new_err(error.to_string());
+        let unix = UnixListener::bind(path).and_then(|it| it.set_nonblocking(true).map(|()| it));
+        let unix = unix.map_err(failed)?;
+        let bind = |address| TcpListener::bind(address).and_then(|it| it.set_nonblocking(true).map(|()| it));
+        let tcp = tcp.map(bind).transpose().map_err(failed)?;
+        let tcp_port = tcp.as_ref().and_then(|it| it.local_addr().ok()).map(|it| it.port());
+        let listeners = Listeners { unix, tcp: tcp.map(|it| (it, secret.map(Secret::new))) };
         Ok(Endpoint {
+            tcp_port,
             streams: Arc::new(Streams::new()),
             calls: Arc::new(Calls::new()),
             stopping: watch::Sender::new(false),
-            serving: Mutex::new(Serving::Bound(listener, Box::new(described), max_message_bytes)),
+            serving: Mutex::new(Serving::Bound(listeners, Box::new(described), max_message_bytes)),
         })
     }
 
     /// Begins to serve; the health service says so.
     fn start(&self) -> PyResult<()> {
         let mut serving = self.serving.lock().expect("nothing panics while it is held");
-        let Serving::Bound(listener, description, max_message_bytes) =
+        let Serving::Bound(listeners, description, max_message_bytes) =
             std::mem::replace(&mut *serving, Serving::Ended)
         else {
             return Err(PyValueError::new_err("started twice"));
@@ -295,7 +325,7 @@ impl Endpoint {
         *serving = Serving::Running(thread.spawn(move || {
             runtime.block_on(async {
                 // What fails here is a socket that nobody can use; the router then sees no heartbeat.
-                let _ = serve(listener, service, max_message_bytes, stopping).await;
+                let _ = serve(listeners, service, max_message_bytes, stopping).await;
             });
         })?);
         Ok(())
@@ -327,6 +357,12 @@ impl Endpoint {
     /// A step is computed.
     fn set_finished(&self, epoch: u64, step: u64) {
         self.streams.set_finished(epoch, step);
+    }
+
+    /// Of the TCP address, if there is one.
+    #[getter]
+    fn tcp_port(&self) -> Option<u16> {
+        self.tcp_port
     }
 
     /// The greatest epoch seen.
@@ -366,25 +402,41 @@ impl Endpoint {
 
 /// Serves until the process stops.
 async fn serve(
-    listener: UnixListener,
+    Listeners { unix, tcp }: Listeners,
     service: Service,
     max_message_bytes: usize,
-    mut stopping: watch::Receiver<bool>,
+    stopping: watch::Receiver<bool>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let incoming = UnixListenerStream::new(tokio::net::UnixListener::from_std(listener)?);
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
+    let engine = EngineServer::new(service).max_decoding_message_size(max_message_bytes);
+    let mut told = stopping.clone();
     let ended = async move {
-        let _ = stopping.wait_for(|is_stopping| *is_stopping).await;
+        let _ = told.wait_for(|is_stopping| *is_stopping).await;
         for name in ["", SERVICE_NAME] {
             reporter.set_service_status(name, ServingStatus::NotServing).await;
         }
     };
-    tonic::transport::Server::builder()
-        .add_service(EngineServer::new(service).max_decoding_message_size(max_message_bytes))
+    let incoming = UnixListenerStream::new(tokio::net::UnixListener::from_std(unix)?);
+    let on_unix = tonic::transport::Server::builder()
+        .add_service(engine.clone())
+        .add_service(health.clone())
+        .serve_with_incoming_shutdown(incoming, ended);
+    let Some((listener, secret)) = tcp else { return Ok(on_unix.await?) };
+    let mut stopping = stopping;
+    let ended = async move { drop(stopping.wait_for(|is_stopping| *is_stopping).await) };
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true)).with_keepalive(Some(TCP_KEEPALIVE));
+    let secret = Arc::new(secret);
+    let on_tcp = tonic::transport::Server::builder()
+        .layer(InterceptorLayer::new(move |call| match &*secret {
+            Some(secret) => secret.check(call),
+            None => Ok(call),
+        }))
+        .add_service(engine)
         .add_service(health)
-        .serve_with_incoming_shutdown(incoming, ended)
-        .await?;
+        .serve_with_incoming_shutdown(incoming, ended);
+    tokio::try_join!(on_unix, on_tcp)?;
     Ok(())
 }
 

@@ -29,7 +29,7 @@ pub mod supervised;
 pub mod text;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ use chat::template::tokenizer_info;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
 use engine::adapters::{AdapterLimits, AdapterLoader, AdapterOptions, AdapterRecord, Adapters, RunTimeRules};
+use engine::replica_secret::ReplicaSecretError;
+use engine::shard_socket::ShardSocket;
 use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine, connect_any};
 use grammar::Grammars;
 use http::auth::{ApiKeyError, ApiKeys};
@@ -88,6 +90,8 @@ pub enum ServeError {
     Adapter(Error),
     #[error("--shard-sockets has {sockets} sockets, which --num-replicas {replicas} does not divide")]
     UnevenReplicas { sockets: usize, replicas: usize },
+    #[error(transparent)]
+    ReplicaSecret(#[from] ReplicaSecretError),
     #[error("cannot set up the metrics: {0}")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
     #[error("cannot serve: {0}")]
@@ -271,6 +275,7 @@ pub fn check(config: &RouterConfig) -> Result<(), ServeError> {
     let options = &config.options;
     options.tls_files().map(|files| files.acceptor()).transpose()?;
     http::cors::layer(&options.cors_allow_origin)?;
+    options.replicas.secret()?;
     ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
     let tokenizer = Tokenizer::load(config.tokenizer_file(), 1)?;
     chat_format(config, &tokenizer, &[])?;
@@ -284,8 +289,11 @@ fn replicas(config: &RouterConfig) -> Result<Vec<ConnectOptions>, ServeError> {
         return Err(ServeError::UnevenReplicas { sockets, replicas });
     }
     let step_timeout = Duration::from_secs(config.options.step_timeout);
-    let own = config.own_replicas().into_iter().map(|sockets| (sockets, config.supervised));
-    let others = config.options.replicas.replica.iter().map(|address| (address.0.clone(), false));
+    let secret = config.options.replicas.secret()?;
+    let unix = |paths: Vec<PathBuf>| paths.into_iter().map(ShardSocket::Unix).collect();
+    let own = config.own_replicas().into_iter().map(|paths| (unix(paths), config.supervised));
+    let others = config.options.replicas.replica.iter();
+    let others = others.map(|address| (address.sockets(secret.as_ref()), false));
     let options = |(sockets, restarted)| ConnectOptions { sockets, step_timeout, restarted };
     Ok(own.chain(others).map(options).collect())
 }

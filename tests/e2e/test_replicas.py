@@ -1,6 +1,8 @@
 """Two replicas behind one router: the tokens of one, conversations that return, streams that outlive their shards."""
 
 import json
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -190,7 +192,96 @@ def test_a_replica_that_somebody_else_starts_joins_and_is_done_without(
         theirs.wait()
 
 
-def test_a_replica_behind_tcp_is_refused_by_name(launch: Launch, model: Path) -> None:
-    code, stderr = launch(f"--model-id={model}", "--replica=tcp:127.0.0.1:1").end()
-    assert code == 2
-    assert "`tcp:127.0.0.1:1` is no unix:PATH" in stderr
+class Remote:
+    """A shard of somebody else on TCP, with its secret in a file."""
+
+    def __init__(self, tmp: Path, model: Path, secret: str) -> None:
+        self.secret_file = tmp / "secret"
+        self.secret_file.write_text(secret)
+        self._log = (tmp / "shard.log").open("w+")
+        self._command = [
+            *(sys.executable, "-P", "-m", "penstock_server", f"--model-path={model}", "--device=cpu"),
+            *("--dtype=float32", f"--uds-path={tmp / 'theirs.sock'}", f"--secret-file={self.secret_file}"),
+        ]
+        self.address = "127.0.0.1:0"
+        self.start()
+        wait_until(self._find_address, faults.RESTART_S * SLACK)
+
+    def start(self) -> None:
+        command = [*self._command, f"--listen=tcp:{self.address}"]
+        self.process = subprocess.Popen(command, stderr=self._log)
+
+    def _find_address(self) -> bool:
+        assert self.process.poll() is None
+        found = re.search(r"also listening on tcp, port (\d+)", Path(self._log.name).read_text())
+        self.address = f"127.0.0.1:{found[1]}" if found else self.address
+        return found is not None
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._log.close()
+
+
+@pytest.fixture
+def remote(tmp_path: Path, model: Path) -> Iterator[Remote]:
+    remote = Remote(tmp_path, model, "a-secret-of-this-test")
+    yield remote
+    remote.end()
+
+
+def _with_remote(remote: Remote, model: Path, secret: Path) -> list[str]:
+    return [
+        *(f"--model-id={model}", "--dtype=float32", "--max-replays=1000"),
+        *(f"--replica=tcp:{remote.address}", f"--replica-secret-file={secret}"),
+    ]
+
+
+def test_a_replica_on_tcp_is_killed_and_stopped_and_comes_back(
+    launch: Launch, model: Path, one: Launched, remote: Remote
+) -> None:
+    server = launch(*_with_remote(remote, model, remote.secret_file)).wait_until_serving()
+    oracle = Oracle(one, MAX_CONCURRENT)
+    oracle.learn(BODIES)
+    wait_until(lambda: _ready(server) == [True, True], faults.RESTART_S * SLACK)
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        load = Load(server, BODIES)
+        load.wait_for_each(1)
+        remote.process.send_signal(number)
+        wait_until(lambda: _ready(server) == [True, False], faults.RESTART_S * SLACK)
+        assert all(record.end == COMPLETE and oracle.is_right(record) for record in load.finish())
+        assert faults.is_ready(server)
+        if number == signal.SIGKILL:
+            remote.process.wait()
+            remote.start()
+        else:
+            remote.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: _ready(server) == [True, True], faults.RESTART_S * SLACK)
+    assert "restarting" not in server.stderr, "it is not the launcher's"
+
+
+def test_a_replica_that_wants_another_secret_is_left_out_and_named(
+    launch: Launch, model: Path, tmp_path: Path, remote: Remote
+) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("another-secret-of-this-test")
+    server = launch(*_with_remote(remote, model, wrong)).wait_until_serving()
+    wait_until(lambda: "wants another secret" in server.stderr, faults.RESTART_S * SLACK)
+    assert _ready(server) == [True, False]
+    assert {record.end for record in Load(server, BODIES).finish()} == {COMPLETE}
+    assert server.stderr.count("wants another secret") == 1, "it is told once"
+    assert "secret-of-this-test" not in server.stderr
+
+
+def test_an_address_or_a_secret_that_is_none_is_refused_by_name(
+    launch: Launch, model: Path, tmp_path: Path
+) -> None:
+    short = tmp_path / "short"
+    short.write_text("short")
+    for flag, expected, said in (
+        ("--replica=tcp:nowhere", 2, "`nowhere` is no HOST:PORT"),
+        (f"--replica-secret-file={short}", 1, "one word of 16 to 1024 ASCII characters"),
+    ):
+        code, stderr = launch(f"--model-id={model}", flag).end()
+        assert code == expected
+        assert said in stderr

@@ -232,8 +232,8 @@ def test_limits_that_clash_are_refused_before_torch_is_imported(
 def test_messages_name_flags_that_the_launcher_has() -> None:
     root = Path(__file__).parents[2]
     of_launcher = set(re.findall(r"--[a-z][a-z-]+", (root / "docs" / "flags.md").read_text()))
-    # Parsers' own flags, and flags of a socket and of fault hooks, which the launcher sets itself.
-    internal = {"--uds-path", "--fault"}
+    # Flags of a socket and of fault hooks, which the launcher sets itself, and of shards that somebody else starts.
+    internal = {"--uds-path", "--fault", "--listen", "--secret-file"}
     files = [
         path
         for path in (root / "server" / "penstock_server").rglob("*.py")

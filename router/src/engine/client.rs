@@ -1,6 +1,6 @@
-//! One shard over a Unix socket. The only file that knows protobuf types.
+//! One shard over its socket. The only file that knows protobuf types.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
@@ -8,14 +8,17 @@ use penstock_scheduler::{
     Admission, BlockId, GrammarKind, Outcome, Plan, PromptScore, PromptScores, Sampled, SamplingParams,
     SlotId, SnapshotId, StepTimings, TopToken,
 };
+use thiserror::Error;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status, Streaming};
 use tower::service_fn;
 
 use super::adapters::{LoadFailure, LoadedAdapter, Source, UnloadFailure};
+use super::shard_socket::{Credentials, ShardSocket};
 use super::{EngineError, EngineFacts, GenerationDefaults, Quantization};
 
 #[expect(unused_qualifications, reason = "generated from proto/engine.proto")]
@@ -28,9 +31,15 @@ const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// Time for one call: a process behind a local socket responds at once or never.
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 
+/// The way of a machine that is gone without a word is closed.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// A shard's methods, each call with what the shard asks for.
+type Client = pb::engine_client::EngineClient<InterceptedService<Channel, Credentials>>;
+
 /// A connected shard with an open stream of plans.
 pub(super) struct ShardClient {
-    client: pb::engine_client::EngineClient<Channel>,
+    client: Client,
     plans: mpsc::UnboundedSender<pb::Plan>,
     outcomes: Streaming<pb::Outcome>,
     epoch: u64,
@@ -71,12 +80,13 @@ impl Patience {
 
 /// The facts of the shard behind a socket; the error is a message for operators.
 pub async fn describe_shard(socket: &Path) -> Result<EngineFacts, String> {
-    Ok(Connection::open(socket).await?.describe().await?.facts)
+    let mut connection = Connection::open(&ShardSocket::Unix(socket.to_owned())).await?;
+    Ok(connection.describe().await.map_err(|silent| silent.to_string())?.facts)
 }
 
 /// Watches one shard until it stops or hangs, and returns the reason for operators.
 pub async fn watch_shard(socket: &Path, patience: Patience) -> String {
-    match Connection::open(socket).await {
+    match Connection::open(&ShardSocket::Unix(socket.to_owned())).await {
         Ok(connection) => watch(connection.0, patience).await,
         Err(reason) => reason,
     }
@@ -100,34 +110,50 @@ impl Broken {
 }
 
 /// A connected shard that has no stream of plans yet.
-pub(super) struct Connection(pb::engine_client::EngineClient<Channel>);
+pub(super) struct Connection(Client);
+
+/// Why a shard describes nothing.
+#[derive(Debug, Error)]
+pub(super) enum Silent {
+    /// The secret that it was sent is another than its own.
+    #[error("it wants another secret")]
+    Unauthenticated,
+    /// It does not answer, or not in time.
+    #[error("{0}")]
+    Unreachable(String),
+}
+
+impl Silent {
+    pub fn at_rank(self, rank: usize) -> EngineError {
+        match self {
+            Self::Unauthenticated => EngineError::Unauthenticated { rank },
+            Self::Unreachable(reason) => EngineError::Unreachable { rank, reason },
+        }
+    }
+
+    fn of_status(status: Status) -> Self {
+        match status.code() {
+            Code::Unauthenticated => Self::Unauthenticated,
+            _ => Self::Unreachable(status.to_string()),
+        }
+    }
+}
 
 impl Connection {
-    pub async fn open(socket: &Path) -> Result<Self, String> {
-        let path: PathBuf = socket.to_owned();
-        let connector = service_fn(move |_: Uri| {
-            let path = path.clone();
-            async move { UnixStream::connect(path).await.map(TokioIo::new) }
-        });
-        // The URI is required and ignored: the connector always opens the socket.
-        let endpoint = Endpoint::from_static("http://shard").connect_timeout(CALL_DEADLINE);
-        let channel = endpoint
-            .connect_with_connector(connector)
-            .await
-            .map_err(|error| format!("{}: {error}", socket.display()))?;
-        let client = pb::engine_client::EngineClient::new(channel)
+    pub async fn open(socket: &ShardSocket) -> Result<Self, String> {
+        let channel = channel(socket).await.map_err(|error| format!("{socket}: {error}"))?;
+        let client = pb::engine_client::EngineClient::with_interceptor(channel, socket.credentials())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         Ok(Self(client))
     }
 
-    pub async fn describe(&mut self) -> Result<Description, String> {
+    pub async fn describe(&mut self) -> Result<Description, Silent> {
+        let late =
+            || Silent::Unreachable(format!("no answer to Describe within {} s", CALL_DEADLINE.as_secs()));
         let call = self.0.describe(pb::DescribeRequest {});
-        let response = tokio::time::timeout(CALL_DEADLINE, call)
-            .await
-            .map_err(|_| format!("no answer to Describe within {} s", CALL_DEADLINE.as_secs()))?
-            .map_err(|status| status.to_string())?;
-        Ok(response.into_inner().into())
+        let response = tokio::time::timeout(CALL_DEADLINE, call).await.map_err(|_| late())?;
+        Ok(response.map_err(Silent::of_status)?.into_inner().into())
     }
 
     /// Loads an adapter. The caller limits the time.
@@ -168,6 +194,24 @@ impl Connection {
     }
 }
 
+async fn channel(socket: &ShardSocket) -> Result<Channel, tonic::transport::Error> {
+    let path = match socket {
+        ShardSocket::Unix(path) => path.clone(),
+        ShardSocket::Tcp { address, .. } => {
+            let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
+            let endpoint = endpoint.tcp_nodelay(true).tcp_keepalive(Some(TCP_KEEPALIVE));
+            return endpoint.connect_timeout(CALL_DEADLINE).connect().await;
+        }
+    };
+    let connector = service_fn(move |_: Uri| {
+        let path = path.clone();
+        async move { UnixStream::connect(path).await.map(TokioIo::new) }
+    });
+    // The URI is required and ignored: the connector always opens the socket.
+    let endpoint = Endpoint::from_static("http://shard").connect_timeout(CALL_DEADLINE);
+    endpoint.connect_with_connector(connector).await
+}
+
 /// A shard that ends or hangs may be replaced; one that answers has its reasons.
 fn load_failure(status: Status) -> LoadFailure {
     match status.code() {
@@ -202,7 +246,7 @@ impl ShardClient {
     }
 }
 
-async fn watch(mut client: pb::engine_client::EngineClient<Channel>, patience: Patience) -> String {
+async fn watch(mut client: Client, patience: Patience) -> String {
     let request = pb::WatchRequest { interval_ms: patience.interval.as_millis() as u32 };
     let silent = || format!("no heartbeat for {} ms", patience.silence.as_millis());
     let mut beats = match tokio::time::timeout(patience.silence, client.watch(request)).await {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use penstock_scheduler::{Outcome, Plan};
 use tokio::time::sleep;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::{Engine, EngineError};
 
@@ -71,10 +71,15 @@ impl Link {
 
 /// Tries until the shards are back, or are others than they were.
 async fn reconnect(mut engine: Box<dyn Engine>) -> Reconnected {
+    let mut is_told = false;
     loop {
         match engine.reconnect().await {
             Ok(()) => return (engine, Ok(())),
             Err(error) if error.is_final() => return (engine, Err(error)),
+            Err(error @ EngineError::Unauthenticated { .. }) if !is_told => {
+                is_told = true;
+                warn!(%error, "a replica is left out");
+            }
             Err(error) => debug!(%error, "the shards are not back yet"),
         }
         sleep(RETRY).await;

@@ -10,8 +10,10 @@ mod link;
 mod replica;
 pub mod replica_address;
 pub mod replica_options;
+pub mod replica_secret;
 mod replicas;
 mod shard_adapters;
+pub mod shard_socket;
 mod sharded;
 pub mod speculation;
 
@@ -144,6 +146,12 @@ pub enum EngineError {
         rank: usize,
         /// The reason, for operators.
         reason: String,
+    },
+    /// A shard answers nothing without its secret.
+    #[error("shard {rank} wants another secret than that of --replica-secret-file, or one at all")]
+    Unauthenticated {
+        /// Rank of the shard.
+        rank: usize,
     },
     /// A shard sent something that the protocol does not allow, or ranks disagree.
     #[error("shard {rank} broke the protocol: {reason}")]

@@ -6,32 +6,74 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-const UNIX: &str = "unix:";
+use super::replica_secret::ReplicaSecret;
+use super::shard_socket::ShardSocket;
 
-/// The Unix sockets of one replica's shards, rank 0 first; as a text, `unix:PATH` with further ranks behind colons.
+const UNIX: &str = "unix:";
+const TCP: &str = "tcp:";
+
+/// The sockets of one replica's shards, rank 0 first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReplicaAddress(pub Vec<PathBuf>);
+pub enum ReplicaAddress {
+    /// As a text, `unix:PATH` with further ranks behind colons.
+    Unix(Vec<PathBuf>),
+    /// As a text, `tcp:HOST:PORT` with further ranks behind slashes.
+    Tcp(Vec<String>),
+}
+
+impl ReplicaAddress {
+    /// The sockets by rank; those on TCP ask for the secret.
+    pub fn sockets(&self, secret: Option<&ReplicaSecret>) -> Vec<ShardSocket> {
+        let tcp = |address: &String| ShardSocket::Tcp { address: address.clone(), secret: secret.cloned() };
+        match self {
+            Self::Unix(paths) => paths.iter().cloned().map(ShardSocket::Unix).collect(),
+            Self::Tcp(addresses) => addresses.iter().map(tcp).collect(),
+        }
+    }
+}
 
 impl FromStr for ReplicaAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let Some(paths) = text.strip_prefix(UNIX) else {
-            return Err(format!(
-                "`{text}` is no unix:PATH; shards are reached through Unix sockets only, because their wire has no secret"
-            ));
-        };
-        if paths.split(':').any(str::is_empty) {
-            return Err(format!("`{text}` has an empty path"));
+        if let Some(paths) = text.strip_prefix(UNIX) {
+            if paths.split(':').any(str::is_empty) {
+                return Err(format!("`{text}` has an empty path"));
+            }
+            return Ok(Self::Unix(paths.split(':').map(PathBuf::from).collect()));
         }
-        Ok(Self(paths.split(':').map(PathBuf::from).collect()))
+        let addresses = text.strip_prefix(TCP).ok_or_else(|| {
+            format!(
+                "`{text}` is neither unix:PATH nor tcp:HOST:PORT, with further ranks behind colons or slashes"
+            )
+        })?;
+        match addresses.split('/').find(|address| !is_address(address)) {
+            Some(wrong) => Err(format!("`{text}`: `{wrong}` is no HOST:PORT")),
+            None => Ok(Self::Tcp(addresses.split('/').map(str::to_owned).collect())),
+        }
     }
+}
+
+/// A name or number, with an IPv6 number in brackets, and a port.
+fn is_address(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    let is_host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(number) => number.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.bytes().all(is_plain),
+    };
+    is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 impl fmt::Display for ReplicaAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let paths: Vec<_> = self.0.iter().map(|path| path.display().to_string()).collect();
-        write!(f, "{UNIX}{}", paths.join(":"))
+        match self {
+            Self::Unix(paths) => {
+                let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+                write!(f, "{UNIX}{}", paths.join(":"))
+            }
+            Self::Tcp(addresses) => write!(f, "{TCP}{}", addresses.join("/")),
+        }
     }
 }
 
@@ -51,18 +93,28 @@ impl<'de> Deserialize<'de> for ReplicaAddress {
 mod tests {
     use super::*;
 
+    fn sockets(text: &str) -> Vec<String> {
+        let address: ReplicaAddress = text.parse().unwrap();
+        assert_eq!(address.to_string(), text);
+        address.sockets(None).iter().map(ShardSocket::to_string).collect()
+    }
+
     #[test]
-    fn ranks_are_separated_by_colons() {
-        for (text, paths) in [("unix:/a.sock", vec!["/a.sock"]), ("unix:/a/0:/a/1", vec!["/a/0", "/a/1"])] {
-            let address: ReplicaAddress = text.parse().unwrap();
-            assert_eq!(address.0, paths.iter().map(PathBuf::from).collect::<Vec<_>>());
-            assert_eq!(address.to_string(), text);
-        }
+    fn ranks_are_separated_by_colons_or_slashes() {
+        assert_eq!(sockets("unix:/a.sock"), ["/a.sock"]);
+        assert_eq!(sockets("unix:/a/0:/a/1"), ["/a/0", "/a/1"]);
+        assert_eq!(sockets("tcp:10.0.0.1:80"), ["tcp:10.0.0.1:80"]);
+        assert_eq!(
+            sockets("tcp:gpu-1.lan:7000/[fe80::1]:7001"),
+            ["tcp:gpu-1.lan:7000", "tcp:[fe80::1]:7001"]
+        );
     }
 
     #[test]
     fn other_addresses_are_refused_by_name() {
-        for text in ["", "unix:", "unix:/a:", "tcp:10.0.0.1:80", "/a.sock"] {
+        let wrong = ["", "unix:", "unix:/a:", "/a.sock", "tcp:", "tcp:a", "tcp::1", "tcp:a:0", "tcp:a:65536"];
+        for text in wrong.into_iter().chain(["tcp:a:1/", "tcp:a b:1", "tcp:[x]:1", "tcp:u@a:1", "tcp:a:1/b"])
+        {
             let refused = text.parse::<ReplicaAddress>().unwrap_err();
             assert!(refused.contains(&format!("`{text}`")), "{refused}");
         }

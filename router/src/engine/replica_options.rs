@@ -1,23 +1,39 @@
 //! The flags about replicas of the model.
 
+use std::path::PathBuf;
+
 use clap::{ArgAction, Args, ValueEnum};
 use penstock_scheduler::PlacementPolicy;
 use serde::{Deserialize, Serialize};
 
 use super::replica_address::ReplicaAddress;
+use super::replica_secret::{ReplicaSecret, ReplicaSecretError};
 
 /// The flags.
 #[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ReplicaOptions {
     /// Shards of one more replica of the model that somebody else starts, as unix:PATH with the sockets of further ranks
-    /// behind colons; give it again for several [default: none]
+    /// behind colons, or tcp:HOST:PORT with the addresses of further ranks behind slashes; give it again for several
+    /// [default: none]
     #[arg(long, env, value_delimiter = ',', action = ArgAction::Append, value_name = "ADDRESS")]
     pub replica: Vec<ReplicaAddress>,
+
+    /// File with the secret that shards on TCP ask for [default: none is sent]
+    #[arg(long, env)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replica_secret_file: Option<PathBuf>,
 
     /// Which replica a request goes to
     #[arg(long, env, value_enum, default_value = "prefix")]
     pub replica_policy: ReplicaPolicy,
+}
+
+impl ReplicaOptions {
+    /// The secret in the file, if there is one.
+    pub fn secret(&self) -> Result<Option<ReplicaSecret>, ReplicaSecretError> {
+        self.replica_secret_file.as_deref().map(ReplicaSecret::read).transpose()
+    }
 }
 
 /// How requests are divided among replicas.

@@ -1,6 +1,5 @@
 //! Has the shards load and unload adapters: every rank of every replica, beside the stream of plans.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,6 +9,7 @@ use futures::future::join_all;
 
 use super::adapters::{AdapterLoader, LoadFailure, LoadedAdapter, Source, UnloadFailure};
 use super::client::Connection;
+use super::shard_socket::ShardSocket;
 
 /// How long every rank may take to unload an adapter, which is to free memory.
 const UNLOAD_DEADLINE: Duration = Duration::from_secs(10);
@@ -18,13 +18,13 @@ const UNLOAD_DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(super) struct GroupAdapters {
     /// By rank.
-    sockets: Vec<PathBuf>,
+    sockets: Vec<ShardSocket>,
     /// Whether the group is connected: one that is not gets its adapters when it is.
     is_up: Arc<AtomicBool>,
 }
 
 impl GroupAdapters {
-    pub fn new(sockets: Vec<PathBuf>, is_up: bool) -> Self {
+    pub fn new(sockets: Vec<ShardSocket>, is_up: bool) -> Self {
         Self { sockets, is_up: Arc::new(AtomicBool::new(is_up)) }
     }
 

@@ -2,7 +2,6 @@
 //! must agree.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,6 +15,7 @@ use super::adapters::Adapters;
 use super::agreement::{agreed_facts, agreed_outcome};
 use super::client::{Connection, Description, Patience, RankOutcome, ShardClient};
 use super::shard_adapters::{GroupAdapters, ReplicaAdapters};
+use super::shard_socket::ShardSocket;
 use super::{Engine, EngineError, EngineFacts};
 
 /// Added to the step timeout for the outcome of a group. Heartbeats do not replace this limit: they come from another
@@ -25,8 +25,8 @@ const OUTCOME_SLACK: Duration = Duration::from_secs(5);
 /// How to connect to a group.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// Unix sockets by rank.
-    pub sockets: Vec<PathBuf>,
+    /// By rank.
+    pub sockets: Vec<ShardSocket>,
     /// How long one step may take.
     pub step_timeout: Duration,
     /// Whether a supervisor restarts all ranks after one has failed: then a rank that still runs is not connected
@@ -173,12 +173,13 @@ async fn try_step(options: &ConnectOptions) -> Result<(), EngineError> {
     agreed_outcome(outcomes, facts.vocab_size).map(drop)
 }
 
-async fn describe_all(sockets: &[PathBuf]) -> Result<(Vec<Connection>, Vec<Description>), EngineError> {
+async fn describe_all(sockets: &[ShardSocket]) -> Result<(Vec<Connection>, Vec<Description>), EngineError> {
     let (mut connections, mut descriptions) = (Vec::new(), Vec::new());
     for (rank, socket) in sockets.iter().enumerate() {
         let unreachable = |reason| EngineError::Unreachable { rank, reason };
         let mut connection = Connection::open(socket).await.map_err(unreachable)?;
-        descriptions.push(connection.describe().await.map_err(unreachable)?);
+        let described = connection.describe().await.map_err(|silent| silent.at_rank(rank))?;
+        descriptions.push(described);
         connections.push(connection);
     }
     Ok((connections, descriptions))

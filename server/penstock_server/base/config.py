@@ -116,6 +116,17 @@ class CudaConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TcpConfig:
+    """Where a shard is reached over TCP, beside its Unix socket."""
+
+    # A number, not a name. Without a secret it is one of this machine alone.
+    host: str
+    port: int
+    # What every call there has to bring.
+    secret: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """Everything the command line says."""
 
@@ -145,5 +156,6 @@ class ServerConfig:
     draft_model_path: Path | None = None
     log_level: LogLevel = "info"
     endpoint: EndpointKind = "auto"
+    tcp: TcpConfig | None = None
     # Fault hooks, for tests only.
     faults: tuple[str, ...] = ()

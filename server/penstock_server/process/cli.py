@@ -20,7 +20,11 @@ EXIT_USER_ERROR = 2
 
 def main(argv: list[str]) -> int:
     """Run a shard until it is told to stop; returns the exit code."""
-    config = parse(argv)
+    try:
+        config = parse(argv)
+    except StartError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_USER_ERROR
     signal.signal(signal.SIGTERM, _stop_early)
     log.configure(config.json_output, config.log_level)
     if config.parent_pipe_fd is not None:

@@ -22,6 +22,7 @@ from penstock_server.base.config import (
     ServerConfig,
     StoredFormat,
 )
+from penstock_server.process import tcp_address
 
 # A Unix socket's address holds 108 bytes with its final zero.
 _MAX_SOCKET_PATH = 107
@@ -37,6 +38,8 @@ def parse(argv: list[str]) -> ServerConfig:
         parser.error("--rendezvous-dir is needed when --world-size is above 1")
     if len(bytes(flags.uds_path)) > _MAX_SOCKET_PATH:
         parser.error(f"--uds-path is longer than the {_MAX_SOCKET_PATH} bytes a Unix socket can have")
+    if flags.secret_file is not None and flags.listen is None:
+        parser.error("--secret-file has no effect without --listen")
     return _config(flags)
 
 
@@ -83,6 +86,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
         draft_model_path=flags.draft_model,
         log_level=flags.log_level,
         endpoint=flags.endpoint,
+        tcp=tcp_address.with_secret(flags.listen, flags.secret_file) if flags.listen else None,
         faults=tuple(flags.fault),
     )
 
@@ -145,6 +149,10 @@ def _parser() -> argparse.ArgumentParser:
         help="scaling of rotary positions in the place of config.json's")  # fmt: skip
     add("--rope-factor", type=_factor, default=1.0, help="factor of --rope-scaling")
     add("--uds-path", type=Path, required=True, help="Unix socket this rank serves on")
+    add("--listen", type=tcp_address.parse, metavar="tcp:ADDRESS:PORT",
+        help="TCP address that this rank serves on, too, for routers on other machines; other addresses than those of "
+        "this machine alone need --secret-file")  # fmt: skip
+    add("--secret-file", type=Path, help="file with the secret that routers have to send to the TCP address")
     add("--endpoint", choices=get_args(EndpointKind), default="auto",
         help="who serves gRPC on it; auto: tonic, in Rust, where it is installed, else grpcio")  # fmt: skip
     add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")

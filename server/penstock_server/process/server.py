@@ -14,6 +14,7 @@ from penstock_server.rpc import faults as faulty
 from penstock_server.rpc.calls import Calls
 from penstock_server.rpc.conversion import Encoding, description_to_pb
 from penstock_server.rpc.endpoint import open_endpoint
+from penstock_server.rpc.listeners import Listeners
 from penstock_server.rpc.step_loop import StepLoop
 from penstock_server.rpc.stepping_thread import SteppingThread
 
@@ -49,7 +50,8 @@ def serve(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None, 
     encoding = Encoding(config.group.rank, None if faults is None else faults.spoil)
     described = description_to_pb(engine.description)
     calls = Calls(engine.slots.adapters, engine.description.limits.vocab_size)
-    endpoint = open_endpoint(config.endpoint, config.uds_path, described, encoding, calls)
+    listeners = Listeners(config.uds_path, config.tcp)
+    endpoint = open_endpoint(config.endpoint, listeners, described, encoding, calls)
     loop = StepLoop(engine, endpoint.streams, stop_pipe.stop, thread)
     loop.start()
     endpoint.start()

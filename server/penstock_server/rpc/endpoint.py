@@ -1,6 +1,5 @@
-"""The shard's end of the wire, behind one seam: who serves gRPC on its socket."""
+"""The shard's end of the wire, behind one seam: who serves gRPC on its sockets."""
 
-from pathlib import Path
 from typing import Protocol
 
 from penstock_server.base.config import EndpointKind
@@ -8,11 +7,12 @@ from penstock_server.base.errors import StartError
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.rpc.calls import Calls
 from penstock_server.rpc.conversion import Encoding
+from penstock_server.rpc.listeners import Listeners
 from penstock_server.rpc.streams import Streams
 
 
 class Endpoint(Protocol):
-    """A gRPC server, bound to its socket. Protobuf and gRPC end here."""
+    """A gRPC server, bound to its sockets. Protobuf and gRPC end here."""
 
     @property
     def streams(self) -> Streams:
@@ -26,7 +26,11 @@ class Endpoint(Protocol):
 
 
 def open_endpoint(
-    kind: EndpointKind, path: Path, description: pb.DescribeResponse, encoding: Encoding, calls: Calls
+    kind: EndpointKind,
+    listeners: Listeners,
+    description: pb.DescribeResponse,
+    encoding: Encoding,
+    calls: Calls,
 ) -> Endpoint:
     """The endpoint of this kind; `auto` takes the one in Rust where it is installed."""
     if kind != "grpcio":
@@ -38,7 +42,7 @@ def open_endpoint(
             if kind == "tonic":
                 raise StartError("--endpoint tonic: penstock-endpoint is not installed") from None
         else:
-            return TonicEndpoint(path, description, encoding, calls)
+            return TonicEndpoint(listeners, description, encoding, calls)
     from penstock_server.rpc.grpcio_endpoint import GrpcioEndpoint
 
-    return GrpcioEndpoint(path, description, encoding, calls)
+    return GrpcioEndpoint(listeners, description, encoding, calls)

@@ -5,17 +5,17 @@ It decodes plans and encodes outcomes: they pass it as columns of numbers (`colu
 
 import logging
 import threading
-from pathlib import Path
 
 import penstock_endpoint
 
 from penstock_server.base.config import MAX_MESSAGE_BYTES
-from penstock_server.base.errors import PenstockError, ShardFailed, StartError
+from penstock_server.base.errors import PenstockError, ShardFailed
 from penstock_server.engine.outcome import Outcome
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.rpc.calls import Calls
 from penstock_server.rpc.columns import outcome_to_columns, plan_from_columns
 from penstock_server.rpc.conversion import Encoding
+from penstock_server.rpc.listeners import Listeners, tell
 from penstock_server.rpc.private_socket import private_umask
 from penstock_server.rpc.statuses import Code, code_of
 from penstock_server.rpc.streams import Session, Taken
@@ -95,20 +95,25 @@ class _Streams:
 
 
 class TonicEndpoint:
-    """Bound to its socket from the beginning; raises StartError where that cannot be."""
+    """Bound to its sockets from the beginning; raises StartError where that cannot be."""
 
     def __init__(
-        self, path: Path, description: pb.DescribeResponse, encoding: Encoding, calls: Calls
+        self, listeners: Listeners, description: pb.DescribeResponse, encoding: Encoding, calls: Calls
     ) -> None:
+        path, tcp = listeners
         try:
             with private_umask():
                 self._endpoint = penstock_endpoint.Endpoint(
-                    str(path), description.SerializeToString(), MAX_MESSAGE_BYTES
+                    str(path),
+                    description.SerializeToString(),
+                    MAX_MESSAGE_BYTES,
+                    tcp=(tcp.host, tcp.port) if tcp else None,
+                    secret=tcp.secret if tcp else None,
                 )
         except OSError as error:
-            raise StartError(
-                f"{path}: cannot listen on this socket; check that its folder is writable: {error}"
-            ) from None
+            raise listeners.failed(error) from None
+        if tcp is not None and self._endpoint.tcp_port is not None:
+            tell(tcp, self._endpoint.tcp_port)
         self.streams = _Streams(self._endpoint, encoding)
         self._calls = calls
 
