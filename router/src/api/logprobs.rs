@@ -1,10 +1,10 @@
 //! Log probabilities in OpenAI's two formats: a list of tokens for chat, parallel lists for completions. Both leave out
 //! tokens that the text does not show: what ended the sequence, and stop strings. With `return_token_ids` they have all.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use penstock_scheduler::{PromptScore, TopToken};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::api::assistant::{AssistantWriter, Delta};
@@ -37,13 +37,20 @@ pub struct LogprobStyle {
     form: TokenForm,
     /// Those of tokens without text, too: one for each of the token ids that are shown beside them.
     has_all_tokens: bool,
+    /// Whether the token itself stands with those that were named in the place of the most likely ones.
+    has_own: bool,
 }
 
 impl LogprobStyle {
     /// From `return_tokens_as_token_ids` and `return_token_ids`.
     pub fn of(as_ids: Option<bool>, beside_ids: Option<bool>) -> Self {
         let form = if as_ids == Some(true) { TokenForm::Id } else { TokenForm::Text };
-        Self { form, has_all_tokens: beside_ids == Some(true) }
+        Self { form, has_all_tokens: beside_ids == Some(true), has_own: false }
+    }
+
+    /// The same for a request that names tokens.
+    pub fn naming(self, ids: Option<&[u64]>) -> Self {
+        Self { has_own: ids.is_some_and(|ids| !ids.is_empty()), ..self }
     }
 }
 
@@ -120,9 +127,12 @@ impl ChatLogprobs {
             logprob,
             bytes: vocabulary.token_bytes(id),
         };
+        let is_named = token.top.iter().any(|top| top.id == token.id);
+        let own = (self.style.has_own && !is_named).then_some((token.id, token.logprob));
+        let top = own.into_iter().chain(token.top.iter().map(|top| (top.id, top.logprob)));
         let shown = self.held.next(token, self.style, || ChatTokenLogprob {
             token: written(token.id, token.logprob),
-            top_logprobs: token.top.iter().map(|top| written(top.id, top.logprob)).collect(),
+            top_logprobs: top.map(|(id, logprob)| written(id, logprob)).collect(),
         });
         self.content.extend(shown);
     }
@@ -169,8 +179,9 @@ impl TextLogprobs {
 pub struct CompletionLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f32>>,
-    /// The most likely tokens at each position, and the token itself; null for the first token of a prompt.
-    top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
+    /// The token itself and the most likely ones in its place, in this order; null for the first token of a prompt.
+    #[schema(value_type = Vec<Option<BTreeMap<String, f32>>>)]
+    top_logprobs: Vec<Option<TopLogprobs>>,
     text_offset: Vec<usize>,
     #[serde(skip)]
     next_offset: usize,
@@ -188,7 +199,31 @@ struct CompletionEntry {
     token: String,
     num_chars: usize,
     logprob: Option<f32>,
-    top: Option<BTreeMap<String, f32>>,
+    top: Option<TopLogprobs>,
+}
+
+/// Tokens and their log probabilities: a map whose order is told, because clients read its first entry.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct TopLogprobs(Vec<(String, f32)>);
+
+impl FromIterator<(String, f32)> for TopLogprobs {
+    /// Tokens with one spelling share the place of the first and have the log probability of the last.
+    fn from_iter<Entries: IntoIterator<Item = (String, f32)>>(entries: Entries) -> Self {
+        let mut kept: Vec<(String, f32)> = Vec::new();
+        for (token, logprob) in entries {
+            match kept.iter_mut().find(|(known, _)| *known == token) {
+                Some(known) => known.1 = logprob,
+                None => kept.push((token, logprob)),
+            }
+        }
+        Self(kept)
+    }
+}
+
+impl Serialize for TopLogprobs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(token, logprob)| (token, logprob)))
+    }
 }
 
 impl CompletionLogprobs {

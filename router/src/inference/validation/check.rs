@@ -108,7 +108,7 @@ impl CheckedRequest {
         if self.sampling.min_new_tokens > 0 {
             return refuse(self.dialect.name("min_new_tokens"));
         }
-        if !eos.iter().any(|&id| self.sampling.exclusions.allows(id)) {
+        if !eos.is_empty() && !eos.iter().any(|&id| self.sampling.exclusions.allows(id)) {
             let message =
                 "`allowed_token_ids` needs an end-of-sequence token where the output is constrained";
             return Err(Error::invalid("allowed_token_ids", message));

@@ -364,6 +364,27 @@ async fn named_tokens_are_asked_for_in_the_place_of_the_most_likely() {
 }
 
 #[tokio::test]
+async fn a_model_that_nothing_ends_may_be_constrained() {
+    let server = Server::with(FakeEngine::new(EngineFacts { eos_token_ids: Vec::new(), ..facts() }), limits());
+    let answer = server.post(COMPLETIONS, completion(&json!({"regex": "[a-z]+"}))).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+}
+
+#[tokio::test]
+async fn the_token_itself_comes_first_among_the_most_likely() {
+    let server = Server::start();
+    let body = completion(&json!({"logprobs": 2, "return_tokens_as_token_ids": true, "max_tokens": 6}));
+    let text = server.post(COMPLETIONS, body).await.text;
+    let choice = serde_json::from_str::<Value>(&text).unwrap()["choices"][0].take();
+    let logprobs = &choice["logprobs"];
+    let top = logprobs["top_logprobs"].as_array().unwrap();
+    assert!(!top.is_empty());
+    for (token, top) in logprobs["tokens"].as_array().unwrap().iter().zip(top) {
+        assert_eq!(Some(top.as_object().unwrap().keys().next().unwrap().as_str()), token.as_str());
+    }
+}
+
+#[tokio::test]
 async fn only_what_was_cached_before_the_request_counts_as_cached() {
     let server = Server::start();
     let body = with(completion(&json!({"n": 2})), &json!({"prompt": ["abcdefghijklm", "abcdefghijklm"]}));

@@ -26,7 +26,8 @@ impl DisplayOptions {
         Self {
             logprobs: request.logprobs.unwrap_or(false),
             service_tier: request.service_tier.is_some(),
-            logprob_style: LogprobStyle::of(request.return_tokens_as_token_ids, request.return_token_ids),
+            logprob_style: LogprobStyle::of(request.return_tokens_as_token_ids, request.return_token_ids)
+                .naming(request.logprob_token_ids.as_deref()),
             prompt: PromptDisplay::of(request.return_token_ids, request.prompt_logprobs),
             echo: request.echoed_text(),
             stream_options: request.stream_options.unwrap_or_default(),
