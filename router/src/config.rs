@@ -61,6 +61,16 @@ pub struct RouterConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter_record: Option<PathBuf>,
 
+    /// Python that downloads adapters at run time
+    #[arg(long, hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter_python: Option<PathBuf>,
+
+    /// Where adapters are downloaded to, if not to the usual place
+    #[arg(long, hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter_cache: Option<PathBuf>,
+
     /// How often the launcher has restarted this router
     #[arg(long, hide = true, default_value_t = 0)]
     #[serde(skip)]

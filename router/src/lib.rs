@@ -44,7 +44,9 @@ use base::shutdown::Shutdown;
 use chat::template::tokenizer_info;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
-use engine::adapters::{AdapterLimits, AdapterLoader, AdapterOptions, AdapterRecord, Adapters, RunTimeRules};
+use engine::adapters::{
+    AdapterHub, AdapterLimits, AdapterLoader, AdapterOptions, AdapterRecord, Adapters, RunTimeRules,
+};
 use engine::replica_secret::ReplicaSecretError;
 use engine::shard_socket::ShardSocket;
 use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine, connect_any};
@@ -209,6 +211,7 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
         api_keys,
         adapter_rules: RunTimeRules {
             root: options.adapters.lora_root.clone(),
+            hub: adapter_hub(config),
             is_open: options.adapters.allow_runtime_lora_updating,
         },
         body_limits: BodyLimits::new(&options.connections),
@@ -221,6 +224,12 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
             metrics.access_log_drops(),
         )?,
     })
+}
+
+/// Where adapters are downloaded from at run time, if that is allowed.
+fn adapter_hub(config: &RouterConfig) -> Option<AdapterHub> {
+    let python = config.adapter_python.as_ref().filter(|_| config.options.adapters.allow_lora_downloads)?;
+    Some(AdapterHub::new(python.clone(), config.adapter_cache.clone()))
 }
 
 /// The adapters of the flags, or those that the router before this one had. As many as may be loaded at a time are loaded

@@ -20,6 +20,7 @@ from penstock_server.files.missing_weights import no_weights
 
 DEMO_MODEL = Path(__file__).parent / "demo_model"
 
+_REVISION = re.compile(r"\w+([./-]\w+)*")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
 
 
@@ -29,6 +30,9 @@ def main(argv: list[str]) -> int:
     if flags.parent_pipe_fd is not None:
         parent.watch(flags.parent_pipe_fd)
     try:
+        if flags.fetch_adapter is not None:
+            print(json.dumps({"adapters": [str(hub_adapter(flags.fetch_adapter))]}))
+            return 0
         found = resolve(flags.model, flags.revision, flags.load_format != "dummy", flags.tokenizer)
         draft = {} if flags.draft is None else {"draft": str(draft_folder(flags.draft))}
         adapters = [str(adapter_folder(adapter)) for adapter in flags.adapter]
@@ -106,26 +110,39 @@ def _downloaded(model: str, revision: str | None, with_weights: bool, flag: str 
 
 def draft_folder(draft: str) -> Path:
     """The folder of a draft model, as that of an adapter. The shard checks whether it can draft."""
-    return _local_or_downloaded(draft, "--draft-model").absolute()
+    folder = Path(draft).expanduser()
+    if not folder.is_dir():
+        model, _, revision = draft.partition("@")
+        folder = _downloaded(model, revision or None, with_weights=True, flag="--draft-model")
+    return folder.absolute()
 
 
 def adapter_folder(adapter: str) -> Path:
     """The folder of an adapter: a local one, or that of `ID` or `ID@REVISION` on the hub, downloaded if need be."""
-    folder = _local_or_downloaded(adapter, "--lora-adapters")
+    folder = Path(adapter).expanduser()
+    if not folder.is_dir():
+        return hub_adapter(adapter, flag="--lora-adapters: ")
+    return _checked_adapter(folder, f"--lora-adapters: {adapter}")
+
+
+def hub_adapter(adapter: str, flag: str = "") -> Path:
+    """The folder of `ID` or `ID@REVISION` on the hub, downloaded if need be, whatever folders there are here."""
+    model, _, revision = adapter.partition("@")
+    if not _HUB_ID.fullmatch(model) or not _REVISION.fullmatch(revision or "main"):
+        raise StartError(
+            f"{flag}there is no folder {adapter}, and it is no id of an adapter on the Hugging Face Hub"
+        )
+    from penstock_server.files.hub import download_adapter
+
+    return _checked_adapter(download_adapter(model, revision or None), f"{flag}{adapter}")
+
+
+def _checked_adapter(folder: Path, named: str) -> Path:
     if not (folder / "adapter_config.json").is_file():
         raise StartError(
-            f"--lora-adapters: {adapter} has no adapter_config.json; an adapter's folder has that and "
-            "adapter_model.safetensors"
+            f"{named} has no adapter_config.json; an adapter's folder has that and adapter_model.safetensors"
         )
     return folder.absolute()
-
-
-def _local_or_downloaded(name: str, flag: str) -> Path:
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    model, _, revision = name.partition("@")
-    return _downloaded(model, revision or None, with_weights=True, flag=flag)
 
 
 def _checked(folder: Path, with_weights: bool) -> Path:
@@ -174,6 +191,9 @@ def _parser() -> argparse.ArgumentParser:
         "--adapter", action="append", default=[], help="folder, ID or ID@REVISION of an adapter; repeatable"
     )
     parser.add_argument("--draft", help="folder, ID or ID@REVISION of a model that drafts tokens")
+    parser.add_argument(
+        "--fetch-adapter", metavar="ID", help="only download this adapter: ID or ID@REVISION on the hub"
+    )
     parser.add_argument("--revision", help="branch, tag or commit on the hub")
     parser.add_argument(
         "--parent-pipe-fd", type=int, help="inherited pipe; exits at once when its other end closes"

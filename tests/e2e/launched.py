@@ -33,13 +33,19 @@ class Launched:
         cwd: Path | None = None,
         under: Sequence[str] = (),
         stdout: IO[str] | None = None,
+        hub: str | None = None,
     ) -> None:
-        """`under` is a command that runs another, like `unshare`; `stdout` is a file for its stdout."""
+        """`under` is a command that runs another, like `unshare`; `stdout` is a file for its stdout.
+
+        `hub`: the address of the hub; none is reached without it.
+        """
         self.tmp = tmp
         self.stderr = ""
         self.address: tuple[str, int] | None = None
         command = [*under, str(_COMMAND), "--port=0", f"--device={_DEVICE}", *flags]
         environment = {**os.environ, "TMPDIR": str(tmp), "HF_HUB_OFFLINE": "1", "HOSTNAME": "some-machine"}
+        if hub is not None:
+            environment.update(HF_ENDPOINT=hub, HF_HUB_OFFLINE="0")
         self.process = subprocess.Popen(
             command,
             env=environment,

@@ -11,6 +11,7 @@ from e2e import faults, models
 from e2e.clients import Load, make_body
 from e2e.launched import Launched
 from e2e.oracle import Oracle
+from fake_hub import running_hub
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
@@ -191,6 +192,46 @@ def test_a_server_with_a_bad_adapter_does_not_start(model: Path, root: Path, tmp
     assert code == 1
     assert "`bad` cannot be used" in stderr
     assert "layers.1.mlp.down_proj.lora_B.weight" in stderr
+
+
+def test_an_adapter_of_the_hub_is_downloaded_at_run_time(model: Path, tmp_path: Path) -> None:
+    folder = make_adapter(tmp_path / "published", 4)
+    flags = (
+        f"--model-id={model}",
+        "--dtype=float32",
+        "--allow-runtime-lora-updating",
+        "--allow-lora-downloads",
+        f"--huggingface-hub-cache={tmp_path / 'cache'}",
+    )
+    with running_hub() as hub:
+        hub.repositories["org/lora"] = {
+            **{file.name: file.read_bytes() for file in folder.iterdir()},
+            "optimizer.safetensors": b"x",
+            "tokenizer.json": b"{}",
+        }
+        with Launched(tmp_path, *flags, hub=hub.url) as launched:
+            server = launched.wait_until_serving()
+            status, answer = add(server, "mine", "org/lora")
+            assert status == 200, answer
+            assert generated(server, "mine") == merged_ids(model, folder, "Hello there", 16)
+            assert hub.fetched("adapter_model.safetensors")
+            assert not hub.fetched("optimizer.safetensors") + hub.fetched("tokenizer.json")
+            for path, reason in {
+                "org/none": "neither a folder here nor a model on the Hugging Face Hub",
+                "org/lora@v9": "has no revision v9",
+                "../lora": "`lora_path` must be a folder below --lora-root, or an id of the hub",
+                "org/lora@v1/../x": "no id of an adapter",
+            }.items():
+                status, answer = add(server, "other", path)
+                assert status == 400, path
+                assert reason in answer["error"]["message"], path
+                assert str(tmp_path) not in json.dumps(answer)
+    with Launched(tmp_path, *flags) as launched:
+        server = launched.wait_until_serving()
+        assert add(server, "kept", "org/lora")[0] == 200, "it is in the cache"
+        status, answer = add(server, "other", "org/other")
+        assert status == 400
+        assert "org/other is not in the cache, and the Hugging Face Hub cannot be reached" in str(answer)
 
 
 def chat(server: Launched, model: str, question: str) -> str:

@@ -76,11 +76,11 @@ def test_adapters_are_folders_or_ids_with_a_revision(
         (adapter / "adapter_config.json").write_text("{}")
     asked: list[tuple[str, str | None]] = []
 
-    def download(model: str, revision: str | None, with_weights: bool) -> Path:
-        asked.append((model, revision))
+    def download(adapter: str, revision: str | None) -> Path:
+        asked.append((adapter, revision))
         return cached
 
-    monkeypatch.setattr(hub, "download", download)
+    monkeypatch.setattr(hub, "download_adapter", download)
     assert main([str(folder), f"--adapter={local}", "--adapter=org/a@v1", "--adapter=org/b"]) == 0
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["adapters"] == [str(local), str(cached), str(cached)]
@@ -103,6 +103,23 @@ def test_a_draft_model_is_a_folder_or_an_id_with_a_revision(
     assert asked == [("org/small", "v2", True), ("org/small", None, True)]
     assert main([str(folder), "--draft=/no/such"]) == 1
     assert "--draft-model: there is no folder /no/such" in capsys.readouterr().err
+
+
+def test_an_adapter_that_is_fetched_is_one_of_the_hub(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "org" / "a").mkdir(parents=True)
+    (tmp_path / "org" / "a" / "adapter_config.json").write_text("{}")
+    cached = tmp_path / "cached"
+    cached.mkdir()
+    (cached / "adapter_config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hub, "download_adapter", lambda *_: cached)
+    assert main(["--fetch-adapter=org/a"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"adapters": [str(cached)]}
+    for name in ("org/a@../../x", "../a", str(tmp_path / "org" / "a"), "org/a@", "org/a/b"):
+        is_right = name == "org/a@"
+        assert main([f"--fetch-adapter={name}"]) == (0 if is_right else 1), name
 
 
 def test_a_folder_that_is_no_adapter_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,17 @@ from penstock_server.files.missing_weights import no_weights
 _WEIGHTS = "*.safetensors"
 # No pickles and no code: nothing else of a repository is read, so nothing else is downloaded.
 _PATTERNS = [_WEIGHTS, "*.json", "*.jinja", "tokenizer.model", "*.txt"]
+_ADAPTER = ["adapter_config.json", "adapter_model.safetensors"]
 # Subfolders hold copies for other programs, as does this one file in Mistral's repositories.
 _IGNORED = ["*/*", "consolidated*.safetensors"]
+# All that the hub and its client raise; which of them are OSErrors differs between releases.
+_ERRORS = (
+    errors.HfHubHTTPError,
+    errors.HFValidationError,
+    errors.LocalEntryNotFoundError,
+    errors.OfflineModeIsEnabled,
+    OSError,
+)
 
 
 def download(model: str, revision: str | None, with_weights: bool) -> Path:
@@ -21,27 +30,45 @@ def download(model: str, revision: str | None, with_weights: bool) -> Path:
         if with_weights:
             _refuse_pickles(model, revision)
         patterns = _PATTERNS if with_weights else _PATTERNS[1:]
-        return Path(
-            snapshot_download(model, revision=revision, allow_patterns=patterns, ignore_patterns=_IGNORED)
-        )
+        return _snapshot(model, revision, patterns)
+    except _ERRORS as error:
+        raise _refusal(model, revision, error) from error
+
+
+def download_adapter(adapter: str, revision: str | None) -> Path:
+    """As `download`, the two files of an adapter: whatever else its repository has stays there."""
+    try:
+        _refuse_pickles(adapter, revision)
+        return _snapshot(adapter, revision, _ADAPTER)
+    except _ERRORS as error:
+        raise _refusal(adapter, revision, error) from error
+
+
+def _snapshot(model: str, revision: str | None, patterns: list[str]) -> Path:
+    return Path(
+        snapshot_download(model, revision=revision, allow_patterns=patterns, ignore_patterns=_IGNORED)
+    )
+
+
+def _refusal(model: str, revision: str | None, error: Exception) -> StartError:
     # The most specific error first: GatedRepoError is a RepositoryNotFoundError.
-    except errors.GatedRepoError as error:
-        raise StartError(
-            f"{model} is gated: ask for access on its page on the Hugging Face Hub and set HF_TOKEN"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise StartError(f"{model} has no revision {revision}") from error
-    except errors.RepositoryNotFoundError as error:
-        raise StartError(
-            f"{model} is neither a folder here nor a model on the Hugging Face Hub; a private one needs HF_TOKEN"
-        ) from error
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
-        raise StartError(
-            f"{model} is not in the cache, and the Hugging Face Hub cannot be reached; "
-            "check the network and HF_HUB_OFFLINE, or give a local folder"
-        ) from error
-    except (errors.HfHubHTTPError, errors.HFValidationError, OSError) as error:
-        raise StartError(f"{model} cannot be downloaded: {_first_line(error)}") from error
+    match error:
+        case errors.GatedRepoError():
+            reason = "is gated: ask for access on its page on the Hugging Face Hub and set HF_TOKEN"
+        case errors.RevisionNotFoundError():
+            reason = f"has no revision {revision}"
+        case errors.RepositoryNotFoundError():
+            reason = (
+                "is neither a folder here nor a model on the Hugging Face Hub; a private one needs HF_TOKEN"
+            )
+        case errors.LocalEntryNotFoundError() | errors.OfflineModeIsEnabled():
+            reason = (
+                "is not in the cache, and the Hugging Face Hub cannot be reached; "
+                "check the network and HF_HUB_OFFLINE, or give a local folder"
+            )
+        case _:
+            reason = f"cannot be downloaded: {_first_line(error)}"
+    return StartError(f"{model} {reason}")
 
 
 def _refuse_pickles(model: str, revision: str | None) -> None:

@@ -1,7 +1,10 @@
 //! The handlers.
 
+use std::path::PathBuf;
+
 use axum::extract::State;
 use axum::{Extension, Json};
+use tokio::time::timeout;
 
 use super::{LoadAdapterRequest, LoadedAdapters, UnloadAdapterRequest};
 use crate::api::known_fields::Known;
@@ -9,6 +12,9 @@ use crate::base::caller::Caller;
 use crate::base::error::Error;
 use crate::engine::adapters::check_name;
 use crate::http::state::AppState;
+
+/// Longest id of the hub, with its revision.
+const MAX_ID_BYTES: usize = 256;
 
 /// `POST /v1/load_lora_adapter`
 pub async fn load(
@@ -19,9 +25,7 @@ pub async fn load(
     check_right(&app, &caller)?;
     let LoadAdapterRequest { lora_name, lora_path, load_inplace } = request;
     check_free(&app, &lora_name, load_inplace == Some(true))?;
-    let Some(folder) = app.adapter_rules.folder(&lora_path) else {
-        return Err(Error::invalid("lora_path", "`lora_path` must be a folder below --lora-root"));
-    };
+    let folder = find(&app, &lora_name, &lora_path).await?;
     app.inference.adapters.add_at_run_time(&lora_name, &folder).await?;
     Ok(Json(all(&app)))
 }
@@ -38,6 +42,36 @@ pub async fn unload(
     }
     app.inference.adapters.remove(&request.lora_name);
     Ok(Json(all(&app)))
+}
+
+/// A folder below the root, or else an id of the hub.
+async fn find(app: &AppState, name: &str, path: &str) -> Result<PathBuf, Error> {
+    let refuse = |message| Err(Error::invalid("lora_path", message));
+    if let Some(folder) = app.adapter_rules.folder(path) {
+        return Ok(folder);
+    }
+    let Some(hub) = &app.adapter_rules.hub else {
+        return refuse(
+            "`lora_path` must be a folder below --lora-root; an id of the hub needs --allow-lora-downloads",
+        );
+    };
+    if !is_hub_id(path) {
+        return refuse(
+            "`lora_path` must be a folder below --lora-root, or an id of the hub as in org/name@revision",
+        );
+    }
+    let limit = app.inference.adapters.load_timeout();
+    let too_slow = |_| Error::AdapterTooSlow { name: name.to_owned(), limit_s: limit.as_secs() };
+    let found = timeout(limit, hub.fetch(path)).await.map_err(too_slow)?;
+    found.map_err(|reason| Error::Adapter { name: name.to_owned(), reason })
+}
+
+/// Whether it looks like `org/name`, perhaps with `@revision`. What else it must be, who downloads checks.
+fn is_hub_id(path: &str) -> bool {
+    let is_word = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.starts_with('-');
+    let (id, revision) = path.split_once('@').unwrap_or((path, "main"));
+    let parts: Vec<_> = id.split('/').collect();
+    parts.len() == 2 && parts.into_iter().all(is_word) && is_word(revision) && path.len() <= MAX_ID_BYTES
 }
 
 /// A server with keys asks for one that may; one without asks the operator's flag.

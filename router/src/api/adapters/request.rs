@@ -12,7 +12,7 @@ use crate::api::known_fields::{HasKnownFields, On};
 pub struct LoadAdapterRequest {
     /// What requests will call the adapter.
     pub lora_name: String,
-    /// Its folder, below `--lora-root`.
+    /// Its folder, below `--lora-root`; or, with `--allow-lora-downloads`, its id on the hub, as in org/name@revision.
     pub lora_path: String,
     /// Whether it may replace an adapter of the same name.
     pub load_inplace: Option<bool>,

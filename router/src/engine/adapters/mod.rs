@@ -5,6 +5,7 @@
 //! At most so many adapters are loaded at a time; for one more, the least recently used one without a lease is
 //! unloaded. What the shards lost in a crash is loaded again before a plan reaches the new ones ([`Adapters::restore`]).
 
+mod hub;
 mod loader;
 mod options;
 mod record;
@@ -22,6 +23,7 @@ use tracing::{debug, info, warn};
 
 use crate::base::error::Error;
 use crate::observe::metrics::Metrics;
+pub use hub::AdapterHub;
 pub use loader::{AdapterLoader, LoadFailure, LoadedAdapter, Source, UnloadFailure};
 pub use options::{AdapterOptions, NamedAdapter, NamedFolder, check_name};
 pub use record::AdapterRecord;
@@ -111,6 +113,11 @@ impl Adapters {
         self.0.record.write(&registry.recorded());
         info!(adapter = name, id = &**lease.id(), "added");
         Ok(())
+    }
+
+    /// The most that a load may take.
+    pub fn load_timeout(&self) -> Duration {
+        self.0.limits.load_timeout
     }
 
     fn check_support(&self, name: &str) -> Result<(), Error> {

@@ -32,6 +32,10 @@ pub struct AdapterOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lora_root: Option<PathBuf>,
 
+    /// Adapters may be loaded at run time by an id of the Hugging Face Hub, too, and are downloaded then
+    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
+    pub allow_lora_downloads: bool,
+
     /// Everyone may load and unload adapters at run time, where the server has no API keys; where it has some, a key
     /// needs adapters=load in --api-key-file
     #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]

@@ -2,11 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use super::hub::AdapterHub;
+
 /// The rules of a server.
 #[derive(Debug, Clone, Default)]
 pub struct RunTimeRules {
     /// Folder below which adapters are; none may be loaded without it.
     pub root: Option<PathBuf>,
+    /// Where ids are looked up; without it none may be downloaded.
+    pub hub: Option<AdapterHub>,
     /// Whether callers without a key of the server may load adapters.
     pub is_open: bool,
 }
@@ -45,7 +49,7 @@ mod tests {
         symlink(outside.join("secret"), root.join("link")).unwrap();
         symlink(outside.join("weights"), root.join("leaky/adapter_model.safetensors")).unwrap();
         symlink(root.join("good"), root.join("alias")).unwrap();
-        let rules = RunTimeRules { root: Some(root.clone()), is_open: true };
+        let rules = RunTimeRules { root: Some(root.clone()), hub: None, is_open: true };
         let good = root.join("good");
         for path in ["good", "alias", good.to_str().unwrap()] {
             assert_eq!(rules.folder(path).as_deref(), Some(&*good), "{path}");
