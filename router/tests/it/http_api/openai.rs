@@ -210,9 +210,9 @@ fn thinking() -> Server {
     let vocab_size = facts().vocab_size + 2;
     let mut server = Server::with(FakeEngine::new(EngineFacts { vocab_size, ..facts() }), limits());
     let markers = ["<think>", "</think>"].map(|marker| AddedToken::from(marker, false));
-    server.tokenizer.add_tokens(markers).unwrap();
+    server.tokenizer.add_tokens(markers).expect("the markers are new");
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n{# </think> #}";
-    let templates = ChatTemplates::from_source(template, Map::new()).unwrap();
+    let templates = ChatTemplates::from_source(template, Map::new()).expect("it is a template");
     server.state.inference.chat = Some(Arc::new(ChatFormat::new(templates, &server.tokenizer, &[]).unwrap()));
     server
 }
