@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+class StreamFailed(Exception):
+    """The server ended a stream with an error."""
+
+
 @dataclass
 class Stream:
     """When the request was sent, when each piece of text arrived, and the usage that the server reported."""
@@ -64,6 +68,8 @@ async def complete(
 
 
 def _take(stream: Stream, event: dict[str, Any]) -> None:
+    if event.get("error"):
+        raise StreamFailed(event["error"]["message"])
     if event.get("usage"):
         stream.usage = event["usage"]
     elif event["choices"][0]["text"]:

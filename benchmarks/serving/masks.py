@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.figure import Figure, percentile
 from benchmarks.server import Server
-from benchmarks.serving import large_vocabulary, random_model
+from benchmarks.serving import hostile, large_vocabulary, random_model
 from benchmarks.streams import Stream, complete
 
 TITLE = f"Masks of constrained sequences, {large_vocabulary.NUM_TOKENS:,} tokens in the vocabulary"
@@ -65,6 +65,7 @@ def measure() -> list[Figure]:
         ),
         Figure("p50 gap with a plain stream", 1e3 * percentile(plain, 50), "ms"),
         Figure("p50 gap with a constrained one", 1e3 * percentile(constrained, 50), "ms"),
+        *hostile.measure(),
     ]
 
 
