@@ -2,12 +2,14 @@
 //! changes, and who may add some at run time.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
+use penstock_router::engine::adapters::AdapterHub;
 use penstock_router::http::auth::ApiKeys;
 use serde_json::{Value, json};
 
@@ -262,6 +264,35 @@ async fn an_adapter_is_loaded_replaced_and_forgotten_at_run_time() {
     );
     while !server.adapters.loaded().is_empty() {
         tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn an_id_of_the_hub_needs_a_flag_and_what_it_takes_to_download_is_told_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = with_root(Server::start(), folder.path(), true);
+    let refused = load(&server, "mine", "org/lora").await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert!(refused.text.contains("--allow-lora-downloads"), "{}", refused.text);
+    // In the place of Python: it is asked for one adapter, and says where that is, or what is wrong.
+    let program = folder.path().join("python");
+    let found = folder.path().join("newer");
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *--fetch-adapter=org/lora@v2) echo '{{\"adapters\": [\"{}\"]}}';; \
+         *) echo noise >&2; echo 'error: org/none is not there' >&2; exit 1;; esac\n",
+        found.display()
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+    server.state.adapter_rules.hub = Some(AdapterHub::new(program, None));
+    assert_eq!(load(&server, "mine", "org/lora@v2").await.status, StatusCode::OK);
+    assert_eq!(generated(&server, "mine").await, server.adapted_text("newer", "ab", 4));
+    let missing = load(&server, "other", "org/none").await;
+    assert_eq!(missing.status, StatusCode::BAD_REQUEST);
+    assert!(missing.text.contains("org/none is not there"), "{}", missing.text);
+    for path in ["org", "/org/lora", "org/lora/x", "-x/y", "org/..", "org/lora@", "org/lora@-x"] {
+        let refused = load(&server, "other", path).await;
+        assert_eq!(refused.json()["error"]["param"], json!("lora_path"), "{path}");
     }
 }
 
