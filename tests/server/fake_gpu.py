@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from driver import engine_config
@@ -19,7 +20,7 @@ from penstock_server.engine.engine import Engine
 from penstock_server.files.model_folder import open_folder
 from penstock_server.load import load_engine, read_model
 from penstock_server.network.weights import allocate
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode
 from watched_ops import Captured, WatchedOps
 
 _NUM_MULTIPROCESSORS = 132
@@ -34,6 +35,7 @@ class FakeGpu:
         self._replace_memory()
         self._replace_graphs()
         self._replace_launches()
+        self._replace_numpy()
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -92,6 +94,17 @@ class FakeGpu:
             return made.pin_memory() if pin_memory else made
 
         self._patch.setattr(torch, "tensor", tensor)
+
+    def _replace_numpy(self) -> None:
+        plain = torch.Tensor.numpy
+
+        def numpy(tensor: torch.Tensor) -> Any:
+            if not isinstance(tensor, FakeTensor):
+                return plain(tensor)
+            assert tensor.device.type == "cpu", "numbers of a GPU are copied to the host first"
+            return np.array(tensor.tolist())
+
+        self._patch.setattr(torch.Tensor, "numpy", numpy)
 
     def _replace_graphs(self) -> None:
         ops = self.ops

@@ -160,7 +160,7 @@ def test_only_valid_decodes_are_staged(is_gapless: bool) -> None:
                 continue
             num_staged += 1
             slots = [slot for slot, *_ in spans]
-            rows, columns = before[slots], staged.numbers[2 * (count + 1) :][: 4 * count].view(4, count)
+            rows, columns = before[slots], staged.numbers[2 * (count + 1) :][: 4 * count].reshape(4, count)
             assert staged.numbers[: count + 1].tolist() == [*slots, 99]
             assert staged.numbers[count + 1 : 2 * count + 2].tolist() == [*(rows[:, 0] - 1), 0]
             assert columns.tolist() == [list(range(count)), slots, *rows[:, :2].T.tolist()]

@@ -38,7 +38,7 @@ class Staged(NamedTuple):
     """Valid decodes, each of another slot."""
 
     # Slots and starts of all rows, then rows, slots, lengths and prompt lengths of the decodes.
-    numbers: torch.Tensor
+    numbers: Numbers
     # Numbers of the rows that are `SlotKind.APART`.
     apart: list[int]
     # What any plain row needs.
@@ -100,8 +100,8 @@ class Stager:
         call, count = self._call, spans.shape[1]
         if not spans.flags.c_contiguous:
             spans = np.ascontiguousarray(spans)
-        numbers = torch.empty(2 * num_rows + 5 * count, dtype=torch.int64)
-        place = numbers.data_ptr()
+        numbers = np.empty(2 * num_rows + 5 * count, dtype=np.int64)
+        place = numbers.ctypes.data
         call.spans = spans.ctypes.data
         call.padded = place
         call.columns = place + 16 * num_rows

@@ -30,7 +30,7 @@ class Decodes(NamedTuple):
 
     # int64: slots and starts of all rows, [2, num_rows], of which the last only fill up; then rows, slots, lengths and
     # prompt lengths of the decodes, [4, num_decodes].
-    numbers: torch.Tensor
+    numbers: Numbers
     num_rows: int
     num_decodes: int
     # Numbers of the rows that are not plain.
@@ -46,8 +46,7 @@ class Decodes(NamedTuple):
     def column(self, number: int) -> Numbers:
         """Of the decodes, on the host: [num_decodes]."""
         begin = 2 * self.num_rows + number * self.num_decodes
-        found: Numbers = self.numbers.numpy()[begin : begin + self.num_decodes]
-        return found
+        return self.numbers[begin : begin + self.num_decodes]
 
 
 class SlotTable:

@@ -49,7 +49,7 @@ class Staging:
     def stage_decodes(self, decodes: Decodes, is_recorded: bool) -> Step:
         """The tensors of a step of decodes. `is_recorded`: but for slots and starts, made on the device."""
         count, width = decodes.num_decodes, 2 * decodes.num_rows
-        sent = copy_to_device(decodes.numbers, self.slots.device)
+        sent = copy_to_device(torch.from_numpy(decodes.numbers), self.slots.device)
         padded = sent[:width].view(2, decodes.num_rows)
         sampled_rows, slots, lengths, prompt_lens = sent[width : width + 4 * count].view(4, count).unbind()
         return Step(
