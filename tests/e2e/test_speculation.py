@@ -28,14 +28,18 @@ def plain(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lau
         yield launched.wait_until_serving()
 
 
-@pytest.fixture(scope="module", params=["tonic", "grpcio", "draft"])
+@pytest.fixture(scope="module", params=["ngram", "suffix", "draft"])
 def drafting(
     request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Launched]:
     # A model that drafts for itself is always right, but for what rounding of sums changes.
-    drafted = {"draft": ("--speculation=draft", f"--draft-model={model}", "--num-shard=2", "--poison-cache")}
-    by_ngram = ("--speculation=ngram", f"--endpoint={request.param}")
-    flags = (f"--model-id={model}", "--dtype=float32", *drafted.get(request.param, by_ngram))
+    others = {
+        "ngram": ("--endpoint=tonic",),
+        "suffix": ("--endpoint=grpcio",),
+        "draft": (f"--draft-model={model}", "--num-shard=2", "--poison-cache"),
+    }
+    kind = str(request.param)
+    flags = (f"--model-id={model}", "--dtype=float32", f"--speculation={kind}", *others[kind])
     with Launched(tmp_path_factory.mktemp("run"), *flags, "--max-restarts=9") as launched:
         yield launched.wait_until_serving()
 

@@ -22,6 +22,7 @@ from open_spans import (
     prompt,
 )
 from penstock_server.base.errors import ErrorCode, InvalidPlan
+from penstock_server.engine import suffix_drafter
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.ngram_drafter import NgramDrafter, draft
@@ -29,6 +30,7 @@ from penstock_server.engine.outcome import Outcome, Tokens
 from penstock_server.engine.paying_drafter import PayingDrafter
 from penstock_server.engine.plan import Drafts, Numbers, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.engine.suffix_drafter import SuffixDrafter
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.rpc.conversion import Encoding, outcome_to_pb, plan_from_pb
 
@@ -109,10 +111,12 @@ def test_drafts_change_nothing_but_how_many_tokens_a_step_gives(engine: Engine) 
     assert all(it.num_drafted <= 20 for it in got)
 
 
-def test_drafts_of_the_sequence_itself_change_nothing(engine: Engine) -> None:
+@pytest.mark.parametrize("kind", [NgramDrafter, SuffixDrafter])
+def test_drafts_of_the_sequence_itself_change_nothing(engine: Engine, kind: type[Drafter]) -> None:
     params = [FEW, replace(FEW, temperature=0.5, seed=5)]
     assert isinstance(engine.drafter, PayingDrafter)
     assert isinstance(engine.drafter.inner, NgramDrafter)
+    engine.drafter.inner = kind(engine.slots)  # type: ignore[call-arg]
     expected = play(engine, params, None)
     got = play(engine, params, MAX_DRAFTS)
     check_same(got, expected)
@@ -149,6 +153,37 @@ def test_what_followed_the_longest_run_lately_is_drafted(
 ) -> None:
     assert draft(np.array(tokens), 4) == expected
     assert draft(np.array(tokens), 2) == expected[:2]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ([1, 2, 3, 4, 1, 2], (3, 4, 1, 2)),
+        # Twice as often as lately.
+        ([1, 2, 3, 9, 1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3], (9, 1, 2, 3)),
+        # A suffix of three counts as much as two of two, and the last of equals is taken.
+        ([5, 2, 3, 7, 1, 2, 3, 8, 4, 2, 3, 7, 1, 2, 3], (8, 4, 2, 3)),
+        # Behind the first token the places differ: a third for each.
+        ([1, 2, 5, 6, 1, 2, 5, 7, 1, 2, 5, 8, 9, 9, 1, 2], (5, 8, 9, 9)),
+        ([1, 2, 5, 1, 2, 6, 1, 2, 7, 1, 2, 8, 1, 2, 4, 1, 2], ()),
+        ([7, 7, 7], (7, 7, 7, 7)),
+        ([5, 6, 5, 6, 5], (6, 5, 6, 5)),
+        ([1, 2, 3, 2], ()),
+        ([1, 2], ()),
+        ([1], ()),
+    ],
+)
+def test_what_the_longest_suffixes_vote_for_is_drafted(tokens: list[int], expected: tuple[int, ...]) -> None:
+    assert suffix_drafter.draft(np.array(tokens), 4) == expected
+    assert suffix_drafter.draft(np.array(tokens), 2) == expected[:2]
+
+
+def test_only_the_last_places_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a long text of few tokens would take long."""
+    tokens = np.array([1, 2, 3] * 6 + [9, 1, 2, 4, 8, 1, 2, 4, 7, 1, 2])
+    assert suffix_drafter.draft(tokens, 2) == (3, 1)
+    monkeypatch.setattr(suffix_drafter, "_MOST_PLACES", 2)
+    assert suffix_drafter.draft(tokens, 2) == (4, 7)
 
 
 BAD_OPEN: dict[str, tuple[dict[str, Any], Span, int]] = {

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use penstock_router::engine::speculation::Speculation;
+
 use super::{Places, ProcessSpec, Readiness};
 use crate::args::{Args, Device, name_of};
 use crate::report::shard_name;
@@ -49,6 +51,12 @@ impl Group<'_> {
         }
     }
 
+    /// How tokens are drafted, where that is not the default of the shards or told by a draft model.
+    fn drafter(&self) -> Option<&'static str> {
+        let is_suffix = self.args.router.speculation.speculation == Some(Speculation::Suffix);
+        is_suffix.then_some("suffix")
+    }
+
     fn flags(&self, rank: usize, socket: &Path) -> Vec<String> {
         let (model, limits, shards) = (&self.args.model, &self.args.router.limits, &self.args.shards);
         let rope = model.rope.chosen();
@@ -57,6 +65,7 @@ impl Group<'_> {
             ("model-path", Some(self.places.model.folder.display().to_string())),
             ("tokenizer-path", Some(self.places.model.tokenizer.display().to_string())),
             ("draft-model", self.places.model.draft.as_ref().map(|folder| folder.display().to_string())),
+            ("drafter", self.drafter().map(str::to_owned)),
             ("load-format", Some(name_of(&model.load_format))),
             ("model-impl", Some(name_of(&model.model_impl))),
             ("generation-config", Some(name_of(&model.generation_config))),

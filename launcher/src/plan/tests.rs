@@ -69,6 +69,16 @@ fn the_draft_model_is_looked_for_where_tokens_are_drafted_and_the_shards_get_its
 }
 
 #[test]
+fn the_shards_are_told_how_tokens_are_drafted() {
+    for (flags, is_told) in [("", false), ("--speculation ngram", false), ("--speculation suffix", true)] {
+        let plan = plan(0, flags).expect("plan");
+        for shard in plan.groups.iter().flatten() {
+            assert_eq!(shard.args.contains(&"--drafter=suffix".to_owned()), is_told, "{flags}");
+        }
+    }
+}
+
+#[test]
 fn the_router_gets_the_folders_of_adapters_and_a_file_to_record_them() {
     let plan = plan(0, "--lora-adapters one=one,two=org/two@v1").expect("plan");
     for flag in [
@@ -183,12 +193,13 @@ fn replicas_need_a_gpu_for_every_shard_of_each() {
 
 #[test]
 fn replicas_of_others_are_passed_to_the_router() {
-    let plan = plan(0, "--replica unix:/a.sock --replica unix:/b/0:/b/1").expect("plan");
-    for flag in ["--replica=unix:/a.sock", "--replica=unix:/b/0:/b/1"] {
+    let plan =
+        plan(0, "--replica unix:/a.sock --replica unix:/b/0:/b/1 --replica tcp:10.0.0.1:80").expect("plan");
+    for flag in ["--replica=unix:/a.sock", "--replica=unix:/b/0:/b/1", "--replica=tcp:10.0.0.1:80"] {
         assert!(plan.router.args.contains(&flag.to_owned()), "{flag}");
     }
-    let refused = Args::try_parse_from(["launcher", "--replica", "tcp:10.0.0.1:80"]).expect_err("refused");
-    assert!(refused.to_string().contains("tcp:10.0.0.1:80"), "{refused}");
+    let refused = Args::try_parse_from(["launcher", "--replica", "tcp:10.0.0.1"]).expect_err("refused");
+    assert!(refused.to_string().contains("tcp:10.0.0.1"), "{refused}");
 }
 
 #[test]

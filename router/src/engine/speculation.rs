@@ -33,6 +33,8 @@ pub struct SpeculationOptions {
 pub enum Speculation {
     /// As they followed the last time that the last tokens of the sequence occurred in it
     Ngram,
+    /// As they followed the longest of the last tokens wherever these occurred in it, each place with a vote
+    Suffix,
     /// By a second, small model: that of --draft-model
     Draft,
 }
@@ -66,6 +68,7 @@ mod tests {
         assert_eq!(max_drafts("launcher"), Some(0));
         assert_eq!(max_drafts("launcher --speculate 3"), Some(3));
         assert_eq!(max_drafts("launcher --speculation ngram"), Some(4));
+        assert_eq!(max_drafts("launcher --speculation suffix"), Some(4));
         assert_eq!(max_drafts("launcher --speculation draft"), Some(4));
         assert_eq!(max_drafts("launcher --speculation ngram --speculate 0"), Some(0));
         assert_eq!(max_drafts("launcher --speculate 17"), None);

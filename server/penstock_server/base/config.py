@@ -43,6 +43,7 @@ GenerationConfig = Literal["auto", "none"]
 
 # What quantized weights are multiplied by on a CPU: int8 in blocks, or the numbers as they are.
 CpuActivations = Literal["float", "int8"]
+DrafterKind = Literal["ngram", "suffix"]
 
 
 # Who serves gRPC on the shard's socket; auto: the extension module in Rust where it is installed, else grpcio.
@@ -154,6 +155,8 @@ class ServerConfig:
     cpu_activations: CpuActivations = "float"
     # Folder of the small model that drafts tokens; None: they are drafted from those of the sequence.
     draft_model_path: Path | None = None
+    # Who drafts where there is no such model.
+    drafter: DrafterKind = "ngram"
     log_level: LogLevel = "info"
     endpoint: EndpointKind = "auto"
     tcp: TcpConfig | None = None

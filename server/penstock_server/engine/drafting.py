@@ -1,4 +1,5 @@
-"""The seam of drafters: who guesses the next tokens of a slot. `ngram_drafter` and `model_drafter` are its rows.
+"""The seam of drafters: who guesses the next tokens of a slot. `ngram_drafter`, `suffix_drafter` and
+`model_drafter` are its rows.
 
 A wrong draft changes no token, only how many a step gives. All ranks must draft the same.
 """

@@ -21,6 +21,7 @@ from penstock_server.engine.ngram_drafter import NgramDrafter
 from penstock_server.engine.paying_drafter import CPU_ROW_COST, PayingDrafter
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.snapshots import Snapshots
+from penstock_server.engine.suffix_drafter import SuffixDrafter
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.load.allocation import allocating
 from penstock_server.load.device import name_of
@@ -77,7 +78,8 @@ class Loaded(NamedTuple):
     ) -> Drafter:
         row_cost = CPU_ROW_COST if self.device.type == "cpu" else 0.0
         if self.draft is None:
-            return PayingDrafter(NgramDrafter(slots), row_cost)
+            own = SuffixDrafter if self.config.drafter == "suffix" else NgramDrafter
+            return PayingDrafter(own(slots), row_cost)
         model = self.draft.model
         cache = self._cache(limits, model.cache_shape, self.draft.cache_format, is_poisoned)
         sizes = self.draft.graph_sizes(graph_sizes)

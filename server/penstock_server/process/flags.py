@@ -84,6 +84,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
         ),
         max_adapters=flags.max_loras,
         draft_model_path=flags.draft_model,
+        drafter=flags.drafter,
         log_level=flags.log_level,
         endpoint=flags.endpoint,
         tcp=tcp_address.with_secret(flags.listen, flags.secret_file) if flags.listen else None,
@@ -137,6 +138,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--tokenizer-path", type=Path, help="tokenizer.json; default: that of the model's folder")
     add("--draft-model", type=Path,
         help="folder of a small model that drafts tokens; default: from those of the sequence")  # fmt: skip
+    add("--drafter", choices=("ngram", "suffix"), default="ngram",
+        help="how tokens are drafted from those of the sequence")  # fmt: skip
     add("--load-format", choices=("safetensors", "dummy"), default="safetensors",
         help="dummy: weights are noise and none are read, for measuring")  # fmt: skip
     add("--model-impl", choices=("auto", "native", "transformers"), default="auto",

@@ -365,7 +365,8 @@ async fn named_tokens_are_asked_for_in_the_place_of_the_most_likely() {
 
 #[tokio::test]
 async fn a_model_that_nothing_ends_may_be_constrained() {
-    let server = Server::with(FakeEngine::new(EngineFacts { eos_token_ids: Vec::new(), ..facts() }), limits());
+    let server =
+        Server::with(FakeEngine::new(EngineFacts { eos_token_ids: Vec::new(), ..facts() }), limits());
     let answer = server.post(COMPLETIONS, completion(&json!({"regex": "[a-z]+"}))).await;
     assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
 }
