@@ -38,7 +38,7 @@ pub enum Prompt {
         behind: String,
     },
     /// A conversation, which the chat template renders.
-    Chat(Conversation),
+    Chat(Box<Conversation>),
 }
 
 impl Prompt {
@@ -235,7 +235,7 @@ impl Inference {
             Prompt::Gap { before, behind } => self.encode_gap(before, behind, checked).await?,
             Prompt::Chat(conversation) => {
                 let (chat, room) = (self.chat()?, checked.room(&self.limits));
-                return self.tokenizer.run(move |_| chat.encode_within(conversation, grammar, room)).await;
+                return self.tokenizer.run(move |_| chat.encode_within(*conversation, grammar, room)).await;
             }
         };
         let param = checked.dialect.name("grammar");

@@ -64,7 +64,10 @@ impl Replica {
 
     /// The events of the oldest step that is computed by now.
     fn answer(&mut self, now: Duration) -> Option<Vec<Event>> {
-        let (_, outcome) = self.outcomes.pop_front_if(|(at, _)| *at <= now)?;
+        if self.outcomes.front().is_none_or(|(at, _)| *at > now) {
+            return None;
+        }
+        let (_, outcome) = self.outcomes.pop_front()?;
         Some(self.scheduler.on_outcome(outcome).expect("it answers the plan"))
     }
 

@@ -93,7 +93,7 @@ pub async fn count_tokens(
     let chat = app.inference.chat()?;
     let Parts { chat: (prompt, _), ignored } = into_parts(&app, caller, request)?;
     let Prompt::Chat(conversation) = prompt else { return Err(Error::Internal) };
-    let encoded = app.inference.tokenizer.run(move |_| chat.encode(conversation, None)).await?;
+    let encoded = app.inference.tokenizer.run(move |_| chat.encode(*conversation, None)).await?;
     Ok((ignored_header(ignored), Json(TokenCount { input_tokens: encoded.tokens.len() })).into_response())
 }
 

@@ -125,7 +125,7 @@ fn conversation(
         return Err(Error::Internal);
     };
     parameters.hints.check()?;
-    Ok((chat, conversation))
+    Ok((chat, *conversation))
 }
 
 /// `POST /detokenize`

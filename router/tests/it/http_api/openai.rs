@@ -213,7 +213,8 @@ fn thinking() -> Server {
     server.tokenizer.add_tokens(markers).expect("the markers are new");
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n{# </think> #}";
     let templates = ChatTemplates::from_source(template, Map::new()).expect("it is a template");
-    server.state.inference.chat = Some(Arc::new(ChatFormat::new(templates, &server.tokenizer, &[]).unwrap()));
+    server.state.inference.chat =
+        Some(Arc::new(ChatFormat::new(templates, &server.tokenizer, &[]).expect("it has a reply format")));
     server
 }
 

@@ -130,7 +130,7 @@ impl ChatRequest {
             truncates: false,
             dialect,
         };
-        Ok((Prompt::Chat(conversation), parameters))
+        Ok((Prompt::Chat(Box::new(conversation)), parameters))
     }
 
     /// With `echo`, the text of the last message if it is the assistant's, which the reply continues.
