@@ -148,13 +148,15 @@ def test_a_decode_step_allocates_as_often_for_many_rows(engine: Engine, sampling
         for num_rows in (FEW, MANY)
     )
     assert many["blocks"] - few["blocks"] < MANY // 2, "no object for a row"
-    assert many["kilobytes"] - few["kilobytes"] < MANY // 10, "less than 100 bytes a row at a time"
+    # Staged numbers are 56 bytes a row, and what comes over the wire is counted, too.
+    assert many["kilobytes"] - few["kilobytes"] < MANY // 6, "less than 170 bytes a row at a time"
 
 
 def test_states_are_kept_by_as_many_crossings_for_many_rows(tmp_path: Path) -> None:
     options = {**CASES["lfm2"], "hidden_size": 64}
     tiny_model.save(tmp_path, tiny_model.TinyModel(options.pop("family"), options))
-    engine = make_engine(tmp_path, num_slots=MANY, num_blocks=4 * MANY, num_snapshots=MANY)
+    cuda = CudaConfig(graph_sizes=(FEW, MANY))
+    engine = make_engine(tmp_path, num_slots=MANY, num_blocks=4 * MANY, num_snapshots=MANY, cuda=cuda)
     few, many = (decode_crossings(engine, num_rows, GREEDY, keeps_states=True) for num_rows in (FEW, MANY))
     for of_few, of_many in zip(few, many, strict=True):
         assert of_few["States.keep"] == 1
