@@ -182,7 +182,7 @@ async fn completion_logprobs_of_zero_have_the_sampled_token() {
 #[tokio::test]
 async fn completions_show_the_best_of_several() {
     let server = Server::start();
-    let body = json!({"prompt": "abc", "max_tokens": 2, "n": 1, "best_of": 2});
+    let body = json!({"prompt": "abc", "max_tokens": 2, "n": 1, "best_of": 2, "ignore_eos": true});
     let answer = server.post("/v1/completions", body).await.json();
     assert_eq!(answer["choices"].as_array().unwrap().len(), 1);
     assert_eq!(answer["usage"]["completion_tokens"], 4);
