@@ -71,8 +71,9 @@ def measure() -> list[Figure]:
 
 def _masks(folder: Path, tokenizer: Tokenizer) -> list[float]:
     """Seconds from the request of a mask to its arrival, for each token of a text, as a step does it."""
-    tokenizer.save(str(folder / "tokenizer.json"))
-    grammars = Grammars(folder, large_vocabulary.NUM_TOKENS, ())
+    path = folder / "tokenizer.json"
+    tokenizer.save(str(path))
+    grammars = Grammars(path, large_vocabulary.NUM_TOKENS, ())
     row = SampledRow(0, 0, 0, Feature(0), SamplingParams())
     tokens = longest_tokens(tokenizer, _TEXT)
     times = []
