@@ -30,7 +30,7 @@ SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 # compiled for tests anyway, so they get their debug assertions and overflow checks back.
 CHECKED := $(foreach crate,penstock-router penstock-scheduler penstock-launcher,$(foreach check,debug-assertions overflow-checks,\
 	--config profile.release.package.$(crate).$(check)=true))
-CARGO_TEST := cargo test --release --workspace --locked $(CHECKED)
+CARGO_TEST := cargo test --release --workspace --locked --no-fail-fast $(CHECKED)
 
 # `make setup` builds ours while it installs what they need: crates take the processors, wheels the network and the disk.
 OURS := ./kernels ./endpoint .
@@ -117,7 +117,7 @@ peers: setup ## run what other projects test servers with, and write the table o
 	@$(MAKE) --no-print-directory $(PEERS)
 	PYTHONPATH=tests $(BIN)/python -m peers $(WHAT)
 
-# A worker that dies fails its test and is not replaced: one that is gets the same tests, and may wait for ever.
+# A worker that dies fails its test and is not replaced: another would get the same test, and once waited for ever.
 .PHONY: test
 test: setup browser clients schema-suite ## every test that needs no GPU: Rust, then Python
 	@mkdir -p target; failed=0; \
