@@ -22,6 +22,7 @@ from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.pending import PendingOutcome, StepClock
 from penstock_server.engine.plan import Plan, Span, Spans
 from penstock_server.engine.sampling import Sampled, Scored, sample, sample_decodes, score
+from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
 from penstock_server.engine.step import PromptRows, SamplingInput, Step
@@ -136,18 +137,27 @@ class Engine:
         self.cache.copy_blocks(plan.copied_from, plan.copied_to)
         self.drafter.follow(plan)
         plan, late_slots = self._without_late(plan, errors)
-        size = self.graphs.size_of(len(plan.spans)) if self.graphs else None
-        decodes = None
-        # What is refused, or drafted, goes slot by slot.
-        if not errors and not plan.open_drafts:
-            decodes = self.slots.decodes(plan, size or len(plan.spans))
-        if decodes is not None:
-            pending = PendingOutcome(plan, [], clock, late_slots=late_slots)
-            self._before = pending
-            step = partial(self.staging.stage_decodes, decodes, size is not None)
-            self._guard(plan.spans, pending, lambda: self._run(step(), plan.spans, pending))
-            self._proceed(pending)
-            return pending
+        # What is refused, or may be drafted for, goes slot by slot.
+        decodes = None if errors or plan.open_drafts else self._decodes(plan)
+        if decodes is None:
+            return self._launch_spans(plan, errors, late_slots, clock)
+        pending = PendingOutcome(plan, [], clock, late_slots=late_slots)
+        step = partial(self.staging.stage_decodes, decodes, self._graph_size(plan) is not None)
+        self._start(pending, plan.spans, lambda: self._run(step(), plan.spans, pending))
+        return pending
+
+    def _graph_size(self, plan: Plan) -> int | None:
+        """The size of the graph for a step of decodes, if there is one."""
+        return self.graphs.size_of(len(plan.spans)) if self.graphs else None
+
+    def _decodes(self, plan: Plan) -> Decodes | None:
+        """All of a plan's spans as arrays, if they are decodes of which some need no more."""
+        return self.slots.decodes(plan, self._graph_size(plan) or len(plan.spans))
+
+    def _launch_spans(
+        self, plan: Plan, errors: dict[int, SlotError], late_slots: list[int], clock: StepClock
+    ) -> PendingOutcome:
+        """Start a step slot by slot, of any spans."""
         spans = self.slots.select(plan, errors)
         late_slots += self.slots.void_slots(plan, errors)
         pending = PendingOutcome(plan, list(errors.values()), clock, late_slots=late_slots)
@@ -157,10 +167,13 @@ class Engine:
         if any(span.drafts for span in spans):
             pending.accept = self._accept
             self._drafting = pending
-        self._before = pending
-        self._guard(spans, pending, lambda: self._compute(spans, pending))
-        self._proceed(pending)
+        self._start(pending, spans, lambda: self._compute(spans, pending))
         return pending
+
+    def _start(self, pending: PendingOutcome, spans: Sequence[Span], launch: Callable[[], None]) -> None:
+        self._before = pending
+        self._guard(spans, pending, launch)
+        self._proceed(pending)
 
     def _proceed(self, pending: PendingOutcome) -> None:
         """Wait until the whole step is launched, where no other can be launched before."""
