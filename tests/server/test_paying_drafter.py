@@ -19,7 +19,7 @@ def numbers(drafter: PayingDrafter, slot: int, most: int, right: Sequence[int]) 
     """How many are drafted step by step, of each of which so many are right, at most."""
     found = []
     for num_right in right:
-        drafted = len(drafter.draft([], {slot: most}).get(slot, ()))
+        drafted = len(drafter.draft([], drafter.worth(1, {slot: most})).get(slot, ()))
         found.append(drafted)
         if drafted:
             drafter.accept(slot, min(drafted, num_right))
@@ -34,7 +34,7 @@ def test_right_drafts_are_made_in_full() -> None:
 def test_after_wrong_drafts_one_is_tried_now_and_then() -> None:
     found = numbers(PayingDrafter(Willing()), 0, 4, [0] * 60)
     assert found[:7] == [4, 3, 2, 1, 1, 1, 0]
-    assert [number for number in range(6, 60) if found[number]] == [21, 37, 53]
+    assert [number for number in range(6, 60) if found[number]] == [15, 31, 47]
     assert max(found[6:]) == 1
 
 
@@ -44,8 +44,8 @@ def test_drafts_that_are_half_right_are_short() -> None:
 
 
 def test_a_text_that_begins_to_repeat_is_noticed() -> None:
-    found = numbers(PayingDrafter(Willing()), 0, 4, [0] * 21 + [4] * 16)
-    assert found[21] == 1
+    found = numbers(PayingDrafter(Willing()), 0, 4, [0] * 15 + [4] * 32)
+    assert found[15] == 1
     assert found[-1] == 4
 
 
@@ -59,7 +59,15 @@ def test_slots_are_judged_by_themselves_and_anew_when_given_out() -> None:
 
 
 def test_beside_many_rows_a_draft_must_be_more_likely_where_rows_cost() -> None:
-    spans = [Span(slot, 3, 1) for slot in range(8)]
     for row_cost, drafted in ((0.0, 4), (0.05, 4), (0.075, 2), (0.11, 0)):
-        drafts = PayingDrafter(Willing(), row_cost).draft(spans, {0: 4})
-        assert len(drafts.get(0, ())) == drafted
+        assert PayingDrafter(Willing(), row_cost).worth(8, {0: 4}).get(0, 0) == drafted
+
+
+def test_slots_are_tried_in_the_same_step_and_never_where_no_draft_can_pay() -> None:
+    drafter = PayingDrafter(Willing(), 0.1)
+    wanted = dict.fromkeys(range(3), 4)
+    for slot in wanted:
+        numbers(drafter, slot, 4, [0] * (7 + slot))
+    tried = [set(drafter.worth(3, wanted)) for _ in range(64)]
+    assert [slots for slots in tried if slots] == [set(wanted)] * 4
+    assert not any(drafter.worth(10, wanted) for _ in range(64))

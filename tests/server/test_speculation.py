@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -55,6 +56,18 @@ class Guessing(Drafter):
 
 def wrong(_tokens: Numbers, count: int) -> tuple[int, ...]:
     return (1,) * count
+
+
+class Seldom(Guessing):
+    """Drafts in one step of so many."""
+
+    def __init__(self, engine: Engine, guess: Guess, period: int) -> None:
+        super().__init__(engine, guess)
+        self.period, self.num_asked = period, 0
+
+    def worth(self, num_rows: int, wanted: Mapping[int, int]) -> Mapping[int, int]:
+        self.num_asked += 1
+        return {} if self.num_asked % self.period else wanted
 
 
 # Of heads that the ops in C take steps with drafts are recordings, of the others free.
@@ -109,6 +122,21 @@ def test_drafts_change_nothing_but_how_many_tokens_a_step_gives(engine: Engine) 
     check_same(got, expected)
     # Four in each of three steps, then three, two … and none.
     assert all(it.num_drafted <= 20 for it in got)
+
+
+def test_open_spans_that_get_no_drafts_are_decodes_as_others(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take the way of arrays, and slots with and without drafts take turns in one plan."""
+    params = list(EVERYTHING.values())
+    expected = play(engine, params, None)
+    by_slot = Mock(wraps=engine.slots.select)
+    monkeypatch.setattr(engine.slots, "select", by_slot)
+    for period, most_by_slot in ((1_000, 1), (3, NUM_COMPARED)):
+        engine.drafter = Seldom(engine, foreseeing(expected, random.Random(3)), period)
+        by_slot.reset_mock()
+        check_same(play(engine, params, MAX_DRAFTS), expected)
+        assert 1 <= by_slot.call_count <= most_by_slot
 
 
 @pytest.mark.parametrize("kind", [NgramDrafter, SuffixDrafter])

@@ -84,7 +84,7 @@ class DecodeGraphs:
             graph.reset()
         self._captured.clear()
 
-    def size_for(self, spans: list[Span], longest: int = 1) -> int | None:
+    def size_for(self, spans: Sequence[Span], longest: int = 1) -> int | None:
         """The size of the graph for a step over these spans, if there is one.
 
         `longest`: positions of a span, but for drafts, whose hidden states are worth a row each.

@@ -12,6 +12,10 @@ from penstock_server.engine.plan import Drafts, Plan, Span
 class Drafter:
     """Drafts nothing and needs to know nothing; the others override that. Called from the thread that steps."""
 
+    def worth(self, num_rows: int, wanted: Mapping[int, int]) -> Mapping[int, int]:
+        """Of what may be drafted, by slot, what is likely to pay in a step of so many rows. Asked once for a step."""
+        return wanted
+
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
         """Up to so many tokens for each slot of `wanted`, all of which are where their length says.
 

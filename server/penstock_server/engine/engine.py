@@ -137,52 +137,62 @@ class Engine:
         self.cache.copy_blocks(plan.copied_from, plan.copied_to)
         self.drafter.follow(plan)
         plan, late_slots = self._without_late(plan, errors)
-        # What is refused, or may be drafted for, goes slot by slot.
-        decodes = None if errors or plan.open_drafts else self._decodes(plan)
+        wanted = self.drafter.worth(len(plan.spans), plan.open_drafts) if plan.open_drafts else {}
+        # What is refused, or drafted for, is looked at slot by slot.
+        decodes = None if errors or wanted else self._decodes(plan)
         if decodes is None:
-            return self._launch_spans(plan, errors, late_slots, clock)
+            return self._launch_spans(plan, wanted, errors, late_slots, clock)
         pending = PendingOutcome(plan, [], clock, late_slots=late_slots)
-        step = partial(self.staging.stage_decodes, decodes, self._graph_size(plan) is not None)
-        self._start(pending, plan.spans, lambda: self._run(step(), plan.spans, pending))
+        self._start(pending, plan.spans, decodes)
         return pending
 
-    def _graph_size(self, plan: Plan) -> int | None:
-        """The size of the graph for a step of decodes, if there is one."""
-        return self.graphs.size_of(len(plan.spans)) if self.graphs else None
-
     def _decodes(self, plan: Plan) -> Decodes | None:
-        """All of a plan's spans as arrays, if they are decodes of which some need no more."""
-        return self.slots.decodes(plan, self._graph_size(plan) or len(plan.spans))
+        """All spans of a plan as arrays, if they are decodes of which some need no more."""
+        return self.slots.decodes(plan, self._graph_size(len(plan.spans)) or len(plan.spans))
+
+    def _graph_size(self, num_rows: int) -> int | None:
+        return self.graphs.size_of(num_rows) if self.graphs else None
 
     def _launch_spans(
-        self, plan: Plan, errors: dict[int, SlotError], late_slots: list[int], clock: StepClock
+        self,
+        plan: Plan,
+        wanted: Mapping[int, int],
+        errors: dict[int, SlotError],
+        late_slots: list[int],
+        clock: StepClock,
     ) -> PendingOutcome:
-        """Start a step slot by slot, of any spans."""
+        """Start a step of any spans; they are looked at slot by slot."""
         spans = self.slots.select(plan, errors)
         late_slots += self.slots.void_slots(plan, errors)
         pending = PendingOutcome(plan, list(errors.values()), clock, late_slots=late_slots)
         if not spans:
             return pending
-        spans = self._with_drafts(spans, plan.open_drafts)
+        spans = self._with_drafts(spans, wanted)
         if any(span.drafts for span in spans):
             pending.accept = self._accept
             self._drafting = pending
-        self._start(pending, spans, lambda: self._compute(spans, pending))
+        self._start(pending, spans)
         return pending
 
-    def _start(self, pending: PendingOutcome, spans: Sequence[Span], launch: Callable[[], None]) -> None:
+    def _start(self, pending: PendingOutcome, spans: Sequence[Span], decodes: Decodes | None = None) -> None:
+        """Start the step over these spans, which are given as arrays where they can be."""
         self._before = pending
-        self._guard(spans, pending, launch)
+        self._guard(spans, pending, lambda: self._run(self._stage(spans, decodes), spans, pending))
         self._proceed(pending)
+
+    def _stage(self, spans: Sequence[Span], decodes: Decodes | None) -> Step:
+        if decodes is not None:
+            return self.staging.stage_decodes(decodes, self._graph_size(len(spans)) is not None)
+        return self.staging.stage(spans, self.graphs.size_for(spans) if self.graphs else None)
 
     def _proceed(self, pending: PendingOutcome) -> None:
         """Wait until the whole step is launched, where no other can be launched before."""
         while not (self.runs_ahead or pending.proceed(_LONGEST_WAIT_S)):
             pass
 
-    def _with_drafts(self, spans: list[Span], open_drafts: Mapping[int, int]) -> list[Span]:
-        """The spans, and tokens drafted behind those that are open; without memory for drafts, none are."""
-        wanted = {span.slot: most for span in spans if (most := open_drafts.get(span.slot, 0)) > 0}
+    def _with_drafts(self, spans: list[Span], worth: Mapping[int, int]) -> list[Span]:
+        """The spans, and tokens drafted behind those for which it may pay; without memory for drafts, none are."""
+        wanted = {span.slot: most for span in spans if (most := worth.get(span.slot, 0)) > 0}
         if wanted and self._before is not None:
             self._before.tell_when_done()
         grammars, gather = self.slots.grammars, self.group.gather_numbers
@@ -244,11 +254,6 @@ class Engine:
             return None
         _report(error)
         return StepFailed(reason)
-
-    def _compute(self, spans: list[Span], pending: PendingOutcome) -> None:
-        """Launch a step of any spans."""
-        step = self.staging.stage(spans, self.graphs.size_for(spans) if self.graphs else None)
-        self._run(step, spans, pending)
 
     def _run(self, step: Step, spans: Sequence[Span], pending: PendingOutcome) -> None:
         """Launch the model, and what comes after it unless that waits for masks."""

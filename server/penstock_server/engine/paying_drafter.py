@@ -17,7 +17,7 @@ CPU_ROW_COST = 0.1
 # Of a slot of which nothing is known. It takes six wrong drafts in a row until nothing is drafted.
 _FIRST_RATE = 0.8
 _WEIGHT_OF_NEWEST = 0.2
-# Steps in which nothing is drafted before one draft tries whether the text has changed.
+# In one step of so many a draft tries whether the text has changed: of all slots at once, as drafts make a step dearer.
 _PAUSE = 16
 
 
@@ -29,20 +29,25 @@ class PayingDrafter(Drafter):
         self._row_cost = row_cost
         # By slot: the part of the drafts that was right, the newest counting most.
         self._rates: dict[int, float] = {}
-        self._num_paused: dict[int, int] = {}
+        self._num_steps = 0
         # Drafts of which it is not known whether they are right.
         self._num_open: dict[int, int] = {}
 
     def follow(self, plan: Plan) -> None:
         for admit in plan.admitted:
             self._rates.pop(admit.slot, None)
-            self._num_paused.pop(admit.slot, None)
         self.inner.follow(plan)
 
-    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        least = max(_LEAST_WORTH, self._row_cost * len(spans))
+    def worth(self, num_rows: int, wanted: Mapping[int, int]) -> Mapping[int, int]:
+        self._num_steps += 1
+        least = max(_LEAST_WORTH, self._row_cost * num_rows)
+        if least >= 1:
+            return {}
         worth = {slot: self._num_worth(slot, most, least) for slot, most in wanted.items()}
-        drafts = self.inner.draft(spans, {slot: number for slot, number in worth.items() if number > 0})
+        return {slot: number for slot, number in worth.items() if number > 0}
+
+    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        drafts = self.inner.draft(spans, wanted)
         self._num_open = {slot: len(drafted) for slot, drafted in drafts.items()}
         return drafts
 
@@ -57,7 +62,7 @@ class PayingDrafter(Drafter):
 
     def clear(self) -> None:
         self._rates.clear()
-        self._num_paused.clear()
+        self._num_steps = 0
         self._num_open.clear()
         self.inner.clear()
 
@@ -76,8 +81,5 @@ class PayingDrafter(Drafter):
         number, chance = 0, rate
         while number < most and chance >= least:
             number, chance = number + 1, chance * rate
-        if number > 0:
-            return number
-        paused = self._num_paused.get(slot, 0) + 1
-        self._num_paused[slot] = paused % _PAUSE
-        return 1 if paused == _PAUSE else 0
+        tries = self._num_steps % _PAUSE == 0
+        return min(most, max(number, int(tries)))

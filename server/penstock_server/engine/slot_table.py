@@ -3,6 +3,7 @@
 `SlotState` is one slot of it, for what goes slot by slot.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -92,6 +93,23 @@ class SlotTable:
         if staged is None:
             return None
         return Decodes(staged.numbers, num_rows, count, staged.apart, staged.features)
+
+    def settled(self, spans: Numbers, open_drafts: Mapping[int, int]) -> Numbers | None:
+        """Spans, [3, count], of which the open ones begin where their slots stand. None unless all drafts would fit."""
+        limits, (slots, starts, lengths) = self._limits, spans
+        if self.is_gapless or not len(slots) or slots.max() >= limits.num_slots:
+            return None
+        drafts = np.array([open_drafts.get(slot, -1) for slot in slots.tolist()])
+        known, num_blocks = self._numbers[slots][:, (SlotColumn.LENGTH, SlotColumn.NUM_BLOCKS)].T
+        fits = (
+            (starts >= known - 1)
+            & (known + drafts <= num_blocks * limits.block_size)
+            & (known + drafts < limits.max_sequence_len)
+        )
+        is_open = drafts >= 0
+        if not fits[is_open].all() or (lengths + np.maximum(drafts, 0)).sum() > limits.max_step_tokens:
+            return None
+        return np.stack((slots, np.where(is_open, known - 1, starts), lengths))
 
     def append_here(self, appends: Appends, block_table: torch.Tensor) -> bool:
         """Give slots more blocks, also in the rows, which are on the host. False: nothing is changed, try `append`."""

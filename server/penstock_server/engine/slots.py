@@ -4,7 +4,7 @@ What it knows is deterministic: it follows from the plans alone, never from samp
 the same spans, and a plan can be applied while the step of the plan before it still runs on the device.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -82,8 +82,13 @@ class Slots:
         return errors
 
     def decodes(self, plan: Plan, num_rows: int) -> Decodes | None:
-        """All of a plan's spans as arrays, if they are decodes of which some need no more; `select` takes any."""
-        return self._table.decodes(Spans.of(plan.spans).numbers, num_rows)
+        """All spans of a plan as arrays, if they are decodes of which some need no more; `select` takes any.
+
+        Nothing is drafted for those that are open.
+        """
+        numbers = Spans.of(plan.spans).numbers
+        settled = self._table.settled(numbers, plan.open_drafts) if plan.open_drafts else numbers
+        return None if settled is None else self._table.decodes(settled, num_rows)
 
     def select(self, plan: Plan, errors: dict[int, SlotError]) -> list[Span]:
         """The spans of the plan that are valid; adds the errors of the others.
@@ -267,7 +272,7 @@ class Slots:
         require(length <= budget,
             f"the step's spans are more than max_step_tokens {self.limits.max_step_tokens}")  # fmt: skip
 
-    def use_adapters(self, spans: list[Span]) -> bool:
+    def use_adapters(self, spans: Sequence[Span]) -> bool:
         """Whether an adapter acts at any token of these spans."""
         return any(self.states[span.slot].adapter.acts_at(span.end) for span in spans)
 

@@ -22,7 +22,7 @@ class Staging:
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
 
-    def stage(self, spans: list[Span], num_rows: int | None = None) -> Step:
+    def stage(self, spans: Sequence[Span], num_rows: int | None = None) -> Step:
         """The tensors of a step over these spans, which `select` accepted.
 
         With `num_rows` it is a step of so many rows, whose other tensors are made on the device: one for each position.
@@ -88,7 +88,7 @@ class Staging:
             parts.append(table[span.slot, positions // size].long() * size + positions % size)
         return torch.cat(parts)
 
-    def _add_padded(self, upload: Upload, spans: list[Span], num_rows: int, uses_adapters: bool) -> None:
+    def _add_padded(self, upload: Upload, spans: Sequence[Span], num_rows: int, uses_adapters: bool) -> None:
         """Slots and starts, and adapters where there are any; further rows are the spare row."""
         missing = num_rows - sum(span.length for span in spans)
         slots = [span.slot for span in spans for _ in range(span.length)]
@@ -100,7 +100,7 @@ class Staging:
             numbers += [NO_ADAPTER] * missing
         upload.add(numbers)
 
-    def _add_spans(self, upload: Upload, spans: list[Span], uses_adapters: bool) -> None:
+    def _add_spans(self, upload: Upload, spans: Sequence[Span], uses_adapters: bool) -> None:
         """Slots, starts and lengths, and adapters where there are any."""
         upload.add(span.slot for span in spans)
         upload.add(span.start for span in spans)
@@ -109,7 +109,7 @@ class Staging:
             upload.add(self._adapters(spans))
             upload.add(self.slots.states[span.slot].adapter.start for span in spans)
 
-    def _adapters(self, spans: list[Span]) -> Iterator[int]:
+    def _adapters(self, spans: Sequence[Span]) -> Iterator[int]:
         """The number of the adapter that acts at the end of each span."""
         for span in spans:
             use = self.slots.states[span.slot].adapter
@@ -117,7 +117,7 @@ class Staging:
 
     def _forward_input(
         self,
-        spans: list[Span],
+        spans: Sequence[Span],
         slots: torch.Tensor,
         starts: torch.Tensor,
         lens: torch.Tensor,
@@ -174,7 +174,7 @@ class Staging:
             unbatched=self.slots.batch_invariant,
         )
 
-    def _add_sampling(self, upload: Upload, spans: list[Span], sampling: list[Span]) -> None:
+    def _add_sampling(self, upload: Upload, spans: Sequence[Span], sampling: Sequence[Span]) -> None:
         """The rows of the hidden states that predict a token, and their slots, lengths and prompt lengths."""
         ends = list(accumulate(span.length for span in spans))
         sampled_ends = [end for span, end in zip(spans, ends, strict=True) if self._is_sampled(span)]
@@ -189,7 +189,7 @@ class Staging:
         )
 
     def _sampling_input(
-        self, spans: list[Span], slots: torch.Tensor, lengths: torch.Tensor, prompt_lens: torch.Tensor
+        self, spans: Sequence[Span], slots: torch.Tensor, lengths: torch.Tensor, prompt_lens: torch.Tensor
     ) -> SamplingInput:
         rows = [self._sampled_row(span, number) for span in spans for number in range(1 + len(span.drafts))]
         table = self.slots.rows
@@ -225,7 +225,7 @@ class Staging:
             num_drafts_before=number,
         )
 
-    def _prompt_rows(self, spans: list[Span]) -> list[PromptRows]:
+    def _prompt_rows(self, spans: Sequence[Span]) -> list[PromptRows]:
         found, first_row = [], 0
         for span in spans:
             if self.slots.reads_prompt(span):
