@@ -127,6 +127,23 @@ def test_every_width_of_vectors_draws_like_the_reference(
 
 
 @pytest.mark.parametrize("lanes", _LANES)
+def test_cuts_at_equal_scores_draw_like_the_reference(lanes: int) -> None:
+    """Of a vocabulary that is read by blocks and of one that is not: where many tokens are at the same distance."""
+    for vocab_size in (90, 5003):
+        scores = torch.randn(24, vocab_size).round()
+        scores[8:16] = 0
+        scores[16:, 3:-1] = -torch.inf
+        for changes in (
+            {"top_k": 7},
+            {"top_p": 0.6},
+            {"top_k": 2, "top_p": 0.5},
+            {"top_p": 0.8, "min_p": 0.3},
+        ):
+            params = _params(24, **changes)
+            assert torch.equal(native.draw(scores, params, lanes), reference.draw(scores, params)), changes
+
+
+@pytest.mark.parametrize("lanes", _LANES)
 def test_rows_that_are_not_drawn_take_the_most_likely_token(lanes: int) -> None:
     scores = torch.randn(4, 61)
     scores[1] = -torch.inf

@@ -1,7 +1,7 @@
 /* Draws one token per row: temperature, top-k, top-p, min-p, typical-p, then Gumbel noise of (seed, position, token id).
 
-   Nothing is sorted. What a truncation keeps ends at a threshold, which is found by bisection over the bits of float32,
-   and a logarithm is taken of the few tokens whose random bits let them win. */
+   Nothing is sorted. What a truncation keeps ends at a threshold, which is found by bisection where it is needed, and a
+   logarithm is taken of the few tokens whose random bits let them win. */
 
 #include "peak.h"
 #include "scores.h"
@@ -17,6 +17,17 @@ typedef struct {
     int32_t *ids;
     int64_t count;
 } Candidates;
+
+/* Scores, and what makes distances of them. */
+typedef struct {
+    const float *scores;
+    int64_t len;
+    float largest;
+    float temperature;
+} Scaled;
+
+/* Vectors of scores that are looked at together. */
+#define BLOCK 16
 
 /* Lane i of the first `size / 2`: lane i + size / 2. */
 #define FLIP(x, size) __builtin_shuffle(x, x, HALVES(size, (size) / 2))
@@ -50,6 +61,26 @@ static inline float float_of(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+/* Where a limit may be, as bits, and the masses within the bounds; none is known to be within the higher one at first. */
+typedef struct {
+    uint32_t low;
+    uint32_t high;
+    double least;
+    double most;
+} Bounds;
+
+/* Where the target would be if the mass grew evenly, below the higher bound. */
+static inline uint32_t guess(const Bounds *at, double target) {
+    const float low = float_of(at->low), high = float_of(at->high);
+    const float part = at->most > at->least ? (float)((target - at->least) / (at->most - at->least)) : 0.5f;
+    const uint32_t bits = bits_of(low + (high - low) * part);
+    return bits < at->low ? at->low : bits < at->high ? bits : at->high - 1;
+}
+
+static inline int is_reached(double mass, double target) {
+    return mass > 0 && mass >= target;
 }
 
 #define VARIANT "draw_variant.h"

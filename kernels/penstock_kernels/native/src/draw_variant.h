@@ -6,15 +6,23 @@ INLINE void NAME(fill_up)(Candidates *all) {
     for (int64_t i = all->count; i % LANES; i++) all->distances[i] = INFINITY, all->weights[i] = 0, all->ids[i] = 0;
 }
 
-/* All but the weights. */
-static TARGET void NAME(take_all)(const float *scores, int64_t len, float largest, float temperature, Candidates *all) {
+INLINE vec NAME(distances_at)(const Scaled *from, int64_t d) {
+    return (from->largest - NAME(load_some)(from->scores, d, from->len, -INFINITY)) / from->temperature;
+}
+
+INLINE ivec NAME(first_ids)(void) {
     ivec ids;
     for (int i = 0; i < LANES; i++) ids[i] = i;
-    for (int64_t d = 0; d < len; d += LANES, ids += LANES) {
-        NAME(store)(all->distances + d, (largest - NAME(load_some)(scores, d, len, -INFINITY)) / temperature);
+    return ids;
+}
+
+static TARGET void NAME(take_all)(const Scaled *from, Candidates *all) {
+    ivec ids = NAME(first_ids)();
+    for (int64_t d = 0; d < from->len; d += LANES, ids += LANES) {
+        NAME(store)(all->distances + d, NAME(distances_at)(from, d));
         NAME(store)((float *)(all->ids + d), (vec)ids);
     }
-    all->count = len;
+    all->count = from->len;
 }
 
 static TARGET void NAME(weigh)(Candidates *all) {
@@ -55,19 +63,20 @@ INLINE double NAME(mass)(const float *keys, const float *weights, int64_t count,
     return total;
 }
 
-/* The smallest limit within which a target is reached; `limit` if it is not reached before. Bisection over the bits,
-   from key to key: the mass changes nowhere else. */
+/* The smallest limit within which a target is reached; `limit` if it is not reached before. In turns the bits between two
+   bounds are halved, which limits how long it takes, and a guess is made from the masses there, which is shorter for most;
+   from key to key, as the mass changes nowhere else. */
 INLINE float NAME(reach)(const float *keys, const float *weights, int64_t count, double target, float limit) {
-    uint32_t low = 0, high = bits_of(limit);
+    Bounds bounds = {0, bits_of(limit), 0, 0};
     vec below, above;
-    while (low < high) {
-        const double mass = NAME(mass)(keys, weights, count, float_of(low + (high - low) / 2), &below, &above);
-        const int is_reached = mass > 0 && mass >= target;
-        if (is_reached) high = bits_of(NAME(extreme)(below, 1));
-        else low = bits_of(NAME(extreme)(above, -1));
+    for (int turn = 0; bounds.low < bounds.high; turn++) {
+        const uint32_t middle = turn % 2 ? guess(&bounds, target) : bounds.low + (bounds.high - bounds.low) / 2;
+        const double mass = NAME(mass)(keys, weights, count, float_of(middle), &below, &above);
+        if (is_reached(mass, target)) bounds.high = bits_of(NAME(extreme)(below, 1)), bounds.most = mass;
+        else bounds.low = bits_of(NAME(extreme)(above, -1)), bounds.least = mass;
         if (!weights && mass == target) break; /* with one less it is not reached */
     }
-    return float_of(high);
+    return float_of(bounds.high);
 }
 
 static TARGET float NAME(reach_count)(const float *keys, int64_t count, double target) {
@@ -108,13 +117,72 @@ static TARGET void NAME(narrow)(Candidates *all, const float *keys, float limit,
     NAME(fill_up)(all);
 }
 
-static TARGET void NAME(keep_top_p)(Candidates *all, float top_p) {
-    const double whole = NAME(whole)(all);
-    /* All tokens beyond this together weigh less than what may be cut off. */
-    const float enough = (float)(log(all->count / ((1.0 - top_p) * whole))) + 0.01f;
-    NAME(narrow)(all, all->distances, fmaxf(enough, 0.0f), 1);
-    const float limit = NAME(reach_mass)(all->distances, all->weights, all->count, top_p * whole);
-    NAME(narrow)(all, all->distances, limit, 1);
+/* Lane by lane the smallest distance of each block of vectors; how many there are. */
+static TARGET int64_t NAME(nearest)(const Scaled *from, float *found) {
+    int64_t count = 0;
+    for (int64_t first = 0; first < from->len; first += BLOCK * LANES, count += LANES) {
+        vec largest = NAME(all)(-INFINITY);
+        for (int64_t d = first; d < from->len && d < first + BLOCK * LANES; d += LANES) {
+            const vec x = NAME(load_some)(from->scores, d, from->len, -INFINITY);
+            largest = NAME(choose)(x > largest, x, largest);
+        }
+        NAME(store)(found + count, (from->largest - largest) / from->temperature);
+    }
+    return count;
+}
+
+/* Those within a limit. Most blocks hold none, as the nearest of their lanes tell. */
+static TARGET void NAME(take_near)(const Scaled *from, const float *nearest, float limit, Candidates *all) {
+    all->count = 0;
+    for (int64_t first = 0; first < from->len; first += BLOCK * LANES, nearest += LANES) {
+        if (!NAME(any)(NAME(load)(nearest) <= limit)) continue;
+        for (int64_t d = first; d < from->len && d < first + BLOCK * LANES; d += LANES) {
+            float distances[LANES];
+            int32_t ids[LANES];
+            const vec distance = NAME(distances_at)(from, d);
+            const uint32_t lanes = NAME(where)(distance <= limit);
+            if (!lanes) continue;
+            NAME(store)(distances, distance);
+            NAME(store)((float *)ids, (vec)(NAME(first_ids)() + (int32_t)d));
+            NAME(keep)(all->distances + all->count, distances, lanes);
+            NAME(keep)((float *)(all->ids + all->count), (float *)ids, lanes);
+            all->count += __builtin_popcount(lanes);
+        }
+    }
+    NAME(fill_up)(all);
+}
+
+/* Those that top-k keeps, without weights. Of a large vocabulary few are looked at twice: each of the nearest is another
+   token, so the top k are no farther than the k-th of these. */
+static TARGET void NAME(take)(const Scaled *from, int64_t top_k, Candidates *all) {
+    if (top_k <= 0 || top_k >= from->len) {
+        NAME(take_all)(from, all);
+        return;
+    }
+    float limit = INFINITY;
+    if (top_k * BLOCK * 2 <= from->len) {
+        const int64_t count = NAME(nearest)(from, all->surprises);
+        limit = NAME(reach_count)(all->surprises, count, (double)top_k);
+    }
+    if (limit < INFINITY) NAME(take_near)(from, all->surprises, limit, all);
+    else NAME(take_all)(from, all);
+    NAME(narrow)(all, all->distances, NAME(reach_count)(all->distances, all->count, (double)top_k), 0);
+}
+
+/* How far a token may be: those beyond weigh less together than what top-p may cut off, or less than min-p's part. */
+static TARGET float NAME(farthest)(const Candidates *all, float top_p, float min_p, double whole) {
+    float limit = INFINITY;
+    if (top_p < 1) limit = (float)(log(all->count / ((1.0 - top_p) * whole))) + 0.01f;
+    if (min_p > 0) limit = fminf(limit, -logf(min_p));
+    return fmaxf(limit, 0.0f);
+}
+
+/* Whether top-p keeps those at this distance: whether all that are nearer weigh less than its share. */
+static TARGET int NAME(top_p_keeps)(const Candidates *all, float distance, double share) {
+    if (!(distance > 0)) return 1;
+    vec below, above;
+    const float nearer = float_of(bits_of(distance) - 1);
+    return !is_reached(NAME(mass)(all->distances, all->weights, all->count, nearer, &below, &above), share);
 }
 
 /* Surprise is how far a logarithm is from its mean, the entropy; distances differ from logarithms by a constant. */
@@ -129,22 +197,12 @@ static TARGET void NAME(keep_typical)(Candidates *all, float typical_p) {
     NAME(narrow)(all, all->surprises, limit, 1);
 }
 
-static TARGET void NAME(truncate)(const Draw *call, int64_t row, Candidates *all) {
-    const int64_t top_k = call->top_k[row];
-    const float top_p = call->top_p[row], min_p = call->min_p[row], typical_p = call->typical_p[row];
-    if (top_k > 0 && top_k < call->len)
-        NAME(narrow)(all, all->distances, NAME(reach_count)(all->distances, all->count, top_k), 0);
-    NAME(weigh)(all);
-    if (top_p < 1) NAME(keep_top_p)(all, top_p);
-    if (min_p > 0) NAME(narrow)(all, all->distances, -logf(min_p), 1);
-    if (typical_p < 1) NAME(keep_typical)(all, typical_p);
-}
-
-/* The token of the largest score + noise; `fallback` if none weighs anything.
+/* The place of the largest score + noise; -1 if none weighs anything.
 
    A token beats the best one only if its noise is above best + distance: if its number in (0, 1), of which noise is
    -log(-log(1 - x)), is below weight * e^-best. For nearly all tokens its first 24 bits decide. */
-static TARGET int64_t NAME(noisiest)(const Candidates *all, uint64_t key, int64_t fallback) {
+static TARGET int64_t NAME(noisiest)(const Candidates *all, uint64_t key) {
+    int64_t place = -1;
     float best = -INFINITY, reachable = INFINITY;
     for (int64_t first = 0; first < all->count; first += LANES) {
         int32_t start[LANES];
@@ -157,11 +215,27 @@ static TARGET int64_t NAME(noisiest)(const Candidates *all, uint64_t key, int64_
             if (!(small[i] < all->weights[first + i] * reachable)) continue; /* no more, after the lanes before */
             const float noisy = gumbel(random_bits(key, all->ids[first + i])) - all->distances[first + i];
             if (!(noisy > best)) continue;
-            best = noisy, fallback = all->ids[first + i];
+            best = noisy, place = first + i;
             reachable = expf(-best) * 1.0001f; /* more than all roundings together */
         }
     }
-    return fallback;
+    return place;
+}
+
+/* The place of the token that is drawn. What wins among more tokens wins among fewer, if it is one of them: so the winner
+   is found first, and where top-p ends only if the winner is not seen to be within. */
+static TARGET int64_t NAME(draw_place)(const Draw *call, int64_t row, Candidates *all, uint64_t key) {
+    const float top_p = call->top_p[row], typical_p = call->typical_p[row];
+    const double whole = top_p < 1 ? NAME(whole)(all) : 0, share = top_p * whole;
+    const float limit = NAME(farthest)(all, top_p, call->min_p[row], whole);
+    if (limit < INFINITY) NAME(narrow)(all, all->distances, limit, 1);
+    if (typical_p >= 1) {
+        const int64_t place = NAME(noisiest)(all, key);
+        if (place < 0 || top_p >= 1 || NAME(top_p_keeps)(all, all->distances[place], share)) return place;
+    }
+    if (top_p < 1) NAME(narrow)(all, all->distances, NAME(reach_mass)(all->distances, all->weights, all->count, share), 1);
+    if (typical_p < 1) NAME(keep_typical)(all, typical_p);
+    return NAME(noisiest)(all, key);
 }
 
 static TARGET void NAME(draw_row)(const Draw *call, int64_t row, Candidates all) {
@@ -169,8 +243,10 @@ static TARGET void NAME(draw_row)(const Draw *call, int64_t row, Candidates all)
     const Peak peak = NAME(find_peak)(scores, call->len);
     call->token_ids[row] = peak.at;
     if (!(temperature > 0) || !(fabsf(peak.largest) < INFINITY)) return;
-    NAME(take_all)(scores, call->len, peak.largest, temperature, &all);
-    NAME(truncate)(call, row, &all);
+    const Scaled scaled = {scores, call->len, peak.largest, temperature};
+    NAME(take)(&scaled, call->top_k[row], &all);
+    NAME(weigh)(&all);
     const uint64_t key = mix(mix((uint64_t)call->seeds[row]) + (uint64_t)call->positions[row] * GOLDEN);
-    call->token_ids[row] = NAME(noisiest)(&all, key, peak.at);
+    const int64_t place = NAME(draw_place)(call, row, &all, key);
+    if (place >= 0) call->token_ids[row] = all.ids[place];
 }
