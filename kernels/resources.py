@@ -79,6 +79,19 @@ def _attend(
     ops.paged_attention(_tensor(sum(queries), heads[0], dim, dtype=dtype), *caches, spans, scoring)
 
 
+def _attend_in_graph() -> None:
+    """512 tokens of up to 64 spans, of which up to 16 are prompts."""
+    starts, contexts, tables = (_tensor(*shape, dtype=torch.int32) for shape in ((65,), (64,), (64, 1024)))
+    spans = ops.DecodeSpans(starts, contexts, tables, 16, 8, 16384, num_prompts=16)
+    caches = [_tensor(64, 16, 8, 128) for _ in range(2)]
+    ops.paged_attention(_tensor(512, 32, 128), *caches, spans, ops.Scoring(128**-0.5))
+
+
+def _find(op: Callable[..., Any], *numbers: Any) -> None:
+    slots, tokens, table = _tensor(64, dtype=torch.int64), *(_tensor(65, 8192, dtype=torch.int32),) * 2
+    op(slots, slots, *numbers, tokens, table, 16, 64)
+
+
 def _rotate(dim: int, rotary_dim: int, norm: bool, cache_dtype: torch.dtype = BF16) -> None:
     caches = [_tensor(64, 16, 8, dim, dtype=cache_dtype) for _ in range(2)]
     angles = _tensor(48, rotary_dim)
@@ -180,6 +193,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "copy_blocks": lambda: ops.copy_blocks(
         _tensor(32, 2, 64, 16, 8, 128), *[_tensor(4, dtype=torch.int64)] * 2
     ),
+    "find_decodes": lambda: _find(ops.find_decodes),
+    "find_spans": lambda: _find(ops.find_spans, _tensor(64, dtype=torch.int64), 512),
     "write_runs": lambda: ops.write_runs(
         *[_tensor(size, dtype=torch.int32) for size in (4096, 256)], _tensor(64, 3, dtype=torch.int32), 64
     ),
@@ -203,6 +218,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "prefill 256 soft cap": lambda: _attend(PROMPT, (16, 8), 256, window=4096, soft_cap=50.0),
     "prefill 80": lambda: _attend(PROMPT, (32, 32), 80),
     "prefill 192 block 64": lambda: _attend(PROMPT, (32, 8), 192, 64),
+    "prefill 128 in a graph": lambda: _attend_in_graph(),
     "draw": lambda: ops.draw(_tensor(64, 128256, dtype=torch.float32), _draw_params(64)),
     "gumbel": lambda: ops.gumbel(*[_tensor(64, dtype=torch.int64)] * 2, 128256),
     "uniform": lambda: ops.uniform(_tensor(64, dtype=torch.int64), 128256),

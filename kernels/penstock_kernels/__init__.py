@@ -14,7 +14,7 @@ from penstock_kernels.base.attention_spans import (
 from penstock_kernels.base.decay import Decay
 from penstock_kernels.base.quantized import Float8Grid, IntGroups, Matrix, Quantized, TableBlocks
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
-from penstock_kernels.base.results import Decodes, Logprobs, Routes
+from penstock_kernels.base.results import Decodes, FoundSpans, Logprobs, Routes
 from penstock_kernels.base.routing import Routing
 from penstock_kernels.base.sampling_params import DrawParams, PenaltyParams
 from penstock_kernels.ops.activation import clamped_swiglu, gelu_mul, silu_mul
@@ -37,6 +37,7 @@ from penstock_kernels.ops.rotary import apply_rotary, rotary_table, rotate_and_s
 from penstock_kernels.ops.route import route
 from penstock_kernels.ops.sampling import add_bias, apply_bitmask, draw, penalize, token_logprobs
 from penstock_kernels.ops.selective_scan import selective_scan
+from penstock_kernels.ops.spans import find_spans
 from penstock_kernels.ops.state_space import state_space_scan
 from penstock_kernels.ops.store_kv import copy_blocks, store_kv
 from penstock_kernels.ops.write_runs import write_runs
@@ -54,6 +55,7 @@ __all__ = [
     "EmbeddingTable",
     "EmbeddingWeights",
     "Float8Grid",
+    "FoundSpans",
     "IntGroups",
     "Logprobs",
     "Matrix",
@@ -77,6 +79,7 @@ __all__ = [
     "draw",
     "embedding",
     "find_decodes",
+    "find_spans",
     "gated_delta_rule",
     "gated_norm",
     "gelu_mul",

@@ -108,6 +108,19 @@ def _has_no_slopes(arguments: AttentionArguments) -> bool:
     return arguments.scoring.slopes is None
 
 
+def _joins_nothing(
+    slots: Any,
+    positions: Any = None,
+    tokens: Any = None,
+    tables: Any = None,
+    block_size: int = 0,
+    spare: int = 0,
+    joins: bool = False,
+) -> bool:
+    """The kernel makes a span of every row."""
+    return not joins
+
+
 def _has_float_inputs(x: Any, parts: tuple[Quantized, ...] = (), *_: object) -> bool:
     """The kernel does not round rows to int8."""
     return not any(isinstance(part, IntGroups) and part.int8_inputs for part in parts)
@@ -203,7 +216,14 @@ selective_scan = Row(
     reference.selective_scan, native=c_selective_scan.selective_scan, native_if=c_selective_scan.supports
 )
 gated_norm = Row(reference.gated_norm, native=c_gated_norm.gated_norm, native_if=c_gated_norm.supports)
-find_decodes = Row(reference.find_decodes, native=c_decodes.find_decodes, native_if=c_decodes.supports)
+find_decodes = Row(
+    reference.find_decodes,
+    native=c_decodes.find_decodes,
+    native_if=c_decodes.supports,
+    gpu="find_spans.find_decodes",
+    gpu_if=_joins_nothing,
+)
+find_spans = Row(reference.find_spans, gpu="find_spans.find_spans")
 write_runs = Row(reference.write_runs, gpu="write_runs.write_runs")
 all_finite = Row(reference.all_finite, native=c_finite.all_finite, native_if=c_finite.supports)
 penalize = Row(reference.penalize, gpu="adjust.penalize")

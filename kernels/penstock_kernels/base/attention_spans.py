@@ -87,12 +87,12 @@ class AttentionSpans:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeSpans:
-    """Spans of at most MAX_DECODE_LEN tokens whose lengths only the device knows, as a captured graph needs them.
+    """Spans whose lengths only the device knows, as a captured graph needs them: decodes, and few prompts beside them.
 
     query_starts: [num_spans + 1] int32, the first row of every span and the end of the last; context_lens: [num_spans]
-    int32; block_tables: [num_spans, max_blocks] int32. A span of no tokens or no context has no row in the result.
-    `max_query_len` and `max_context_len` bound all steps that use these tensors. `unbatched` and `tree` as in
-    `AttentionSpans`.
+    int32; block_tables: [num_spans, max_blocks] int32. A span of no tokens or no context has no row in the result;
+    there may be rows behind the last span. `max_query_len` and `max_context_len` bound all steps that use these
+    tensors; up to `num_prompts` spans may be longer than `max_query_len`. `unbatched`, `tree`: as in `AttentionSpans`.
     """
 
     query_starts: torch.Tensor
@@ -103,6 +103,7 @@ class DecodeSpans:
     max_context_len: int
     unbatched: bool = False
     tree: torch.Tensor | None = None
+    num_prompts: int = 0
     _shared: dict[Any, Any] = field(default_factory=dict)
 
     shared = AttentionSpans.shared

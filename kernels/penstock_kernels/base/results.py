@@ -23,6 +23,17 @@ class Decodes(NamedTuple):
     query_starts: torch.Tensor | None
 
 
+class FoundSpans(NamedTuple):
+    """What a step of spans needs. Rows behind the last span are those of the spare slot."""
+
+    token_ids: torch.Tensor  # [num_tokens] int64
+    positions: torch.Tensor  # [num_tokens] int64
+    cache_positions: torch.Tensor  # [num_tokens] int64, `block * block_size + offset`
+    query_starts: torch.Tensor  # [num_spans + 1] int32, the first row of each span, and the end of the last
+    context_lens: torch.Tensor  # [num_spans] int32, of each span, its tokens included; 0 where it has none
+    block_tables: torch.Tensor  # [num_spans, max_blocks] int32; entries past the context may be anything
+
+
 class Logprobs(NamedTuple):
     """Chosen tokens [num_rows] int64 and their log probabilities [num_rows] float32, whether all logits of a row are
     finite [num_rows], and the most likely tokens [num_rows, num_top] int64 and float32, best first."""

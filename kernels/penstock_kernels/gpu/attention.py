@@ -14,6 +14,7 @@ from penstock_kernels.base.upload import upload
 from penstock_kernels.gpu.attention_call import AttentionCall
 from penstock_kernels.gpu.decode_attention import decode_attention
 from penstock_kernels.gpu.prefill_attention import prefill_attention, prefill_tiles, tile_for
+from penstock_kernels.gpu.prefill_map import prefill_map
 from penstock_kernels.gpu.tiles import processor
 from penstock_kernels.gpu.work_limits import (
     WorkLimits,
@@ -67,7 +68,13 @@ def _attend_in_graph(arguments: AttentionArguments, spans: DecodeSpans, out: tor
     window, num_kv_heads = arguments.scoring.window, arguments.num_kv_heads
     key = ("work", window, num_kv_heads)
     work = spans.shared(key, lambda: _graph_work(spans, out.shape[0], window, num_kv_heads))
-    decode_attention(AttentionCall(arguments, spans.query_starts, spans.context_lens, out), work)
+    call = AttentionCall(arguments, spans.query_starts, spans.context_lens, out)
+    decode_attention(call, work)
+    if spans.num_prompts:
+        rows, group = tile_for(arguments.query).rows, arguments.group
+        prefill_attention(
+            call, spans.shared(("tiles", group, rows), lambda: prefill_map(spans, out.shape[0], group, rows))
+        )
 
 
 def _lay_out(spans: AttentionSpans, group: int, rows: int) -> _Layout:

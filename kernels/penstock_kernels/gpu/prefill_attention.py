@@ -56,6 +56,8 @@ def _prefill_attention_kernel(
     program = tl.program_id(0).to(tl.int64)
     tile, kv_head = program // num_kv_heads, program % num_kv_heads
     span = tl.load(tile_ptr + 2 * tile).to(tl.int64)
+    if span < 0:
+        return
     first_row = tl.load(tile_ptr + 2 * tile + 1)
     query_start = tl.load(query_start_ptr + span)
     query_len = tl.load(query_start_ptr + span + 1) - query_start
@@ -122,7 +124,7 @@ def tile_for(query: torch.Tensor) -> Tile:
 
 def prefill_attention(call: AttentionCall, tiles: torch.Tensor) -> None:
     """Fills the rows of `call.out` that the tiles cover. tiles: [num_tiles, 2] int32 on the device, from
-    `prefill_tiles`."""
+    `prefill_tiles` or `prefill_map`; -1 for idle ones."""
     _prefill_attention_kernel[(tiles.shape[0] * call.num_kv_heads,)](
         *call.arguments(), tiles, call.num_kv_heads, **call.constants(tile_for(call.query))
     )

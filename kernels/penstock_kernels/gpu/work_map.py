@@ -111,7 +111,7 @@ def _work_map_kernel(
         tl.store(splits_ptr + 3 * ranks_left, idle, mask=ranks_left < num_splits)
 
 
-def _block_of(num_spans: int) -> int:
+def block_of(num_spans: int) -> int:
     """64, 256, 1,024 …: each is a variant that is compiled at the start."""
     block = 64
     while block < num_spans:
@@ -146,7 +146,7 @@ def work_map(
         limits.resident,
         limits.fixed_tiles,
         LEAST=LEAST_TILES,
-        BLOCK_SPANS=_block_of(num_spans),
+        BLOCK_SPANS=block_of(num_spans),
         BLOCK_ITEMS=256,
         KEYS=DECODE_KEYS,
         num_warps=4,

@@ -109,6 +109,12 @@ def _check_decodes(spans: DecodeSpans) -> int:
         and len(spans.query_starts) - 1 == len(spans.context_lens) == len(spans.block_tables),
         "paged_attention: query_starts, context_lens and block_tables must be int32 and of as many spans",
     )
+    require(
+        0 <= spans.num_prompts <= len(spans.context_lens) and (spans.tree is None or spans.num_prompts == 0),
+        lambda: (
+            f"paged_attention: {spans.num_prompts} prompts of {len(spans.context_lens)} spans, and none with a tree"
+        ),
+    )
     return spans.max_query_len
 
 

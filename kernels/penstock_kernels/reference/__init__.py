@@ -24,6 +24,7 @@ from penstock_kernels.reference.rotary import apply_rotary, rotary_table, rotate
 from penstock_kernels.reference.route import route
 from penstock_kernels.reference.sampling import add_bias, apply_bitmask, draw, penalize, token_logprobs
 from penstock_kernels.reference.selective_scan import selective_scan
+from penstock_kernels.reference.spans import find_spans
 from penstock_kernels.reference.state_space import state_space_scan
 from penstock_kernels.reference.store_kv import copy_blocks, store_kv
 from penstock_kernels.reference.write_runs import write_runs
@@ -41,6 +42,7 @@ __all__ = [
     "draw",
     "embedding",
     "find_decodes",
+    "find_spans",
     "gated_delta_rule",
     "gated_norm",
     "gelu_mul",

@@ -71,7 +71,8 @@ class Case:
         starts = torch.cat((torch.zeros(1, dtype=torch.int32), lens[:, 0].cumsum(0).int())).to(self.device)
         longest = [int(lens[:, i].max()) for i in range(2)]
         contexts = lens[:, 1].contiguous().to(self.device)
-        return DecodeSpans(starts, contexts, self.tables, self.shape.block_size, *longest, **options)  # type: ignore[arg-type]
+        bounds = {"max_query_len": longest[0], "max_context_len": longest[1], **options}
+        return DecodeSpans(starts, contexts, self.tables, self.shape.block_size, **bounds)  # type: ignore[arg-type]
 
     def expected(
         self,
