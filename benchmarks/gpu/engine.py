@@ -20,7 +20,7 @@ from benchmarks.gpu.run import Run, release
 
 
 class Sizes(NamedTuple):
-    """Of this part: streams of decodes, the context and the steps of each, prompts."""
+    """Of this part: streams of decodes, the context and the steps of each, prompts; streams beside a chunk of one."""
 
     model: str
     others: tuple[str, ...]
@@ -28,10 +28,14 @@ class Sizes(NamedTuple):
     context: int
     steps: int
     prompts: tuple[int, ...]
+    beside: tuple[int, ...]
+    chunk: int
 
 
-REAL = Sizes("llama-3.1-8b", ("qwen3-0.6b", "mixtral-like"), (64, 1, 8, 256), 1024, 64, (1024, 8192))
-TINY = Sizes("tiny", (), (4, 1), 64, 8, (64,))
+REAL = Sizes(
+    "llama-3.1-8b", ("qwen3-0.6b", "mixtral-like"), (64, 1, 8, 256), 1024, 64, (1024, 8192), (8, 64), 384
+)
+TINY = Sizes("tiny", (), (4, 1), 64, 8, (64,), (2,), 6)
 
 
 def run(run: Run) -> None:
@@ -72,6 +76,11 @@ def _measure(run: Run, title: str, setting: Setting, sizes: Sizes) -> None:
     if setting.graphs:
         for streams in sizes.streams:
             measure(f"bare graph of {streams}", partial(EngineBench.replay, num_rows=streams))
+    for streams in sizes.beside:
+        measure(
+            f"chunks of {sizes.chunk} beside {streams} x {sizes.context}",
+            partial(EngineBench.mixed, num_rows=streams, context=sizes.context, chunk=sizes.chunk, steps=16),
+        )
     for length in sizes.prompts:
         measure(f"prompt of {length}", partial(EngineBench.prompt, length=length))
     bench.made.clear()

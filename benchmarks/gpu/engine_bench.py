@@ -76,6 +76,25 @@ class EngineBench:
             Result("nothing computed", 100 * max(0.0, 1 - busy / taken), "%", note="of a step's time"),
         ]
 
+    def mixed(self, num_rows: int, context: int, chunk: int, steps: int) -> list[Result]:
+        """Steps of one token for a number of sequences, each beside a part of a prompt of one more."""
+        self.prefill(range(num_rows), context, steps)
+        length = chunk * steps
+        first_block = num_rows * -(-(context + steps) // _BLOCK_SIZE)
+        blocks = list(range(first_block, first_block + -(-(length + 1) // _BLOCK_SIZE)))
+        admitted = [Admit(num_rows, [3] * length, length, blocks, SamplingParams())]
+        watch = Stopwatch(self.device)
+        for step in range(steps):
+            spans = [Span(slot, context + step, 1) for slot in range(num_rows)]
+            spans.append(Span(num_rows, step * chunk, chunk))
+            self._send(Plan(1, self._step + 1, admitted=[] if step else admitted, spans=spans))
+        taken = watch.read() / steps
+        self.drain()
+        self.engine.clear()
+        flop = 2 * self._active_parameters() * (num_rows + chunk)
+        floor = rates(self.device).floor_us(self._read_bytes(num_rows, context), flop)
+        return [Result("step", taken, "us", floor, note=f"of {steps}")]
+
     def prompt(self, length: int) -> list[Result]:
         """A prompt alone, from its plan to its first token."""
         taken = median(self._one_prompt(length) for _ in range(3))

@@ -45,17 +45,20 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A choice. `capturable`: a step of `DecodeSpans` needs nothing from the host, so that a graph can hold it."""
+    """A choice. `capturable`: a step of `DecodeSpans` needs nothing from the host, so that a graph can hold it.
+    `captures_prompts`: nor does one with prompts, which the same code attends to in a graph and out of one."""
 
     name: str
     attend: Attend = own_attention
     capturable: bool = True
+    captures_prompts: bool = False
 
 
 def choose(name: str, demand: Demand) -> Backend:
     """Raises Unsupported. `auto` is our own implementation for the device: no other was measured to be faster."""
     if name == "auto":
-        return Backend(_own_name(demand), capturable=not _needs_host(demand))
+        own = _own_name(demand)
+        return Backend(own, capturable=not _needs_host(demand), captures_prompts=own == "triton")
     reason = _REFUSALS[name](demand)
     if reason is not None:
         raise Unsupported(reason)
@@ -163,7 +166,7 @@ def _not_importable(module: str) -> str | None:
 def _make_triton(demand: Demand) -> Backend:
     from penstock_kernels.gpu import attention
 
-    return Backend("triton", attention.paged_attention)
+    return Backend("triton", attention.paged_attention, captures_prompts=True)
 
 
 def _make_native(demand: Demand) -> Backend:

@@ -34,7 +34,7 @@ FAMILIES = [
     "llama", "mistral-window", "qwen3_moe", "qwen2_moe", "gemma2", "falcon-7b", "gpt2", "olmo2", "cohere-normed",
     "gpt_oss", "phi3-partial-longrope",
 ]  # fmt: skip
-SIZES = CudaConfig((1, 2, 4))
+SIZES = CudaConfig((1, 2, 4), prompt_graph_sizes=(8, 20))
 KINDS = [
     SamplingParams(),
     SamplingParams(temperature=0.9, top_k=20, top_p=0.9, seed=7, num_top_logprobs=3),
@@ -153,8 +153,9 @@ def test_a_shard_stays_within_its_share_of_the_memory(
     memory = gpu.ops.memory
     memory.is_counting, memory.total = True, 192 * 1024**2
     sizes: dict[str, Any] = {"num_blocks": None, "num_slots": 16, "max_step_tokens": 512}
+    cuda = CudaConfig((16,), prompt_graph_sizes=(96,))
     with gpu.on():
-        engine = gpu.engine(folder, cuda=CudaConfig((16,)), batch_invariant=batch_invariant, **sizes)
+        engine = gpu.engine(folder, cuda=cuda, batch_invariant=batch_invariant, **sizes)
         limits = engine.slots.limits
         assert limits.num_blocks < limits.num_slots * limits.max_blocks, "it takes all that is left"
         engine.launch(cuda_memory.largest_plan(limits)).resolve()

@@ -54,7 +54,7 @@ def test_the_communicator_is_there_before_memory_is_planned_and_stays(engine: En
 
 def test_graphs_are_destroyed_before_the_communicator(engine: Engine, lone: LoneRank) -> None:
     assert engine.graphs is not None
-    engine.graphs._captured = [Graph(lone.events)]  # type: ignore[list-item]
+    engine.graphs._pool._graphs = [Graph(lone.events)]  # type: ignore[list-item]
     del lone.events[:]
     engine.close()
     assert lone.events == ["graph destroyed", "left"]

@@ -38,7 +38,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"kv_cache_dtype": "fp8"},
     {"batch_invariant": True},
     {"dtype": "float32"},
-    {"cuda": CudaConfig((1, 2, 8, 40))},
+    {"cuda": CudaConfig((1, 2, 8, 40), prompt_graph_sizes=(16, 40, 100))},
     # Decodes are divided among programs.
     {"max_sequence_len": 1400, "max_step_tokens": 2048},
     {"max_sequence_len": 1400, "max_step_tokens": 2048, "batch_invariant": True},

@@ -110,10 +110,12 @@ class CacheConfig:
 class CudaConfig:
     """Decode graphs, and what only a GPU has."""
 
-    # Numbers of rows that decode steps are captured for; None: chosen from the number of slots; empty: none.
+    # Numbers of rows that decode steps are captured for; None: chosen from the number of slots; empty: no graphs.
     graph_sizes: tuple[int, ...] | None = None
     # Share of the GPU's memory for weights, cache and steps together.
     memory_fraction: float = 0.9
+    # Numbers of tokens that steps with prompts are captured for; None: the usual ones. No flag sets it.
+    prompt_graph_sizes: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ occurs; a model whose code depends on computed values cannot be recorded and run
 adapter have recordings of their own, whichever adapters these are, so that other steps compute nothing for adapters; on
 CUDA they run op by op.
 
-A drafted token is a row, too: it is the next position of the slot of the row before. On CUDA such steps run op by op.
+A drafted token is a row, too: it is the next position of the slot of the row before. On CUDA such steps are those of
+`prompt_graphs`.
 """
 
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from penstock_kernels import DecodeSpans, find_decodes
@@ -25,21 +25,22 @@ from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.native.recording import Arena, NotRecordable, record
 
 from penstock_server.engine.adapters import NO_ADAPTER
+from penstock_server.engine.graph_pool import GraphPool, Replay
 from penstock_server.engine.plan import Span
 from penstock_server.engine.slots import Slots
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
 
-Replay = Callable[[], None]
-
 logger = logging.getLogger(__name__)
 
 
 class DecodeGraphs:
-    """One graph per size, all in one memory pool."""
+    """One graph per size."""
 
-    def __init__(self, model: Model, cache: KVCache, slots: Slots, sizes: Sequence[int]) -> None:
+    def __init__(
+        self, model: Model, cache: KVCache, slots: Slots, sizes: Sequence[int], pool: GraphPool
+    ) -> None:
         self.model = model
         self.cache = cache
         self.slots = slots
@@ -55,22 +56,18 @@ class DecodeGraphs:
         self._replays: dict[tuple[int, bool], Replay] = {}
         # Also whether rows of one slot are joined to spans, as drafts are.
         self._records_adapters = self._joins = slots.device.type != "cuda"
-        self._captured: list[torch.cuda.CUDAGraph] = []
+        self._pool = pool
         # A recording does not see what Triton's interpreter computes, which only tests use.
         self._is_interpreted = slots.device.type != "cuda" and runs_kernels(slots.device)
         self._arena = Arena()
 
     @torch.inference_mode()
     def capture(self) -> None:
-        """Before the first step, on CUDA. Largest first: smaller ones fit into memory that the pool has then."""
+        """Before the first step, on CUDA."""
         if self.slots.device.type != "cuda":
             return
-        pool: Any = None
         for size in reversed(self.sizes):
-            graph = self._capture(size, pool)
-            pool = pool or graph.pool()
-            self._captured.append(graph)
-            self._replays[size, False] = graph.replay
+            self._replays[size, False] = self._pool.capture(partial(self._compute, size))
 
     def rehearse(self) -> None:
         """Compute a step of each size, without a graph."""
@@ -80,9 +77,7 @@ class DecodeGraphs:
     def close(self) -> None:
         """Destroy the captured graphs."""
         self._replays.clear()
-        for graph in self._captured:
-            graph.reset()
-        self._captured.clear()
+        self._pool.close()
 
     def size_for(self, spans: Sequence[Span], longest: int = 1) -> int | None:
         """The size of the graph for a step over these spans, if there is one.
@@ -168,15 +163,6 @@ class DecodeGraphs:
         )
         adapters = self._inputs[2, :size] if uses_adapters else None
         return ForwardInput(found.token_ids, positions, found.cache_positions, spans, slots, adapters)
-
-    def _capture(self, size: int, pool: Any) -> torch.cuda.CUDAGraph:
-        # Computed once before: what the first call compiles or allocates must not be part of a graph.
-        self._compute(size)
-        torch.cuda.synchronize(self.slots.device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            self._compute(size)
-        return graph
 
 
 def _nothing() -> None:

@@ -7,6 +7,7 @@ launched. `PendingOutcome.resolve` waits for the outcome. On the CPU it is ready
 
 import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,6 +22,7 @@ from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.pending import PendingOutcome, StepClock
 from penstock_server.engine.plan import Plan, Span, Spans
+from penstock_server.engine.prompt_graphs import PromptGraphs
 from penstock_server.engine.sampling import Sampled, Scored, sample, sample_decodes, score
 from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.slots import Slots
@@ -30,7 +32,6 @@ from penstock_server.engine.step_pact import StepPact, reason_of
 from penstock_server.engine.warm_up import Scene, first_scene, plans, scenes_of_kernels
 from penstock_server.files.generation_config import GenerationDefaults
 from penstock_server.network.distributed import Group
-from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
 from penstock_server.network.quantization.quantization import QuantizationFacts
@@ -73,6 +74,7 @@ class Engine:
         group: Group,
         description: Description,
         graphs: DecodeGraphs | None = None,
+        prompt_graphs: PromptGraphs | None = None,
         drafter: Drafter | None = None,
     ) -> None:
         self.model = model
@@ -81,6 +83,7 @@ class Engine:
         self.group = group
         self.description = description
         self.graphs = graphs
+        self.prompt_graphs = prompt_graphs
         self.staging = Staging(slots)
         self._pact = StepPact(group, slots.device, _report)
         # Keys and values behind a wrong draft are overwritten; the state of a recurrent layer cannot go back.
@@ -99,17 +102,20 @@ class Engine:
         self.drafter.clear()
 
     def capture(self) -> None:
-        """Capture all graphs, before the first step."""
-        if self.graphs is not None:
-            self.graphs.capture()
+        """Capture all graphs, before the first step; those that take most memory first."""
+        for graphs in self._all_graphs():
+            graphs.capture()
         self.drafter.capture()
 
     def close(self) -> None:
         """Leave the group. Graphs go first: the group cannot end while they hold its communicator."""
-        if self.graphs is not None:
-            self.graphs.close()
+        for graphs in self._all_graphs():
+            graphs.close()
         self.drafter.close()
         self.group.leave()
+
+    def _all_graphs(self) -> list[DecodeGraphs | PromptGraphs]:
+        return [graphs for graphs in (self.prompt_graphs, self.graphs) if graphs is not None]
 
     def agree(self, epoch: int, step: int) -> bool:
         """Whether all ranks are at this plan; waits for ranks that are behind. False: another rank has a newer plan.
@@ -183,7 +189,9 @@ class Engine:
     def _stage(self, spans: Sequence[Span], decodes: Decodes | None) -> Step:
         if decodes is not None:
             return self.staging.stage_decodes(decodes, self._graph_size(len(spans)) is not None)
-        return self.staging.stage(spans, self.graphs.size_for(spans) if self.graphs else None)
+        size = self.graphs.size_for(spans) if self.graphs else None
+        shape = self.prompt_graphs.shape_for(spans) if self.prompt_graphs and size is None else None
+        return self.staging.stage(spans, size, shape)
 
     def _proceed(self, pending: PendingOutcome) -> None:
         """Wait until the whole step is launched, where no other can be launched before."""
@@ -308,9 +316,8 @@ class Engine:
             if num_rows == step.num_tokens:
                 return logits[:num_rows], []
             return logits[step.sampled_rows] if num_rows else None, []
-        assert step.forward is not None, "a step has exactly one of the two"
-        hidden = self._hidden(step.forward, self._compares(step))
-        adapters = step.forward.adapters
+        hidden = self._hidden(step)
+        adapters = None if step.forward is None else step.forward.adapters
         prompts = [(rows, self._score_prompt(hidden, rows, adapters)) for rows in step.prompt_rows]
         if not step.sampling.num_rows:
             return None, prompts
@@ -319,8 +326,14 @@ class Engine:
             adapters = None if adapters is None else adapters[step.sampled_rows]
         return self.model.logits(hidden, adapters), prompts
 
-    def _hidden(self, inputs: ForwardInput, is_compared: bool) -> torch.Tensor:
-        if not is_compared:
+    def _hidden(self, step: Step) -> torch.Tensor:
+        """Of all tokens. A graph has its memory already: it fails on no rank alone."""
+        if step.padded is not None:
+            assert self.prompt_graphs is not None, "they chose the shape of this step"
+            return self.prompt_graphs.run(*step.padded)[: step.num_tokens]
+        inputs = step.forward
+        assert inputs is not None, "a step has exactly one of the three"
+        if not self._compares(step):
             return self.model(inputs, self.cache)
         return self._pact.run_pass(lambda: self.model(inputs, self.cache), len(inputs.token_ids))
 
@@ -353,7 +366,9 @@ class Engine:
         """
         first = first_scene(self.slots.limits)
         if first is not None:
-            for error in self._play(first):
+            with self._prompts_free():  # it shows the ranks which sums a pass makes
+                errors = self._play(first)
+            for error in errors:
                 raise StartError(f"the first step failed: {error.message}")
         if self.slots.device.type == "cuda":
             for scene in self._scenes():
@@ -366,13 +381,23 @@ class Engine:
     def rehearse(self) -> None:
         """Launch all that the warm-up and the decode graphs do. For a context in which launches only compile."""
         graphs, self.graphs = self.graphs, None
-        for scene in self._scenes():
-            self._play(scene)
-        if graphs is not None:
-            graphs.rehearse()
+        with self._prompts_free():
+            for scene in self._scenes():
+                self._play(scene)
         self.graphs = graphs
+        for captured in self._all_graphs():
+            captured.rehearse()
         self.drafter.rehearse()
         self.slots.adapters.rehearse()
+
+    @contextmanager
+    def _prompts_free(self) -> Iterator[None]:
+        """Steps with prompts run op by op in this context."""
+        graphs, self.prompt_graphs = self.prompt_graphs, None
+        try:
+            yield
+        finally:
+            self.prompt_graphs = graphs
 
     def _scenes(self) -> Iterator[Scene]:
         facts = self.model.facts

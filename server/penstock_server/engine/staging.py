@@ -8,10 +8,11 @@ from penstock_kernels import AttentionSpans
 
 from penstock_server.engine.adapters import NO_ADAPTER
 from penstock_server.engine.plan import Span
+from penstock_server.engine.prompt_graphs import GraphShape
 from penstock_server.engine.sampling_params import Feature
 from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.slots import Slots
-from penstock_server.engine.step import PromptRows, SampledRow, SamplingInput, Step
+from penstock_server.engine.step import PaddedSpans, PromptRows, SampledRow, SamplingInput, Step
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.upload import Upload, copy_to_device, to_device
 
@@ -22,14 +23,17 @@ class Staging:
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
 
-    def stage(self, spans: Sequence[Span], num_rows: int | None = None) -> Step:
+    def stage(self, spans: Sequence[Span], num_rows: int | None = None, shape: GraphShape | None = None) -> Step:
         """The tensors of a step over these spans, which `select` accepted.
 
         With `num_rows` it is a step of so many rows, whose other tensors are made on the device: one for each position.
+        With `shape` it is one of so many tokens and spans, to the same end.
         """
         upload = Upload()
         uses_adapters = self.slots.use_adapters(spans)
-        if num_rows is None:
+        if shape is not None:
+            self._add_padded_spans(upload, spans, shape.num_spans)
+        elif num_rows is None:
             self._add_spans(upload, spans, uses_adapters)
         else:
             self._add_padded(upload, spans, num_rows, uses_adapters)
@@ -37,8 +41,9 @@ class Staging:
         self._add_sampling(upload, spans, sampling)
         *sent, sampled_rows, slots, lengths, prompt_lens = upload.send(self.slots.device)
         return Step(
-            forward=self._forward_input(spans, *sent) if num_rows is None else None,
+            forward=self._forward_input(spans, *sent) if num_rows is None and shape is None else None,
             decode=None if num_rows is None else sent[0].view(-1, num_rows),
+            padded=None if shape is None else PaddedSpans(sent[0].view(3, -1), shape.num_tokens),
             num_spans=len(spans),
             num_tokens=sum(span.length for span in spans),
             sampled_rows=sampled_rows,
@@ -55,6 +60,7 @@ class Staging:
         return Step(
             forward=None if is_recorded else self._decode_input(decodes, padded),
             decode=padded if is_recorded else None,
+            padded=None,
             num_spans=count,
             num_tokens=count,
             sampled_rows=sampled_rows,
@@ -99,6 +105,14 @@ class Staging:
             numbers += [adapter for adapter, span in adapters for _ in range(span.length)]
             numbers += [NO_ADAPTER] * missing
         upload.add(numbers)
+
+    def _add_padded_spans(self, upload: Upload, spans: Sequence[Span], num_spans: int) -> None:
+        """Slots, starts and lengths; further spans are of the spare row, and empty."""
+        nothing = [0] * (num_spans - len(spans))
+        slots = [span.slot for span in spans] + [self.slots.rows.spare] * len(nothing)
+        upload.add(
+            [*slots, *(span.start for span in spans), *nothing, *(span.length for span in spans), *nothing]
+        )
 
     def _add_spans(self, upload: Upload, spans: Sequence[Span], uses_adapters: bool) -> None:
         """Slots, starts and lengths, and adapters where there are any."""

@@ -96,14 +96,23 @@ class PromptRows:
     num_top: int
 
 
+class PaddedSpans(NamedTuple):
+    """The spans of a step for a graph of `prompt_graphs`: slots, starts and lengths, [3, num_spans] int64, of which the
+    last may be of the spare row, and have none."""
+
+    numbers: torch.Tensor
+    num_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """What the device computes for one plan."""
 
     # Exactly one is not None: what the model takes, or slots and positions for a decode graph, [2, num_rows], of which
-    # the first `num_tokens` are those of the spans; with a third row, the adapters, where a row uses one.
+    # the first `num_tokens` are those of the spans, with a third row, the adapters, where a row uses one; or the spans.
     forward: ForwardInput | None
     decode: torch.Tensor | None
+    padded: PaddedSpans | None
     num_spans: int
     num_tokens: int
     sampled_rows: torch.Tensor  # [num_rows] int64, rows of the hidden states that predict a new token
@@ -113,4 +122,4 @@ class Step:
     @property
     def has_prompts(self) -> bool:
         """Whether any span has more than one token and is not part of a decode graph: a part of a prompt, or drafts."""
-        return self.forward is not None and self.num_tokens > self.num_spans
+        return self.decode is None and self.num_tokens > self.num_spans

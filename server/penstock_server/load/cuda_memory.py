@@ -1,7 +1,7 @@
 """How much of a GPU's memory the KV cache may take: what is left after a trial of the largest legal step."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -12,6 +12,7 @@ from penstock_server.engine.limits import Limits
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.rows import buffer_bytes
 from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.load.graph_sizes import GraphSizes
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ def cache_budget_bytes(
     build: Callable[[Limits], Engine],
     limits: Limits,
     fraction: float,
-    graph_sizes: Sequence[int],
+    graph_sizes: GraphSizes,
     parts_bytes: Callable[[Limits, int], int],
 ) -> int:
     """Bytes for the cache of this rank. `limits.num_blocks` is not read: it follows from the result.
@@ -32,11 +33,12 @@ def cache_budget_bytes(
     Graphs keep theirs, so that free steps need it once more.
     """
     device = torch.device("cuda", torch.cuda.current_device())
-    trial_bytes = _peak_bytes(build, limits, device)
+    trial_bytes, result_bytes = _trial(build, limits, graph_sizes, device)
     step_bytes = trial_bytes + parts_bytes(limits, limits.num_slots)
-    graph_bytes = _graph_bytes(trial_bytes, limits, graph_sizes)
-    if graph_sizes:
-        graph_bytes += parts_bytes(limits, max(graph_sizes))
+    # All graphs share the memory of the largest, and their results are added.
+    graph_bytes = trial_bytes * graph_sizes.num_tokens // limits.max_step_tokens + result_bytes
+    if graph_sizes.num_tokens:
+        graph_bytes += parts_bytes(limits, graph_sizes.num_spans(limits))
     other_bytes = graph_bytes + buffer_bytes(limits) + _MARGIN_BYTES
     free, total = torch.cuda.mem_get_info(device)
     budget = int(total * fraction) - (total - free) - step_bytes - other_bytes
@@ -48,17 +50,20 @@ def cache_budget_bytes(
     return max(budget, 0)
 
 
-def _peak_bytes(build: Callable[[Limits], Engine], limits: Limits, device: torch.device) -> int:
-    """What the largest step takes beyond weights and cache."""
+def _trial(
+    build: Callable[[Limits], Engine], limits: Limits, sizes: GraphSizes, device: torch.device
+) -> tuple[int, int]:
+    """What the largest step takes beyond weights and cache, and what results of graphs take."""
     num_blocks = sum(-(-length // limits.block_size) for length in _largest_lens(limits))
     engine = build(replace(limits, num_blocks=num_blocks))
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     engine.launch(largest_plan(engine.slots.limits)).resolve()
     peak = torch.cuda.max_memory_allocated(device) - before
+    result_bytes = sizes.result_bytes(engine.model)
     del engine
     torch.cuda.empty_cache()
-    return peak
+    return peak, result_bytes
 
 
 def largest_plan(limits: Limits) -> Plan:
@@ -83,10 +88,3 @@ def _largest_lens(limits: Limits) -> list[int]:
     # A sequence must have room for one token after the prompt.
     most = max(limits.max_sequence_len - 1, 1)
     return [min(length + (slot < rest), most) for slot in range(num_slots)]
-
-
-def _graph_bytes(step_bytes: int, limits: Limits, sizes: Sequence[int]) -> int:
-    """Memory of the decode graphs: all share that of the largest, and the logits are added."""
-    if not sizes:
-        return 0
-    return step_bytes * max(sizes) // limits.max_step_tokens + max(sizes) * limits.vocab_size * 4

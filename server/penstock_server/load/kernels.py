@@ -2,23 +2,23 @@
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.warm_up import blocks_needed
+from penstock_server.load.graph_sizes import GraphSizes
 from penstock_server.load.loaded import Loaded
 
 logger = logging.getLogger(__name__)
 
 
-def compile_kernels(loaded: Loaded, limits: Limits, graph_sizes: Sequence[int]) -> None:
+def compile_kernels(loaded: Loaded, limits: Limits, sizes: GraphSizes) -> None:
     """On a GPU: rehearse the warm-up with a small cache, whose size changes no variant. Nothing is computed."""
     from penstock_kernels.gpu.ahead import compiling_only
 
     begun = time.perf_counter()
     num_blocks = min(blocks_needed(limits), limits.num_slots * limits.max_blocks)
-    engine = loaded.engine(replace(limits, num_blocks=num_blocks), graph_sizes)
+    engine = loaded.engine(replace(limits, num_blocks=num_blocks), sizes)
     with compiling_only() as compiled:
         engine.rehearse()
     logger.info(

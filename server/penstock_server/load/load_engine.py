@@ -45,7 +45,7 @@ def load_engine(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | 
         with stage(logger, "kernels"):
             compile_kernels(loaded, wanted_limits(loaded), graph_sizes)
     engine = loaded.engine(choose_limits(loaded, graph_sizes), graph_sizes, config.cache.is_poisoned)
-    if engine.graphs is not None:
+    if any(graph_sizes):
         with stage(logger, "graphs"):
             engine.capture()
     loaded.group.begin_steps()

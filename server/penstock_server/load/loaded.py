@@ -15,10 +15,12 @@ from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Description, Engine
 from penstock_server.engine.grammar import Grammars
+from penstock_server.engine.graph_pool import GraphPool
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.model_drafter import ModelDrafter
 from penstock_server.engine.ngram_drafter import NgramDrafter
 from penstock_server.engine.paying_drafter import CPU_ROW_COST, PayingDrafter
+from penstock_server.engine.prompt_graphs import PromptGraphs
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.snapshots import Snapshots
 from penstock_server.engine.suffix_drafter import SuffixDrafter
@@ -26,11 +28,14 @@ from penstock_server.files.model_folder import ModelFolder
 from penstock_server.load.allocation import allocating
 from penstock_server.load.device import name_of
 from penstock_server.load.draft_model import DraftModel
+from penstock_server.load.graph_sizes import GraphSizes
 from penstock_server.network.distributed import Group
 from penstock_server.network.kv_cache import CacheFormat, KVCache, block_bytes
 from penstock_server.network.model import Model
 from penstock_server.network.quantization.quantization import QuantizationFacts
 from penstock_server.network.states import States
+
+_NO_GRAPHS = GraphSizes()
 
 
 class Loaded(NamedTuple):
@@ -50,16 +55,19 @@ class Loaded(NamedTuple):
     # None where tokens are drafted from those of the sequence.
     draft: DraftModel | None
 
-    def engine(self, limits: Limits, graph_sizes: Sequence[int] = (), is_poisoned: bool = False) -> Engine:
+    def engine(self, limits: Limits, sizes: GraphSizes = _NO_GRAPHS, is_poisoned: bool = False) -> Engine:
         """An engine with a cache and rows of its own."""
         states = self._states(limits)
         cache = self._cache(limits, self.model.cache_shape, self.cache_format, is_poisoned, states)
         snapshots = None if states is None else Snapshots(states, limits.num_snapshots)
         rest = self.config.batch_invariant, snapshots
         slots = Slots(limits, self.grammars, self.adapters, self.device, *rest)
-        graphs = DecodeGraphs(self.model, cache, slots, graph_sizes) if graph_sizes else None
-        drafter = self._drafter(limits, slots, graph_sizes, is_poisoned)
-        return Engine(self.model, cache, slots, self.group, self.describe(limits), graphs, drafter)
+        pool = GraphPool(self.device)
+        given = (self.model, cache, slots)
+        graphs = DecodeGraphs(*given, sizes.decodes, pool) if sizes.decodes else None
+        prompt_graphs = PromptGraphs(*given, sizes.prompts, pool) if sizes.prompts else None
+        drafter = self._drafter(limits, slots, sizes.decodes, pool, is_poisoned)
+        return Engine(*given, self.group, self.describe(limits), graphs, prompt_graphs, drafter)
 
     def _cache(
         self,
@@ -74,7 +82,7 @@ class Loaded(NamedTuple):
         return allocating("the KV cache (see --max-batch-total-tokens)", KVCache, shape, *sizes, states)
 
     def _drafter(
-        self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], is_poisoned: bool
+        self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], pool: GraphPool, is_poisoned: bool
     ) -> Drafter:
         row_cost = CPU_ROW_COST if self.device.type == "cpu" else 0.0
         if self.draft is None:
@@ -83,7 +91,7 @@ class Loaded(NamedTuple):
         model = self.draft.model
         cache = self._cache(limits, model.cache_shape, self.draft.cache_format, is_poisoned)
         sizes = self.draft.graph_sizes(graph_sizes)
-        graphs = DecodeGraphs(model, cache, slots, sizes) if sizes else None
+        graphs = DecodeGraphs(model, cache, slots, sizes, pool) if sizes else None
         return PayingDrafter(ModelDrafter(model, cache, slots, self.group, graphs), row_cost)
 
     def block_bytes(self, block_size: int) -> int:

@@ -1,7 +1,6 @@
 """Chooses the limits of a shard (slots, blocks, lengths, tokens of a step) and the sizes of its decode graphs."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock_server.architectures.lengths import check_lengths, does_not_fit, positions_needed
@@ -11,6 +10,7 @@ from penstock_server.engine.limits import Limits
 from penstock_server.load.allocation import allocating
 from penstock_server.load.cpu_memory import budget_bytes, free_bytes
 from penstock_server.load.cuda_memory import cache_budget_bytes
+from penstock_server.load.graph_sizes import GraphSizes
 from penstock_server.load.loaded import Loaded
 from penstock_server.network.states import state_bytes
 
@@ -24,19 +24,38 @@ _SHARE_OF_SNAPSHOTS = 4
 # In larger steps the arithmetic takes longer than the calls of ops that a recording saves.
 _LARGEST_RECORDING = 32
 _USUAL_GRAPH_SIZES = (1, 2, 4, *range(8, 64, 8), *range(64, _LARGEST_GRAPH, 32))
+# Tokens of steps with prompts. In larger steps a GPU takes longer than the host does for their launches: a layer of 8B
+# at 512 tokens takes 0.3 ms at 800 TFLOP/s. Unmeasured. At most an eighth of what is computed is padding from 128 on.
+_PROMPT_GRAPH_SIZES = (*range(16, 128, 16), *range(128, 513, 32))
 
 
-def choose_graph_sizes(loaded: Loaded) -> list[int]:
-    """Numbers of rows with a decode graph. On a CPU every number has a recording: a padded row would cost time. There a
-    drafted token is a row, too, so that there may be more of them than slots."""
-    asked, num_slots = loaded.config.cuda.graph_sizes, loaded.config.cache.num_slots
+def choose_graph_sizes(loaded: Loaded) -> GraphSizes:
+    """What is captured: nothing of a model or with attention that needs the host."""
     if not (loaded.model.capturable and loaded.attention.capturable):
-        return []
+        return GraphSizes()
+    return GraphSizes(_decode_graph_sizes(loaded), _prompt_graph_sizes(loaded))
+
+
+def _decode_graph_sizes(loaded: Loaded) -> tuple[int, ...]:
+    """Numbers of rows. On a CPU every number has a recording: a padded row would cost time. There a drafted token is a
+    row, too, so that there may be more of them than slots."""
+    asked, num_slots = loaded.config.cuda.graph_sizes, loaded.config.cache.num_slots
     if asked is not None:
-        return sorted({min(size, num_slots) for size in asked})
+        return tuple(sorted({min(size, num_slots) for size in asked}))
     if loaded.device.type != "cuda":
-        return list(range(1, _LARGEST_RECORDING + 1))
-    return [size for size in _USUAL_GRAPH_SIZES if size < num_slots] + [min(num_slots, _LARGEST_GRAPH)]
+        return tuple(range(1, _LARGEST_RECORDING + 1))
+    return (*(size for size in _USUAL_GRAPH_SIZES if size < num_slots), min(num_slots, _LARGEST_GRAPH))
+
+
+def _prompt_graph_sizes(loaded: Loaded) -> tuple[int, ...]:
+    """Numbers of tokens, where prompts are attended to by kernels that a graph can hold."""
+    asked, cuda = loaded.config.cuda.prompt_graph_sizes, loaded.config.cuda
+    if not loaded.attention.captures_prompts or cuda.graph_sizes == ():
+        return ()
+    if asked is None:
+        asked = _PROMPT_GRAPH_SIZES if loaded.device.type == "cuda" else ()
+    most = wanted_limits(loaded).max_step_tokens
+    return tuple(sorted({min(size, most) for size in asked}))
 
 
 def wanted_limits(loaded: Loaded) -> Limits:
@@ -53,7 +72,7 @@ def wanted_limits(loaded: Loaded) -> Limits:
     )
 
 
-def choose_limits(loaded: Loaded, graph_sizes: Sequence[int]) -> Limits:
+def choose_limits(loaded: Loaded, graph_sizes: GraphSizes) -> Limits:
     """The limits of this shard, the same on all ranks; raises StartError where what was asked for does not fit."""
     cache, facts = loaded.config.cache, loaded.model.facts
     limits = wanted_limits(loaded)
@@ -99,7 +118,7 @@ def _affordable_snapshots(most: int, budget: int, loaded: Loaded) -> int:
     return most
 
 
-def _beside_blocks(most: int, loaded: Loaded, limits: Limits, graph_sizes: Sequence[int]) -> int:
+def _beside_blocks(most: int, loaded: Loaded, limits: Limits, graph_sizes: GraphSizes) -> int:
     """As many as fit beside the blocks that were asked for; raises StartError where snapshots were asked for, too."""
     each = state_bytes(loaded.model.state_shape, loaded.model.dtype)
     if not each or not most:
@@ -135,7 +154,7 @@ def _left_of(budget: int, loaded: Loaded, limits: Limits) -> int:
     return budget - taken
 
 
-def _free_bytes(loaded: Loaded, limits: Limits, graph_sizes: Sequence[int]) -> int:
+def _free_bytes(loaded: Loaded, limits: Limits, graph_sizes: GraphSizes) -> int:
     """What there is for states and a cache whose size was asked for: on a CPU more than its usual share."""
     if loaded.device.type != "cuda":
         return free_bytes(_num_shards(loaded))
@@ -146,7 +165,7 @@ def _num_shards(loaded: Loaded) -> int:
     return loaded.group.size * loaded.config.group.num_replicas
 
 
-def _budget_bytes(loaded: Loaded, limits: Limits, graph_sizes: Sequence[int]) -> int:
+def _budget_bytes(loaded: Loaded, limits: Limits, graph_sizes: GraphSizes) -> int:
     if loaded.device.type != "cuda":
         return budget_bytes(_num_shards(loaded))
     fraction = loaded.config.cuda.memory_fraction

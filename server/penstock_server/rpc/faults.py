@@ -106,6 +106,7 @@ class FaultyEngine(Engine):
             engine.group,
             engine.description,
             engine.graphs,
+            engine.prompt_graphs,
             engine.drafter,
         )
         self._faults = faults

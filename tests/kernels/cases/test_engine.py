@@ -14,10 +14,11 @@ from refused_waits import waits_refused
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Norms of queries and keys on the way into the cache are the second's, windows the third's.
-CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
-    ("llama", {}, (1, 4)),
-    ("qwen3", {}, ()),
-    ("mistral", {"sliding_window": 6}, (2,)),
+CASES: list[tuple[str, dict[str, Any], CudaConfig]] = [
+    ("llama", {}, CudaConfig((1, 4))),
+    ("llama", {}, CudaConfig((1,), prompt_graph_sizes=(3, 9))),
+    ("qwen3", {}, CudaConfig(())),
+    ("mistral", {"sliding_window": 6}, CudaConfig((2,), prompt_graph_sizes=(6,))),
 ]
 # What rotates writes the cache in the same pass; gpt2 does not rotate, and has a write of its own.
 FP8_CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
@@ -65,17 +66,17 @@ def without_kernels(
     return run
 
 
-@pytest.mark.parametrize(("family", "options", "sizes"), CASES)
+@pytest.mark.parametrize(("family", "options", "cuda"), CASES)
 def test_tokens_are_those_without_kernels(
     saved_model: Callable[..., Any],
     outputs: Callable[..., list[Sequence]],
     without_kernels: Callable[..., list[Sequence]],
     family: str,
     options: dict[str, Any],
-    sizes: tuple[int, ...],
+    cuda: CudaConfig,
 ) -> None:
     folder = saved_model(family, **options).folder
-    found = outputs(folder, device=DEVICE, cuda=CudaConfig(sizes))
+    found = outputs(folder, device=DEVICE, cuda=cuda)
     for one, other in zip(without_kernels(folder), found, strict=True):
         assert other.output == one.output
         assert other.logprobs == pytest.approx(one.logprobs, abs=1e-3)

@@ -1,0 +1,123 @@
+"""Steps with parts of prompts, captured for numbers of tokens: decodes beside them, or drafts, whatever the spans are.
+
+Op by op such a step costs the host more than the device, as long as its tokens are few: some ten launches a layer. Its
+graph has rows for as many tokens as its size, and spans for as many sequences as there may be. Which of them are
+decodes, which are prompts, and how long each is, its kernels read on the device. Rows behind the last span are those of
+the spare row: nobody reads their result, and what they write goes to the spare block.
+
+On a GPU alone. A step that fits into no size runs op by op, and so does one with adapters.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from penstock_kernels import DecodeSpans, find_spans
+from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
+
+from penstock_server.architectures.spec import ModelSpec
+from penstock_server.engine.graph_pool import GraphPool, Replay
+from penstock_server.engine.plan import Span
+from penstock_server.engine.slots import Slots
+from penstock_server.network.forward_input import ForwardInput
+from penstock_server.network.kv_cache import KVCache
+from penstock_server.network.model import Model
+
+# Spans longer than a decode with drafts. Each may add a tile of attention that is not full, in every layer.
+_MOST_PROMPTS = 16
+
+
+class GraphShape(NamedTuple):
+    """What a graph has room for."""
+
+    num_tokens: int
+    num_spans: int
+
+
+class PromptGraphs:
+    """One graph per number of tokens."""
+
+    def __init__(
+        self, model: Model, cache: KVCache, slots: Slots, sizes: Sequence[int], pool: GraphPool
+    ) -> None:
+        assert isinstance(model.facts, ModelSpec), "only our decoder can be captured"
+        self.model = model
+        self.cache = cache
+        self.slots = slots
+        self.sizes = sorted(set(sizes))
+        self._pool = pool
+        largest, device = self.sizes[-1], slots.device
+        # Slots, starts and lengths; int64 as they are sent.
+        self._inputs = torch.zeros(3, self._spans_of(largest), dtype=torch.int64, device=device)
+        self._inputs[0].fill_(slots.rows.spare)
+        # One for all sizes: a graph then keeps no memory of its own, and the next one may use the same.
+        self._hidden = torch.zeros(largest, model.facts.hidden_size, dtype=model.dtype, device=device)
+        # Longer spans are prompts to attention. Where spans must not depend on each other, those of 2 to 8 tokens are
+        # computed by their number of tokens, each with a map of its own: they run op by op.
+        self._decode_len = 1 if slots.batch_invariant else MAX_DECODE_LEN
+        self._replays: dict[int, Replay] = {}
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Before the first step. Elsewhere than on a GPU, steps of these shapes are computed op by op."""
+        for size in reversed(self.sizes):
+            compute = partial(self._compute, size)
+            self._replays[size] = self._pool.capture(compute) if self.slots.device.type == "cuda" else compute
+
+    def rehearse(self) -> None:
+        """Compute a step of each size, without a graph."""
+        for size in self.sizes:
+            self._compute(size)
+
+    def close(self) -> None:
+        """Destroy the captured graphs."""
+        self._replays.clear()
+        self._pool.close()
+
+    def shape_for(self, spans: Sequence[Span]) -> GraphShape | None:
+        """The smallest graph for a step over these spans, if there is one."""
+        size = self._size_of(sum(span.length for span in spans))
+        if size is None or self.slots.use_adapters(list(spans)):
+            return None
+        longer = [span.length for span in spans if span.length > self._decode_len]
+        if len(longer) > _MOST_PROMPTS or min(longer, default=MAX_DECODE_LEN + 1) <= MAX_DECODE_LEN:
+            return None
+        return GraphShape(size, self._spans_of(size))
+
+    def run(self, numbers: torch.Tensor, size: int) -> torch.Tensor:
+        """Hidden states [size, hidden_size], valid until the next run. numbers: those of `PaddedSpans`."""
+        self._inputs[:, : numbers.shape[1]].copy_(numbers)
+        self._replays[size]()
+        return self._hidden[:size]
+
+    def _size_of(self, num_tokens: int) -> int | None:
+        if num_tokens > self.sizes[-1]:
+            return None
+        return self.sizes[bisect_left(self.sizes, num_tokens)]
+
+    def _spans_of(self, size: int) -> int:
+        """Every span has a token, and a slot has one span."""
+        return min(size, self.slots.limits.num_slots)
+
+    def _compute(self, size: int) -> None:
+        self._hidden[:size].copy_(self.model(self._forward_input(size), self.cache))
+
+    def _forward_input(self, size: int) -> ForwardInput:
+        limits, rows = self.slots.limits, self.slots.rows
+        num_spans = self._spans_of(size)
+        slots, starts, lens = self._inputs[:, :num_spans].unbind()
+        rest = (rows.tokens, rows.block_table, limits.block_size, rows.spare)
+        found = find_spans(slots, starts, lens, size, *rest)
+        spans = DecodeSpans(
+            query_starts=found.query_starts,
+            context_lens=found.context_lens,
+            block_tables=found.block_tables,
+            block_size=limits.block_size,
+            max_query_len=self._decode_len,
+            max_context_len=limits.max_sequence_len,
+            unbatched=self.slots.batch_invariant,
+            num_prompts=min(_MOST_PROMPTS, num_spans),
+        )
+        return ForwardInput(found.token_ids, found.positions, found.cache_positions, spans, slots)

@@ -1,0 +1,143 @@
+"""Steps with prompts in a fixed number of tokens, as a GPU replays them: the same tokens, whatever pads a step.
+
+On a CPU they are computed anew by the code that a GPU captures; `test_capture` watches the capture itself.
+"""
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Many
+from typing import Any
+
+import pytest
+from driver import Driver, Sequence, execute_on, make_engine
+from penstock_server.base.config import CudaConfig
+from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.engine import Engine
+from penstock_server.engine.graph_pool import GraphPool
+from penstock_server.engine.plan import Admit, Drafts, Plan, Span
+from penstock_server.engine.prompt_graphs import PromptGraphs
+from penstock_server.engine.sampling_params import SamplingParams
+
+FAMILIES: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"head_dim": 32}),
+    ("gemma2", {"head_dim": 16}),
+    ("mistral", {"sliding_window": 6, "head_dim": 16}),
+    ("qwen3_moe", {"head_dim": 16}),
+    ("gpt2", {"head_dim": None, "num_key_value_heads": None}),
+]
+DRAWN = SamplingParams(temperature=0.9, top_k=20, seed=7, num_top_logprobs=3)
+
+
+def with_graphs(folder: Any, sizes: tuple[int, ...], **options: Any) -> Engine:
+    engine = make_engine(folder, cuda=CudaConfig(()), is_poisoned=True, **options)
+    pool = GraphPool(engine.slots.device)
+    engine.prompt_graphs = PromptGraphs(engine.model, engine.cache, engine.slots, sizes, pool)
+    engine.capture()
+    return engine
+
+
+def sequences() -> list[Sequence]:
+    kinds = [
+        SamplingParams(),
+        DRAWN,
+        SamplingParams(repetition_penalty=1.3),
+        SamplingParams(prompt_logprobs=True),
+    ]
+    return [
+        Sequence([3 + number, 5, 9, 2, 8, 8, 1, 4, 4, 4, 6][: 2 + 2 * number], 4 + number, kinds[number % 4])
+        for number in range(5)
+    ]
+
+
+def admit(engine: Engine, *lengths: int) -> list[Span]:
+    """Slots with sequences of these lengths, and spans over all of each."""
+    admitted = [
+        Admit(slot, [5] * length, length, [3 * slot, 3 * slot + 1, 3 * slot + 2], SamplingParams())
+        for slot, length in enumerate(lengths)
+    ]
+    engine.slots.apply(Plan(1, 1, admitted=admitted))
+    return [Span(slot, 0, length) for slot, length in enumerate(lengths)]
+
+
+def check(found: list[Sequence], expected: list[Sequence]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert one.output == other.output
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert one.prompt_logprobs == pytest.approx(other.prompt_logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize(("family", "options"), FAMILIES)
+def test_tokens_are_those_of_free_steps(
+    saved_model: Callable[..., Any], family: str, options: dict[str, Any]
+) -> None:
+    folder = saved_model(family, **options).folder
+    free = Driver(execute_on(make_engine(folder, cuda=CudaConfig(())))).run(sequences(), seed=5)
+    engine = with_graphs(folder, (4, 8, 20))
+    free_steps: list[Any] = []
+    stage = engine.staging.stage
+
+    def counted(*arguments: Any) -> Any:
+        step = stage(*arguments)
+        free_steps.extend([step] if step.padded is None else [])
+        return step
+
+    engine.staging.stage = counted  # type: ignore[method-assign,assignment]
+    check(Driver(execute_on(engine)).run(sequences(), seed=5), free)
+    assert not free_steps, "every step has few tokens"
+
+
+def test_a_step_takes_the_smallest_size_and_larger_ones_run_free(saved_model: Callable[..., Any]) -> None:
+    engine = with_graphs(saved_model(head_dim=16).folder, (4, 16), num_slots=4)
+    graphs = engine.prompt_graphs
+    assert graphs is not None
+    spans = admit(engine, 1, 2, 10, 4)
+    assert graphs.shape_for(spans[:1]) == (4, 4)
+    assert graphs.shape_for(spans[:2]) == (4, 4)
+    assert graphs.shape_for(spans[:3]) == (16, 4)
+    assert graphs.shape_for(spans) is None
+
+
+def test_more_prompts_than_a_graph_has_room_for_run_free(saved_model: Callable[..., Any]) -> None:
+    engine = with_graphs(saved_model(head_dim=16).folder, (200,), num_slots=20, num_blocks=64)
+    graphs = engine.prompt_graphs
+    assert graphs is not None
+    spans = admit(engine, *[9] * 17, 8, 1)
+    assert graphs.shape_for(spans) is None
+    assert graphs.shape_for(spans[1:]) == (200, 20)
+
+
+def test_invariant_spans_of_a_few_tokens_run_free(saved_model: Callable[..., Any]) -> None:
+    """Attention computes them by their number of tokens."""
+    engine = with_graphs(saved_model(head_dim=16).folder, (40,), batch_invariant=True)
+    graphs = engine.prompt_graphs
+    assert graphs is not None
+    spans = admit(engine, 1, 9, 2, 8)
+    assert graphs.shape_for(spans[:2]) is not None
+    assert graphs.shape_for(spans[:3]) is None
+    assert graphs.shape_for(spans[3:]) is None
+
+
+class Wordy(Drafter):
+    """Drafts the same token as often as it may."""
+
+    def draft(self, spans: Many[Span], wanted: Mapping[int, int]) -> Drafts:
+        return {slot: (5,) * most for slot, most in wanted.items()}
+
+
+def drafted(engine: Engine) -> list[list[int]]:
+    """The tokens of steps with eight drafts for one slot and one for another."""
+    engine.drafter = Wordy()
+    blocks = [list(range(8 * slot, 8 * slot + 8)) for slot in range(2)]
+    admitted = [Admit(slot, [1, 2], 2, blocks[slot], SamplingParams()) for slot in range(2)]
+    outcomes = []
+    plan = Plan(1, 1, admitted=admitted, spans=[Span(slot, 0, 2) for slot in range(2)])
+    for step in range(2, 5):
+        outcomes.append(engine.launch(plan).resolve())
+        plan = Plan(1, step, spans=[Span(slot, 20, 1) for slot in range(2)], open_drafts={0: 8, 1: 1})
+    assert [outcome.num_drafted for outcome in outcomes] == [{}, {0: 8, 1: 1}, {0: 8, 1: 1}]
+    return [list(outcome.sampled_ids) for outcome in outcomes]
+
+
+def test_drafts_are_part_of_such_a_step(saved_model: Callable[..., Any]) -> None:
+    folder = saved_model(head_dim=16).folder
+    free = drafted(make_engine(folder, cuda=CudaConfig(())))
+    assert drafted(with_graphs(folder, (16,))) == free
