@@ -25,12 +25,18 @@ def rounded(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("num_shard", [1, 2])
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+# What two shards made, two other shards read.
+@pytest.mark.parametrize(("num_shard", "from_cache"), [(1, False), (2, False), (2, True)])
 def test_a_model_is_quantized_while_it_is_read(
-    num_shard: int, launch: Launch, model: Path, rounded: Path
+    num_shard: int, from_cache: bool, launch: Launch, model: Path, rounded: Path, cache: Path
 ) -> None:
     flags = f"--model-id={model}", f"--num-shard={num_shard}", "--dtype=float32", "--quantize=eetq"
-    server = launch(*flags).wait_until_serving()
+    server = launch(*flags, f"--quantize-cache={cache}").wait_until_serving()
     ids, text = greedy(rounded, PROMPT, 24)
     status, reply = server.post(
         "/generate", {"inputs": PROMPT, "parameters": {"max_new_tokens": 24, "details": True}}
@@ -38,13 +44,16 @@ def test_a_model_is_quantized_while_it_is_read(
     assert status == 200, reply
     assert [token["id"] for token in reply["details"]["tokens"]] == ids
     assert reply["generated_text"] == text
-    assert "eetq at load (int8, a scale for every row): 14 matrices take" in server.stderr
+    said = "eetq at load (int8, a scale for every row)" + (", from the cache" if from_cache else "")
+    assert f"{said}: 14 matrices take" in server.stderr
     told = json.loads(server.get("/info")[1])["quantization"]
     # Of both shards together: 12 matrices of 64 inputs and two of 96, in two layers.
     num_weights = 2 * (64 * (64 + 32 + 32 + 64) + 3 * 64 * 96)
     assert told["num_bytes_in_16_bits"] == 2 * num_weights
     assert num_weights < told["num_bytes"] < 1.1 * num_weights
     assert (told["num_matrices"], told["modules_in_16_bits"]) == (14, ["lm_head", "model.embed_tokens"])
+    assert told["from_cache"] is from_cache
+    assert len(list(cache.glob("*/*.safetensors"))) == (1 if num_shard == 1 else 3)
 
 
 def test_a_name_that_the_folder_contradicts_ends_the_start(launch: Launch, model: Path) -> None:

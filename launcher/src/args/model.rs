@@ -37,6 +37,15 @@ pub struct ModelArgs {
     #[arg(long, env, default_value = "")]
     pub quantize: Quantize,
 
+    /// Folder that keeps the weights that --quantize made, for later starts
+    /// [default: penstock/quantized beside the hub's cache]
+    #[arg(long, env)]
+    pub quantize_cache: Option<PathBuf>,
+
+    /// GB that are kept there at most, of the models that were started last; `0` keeps none
+    #[arg(long, env, default_value_t = 200)]
+    pub quantize_cache_gb: u32,
+
     /// Where the weights come from; `dummy` fills the model with noise and reads none, for measuring
     #[arg(long, env, default_value = "safetensors")]
     pub load_format: LoadFormat,

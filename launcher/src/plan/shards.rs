@@ -84,6 +84,8 @@ impl Group<'_> {
             ("dtype", model.dtype.as_ref().map(name_of)),
             ("kv-cache-dtype", Some(name_of(&model.kv_cache_dtype))),
             ("quantize", Some(name_of(&model.quantize)).filter(|name| !name.is_empty())),
+            ("quantize-cache", model.quantize_cache.as_ref().map(|folder| folder.display().to_string())),
+            ("quantize-cache-gb", Some(model.quantize_cache_gb.to_string())),
             ("attention-backend", Some(name_of(&shards.attention_backend))),
             ("cpu-activations", Some(name_of(&shards.cpu_activations))),
             ("endpoint", Some(name_of(&shards.endpoint))),

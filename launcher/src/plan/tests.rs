@@ -120,10 +120,13 @@ fn flags_of_gpus_are_passed_on_only_if_they_were_given() {
 #[test]
 fn shards_get_the_type_of_their_cache_and_the_attention_backend() {
     let shard = |flags: &str| plan(0, flags).expect("plan").groups[0][0].args.join(" ");
-    assert!(shard("").contains("--kv-cache-dtype=auto --attention-backend=auto --cpu-activations=float"));
+    assert!(shard("").contains(
+        "--kv-cache-dtype=auto --quantize-cache-gb=200 --attention-backend=auto --cpu-activations=float"
+    ));
     assert!(shard("--cpu-activations int8").contains("--cpu-activations=int8"));
-    let chosen = "--kv-cache-dtype=fp8_e4m3fn --attention-backend=flashinfer";
-    assert!(shard("--kv-cache-dtype fp8_e4m3fn --attention-backend flashinfer").contains(chosen));
+    let chosen = shard("--kv-cache-dtype fp8_e4m3fn --attention-backend flashinfer");
+    assert!(chosen.contains("--kv-cache-dtype=fp8_e4m3fn --"), "{chosen}");
+    assert!(chosen.contains("--attention-backend=flashinfer"), "{chosen}");
     let refused = Args::try_parse_from(["launcher", "--kv-cache-dtype", "fp8_e5m2"]).expect_err("refused");
     assert!(refused.to_string().contains("fp8_e5m2"));
 }
@@ -131,9 +134,12 @@ fn shards_get_the_type_of_their_cache_and_the_attention_backend() {
 #[test]
 fn shards_are_told_how_to_quantize_if_it_was_said() {
     let shard = |flags: &str| plan(0, flags).expect("plan").groups[0][0].args.join(" ");
-    assert!(!shard("").contains("--quantize") && !shard("--quantize=").contains("--quantize"));
+    assert!(!shard("").contains("--quantize=") && !shard("--quantize=").contains("--quantize="));
     assert!(shard("--quantize bitsandbytes-nf4").contains("--quantize=bitsandbytes-nf4"));
     assert!(shard("--quantize compressed-tensors").contains("--quantize=compressed-tensors"));
+    assert!(shard("--quantize int8").contains("--quantize=int8 --quantize-cache-gb=200 "));
+    let kept = shard("--quantize int8 --quantize-cache /kept --quantize-cache-gb 0");
+    assert!(kept.contains("--quantize=int8 --quantize-cache=/kept --quantize-cache-gb=0 "), "{kept}");
     let refused = Args::try_parse_from(["launcher", "--quantize", "q4_k_m"]).expect_err("refused");
     assert!(refused.to_string().contains("q4_k_m") && refused.to_string().contains("eetq"), "{refused}");
 }

@@ -32,17 +32,19 @@ pub(super) fn agreed_facts(descriptions: &[Description]) -> Result<EngineFacts, 
         let all = || descriptions.iter().filter_map(|one| one.facts.quantization.as_ref());
         quantization.num_bytes = all().map(|one| one.num_bytes).sum();
         quantization.num_bytes_in_16_bits = all().map(|one| one.num_bytes_in_16_bits).sum();
+        quantization.from_cache = all().all(|one| one.from_cache);
     }
     Ok(facts)
 }
 
 /// Facts of a rank with those of the first where ranks may differ: each has a device of its own number, and its part of
-/// the weights.
+/// the weights, which may be in a cache or not.
 fn comparable(facts: &EngineFacts, first: &EngineFacts) -> EngineFacts {
     let mut facts = EngineFacts { device: first.device.clone(), ..facts.clone() };
     if let (Some(its), Some(first)) = (&mut facts.quantization, &first.quantization) {
         its.num_bytes = first.num_bytes;
         its.num_bytes_in_16_bits = first.num_bytes_in_16_bits;
+        its.from_cache = first.from_cache;
     }
     facts
 }
@@ -147,6 +149,7 @@ mod tests {
             num_bytes,
             num_bytes_in_16_bits: 4 * num_bytes,
             modules_in_16_bits: vec!["lm_head".into()],
+            from_cache: rank == 0,
         };
         let facts = EngineFacts { quantization: Some(quantization), ..facts() };
         Description { instance_id: String::new(), rank, last_epoch: 0, facts }
@@ -158,6 +161,7 @@ mod tests {
         let quantization = facts.quantization.expect("quantized");
         assert_eq!((quantization.num_bytes, quantization.num_bytes_in_16_bits), (203, 812));
         assert_eq!((quantization.num_matrices, quantization.format.as_str()), (14, "int4"));
+        assert!(!quantization.from_cache, "one rank had to quantize");
         assert!(agreed_facts(&[described(0, "int4", 100), described(1, "int8", 100)]).is_err());
         let plain = Description { facts: self::facts(), ..described(1, "", 0) };
         assert!(agreed_facts(&[described(0, "int4", 100), plain]).is_err());

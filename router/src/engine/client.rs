@@ -309,6 +309,7 @@ impl From<pb::Quantization> for Quantization {
             num_bytes: quantization.num_bytes,
             num_bytes_in_16_bits: quantization.num_bytes_in_16_bits,
             modules_in_16_bits: quantization.plain,
+            from_cache: quantization.from_cache,
         }
     }
 }

@@ -114,6 +114,8 @@ pub struct Quantization {
     pub num_bytes_in_16_bits: u64,
     /// Modules that stay in 16 bits or more, each once for all layers.
     pub modules_in_16_bits: Vec<String>,
+    /// Whether an earlier start quantized them at load, and this one read what it had kept.
+    pub from_cache: bool,
 }
 
 /// What the model's generation config says, in range; `None` where it does not say.

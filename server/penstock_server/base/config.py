@@ -119,6 +119,16 @@ class CudaConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class QuantizeCache:
+    """Where weights that are quantized at load are kept for later starts."""
+
+    # None: beside the hub's cache.
+    folder: Path | None = None
+    # GB that all of it takes at most; 0: nothing is kept.
+    max_gb: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TcpConfig:
     """Where a shard is reached over TCP, beside its Unix socket."""
 
@@ -151,6 +161,7 @@ class ServerConfig:
     attention_backend: AttentionBackend = "auto"
     # The format that weights have, or get while they are read; None: as the folder has them.
     quantize: AtLoad | StoredFormat | None = None
+    quantize_cache: QuantizeCache = QuantizeCache()
     overrides: ModelOverrides = ModelOverrides()
     # How many LoRA adapters the slots may use at one time; 0: none can be loaded.
     max_adapters: int = 8

@@ -63,7 +63,7 @@ def _load(
     group = _group_of(folder.spec, group, dtype, device)
     attention = choose_backend(config, folder.spec, group, dtype, cache_dtype, device)
     placement = Placement(group, dtype, config.batch_invariant)
-    quantization = quantization_of(config, folder, device)
+    quantization = quantization_of(config, folder, device, group)
     lengths = min(served_len, own_len)
     model = allocating("its weights", read_decoder, folder, placement, device, lengths, quantization)
     scales = scales_of(folder, dtype, cache_dtype)

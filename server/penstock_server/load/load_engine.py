@@ -65,7 +65,7 @@ def _load(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None) 
     attention = choose_backend(config, folder.spec, group, dtype, cache_dtype, device)
     with stage(logger, "weights"):
         placement = Placement(group, dtype, config.batch_invariant)
-        quantization = quantization_of(config, folder, device)
+        quantization = quantization_of(config, folder, device, group)
         model = allocating("the weights", _model, config, folder, placement, device, quantization)
     drafting = None
     if draft is not None:

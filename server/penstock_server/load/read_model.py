@@ -6,7 +6,9 @@ import torch
 
 from penstock_server.base.config import ServerConfig
 from penstock_server.files.model_folder import ModelFolder
+from penstock_server.load.quantize_cache import cache_entry
 from penstock_server.network.decoder import Decoder
+from penstock_server.network.distributed import Group
 from penstock_server.network.kv_cache import KvScale
 from penstock_server.network.kv_scales import read_scales
 from penstock_server.network.layers.placement import Placement
@@ -35,8 +37,10 @@ def read_decoder(
     return decoder
 
 
-def quantization_of(config: ServerConfig, folder: ModelFolder, device: torch.device) -> Quantization | None:
-    """How weights are quantized, if they are, and are read."""
+def quantization_of(
+    config: ServerConfig, folder: ModelFolder, device: torch.device, group: Group
+) -> Quantization | None:
+    """How weights are quantized, if they are, and are read by the ranks of a group."""
     if folder.checkpoint is None:
         return None
     int8_inputs = config.cpu_activations == "int8"
@@ -44,7 +48,8 @@ def quantization_of(config: ServerConfig, folder: ModelFolder, device: torch.dev
         return StoredQuantization(folder.quantization, folder.checkpoint, int8_inputs)
     if folder.at_load is None:
         return None
-    return QuantizationAtLoad(folder.at_load, folder.checkpoint, device, int8_inputs)
+    entry = cache_entry(config.quantize_cache, folder.at_load, folder.checkpoint, device, group)
+    return QuantizationAtLoad(folder.at_load, folder.checkpoint, device, int8_inputs, entry)
 
 
 def scales_of(folder: ModelFolder, dtype: torch.dtype, cache_dtype: torch.dtype) -> tuple[KvScale, ...]:

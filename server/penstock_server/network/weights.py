@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from penstock_kernels import Matrix, all_finite
@@ -22,13 +22,11 @@ from penstock_server.base.progress import Progress
 from penstock_server.files.checkpoint import Checkpoint, Entry
 from penstock_server.network.quantization.memory import blocks_apart
 from penstock_server.network.quantization.quantization import Quantization
-from penstock_server.network.quantization.scheme import Source
+from penstock_server.network.quantization.scheme import Arrange, MatrixPart, Source
 from penstock_server.network.tensor_files import TensorFile, open_tensors
 
 logger = logging.getLogger(__name__)
 
-# What is done to a slice before it is stored.
-Arrange = Callable[[torch.Tensor], torch.Tensor]
 # Whether the checkpoint has a tensor.
 Has = Callable[[str], bool]
 # Where in a parameter a slice goes.
@@ -44,16 +42,6 @@ DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 # Standard deviation of dummy weights: small enough for many layers, large enough to be no rounding error.
 _DUMMY_SCALE = 0.02
-
-
-class MatrixPart(NamedTuple):
-    """Some outputs and inputs of a matrix that a checkpoint may hold quantized."""
-
-    source: Source
-    rows: slice
-    columns: slice
-    # Applied to the rows, if their order changes.
-    arrange: Arrange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +150,13 @@ def _load_quantized(
         _restore(piece, quantization)
     found: dict[Parameter, list[Matrix]] = {parameter: [] for parameter in parameters}
     progress = Progress(logger, "quantized weights", len(apart))
-    for piece in apart:
-        if id(piece) in held:
-            found[piece.parameter] += [quantization.read(*part, device) for part in piece.matrices]
-        else:
-            found[piece.parameter].append(_plain_part(piece, quantization, device))
-        progress.add(1)
+    with quantization.reading([part for piece in apart if id(piece) in held for part in piece.matrices]):
+        for piece in apart:
+            if id(piece) in held:
+                found[piece.parameter] += [quantization.read(*part, device) for part in piece.matrices]
+            else:
+                found[piece.parameter].append(_plain_part(piece, quantization, device))
+            progress.add(1)
     for (module, attribute), matrices in found.items():
         delattr(module, attribute)
         taker: TakesMatrices = module  # type: ignore[assignment]

@@ -98,18 +98,20 @@ class DescribeResponse(_message.Message):
     def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., model_type: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_slots: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., max_sequence_len: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_top_logprobs: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ..., last_epoch: _Optional[int] = ..., attention_window: _Optional[int] = ..., generation_defaults: _Optional[_Union[GenerationDefaults, _Mapping]] = ..., kv_cache_dtype: _Optional[str] = ..., attention_backend: _Optional[str] = ..., max_adapters: _Optional[int] = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., num_snapshots: _Optional[int] = ...) -> None: ...
 
 class Quantization(_message.Message):
-    __slots__ = ("format", "num_matrices", "num_bytes", "num_bytes_in_16_bits", "plain")
+    __slots__ = ("format", "num_matrices", "num_bytes", "num_bytes_in_16_bits", "plain", "from_cache")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     NUM_MATRICES_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_IN_16_BITS_FIELD_NUMBER: _ClassVar[int]
     PLAIN_FIELD_NUMBER: _ClassVar[int]
+    FROM_CACHE_FIELD_NUMBER: _ClassVar[int]
     format: str
     num_matrices: int
     num_bytes: int
     num_bytes_in_16_bits: int
     plain: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, format: _Optional[str] = ..., num_matrices: _Optional[int] = ..., num_bytes: _Optional[int] = ..., num_bytes_in_16_bits: _Optional[int] = ..., plain: _Optional[_Iterable[str]] = ...) -> None: ...
+    from_cache: bool
+    def __init__(self, format: _Optional[str] = ..., num_matrices: _Optional[int] = ..., num_bytes: _Optional[int] = ..., num_bytes_in_16_bits: _Optional[int] = ..., plain: _Optional[_Iterable[str]] = ..., from_cache: bool = ...) -> None: ...
 
 class GenerationDefaults(_message.Message):
     __slots__ = ("do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")

@@ -17,6 +17,7 @@ from penstock_server.base.config import (
     KvCacheDtype,
     LogLevel,
     ModelOverrides,
+    QuantizeCache,
     RopeOverride,
     RopeScaling,
     ServerConfig,
@@ -78,6 +79,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
         cuda=CudaConfig(flags.cuda_graphs, flags.cuda_memory_fraction),
         attention_backend=flags.attention_backend,
         quantize=flags.quantize or None,
+        quantize_cache=QuantizeCache(flags.quantize_cache, flags.quantize_cache_gb),
         overrides=ModelOverrides(
             rope=RopeOverride(flags.rope_scaling, flags.rope_factor) if flags.rope_scaling else None,
             generation=flags.override_generation_config,
@@ -176,6 +178,10 @@ def _parser() -> argparse.ArgumentParser:
         help="who computes attention; auto: our own kernels for the device")  # fmt: skip
     add("--quantize", choices=("", *get_args(AtLoad), *get_args(StoredFormat)), metavar="FORMAT",
         help="quantizes weights while they are read, or names the format that they have")  # fmt: skip
+    add("--quantize-cache", type=Path, metavar="DIR",
+        help="keeps the weights that --quantize made, for later starts; default: penstock/quantized beside the hub's "
+        "cache")  # fmt: skip
+    add("--quantize-cache-gb", type=_natural, default=200, help="GB that are kept there at most; 0: none")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda where there is one")
     add("--max-sequence-len", type=_positive,
         help="prompt and output together; default: what the model was made for")  # fmt: skip

@@ -42,13 +42,14 @@ async fn info_says_how_weights_are_quantized() {
         num_bytes: 26,
         num_bytes_in_16_bits: 100,
         modules_in_16_bits: vec!["lm_head".into()],
+        from_cache: true,
     };
     let engine = FakeEngine::new(EngineFacts { quantization: Some(quantization), ..facts() });
     let told = Server::with(engine, limits()).get("/info").await.json();
     assert_eq!(
         told["quantization"],
         json!({"format": "int4 at load", "num_matrices": 14, "num_bytes": 26, "num_bytes_in_16_bits": 100,
-               "modules_in_16_bits": ["lm_head"]})
+               "modules_in_16_bits": ["lm_head"], "from_cache": true})
     );
     assert_eq!(Server::start().get("/info").await.json()["quantization"], Value::Null);
 }

@@ -7,7 +7,7 @@ import torch
 from penstock_kernels import AdapterTable, add_adapters
 
 from penstock_server.network.layers.placement import Placement
-from penstock_server.network.weights import Arrange
+from penstock_server.network.quantization.scheme import Arrange
 
 
 class AdaptedPart(NamedTuple):

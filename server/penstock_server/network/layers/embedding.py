@@ -17,8 +17,8 @@ from torch import nn
 
 from penstock_server.network.layers.adapted import AdaptedPart, adapt
 from penstock_server.network.layers.placement import Placement
-from penstock_server.network.quantization.scheme import Source
-from penstock_server.network.weights import Has, MatrixPart, Piece
+from penstock_server.network.quantization.scheme import MatrixPart, Source
+from penstock_server.network.weights import Has, Piece
 
 
 class VocabEmbedding(nn.Module):

@@ -11,7 +11,7 @@ from penstock_server.architectures.spec import ModelSpec
 from penstock_server.base.errors import StartError
 from penstock_server.network.distributed import Group
 from penstock_server.network.layers.linear import Rows
-from penstock_server.network.weights import Arrange
+from penstock_server.network.quantization.scheme import Arrange
 
 # Parts of a quartered projection: the devices of the first training that had it.
 _QUARTERS = 4

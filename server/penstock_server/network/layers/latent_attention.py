@@ -18,7 +18,8 @@ from penstock_server.network.layers.linear import ColumnLinear, RowLinear, Rows
 from penstock_server.network.layers.norm import Norm
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.layers.rotary import RotaryTable
-from penstock_server.network.weights import Arrange, Has, Piece
+from penstock_server.network.quantization.scheme import Arrange
+from penstock_server.network.weights import Has, Piece
 
 # Of the norms on the ways down, whatever the other norms have.
 _EPS = 1e-6

@@ -9,8 +9,8 @@ from torch import nn
 
 from penstock_server.network.layers.adapted import AdaptedPart, adapt
 from penstock_server.network.layers.placement import Placement
-from penstock_server.network.quantization.scheme import Source
-from penstock_server.network.weights import Arrange, Has, MatrixPart, Piece
+from penstock_server.network.quantization.scheme import Arrange, MatrixPart, Source
+from penstock_server.network.weights import Has, Piece
 
 
 @dataclass(frozen=True, slots=True)

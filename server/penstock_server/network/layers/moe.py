@@ -23,8 +23,8 @@ from penstock_server.network.layers.adapted_experts import ExpertTables
 from penstock_server.network.layers.feed_forward import activation, gate_up_rows
 from penstock_server.network.layers.linear import ColumnLinear, RowLinear, Rows, share_rows
 from penstock_server.network.layers.placement import Placement
-from penstock_server.network.quantization.scheme import Source
-from penstock_server.network.weights import Has, Index, MatrixPart, Piece
+from penstock_server.network.quantization.scheme import MatrixPart, Source
+from penstock_server.network.weights import Has, Index, Piece
 
 
 class SparseFeedForward(nn.Module):

@@ -4,6 +4,7 @@ A rank reads whole groups around its part, so its codes are those of the whole m
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -14,7 +15,9 @@ from penstock_kernels import Quantized, all_finite
 from penstock_server.base.config import AtLoad
 from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import Checkpoint
-from penstock_server.network.quantization.quantization import Quantization, last_parts
+from penstock_server.files.quantize_cache.entry import Entry
+from penstock_server.network.quantization.kept import Kept, Layout, NothingKept, open_kept
+from penstock_server.network.quantization.quantization import Quantization, QuantizationFacts, last_parts
 from penstock_server.network.quantization.rounding import (
     FP4,
     NF4,
@@ -24,7 +27,7 @@ from penstock_server.network.quantization.rounding import (
     to_int8_rows,
     to_table_blocks,
 )
-from penstock_server.network.quantization.scheme import Scheme, Source
+from penstock_server.network.quantization.scheme import MatrixPart, Scheme, Source
 from penstock_server.network.quantization.stored import FLOATS, Stored, Wanted
 
 # So many numbers become floats at a time: on a CPU they stay in its caches.
@@ -73,14 +76,35 @@ class QuantizationAtLoad(Quantization):
     """All matrices of layers, but those that are marked as sensitive."""
 
     def __init__(
-        self, asked: AtLoad, checkpoint: Checkpoint, device: torch.device, int8_inputs: bool = False
+        self,
+        asked: AtLoad,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        int8_inputs: bool = False,
+        entry: Entry | None = None,
     ) -> None:
         target = TARGETS[asked]
         super().__init__(f"{asked} at load ({target.name})", checkpoint, int8_inputs)
         self._scheme = Rounded(target, device)
+        self._entry = entry
+        self._kept: Kept = NothingKept()
 
     def find(self, source: Source) -> Scheme | None:
         return None if source.is_sensitive else self._scheme
+
+    @contextmanager
+    def reading(self, parts: Sequence[MatrixPart]) -> Iterator[None]:
+        if self._entry is None:
+            yield
+            return
+        with open_kept(self._entry, self._scheme.layout(parts)) as self._kept:
+            yield
+
+    def facts(self) -> QuantizationFacts:
+        return super().facts()._replace(from_cache=self._kept.is_found)
+
+    def _part(self, part: MatrixPart) -> Quantized:
+        return self._kept.part(part, super()._part)
 
     def check_all(self, plain: Iterable[str]) -> None:
         for name in plain:
@@ -103,16 +127,37 @@ class Rounded(NamedTuple):
         return (Wanted(source.tensor("weight"), FLOATS, (source.stacked(*shape),)),)
 
     def read(self, source: Source, stored: Stored, rows: slice, columns: slice) -> Quantized:
-        group_size = self.target.group_size(source.shape[1])
-        begin = columns.start // group_size * group_size
-        end = min(-(-columns.stop // group_size) * group_size, source.shape[1])
+        around = self._around(source, columns)
         name = source.tensor("weight")
         numbers = source.of(stored.read(name))
-        numbers = (numbers.T if source.inputs_first else numbers)[rows, begin:end]
-        cut = partial(_columns, start=columns.start - begin, stop=columns.stop - begin)
-        return _joined(
-            [cut(self.target.quantize(some, group_size)) for some in self._floats(numbers, name, stored)]
+        numbers = (numbers.T if source.inputs_first else numbers)[rows, around]
+        quantize = partial(self._quantize, source=source, columns=columns)
+        return _joined([quantize(some) for some in self._floats(numbers, name, stored)])
+
+    def layout(self, parts: Sequence[MatrixPart]) -> Layout:
+        """What all of a part says but its numbers, by a row of zeros."""
+        rows: dict[tuple[int, int, int], Quantized] = {}
+        for source, _, columns, _ in parts:
+            key = source.shape[1], columns.start, columns.stop
+            if key not in rows:
+                around = self._around(source, columns)
+                zeros = torch.zeros(1, around.stop - around.start, device="cpu")
+                rows[key] = self._quantize(zeros, source, columns)
+        return Layout(
+            (part, rows[part.source.shape[1], part.columns.start, part.columns.stop]) for part in parts
         )
+
+    def _around(self, source: Source, columns: slice) -> slice:
+        """The columns of all groups of which some are wanted."""
+        group_size = self.target.group_size(source.shape[1])
+        begin = columns.start // group_size * group_size
+        return slice(begin, min(-(-columns.stop // group_size) * group_size, source.shape[1]))
+
+    def _quantize(self, rows: torch.Tensor, source: Source, columns: slice) -> Quantized:
+        """Rows of `_around` to a part."""
+        begin = self._around(source, columns).start
+        whole = self.target.quantize(rows, self.target.group_size(source.shape[1]))
+        return _columns(whole, columns.start - begin, columns.stop - begin)
 
     def _floats(self, numbers: torch.Tensor, name: str, stored: Stored) -> Iterator[torch.Tensor]:
         """Some rows at a time, checked, where they are computed."""

@@ -5,7 +5,8 @@ They are so in the checkpoint (here), or become so while they are read (`at_load
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from penstock_kernels.reference.quantized_linear import dequantize
 from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import IN_THE_PLACE_OF_WEIGHT, Checkpoint
 from penstock_server.files.quantization import Declared
-from penstock_server.network.quantization.scheme import Scheme, Source
+from penstock_server.network.quantization.scheme import Arrange, MatrixPart, Scheme, Source
 from penstock_server.network.quantization.stored import Stored
 from penstock_server.network.quantization.table import format_of
 
@@ -26,9 +27,6 @@ _NOT_NEEDED = re.compile(
     r".*(\.inv_freq|\.masked_bias|\.attn\.bias|\.attention\.bias|\.[qkv]_scale|\.output_scale)"
 )
 _HEAD = "lm_head."
-
-# Puts the rows of any tensor in another order.
-Arrange = Callable[[torch.Tensor], torch.Tensor]
 
 
 class QuantizationFacts(NamedTuple):
@@ -40,6 +38,8 @@ class QuantizationFacts(NamedTuple):
     num_bytes_in_16_bits: int
     # Modules that stay in 16 bits or more, each once for all layers.
     plain: tuple[str, ...]
+    # Whether an earlier start quantized them, and this one read what it had kept.
+    from_cache: bool = False
 
 
 class Quantization(ABC):
@@ -81,20 +81,28 @@ class Quantization(ABC):
             self._schemes[source] = self._find(source)
         return self._schemes[source] is not None
 
+    @contextmanager
+    def reading(self, parts: Sequence[MatrixPart]) -> Iterator[None]:
+        """While these are read, in this order."""
+        yield
+
     def read(
         self, source: Source, rows: slice, columns: slice, arrange: Arrange | None, device: torch.device
     ) -> Quantized:
         """A part of a matrix that is quantized, its rows in another order if `arrange` says so."""
-        scheme = self._schemes[source]
-        assert scheme is not None, "asked for what is quantized"
-        found = scheme.read(source, self.stored, rows, columns)
-        found = moved(found if arrange is None else found.reordered(arrange), device)
+        found = moved(self._part(MatrixPart(source, rows, columns, arrange)), device)
         self._num_bytes += found.nbytes
         self._num_bytes_before += 2 * found.shape[0] * found.shape[1]
         if self._int8_inputs and isinstance(found, IntGroups) and found.takes_int8:
             self._with_int8_inputs.add(source)
             return replace(found, int8_inputs=True)
         return found
+
+    def _part(self, part: MatrixPart) -> Quantized:
+        scheme = self._schemes[part.source]
+        assert scheme is not None, "asked for what is quantized"
+        found = scheme.read(part.source, self.stored, part.rows, part.columns)
+        return found if part.arrange is None else found.reordered(part.arrange)
 
     def numbers(self, module: str) -> torch.Tensor | None:
         """A whole matrix as its codes mean it, outputs first, after the load; None where it is not quantized."""
@@ -126,8 +134,9 @@ class Quantization(ABC):
         """One line for people."""
         rounded = f"; {len(self._with_int8_inputs)} multiply rows of int8" if self._int8_inputs else ""
         facts = self.facts()
+        cached = ", from the cache" if facts.from_cache else ""
         return (
-            f"{facts.format}: {facts.num_matrices} matrices take {_shown(facts.num_bytes)} in the place of "
+            f"{facts.format}{cached}: {facts.num_matrices} matrices take {_shown(facts.num_bytes)} in the place of "
             f"{_shown(facts.num_bytes_in_16_bits)}; in 16 bits: {', '.join(facts.plain) or 'none'}{rounded}"
         )
 

@@ -10,6 +10,9 @@ import torch
 from penstock_kernels import Float8Grid, IntGroups, TableBlocks
 from penstock_kernels.base.bit_stream import pack
 
+# Of all codes that are made here. A change of any raises it: those that earlier starts kept are made anew then.
+ROUNDING_VERSION = 1
+
 # The table of bitsandbytes: quantiles of a normal distribution.
 NF4 = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,

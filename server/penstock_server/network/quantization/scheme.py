@@ -1,6 +1,6 @@
 """The seam between layers and formats: what a layer asks for, and what a format must answer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -34,6 +34,20 @@ class Source(NamedTuple):
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """What belongs to this matrix of a tensor of that shape."""
         return tensor if self.expert is None else tensor[self.expert]
+
+
+# What is done to rows before they are stored.
+Arrange = Callable[[torch.Tensor], torch.Tensor]
+
+
+class MatrixPart(NamedTuple):
+    """Some outputs and inputs of a matrix that a checkpoint may hold quantized."""
+
+    source: Source
+    rows: slice
+    columns: slice
+    # Applied to the rows, if their order changes.
+    arrange: Arrange | None = None
 
 
 class Scheme(Protocol):
