@@ -23,7 +23,9 @@ class Staging:
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
 
-    def stage(self, spans: Sequence[Span], num_rows: int | None = None, shape: GraphShape | None = None) -> Step:
+    def stage(
+        self, spans: Sequence[Span], num_rows: int | None = None, shape: GraphShape | None = None
+    ) -> Step:
         """The tensors of a step over these spans, which `select` accepted.
 
         With `num_rows` it is a step of so many rows, whose other tensors are made on the device: one for each position.

@@ -2,8 +2,9 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from penstock_server import __version__
 from penstock_server.base.config import (
@@ -24,6 +25,9 @@ from penstock_server.base.config import (
     StoredFormat,
 )
 from penstock_server.process import tcp_address
+
+# `add_argument` of a group of flags.
+_Add: TypeAlias = Callable[..., object]
 
 # A Unix socket's address holds 108 bytes with its final zero.
 _MAX_SOCKET_PATH = 107
@@ -134,14 +138,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock_server", description="One shard of the Penstock LLM server."
     )
-    add = parser.add_argument
-    add("--version", action="version", version=__version__)
+    parser.add_argument("--version", action="version", version=__version__)
+    for title, add_flags in _GROUPS.items():
+        add_flags(parser.add_argument_group(title).add_argument)
+    return parser
+
+
+def _add_model(add: _Add) -> None:
     add("--model-path", type=Path, required=True, help="local folder with config.json and safetensors")
     add("--tokenizer-path", type=Path, help="tokenizer.json; default: that of the model's folder")
-    add("--draft-model", type=Path,
-        help="folder of a small model that drafts tokens; default: from those of the sequence")  # fmt: skip
-    add("--drafter", choices=("ngram", "suffix"), default="ngram",
-        help="how tokens are drafted from those of the sequence")  # fmt: skip
     add("--load-format", choices=("safetensors", "dummy"), default="safetensors",
         help="dummy: weights are noise and none are read, for measuring")  # fmt: skip
     add("--model-impl", choices=("auto", "native", "transformers"), default="auto",
@@ -153,6 +158,31 @@ def _parser() -> argparse.ArgumentParser:
     add("--rope-scaling", choices=get_args(RopeScaling),
         help="scaling of rotary positions in the place of config.json's")  # fmt: skip
     add("--rope-factor", type=_factor, default=1.0, help="factor of --rope-scaling")
+    add("--max-loras", type=_natural, default=8,
+        help="LoRA adapters that the running sequences may use at one time; 0: none can be loaded")  # fmt: skip
+
+
+def _add_weights(add: _Add) -> None:
+    add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto",
+        help="of weights, activations and cache; auto: float32 on cpu, else the model's own")  # fmt: skip
+    add("--kv-cache-dtype", choices=get_args(KvCacheDtype), default="auto",
+        help="type of the KV cache; auto: that of the weights; the others are float8_e4m3fn")  # fmt: skip
+    add("--quantize", choices=("", *get_args(AtLoad), *get_args(StoredFormat)), metavar="FORMAT",
+        help="quantizes weights while they are read, or names the format that they have")  # fmt: skip
+    add("--quantize-cache", type=Path, metavar="DIR",
+        help="keeps the weights that --quantize made, for later starts; default: penstock/quantized beside the hub's "
+        "cache")  # fmt: skip
+    add("--quantize-cache-gb", type=_natural, default=200, help="GB that are kept there at most; 0: none")
+
+
+def _add_drafts(add: _Add) -> None:
+    add("--draft-model", type=Path,
+        help="folder of a small model that drafts tokens; default: from those of the sequence")  # fmt: skip
+    add("--drafter", choices=("ngram", "suffix"), default="ngram",
+        help="how tokens are drafted from those of the sequence")  # fmt: skip
+
+
+def _add_wire(add: _Add) -> None:
     add("--uds-path", type=Path, required=True, help="Unix socket this rank serves on")
     add("--listen", type=tcp_address.parse, metavar="tcp:ADDRESS:PORT",
         help="TCP address that this rank serves on, too, for routers on other machines; other addresses than those of "
@@ -160,6 +190,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--secret-file", type=Path, help="file with the secret that routers have to send to the TCP address")
     add("--endpoint", choices=get_args(EndpointKind), default="auto",
         help="who serves gRPC on it; auto: tonic, in Rust, where it is installed, else grpcio")  # fmt: skip
+
+
+def _add_group(add: _Add) -> None:
     add("--rank", type=_natural, default=0, help="position in the tensor-parallel group")
     add("--world-size", type=_positive, default=1, help="size of the tensor-parallel group")
     add("--first-gpu", type=_natural, default=0, help="number of rank 0's GPU; further ranks have the next")
@@ -170,19 +203,9 @@ def _parser() -> argparse.ArgumentParser:
         help="groups on the machine; on a cpu they divide its memory",
     )
     add("--rendezvous-dir", type=Path, help="fresh private folder in which the ranks of one group meet")
-    add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto",
-        help="of weights, activations and cache; auto: float32 on cpu, else the model's own")  # fmt: skip
-    add("--kv-cache-dtype", choices=get_args(KvCacheDtype), default="auto",
-        help="type of the KV cache; auto: that of the weights; the others are float8_e4m3fn")  # fmt: skip
-    add("--attention-backend", choices=get_args(AttentionBackend), default="auto",
-        help="who computes attention; auto: our own kernels for the device")  # fmt: skip
-    add("--quantize", choices=("", *get_args(AtLoad), *get_args(StoredFormat)), metavar="FORMAT",
-        help="quantizes weights while they are read, or names the format that they have")  # fmt: skip
-    add("--quantize-cache", type=Path, metavar="DIR",
-        help="keeps the weights that --quantize made, for later starts; default: penstock/quantized beside the hub's "
-        "cache")  # fmt: skip
-    add("--quantize-cache-gb", type=_natural, default=200, help="GB that are kept there at most; 0: none")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda where there is one")
+
+
+def _add_memory(add: _Add) -> None:
     add("--max-sequence-len", type=_positive,
         help="prompt and output together; default: what the model was made for")  # fmt: skip
     add("--max-step-tokens", type=_positive,
@@ -194,21 +217,39 @@ def _parser() -> argparse.ArgumentParser:
         "--num-blocks", type=_positive, help="KV blocks; default: from the free memory, the same on all ranks"
     )
     add("--block-size", type=_positive, default=16, help="token positions per KV block")
+
+
+def _add_computing(add: _Add) -> None:
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda where there is one")
     add("--threads", type=_positive, help="compute threads; default: cores divided by the world size")
     add("--cpu-activations", choices=get_args(CpuActivations), default="float",
         help="what quantized weights are multiplied by on a cpu; int8: rounded, faster")  # fmt: skip
+    add("--attention-backend", choices=get_args(AttentionBackend), default="auto",
+        help="who computes attention; auto: our own kernels for the device")  # fmt: skip
     add("--batch-invariant", action="store_true",
         help="a request's tokens do not depend on what shares its batch, to the last bit; slower")  # fmt: skip
     add("--cuda-graphs", type=_sizes, metavar="SIZES",
         help="rows of decode steps to capture, as in 1,2,4; 0: none; default: to --num-slots, 32 on a CPU")  # fmt: skip
     add("--cuda-memory-fraction", type=_fraction, default=CudaConfig().memory_fraction,
         help="of the GPU's memory that weights, cache and steps may take together")  # fmt: skip
-    add("--max-loras", type=_natural, default=8,
-        help="LoRA adapters that the running sequences may use at one time; 0: none can be loaded")  # fmt: skip
-    add("--poison-cache", action="store_true", help="for tests: KV cache that was not written is NaN; slow")
+
+
+def _add_process(add: _Add) -> None:
     add("--json-output", action="store_true", help="log one JSON object a line")
     add("--log-level", choices=get_args(LogLevel), default="info", help="lowest level of log lines")
     add("--parent-pipe-fd", type=_natural,
         help="inherited pipe; the shard exits at once when its other end closes")  # fmt: skip
+    add("--poison-cache", action="store_true", help="for tests: KV cache that was not written is NaN; slow")
     add("--fault", action="append", default=[], help=argparse.SUPPRESS)
-    return parser
+
+
+_GROUPS = {
+    "model": _add_model,
+    "weights and types": _add_weights,
+    "drafts": _add_drafts,
+    "wire": _add_wire,
+    "group": _add_group,
+    "memory": _add_memory,
+    "computing": _add_computing,
+    "process": _add_process,
+}

@@ -103,7 +103,12 @@ impl ChatRequest {
             Dialect::Responses => grammar::from_text_format,
             Dialect::Messages => grammar::from_output_format,
             Dialect::Ollama { .. } => grammar::from_ollama_format,
-            _ => grammar::from_response_format,
+            Dialect::Native
+            | Dialect::Completions { .. }
+            | Dialect::Chat { .. }
+            | Dialect::Kserve
+            | Dialect::Infill
+            | Dialect::Grpc => grammar::from_response_format,
         };
         let (grammar_field, grammar) = grammar_of(constraint_fields!(&self), read_format)?;
         let dialect = self.with_sent_names(dialect, grammar_field);
