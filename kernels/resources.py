@@ -187,6 +187,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "rotate_and_store 128": lambda: _rotate(128, 128, False),
     "rotate_and_store 128 norm": lambda: _rotate(128, 128, True),
     "rotate_and_store 80/32": lambda: _rotate(80, 32, False),
+    "rotary_table": lambda: ops.rotary_table(
+        _tensor(64, dtype=torch.int64), _tensor(64, dtype=torch.float32), 1.0, BF16
+    ),
     "store_kv": lambda: ops.store_kv(
         *[_tensor(64, 48, 128)[:, :8]] * 2, *[_tensor(64, 16, 8, 128)] * 2, _tensor(64, dtype=torch.int64)
     ),

@@ -185,7 +185,12 @@ grouped_mlp = Row(
     native_if=c_grouped_mlp.supports,
     gpu="grouped_mlp.grouped_mlp",
 )
-rotary_table = Row(reference.rotary_table, native=c_angles.rotary_table, native_if=c_angles.supports)
+rotary_table = Row(
+    reference.rotary_table,
+    native=c_angles.rotary_table,
+    native_if=c_angles.supports,
+    gpu="angles.rotary_table",
+)
 apply_rotary = Row(reference.apply_rotary, gpu="rotary.apply_rotary")
 rotate_and_store = Row(
     reference.rotate_and_store,

@@ -203,7 +203,6 @@ NO_KERNEL = {
     "gated_norm",
     "latent_attention",
     "quantized_grouped_mlp",
-    "rotary_table",
     "selective_scan",
     "state_space_scan",
     "store_latents",

@@ -27,7 +27,7 @@ def supports(*_: object) -> bool:
 
 
 def rotary_table(
-    positions: torch.Tensor, inv_freq: torch.Tensor, amplitude: float
+    positions: torch.Tensor, inv_freq: torch.Tensor, amplitude: float, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As the op; a token has the same bits whatever other tokens there are."""
     num_tokens, half = len(positions), len(inv_freq)
@@ -43,4 +43,4 @@ def rotary_table(
         amplitude,
     )
     run("penstock_angles", call, positions, inv_freq, cos, sin)
-    return cos, sin
+    return cos.to(dtype), sin.to(dtype)

@@ -9,11 +9,15 @@ from penstock_kernels.ops.store_kv import check_destination
 
 
 def rotary_table(
-    positions: torch.Tensor, inv_freq: torch.Tensor, amplitude: float = 1.0
+    positions: torch.Tensor,
+    inv_freq: torch.Tensor,
+    amplitude: float = 1.0,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines of `position * inv_freq`, times `amplitude`, as the other ops take them.
 
-    positions: [num_tokens] int64; inv_freq: [rotary_dim / 2] float32. Results: [num_tokens, rotary_dim] float32.
+    positions: [num_tokens] int64; inv_freq: [rotary_dim / 2] float32. Results: [num_tokens, rotary_dim], computed in
+    float32 and rounded to `dtype`.
     """
     require(
         positions.dim() == 1 and positions.is_contiguous() and positions.dtype == torch.int64,
@@ -23,7 +27,7 @@ def rotary_table(
         inv_freq.dim() == 1 and inv_freq.is_contiguous() and inv_freq.dtype == torch.float32,
         "rotary_table: inv_freq must be one contiguous row of float32",
     )
-    return table.rotary_table(positions, inv_freq, amplitude)
+    return table.rotary_table(positions, inv_freq, amplitude, dtype)
 
 
 def apply_rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

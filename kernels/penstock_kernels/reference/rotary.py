@@ -8,11 +8,11 @@ from penstock_kernels.reference.store_kv import store_kv
 
 
 def rotary_table(
-    positions: torch.Tensor, inv_freq: torch.Tensor, amplitude: float
+    positions: torch.Tensor, inv_freq: torch.Tensor, amplitude: float, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, torch.Tensor]:
     angles = positions.float().unsqueeze(1) * inv_freq
     cos, sin = angles.cos() * amplitude, angles.sin() * amplitude
-    return torch.cat((cos, cos), dim=1), torch.cat((-sin, sin), dim=1)
+    return torch.cat((cos, cos), dim=1).to(dtype), torch.cat((-sin, sin), dim=1).to(dtype)
 
 
 def apply_rotary(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

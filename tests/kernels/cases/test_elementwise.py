@@ -12,6 +12,7 @@ from penstock_kernels import (
     layer_norm,
     reference,
     rms_norm,
+    rotary_table,
     rotate_and_store,
     silu_mul,
     store_kv,
@@ -22,6 +23,18 @@ from penstock_kernels.base.destination import Destination
 
 def _double(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
     return [None if tensor is None else tensor.double() for tensor in tensors]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("count", "half"), [(0, 4), (1, 1), (3, 48), (70, 64)])
+def test_rotary_table(count: int, half: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Also of positions whose angles have hundreds of thousands of turns."""
+    positions = torch.arange(count, device=device) * 40_011
+    frequencies = 10_000.0 ** -torch.linspace(0, 1, half, device=device)
+    found = rotary_table(positions, frequencies, 1.3, dtype)
+    for one, other in zip(found, reference.rotary_table(positions, frequencies, 1.3, dtype), strict=True):
+        assert one.dtype == dtype
+        assert torch.allclose(one.float(), other.float(), atol=2.6 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

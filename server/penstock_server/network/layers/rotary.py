@@ -35,8 +35,7 @@ class Rotary(nn.Module):
 
     def table(self, positions: torch.Tensor, dtype: torch.dtype) -> RotaryTable:
         """positions: [num_tokens]. Angles are computed in float32, as the models were trained."""
-        cos, sin = rotary_table(positions, self.inv_freq, self.amplitude)
-        return RotaryTable(cos.to(dtype), sin.to(dtype))
+        return RotaryTable(*rotary_table(positions, self.inv_freq, self.amplitude, dtype))
 
 
 def _scale(spec: RopeSpec, inv_freq: torch.Tensor, max_sequence_len: int) -> tuple[torch.Tensor, float]:
