@@ -22,6 +22,7 @@ INSTALLED := .venv/.installed
 CLIENTS := .venv-clients/.installed
 RIVALS := .venv-rivals/.installed
 PEERS := .venv-peers/.installed
+PACKERS := .venv-packers/.installed
 SCHEMA_SUITE := target/json_schema_suite/.installed
 SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(shell find router launcher endpoint proto server kernels -type f -not -path '*/__pycache__/*' -not -name '*.pyc' -not -name '*.so' 2>/dev/null)
@@ -84,6 +85,11 @@ $(CLIENTS): tests/clients/requirements.txt
 	.venv-clients/bin/python -m pip install --quiet --no-compile -r tests/clients/requirements.txt
 	@touch $@
 
+# Libraries that write quantized checkpoints; where they cannot be had, what compares our readers with them is skipped.
+.PHONY: packers
+packers: setup
+	@$(MAKE) --no-print-directory $(PACKERS) || echo 'Libraries of quantized formats cannot be installed: their tests will be skipped.'
+
 # The public JSON-Schema test suite, which the source distribution of a validator carries; where it cannot be had, its
 # test is skipped.
 .PHONY: schema-suite
@@ -103,13 +109,15 @@ rivals: setup
 
 $(RIVALS): benchmarks/compare/requirements.txt
 $(PEERS): tests/peers/requirements.txt
+$(PACKERS): tests/packers/requirements.txt
+$(PACKERS): INSTALL_FLAGS := --no-deps
 
 # Our environment is on the path of these, so that they use the same torch and transformers.
-$(RIVALS) $(PEERS):
+$(RIVALS) $(PEERS) $(PACKERS):
 	@test -x $(@D)/bin/python || $(PY) -m venv $(@D)
 	@purelib='import sysconfig; print(sysconfig.get_path("purelib"))'; \
 	$(BIN)/python -c "$$purelib" > "$$($(@D)/bin/python -c "$$purelib")/shared.pth"
-	$(@D)/bin/python -m pip install --quiet --no-compile -r $<
+	$(@D)/bin/python -m pip install --quiet --no-compile $(INSTALL_FLAGS) -r $<
 	@touch $@
 
 .PHONY: peers
@@ -119,7 +127,7 @@ peers: setup ## run what other projects test servers with, and write the table o
 
 # A worker that dies fails its test and is not replaced: another would get the same test, and once waited for ever.
 .PHONY: test
-test: setup browser clients schema-suite ## every test that needs no GPU: Rust, then Python
+test: setup browser clients packers schema-suite ## every test that needs no GPU: Rust, then Python
 	@mkdir -p target; failed=0; \
 	$(CARGO_TEST) 2>&1 | tee target/rust-tests.log || failed=1; \
 	$(BIN)/python -m pytest -m 'not gpu' -n $(TEST_WORKERS) --dist loadfile --max-worker-restart 0 --durations=25 2>&1 | tee target/python-tests.log || failed=1; \
@@ -240,4 +248,4 @@ ci: test ## what .ci/run runs
 
 .PHONY: clean
 clean: ## remove everything that was built
-	rm -rf .venv .venv-clients .venv-rivals .venv-peers target build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-rivals .venv-peers .venv-packers target build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

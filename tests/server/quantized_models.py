@@ -30,12 +30,17 @@ class Quantized(NamedTuple):
     oracle: Any
 
 
+def is_linear(name: str) -> bool:
+    """Whether a tensor is a matrix of a layer, in models like a Llama."""
+    return _LINEAR.fullmatch(name) is not None
+
+
 def quantize(
     healthy: Path,
     folder: Path,
     packer: Packer,
     config: dict[str, Any],
-    chosen: Callable[[str], bool] = lambda name: _LINEAR.fullmatch(name) is not None,
+    chosen: Callable[[str], bool] = is_linear,
 ) -> Quantized:
     """A copy of a model, the matrices that are chosen by name packed."""
     shutil.copytree(healthy, folder)

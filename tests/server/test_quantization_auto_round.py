@@ -81,7 +81,7 @@ def test_shards_begin_inside_groups(
     [
         ({"packing_format": "auto_round:fp8_static"}, "packing_format is 'auto_round:fp8_static'"),
         ({"data_type": "nv_fp"}, "data_type is 'nv_fp'"),
-        ({"bits": 5}, "bits is 5"),
+        ({"bits": 9}, "bits is 9"),
         ({"bits": None}, "bits is missing"),
         ({"group_size": 24}, "has shape"),
         ({"super_bits": 6}, "super_bits is 6"),

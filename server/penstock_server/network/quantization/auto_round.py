@@ -7,7 +7,7 @@ from typing import Any
 from penstock_server.architectures.fields import Fields
 from penstock_server.files.quantization import refuse_unknown
 from penstock_server.network.quantization.awq import AwqWords, read_group_size
-from penstock_server.network.quantization.gptq import BITS, GptqWords
+from penstock_server.network.quantization.gptq import GptqWords
 from penstock_server.network.quantization.scheme import Scheme, Source
 from penstock_server.network.quantization.stored import Stored
 
@@ -29,6 +29,8 @@ _GPTQ = {
     "auto_round:gptq": True,
     "auto_round:auto_gptq": True,
 }
+# Words are streams of bits, whatever the bits.
+_BITS = (2, 3, 4, 5, 6, 7, 8)
 _AWQ = ("auto_round:awq", "auto_round:auto_awq")
 _PACKING = "packing_format"
 # From so many bits on a module is not quantized.
@@ -75,7 +77,7 @@ class AutoRound:
         data_type, bits = settings.get("data_type", "int"), settings.integer("bits")
         if data_type != "int":
             raise settings.error("data_type", data_type, "int")
-        allowed = (4,) if self._packing in _AWQ else BITS
+        allowed = (4,) if self._packing in _AWQ else _BITS
         if bits not in allowed:
             raise settings.error("bits", bits, f"one of {', '.join(map(str, allowed))}")
         group_size = read_group_size(settings, "group_size")
