@@ -239,6 +239,10 @@ demo-model: setup ## train the demo model again, from nothing (an hour or two on
 demo-adapter: setup ## train the adapter of the demo model again (some minutes on one core)
 	$(BIN)/python -m demo.adapter
 
+.PHONY: demo-heads
+demo-heads: setup ## train what drafts for the demo model again (minutes on one core)
+	$(BIN)/python -m demo.medusa
+
 .PHONY: demo-eval
 demo-eval: setup ## how often the demo model is right on phrasings that it never saw
 	$(BIN)/python -m demo.evaluate

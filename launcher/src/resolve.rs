@@ -29,7 +29,7 @@ pub struct Resolved {
     pub tokenizer: PathBuf,
     /// The folder of the tokenizer's other files; `None` for the model's.
     pub tokenizer_folder: Option<PathBuf>,
-    /// The folder of the model that drafts for it, if there is one.
+    /// The folder of the model or of the heads that draft for it, if there is one.
     pub draft: Option<PathBuf>,
     /// The folders of its adapters, in the order of the flags.
     #[serde(default)]
@@ -44,6 +44,8 @@ pub struct ModelSource<'a> {
     pub tokenizer: Option<&'a str>,
     /// The model that drafts for it: a folder, or an id with or without `@revision`.
     pub draft: Option<&'a str>,
+    /// The heads that draft for it and lie in its folder.
+    pub heads: Option<&'static str>,
     /// The adapters: folders, or ids with or without `@revision`.
     pub adapters: &'a [NamedAdapter],
     /// Revision on the hub, and the cache folder.
@@ -69,6 +71,7 @@ pub async fn resolve(
     command.args(source.adapters.iter().map(|adapter| format!("--adapter={}", adapter.source)));
     command.args(source.tokenizer.map(|tokenizer| format!("--tokenizer={tokenizer}")));
     command.args(source.draft.map(|draft| format!("--draft={draft}")));
+    command.args(source.heads.map(|heads| format!("--heads={heads}")));
     command.arg("--").args(source.model);
     command.envs(source.hub.huggingface_hub_cache.iter().map(|folder| ("HF_HUB_CACHE", folder)));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);

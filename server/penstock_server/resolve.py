@@ -13,9 +13,13 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock_server.architectures.fields import read_json
 from penstock_server.base import parent
 from penstock_server.base.errors import StartError
 from penstock_server.files.gguf.parts import gguf_in, is_gguf
+from penstock_server.files.medusa_folder import PICKLED as MEDUSA_PICKLE
+from penstock_server.files.medusa_folder import WEIGHTS as MEDUSA_WEIGHTS
+from penstock_server.files.medusa_folder import is_pickled
 from penstock_server.files.missing_weights import no_weights
 
 DEMO_MODEL = Path(__file__).parent / "demo_model"
@@ -34,13 +38,16 @@ def main(argv: list[str]) -> int:
             print(json.dumps({"adapters": [str(hub_adapter(flags.fetch_adapter))]}))
             return 0
         found = resolve(flags.model, flags.revision, flags.load_format != "dummy", flags.tokenizer)
-        draft = {} if flags.draft is None else {"draft": str(draft_folder(flags.draft))}
+        if flags.draft is not None:
+            found = found._replace(draft=draft_folder(flags.draft))
+        elif flags.heads is not None:
+            found = found._replace(draft=found.draft or heads_beside(found.folder, flags.heads))
         adapters = [str(adapter_folder(adapter)) for adapter in flags.adapter]
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     paths = {name: str(path) for name, path in found._asdict().items() if path is not None}
-    print(json.dumps({**paths, **draft, **({"adapters": adapters} if adapters else {})}))
+    print(json.dumps({**paths, **({"adapters": adapters} if adapters else {})}))
     return 0
 
 
@@ -52,6 +59,8 @@ class Resolved(NamedTuple):
     tokenizer: Path
     # The folder of the tokenizer's other files where that is not the model's.
     tokenizer_folder: Path | None = None
+    # What drafts for it: as --draft says, or heads that came with it.
+    draft: Path | None = None
 
 
 def resolve(
@@ -59,13 +68,34 @@ def resolve(
 ) -> Resolved:
     """Where a model and its tokenizer are, downloaded and converted if need be; the demo model if none is named."""
     folder = _gguf_folder(model, tokenizer) or _model_folder(model, revision, with_weights)
+    folder, heads = _with_heads(folder, with_weights)
     if tokenizer is None:
-        return Resolved(folder, _tokenizer(folder))
+        return Resolved(folder, _tokenizer(folder), draft=heads)
     path = Path(tokenizer).expanduser().absolute()
     if path.is_file():
-        return Resolved(folder, path, path.parent)
+        return Resolved(folder, path, path.parent, heads)
     other = path if path.is_dir() else _downloaded(tokenizer, None, with_weights=False, flag="--tokenizer")
-    return Resolved(folder, _tokenizer(other), other)
+    return Resolved(folder, _tokenizer(other), other, heads)
+
+
+def _with_heads(folder: Path, with_weights: bool) -> tuple[Path, Path | None]:
+    """The folder of the model itself, and that of heads of MEDUSA: they lie beside its weights, or name their model."""
+    raw = read_json(folder / "config.json")
+    base = raw.get("base_model_name_or_path") if "medusa_num_heads" in raw else None
+    if isinstance(base, str) and all(file.name == MEDUSA_WEIGHTS for file in folder.glob("*.safetensors")):
+        return _model_folder(base, None, with_weights), folder
+    return folder, folder if (folder / MEDUSA_WEIGHTS).is_file() else None
+
+
+def heads_beside(folder: Path, kind: str) -> Path:
+    """The heads that lie in a folder of their kind's name in that of the model."""
+    heads = folder / kind
+    if not (heads / "config.json").is_file():
+        raise StartError(
+            f"--speculation {kind} needs heads, and {folder} has none: no folder {kind} with a config.json; name "
+            "theirs by --draft-model"
+        )
+    return heads
 
 
 def _gguf_folder(model: str | None, tokenizer: str | None) -> Path | None:
@@ -148,6 +178,8 @@ def _checked_adapter(folder: Path, named: str) -> Path:
 def _checked(folder: Path, with_weights: bool) -> Path:
     if not (folder / "config.json").is_file():
         raise _missing(folder, "config.json")
+    if (folder / MEDUSA_PICKLE).is_file() and next(folder.glob("*.safetensors"), None) is None:
+        raise is_pickled(folder)
     if with_weights and next(folder.glob("*.safetensors"), None) is None:
         names = [file.name for file in folder.iterdir()]
         raise StartError(f"{folder} {no_weights(names, str(folder), str(folder))}")
@@ -190,7 +222,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--adapter", action="append", default=[], help="folder, ID or ID@REVISION of an adapter; repeatable"
     )
-    parser.add_argument("--draft", help="folder, ID or ID@REVISION of a model that drafts tokens")
+    parser.add_argument("--draft", help="folder, ID or ID@REVISION of what drafts tokens")
+    parser.add_argument("--heads", choices=("medusa",), help="what drafts lies in the folder of the model")
     parser.add_argument(
         "--fetch-adapter", metavar="ID", help="only download this adapter: ID or ID@REVISION on the hub"
     )

@@ -14,7 +14,7 @@ from penstock_server.engine.engine import Engine
 from penstock_server.engine.outcome import Outcome, PromptLogprobs
 from penstock_server.engine.plan import Admit, Append, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
-from penstock_server.files.draft_folder import open_draft_folder
+from penstock_server.files.draft_folder import DraftFolder, open_draft_folder
 from penstock_server.files.model_folder import ModelFolder, open_folder
 from penstock_server.load.load_engine import load_engine
 
@@ -42,8 +42,8 @@ def opened(config: ServerConfig) -> ModelFolder:
     return open_folder(folder, config.load_format, config.model_impl, quantize=quantize)
 
 
-def opened_both(config: ServerConfig) -> tuple[ModelFolder, ModelFolder | None]:
-    """The folder of the model, and that of the model that drafts."""
+def opened_both(config: ServerConfig) -> tuple[ModelFolder, DraftFolder | None]:
+    """The folder of the model, and that of what drafts."""
     folder = opened(config)
     return folder, open_draft_folder(config, folder)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
+from driver import Execute
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.outcome import Outcome
 from penstock_server.engine.plan import Admit, Plan, Span
@@ -13,6 +14,7 @@ MAX_DRAFTS = 4
 # As many as there are before a slot with two plans in flight might be full.
 NUM_COMPARED = 20
 NUM_BLOCKS = MAX_LEN // 4
+DRAWN = SamplingParams(temperature=1.1, seed=9)
 
 EVERYTHING = {
     "greedy": SamplingParams(),
@@ -87,3 +89,29 @@ def check_same(got: list[Told], expected: list[Told]) -> None:
         assert mine.ids[:NUM_COMPARED] == plain.ids[:NUM_COMPARED]
         assert mine.logprobs[:NUM_COMPARED] == pytest.approx(plain.logprobs[:NUM_COMPARED], abs=1e-4)
         assert mine.tops[:NUM_COMPARED] == plain.tops[:NUM_COMPARED]
+
+
+def generate(
+    execute: Execute,
+    told: Told,
+    slot: int,
+    tokens: list[int],
+    start: int,
+    count: int,
+    blocks: list[int],
+    max_drafts: int | None = MAX_DRAFTS,
+    chunk: int = MAX_LEN,
+) -> Told:
+    """So many tokens behind `tokens`, of which all before `start` are computed; then the slot is given back."""
+    retired = [slot] if told.num_steps else []
+    admitted = [Admit(slot, tokens, len(tokens), blocks, DRAWN)]
+    while start < len(tokens):
+        span = Span(slot, start, min(chunk, len(tokens) - start))
+        told.add(execute(Plan(1, 1, retired=retired, admitted=admitted, spans=[span])), slot)
+        retired, admitted, start = [], [], span.end
+    begun = len(told.ids) - 1
+    while len(told.ids) - begun < count:
+        position = len(tokens) + len(told.ids) - begun - 1
+        open_drafts = {} if max_drafts is None else {slot: max_drafts}
+        told.add(execute(Plan(1, 2, spans=[Span(slot, position, 1)], open_drafts=open_drafts)), slot)
+    return told

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from driver import Execute, execute_on, make_engine
+from driver import execute_on, make_engine
 from family_models import CASES, LATENT
 from open_spans import (
+    DRAWN,
     EVERYTHING,
     MAX_DRAFTS,
     MAX_LEN,
@@ -18,6 +19,7 @@ from open_spans import (
     NUM_COMPARED,
     Told,
     check_same,
+    generate,
     play,
     prompt,
 )
@@ -32,7 +34,6 @@ from penstock_server.load import sizes
 from safetensors.torch import load_file, save_file
 from thread_ranks import engines, execute_on_all
 
-DRAWN = SamplingParams(temperature=1.1, seed=9)
 OTHER = {
     "num_hidden_layers": 1,
     "hidden_size": 36,
@@ -55,32 +56,6 @@ def drafting(folder: Path, draft: Path, **options: Any) -> Engine:
     assert isinstance(engine.drafter, PayingDrafter)
     engine.drafter = engine.drafter.inner
     return engine
-
-
-def generate(
-    execute: Execute,
-    told: Told,
-    slot: int,
-    tokens: list[int],
-    start: int,
-    count: int,
-    blocks: list[int],
-    max_drafts: int | None = MAX_DRAFTS,
-    chunk: int = MAX_LEN,
-) -> Told:
-    """So many tokens behind `tokens`, of which all before `start` are computed; then the slot is given back."""
-    retired = [slot] if told.num_steps else []
-    admitted = [Admit(slot, tokens, len(tokens), blocks, DRAWN)]
-    while start < len(tokens):
-        span = Span(slot, start, min(chunk, len(tokens) - start))
-        told.add(execute(Plan(1, 1, retired=retired, admitted=admitted, spans=[span])), slot)
-        retired, admitted, start = [], [], span.end
-    begun = len(told.ids) - 1
-    while len(told.ids) - begun < count:
-        position = len(tokens) + len(told.ids) - begun - 1
-        open_drafts = {} if max_drafts is None else {slot: max_drafts}
-        told.add(execute(Plan(1, 2, spans=[Span(slot, position, 1)], open_drafts=open_drafts)), slot)
-    return told
 
 
 # Of heads that the ops in C take its passes are recordings.

@@ -1,6 +1,7 @@
 """From the name of a model to a local folder."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -103,6 +104,38 @@ def test_a_draft_model_is_a_folder_or_an_id_with_a_revision(
     assert asked == [("org/small", "v2", True), ("org/small", None, True)]
     assert main([str(folder), "--draft=/no/such"]) == 1
     assert "--draft-model: there is no folder /no/such" in capsys.readouterr().err
+
+
+def test_heads_lie_in_the_folder_of_the_model_or_name_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(*flags: str) -> dict[str, str]:
+        assert main([*flags]) == 0
+        found: dict[str, str] = json.loads(capsys.readouterr().out.splitlines()[-1])
+        return found
+
+    model = tmp_path / "model"
+    shutil.copytree(folder, model)
+    assert "draft" not in told(str(model))
+    assert main([str(model), "--heads=medusa"]) == 1
+    assert "--speculation medusa needs heads" in capsys.readouterr().err
+    # As TGI has them: the folder of the heads names the model.
+    heads = tmp_path / "heads"
+    heads.mkdir()
+    config = {"medusa_num_heads": 2, "base_model_name_or_path": str(model)}
+    (heads / "config.json").write_text(json.dumps(config))
+    (heads / "medusa_lm_head.pt").write_bytes(b"")
+    assert main([str(heads)]) == 1
+    assert "medusa_lm_head.pt is a pickle" in capsys.readouterr().err
+    (heads / "medusa_lm_head.safetensors").write_bytes(b"")
+    found = told(str(heads))
+    assert (found["folder"], found["draft"]) == (str(model), str(heads))
+    # In a folder of their own in that of the model, or beside its weights.
+    shutil.copytree(heads, model / "medusa")
+    assert told(str(model), "--heads=medusa")["draft"] == str(model / "medusa")
+    (model / "medusa_lm_head.safetensors").write_bytes(b"")
+    assert told(str(model))["draft"] == str(model)
+    assert told(str(model), f"--draft={heads}")["draft"] == str(heads)
 
 
 def test_an_adapter_that_is_fetched_is_one_of_the_hub(

@@ -12,6 +12,7 @@ mod tokenizer;
 
 use clap::Parser;
 use penstock_router::config::RouterOptions;
+use penstock_router::engine::speculation::Speculation;
 use penstock_router::observe::log_level::LogLevel;
 use tracing::level_filters::LevelFilter;
 
@@ -66,6 +67,13 @@ impl Args {
     pub fn draft_model(&self) -> Option<&str> {
         let is_used = self.router.speculation.max_drafts() > 0;
         self.model.draft_model.as_deref().filter(|_| is_used)
+    }
+
+    /// The heads that draft, if any tokens are drafted, and they lie in the folder of the model.
+    pub fn heads(&self) -> Option<&'static str> {
+        let speculation = &self.router.speculation;
+        let heads = speculation.speculation.and_then(Speculation::heads);
+        heads.filter(|_| speculation.max_drafts() > 0 && self.model.draft_model.is_none())
     }
 
     /// The level of the launcher's own lines.

@@ -27,8 +27,8 @@ pub struct ModelArgs {
     #[arg(long, env, default_value = "auto")]
     pub kv_cache_dtype: KvCacheDtype,
 
-    /// Local folder or Hugging Face Hub id, with or without @REVISION, of the small model that drafts tokens; needs
-    /// --speculation draft
+    /// Local folder or Hugging Face Hub id, with or without @REVISION, of the small model or the heads that draft
+    /// tokens; needs --speculation draft or medusa
     #[arg(long, env)]
     pub draft_model: Option<String>,
 

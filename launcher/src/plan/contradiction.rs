@@ -30,7 +30,7 @@ pub enum PlanError {
     SocketPathTooLong(PathBuf),
     #[error("--speculation draft needs --draft-model, a small model; add it or use --speculation ngram")]
     NoDraftModel,
-    #[error("--draft-model {0} needs --speculation draft; add it or drop --draft-model")]
+    #[error("--draft-model {0} needs --speculation draft or medusa; add it or drop --draft-model")]
     UnusedDraftModel(String),
 }
 
@@ -56,9 +56,10 @@ fn contradiction_of_limits(args: &Args) -> Option<PlanError> {
 }
 
 fn contradiction_of_drafts(args: &Args) -> Option<PlanError> {
-    let is_asked = args.router.speculation.speculation == Some(Speculation::Draft);
+    let asked = args.router.speculation.speculation;
+    let reads_folder = |kind: Speculation| kind == Speculation::Draft || kind.heads().is_some();
     match &args.model.draft_model {
-        None => is_asked.then_some(PlanError::NoDraftModel),
-        Some(model) => (!is_asked).then(|| PlanError::UnusedDraftModel(model.clone())),
+        None => (asked == Some(Speculation::Draft)).then_some(PlanError::NoDraftModel),
+        Some(model) => (!asked.is_some_and(reads_folder)).then(|| PlanError::UnusedDraftModel(model.clone())),
     }
 }

@@ -51,10 +51,18 @@ impl Group<'_> {
         }
     }
 
-    /// How tokens are drafted, where that is not the default of the shards or told by a draft model.
-    fn drafter(&self) -> Option<&'static str> {
-        let is_suffix = self.args.router.speculation.speculation == Some(Speculation::Suffix);
-        is_suffix.then_some("suffix")
+    /// How tokens are drafted, where that is not the default of the shards.
+    fn drafter(&self) -> Option<String> {
+        let asked = self.args.router.speculation.speculation?;
+        (asked != Speculation::Ngram).then(|| name_of(&asked))
+    }
+
+    /// The folder of what drafts, if any tokens are drafted, and not by n-gram or suffix.
+    fn draft_model(&self) -> Option<String> {
+        let speculation = &self.args.router.speculation;
+        let is_used = speculation.max_drafts() > 0
+            && !matches!(speculation.speculation, Some(Speculation::Ngram | Speculation::Suffix));
+        self.places.model.draft.as_ref().filter(|_| is_used).map(|folder| folder.display().to_string())
     }
 
     fn flags(&self, rank: usize, socket: &Path) -> Vec<String> {
@@ -64,8 +72,8 @@ impl Group<'_> {
         let given = [
             ("model-path", Some(self.places.model.folder.display().to_string())),
             ("tokenizer-path", Some(self.places.model.tokenizer.display().to_string())),
-            ("draft-model", self.places.model.draft.as_ref().map(|folder| folder.display().to_string())),
-            ("drafter", self.drafter().map(str::to_owned)),
+            ("draft-model", self.draft_model()),
+            ("drafter", self.drafter()),
             ("load-format", Some(name_of(&model.load_format))),
             ("model-impl", Some(name_of(&model.model_impl))),
             ("generation-config", Some(name_of(&model.generation_config))),

@@ -79,6 +79,29 @@ fn the_shards_are_told_how_tokens_are_drafted() {
 }
 
 #[test]
+fn heads_beside_the_model_draft_unless_another_way_is_asked_for() {
+    let cases = [
+        ("--speculate 3", true, None),
+        ("--speculation medusa", true, Some("medusa")),
+        ("--speculation ngram", false, None),
+        ("--speculation suffix", false, None),
+        ("", false, None),
+        ("--speculation medusa --speculate 0", false, None),
+    ];
+    for (flags, is_used, heads) in cases {
+        let line = format!("launcher {flags}");
+        let args = Args::try_parse_from(line.split_whitespace()).expect("flags");
+        assert_eq!(args.heads(), heads, "{flags}");
+        let model = Resolved { draft: Some("/m/medusa".into()), ..places().model };
+        let places = Places { model, ..places() };
+        let plan = Plan::new(&args, &Hardware { num_gpus: 0, num_cpus: 8 }, &places).expect("plan");
+        for shard in plan.groups.iter().flatten() {
+            assert_eq!(shard.args.contains(&"--draft-model=/m/medusa".to_owned()), is_used, "{flags}");
+        }
+    }
+}
+
+#[test]
 fn the_router_gets_the_folders_of_adapters_and_a_file_to_record_them() {
     let plan = plan(0, "--lora-adapters one=one,two=org/two@v1").expect("plan");
     for flag in [

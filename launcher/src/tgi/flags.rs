@@ -60,7 +60,7 @@ pub const FLAGS: &[TgiFlag] = flags! {
     Kept "huggingface-hub-cache" "HUGGINGFACE_HUB_CACHE" ""
     Kept "cuda-memory-fraction" "CUDA_MEMORY_FRACTION" ""
     Kept "lora-adapters" "LORA_ADAPTERS" "every kind that PEFT writes; they are loaded before the server is ready"
-    Kept "speculate" "SPECULATE" "tokens are drafted from those of the sequence; heads of MEDUSA are not used"
+    Kept "speculate" "SPECULATE" "tokens are drafted by heads of MEDUSA where the model has them, else from those of the sequence"
     Kept "json-output" "JSON_OUTPUT" ""
     Kept "otlp-endpoint" "OTLP_ENDPOINT" ""
     Kept "otlp-service-name" "OTLP_SERVICE_NAME" ""

@@ -37,6 +37,18 @@ pub enum Speculation {
     Suffix,
     /// By a second, small model: that of --draft-model
     Draft,
+    /// By heads of MEDUSA: those of --draft-model, or those in the folder of the model
+    Medusa,
+}
+
+impl Speculation {
+    /// The name of the heads that draft.
+    pub fn heads(self) -> Option<&'static str> {
+        match self {
+            Self::Ngram | Self::Suffix | Self::Draft => None,
+            Self::Medusa => Some("medusa"),
+        }
+    }
 }
 
 impl SpeculationOptions {
@@ -72,6 +84,7 @@ mod tests {
         assert_eq!(max_drafts("launcher --speculation draft"), Some(4));
         assert_eq!(max_drafts("launcher --speculation ngram --speculate 0"), Some(0));
         assert_eq!(max_drafts("launcher --speculate 17"), None);
-        assert_eq!(max_drafts("launcher --speculation medusa"), None);
+        assert_eq!(max_drafts("launcher --speculation medusa"), Some(4));
+        assert_eq!(max_drafts("launcher --speculation lookahead"), None);
     }
 }

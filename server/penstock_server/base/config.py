@@ -43,7 +43,7 @@ GenerationConfig = Literal["auto", "none"]
 
 # What quantized weights are multiplied by on a CPU: int8 in blocks, or the numbers as they are.
 CpuActivations = Literal["float", "int8"]
-DrafterKind = Literal["ngram", "suffix"]
+DrafterKind = Literal["ngram", "suffix", "draft", "medusa"]
 
 
 # Who serves gRPC on the shard's socket; auto: the extension module in Rust where it is installed, else grpcio.
@@ -166,9 +166,9 @@ class ServerConfig:
     # How many LoRA adapters the slots may use at one time; 0: none can be loaded.
     max_adapters: int = 8
     cpu_activations: CpuActivations = "float"
-    # Folder of the small model that drafts tokens; None: they are drafted from those of the sequence.
+    # Folder of the small model or the heads that draft tokens; None: they are drafted from those of the sequence.
     draft_model_path: Path | None = None
-    # Who drafts where there is no such model.
+    # Who drafts; "ngram" where there is such a folder: whatever it has.
     drafter: DrafterKind = "ngram"
     log_level: LogLevel = "info"
     endpoint: EndpointKind = "auto"

@@ -28,7 +28,7 @@ from penstock_server.engine.adapters import NO_ADAPTER
 from penstock_server.engine.graph_pool import GraphPool, Replay
 from penstock_server.engine.plan import Span
 from penstock_server.engine.slots import Slots
-from penstock_server.network.forward_input import ForwardInput
+from penstock_server.network.forward_input import ForwardInput, TapShape
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
 
@@ -39,8 +39,15 @@ class DecodeGraphs:
     """One graph per size."""
 
     def __init__(
-        self, model: Model, cache: KVCache, slots: Slots, sizes: Sequence[int], pool: GraphPool
+        self,
+        model: Model,
+        cache: KVCache,
+        slots: Slots,
+        sizes: Sequence[int],
+        pool: GraphPool,
+        tapped: TapShape | None = None,
     ) -> None:
+        """`tapped`: hidden states that somebody reads behind each step."""
         self.model = model
         self.cache = cache
         self.slots = slots
@@ -52,6 +59,7 @@ class DecodeGraphs:
         self._query_starts = torch.arange(self.sizes[-1] + 1, dtype=torch.int32, device=slots.device)
         # One for all sizes: a graph then keeps no memory of its own, and the next one may use the same.
         self._logits = torch.zeros(self.sizes[-1], model.facts.vocab_size, device=slots.device)
+        self._taps = None if tapped is None else tapped.taps(self.sizes[-1], model.dtype, slots.device)
         # By size, and whether rows use adapters.
         self._replays: dict[tuple[int, bool], Replay] = {}
         # Also whether rows of one slot are joined to spans, as drafts are.
@@ -115,6 +123,10 @@ class DecodeGraphs:
             self._replays[kind] = self._record(*kind)
         return self._logits[:size]
 
+    def states(self, num_rows: int) -> torch.Tensor | None:
+        """The hidden states that are read of the last run's first rows, valid until the next one."""
+        return None if self._taps is None else self._taps.states[:, :num_rows]
+
     def _record(self, size: int, uses_adapters: bool) -> Replay:
         """Compute a step and record it. All recordings share the memory of intermediate results."""
         compute = partial(self._compute, size, uses_adapters)
@@ -162,7 +174,8 @@ class DecodeGraphs:
             unbatched=self.slots.batch_invariant,
         )
         adapters = self._inputs[2, :size] if uses_adapters else None
-        return ForwardInput(found.token_ids, positions, found.cache_positions, spans, slots, adapters)
+        taps = self._taps and self._taps._replace(states=self._taps.states[:, :size])
+        return ForwardInput(found.token_ids, positions, found.cache_positions, spans, slots, adapters, taps)
 
 
 def _nothing() -> None:

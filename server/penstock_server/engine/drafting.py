@@ -1,16 +1,24 @@
-"""The seam of drafters: who guesses the next tokens of a slot. `ngram_drafter`, `suffix_drafter` and
-`model_drafter` are its rows.
+"""The seam of drafters: who guesses the next tokens of a slot. `ngram_drafter`, `suffix_drafter`, `model_drafter` and
+`medusa_drafter` are its rows.
 
 A wrong draft changes no token, only how many a step gives. All ranks must draft the same.
 """
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from penstock_server.engine.plan import Drafts, Plan, Span
+from penstock_server.network.forward_input import TapShape
 
 
 class Drafter:
     """Drafts nothing and needs to know nothing; the others override that. Called from the thread that steps."""
+
+    @property
+    def taps(self) -> TapShape | None:
+        """The hidden states of the model that `read` is told; None: none are, and steps leave none."""
+        return None
 
     def worth(self, num_rows: int, wanted: Mapping[int, int]) -> Mapping[int, int]:
         """Of what may be drafted, by slot, what is likely to pay in a step of so many rows. Asked once for a step."""
@@ -25,6 +33,12 @@ class Drafter:
 
     def follow(self, plan: Plan) -> None:
         """The slots applied this plan; its spans are not computed yet."""
+
+    def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
+        """The hidden states of a step over these spans, drafts included: [num_taps, num_tokens, hidden_size].
+
+        They are valid until the next step, and may still be computed on the device.
+        """
 
     def accept(self, slot: int, num_right: int) -> None:
         """So many of the tokens drafted for a slot in the last step were right."""

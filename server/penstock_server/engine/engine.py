@@ -270,7 +270,10 @@ class Engine:
         pending.clock.mark()
         rows, num_rows = step.sampling.known_rows, step.sampling.num_rows
         pending.masks = self.slots.grammars.pending_masks(rows, num_rows)
+        step, states = self._tapped(step)
         logits, pending.prompts = self._forward(step)
+        if states is not None:
+            self.drafter.read(spans, states)
         if self.slots.snapshots is not None and pending.plan.snapshots:
             self.slots.snapshots.keep(spans, pending.plan.snapshots)
         pending.clock.mark()
@@ -325,6 +328,17 @@ class Engine:
             hidden = hidden[step.sampled_rows]
             adapters = None if adapters is None else adapters[step.sampled_rows]
         return self.model.logits(hidden, adapters), prompts
+
+    def _tapped(self, step: Step) -> tuple[Step, torch.Tensor | None]:
+        """The step, and where it leaves the hidden states that the drafter reads, if it reads any."""
+        shape = self.drafter.taps
+        if shape is None:
+            return step, None
+        if step.forward is None:
+            assert self.graphs is not None, "the graphs chose the size of this step"
+            return step, self.graphs.states(step.num_tokens)
+        taps = shape.taps(step.num_tokens, self.model.dtype, self.slots.device)
+        return replace(step, forward=replace(step.forward, taps=taps)), taps.states
 
     def _hidden(self, step: Step) -> torch.Tensor:
         """Of all tokens. A graph has its memory already: it fails on no rank alone."""

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 
 from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.draft_plane import DraftPlane
 from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.guessed import agreed, fitted
 from penstock_server.engine.plan import Drafts, Plan, Span
 from penstock_server.engine.sampling import choose
 from penstock_server.engine.slots import Slots
@@ -141,11 +141,8 @@ class ModelDrafter(Drafter):
         for slot, length in lengths.items():
             self.plane.fill(slot, length)
             self._open[slot] = length, numbers[slot]
-        drafts: dict[int, tuple[int, ...]] = {}
         owners = [slot for slots, _ids in passes for slot in slots]
-        for slot, token_id in zip(owners, self._agreed([ids for _slots, ids in passes]), strict=True):
-            drafts[slot] = (*drafts.get(slot, ()), token_id)
-        return drafts
+        return agreed(owners, [ids for _slots, ids in passes], self._group)
 
     def _next_tokens(self, slots: list[int], lens: list[int]) -> torch.Tensor:
         """The token that follows in each slot, which becomes its last one; `lens`: its last positions to compute."""
@@ -156,17 +153,11 @@ class ModelDrafter(Drafter):
         step, hidden = self._compute(spans, self._first_pass)
         logits = self._logits(step, hidden)
         tokens, sampling = self._slots.rows.tokens, step.sampling
-        ids = choose(_fitted(logits, self._slots.limits.vocab_size), sampling, tokens)
+        ids = choose(fitted(logits, self._slots.limits.vocab_size), sampling, tokens)
         tokens.index_put_((sampling.slots, sampling.lengths), ids.int())
         for slot in slots:
             states[slot].length += 1
         return ids
-
-    def _agreed(self, ids: list[torch.Tensor]) -> list[int]:
-        """The tokens on the host, on all ranks those of the first."""
-        if not ids:
-            return []
-        return list(self._group.gather_numbers(*torch.cat(ids).tolist())[0])
 
     def _compute(self, spans: list[Span], longest: int = 1) -> tuple[Step, torch.Tensor]:
         """Fill the plane at these spans; also logits of a decode graph, else hidden states.
@@ -195,14 +186,6 @@ class ModelDrafter(Drafter):
         if self._group.size == 1 or not is_compared:
             return self.model(inputs, self.cache)
         return self._pact.run_pass(lambda: self.model(inputs, self.cache), len(inputs.token_ids))
-
-
-def _fitted(logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """With as many columns as the model has: what pads one of the vocabularies is never drafted, or cut off."""
-    missing = vocab_size - logits.shape[1]
-    return (
-        F.pad(logits, (0, missing), value=-torch.inf) if missing > 0 else logits[:, :vocab_size].contiguous()
-    )
 
 
 def _report(error: Exception) -> None:

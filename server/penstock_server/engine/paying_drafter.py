@@ -5,8 +5,11 @@ That follows from outcomes alone, so that all ranks draft the same number.
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.plan import Drafts, Plan, Span
+from penstock_server.network.forward_input import TapShape
 
 # A draft is made only if it counts with this probability, or a greater one.
 _LEAST_WORTH = 0.25
@@ -32,6 +35,13 @@ class PayingDrafter(Drafter):
         self._num_steps = 0
         # Drafts of which it is not known whether they are right.
         self._num_open: dict[int, int] = {}
+
+    @property
+    def taps(self) -> TapShape | None:
+        return self.inner.taps
+
+    def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
+        self.inner.read(spans, states)
 
     def follow(self, plan: Plan) -> None:
         for admit in plan.admitted:

@@ -24,7 +24,7 @@ from penstock_server.network.upload import copy_to_device, to_device
 from penstock_server.watermark import green_tokens
 
 # Features that can change which token is most likely.
-_ADJUSTING = Feature.WATERMARK | Feature.PENALTIES | Feature.BIAS | Feature.SUPPRESSED | EXCLUDING
+ADJUSTING = Feature.WATERMARK | Feature.PENALTIES | Feature.BIAS | Feature.SUPPRESSED | EXCLUDING
 # Far beyond any logit, far below overflow when two of them are added.
 _LARGEST = 1e37
 
@@ -165,7 +165,7 @@ def _adjust(
     logits: torch.Tensor, inputs: SamplingInput, tokens: torch.Tensor, masks: GrammarMasks | None
 ) -> torch.Tensor:
     """Watermark, penalties, bias, suppression, exclusions, grammar. The logits stay as they are."""
-    if masks is None and not inputs.features & _ADJUSTING:
+    if masks is None and not inputs.features & ADJUSTING:
         return logits
     scores = logits.clone()
     _watermark(scores, inputs, tokens)

@@ -86,6 +86,13 @@ class Staging:
         slots, lengths, prompt_lens = (column.index_select(0, rows) for column in columns)
         return self._sampling_input(spans, slots, lengths, prompt_lens)
 
+    def sampling_behind(self, spans: list[Span]) -> SamplingInput:
+        """The rows that are sampled behind these decodes, and behind each of their drafts, and their columns."""
+        upload = Upload()
+        self._add_sampling(upload, spans, spans)
+        _rows, *columns = upload.send(self.slots.device)
+        return self._sampling_input(spans, *columns)
+
     def unwritten(self, spans: Sequence[Span]) -> torch.Tensor:
         """Cache positions in the slots' blocks from the start of each span on: they are not written yet."""
         size, table = self.slots.limits.block_size, self.slots.rows.block_table

@@ -77,6 +77,13 @@ class SamplingInput:
                 needed |= row.features
         return needed
 
+    def part(self, numbers: range) -> "SamplingInput":
+        """Only the rows with these numbers, which are known one by one."""
+        part = slice(numbers.start, numbers.stop, numbers.step)
+        columns = (self.slots, self.lengths, self.prompt_lens, self.params, self.seeds)
+        slots, lengths, prompt_lens, params, seeds = (column[part].contiguous() for column in columns)
+        return SamplingInput(self.rows[part], slots, lengths, prompt_lens, params, seeds)
+
     def having(self, feature: Feature) -> list[int]:
         """Numbers of the rows that need a feature."""
         return [number for number, row in enumerate(self.rows) if feature in row.features]

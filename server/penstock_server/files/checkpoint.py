@@ -56,6 +56,11 @@ class Checkpoint:
                 entries[name] = entry
         return cls(folder, entries)
 
+    @classmethod
+    def of_file(cls, file: Path) -> "Checkpoint":
+        """As `open`, of one file, whatever others lie beside it."""
+        return cls(file.parent, read_header(file))
+
     def has(self, name: str) -> bool:
         """Whether there is such a tensor."""
         return self._find(name) is not None

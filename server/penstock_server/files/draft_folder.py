@@ -1,4 +1,7 @@
-"""Opens the folder of a model that drafts tokens for another, and refuses what cannot be right. Needs no torch."""
+"""Opens the folder of what drafts tokens for a model, and refuses what cannot be right. Needs no torch.
+
+That is another model, or heads that read the hidden states of the model.
+"""
 
 import filecmp
 from pathlib import Path
@@ -8,23 +11,52 @@ from penstock_server.architectures.fields import read_json
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.base.config import ServerConfig
 from penstock_server.base.errors import StartError
+from penstock_server.files.medusa_folder import MedusaFolder, has_heads, open_medusa
 from penstock_server.files.model_folder import ModelFolder, open_folder
 
+DraftFolder = ModelFolder | MedusaFolder
 
-def open_draft_folder(config: ServerConfig, target: ModelFolder) -> ModelFolder | None:
-    """The folder of the draft model, if there is one; raises StartError, which names the flag."""
+# What `--speculation` calls what a folder has.
+_MODEL, _MEDUSA = "draft", "medusa"
+
+
+def open_draft_folder(config: ServerConfig, target: ModelFolder) -> DraftFolder | None:
+    """What the folder of --draft-model has, if there is one; raises StartError, which names the flag."""
     path = config.draft_model_path
     if path is None:
         return None
     try:
-        folder = open_folder(path, config.load_format)
-        spec = _checked(folder)
-        if target.spec is not None:
-            _check_target(target.spec)
-        _check_vocabulary(path / "tokenizer.json", config.tokenizer_path, spec, target.spec)
+        return _open(config, path, target)
     except StartError as error:
         raise StartError(f"--draft-model: {error}") from None
+
+
+def _open(config: ServerConfig, path: Path, target: ModelFolder) -> DraftFolder:
+    raw = read_json(path / "config.json")
+    kind = _MEDUSA if has_heads(path, raw) else _MODEL
+    if config.drafter not in ("ngram", kind):
+        raise StartError(
+            f"{path} is for --speculation {kind}, and --speculation {config.drafter} was asked for"
+        )
+    if kind == _MEDUSA:
+        return open_medusa(path, raw, _read_by_heads(target))
+    folder = open_folder(path, config.load_format)
+    spec = _checked(folder)
+    if target.spec is not None:
+        _check_target(target.spec)
+    _check_vocabulary(path / "tokenizer.json", config.tokenizer_path, spec, target.spec)
     return folder
+
+
+def _read_by_heads(target: ModelFolder) -> ModelSpec:
+    """The model whose hidden states heads read; raises StartError where they cannot."""
+    if target.spec is None:
+        raise StartError(
+            f"heads read hidden states of models with a row here, and {target.model_type} is computed by the code of "
+            "transformers; use --speculation ngram"
+        )
+    _refuse_states(target.spec)
+    return target.spec
 
 
 def _checked(folder: ModelFolder) -> ModelSpec:
@@ -43,11 +75,15 @@ def _checked(folder: ModelFolder) -> ModelSpec:
     return spec
 
 
-def _check_target(target: ModelSpec) -> None:
+def _refuse_states(target: ModelSpec) -> None:
     if target.num_recurrent_layers:
         raise StartError(
             f"layers of {target.model_type} keep a state, which cannot go back behind a wrong draft; drop --draft-model"
         )
+
+
+def _check_target(target: ModelSpec) -> None:
+    _refuse_states(target)
     if target.attention_window is not None:
         raise StartError(
             f"{target.model_type} gives blocks back behind its window of {target.attention_window} tokens, which a "

@@ -10,6 +10,8 @@ from penstock_server.base.log import stage
 from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
+from penstock_server.files.draft_folder import DraftFolder
+from penstock_server.files.medusa_folder import MedusaFolder
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.load.activations import check_activations
 from penstock_server.load.allocation import allocating
@@ -18,7 +20,8 @@ from penstock_server.load.attention_backend import choose_backend, choose_cache_
 from penstock_server.load.device import choose_device, choose_dtype, name_of
 from penstock_server.load.draft_model import load_draft_model
 from penstock_server.load.kernels import compile_kernels
-from penstock_server.load.loaded import Loaded
+from penstock_server.load.loaded import Drafting, Loaded
+from penstock_server.load.medusa import load_medusa
 from penstock_server.load.read_model import quantization_of, read_decoder, scales_of
 from penstock_server.load.sizes import choose_graph_sizes, choose_limits, wanted_limits
 from penstock_server.network.adapters import AdaptedModel
@@ -32,10 +35,10 @@ from penstock_server.network.quantization.quantization import Quantization
 logger = logging.getLogger(__name__)
 
 
-def load_engine(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None = None) -> Engine:
+def load_engine(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None = None) -> Engine:
     """Build, fill and warm up the engine of this rank; raises StartError or, when the group breaks, ShardFailed.
 
-    `draft`: the folder of the model that drafts, which `open_draft_folder` compared with the other.
+    `draft`: the folder of what drafts, which `open_draft_folder` compared with the other.
     On the thread that will step it: CUDA has a current device for every thread, and libraries have memory.
     """
     choose_arithmetic()
@@ -54,7 +57,7 @@ def load_engine(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | 
     return engine
 
 
-def _load(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None) -> Loaded:
+def _load(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None) -> Loaded:
     device = choose_device(config)
     check_activations(config, folder, device)
     dtype = choose_dtype(config.dtype, folder.dtype, device)
@@ -70,7 +73,7 @@ def _load(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None) 
     drafting = None
     if draft is not None:
         with stage(logger, "draft model"):
-            drafting = load_draft_model(config, draft, model.facts, group, device)
+            drafting = _drafting(config, draft, model, placement, device)
     logger.info("attention by %s, KV cache of %s", attention.name, name_of(cache_dtype))
     grammars = _grammars(config, model)
     cache_format = CacheFormat(cache_dtype, scales_of(folder, dtype, cache_dtype), attention.attend)
@@ -82,6 +85,14 @@ def _load(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None) 
     return Loaded(
         config, folder, device, group, model, grammars, adapters, cache_format, attention, quantized, drafting
     )
+
+
+def _drafting(
+    config: ServerConfig, draft: DraftFolder, model: Model, placement: Placement, device: torch.device
+) -> Drafting:
+    if isinstance(draft, MedusaFolder):
+        return load_medusa(draft, model, placement, device)
+    return load_draft_model(config, draft, model.facts, placement.group, device)
 
 
 def _grammars(config: ServerConfig, model: Model) -> Grammars:

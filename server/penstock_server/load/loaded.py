@@ -17,6 +17,7 @@ from penstock_server.engine.engine import Description, Engine
 from penstock_server.engine.grammar import Grammars
 from penstock_server.engine.graph_pool import GraphPool
 from penstock_server.engine.limits import Limits
+from penstock_server.engine.medusa_drafter import MedusaDrafter
 from penstock_server.engine.model_drafter import ModelDrafter
 from penstock_server.engine.ngram_drafter import NgramDrafter
 from penstock_server.engine.paying_drafter import CPU_ROW_COST, PayingDrafter
@@ -31,11 +32,14 @@ from penstock_server.load.draft_model import DraftModel
 from penstock_server.load.graph_sizes import GraphSizes
 from penstock_server.network.distributed import Group
 from penstock_server.network.kv_cache import CacheFormat, KVCache, block_bytes
+from penstock_server.network.medusa import MedusaHeads
 from penstock_server.network.model import Model
 from penstock_server.network.quantization.quantization import QuantizationFacts
 from penstock_server.network.states import States
 
 _NO_GRAPHS = GraphSizes()
+# What drafts beside the model, if it is more than its tokens.
+Drafting = DraftModel | MedusaHeads
 
 
 class Loaded(NamedTuple):
@@ -53,7 +57,7 @@ class Loaded(NamedTuple):
     # None where weights are not quantized.
     quantization: QuantizationFacts | None
     # None where tokens are drafted from those of the sequence.
-    draft: DraftModel | None
+    draft: Drafting | None
 
     def engine(self, limits: Limits, sizes: GraphSizes = _NO_GRAPHS, is_poisoned: bool = False) -> Engine:
         """An engine with a cache and rows of its own."""
@@ -64,9 +68,11 @@ class Loaded(NamedTuple):
         slots = Slots(limits, self.grammars, self.adapters, self.device, *rest)
         pool = GraphPool(self.device)
         given = (self.model, cache, slots)
-        graphs = DecodeGraphs(*given, sizes.decodes, pool) if sizes.decodes else None
-        prompt_graphs = PromptGraphs(*given, sizes.prompts, pool) if sizes.prompts else None
         drafter = self._drafter(limits, slots, sizes.decodes, pool, is_poisoned)
+        graphs = DecodeGraphs(*given, sizes.decodes, pool, drafter.taps) if sizes.decodes else None
+        # These leave no hidden states for a drafter.
+        has_prompts = sizes.prompts and drafter.taps is None
+        prompt_graphs = PromptGraphs(*given, sizes.prompts, pool) if has_prompts else None
         return Engine(*given, self.group, self.describe(limits), graphs, prompt_graphs, drafter)
 
     def _cache(
@@ -85,21 +91,34 @@ class Loaded(NamedTuple):
         self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], pool: GraphPool, is_poisoned: bool
     ) -> Drafter:
         row_cost = CPU_ROW_COST if self.device.type == "cpu" else 0.0
+        return PayingDrafter(self._guesser(limits, slots, graph_sizes, pool, is_poisoned), row_cost)
+
+    def _guesser(
+        self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], pool: GraphPool, is_poisoned: bool
+    ) -> Drafter:
+        """Who drafts, whether it pays or not."""
         if self.draft is None:
-            own = SuffixDrafter if self.config.drafter == "suffix" else NgramDrafter
-            return PayingDrafter(own(slots), row_cost)
+            return SuffixDrafter(slots) if self.config.drafter == "suffix" else NgramDrafter(slots)
+        if isinstance(self.draft, MedusaHeads):
+            return MedusaDrafter(self.draft, slots, self.group)
         model = self.draft.model
         cache = self._cache(limits, model.cache_shape, self.draft.cache_format, is_poisoned)
         sizes = self.draft.graph_sizes(graph_sizes)
         graphs = DecodeGraphs(model, cache, slots, sizes, pool) if sizes else None
-        return PayingDrafter(ModelDrafter(model, cache, slots, self.group, graphs), row_cost)
+        return ModelDrafter(model, cache, slots, self.group, graphs)
+
+    @property
+    def _draft_model(self) -> DraftModel | None:
+        """What drafts, if it has a plane of the cache."""
+        return self.draft if isinstance(self.draft, DraftModel) else None
 
     def block_bytes(self, block_size: int) -> int:
         """What a block takes on this rank, in all planes of the cache."""
         own = block_bytes(self.model.cache_shape, block_size, self.cache_format.dtype)
-        if self.draft is None:
+        draft = self._draft_model
+        if draft is None:
             return own
-        return own + block_bytes(self.draft.model.cache_shape, block_size, self.draft.cache_format.dtype)
+        return own + block_bytes(draft.model.cache_shape, block_size, draft.cache_format.dtype)
 
     def _states(self, limits: Limits) -> States | None:
         shape = self.model.state_shape
@@ -110,7 +129,8 @@ class Loaded(NamedTuple):
 
     def parts_bytes(self, limits: Limits, num_spans: int) -> int:
         """What attention of a step of so many decodes takes for sequences that it reads in parts."""
-        models = [self.model] if self.draft is None else [self.model, self.draft.model]
+        draft = self._draft_model
+        models = [self.model] if draft is None else [self.model, draft.model]
         return sum(self._parts_bytes(model, limits, num_spans) for model in models)
 
     def _parts_bytes(self, model: Model, limits: Limits, num_spans: int) -> int:

@@ -208,14 +208,19 @@ class Decoder(nn.Module):
         caches = iter(cache.layers)
         states = iter(() if cache.states is None else cache.states.layers)
         spans = None if cache.states is None else _recurrent_spans(inputs)
-        for layer, spec in zip(self.layers, self.spec.layers, strict=True):
+        for number, (layer, spec) in enumerate(zip(self.layers, self.spec.layers, strict=True)):
+            if inputs.taps is not None:
+                inputs.taps.take(number, residual, x)
             memory = Memory(
                 next(caches) if spec.has_attention else None,
                 next(states) if spec.is_recurrent else None,
                 spans,
             )
             x = layer(x, residual, inputs, None if spec.rope is None else tables[spec.rope], memory)
-        return residual.add_(x)
+        residual.add_(x)
+        if inputs.taps is not None:
+            inputs.taps.take(len(self.layers), residual)
+        return residual
 
     def _embed(self, inputs: ForwardInput) -> torch.Tensor:
         x: torch.Tensor = self.embedding(inputs.token_ids, inputs.adapters)
@@ -227,8 +232,12 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
         """[num_rows, hidden_size] to [num_rows, vocab_size] in float32. `adapters`: as in `ForwardInput`."""
+        return self.scores(self.final_norm(hidden, adapters=adapters), adapters)
+
+    def scores(self, normed: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+        """As `logits`, of hidden states behind the last norm."""
         head = self.embedding if self.lm_head is None else self.lm_head
-        logits = head.logits(self.final_norm(hidden, adapters=adapters), adapters)
+        logits = head.logits(normed, adapters)
         if self.spec.logit_scale != 1.0:
             logits = logits * self.spec.logit_scale
         cap = self.spec.logit_soft_cap

@@ -1,9 +1,37 @@
 """What a model takes for one step: its tokens, and where in the cache their keys and values go."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from penstock_kernels import AttentionSpans, DecodeSpans
+
+
+class Taps(NamedTuple):
+    """Where a decoder leaves hidden states of a step: what these layers take; behind the last, what it returns."""
+
+    layers: tuple[int, ...]
+    states: torch.Tensor  # [len(layers), num_tokens, hidden_size]
+
+    def take(self, layer: int, residual: torch.Tensor, x: torch.Tensor | None = None) -> None:
+        """`residual`, or its sum with `x`, is what a layer takes."""
+        for place, tapped in zip(self.states, self.layers, strict=True):
+            if tapped == layer:
+                place.copy_(residual)
+                if x is not None:
+                    place.add_(x)
+
+
+class TapShape(NamedTuple):
+    """Which hidden states a drafter reads."""
+
+    layers: tuple[int, ...]
+    size: int
+
+    def taps(self, num_tokens: int, dtype: torch.dtype, device: torch.device) -> Taps:
+        """Memory for those of a step."""
+        sizes = (len(self.layers), num_tokens, self.size)
+        return Taps(self.layers, torch.empty(sizes, dtype=dtype, device=device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +47,5 @@ class ForwardInput:
     slots: torch.Tensor  # [num_spans] int64: whose tokens they are
     # [num_tokens] int64: the number of the adapter that each token uses, or -1; None: no token uses one.
     adapters: torch.Tensor | None = None
+    # None: nobody reads hidden states.
+    taps: Taps | None = None

@@ -8,6 +8,7 @@ import time
 
 from penstock_server.base.config import ServerConfig
 from penstock_server.engine.engine import Engine
+from penstock_server.files.draft_folder import DraftFolder
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.load.load_engine import load_engine
 from penstock_server.rpc import faults as faulty
@@ -37,10 +38,10 @@ class StopPipe:
         os.read(self._reader, 1)
 
 
-def serve(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None, begun: float) -> int:
+def serve(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None, begun: float) -> int:
     """Load and serve until SIGTERM; returns the exit code. `begun`: perf_counter at the start, for the log.
 
-    `draft`: the folder of the model that drafts, if there is one.
+    `draft`: the folder of what drafts, if there is one.
     """
     faults = faulty.parse(config.faults, config.group.rank) if config.faults else None
     thread = SteppingThread()
@@ -74,7 +75,7 @@ def serve(config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None, 
 
 
 def _load(
-    config: ServerConfig, folder: ModelFolder, draft: ModelFolder | None, faults: faulty.Faults | None
+    config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None, faults: faulty.Faults | None
 ) -> Engine:
     engine = load_engine(config, folder, draft)
     return engine if faults is None else faulty.FaultyEngine(engine, faults)

@@ -1,0 +1,28 @@
+"""What drafters of any kind do with tokens that a model guessed: fit its vocabulary, and agree on them."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from penstock_server.engine.plan import Drafts
+from penstock_server.network.distributed import Group
+
+
+def fitted(logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """With as many columns as the model has: what pads one of the vocabularies is never drafted, or cut off."""
+    missing = vocab_size - logits.shape[1]
+    return (
+        F.pad(logits, (0, missing), value=-torch.inf) if missing > 0 else logits[:, :vocab_size].contiguous()
+    )
+
+
+def agreed(owners: Sequence[int], ids: Sequence[torch.Tensor], group: Group) -> Drafts:
+    """The tokens on the host, on all ranks those of the first. `owners`: the slot of each, in the order of `ids`."""
+    drafts: dict[int, tuple[int, ...]] = {}
+    if not ids:
+        return drafts
+    found = group.gather_numbers(*torch.cat(list(ids)).tolist())[0]
+    for slot, token_id in zip(owners, found, strict=True):
+        drafts[slot] = (*drafts.get(slot, ()), token_id)
+    return drafts

@@ -1,0 +1,101 @@
+"""Drafts by heads of MEDUSA, from the hidden state that the last token of a slot was chosen from. A head chooses by the
+noise of its position, as the sampler will: it guesses what will be drawn, not only what is likeliest.
+
+The state is that of the step before, so that nothing is drafted in the first step behind one that was not read: heads
+keep nothing of a sequence and lack nothing of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.guessed import agreed
+from penstock_server.engine.plan import Drafts, Plan, Span, Spans
+from penstock_server.engine.sampling import ADJUSTING, choose
+from penstock_server.engine.slots import Slots
+from penstock_server.engine.staging import Staging
+from penstock_server.network.distributed import Group
+from penstock_server.network.forward_input import TapShape
+from penstock_server.network.medusa import MedusaHeads
+from penstock_server.network.upload import to_device
+
+
+class _Run(NamedTuple):
+    """Positions of a slot whose states are kept: from `start` on, in the rows `first .. first + length`."""
+
+    states: torch.Tensor
+    start: int
+    first: int
+    length: int
+
+
+class MedusaDrafter(Drafter):
+    """The heads, and the states of the last known positions of each slot."""
+
+    def __init__(self, heads: MedusaHeads, slots: Slots, group: Group) -> None:
+        self.heads = heads
+        self._slots = slots
+        self._group = group
+        self._staging = Staging(slots)
+        self._runs: dict[int, _Run] = {}
+        # Where only closed decodes are computed, many sequences generate, and nothing will be drafted soon.
+        self._is_needed = False
+
+    @property
+    def taps(self) -> TapShape | None:
+        return self.heads.taps
+
+    def follow(self, plan: Plan) -> None:
+        for slot in plan.retired:
+            self._runs.pop(slot, None)
+        lens = Spans.of(plan.spans).numbers[2]
+        self._is_needed = bool(plan.open_drafts or plan.admitted) or bool((lens > 1).any())
+
+    def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
+        if not self._is_needed:
+            return
+        rows: list[int] = []
+        runs, begin = [], 0
+        for span in spans:
+            # Of a prompt only its last position is read.
+            begin, count = begin + span.length, 1 + len(span.drafts)
+            runs.append((span.slot, span.known_end - 1, len(rows), count))
+            rows += range(begin - count, begin)
+        kept = states[0].index_select(0, to_device(rows, torch.int64, states.device))
+        self._runs.update((slot, _Run(kept, *run)) for slot, *run in runs)
+
+    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        rows = {slot: row for slot in wanted if (row := self._row(slot)) is not None}
+        if not rows:
+            return {}
+        states = torch.stack([self._runs[slot].states[row] for slot, row in rows.items()])
+        most = min(self.heads.num_heads, max(wanted[slot] for slot in rows))
+        drafts = self._guess(list(rows), states, most)
+        return {slot: drafted[: wanted[slot]] for slot, drafted in drafts.items()}
+
+    def clear(self) -> None:
+        self._runs.clear()
+
+    def _row(self, slot: int) -> int | None:
+        """The row of the state that the last token of a slot was chosen from, if it is kept."""
+        run = self._runs.get(slot)
+        number = -1 if run is None else self._slots.states[slot].length - 2 - run.start
+        return run.first + number if run is not None and 0 <= number < run.length else None
+
+    def _guess(self, slots: list[int], states: torch.Tensor, most: int) -> Drafts:
+        """So many tokens for each slot. `states`: [num_slots, hidden_size]."""
+        spans = [Span(slot, self._slots.states[slot].length - 1, most, (0,) * (most - 1)) for slot in slots]
+        sampling = self._staging.sampling_behind(spans)
+        tokens, adjusts = self._slots.rows.tokens, bool(sampling.features & ADJUSTING)
+        if not adjusts:
+            ids = choose(self.heads(states, 0, most).flatten(0, 1), sampling, tokens)
+            return agreed([slot for slot in slots for _ in range(most)], [ids], self._group)
+        # What is drafted may depend on the drafts before it.
+        found = []
+        for head in range(most):
+            part = sampling.part(range(head, len(slots) * most, most))
+            found.append(choose(self.heads(states, head, 1).squeeze(1), part, tokens))
+            tokens.index_put_((part.slots, part.lengths), found[-1].int())
+        return agreed(slots * most, found, self._group)

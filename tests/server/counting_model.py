@@ -1,0 +1,72 @@
+"""A model that says the token after the last one, and heads that know it: what they draft is always right.
+
+Its layers add nothing, so a hidden state is the embedding of its token.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import normalize
+
+NUM_HEADS = 4
+# Of the likeliest token before all others: noise does not choose another.
+_GAIN = 4.0
+
+
+def counting_model(saved_model: Callable[..., Any], to: Path, **options: Any) -> Path:
+    """A folder of a model whose next token is the number of the last one and one more."""
+    shutil.copytree(saved_model(**options).folder, to)
+    weights = load_file(to / "model.safetensors")
+    for name, weight in weights.items():
+        if "o_proj" in name or "down_proj" in name:
+            weight.zero_()
+    weights["model.norm.weight"].fill_(1.0)
+    torch.manual_seed(6)
+    embeddings = normalize(torch.randn_like(weights["model.embed_tokens.weight"]))
+    weights["model.embed_tokens.weight"] = embeddings
+    weights["lm_head.weight"] = ahead(embeddings, 1)
+    save_file(weights, to / "model.safetensors", metadata={"format": "pt"})
+    return to
+
+
+def ahead(embeddings: torch.Tensor, distance: int) -> torch.Tensor:
+    """A head whose likeliest token is so many behind that of the hidden state."""
+    return _GAIN * embeddings.roll(distance, dims=0)
+
+
+def medusa_heads(model: Path, to: Path, num_layers: int = 1, says: int = NUM_HEADS) -> Path:
+    """Heads of the first form, whose residual layers add nothing; `says`: how many config.json has."""
+    embeddings = load_file(model / "model.safetensors")["model.embed_tokens.weight"]
+    size = embeddings.shape[1]
+    tensors = {}
+    for head in range(NUM_HEADS):
+        for layer in range(num_layers):
+            tensors[f"{head}.{layer}.linear.weight"] = torch.zeros(size, size)
+            tensors[f"{head}.{layer}.linear.bias"] = torch.zeros(size)
+        tensors[f"{head}.{num_layers}.weight"] = ahead(embeddings, head + 2)
+    return saved(to, tensors, {"medusa_num_heads": says, "medusa_num_layers": num_layers})
+
+
+def noisy_heads(size: int, to: Path) -> Path:
+    """Heads of the second form, which were never trained."""
+    torch.manual_seed(4)
+    tensors = {}
+    for head in range(NUM_HEADS):
+        tensors[f"{head}.0.linear.weight"] = torch.randn(size, size)
+        tensors[f"{head}.0.linear.bias"] = torch.randn(size)
+    return saved(to, tensors, {"medusa_num_heads": NUM_HEADS, "medusa_num_layers": 1, "version": "2"})
+
+
+def saved(to: Path, tensors: dict[str, torch.Tensor], config: dict[str, Any]) -> Path:
+    """A folder of heads."""
+    to.mkdir()
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()}, to / "medusa_lm_head.safetensors"
+    )
+    (to / "config.json").write_text(json.dumps(config))
+    return to
