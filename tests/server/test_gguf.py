@@ -20,7 +20,7 @@ from penstock_server.network.quantization.gguf import Gguf
 from penstock_server.network.quantization.scheme import Source
 from penstock_server.network.quantization.stored import Stored
 from penstock_server.resolve import resolve
-from quantized_checks import check_ranks, check_tokens
+from quantized_checks import check_ranks, check_tokens, refusal
 from quantized_models import healthy
 
 # Heads and feed-forward layers that two, three and four shards divide inside a block: of 32 numbers, and of 256.
@@ -45,6 +45,37 @@ def file(
         return made[kind]
 
     return make
+
+
+# Where in a block of a type a scale is, and its bytes of what is no number.
+NOT_A_NUMBER = {
+    "Q4_0": (0, b"\x00\x7e"),
+    "Q4_1": (2, b"\x00\x7c"),
+    "Q8_0": (0, b"\x00\xfc"),
+    "MXFP4": (0, b"\xff"),
+    "Q4_K": (2, b"\x01\x7c"),
+    "Q6_K": (208, b"\x00\x7e"),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_A_NUMBER)
+def test_scales_that_are_no_numbers_are_refused(
+    kind: str, file: Callable[[str], Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoilt = Path(shutil.copy(file(kind).file, tmp_path / "spoilt.gguf"))
+    folder = served(Written(spoilt, None), tmp_path, monkeypatch).folder
+    checkpoint = open_folder(folder).checkpoint
+    assert checkpoint is not None
+    entry = checkpoint.entries["model.layers.1.mlp.up_proj.weight"]
+    at, found = NOT_A_NUMBER[kind]
+    content = bytearray(spoilt.read_bytes())
+    # In its last block.
+    begin = entry.end - next(one.bytes for one in BLOCK_TYPES.values() if one.name == kind) + at
+    content[begin : begin + len(found)] = found
+    spoilt.write_bytes(content)
+    message = refusal(folder)
+    assert str(spoilt) in message
+    assert "tensor model.layers.1.mlp.up_proj.weight holds numbers that are not finite" in message
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in BLOCK_TYPES.values()])

@@ -15,7 +15,7 @@ import pytest
 import torch
 from driver import make_engine
 from penstock_server.base.errors import StartError
-from quantized_models import Packer, Quantized, Tensors, change_settings, healthy, maker
+from quantized_models import Packer, Quantized, Tensors, change_settings, healthy, maker, quantize
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from test_quantization_auto_round import MODELS as AUTO_ROUND
@@ -23,6 +23,8 @@ from test_quantization_awq_gptq import MODELS as WORDS
 from test_quantization_bitsandbytes import MODELS as BITSANDBYTES
 from test_quantization_compressed_tensors import MODELS as COMPRESSED
 from test_quantization_float8 import MODELS as FLOAT8
+from test_quantization_fp4 import MODELS as FP4
+from test_quantization_fp4 import SIZES, are_experts, experts
 from test_quantization_torchao import MODELS as TORCHAO
 from test_quantization_torchao import describe
 
@@ -37,10 +39,19 @@ FAMILIES: dict[str, tuple[Packer, dict[str, Any]]] = {
     "compressed-tensors packed": COMPRESSED["W4A16, groups with zero points"],
     "compressed-tensors int8": COMPRESSED["W8A8"],
     "fp8": FLOAT8["blocks"],
+    "fbgemm": FLOAT8["rows of fbgemm"],
+    "compressed-tensors fp8": FLOAT8["compressed-tensors, blocks"],
+    "fp8 with powers of two": FLOAT8["blocks with powers of two"],
+    "NVFP4": FP4["NVFP4 of compressed-tensors"],
+    "NVFP4 of ModelOpt": FP4["NVFP4 of ModelOpt"],
+    "MXFP4": FP4["MXFP4 of compressed-tensors"],
+    "MXFP8 of ModelOpt": FP4["MXFP8 of ModelOpt"],
     "torchao int8": TORCHAO["int8 in groups with zeros"],
     "torchao int4": TORCHAO["int4"],
     "torchao float8": TORCHAO["float8 of rows"],
 }
+# All experts of a layer in one tensor.
+GPT_OSS = "MXFP4 of experts"
 # What torchao says of its weights in the header of a file.
 CLASSES = {
     "torchao int8": "IntxUnpackedToInt8Tensor",
@@ -50,7 +61,7 @@ CLASSES = {
 # Tensors that a format does without, where what they say is said elsewhere, too, or is of activations.
 _OPTIONAL = ("weight_format", "input_scale", "weight_shape")
 _FILE = "model.safetensors"
-_MODULE = "model.layers.1.mlp.down_proj"
+_MODULES = ("model.layers.1.mlp.down_proj.", "model.layers.1.mlp.experts.down_proj_")
 
 
 class Case(NamedTuple):
@@ -61,11 +72,19 @@ class Case(NamedTuple):
     settings: dict[str, Any]
     random: random.Random
 
+    @property
+    def module(self) -> str:
+        """How the tensors of one quantized matrix begin, or of one of all experts."""
+        return next(begin for begin in _MODULES if any(name.startswith(begin) for name in self.tensors))
+
+    def names(self) -> list[str]:
+        """Its tensors."""
+        return sorted(name for name in self.tensors if name.startswith(self.module))
+
     def of_module(self) -> str:
-        """The name of a tensor of one quantized matrix."""
-        names = [name for name in self.tensors if name.startswith(f"{_MODULE}.")]
+        """The name of one of them."""
         optional = _OPTIONAL if self.settings.get("desc_act") else (*_OPTIONAL, "g_idx")
-        return self.random.choice(sorted(name for name in names if not name.endswith(optional)))
+        return self.random.choice([name for name in self.names() if not name.endswith(optional)])
 
 
 def lose(case: Case) -> None:
@@ -96,19 +115,38 @@ def reshape(case: Case) -> None:
 
 
 def spoil_scale(case: Case) -> None:
-    floats = [name for name, tensor in case.tensors.items() if tensor.dtype in (torch.float32, torch.float16)]
-    scales = sorted(name for name in floats if name.startswith(f"{_MODULE}."))
-    if not scales:
+    """A number that is none, in a scale or in a code that has such."""
+    optional = tuple(end for end in _OPTIONAL if end != "weight_shape")
+    found = [
+        name
+        for name in case.names()
+        if _not_numbers(name, case.tensors[name]) and not name.endswith(optional)
+    ]
+    if not found:
         lose(case)
         return
-    numbers = case.tensors[case.random.choice(scales)].view(-1)
-    numbers[case.random.randrange(len(numbers))] = case.random.choice(
-        [float("nan"), float("inf"), -float("inf")]
-    )
+    name = case.random.choice(found)
+    numbers = case.tensors[name].view(-1)
+    spoilt = case.random.choice(_not_numbers(name, numbers))
+    place = case.random.randrange(len(numbers))
+    if numbers.dtype.itemsize == 1:
+        numbers.view(torch.uint8)[place] = spoilt
+    else:
+        numbers[place] = spoilt
+
+
+def _not_numbers(name: str, tensor: torch.Tensor) -> list[float]:
+    """What of a type is no finite number: bytes of those of 8 bits."""
+    if tensor.dtype == torch.float8_e4m3fn:
+        return [0x7F, 0xFF]
+    is_power = tensor.dtype == torch.uint8 and name.endswith(("weight_scale", "_scales"))
+    if is_power or tensor.dtype == torch.float8_e8m0fnu:
+        return [0xFF]
+    return [float("nan"), float("inf"), -float("inf")] if tensor.is_floating_point() else []
 
 
 def add(case: Case) -> None:
-    case.tensors[f"{_MODULE}.{case.random.choice(['scale_2', 'rotation', 'bias', 'weight_global'])}"] = (
+    case.tensors[f"{case.module}{case.random.choice(['scale_2', 'rotation', 'bias', 'weight_global'])}"] = (
         torch.ones(3)
     )
 
@@ -154,11 +192,22 @@ BYTES = (cut, grow, change_length, change_offset)
 def model(
     saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Quantized]:
-    folder = healthy(saved_model, intermediate_size=144)
-    return maker(FAMILIES, folder, tmp_path_factory.mktemp("mutated"))
+    folder = tmp_path_factory.mktemp("mutated")
+    usual = maker(FAMILIES, healthy(saved_model, intermediate_size=144), folder)
+    # Whole blocks in every matrix.
+    of_blocks = maker(FAMILIES, healthy(saved_model, **SIZES), folder)
+
+    def make(name: str) -> Quantized:
+        if name == GPT_OSS:
+            options = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9, **SIZES}
+            of = healthy(saved_model, family="gpt_oss", **options)
+            return quantize(of, folder / "experts", experts, {"quant_method": "mxfp4"}, are_experts)
+        return (of_blocks if FAMILIES[name] in FP4.values() else usual)(name)
+
+    return make
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, GPT_OSS])
 def test_mutated_files_are_refused_with_a_reason(family: str, model: Callable[[str], Quantized]) -> None:
     folder = model(family).folder
     if family in CLASSES:

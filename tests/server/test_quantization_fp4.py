@@ -68,6 +68,10 @@ def experts(_name: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     return {"_blocks": codes, "_scales": scales}, meant.transpose(1, 2)
 
 
+def are_experts(name: str) -> bool:
+    return name.endswith(("gate_up_proj", "down_proj"))
+
+
 def compressed(stored_as: str, weights: dict[str, Any]) -> dict[str, Any]:
     group = {
         "targets": ["Linear"],
@@ -115,7 +119,7 @@ def gpt_oss(saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFa
     skipped = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
     settings = {"quant_method": "mxfp4", "modules_to_not_convert": skipped}
     folder = tmp_path_factory.mktemp("gpt_oss") / "model"
-    return quantize(of, folder, experts, settings, lambda name: name.endswith(("gate_up_proj", "down_proj")))
+    return quantize(of, folder, experts, settings, are_experts)
 
 
 @pytest.mark.parametrize("name", MODELS)

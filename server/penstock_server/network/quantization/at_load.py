@@ -164,10 +164,7 @@ class Rounded(NamedTuple):
         step = max(1, _MAX_NUMBERS[self.device.type] // numbers.shape[1])
         for some in torch.split(numbers, step):
             if not all_finite(some):
-                entry = stored.entry(name)
-                raise StartError(
-                    f"{entry.file}: tensor {entry.name} holds numbers that are not finite; download it again"
-                )
+                raise stored.not_finite(name)
             # Codes lie as the numbers that they are made of.
             yield some.to(self.device, torch.float32).contiguous()
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import torch
 from penstock_kernels import Float8Grid, Quantized
 
-from penstock_server.base.errors import StartError
 from penstock_server.network.quantization.scheme import Source
 from penstock_server.network.quantization.stored import FLOAT8, FLOATS, POWERS, Stored, Wanted
 
@@ -43,7 +42,7 @@ class Float8(NamedTuple):
     def read(self, source: Source, stored: Stored, rows: slice, columns: slice) -> Quantized:
         name = source.tensor(self.codes)
         codes = source.of(stored.read(name))
-        scales = as_floats(source.of(stored.read_scales(source.tensor(self.scale))))
+        scales = self._scales(source, stored)
         block_rows, block_columns = (
             block or size for size, block in zip(source.shape, self.block, strict=True)
         )
@@ -52,6 +51,14 @@ class Float8(NamedTuple):
         part = whole.rows(rows).columns(columns.start, columns.stop)
         _check_numbers(part.codes, name, stored)
         return part
+
+    def _scales(self, source: Source, stored: Stored) -> torch.Tensor:
+        """Bytes of powers of two are no floats in the file, but one of them is no number."""
+        name = source.tensor(self.scale)
+        scales = as_floats(source.of(stored.read_scales(name)))
+        if not bool(scales.isfinite().all()):
+            raise stored.not_finite(name)
+        return scales
 
 
 def as_floats(scales: torch.Tensor) -> torch.Tensor:
@@ -65,7 +72,4 @@ def _check_numbers(codes: torch.Tensor, name: str, stored: Stored) -> None:
     """Some rows at a time: the comparison takes as much memory as what it compares."""
     for rows in torch.split(codes.view(torch.uint8), 4096):
         if bool(((rows & _NOT_A_NUMBER) == _NOT_A_NUMBER).any()):
-            entry = stored.entry(name)
-            raise StartError(
-                f"{entry.file}: tensor {entry.name} holds numbers that are not finite; download it again"
-            )
+            raise stored.not_finite(name)

@@ -73,7 +73,7 @@ class Fp4(NamedTuple):
             return stored.read_scales(name)
         powers = source.of(stored.read(name)).view(torch.uint8)
         if bool((powers == _NOT_A_NUMBER).any()):
-            raise not_finite(stored, name)
+            raise stored.not_finite(name)
         return powers.view(torch.float8_e8m0fnu)
 
     def _whole(self, source: Source, stored: Stored) -> torch.Tensor:
@@ -81,13 +81,5 @@ class Fp4(NamedTuple):
         scale = stored.read_scales(name).reshape(1)
         scale = 1.0 / scale if self.is_divided else scale
         if not bool(scale.isfinite()):
-            raise not_finite(stored, name)
+            raise stored.not_finite(name)
         return scale
-
-
-def not_finite(stored: Stored, name: str) -> StartError:
-    """The error for a tensor that holds what is no number."""
-    entry = stored.entry(name)
-    return StartError(
-        f"{entry.file}: tensor {entry.name} holds numbers that are not finite; download it again"
-    )

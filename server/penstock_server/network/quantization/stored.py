@@ -113,11 +113,15 @@ class Stored:
         """A tensor of floats, all of which must be finite."""
         scales = self.read(name)
         if not all_finite(scales if scales.dtype.itemsize > 1 else scales.float()):
-            entry = self.entry(name)
-            raise StartError(
-                f"{entry.file}: tensor {entry.name} holds numbers that are not finite; download it again"
-            )
+            raise self.not_finite(name)
         return scales
+
+    def not_finite(self, name: str) -> StartError:
+        """The error for a tensor that holds what is no number."""
+        entry = self.entry(name)
+        return StartError(
+            f"{entry.file}: tensor {entry.name} holds numbers that are not finite; download it again"
+        )
 
     def unused(self) -> list[Entry]:
         """Tensors that nobody needed."""
