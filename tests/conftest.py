@@ -38,3 +38,11 @@ def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Saved
         return made[key]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def made(saved_model: Callable[..., SavedModel], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Makes a model of a quantized format, once, see `quantized_formats`."""
+    from quantized_formats import making
+
+    return making(saved_model, tmp_path_factory.mktemp)

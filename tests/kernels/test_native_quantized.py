@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from kernels.quantized_products import ALL, F8, KINDS, PARTS, POWERS, check, int_groups
 from penstock_kernels import (
     Float8Grid,
     IntGroups,
@@ -17,94 +18,16 @@ from penstock_kernels import (
     quantized_linear,
     silu_mul,
 )
-from penstock_kernels.base.bit_stream import pack
 from penstock_kernels.native import quantized as native
 from penstock_kernels.native.recording import Arena, record
-from penstock_kernels.reference.quantized_linear import dequantize
 
-F8, POWERS = torch.float8_e4m3fn, torch.float8_e8m0fnu
+# A kind of each way through the code that is not that of one kind.
+IN_C = ("int4 with zeros", "int4, rows of int8")
 
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
-
-
-def int_groups(rows: int, columns: int, bits: int, group: int, zeros: bool, dtype: torch.dtype) -> IntGroups:
-    codes = pack(torch.randint(0, 1 << bits, (rows, columns), dtype=torch.uint8), bits)
-    shape = rows, -(-columns // group)
-    points = torch.randint(0, 1 << bits, shape, dtype=torch.uint8) if zeros else None
-    return IntGroups(codes, torch.randn(shape).to(dtype), points, columns, bits, group)
-
-
-def signed_groups(rows: int, columns: int, group: int) -> IntGroups:
-    codes = torch.randint(-128, 128, (rows, columns), dtype=torch.int8)
-    shape = rows, -(-columns // group)
-    zeros = torch.randint(-9, 9, shape, dtype=torch.int8) if group < columns else None
-    return IntGroups(codes, torch.rand(shape), zeros, columns, 8, group)
-
-
-def with_offsets(matrix: IntGroups) -> IntGroups:
-    return replace(matrix, offsets=torch.randn(matrix.scales.shape).to(matrix.scales.dtype))
-
-
-def float8_grid(rows: int, columns: int, block_rows: int, block: int) -> Float8Grid:
-    codes = (torch.randn(rows, columns) * torch.randn(rows, columns).exp2()).to(F8)
-    return Float8Grid(codes, torch.rand(-(-rows // block_rows), -(-columns // block)), block_rows, block)
-
-
-def table_blocks(rows: int, columns: int, block: int, dtype: torch.dtype, low_first: bool) -> TableBlocks:
-    codes = torch.randint(0, 256, (rows, (columns + 1) // 2), dtype=torch.uint8)
-    scales = torch.randint(-9, 9, (rows, -(-columns // block))).float().exp2().to(dtype)
-    tensor_scale = None if dtype == POWERS else torch.rand(1)
-    return TableBlocks(codes, torch.randn(16), scales, columns, block, 0, tensor_scale, low_first)
-
-
-Make = Callable[[int, int], Quantized]
-KINDS: dict[str, Make] = {
-    "int4": lambda rows, columns: int_groups(rows, columns, 4, 32, False, torch.float16),
-    "int4 with zeros": lambda rows, columns: int_groups(rows, columns, 4, 128, True, torch.bfloat16),
-    "int4 of rows": lambda rows, columns: int_groups(rows, columns, 4, columns, True, torch.float32),
-    "int8": lambda rows, columns: int_groups(rows, columns, 8, 16, True, torch.float32),
-    "signed": lambda rows, columns: signed_groups(rows, columns, 64),
-    "int4 with offsets": lambda rows, columns: with_offsets(
-        int_groups(rows, columns, 4, 32, False, torch.float32)
-    ),
-    "int5 with offsets": lambda rows, columns: with_offsets(
-        int_groups(rows, columns, 5, 32, True, torch.float16)
-    ),
-    "signed with offsets": lambda rows, columns: with_offsets(signed_groups(rows, columns, 16)),
-    "signed rows": lambda rows, columns: signed_groups(rows, columns, columns),
-    "int2": lambda rows, columns: int_groups(rows, columns, 2, 16, True, torch.float16),
-    "int3": lambda rows, columns: int_groups(rows, columns, 3, 32, True, torch.float16),
-    "int5": lambda rows, columns: int_groups(rows, columns, 5, 20, False, torch.float32),
-    "nf4": lambda rows, columns: table_blocks(rows, columns, 64, torch.float32, False),
-    "mxfp4": lambda rows, columns: table_blocks(rows, columns, 32, POWERS, True),
-    "nvfp4": lambda rows, columns: table_blocks(rows, columns, 16, F8, True),
-    "fp8 of a tensor": lambda rows, columns: float8_grid(rows, columns, rows, columns),
-    "fp8 of rows": lambda rows, columns: float8_grid(rows, columns, 1, columns),
-    "fp8 of blocks": lambda rows, columns: float8_grid(rows, columns, 32, 128),
-}
-# Of columns: whole groups, and what begins and ends within one; odd sizes.
-PARTS = [(0, 256), (0, 1000), (64, 1000), (16, 255), (8, 88), (2, 65), (13, 93), (7, 8)]
-
-
-def _terms(weight: Quantized, numbers: torch.Tensor) -> torch.Tensor:
-    """How large what is added may be: a number that is a sum may be much smaller than its terms."""
-    if not isinstance(weight, IntGroups) or weight.offsets is None:
-        return numbers.abs()
-    offsets = weight.offsets.repeat_interleave(weight.group_size, dim=1)
-    offsets = offsets[:, weight.first : weight.first + weight.in_features]
-    return numbers.abs() + 2 * offsets.double().abs()
-
-
-def _equal(found: torch.Tensor, x: torch.Tensor, weight: Quantized, bias: torch.Tensor | None = None) -> None:
-    numbers = dequantize(weight).double()
-    expected, largest = x.double() @ numbers.T, x.double().abs() @ _terms(weight, numbers).T
-    if bias is not None:
-        expected, largest = expected + bias.double(), largest + bias.double().abs()
-    eps = torch.finfo(found.dtype).eps
-    assert ((found.double() - expected).abs() <= largest * eps * 8).all()
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
@@ -115,17 +38,17 @@ def test_every_width_of_vectors_equals_the_definition(kind: str, lanes: int) -> 
         weight = whole.columns(start, stop)
         x = torch.randn(9, stop - start)
         for num_rows in (1, 9):
-            _equal(native.multiply(x[:num_rows], (weight,), None, lanes), x[:num_rows], weight)
+            check(native.multiply(x[:num_rows], (weight,), None, lanes), x[:num_rows], weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL)
 def test_a_row_has_the_same_bits_in_any_batch(kind: str, dtype: torch.dtype) -> None:
     for start, stop in PARTS:
-        weight = KINDS[kind](70, 1000).rows(slice(1, 70)).columns(start, stop)
+        weight = ALL[kind](70, 1000).rows(slice(1, 70)).columns(start, stop)
         x, bias = torch.randn(150, stop - start).to(dtype), torch.randn(69).to(dtype)
         whole = quantized_linear(x, weight, bias, invariant=True)
-        _equal(whole, x, weight, bias)
+        check(whole, x, weight, bias)
         for begin, end in ((0, 1), (5, 7), (7, 10), (6, 10), (3, 12), (60, 131)):
             again = quantized_linear(x[begin:end], weight, bias, invariant=True)
             assert torch.equal(again, whole[begin:end])
@@ -135,7 +58,7 @@ def test_a_group_of_its_own_for_every_input() -> None:
     weight = int_groups(9, 70, 4, 16, True, torch.float16)
     weight = replace(weight, group_of_column=torch.randint(0, 5, (70,), dtype=torch.int32))
     x = torch.randn(3, 70)
-    _equal(quantized_linear(x, weight), x, weight)
+    check(quantized_linear(x, weight), x, weight)
 
 
 def test_all_floats_of_8_bits_mean_what_they_are() -> None:
@@ -167,17 +90,20 @@ def test_all_scales_mean_what_they_are() -> None:
         torch.testing.assert_close(found[is_usual], expected[is_usual], rtol=0.0, atol=0.0, equal_nan=True)
 
 
-def test_no_inputs_give_the_bias_and_no_rows_give_none() -> None:
-    weight = int_groups(3, 32, 4, 32, False, torch.float16)
-    bias = torch.randn(3)
+@pytest.mark.parametrize("kind", IN_C)
+def test_no_inputs_give_the_bias_and_no_rows_give_none(kind: str) -> None:
+    weight, bias = ALL[kind](3, 32), torch.randn(3)
     assert torch.equal(quantized_linear(torch.randn(2, 0), weight.columns(0, 0), bias), bias.repeat(2, 1))
     assert quantized_linear(torch.randn(0, 32), weight).shape == (0, 3)
     assert quantized_linear(torch.randn(2, 32), weight.rows(slice(0, 0))).shape == (2, 0)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_parts_multiply_like_one_on_any_threads(threads: int, set_threads: Callable[[int], None]) -> None:
-    weight = int_groups(2401, 128, 4, 32, True, torch.float16)
+@pytest.mark.parametrize("kind", IN_C)
+def test_parts_multiply_like_one_on_any_threads(
+    kind: str, threads: int, set_threads: Callable[[int], None]
+) -> None:
+    weight = ALL[kind](2401, 128)
     x, bias = torch.randn(5, 128), torch.randn(2401)
     expected = native.multiply(x, (weight,), bias)
     cuts = [0, 1, 32, 65, 2401]
@@ -186,15 +112,16 @@ def test_parts_multiply_like_one_on_any_threads(threads: int, set_threads: Calla
     assert torch.equal(quantized_linear(x, parts, bias), expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL)
 def test_nothing_is_read_that_was_not_written(kind: str, poison_memory: Callable[[], None]) -> None:
-    weight, x = KINDS[kind](5, 77), torch.randn(3, 77)
+    weight, x = ALL[kind](5, 77), torch.randn(3, 77)
     poison_memory()
-    _equal(native.multiply(x, (weight,), None), x, weight)
+    check(native.multiply(x, (weight,), None), x, weight)
 
 
-def test_a_recorded_step_computes_again() -> None:
-    weight = KINDS["nvfp4"](33, 70)
+@pytest.mark.parametrize("kind", ["nvfp4", "int3, rows of int8"])
+def test_a_recorded_step_computes_again(kind: str) -> None:
+    weight = ALL[kind](33, 70)
     x, found = torch.randn(2, 70), torch.empty(2, 33)
     recording = record(lambda: found.copy_(quantized_linear(x, weight)), Arena())
     x.copy_(torch.randn(2, 70))
@@ -228,9 +155,10 @@ for bits in (4, 8, 3):
     for columns in (77, 1, 16, 33):
         size = 3 * -(-columns * bits // 8)
         codes = torch.frombuffer(pages, dtype=torch.uint8, count=size, offset=mmap.PAGESIZE - size).view(3, -1)
-        weight = IntGroups(codes, torch.ones(3, 1), None, columns, bits, columns)
-        for rows in (1, 5):
-            assert quantized_linear(torch.ones(rows, columns), weight).isfinite().all()
+        for int8_inputs in (False, True):
+            weight = IntGroups(codes, torch.ones(3, 1), None, columns, bits, columns, int8_inputs=int8_inputs)
+            for rows in (1, 5):
+                assert quantized_linear(torch.ones(rows, columns), weight).isfinite().all()
 """
 
 

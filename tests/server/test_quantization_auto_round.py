@@ -1,13 +1,15 @@
 """Checkpoints of AutoRound give the tokens of what their numbers mean: words of GPTQ and AWQ, with exceptions."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from quantized_checks import check_ranks, check_refusal, check_tokens
-from quantized_models import Packer, Quantized, Tensors, healthy, maker
+from quantized_checks import check_refusal
+from quantized_formats import Format, Made
+from quantized_models import Packer, Quantized, Tensors
 from test_quantization_awq_gptq import awq, gptq
 
 
@@ -57,23 +59,12 @@ MODELS: dict[str, tuple[Packer, dict[str, Any]]] = {
 }
 
 
+FORMAT = Format(MODELS, ("some modules of 8 bits",))
+
+
 @pytest.fixture(scope="module")
-def model(
-    saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Quantized]:
-    return maker(MODELS, healthy(saved_model), tmp_path_factory.mktemp("quantized"))
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_tokens_are_those_of_what_the_numbers_mean(name: str, model: Callable[[str], Quantized]) -> None:
-    check_tokens(model(name))
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_shards_begin_inside_groups(
-    size: int, model: Callable[[str], Quantized], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_ranks(model("some modules of 8 bits"), size, monkeypatch)
+def model(made: Made) -> Callable[[str], Quantized]:
+    return partial(made, FORMAT)
 
 
 @pytest.mark.parametrize(

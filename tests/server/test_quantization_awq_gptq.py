@@ -3,19 +3,20 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from quantized_checks import check_ranks, check_refusal, check_tokens
+from quantized_formats import Format, Made
 from quantized_models import (
     Packer,
     Quantized,
     Tensors,
     change_settings,
     healthy,
-    maker,
     quantize,
     round_to_groups,
     words,
@@ -94,24 +95,12 @@ MODELS: dict[str, tuple[Packer, dict[str, Any]]] = {
 }
 
 
+FORMAT = Format(MODELS, ("AWQ", "GPTQ of 3 bits", "GPTQ by activations"))
+
+
 @pytest.fixture(scope="module")
-def model(
-    saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Quantized]:
-    return maker(MODELS, healthy(saved_model), tmp_path_factory.mktemp("quantized"))
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_tokens_are_those_of_what_the_numbers_mean(name: str, model: Callable[[str], Quantized]) -> None:
-    check_tokens(model(name))
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("name", ["AWQ", "GPTQ of 3 bits", "GPTQ by activations"])
-def test_shards_may_begin_inside_a_group(
-    name: str, size: int, model: Callable[[str], Quantized], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_ranks(model(name), size, monkeypatch)
+def model(made: Made) -> Callable[[str], Quantized]:
+    return partial(made, FORMAT)
 
 
 def test_rules_change_bits_and_leave_modules_out(saved_model: Callable[..., Any], tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from quantized_checks import check_ranks, check_refusal, check_tokens, refusal
-from quantized_models import Packer, Quantized, Tensors, change_settings, healthy, maker
+from quantized_checks import check_refusal, refusal
+from quantized_formats import Format, Made
+from quantized_models import Packer, Quantized, Tensors, change_settings, healthy
 
 NF4 = torch.tensor([
     -1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.091050036, 0.0, 0.0795803, 0.1609302,
@@ -76,24 +78,12 @@ MODELS: dict[str, tuple[Packer, dict[str, Any]]] = {
 }
 
 
+FORMAT = Format(MODELS, ("nf4 with nested scales", "int8"))
+
+
 @pytest.fixture(scope="module")
-def model(
-    saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Quantized]:
-    return maker(MODELS, healthy(saved_model), tmp_path_factory.mktemp("quantized"))
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_tokens_are_those_of_what_the_numbers_mean(name: str, model: Callable[[str], Quantized]) -> None:
-    check_tokens(model(name))
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("name", ["nf4 with nested scales", "int8"])
-def test_shards_may_begin_inside_a_block(
-    name: str, size: int, model: Callable[[str], Quantized], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_ranks(model(name), size, monkeypatch)
+def model(made: Made) -> Callable[[str], Quantized]:
+    return partial(made, FORMAT)
 
 
 DOWN = "model.layers.1.mlp.down_proj"

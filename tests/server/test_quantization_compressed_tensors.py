@@ -2,19 +2,20 @@
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from driver import make_engine
-from quantized_checks import check_ranks, check_refusal, check_tokens
+from quantized_checks import check_refusal, check_tokens
+from quantized_formats import Format, Made
 from quantized_models import (
     Packer,
     Quantized,
     Tensors,
     healthy,
-    maker,
     quantize,
     round_to_groups,
     words,
@@ -109,24 +110,12 @@ MODELS: dict[str, tuple[Packer, dict[str, Any]]] = {
 }
 
 
+FORMAT = Format(MODELS, ("W4A16, groups with zero points", "W3A16", "W4A16, order of activations"))
+
+
 @pytest.fixture(scope="module")
-def model(
-    saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Quantized]:
-    return maker(MODELS, healthy(saved_model), tmp_path_factory.mktemp("quantized"))
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_tokens_are_those_of_what_the_numbers_mean(name: str, model: Callable[[str], Quantized]) -> None:
-    check_tokens(model(name))
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("name", ["W4A16, groups with zero points", "W3A16", "W4A16, order of activations"])
-def test_shards_may_begin_inside_a_group(
-    name: str, size: int, model: Callable[[str], Quantized], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_ranks(model(name), size, monkeypatch)
+def model(made: Made) -> Callable[[str], Quantized]:
+    return partial(made, FORMAT)
 
 
 DOWN = "model.layers.1.mlp.down_proj"

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 from family_models import CASES
 from quantized_checks import check_ranks, check_refusal, check_tokens
-from quantized_models import Packer, Quantized, Tensors, healthy, maker, quantize
+from quantized_formats import Format, Made
+from quantized_models import Packer, Quantized, Tensors, healthy, quantize
 from safetensors.torch import load_file, save_file
 
 FLOAT8 = torch.float8_e4m3fn
@@ -87,24 +89,12 @@ MODELS: dict[str, tuple[Packer, dict[str, Any]]] = {
 }
 
 
+FORMAT = Format(MODELS, ("blocks", "rows of fbgemm"))
+
+
 @pytest.fixture(scope="module")
-def model(
-    saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Quantized]:
-    return maker(MODELS, healthy(saved_model), tmp_path_factory.mktemp("quantized"))
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_tokens_are_those_of_what_the_numbers_mean(name: str, model: Callable[[str], Quantized]) -> None:
-    check_tokens(model(name))
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("name", ["blocks", "rows of fbgemm"])
-def test_shards_may_begin_inside_a_block(
-    name: str, size: int, model: Callable[[str], Quantized], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_ranks(model(name), size, monkeypatch)
+def model(made: Made) -> Callable[[str], Quantized]:
+    return partial(made, FORMAT)
 
 
 def test_rows_that_change_places_keep_their_scales(saved_model: Callable[..., Any], tmp_path: Path) -> None:

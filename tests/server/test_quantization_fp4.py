@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 import torch
 from driver import make_engine
 from quantized_checks import check_ranks, check_refusal, check_tokens, refusal
-from quantized_models import Packer, Quantized, Tensors, change_settings, healthy, maker, quantize
+from quantized_formats import Format, Made
+from quantized_models import Packer, Quantized, Tensors, change_settings, healthy, quantize
 from safetensors.torch import load_file, save_file
 
 NUMBERS = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
@@ -103,11 +105,12 @@ MODELS: dict[str, tuple[Packer, dict[str, Any]]] = {
 }
 
 
+FORMAT = Format(MODELS, ("NVFP4 of ModelOpt", "MXFP4 of compressed-tensors"), SIZES)
+
+
 @pytest.fixture(scope="module")
-def model(
-    saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Quantized]:
-    return maker(MODELS, healthy(saved_model, **SIZES), tmp_path_factory.mktemp("quantized"))
+def model(made: Made) -> Callable[[str], Quantized]:
+    return partial(made, FORMAT)
 
 
 @pytest.fixture(scope="module")
@@ -120,19 +123,6 @@ def gpt_oss(saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFa
     settings = {"quant_method": "mxfp4", "modules_to_not_convert": skipped}
     folder = tmp_path_factory.mktemp("gpt_oss") / "model"
     return quantize(of, folder, experts, settings, are_experts)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_tokens_are_those_of_what_the_numbers_mean(name: str, model: Callable[[str], Quantized]) -> None:
-    check_tokens(model(name))
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("name", ["NVFP4 of ModelOpt", "MXFP4 of compressed-tensors"])
-def test_shards_may_begin_inside_a_block(
-    name: str, size: int, model: Callable[[str], Quantized], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_ranks(model(name), size, monkeypatch)
 
 
 def test_gpt_oss_is_served_as_it_was_published(gpt_oss: Quantized, caplog: pytest.LogCaptureFixture) -> None:

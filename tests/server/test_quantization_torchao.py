@@ -3,13 +3,15 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from quantized_checks import check_ranks, check_refusal, check_tokens, refusal
-from quantized_models import Packer, Quantized, Tensors, healthy, maker, round_to_groups
+from quantized_checks import check_refusal, refusal
+from quantized_formats import Format, Made
+from quantized_models import Packer, Quantized, Tensors, round_to_groups
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -110,21 +112,22 @@ def describe(folder: Path, kind: str) -> None:
     save_file(tensors, folder / "model.safetensors", {**plain, **described, **names})
 
 
+def describe_as_its_class(name: str, folder: Path) -> None:
+    """As torchao writes a model of the table."""
+    describe(folder, next(kind for begin, kind in CLASSES.items() if name.startswith(begin)))
+
+
+FORMAT = Format(
+    MODELS,
+    ("int8 in groups with zeros", "int4", "float8 of rows"),
+    {"intermediate_size": 144},
+    describe_as_its_class,
+)
+
+
 @pytest.fixture(scope="module")
-def model(
-    saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Quantized]:
-    make = maker(MODELS, healthy(saved_model, intermediate_size=144), tmp_path_factory.mktemp("quantized"))
-    described: set[str] = set()
-
-    def made(name: str) -> Quantized:
-        found = make(name)
-        if name not in described:
-            describe(found.folder, next(kind for begin, kind in CLASSES.items() if name.startswith(begin)))
-            described.add(name)
-        return found
-
-    return made
+def model(made: Made) -> Callable[[str], Quantized]:
+    return partial(made, FORMAT)
 
 
 def test_a_part_that_the_header_lists_and_another_class_are_refused(
@@ -140,19 +143,6 @@ def test_a_part_that_the_header_lists_and_another_class_are_refused(
             del tensors[UP + "zero_point"]
         save_file(tensors, folder / "model.safetensors", metadata)
         assert (UP + "zero_point is in no safetensors file", "'NVFP4Tensor'")[number] in refusal(folder)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_tokens_are_those_of_what_the_numbers_mean(name: str, model: Callable[[str], Quantized]) -> None:
-    check_tokens(model(name))
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("name", ["int8 in groups with zeros", "int4", "float8 of rows"])
-def test_shards_begin_inside_groups(
-    name: str, size: int, model: Callable[[str], Quantized], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_ranks(model(name), size, monkeypatch)
 
 
 UP = "model.layers.0.mlp.up_proj._weight_"
