@@ -137,8 +137,11 @@ def test_the_demo_model_is_served_without_an_end(tmp_path: Path) -> None:
     assert (tmp_path / "model.safetensors").stat().st_size > 1_000_000
 
 
+REQUESTS = load.Load(8, 8, seed=0)
+
+
 def test_a_report_gives_the_figures_that_are_compared() -> None:
-    assert load.parse({"runs": [{"summary": _REPORT}]}) == Measured(100.5, 30.0, 5.0, 9.0)
+    assert load.parse({"runs": [{"summary": _REPORT}]}, REQUESTS) == Measured(100.5, 30.0, 5.0, 9.0)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +163,7 @@ def test_a_report_of_other_work_is_refused(path: tuple[str, ...], value: float, 
         place = place[name]
     place[path[-1]] = value
     with pytest.raises(ValueError, match=message):
-        load.parse({"runs": [{"summary": report}]})
+        load.parse({"runs": [{"summary": report}]}, REQUESTS)
 
 
 def test_the_report_has_the_median_of_ratios_and_names_where_ours_is_slower() -> None:
@@ -171,10 +174,10 @@ def test_the_report_has_the_median_of_ratios_and_names_where_ours_is_slower() ->
         _contender("rival Q8_0", "int8"),
     ]
     runs = {
-        (8, "Penstock float32"): [Measured(rate, 50, 5, 9) for rate in (100, 300, 90)],
-        (8, "Penstock int8"): [Measured(rate, 60, 4, 8) for rate in (110, 120, 130)],
-        (8, "rival"): [Measured(rate, 40, 6, 9) for rate in (50, 100, 100)],
-        (8, "rival Q8_0"): [Measured(rate, 60, 4, 8) for rate in (100, 100, 100)],
+        ("8 at once", "Penstock float32"): [Measured(rate, 50, 5, 9) for rate in (100, 300, 90)],
+        ("8 at once", "Penstock int8"): [Measured(rate, 60, 4, 8) for rate in (110, 120, 130)],
+        ("8 at once", "rival"): [Measured(rate, 40, 6, 9) for rate in (50, 100, 100)],
+        ("8 at once", "rival Q8_0"): [Measured(rate, 60, 4, 8) for rate in (100, 100, 100)],
     }
     figures = summary.summarise("demo", present, runs, models.Counts(1_000_000, 500_000))
     note = "median of 3, 0.90 to 3.00; **behind in TTFT p50**"
@@ -195,7 +198,7 @@ def test_the_report_has_the_median_of_ratios_and_names_where_ours_is_slower() ->
 
 def test_slower_than_a_rival_is_a_missed_floor() -> None:
     ours, rival = Measured(80, 50, 5, 9), Measured(100, 40, 4, 8)
-    runs = {(1, "Penstock float32"): [ours], (1, "rival"): [rival]}
+    runs = {("1 at once", "Penstock float32"): [ours], ("1 at once", "rival"): [rival]}
     present = [_contender("Penstock float32", is_ours=True), _contender("rival")]
     ratio = summary.summarise("demo", present, runs, models.Counts(1, 1))[0]
     assert (ratio.value, ratio.verdict) == (0.8, "**missed**")
@@ -209,6 +212,24 @@ def _contender(name: str, dtype: str = "float32", is_ours: bool = False) -> Cont
 
 def _own(name: str, tokens_per_s: float, note: str) -> Figure:
     return Figure(f"demo, 8 at once: {name}", tokens_per_s, "tokens/s", note=note)
+
+
+def test_the_quantized_models_are_compared_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LLAMA_SERVER", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    names = [it.name for it in servers.contenders(question.QUANTIZED.dtypes)]
+    assert names == ["Penstock int8", "Penstock int4", "llama.cpp"]
+    found = question.loads(question.QUANTIZED, 1)
+    assert {where: (it.concurrency, it.num_requests, it.input_len) for where, it in found.items()} == {
+        "1 at once": (1, 2, 128),
+        "8 at once": (8, 8, 128),
+        "16 at once": (16, 16, 128),
+        "a prompt of 1000 tokens": (1, 2, 1000),
+    }
+    assert (
+        len({it.seed for repeat in range(2) for it in question.loads(question.QUANTIZED, repeat).values()})
+        == 8
+    )
 
 
 def test_servers_that_answer_differently_are_not_compared() -> None:

@@ -10,6 +10,9 @@ from benchmarks.server import BIN
 
 INPUT_LEN = 128
 OUTPUT_LEN = 64
+# Where the first token of a long prompt is what counts.
+LONG_INPUT_LEN = 1000
+LONG_OUTPUT_LEN = 8
 
 
 class Load(NamedTuple):
@@ -18,6 +21,8 @@ class Load(NamedTuple):
     concurrency: int
     num_requests: int
     seed: int
+    input_len: int = INPUT_LEN
+    output_len: int = OUTPUT_LEN
 
 
 class Measured(NamedTuple):
@@ -30,10 +35,10 @@ class Measured(NamedTuple):
 
 
 def run(url: str, model: Path, load: Load, *flags: str) -> Measured:
-    """Every prompt has `INPUT_LEN` tokens of `model`, every output `OUTPUT_LEN`."""
+    """Every prompt and every output has as many tokens of `model` as the load says."""
     with tempfile.NamedTemporaryFile(suffix=".json") as output:
         subprocess.run(_command(url, model, load, output.name, flags), check=True, stdout=subprocess.DEVNULL)
-        return parse(json.load(output))
+        return parse(json.load(output), load)
 
 
 def _command(url: str, model: Path, load: Load, output: str, flags: tuple[str, ...]) -> list[str]:
@@ -46,18 +51,18 @@ def _command(url: str, model: Path, load: Load, output: str, flags: tuple[str, .
             f"--url={url}",
             f"--model={model}",
         ),
-        *(f"--tokenizer={model}", f"--input-len={INPUT_LEN}", f"--output-len={OUTPUT_LEN}"),
+        *(f"--tokenizer={model}", f"--input-len={load.input_len}", f"--output-len={load.output_len}"),
         *(f"--concurrency={load.concurrency}", f"--num-requests={load.num_requests}", f"--seed={load.seed}"),
         *("--temperature=0", f"--output={output}", *flags),
     ]
 
 
-def parse(report: dict[str, Any]) -> Measured:
+def parse(report: dict[str, Any], load: Load) -> Measured:
     """Refuses a report about less or other work than was requested, so that no server looks fast by doing less."""
     summary = report["runs"][0]["summary"]
     if summary["requests"]["completed"] != summary["requests"]["total"]:
         raise ValueError(f"requests failed: {summary['errors']}")
-    _check_lengths(summary["tokens"])
+    _check_lengths(summary["tokens"], load)
     latency = summary["latency_ms"]
     return Measured(
         tokens_per_s=summary["throughput"]["output_tokens_per_s"],
@@ -67,8 +72,8 @@ def parse(report: dict[str, Any]) -> Measured:
     )
 
 
-def _check_lengths(tokens: dict[str, Any]) -> None:
-    for kind, length in (("input", INPUT_LEN), ("output", OUTPUT_LEN)):
+def _check_lengths(tokens: dict[str, Any], load: Load) -> None:
+    for kind, length in (("input", load.input_len), ("output", load.output_len)):
         seen = tokens[f"{kind}_per_request"]
         if (seen["min"], seen["max"]) != (length, length):
             raise ValueError(

@@ -1,6 +1,6 @@
-"""The two models that every server gets as a folder: the demo model, and a 110M-parameter Llama of random weights.
+"""The models that every server gets as a folder: the demo model, and Llamas of 110M and 500M random weights.
 
-Neither names an end of sequence, so that each answer is as long as it was asked for, also where a server knows no
+None names an end of sequence, so that each answer is as long as it was asked for, also where a server knows no
 `ignore_eos`.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import penstock_server
 import torch
 from safetensors import safe_open
-from transformers import LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.serving.random_model import config_110m
 
@@ -47,9 +47,19 @@ def demo(folder: Path) -> None:
 
 def llama_110m(folder: Path) -> None:
     """The demo model's tokenizer and words that occur only in outputs: every token has a text and is streamed."""
-    torch.manual_seed(7)
+    _llama(folder, config_110m())
+
+
+def llama_500m(folder: Path) -> None:
+    """The same in large: 490M weights in layers, in bfloat16 as such models are published."""
     config = config_110m()
-    LlamaForCausalLM(config).save_pretrained(folder)
+    config.update({"hidden_size": 1536, "intermediate_size": 4608, "num_hidden_layers": 16, "head_dim": 128})
+    _llama(folder, config, torch.bfloat16)
+
+
+def _llama(folder: Path, config: LlamaConfig, dtype: torch.dtype = torch.float32) -> None:
+    torch.manual_seed(7)
+    LlamaForCausalLM(config).to(dtype).save_pretrained(folder)  # type: ignore[arg-type]
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(DEMO_MODEL / name, folder)
     _edit(folder / "tokenizer.json", lambda content: _widen(content["model"]["vocab"], config.vocab_size))

@@ -2,28 +2,43 @@
 
 import json
 import urllib.request
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from benchmarks.compare import load, models
-from benchmarks.compare.load import Load, Measured
+from benchmarks.compare.load import LONG_INPUT_LEN, LONG_OUTPUT_LEN, Load, Measured
 from benchmarks.compare.rival import THREADS, Running, url
 from benchmarks.compare.servers import MOST_AT_ONCE, Absent, Contender, contenders
 from benchmarks.compare.summary import Runs, summarise
 from benchmarks.figure import Figure
 
-TITLE = (
-    "Beside transformers' continuous batching and llama.cpp's server "
-    f"({load.INPUT_LEN} tokens in, {load.OUTPUT_LEN} out, CPU)"
-)
-_MODELS = {"demo model": models.demo, "110M Llama": models.llama_110m}
+_LENGTHS = f"({load.INPUT_LEN} tokens in, {load.OUTPUT_LEN} out, CPU)"
+TITLE = f"Beside transformers' continuous batching and llama.cpp's server {_LENGTHS}"
+QUANTIZED_TITLE = f"int8 and int4 of a 500M model beside llama.cpp's Q8_0 and Q4_0 {_LENGTHS}"
 _CONCURRENCY = (1, 8, MOST_AT_ONCE)
-_REPEATS = 3
-_FEWEST_REQUESTS = 4
 _QUESTION = "What is 12 + 30?"
 _SAME_TOKENS = 16
+
+
+class Comparison(NamedTuple):
+    """Which models are served by whom, and how often each load comes."""
+
+    models: dict[str, Callable[[Path], None]]
+    # Of servers; None means all.
+    dtypes: tuple[str, ...] | None
+    repeats: int
+    # Of one stream; as many as run at once where these are more.
+    fewest_requests: int
+    # Whether there is a load of long prompts, too, whose first token counts.
+    has_long_prompts: bool
+
+
+ALL = Comparison({"demo model": models.demo, "110M Llama": models.llama_110m}, None, 3, 4, False)
+# Within twelve minutes on two cores.
+QUANTIZED = Comparison({"500M Llama": models.llama_500m}, ("int8", "int4"), 2, 2, True)
 
 
 class Served(NamedTuple):
@@ -33,23 +48,21 @@ class Served(NamedTuple):
     running: Running
     model: Path
 
-    def measure(self, concurrency: int, repeat: int) -> Measured:
-        """Seeds differ between repeats, so that no prompt is in a cache; within a repeat every server gets the same."""
-        requests = Load(concurrency, max(_FEWEST_REQUESTS, concurrency), 100 * repeat + concurrency)
+    def measure(self, requests: Load) -> Measured:
         return load.run(url(self.running), self.model, requests, *self.contender.flags)
 
 
-def measure() -> list[Figure]:
+def measure(comparison: Comparison = ALL) -> list[Figure]:
     """Servers that are not installed are listed with the reason, and left out."""
-    everyone = contenders()
+    everyone = contenders(comparison.dtypes)
     present = [it for it in everyone if isinstance(it, Contender)]
     figures = [setting(everyone)]
-    for name, make in _MODELS.items():
+    for name, make in comparison.models.items():
         with TemporaryDirectory() as folder, ExitStack() as stack:
             make(Path(folder))
             served = [_start(contender, Path(folder), stack) for contender in present]
             check_agreement({it.contender.name: _answer(it) for it in served if it.contender.is_exact})
-            figures += summarise(name, present, _runs(served), models.count(Path(folder)))
+            figures += summarise(name, present, _runs(served, comparison), models.count(Path(folder)))
     return figures
 
 
@@ -85,14 +98,22 @@ def check_agreement(answers: dict[str, str]) -> None:
         raise ValueError(f"the servers' greedy answers differ: {answers}")
 
 
-def _runs(served: list[Served]) -> Runs:
+def _runs(served: list[Served], comparison: Comparison) -> Runs:
     """All servers stay up, and one at a time gets requests; other load of the machine affects all of them alike."""
     for it in served:
-        it.measure(MOST_AT_ONCE // 2, _REPEATS)
+        it.measure(Load(MOST_AT_ONCE // 2, MOST_AT_ONCE // 2, 100 * comparison.repeats))
     runs: Runs = {}
-    for repeat in range(_REPEATS):
-        for concurrency in _CONCURRENCY:
+    for repeat in range(comparison.repeats):
+        for where, requests in loads(comparison, repeat).items():
             for it in served:
-                measured = it.measure(concurrency, repeat)
-                runs.setdefault((concurrency, it.contender.name), []).append(measured)
+                runs.setdefault((where, it.contender.name), []).append(it.measure(requests))
     return runs
+
+
+def loads(comparison: Comparison, repeat: int) -> dict[str, Load]:
+    """Seeds differ between repeats, so that no prompt is in a cache; within a repeat every server gets the same."""
+    seed, fewest = 100 * repeat, comparison.fewest_requests
+    found = {f"{number} at once": Load(number, max(fewest, number), seed + number) for number in _CONCURRENCY}
+    if comparison.has_long_prompts:
+        found[f"a prompt of {LONG_INPUT_LEN} tokens"] = Load(1, 2, seed, LONG_INPUT_LEN, LONG_OUTPUT_LEN)
+    return found

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.compare.load import INPUT_LEN, OUTPUT_LEN
+from benchmarks.compare.load import INPUT_LEN, LONG_INPUT_LEN, OUTPUT_LEN
 from benchmarks.compare.rival import THREADS, Rival, Running
 from benchmarks.server import Server
 
@@ -65,9 +65,11 @@ FORMATS = (
 )
 
 
-def contenders() -> list[Contender | Absent]:
-    """All servers; Penstock first."""
-    return [*map(_penstock, FORMATS), _transformers(), *_llama_cpps()]
+def contenders(dtypes: tuple[str, ...] | None = None) -> list[Contender | Absent]:
+    """All servers, or those of some types; Penstock first."""
+    formats = [its for its in FORMATS if dtypes is None or its.dtype in dtypes]
+    others = [_transformers()] if dtypes is None or "float32" in dtypes else []
+    return [*map(_penstock, formats), *others, *_llama_cpps(formats)]
 
 
 def _penstock(its: Format) -> Contender:
@@ -96,7 +98,7 @@ def _start_transformers(model: Path) -> Rival:
     )
 
 
-def _llama_cpps() -> list[Contender | Absent]:
+def _llama_cpps(formats: list[Format]) -> list[Contender | Absent]:
     binary = os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
     if binary is None:
         reason = "LLAMA_SERVER must name `llama-server`: benchmarks/compare/build_llama_cpp.sh"
@@ -110,7 +112,7 @@ def _llama_cpps() -> list[Contender | Absent]:
             its.dtype,
             its.bits_of_gguf,
         )
-        for its in FORMATS
+        for its in formats
     ]
 
 
@@ -127,7 +129,8 @@ def _start_llama_cpp(binary: str, kind: str, model: Path) -> Rival:
     file = model / "gguf" / f"{kind}.gguf"
     file.parent.mkdir(exist_ok=True)
     gguf_file.write(model, file, kind)
-    context = MOST_AT_ONCE * 2 * (INPUT_LEN + OUTPUT_LEN)
+    # Each slot has its share.
+    context = MOST_AT_ONCE * (LONG_INPUT_LEN + OUTPUT_LEN)
     return Rival(
         *(binary, "--cont-batching", "--model", str(file), "--threads", str(THREADS)),
         *("--parallel", str(MOST_AT_ONCE), "--ctx-size", str(context)),

@@ -7,23 +7,21 @@ from benchmarks.compare.models import Counts
 from benchmarks.compare.servers import Contender
 from benchmarks.figure import Figure
 
-# For each concurrency and name of a server, the measurement of each repeat.
-Runs = dict[tuple[int, str], list[Measured]]
+# For each load and name of a server, the measurement of each repeat.
+Runs = dict[tuple[str, str], list[Measured]]
 
 
 def summarise(model: str, present: list[Contender], runs: Runs, counts: Counts) -> list[Figure]:
-    """For each concurrency: Penstock's figures divided by those of each rival that stores weights in as many bits, then
+    """For each load: Penstock's figures divided by those of each rival that stores weights in as many bits, then
     the figures of every server.
     """
     figures: list[Figure] = []
     ours = {it.dtype: it.name for it in present if it.is_ours}
     pairs = [(ours[it.dtype], it.name) for it in present if not it.is_ours]
-    for concurrency in sorted({concurrency for concurrency, _ in runs}):
-        where = f"{model}, {concurrency} at once"
-        figures += [
-            _ratio(where, rival, runs[concurrency, mine], runs[concurrency, rival]) for mine, rival in pairs
-        ]
-        figures += [_own(where, it, runs[concurrency, it.name], counts) for it in present]
+    for load in dict.fromkeys(load for load, _ in runs):
+        where = f"{model}, {load}"
+        figures += [_ratio(where, rival, runs[load, mine], runs[load, rival]) for mine, rival in pairs]
+        figures += [_own(where, it, runs[load, it.name], counts) for it in present]
     return figures
 
 
