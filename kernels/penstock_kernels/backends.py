@@ -10,6 +10,7 @@ import torch
 
 from penstock_kernels import reference
 from penstock_kernels.adapters import flash_attention_3 as fa3
+from penstock_kernels.adapters.cudnn import by_cudnn, cudnn
 from penstock_kernels.adapters.gathered import GatheredPrompts
 from penstock_kernels.adapters.varlen import varlen
 from penstock_kernels.base.attention_spans import Attend
@@ -18,7 +19,7 @@ from penstock_kernels.native import attention as native
 from penstock_kernels.native.library import library
 from penstock_kernels.ops.paged_attention import own_attention
 
-BackendName = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3"]
+BackendName = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3", "cudnn"]
 NAMES: tuple[str, ...] = get_args(BackendName)
 _VARLEN = "torch.nn.attention.varlen"
 
@@ -127,6 +128,16 @@ def _refuse_fa3(demand: Demand) -> str | None:
     return _refuse_foreign(demand) or _not_importable(fa3.MODULE) or _refuse_other_than_hopper(demand)
 
 
+def _refuse_cudnn(demand: Demand) -> str | None:
+    if demand.head_dim % 8 or demand.head_dim > 128:
+        return f"its heads have at most 128 numbers, a multiple of 8, this model's {demand.head_dim}"
+    if demand.has_soft_cap:
+        return "it has no soft cap of scores, which this model needs"
+    if demand.cache_dtype != demand.dtype:
+        return f"it reads no cache of {_name(demand.cache_dtype)}"
+    return _refuse_foreign(demand)
+
+
 def _refuse_other_than_hopper(demand: Demand) -> str | None:
     major, minor = torch.cuda.get_device_capability(demand.device)
     if major == 9:
@@ -212,6 +223,7 @@ _REFUSALS: dict[str, Callable[[Demand], str | None]] = {
     "flashinfer": _refuse_flashinfer,
     "varlen": _refuse_varlen,
     "fa3": _refuse_fa3,
+    "cudnn": _refuse_cudnn,
 }
 _MAKERS: dict[str, Callable[[Demand], Backend]] = {
     "triton": _make_triton,
@@ -220,4 +232,5 @@ _MAKERS: dict[str, Callable[[Demand], Backend]] = {
     "flashinfer": _make_flashinfer,
     "varlen": _make_varlen,
     "fa3": _make_fa3,
+    "cudnn": lambda demand: Backend("cudnn", GatheredPrompts(cudnn(by_cudnn))),
 }

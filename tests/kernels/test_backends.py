@@ -8,6 +8,7 @@ import library_stand_ins as stand_ins
 import pytest
 import torch
 from penstock_kernels import AttentionArguments, AttentionSpans, Scoring, paged_attention, reference
+from penstock_kernels.adapters.cudnn import cudnn
 from penstock_kernels.adapters.flash_attention_3 import flash_attention_3
 from penstock_kernels.adapters.flashinfer import FlashInferAttention, page_table
 from penstock_kernels.adapters.gathered import GatheredPrompts
@@ -109,6 +110,23 @@ def test_varlen_and_our_own_kernels_divide_a_step(lens: list[tuple[int, int]], s
     assert sum(taken) == sum(length for length, context in lens if length == context > 8)
 
 
+@pytest.mark.parametrize("scoring", SCORINGS)
+@pytest.mark.parametrize("lens", [DECODES, MIXED, [(9, 9), (20, 20)]], ids=["decodes", "mixed", "prompts"])
+def test_cudnn_and_our_own_kernels_divide_a_step(lens: list[tuple[int, int]], scoring: Scoring) -> None:
+    """With what a CPU has in the place of cuDNN."""
+    taken: list[int] = []
+
+    def counted(query: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
+        taken.append(query.shape[2])
+        return torch.nn.functional.scaled_dot_product_attention(query, *rest, **options)
+
+    given = arguments(lens, scoring)
+    found = GatheredPrompts(cudnn(counted))(given)
+    torch.testing.assert_close(found, reference.paged_attention(given), atol=1e-5, rtol=1e-4)
+    is_plain = scoring.window is None and scoring.soft_cap is None
+    assert taken == [length for length, context in lens if is_plain and length == context > 8]
+
+
 LONG = [(512, 700), (3, 3), (600, 600), (1, 9), (40, 90), (9, 9)]
 
 
@@ -157,6 +175,11 @@ ON_GPU = Demand(torch.device("cuda"), torch.bfloat16, torch.bfloat16, 8, 2, 128)
         ("varlen", replace(ON_GPU, has_soft_cap=True), "it has no soft cap"),
         ("varlen", replace(ON_GPU, cache_dtype=torch.float8_e4m3fn), "no cache of float8_e4m3fn"),
         ("varlen", replace(ON_GPU, head_dim=260), "at most 256 numbers, a multiple of 8, this model's 260"),
+        ("cudnn", MODEL, "it needs a CUDA device, this one is cpu"),
+        ("cudnn", replace(ON_GPU, head_dim=192), "at most 128 numbers, a multiple of 8, this model's 192"),
+        ("cudnn", replace(ON_GPU, has_soft_cap=True), "it has no soft cap"),
+        ("cudnn", replace(ON_GPU, cache_dtype=torch.float8_e4m3fn), "no cache of float8_e4m3fn"),
+        ("cudnn", replace(ON_GPU, has_sinks=True), "it has no attention sinks"),
         ("fa3", replace(ON_GPU, head_dim=260), "at most 256 numbers, a multiple of 8, this model's 260"),
         ("fa3", replace(ON_GPU, dtype=torch.float16), "it computes bfloat16, not float16"),
         ("fa3", replace(ON_GPU, cache_dtype=torch.float8_e4m3fn), "no cache of float8_e4m3fn"),
@@ -198,15 +221,16 @@ def test_what_is_our_own_is_taken_unless_asked() -> None:
     assert choose("auto", MODEL).name == ("native" if library() else "reference")
     assert choose("auto", replace(MODEL, dtype=torch.float16, cache_dtype=torch.float16)).name == "reference"
     assert choose("auto", ON_GPU).name == "triton"
+    assert choose("cudnn", ON_GPU).captures_prompts is False
     assert choose("reference", ON_GPU).capturable is False
-    assert set(NAMES) == {"auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3"}
+    assert set(NAMES) == {"auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3", "cudnn"}
 
 
 _MODULES = {"flashinfer": "flashinfer", "fa3": "fa3_fwd_interface"}
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["flashinfer", "varlen", "fa3"])
+@pytest.mark.parametrize("name", ["flashinfer", "varlen", "fa3", "cudnn"])
 @pytest.mark.parametrize("lens", [DECODES, MIXED, LONG], ids=["decodes", "mixed", "long"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_libraries_themselves_give_our_result(

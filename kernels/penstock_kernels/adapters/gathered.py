@@ -29,6 +29,7 @@ class Packed:
     key_starts: torch.Tensor  # [num_spans + 1] int32
     longest_query: int
     longest_key: int
+    query_lens: tuple[int, ...]
     scoring: Scoring
 
     @property
@@ -63,6 +64,7 @@ class _Division:
     key_starts: torch.Tensor
     longest_query: int
     longest_key: int
+    query_lens: tuple[int, ...]
     # The other spans and their rows; None where there are none.
     others: AttentionSpans | None
     other_rows: torch.Tensor
@@ -106,6 +108,7 @@ class GatheredPrompts:
                 division.key_starts,
                 division.longest_query,
                 division.longest_key,
+                division.query_lens,
                 arguments.scoring,
             )
         )
@@ -126,6 +129,7 @@ def _divide(spans: AttentionSpans, takes: Callable[[int, int], bool]) -> _Divisi
         key_starts=_starts(chosen.context_lens, device),
         longest_query=max(chosen.query_lens),
         longest_key=max(chosen.context_lens),
+        query_lens=chosen.query_lens,
         others=spans.among(others) if others else None,
         other_rows=upload(torch.tensor(spans.rows_of(others), dtype=torch.int64), device),
     )

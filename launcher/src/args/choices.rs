@@ -86,6 +86,8 @@ pub enum AttentionBackend {
     Varlen,
     /// Prompts by FlashAttention 3 (the wheel fa3-fwd, which must be installed); all else by Penstock's kernels
     Fa3,
+    /// Prompts by cuDNN, as PyTorch has it; all else by Penstock's kernels
+    Cudnn,
 }
 
 /// What quantized weights are multiplied by on a CPU.

@@ -34,7 +34,7 @@ StoredFormat = Literal[
 
 
 # The names of `penstock_kernels.backends`, written out here because importing that imports torch.
-AttentionBackend = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3"]
+AttentionBackend = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3", "cudnn"]
 
 
 # Whether generation_config.json gives the defaults of sampling; none: the server's own apply.
