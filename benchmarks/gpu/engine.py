@@ -79,7 +79,13 @@ def _measure(run: Run, title: str, setting: Setting, sizes: Sizes) -> None:
     for streams in sizes.beside:
         measure(
             f"chunks of {sizes.chunk} beside {streams} x {sizes.context}",
-            partial(EngineBench.mixed, num_rows=streams, context=sizes.context, chunk=sizes.chunk, steps=16),
+            partial(
+                EngineBench.mixed,
+                num_rows=streams,
+                context=sizes.context,
+                chunk=sizes.chunk,
+                steps=min(sizes.steps, 16),
+            ),
         )
     for length in sizes.prompts:
         measure(f"prompt of {length}", partial(EngineBench.prompt, length=length))
