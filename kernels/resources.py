@@ -123,6 +123,12 @@ def _multiply(num_rows: int, weight: ops.Quantized) -> None:
     ops.quantized_linear(_tensor(num_rows, weight.shape[1]), weight)
 
 
+def _fused(norm: bool, gated: bool, num_columns: int = 6144) -> None:
+    x, weight = _tensor(16, 4096), _tensor(num_columns, 4096)
+    with mock.patch("penstock_kernels.gpu.fused_linear.is_faster", return_value=True):
+        ops.fused_linear(x, weight, None, ops.InputNorm(weight[0], 1e-5, x) if norm else None, gated)
+
+
 def _int4(group: int = 128) -> ops.Quantized:
     codes, scales = _tensor(6144, 2048, dtype=torch.uint8), _tensor(6144, 4096 // group)
     return ops.IntGroups(codes, scales, _tensor(6144, 4096 // group, dtype=torch.uint8), 4096, 4, group)
@@ -161,6 +167,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "experts of Qwen3, prefill": lambda: _experts(4096, 128, 8, 2048, 768),
     "experts of gpt-oss, decode": lambda: _gpt_oss(64),
     "experts of gpt-oss, prefill": lambda: _gpt_oss(2048),
+    "product, 16 rows": lambda: _fused(False, False),
+    "product behind a norm, 16 rows": lambda: _fused(True, False),
+    "gated product behind a norm, 16 rows": lambda: _fused(True, True, 28672),
     **{
         f"{name}, {rows} rows": lambda rows=rows, make=make: _multiply(rows, make())
         for name, make in {
@@ -260,6 +269,7 @@ def _recording(capability: str) -> Any:
         mock.patch.object(gpu.attention, "processor", return_value=chip),
         mock.patch.object(gpu.decode_attention, "processor", return_value=chip),
         mock.patch.object(gpu.prefill_attention, "processor", return_value=chip),
+        mock.patch.object(gpu.fused_linear, "processor", return_value=chip),
         mock.patch.object(gpu.quantized_linear, "processor", return_value=chip),
         mock.patch("penstock_kernels.base.devices.INTERPRETS", True),
     ):

@@ -9,12 +9,14 @@ from torch.nn.functional import rms_norm, silu
 from benchmarks.gpu.works import Case, Sizes, Work, random
 
 _ELEMENTWISE, _SAMPLING, _EXPERTS = "test_elementwise.py", "test_sampling.py", "test_experts.py"
+_PRODUCTS = "test_fused_linear.py"
 _TORCH = ("PyTorch",)
 
 
 def cases(sizes: Sizes) -> list[Case]:
     """What an 8B Llama runs beside its products, then experts."""
     rows, tokens = sizes.rows, sizes.tokens
+    qkv = (sizes.heads + 2 * sizes.kv_heads) * sizes.dim
     found = [
         Case(f"rms_norm with residual, {tokens}", partial(_rms_norm, sizes, tokens), _ELEMENTWISE, _TORCH),
         Case(f"rms_norm with residual, {rows}", partial(_rms_norm, sizes, rows), _ELEMENTWISE, _TORCH),
@@ -25,6 +27,10 @@ def cases(sizes: Sizes) -> list[Case]:
         Case("draw, 1", partial(_draw, sizes, 1), _SAMPLING),
         Case(f"token_logprobs, {rows}", partial(_token_logprobs, sizes, rows), _SAMPLING),
     ]
+    for rows in sizes.few_rows:
+        for name, columns, is_gated in (("qkv", qkv, False), ("gate and up", 2 * sizes.inner, True)):
+            make = partial(_product, sizes, rows, columns, is_gated)
+            found.append(Case(f"product of {name}, {rows} rows", make, _PRODUCTS, _TORCH))
     for number, count, top_k, *widths in sizes.experts:
         make = partial(_experts, sizes, number, count, top_k, *widths)
         found.append(Case(f"{top_k} of {count} experts, {number} tokens", make, _EXPERTS))
@@ -38,6 +44,26 @@ def _rms_norm(sizes: Sizes, tokens: int) -> Work:
     return Work(
         lambda: ops.rms_norm(x, weight, 1e-5, residual), 4 * x.nbytes, rivals={"PyTorch": lambda: rival}
     )
+
+
+def _product(sizes: Sizes, rows: int, columns: int, is_gated: bool) -> Work:
+    """A norm, the product and perhaps an activation by our kernels; the rival is what the server runs else. Where ours
+    is faster for all of these rows, it is to be in `measured_products`."""
+    x, residual = (random(sizes, rows, sizes.hidden) for _ in range(2))
+    norm = ops.InputNorm(random(sizes, sizes.hidden), 1e-5, residual)
+    weight = random(sizes, columns, sizes.hidden)
+
+    def ours() -> torch.Tensor:
+        from penstock_kernels.gpu.fused_linear import fused_linear
+
+        return fused_linear(x, weight, None, norm, is_gated)
+
+    def theirs() -> torch.Tensor:
+        normed = ops.rms_norm(x, norm.weight, norm.eps, residual)
+        product = ops.linear(normed, weight)
+        return ops.silu_mul(product) if is_gated else product
+
+    return Work(ours, weight.nbytes + 3 * x.nbytes, rivals={"PyTorch": lambda: theirs})
 
 
 def _silu_mul(sizes: Sizes, tokens: int) -> Work:

@@ -51,6 +51,8 @@ class Sizes(NamedTuple):
     skewed: tuple[int, int, int]
     # Tokens, and the context that they end.
     prompts: tuple[tuple[int, int], ...]
+    # Of products beside a norm.
+    few_rows: tuple[int, ...]
     # Of experts: tokens, experts, experts of a token, width, inner width.
     experts: tuple[tuple[int, int, int, int, int], ...]
 
@@ -70,6 +72,7 @@ REAL = Sizes(
     usual=(64, 4096),
     skewed=(131072, 31, 4096),
     prompts=((8192, 8192), (1024, 1024), (2048, 16384)),
+    few_rows=(1, 4, 16),
     # Mixtral's and Qwen3's, of a decode and of a prompt.
     experts=((64, 8, 2, 4096, 14336), (64, 128, 8, 2048, 768), (4096, 8, 2, 4096, 14336), (4096, 128, 8, 2048, 768)),
 )  # fmt: skip
@@ -88,6 +91,7 @@ TINY = Sizes(
     usual=(2, 20),
     skewed=(70, 1, 20),
     prompts=((20, 20), (12, 40)),
+    few_rows=(2,),
     experts=((2, 4, 2, 32, 32),),
 )
 

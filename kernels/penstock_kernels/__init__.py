@@ -12,6 +12,7 @@ from penstock_kernels.base.attention_spans import (
     Scoring,
 )
 from penstock_kernels.base.decay import Decay
+from penstock_kernels.base.input_norm import InputNorm
 from penstock_kernels.base.quantized import Float8Grid, IntGroups, Matrix, Quantized, TableBlocks
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
 from penstock_kernels.base.results import Decodes, FoundSpans, Logprobs, Routes
@@ -24,6 +25,7 @@ from penstock_kernels.ops.decodes import find_decodes
 from penstock_kernels.ops.delta_rule import gated_delta_rule
 from penstock_kernels.ops.embedding import embedding
 from penstock_kernels.ops.finite import all_finite
+from penstock_kernels.ops.fused_linear import fused_linear, is_fused
 from penstock_kernels.ops.gated_norm import gated_norm
 from penstock_kernels.ops.grouped_mlp import grouped_mlp
 from penstock_kernels.ops.latent_attention import latent_attention, store_latents
@@ -56,6 +58,7 @@ __all__ = [
     "EmbeddingWeights",
     "Float8Grid",
     "FoundSpans",
+    "InputNorm",
     "IntGroups",
     "Logprobs",
     "Matrix",
@@ -80,11 +83,13 @@ __all__ = [
     "embedding",
     "find_decodes",
     "find_spans",
+    "fused_linear",
     "gated_delta_rule",
     "gated_norm",
     "gelu_mul",
     "grouped_mlp",
     "gumbel",
+    "is_fused",
     "latent_attention",
     "layer_norm",
     "linear",

@@ -103,6 +103,13 @@ def _is_plain_routing(
     return correction is None and routing == PLAIN
 
 
+def _is_measured_faster(x: torch.Tensor, weight: Any = None, *_: object) -> bool:
+    """Products of few rows are cuBLAS's where nothing else was measured."""
+    module: Any = importlib.import_module("penstock_kernels.gpu.fused_linear")
+    found: bool = module.is_faster(x, weight)
+    return found
+
+
 def _has_no_slopes(arguments: AttentionArguments) -> bool:
     """The kernels know no slopes yet."""
     return arguments.scoring.slopes is None
@@ -148,6 +155,7 @@ linear = Row(
     gpu="linear.linear",
     gpu_if=_is_invariant,
 )
+fused_linear = Row(reference.fused_linear, gpu="fused_linear.fused_linear", gpu_if=_is_measured_faster)
 quantized_linear = Row(
     reference.quantized_linear,
     native=c_quantized.quantized_linear,

@@ -38,6 +38,8 @@ def test_every_kernel_fits_into_shared_memory(table: dict[str, Any]) -> None:
         "sort_pairs",
         "quantized_linear",
         "sum_of_shares",
+        "share",
+        "finish",
     ],
 )
 def test_attention_and_products_do_not_spill(name: str, table: dict[str, Any]) -> None:
@@ -80,10 +82,16 @@ def test_products_load_codes_while_they_compute(table: dict[str, Any]) -> None:
     }
 
 
+def test_products_of_few_rows_load_while_they_compute(table: dict[str, Any]) -> None:
+    rows = _rows(table, "_share_kernel")
+    assert [row for row in rows if row["buffers"] < 2 or row["async_wait"] < 2] == []
+
+
 def test_memory_bound_kernels_load_sixteen_bytes_at_a_time(table: dict[str, Any]) -> None:
     for name in ("_norm_kernel", "_gated_activation_kernel", "_embedding_kernel", "_copy_blocks_kernel",
                  "_expert_linear_kernel", "_weighted_sum_kernel", "_decode_attention_kernel",
-                 "_prefill_attention_kernel", "_combine_kernel", "_quantized_linear_kernel"):  # fmt: skip
+                 "_prefill_attention_kernel", "_combine_kernel", "_quantized_linear_kernel",
+                 "_share_kernel"):  # fmt: skip
         assert all(row["wide_loads"] for row in _rows(table, name)), name
 
 

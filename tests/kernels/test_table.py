@@ -164,6 +164,7 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
     ("embedding", (_ids(0).int(), _ones(4, 8), 0)),
     ("route", (_ones(2, 4), 2, False)),
     ("grouped_mlp", _experts(FP16)),
+    ("fused_linear", (_ones(2, 16), _ones(4, 16), None, None, True)),
     ("quantized_linear", (_ones(2, 16, dtype=FP16), (_groups(4, 16),), None, False)),
     ("quantized_grouped_mlp", (_ones(2, 16, dtype=FP16), *_quantized_experts()[1:])),
     ("apply_rotary", (_ones(1, 2, 64), _ones(1, 64), _ones(1, 64))),
@@ -212,7 +213,8 @@ NO_KERNEL = {
 def test_every_op_has_a_row() -> None:
     public = {name: getattr(penstock_kernels, name) for name in penstock_kernels.__all__}
     functions = {name for name, found in public.items() if inspect.isfunction(found)}
-    assert functions - {"attention_parts_bytes"} == set(ROWS)  # that one is arithmetic about an op
+    # Those are questions about an op.
+    assert functions - {"attention_parts_bytes", "is_fused"} == set(ROWS)
     assert public["own_attention"] is table.paged_attention
     assert {name for name, row in ROWS.items() if row.gpu is None} == NO_KERNEL
     assert {name for name, row in ROWS.items() if row.native is not None} == {name for name, _ in IN_C}
@@ -269,8 +271,11 @@ def test_a_processor_with_tiles_leaves_products_of_many_rows_to_pytorch(
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_cuda_takes_the_kernel_and_another_device_the_reference(name: str) -> None:
+def test_cuda_takes_the_kernel_and_another_device_the_reference(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("triton")
+    monkeypatch.setattr("penstock_kernels.gpu.fused_linear.is_faster", lambda *_: True)
     row = ROWS[name]
     on_cuda: Any = SimpleNamespace(device=torch.device("cuda"), scoring=Scoring(1.0))
     on_mps: Any = SimpleNamespace(device=torch.device("mps"))
@@ -291,6 +296,22 @@ def test_cuda_leaves_slopes_and_other_routers_to_the_reference() -> None:
 def test_cuda_leaves_products_that_may_depend_on_the_number_of_rows_to_pytorch() -> None:
     on_cuda: Any = SimpleNamespace(device=torch.device("cuda"))
     assert table.linear.choose(on_cuda, (), None, False) is table.linear.reference
+
+
+def test_cuda_takes_products_of_few_rows_where_they_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    measured = {"H": {(6, 4): 8}}
+    monkeypatch.setattr("penstock_kernels.gpu.fused_linear.MOST_ROWS", measured)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "H")
+
+    def is_taken(num_rows: int, num_columns: int, dtype: torch.dtype = BF16) -> bool:
+        x: Any = SimpleNamespace(device=torch.device("cuda"), shape=(num_rows, 4), dtype=dtype)
+        chosen = table.fused_linear.choose(x, torch.zeros(num_columns, 4), None, None, False)
+        return chosen is not table.fused_linear.reference
+
+    assert [is_taken(rows, 6) for rows in (0, 1, 8, 9, 16)] == [False, True, True, False, False]
+    assert not is_taken(1, 7), "it was not measured"
+    assert not is_taken(1, 6, torch.float32)
 
 
 @pytest.mark.parametrize(("name", "args"), IN_C)

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from penstock_kernels import reference
 from penstock_kernels.base.quantized import Float8Grid, IntGroups, Quantized, TableBlocks
-from penstock_kernels.gpu.tiles import QuantizedTile, processor, quantized_tile
+from penstock_kernels.gpu.tiles import SplitTile, processor, quantized_tile
 
 # Numbers of a program that adds sums: 8 per thread at 4 warps. Unmeasured.
 _BLOCK = 1024
@@ -262,7 +262,7 @@ def _fits(group: int, block: int) -> bool:
     return group % block == 0 or (group < block and block % group == 0 and group > 1)
 
 
-def _for_groups(tile: QuantizedTile, groups: _Groups, length: int) -> QuantizedTile:
+def _for_groups(tile: SplitTile, groups: _Groups, length: int) -> SplitTile:
     """With as many inputs as have whole groups, or are part of one. Where the first or last tile is not whole, masks
     take registers, too: of more threads, for fewer inputs."""
     block = tile.length
@@ -279,7 +279,7 @@ def _multiply(
     parts: tuple[Quantized, ...],
     bias: torch.Tensor | None,
     out: torch.Tensor,
-    tile: QuantizedTile,
+    tile: SplitTile,
 ) -> None:
     first = 0
     for part in parts:
@@ -291,7 +291,7 @@ def _multiply(
 
 
 def _launch(
-    x: torch.Tensor, matrix: Quantized, bias: torch.Tensor | None, out: torch.Tensor, tile: QuantizedTile
+    x: torch.Tensor, matrix: Quantized, bias: torch.Tensor | None, out: torch.Tensor, tile: SplitTile
 ) -> None:
     groups = _groups(matrix)
     tile = _for_groups(tile, groups, x.shape[1])

@@ -91,28 +91,37 @@ def expert_tile(rows_per_expert: int | None, element_bytes: int) -> ProductTile:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizedTile(ProductTile):
-    """One configuration of a product with weights of few bits, whose length is divided among `splits` programs."""
+class SplitTile(ProductTile):
+    """One configuration of a product whose length is divided among `splits` programs."""
 
     splits: int = 1
 
 
 # Rows up to which a product is bound by reading the weights.
-_FEW_ROWS = 16
+FEW_ROWS = 16
 
 
 def quantized_tile(
     num_rows: int | None, shape: tuple[int, int], element_bytes: int, chip: Processor
-) -> QuantizedTile:
+) -> SplitTile:
     """For weights of a shape (columns, length); None: one height for every batch."""
     if element_bytes == 4:
-        return QuantizedTile(16, 32, 32, 8, 2)
-    if num_rows is None or _FEW_ROWS < num_rows <= 64:
-        return QuantizedTile(64, 128, 64, 4, 3)
-    if num_rows > _FEW_ROWS:
-        return QuantizedTile(128, 128, 64, 8, 3)
+        return SplitTile(16, 32, 32, 8, 2)
+    if num_rows is None or FEW_ROWS < num_rows <= 64:
+        return SplitTile(64, 128, 64, 4, 3)
+    if num_rows > FEW_ROWS:
+        return SplitTile(128, 128, 64, 8, 3)
+    return _split_tile(shape, chip)
+
+
+def few_rows_tile(shape: tuple[int, int], element_bytes: int, chip: Processor) -> SplitTile:
+    """For a weight of a shape (columns, length) and up to FEW_ROWS rows."""
+    return SplitTile(16, 32, 32, 8, 2) if element_bytes == 4 else _split_tile(shape, chip)
+
+
+def _split_tile(shape: tuple[int, int], chip: Processor) -> SplitTile:
     columns, length = 64, 128
     # Two programs for every multiprocessor, each with 4 tiles or more.
     wanted = 2 * chip.num_multiprocessors * columns // max(shape[0], columns)
     splits = max(1, min(wanted, shape[1] // (4 * length), 16))
-    return QuantizedTile(_FEW_ROWS, columns, length, 4, 4, 1 << splits.bit_length() - 1)
+    return SplitTile(FEW_ROWS, columns, length, 4, 4, 1 << splits.bit_length() - 1)

@@ -12,6 +12,7 @@ from penstock_kernels.reference.decodes import find_decodes
 from penstock_kernels.reference.delta_rule import gated_delta_rule
 from penstock_kernels.reference.embedding import embedding
 from penstock_kernels.reference.finite import all_finite
+from penstock_kernels.reference.fused_linear import fused_linear
 from penstock_kernels.reference.gated_norm import gated_norm
 from penstock_kernels.reference.grouped_mlp import grouped_mlp
 from penstock_kernels.reference.latent_attention import latent_attention, store_latents
@@ -43,6 +44,7 @@ __all__ = [
     "embedding",
     "find_decodes",
     "find_spans",
+    "fused_linear",
     "gated_delta_rule",
     "gated_norm",
     "gelu_mul",

@@ -4,7 +4,7 @@ has code here."""
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import AttentionSpans, RecurrentSpans
+from penstock_kernels import AttentionSpans, InputNorm, RecurrentSpans
 from torch import nn
 
 from penstock_server.architectures.spec import CacheShape, ModelFacts, ModelSpec
@@ -15,6 +15,7 @@ from penstock_server.network.layers.embedding import PositionEmbedding, VocabEmb
 from penstock_server.network.layers.feed_forward import FeedForward
 from penstock_server.network.layers.heads import share_heads
 from penstock_server.network.layers.latent_attention import LatentAttention
+from penstock_server.network.layers.linear import ColumnLinear
 from penstock_server.network.layers.moe import Experts, SparseFeedForward
 from penstock_server.network.layers.norm import Norm
 from penstock_server.network.layers.placement import Placement
@@ -77,16 +78,43 @@ class DecoderLayer(nn.Module):
     ) -> torch.Tensor:
         adapters = inputs.adapters
         if self.has_mixer:
-            mixed = _add_and_norm(self.attention_input_norm, x, residual, adapters)
-            x = self._scaled(self._mix(mixed, inputs, rotary, memory), self.attention_output_norm, adapters)
+            norm = self._folded(self.attention_input_norm, self._product_of_mixer, x, residual, adapters)
+            mixed = x
+            if norm is None:
+                mixed = _add_and_norm(self.attention_input_norm, x, residual, adapters)
+            mixture = self._mix(mixed, inputs, rotary, memory, norm)
+            x = self._scaled(mixture, self.attention_output_norm, adapters)
             if self.parallel and self.feed_forward is not None:
-                norm = self.mlp_input_norm
-                both = mixed if norm is None else norm(residual, adapters=adapters)
+                own = self.mlp_input_norm
+                both = mixed if own is None else own(residual, adapters=adapters)
                 return x + self._scaled(self.feed_forward(both, adapters), self.mlp_output_norm, adapters)
         if self.feed_forward is None:
             return x
+        product = self.feed_forward.up if isinstance(self.feed_forward, FeedForward) else None
+        norm = self._folded(self.mlp_input_norm, product, x, residual, adapters)
+        if norm is not None:
+            return self._scaled(self.feed_forward(x, None, norm), self.mlp_output_norm, None)
         x = _add_and_norm(self.mlp_input_norm, x, residual, adapters)
         return self._scaled(self.feed_forward(x, adapters), self.mlp_output_norm, adapters)
+
+    @property
+    def _product_of_mixer(self) -> ColumnLinear | None:
+        """The only product of what the norm before the mixer gives."""
+        is_only = self.recurrent is None and not self.parallel and self.factors.attention_in == 1.0
+        return self.attention.qkv if is_only and isinstance(self.attention, Attention) else None
+
+    def _folded(
+        self,
+        norm: Norm | None,
+        product: ColumnLinear | None,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        adapters: torch.Tensor | None,
+    ) -> InputNorm | None:
+        """A norm that its product does, if that is done at once; None: it is still to be computed."""
+        if norm is None or product is None or not product.can_fuse(x, adapters):
+            return None
+        return norm.folded(residual)
 
     def norms(self) -> list[Norm]:
         """Those of hidden states."""
@@ -97,9 +125,18 @@ class DecoderLayer(nn.Module):
         return [norm for norm in (*inputs, *outputs) if norm is not None]
 
     def _mix(
-        self, x: torch.Tensor, inputs: ForwardInput, rotary: RotaryTable | None, memory: Memory
+        self,
+        x: torch.Tensor,
+        inputs: ForwardInput,
+        rotary: RotaryTable | None,
+        memory: Memory,
+        norm: InputNorm | None,
     ) -> torch.Tensor:
+        """`norm`: of x, if it is still to be done."""
         found: torch.Tensor | None = None
+        if norm is not None:
+            assert isinstance(self.attention, Attention), "of which it was asked"
+            return _times(self.attention(x, inputs, rotary, memory.cache, norm), self.factors.attention_out)
         if self.attention is not None:
             found = _times(x, self.factors.attention_in)
             found = _times(self.attention(found, inputs, rotary, memory.cache), self.factors.attention_out)

@@ -40,8 +40,10 @@ def sequences() -> list[Sequence]:
 def outputs(exempt_from_races: Callable[[torch.Tensor], None]) -> Callable[..., list[Sequence]]:
     """What an engine computes of `sequences`."""
 
-    def run(folder: Path, **options: Any) -> list[Sequence]:
+    def run(folder: Path, is_joined: bool = False, **options: Any) -> list[Sequence]:
         engine = make_engine(folder, dtype="float32", is_poisoned=True, **options)
+        if is_joined:
+            _join_weights(engine.model)
         for (
             layer
         ) in engine.cache.layers:  # the rows that pad a step all write the spare block, which is the last
@@ -50,6 +52,13 @@ def outputs(exempt_from_races: Callable[[torch.Tensor], None]) -> Callable[..., 
         return Driver(execute_on(engine)).run(sequences(), seed=2)
 
     return run
+
+
+def _join_weights(model: Any) -> None:
+    """As a GPU has them; on a CPU those of several tensors may stay in their files."""
+    for module in model.modules():
+        if isinstance(getattr(module, "weight", None), tuple):
+            module.weight = torch.cat(module.weight)
 
 
 @pytest.fixture
@@ -78,6 +87,29 @@ def test_tokens_are_those_without_kernels(
     folder = saved_model(family, **options).folder
     found = outputs(folder, device=DEVICE, cuda=cuda)
     for one, other in zip(without_kernels(folder), found, strict=True):
+        assert other.output == one.output
+        assert other.logprobs == pytest.approx(one.logprobs, abs=1e-3)
+
+
+def test_tokens_with_fused_products_are_those_without_kernels(
+    saved_model: Callable[..., Any],
+    outputs: Callable[..., list[Sequence]],
+    without_kernels: Callable[..., list[Sequence]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if they had been measured to be faster, for every shape."""
+    folder = saved_model("llama").folder
+    expected = without_kernels(folder)
+    num_rows: set[int] = set()
+
+    def is_faster(x: torch.Tensor, _weight: torch.Tensor) -> bool:
+        num_rows.add(len(x))
+        return len(x) <= 16
+
+    monkeypatch.setattr("penstock_kernels.gpu.fused_linear.is_faster", is_faster)
+    found = outputs(folder, is_joined=True, device=DEVICE, cuda=CudaConfig((2,)))
+    assert num_rows & set(range(1, 17)), "some products had few rows"
+    for one, other in zip(expected, found, strict=True):
         assert other.output == one.output
         assert other.logprobs == pytest.approx(one.logprobs, abs=1e-3)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import torch
-from penstock_kernels import Scoring, apply_rotary, paged_attention, rotate_and_store, store_kv
+from penstock_kernels import InputNorm, Scoring, apply_rotary, paged_attention, rotate_and_store, store_kv
 from torch import nn
 
 from penstock_server.architectures.spec import ModelSpec
@@ -44,10 +44,17 @@ class Attention(nn.Module):
         self.slopes: torch.Tensor | None = None
 
     def forward(
-        self, x: torch.Tensor, inputs: ForwardInput, rotary: RotaryTable | None, cache: LayerCache
+        self,
+        x: torch.Tensor,
+        inputs: ForwardInput,
+        rotary: RotaryTable | None,
+        cache: LayerCache,
+        norm: InputNorm | None = None,
     ) -> torch.Tensor:
+        """`norm`: of x, if it is still to be done."""
         # [num_tokens, query + key + value heads, head_dim]; with gates, these are behind the queries
-        heads = self.qkv(x, inputs.adapters).view(x.shape[0], -1, self.head_dim)
+        projected = self.qkv(x, inputs.adapters) if norm is None else self.qkv.fused(x, norm)
+        heads = projected.view(x.shape[0], -1, self.head_dim)
         gates: torch.Tensor | None = None
         if self.is_gated:
             heads, gates = self._without_gates(heads)

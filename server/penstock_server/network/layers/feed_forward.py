@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from penstock_kernels import clamped_swiglu, gelu_mul, silu_mul
+from penstock_kernels import InputNorm, clamped_swiglu, gelu_mul, silu_mul
 from torch import nn
 
 from penstock_server.architectures.spec import Activation, ModelSpec
@@ -57,12 +57,24 @@ class FeedForward(nn.Module):
             prefix + names.down, size, spec.hidden_size, spec.mlp_bias, placement, spec.transposed
         )
 
-    def forward(self, x: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
-        up = self.up(x, adapters)
-        if self.factors.gate != 1.0:
-            up[:, : up.shape[1] // 2] *= self.factors.gate
-        out: torch.Tensor = self.down(self.activate(up), adapters)
+    def forward(
+        self, x: torch.Tensor, adapters: torch.Tensor | None = None, norm: InputNorm | None = None
+    ) -> torch.Tensor:
+        """`norm`: of x, if it is still to be done."""
+        out: torch.Tensor = self.down(self._activated(x, adapters, norm), adapters)
         return out if self.factors.feed_forward_out == 1.0 else out * self.factors.feed_forward_out
+
+    def _activated(
+        self, x: torch.Tensor, adapters: torch.Tensor | None, norm: InputNorm | None
+    ) -> torch.Tensor:
+        is_plain = self.factors.gate == 1.0
+        if norm is not None and is_plain and self.activate is silu_mul:
+            return self.up.fused(x, norm, gated=True)
+        up = self.up(x, adapters) if norm is None else self.up.fused(x, norm)
+        if not is_plain:
+            up[:, : up.shape[1] // 2] *= self.factors.gate
+        activated: torch.Tensor = self.activate(up)
+        return activated
 
 
 def gate_up_rows(

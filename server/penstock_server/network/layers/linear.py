@@ -4,7 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from penstock_kernels import AdapterTable, Matrix, linear, quantized_linear
+from penstock_kernels import (
+    AdapterTable,
+    InputNorm,
+    Matrix,
+    fused_linear,
+    is_fused,
+    linear,
+    quantized_linear,
+)
 from torch import nn
 
 from penstock_server.network.layers.adapted import AdaptedPart, adapt
@@ -86,6 +94,17 @@ class ColumnLinear(Projection):
         """`adapters`: as `ForwardInput.adapters`."""
         output = self.product(x, self.bias, self.placement.batch_invariant)
         return adapt(output, x, adapters, self.adapters)
+
+    def can_fuse(self, x: torch.Tensor, adapters: torch.Tensor | None) -> bool:
+        """Whether `fused` is for this input: a kernel does it at once."""
+        if adapters is not None or self.matrices is not None or self.placement.batch_invariant:
+            return False
+        return isinstance(self.weight, torch.Tensor) and is_fused(x, self.weight)
+
+    def fused(self, x: torch.Tensor, norm: InputNorm, gated: bool = False) -> torch.Tensor:
+        """The product of the norm of x, and its gated activation."""
+        assert isinstance(self.weight, torch.Tensor), "asked before"
+        return fused_linear(x, self.weight, self.bias, norm, gated)
 
     def adapted_parts(self) -> list[list[AdaptedPart]]:
         """As `AdaptedLayer`."""

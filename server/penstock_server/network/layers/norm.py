@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import torch
-from penstock_kernels import layer_norm, rms_norm
+from penstock_kernels import InputNorm, layer_norm, rms_norm
 from torch import nn
 
 from penstock_server.architectures.spec import ModelSpec, NormSpec
@@ -40,6 +40,12 @@ class Norm(nn.Module):
         if adapters is None or not self.adapters:
             return normed
         return self.adapters.apply(normed, x if residual is None else residual, adapters, self.spec)
+
+    def folded(self, residual: torch.Tensor) -> InputNorm | None:
+        """The same as a part of the product behind it, if that can do it."""
+        if self.spec.centered:
+            return None
+        return InputNorm(self.weight, self.spec.eps, residual, self.spec.weight_offset)
 
     def weights_of(self, weight: torch.Tensor | None, bias: torch.Tensor | None) -> NormWeights:
         """Those of an adapter, as its file has them; None: the model's own."""

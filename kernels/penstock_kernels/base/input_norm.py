@@ -1,0 +1,14 @@
+"""The norm that comes before a product, as an argument of the op that does both."""
+
+from typing import NamedTuple
+
+import torch
+
+
+class InputNorm(NamedTuple):
+    """As the arguments of `rms_norm`: the input of the product is added to `residual` in place, the sum is normed."""
+
+    weight: torch.Tensor
+    eps: float
+    residual: torch.Tensor
+    weight_offset: float = 0.0

@@ -1,0 +1,10 @@
+"""For which products of few rows our kernel was measured to be faster than cuBLAS: by device, no other is taken.
+
+Filled from part 3 of benchmarks/gpu.sh, whose lines "product of …" have both. A choice is part of the source, so that
+a request has the same tokens after a restart. Nothing was measured yet.
+"""
+
+from collections.abc import Mapping
+
+# Of (columns, length), the most rows up to which all that was measured was faster.
+MOST_ROWS: Mapping[str, Mapping[tuple[int, int], int]] = {}
