@@ -76,6 +76,59 @@ def _weights(code, zero, table, scale, offset, KIND: tl.constexpr, HAS_OFFSETS: 
     return weight
 
 
+@triton.jit
+def _tiles(x_rows, code_rows, is_row, is_column, begin, FIRST: tl.constexpr, LENGTH: tl.constexpr,
+           PER_BYTE: tl.constexpr, BLOCK_LENGTH: tl.constexpr):  # fmt: skip
+    """Inputs and codes of a tile. `begin` is counted from the begin of the first group."""
+    at = begin - FIRST + tl.arange(0, BLOCK_LENGTH)
+    byte = (begin - FIRST) // PER_BYTE + tl.arange(0, BLOCK_LENGTH // PER_BYTE)
+    x_mask, code_mask = is_row[:, None], is_column[:, None]
+    if FIRST != 0 or LENGTH % BLOCK_LENGTH != 0:
+        x_mask = x_mask & ((at >= 0) & (at < LENGTH))[None, :]
+        code_mask = code_mask & ((byte >= 0) & (byte < (LENGTH + PER_BYTE - 1) // PER_BYTE))[None, :]
+    x = tl.load(x_rows + at[None, :], mask=x_mask, other=0.0)
+    return x, tl.load(code_rows + byte[None, :], mask=code_mask, other=0)
+
+
+@triton.jit
+def _of_groups(scale_rows, zero_rows, offset_rows, tensor_scale_ptr, is_column, begin, GROUP: tl.constexpr,
+               NUM_GROUPS: tl.constexpr, SCALE: tl.constexpr, ZERO: tl.constexpr, HAS_TENSOR_SCALE: tl.constexpr,
+               HAS_ZEROS: tl.constexpr, HAS_OFFSETS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
+               BLOCK_LENGTH: tl.constexpr, CODES: tl.constexpr):  # fmt: skip
+    """Scale, zero and offset of every code of a tile; one number for all where they have none of their own."""
+    SCALES: tl.constexpr = 1 if BLOCK_LENGTH < GROUP else BLOCK_LENGTH // GROUP
+    group = begin // GROUP + tl.arange(0, SCALES)[None, :]
+    mask = is_column[:, None] & (group < NUM_GROUPS)
+    scale = _scales(scale_rows + group, mask, tensor_scale_ptr, SCALE, HAS_TENSOR_SCALE)
+    scale = _repeated(scale, BLOCK_COLUMNS, SCALES, CODES)
+    zero = ZERO
+    if HAS_ZEROS:
+        zero = tl.load(zero_rows + group, mask=mask, other=0).to(tl.float32)
+        zero = _repeated(zero, BLOCK_COLUMNS, SCALES, CODES)
+    offset = 0.0
+    if HAS_OFFSETS:
+        offset = tl.load(offset_rows + group, mask=mask, other=0).to(tl.float32)
+        offset = _repeated(offset, BLOCK_COLUMNS, SCALES, CODES)
+    return scale, zero, offset
+
+
+@triton.jit
+def _multiplied(total, x, codes, zero, table, scale, offset, KIND: tl.constexpr, HAS_OFFSETS: tl.constexpr,
+                IS_PACKED: tl.constexpr, IS_HIGH_FIRST: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+                CODES: tl.constexpr):  # fmt: skip
+    """The sum so far and a tile's product."""
+    if IS_PACKED:
+        low = _weights(codes & 15, zero, table, scale, offset, KIND, HAS_OFFSETS).to(x.dtype)
+        high = _weights(codes >> 4, zero, table, scale, offset, KIND, HAS_OFFSETS).to(x.dtype)
+        even, odd = tl.split(tl.reshape(x, [BLOCK_ROWS, CODES, 2]))
+        total = tl.dot(odd if IS_HIGH_FIRST else even, tl.trans(low), total, input_precision="ieee")
+        total = tl.dot(even if IS_HIGH_FIRST else odd, tl.trans(high), total, input_precision="ieee")
+    else:
+        weight = _weights(codes, zero, table, scale, offset, KIND, HAS_OFFSETS).to(x.dtype)
+        total = tl.dot(x, tl.trans(weight), total, input_precision="ieee")
+    return total
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _quantized_linear_kernel(
     x_ptr,
@@ -121,16 +174,13 @@ def _quantized_linear_kernel(
     split = tl.program_id(2)
     is_row, is_column = rows < num_rows, columns < NUM_COLUMNS
     safe = tl.where(is_column, columns, 0)
-    SCALES: tl.constexpr = 1 if BLOCK_LENGTH < GROUP else BLOCK_LENGTH // GROUP
     PER_BYTE: tl.constexpr = 2 if IS_PACKED else 1
     CODES: tl.constexpr = BLOCK_LENGTH // PER_BYTE
-    IS_WHOLE: tl.constexpr = FIRST == 0 and LENGTH % BLOCK_LENGTH == 0
     scale_rows = scale_ptr + ((FIRST_IN_SCALE + safe) // COLUMNS_PER_SCALE * STRIDE_SCALES)[:, None]
     zero_rows = zero_ptr + (safe * STRIDE_ZEROS)[:, None]
     offset_rows = offset_ptr + (safe * STRIDE_OFFSETS)[:, None]
     x_rows = x_ptr + (rows * stride_x)[:, None]
     code_rows = codes_ptr + (safe * STRIDE_CODES)[:, None]
-    lengths, places, groups = tl.arange(0, BLOCK_LENGTH), tl.arange(0, CODES), tl.arange(0, SCALES)
     table = 0
     if KIND == "table":
         table = tl.broadcast_to(tl.load(table_ptr + tl.arange(0, 16))[None, :], [BLOCK_COLUMNS, 16])
@@ -139,35 +189,12 @@ def _quantized_linear_kernel(
     SHARE: tl.constexpr = (TILES + SPLITS - 1) // SPLITS
     for tile in range(split * SHARE, tl.minimum(split * SHARE + SHARE, TILES)):
         begin = tile * BLOCK_LENGTH
-        at = begin - FIRST + lengths
-        byte = (begin - FIRST) // PER_BYTE + places
-        x_mask, code_mask = is_row[:, None], is_column[:, None]
-        if not IS_WHOLE:
-            x_mask = x_mask & ((at >= 0) & (at < LENGTH))[None, :]
-            code_mask = code_mask & ((byte >= 0) & (byte < (LENGTH + PER_BYTE - 1) // PER_BYTE))[None, :]
-        x = tl.load(x_rows + at[None, :], mask=x_mask, other=0.0)
-        codes = tl.load(code_rows + byte[None, :], mask=code_mask, other=0)
-        group = begin // GROUP + groups[None, :]
-        group_mask = is_column[:, None] & (group < NUM_GROUPS)
-        scale = _scales(scale_rows + group, group_mask, tensor_scale_ptr, SCALE, HAS_TENSOR_SCALE)
-        scale = _repeated(scale, BLOCK_COLUMNS, SCALES, CODES)
-        zero = ZERO
-        if HAS_ZEROS:
-            zero = tl.load(zero_rows + group, mask=group_mask, other=0).to(tl.float32)
-            zero = _repeated(zero, BLOCK_COLUMNS, SCALES, CODES)
-        offset = 0.0
-        if HAS_OFFSETS:
-            offset = tl.load(offset_rows + group, mask=group_mask, other=0).to(tl.float32)
-            offset = _repeated(offset, BLOCK_COLUMNS, SCALES, CODES)
-        if IS_PACKED:
-            low = _weights(codes & 15, zero, table, scale, offset, KIND, HAS_OFFSETS).to(x.dtype)
-            high = _weights(codes >> 4, zero, table, scale, offset, KIND, HAS_OFFSETS).to(x.dtype)
-            even, odd = tl.split(tl.reshape(x, [BLOCK_ROWS, CODES, 2]))
-            total = tl.dot(odd if IS_HIGH_FIRST else even, tl.trans(low), total, input_precision="ieee")
-            total = tl.dot(even if IS_HIGH_FIRST else odd, tl.trans(high), total, input_precision="ieee")
-        else:
-            weight = _weights(codes, zero, table, scale, offset, KIND, HAS_OFFSETS).to(x.dtype)
-            total = tl.dot(x, tl.trans(weight), total, input_precision="ieee")
+        x, codes = _tiles(x_rows, code_rows, is_row, is_column, begin, FIRST, LENGTH, PER_BYTE, BLOCK_LENGTH)
+        scale, zero, offset = _of_groups(
+            scale_rows, zero_rows, offset_rows, tensor_scale_ptr, is_column, begin, GROUP, NUM_GROUPS, SCALE, ZERO,
+            HAS_TENSOR_SCALE, HAS_ZEROS, HAS_OFFSETS, BLOCK_COLUMNS, BLOCK_LENGTH, CODES)  # fmt: skip
+        total = _multiplied(total, x, codes, zero, table, scale, offset, KIND, HAS_OFFSETS, IS_PACKED, IS_HIGH_FIRST,
+                            BLOCK_ROWS, CODES)  # fmt: skip
     if HAS_BIAS:
         total += tl.load(bias_ptr + columns, mask=is_column, other=0.0).to(tl.float32)[None, :]
     out_ptrs = out_ptr + ((split.to(tl.int64) * num_rows + rows) * stride_out)[:, None] + columns[None, :]
