@@ -263,3 +263,15 @@ BORROWED: dict[str, dict[str, Any]] = {
     "solar_open": {**_ROUTED, "head_dim": 20, "n_group": 1, "topk_group": 1},
     "vaultgemma": {"head_dim": 20, "sliding_window": 9},
 }  # fmt: skip
+
+# A sample of those that transformers computes over its own caches: chunks and positions, an index, states.
+KEPT: dict[str, dict[str, Any]] = {
+    "llama4_text": {
+        "head_dim": 18, "attention_chunk_size": 8, "num_local_experts": 4, "intermediate_size_mlp": 132,
+        "layer_types": ["chunked_attention", "full_attention", "chunked_attention"], "no_rope_layers": [1, 0, 1],
+        "floor_scale": 4, "interleave_moe_layer_step": 2,
+    },
+    # With smaller ones many keys are worth exactly as little, and which of these are seen is anybody's choice.
+    "deepseek_v32": {**LATENT, **_ROUTED, "index_n_heads": 8, "index_head_dim": 24, "index_topk": 20},
+    "minimax": {**_EVEN_HEADS, "num_local_experts": 4, "layer_types": _HYBRID_LAYERS},
+}  # fmt: skip

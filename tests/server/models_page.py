@@ -1,10 +1,11 @@
 """Writes docs/models.md from the registry and the cases it is tested with: `python tests/server/models_page.py`."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import every_class
-from family_models import BORROWED, CASES
+from family_models import BORROWED, CASES, KEPT
 from penstock_server.architectures.family import Family
 from penstock_server.architectures.registry import FAMILIES
 
@@ -64,19 +65,26 @@ projections, the vocabulary) is whole on every rank. A rank reads its own slices
 checkpoint has other names for it than the model, each rank reads all of it first. Norms and linear layers are those of
 transformers: their sums depend on the number of rows, so `--batch-invariant` is refused.
 
-Before it serves, such a model is tried: two prompts, each in two steps through the paged cache, must give the log
-probabilities that transformers gives alone, else it is refused. So are models whose layers keep something other than
-keys and values. Code from a model's folder is not run.
+Before it serves, such a model is tried: two prompts, each in three steps through the paged cache, must give the log
+probabilities that transformers gives alone. Where they do not, or where layers keep something other than keys and
+values (states, the keys of an index, compressed or chunked positions), each slot keeps a cache of transformers' own
+kind, and that is tried likewise; a model for which both are wrong is refused. Code from a model's folder is not run.
 
-The same tests as above are run with a sample (`tests/server/test_borrowed.py`): {}.
+Over caches of transformers, chunked prefill, preemption, grammars, log probabilities and `--num-shard` work as above,
+but the sequences of a step are computed one after another, and no prefix is shared. What a position takes in such a
+cache is measured at the start and counted in blocks, so `--max-batch-total-tokens` holds; it is freed when its sequence
+ends. `--kv-cache-dtype fp8`, `--max-snapshots` and `--draft-model` are refused, and no tokens are drafted.
+
+The same tests as above are run with a sample (`tests/server/test_borrowed.py`): {}. Over caches of transformers, they
+are run with {}.
 """
 _CLASSES = """
 ## Every class of transformers
 
 A tiny random model of each decoder-only class for text of transformers {version} was served and compared
 (`python tests/server/every_class.py`): {served} of {total} give its tokens. The others are refused as they are loaded,
-with the reason in this table; most keep states of another kind or choose keys by an index. Encoders, the decoders of
-encoder-decoders and models around images and sound are left out.
+with the reason in this table. Encoders, the decoders of encoder-decoders and models around images and sound are left
+out.
 
 | what becomes of it | classes | model_type |
 | --- | --- | --- |
@@ -119,13 +127,11 @@ _TAIL = """
 def page() -> str:
     """The whole page."""
     rows = "".join(_line(family) for _name, family in sorted(FAMILIES.items()))
-    return (
-        _HEAD
-        + rows
-        + _BORROWED.format(", ".join(f"`{name}`" for name in sorted(BORROWED)))
-        + _every_class()
-        + _TAIL
-    )
+    return _HEAD + rows + _BORROWED.format(_names(BORROWED), _names(KEPT)) + _every_class() + _TAIL
+
+
+def _names(models: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(models))
 
 
 def _every_class() -> str:

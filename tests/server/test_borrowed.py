@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 import thread_ranks
 from driver import Driver, Sequence, execute_on, make_engine
-from family_models import BORROWED, CASES
+from family_models import BORROWED, CASES, KEPT
+from penstock_server.architectures.recurrent_spec import KeptShape
 from penstock_server.base.errors import StartError
+from penstock_server.network.kv_cache import block_bytes
+from penstock_server.network.states import KeptStates
 from test_families import NUM_NEW, Expected, check, made_by
 
 FEWEST = 15
@@ -21,7 +24,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Expect
 
     def make(name: str) -> Expected:
         if name not in made:
-            made[name] = made_by(tmp_path_factory.mktemp(name), name, BORROWED[name])
+            made[name] = made_by(tmp_path_factory.mktemp(name), name, {**BORROWED, **KEPT}[name])
         return made[name]
 
     return make
@@ -69,18 +72,16 @@ def test_a_family_with_a_row_can_be_borrowed_too(saved_model: Callable[..., Any]
 @pytest.mark.parametrize(
     ("family", "options", "message"),
     [
-        ("mamba", {}, "it has layers of linear_attention"),
+        (
+            "openai-gpt",
+            {"hidden_size": 80, "head_dim": None, "num_key_value_heads": None},
+            "it takes no cache",
+        ),
         (
             "gpt_neox_japanese",
             {"hidden_size": 80, "head_dim": None},
-            "not every layer calls the attention interface",
+            "step by step its log probabilities differ",
         ),
-        (
-            "gpt_neo",
-            {"hidden_size": 80, "head_dim": None, "attention_types": [[["global", "local", "global"], 1]]},
-            "its attention has a table of its own",
-        ),
-        ("diffllama", {"hidden_size": 80, "head_dim": None}, "its log probabilities differ by"),
     ],
 )
 def test_what_would_be_wrong_is_refused(
@@ -89,6 +90,48 @@ def test_what_would_be_wrong_is_refused(
     # Some have a row of their own by now.
     with pytest.raises(StartError, match=message):
         make_engine(saved_model(family, **options).folder, model_impl="transformers")
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_keeps_more_than_keys_and_values_has_caches_of_its_own(
+    name: str, expected: Callable[[str], Expected], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = expected(name)
+    engine = make_engine(want.folder, max_sequence_len=100)
+    assert set(engine.description.abilities) >= {"transformers", "recurrent"}
+    assert engine.description.limits.num_snapshots == 0
+    check(execute_on(engine), want, seed=1)
+    states = engine.cache.states
+    assert isinstance(states, KeptStates)
+    assert not states.of_slot, "what slots kept is gone with them"
+    with thread_ranks.engines(want.folder, 2, monkeypatch, max_sequence_len=100) as ranks:
+        check(thread_ranks.execute_on_all(ranks), want, seed=2)
+
+
+def test_what_slots_keep_is_counted_in_blocks(expected: Callable[[str], Expected]) -> None:
+    want = expected("minimax")
+    engine = make_engine(want.folder, max_sequence_len=100)
+    model = engine.model
+    # Keys and values of the one layer that attends: four heads of ten numbers; a matrix for each head in the others.
+    assert model.cache_shape.kept_bytes == 2 * 4 * 10 * 4
+    assert isinstance(model.state_shape, KeptShape)
+    assert model.state_shape.num_bytes >= 2 * 8 * 10 * 10 * 4
+    assert block_bytes(model.cache_shape, 4, model.dtype) == 4 * model.cache_shape.kept_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: the code of transformers keeps"),
+        ({"num_snapshots": 2}, "--max-snapshots 2: the code of transformers keeps"),
+        ({"batch_invariant": True}, "--batch-invariant needs our own decoder"),
+    ],
+)
+def test_what_caches_of_transformers_cannot_have_is_refused(
+    expected: Callable[[str], Expected], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(StartError, match=message):
+        make_engine(expected("minimax").folder, max_sequence_len=100, **options)
 
 
 def test_native_refuses_what_has_no_row(expected: Callable[[str], Expected]) -> None:

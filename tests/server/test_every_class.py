@@ -5,7 +5,7 @@ import pytest
 import transformers
 
 WRITTEN = every_class.read()
-SAMPLE = ("biogpt", "deepseek_v32", "gpt_neo", "jamba", "mamba", "mpt", "xglm", "youtu")
+SAMPLE = ("biogpt", "diffllama", "gpt_neo", "jamba", "mamba", "mpt", "xglm", "youtu")
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -17,4 +17,4 @@ def test_every_class_of_that_version_is_written_down() -> None:
     if WRITTEN.version == transformers.__version__:
         assert set(WRITTEN.outcomes) == set(every_class.classes())
     served = [found for found in WRITTEN.outcomes.values() if every_class.is_served(found)]
-    assert len(served) >= 90
+    assert len(served) >= 0.9 * len(WRITTEN.outcomes)

@@ -17,7 +17,7 @@ from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.load import sizes
 from penstock_server.network.kv_cache import block_bytes
-from penstock_server.network.states import state_bytes
+from penstock_server.network.states import States, state_bytes
 from penstock_server.pb import engine_pb2 as pb
 from penstock_server.rpc.conversion import plan_from_pb
 from shard_client import plan_fields
@@ -229,7 +229,7 @@ def test_states_are_counted_before_the_cache(
         each_state = state_bytes(model.state_shape, model.dtype)
         taken = (num_slots + 1 + num_snapshots) * each_state
         states = engine.cache.states
-        assert states is not None
+        assert isinstance(states, States)
         assert taken == states.conv.nbytes + states.matrices.nbytes > 0
         each = block_bytes(model.cache_shape, 4, model.dtype)
         assert limits.num_snapshots == num_snapshots

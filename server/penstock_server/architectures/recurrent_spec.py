@@ -15,6 +15,13 @@ class StateShape(NamedTuple):
     matrices: tuple[int, ...] = ()
 
 
+class KeptShape(NamedTuple):
+    """What one sequence keeps where the code of a model has objects of its own for it: the bytes that do not grow with
+    its length. Those that do are `CacheShape.kept_bytes`."""
+
+    num_bytes: int
+
+
 # What is normed of that which a token makes of itself: nothing, or all, without weights or with them.
 SelectiveNorm = Literal["none", "plain", "weighted"]
 

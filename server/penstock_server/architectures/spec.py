@@ -32,6 +32,8 @@ class CacheShape(NamedTuple):
     head_dim: int
     # Keys and values, or 1: a latent, from which both are made.
     num_tensors: int = 2
+    # Bytes of a position that are in no tensor of the cache, but in what each slot keeps (`KeptShape`).
+    kept_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

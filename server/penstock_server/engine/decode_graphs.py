@@ -31,6 +31,7 @@ from penstock_server.engine.slots import Slots
 from penstock_server.network.forward_input import ForwardInput, TapShape
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
+from penstock_server.network.states import States
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class DecodeGraphs:
     def _undo(self, size: int) -> Callable[[], None]:
         """What makes a step of this size, or a part of it, undone: states go on from what they are."""
         states, slots = self.cache.states, self._inputs[0, :size]
-        if states is None:
+        if not isinstance(states, States):
             return _nothing
         return partial(states.put_back, slots, states.saved(slots))
 

@@ -52,12 +52,12 @@ class Slots:
 
     def clear(self) -> None:
         """Forget every slot. The rows are overwritten when they are given out again."""
+        if self.snapshots is not None:
+            self.snapshots.clear(self.states)
         self.states.clear()
         self._table.clear()
         self.grammars.clear()
         self.adapters.clear()
-        if self.snapshots is not None:
-            self.snapshots.clear()
 
     def apply(self, plan: Plan) -> dict[int, SlotError]:
         """Retire, admit and append; the errors are the first of each slot. Raises InvalidPlan, changing nothing."""
@@ -71,6 +71,8 @@ class Slots:
                 self._refuse(errors, slot, f"slot {slot} is not in use, it cannot be retired")
             else:
                 self._table.free(slot)
+        if self.snapshots is not None:
+            self.snapshots.retire(plan.retired)
         for admit in plan.admitted:
             self._guard(errors, admit.slot, partial(self._admit, admit))
         if not (isinstance(plan.appended, Appends) and self._append_all(plan.appended)):

@@ -3,17 +3,19 @@
 What the host knows of them follows from the plans alone, as with slots.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from penstock_server.engine.checks import require
 from penstock_server.engine.plan import Admit, Span, Spans
-from penstock_server.network.states import States
+from penstock_server.network.states import AnyStates, States
+
+_ROWS_ONLY = "the limits allow snapshots of rows only"
 
 
 class Snapshots:
     """The places for them, each of which holds a state or nothing."""
 
-    def __init__(self, states: States, num_snapshots: int) -> None:
+    def __init__(self, states: AnyStates, num_snapshots: int) -> None:
         self._states = states
         self._num_snapshots = num_snapshots
         # By place: of how many positions it is the state.
@@ -21,10 +23,15 @@ class Snapshots:
         # Slots that were admitted with a snapshot, and still need it.
         self._begun: dict[int, int] = {}
 
-    def clear(self) -> None:
-        """Nothing is kept."""
+    def clear(self, slots: Iterable[int]) -> None:
+        """Nothing is kept, and these slots are no longer in use."""
         self._lens.clear()
         self._begun.clear()
+        self.retire(slots)
+
+    def retire(self, slots: Iterable[int]) -> None:
+        """These slots are no longer in use."""
+        self._states.forget(list(slots))
 
     def begin(self, admit: Admit) -> int:
         """How many positions a slot has behind it that is admitted with a snapshot; raises SlotRefused if it cannot."""
@@ -43,6 +50,7 @@ class Snapshots:
     def restore_begun(self) -> None:
         """Launch the copies for the slots that began since the last call."""
         if self._begun:
+            assert isinstance(self._states, States), _ROWS_ONLY
             self._states.restore(list(self._begun.values()), list(self._begun))
             self._begun.clear()
 
@@ -52,5 +60,6 @@ class Snapshots:
         ends = zip(slots.tolist(), (starts + lens).tolist(), strict=True)
         kept = {slot: end for slot, end in ends if slot in places}
         if kept:
+            assert isinstance(self._states, States), _ROWS_ONLY
             self._states.keep(list(kept), [places[slot] for slot in kept])
             self._lens |= {places[slot]: end for slot, end in kept.items()}

@@ -19,6 +19,7 @@ from penstock_server.load.arithmetic import choose_arithmetic
 from penstock_server.load.attention_backend import choose_backend, choose_cache_dtype
 from penstock_server.load.device import choose_device, choose_dtype, name_of
 from penstock_server.load.draft_model import load_draft_model
+from penstock_server.load.kept import check_kept
 from penstock_server.load.kernels import compile_kernels
 from penstock_server.load.loaded import Drafting, Loaded
 from penstock_server.load.medusa import load_medusa
@@ -70,6 +71,7 @@ def _load(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None) 
         placement = Placement(group, dtype, config.batch_invariant)
         quantization = quantization_of(config, folder, device, group)
         model = allocating("the weights", _model, config, folder, placement, device, quantization)
+        check_kept(config, model, draft is not None)
     drafting = None
     if draft is not None:
         with stage(logger, "draft model"):

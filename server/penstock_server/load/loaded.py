@@ -35,7 +35,7 @@ from penstock_server.network.kv_cache import CacheFormat, KVCache, block_bytes
 from penstock_server.network.medusa import MedusaHeads
 from penstock_server.network.model import Model
 from penstock_server.network.quantization.quantization import QuantizationFacts
-from penstock_server.network.states import States
+from penstock_server.network.states import AnyStates, make_states
 
 _NO_GRAPHS = GraphSizes()
 # What drafts beside the model, if it is more than its tokens.
@@ -81,7 +81,7 @@ class Loaded(NamedTuple):
         shape: CacheShape,
         cache_format: CacheFormat,
         is_poisoned: bool,
-        states: States | None = None,
+        states: AnyStates | None = None,
     ) -> KVCache:
         # One more block, for what the spare row writes.
         sizes = (limits.num_blocks + 1, limits.block_size, cache_format, self.device, is_poisoned)
@@ -120,12 +120,12 @@ class Loaded(NamedTuple):
             return own
         return own + block_bytes(draft.model.cache_shape, block_size, draft.cache_format.dtype)
 
-    def _states(self, limits: Limits) -> States | None:
+    def _states(self, limits: Limits) -> AnyStates | None:
         shape = self.model.state_shape
         if shape is None:
             return None
         sizes = (limits.num_slots, limits.num_snapshots, self.model.dtype, self.device)
-        return allocating("the states (see --max-batch-size and --max-snapshots)", States, shape, *sizes)
+        return allocating("the states (see --max-batch-size and --max-snapshots)", make_states, shape, *sizes)
 
     def parts_bytes(self, limits: Limits, num_spans: int) -> int:
         """What attention of a step of so many decodes takes for sequences that it reads in parts."""

@@ -4,6 +4,7 @@ import logging
 from dataclasses import replace
 
 from penstock_server.architectures.lengths import check_lengths, does_not_fit, positions_needed
+from penstock_server.architectures.recurrent_spec import KeptShape
 from penstock_server.architectures.spec import ModelFacts
 from penstock_server.base.errors import StartError
 from penstock_server.engine.limits import Limits
@@ -97,9 +98,9 @@ def choose_limits(loaded: Loaded, graph_sizes: GraphSizes) -> Limits:
 
 def _wanted_snapshots(loaded: Loaded) -> int:
     """As many as were asked for, or one at the end of each prompt that runs, and one in its output."""
-    if loaded.model.state_shape is None:
+    cache, shape = loaded.config.cache, loaded.model.state_shape
+    if shape is None or isinstance(shape, KeptShape):
         return 0
-    cache = loaded.config.cache
     return 2 * cache.num_slots if cache.num_snapshots is None else cache.num_snapshots
 
 

@@ -21,7 +21,7 @@ from penstock_server.network.layers.norm import Norm
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.layers.recurrent import RecurrentLayer, recurrent_layer, state_shape
 from penstock_server.network.layers.rotary import Rotary, RotaryTable
-from penstock_server.network.states import LayerState
+from penstock_server.network.states import AnyShape, LayerState, States
 from penstock_server.network.upload import to_device
 
 # What Describe reports of a model with states: a sequence cannot go on from blocks alone.
@@ -182,7 +182,7 @@ class Decoder(nn.Module):
             if spec.latent is None
             else CacheShape(num_layers, 1, spec.latent.rank + spec.latent.rope_dim, num_tensors=1)
         )
-        self.state_shape = state_shape(spec, placement.group)
+        self.state_shape: AnyShape | None = state_shape(spec, placement.group)
         self.abilities: tuple[str, ...] = () if self.state_shape is None else (RECURRENT,)
         self._device = device
         self.dtype = placement.dtype
@@ -243,7 +243,7 @@ class Decoder(nn.Module):
         x = self._embed(inputs)
         residual = torch.zeros_like(x)
         caches = iter(cache.layers)
-        states = iter(() if cache.states is None else cache.states.layers)
+        states = iter(cache.states.layers if isinstance(cache.states, States) else ())
         spans = None if cache.states is None else _recurrent_spans(inputs)
         for number, (layer, spec) in enumerate(zip(self.layers, self.spec.layers, strict=True)):
             if inputs.taps is not None:

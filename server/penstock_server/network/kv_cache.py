@@ -7,7 +7,7 @@ import torch
 from penstock_kernels import Attend, copy_blocks, own_attention
 
 from penstock_server.architectures.spec import CacheShape
-from penstock_server.network.states import States
+from penstock_server.network.states import AnyStates
 from penstock_server.network.upload import to_device
 
 # NaN in every type that a cache may have, byte after byte.
@@ -48,7 +48,7 @@ class KVCache:
 
     def __init__(
         self, shape: CacheShape, num_blocks: int, block_size: int, cache_format: CacheFormat,
-        device: torch.device, is_poisoned: bool = False, states: States | None = None,
+        device: torch.device, is_poisoned: bool = False, states: AnyStates | None = None,
     ) -> None:  # fmt: skip
         # Of the layers that keep no keys and values, or more than these.
         self.states = states
@@ -84,4 +84,4 @@ class KVCache:
 def block_bytes(shape: CacheShape, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block over all layers on this rank."""
     position = shape.num_tensors * shape.num_kv_heads * shape.head_dim
-    return shape.num_layers * block_size * position * dtype.itemsize
+    return block_size * (shape.num_layers * position * dtype.itemsize + shape.kept_bytes)

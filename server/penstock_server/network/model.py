@@ -4,10 +4,10 @@ from typing import Protocol
 
 import torch
 
-from penstock_server.architectures.recurrent_spec import StateShape
 from penstock_server.architectures.spec import CacheShape, ModelFacts
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
+from penstock_server.network.states import AnyShape
 
 
 class Model(Protocol):
@@ -16,7 +16,7 @@ class Model(Protocol):
     facts: ModelFacts
     cache_shape: CacheShape
     # What every slot keeps beside its blocks; None: nothing.
-    state_shape: StateShape | None
+    state_shape: AnyShape | None
     # Query heads of this rank.
     num_heads: int
     dtype: torch.dtype

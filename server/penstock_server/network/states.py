@@ -4,12 +4,12 @@ snapshot: the state of a slot as it was once.
 A row is not emptied when its slot is given out again: the first span of a sequence counts whatever is there as zero.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from penstock_kernels import copy_blocks
 
-from penstock_server.architectures.recurrent_spec import StateShape
+from penstock_server.architectures.recurrent_spec import KeptShape, StateShape
 from penstock_server.network.upload import to_device
 
 
@@ -48,6 +48,9 @@ class States:
                 pool = rows.view(num_layers, 1, num_rows, -1, 1, 1)
                 copy_blocks(pool, index[0], index[1])
 
+    def forget(self, slots: list[int]) -> None:
+        """Nothing: see above."""
+
     def saved(self, slots: torch.Tensor) -> list[torch.Tensor]:
         """A copy of the states of slots, for `put_back`."""
         return [rows[:, slots] for rows in (self.conv, self.matrices)]
@@ -63,10 +66,44 @@ class States:
         self.matrices.fill_(torch.nan)
 
 
-def state_bytes(shape: StateShape | None, dtype: torch.dtype) -> int:
-    """Bytes of one row on this rank."""
+class KeptStates:
+    """What slots keep in objects of the code that computes their model. A slot that has none is at its beginning.
+
+    There are no snapshots of them: a copy has all positions, which the router would count once for all who share them.
+    """
+
+    def __init__(self) -> None:
+        self.of_slot: dict[int, Any] = {}
+
+    def forget(self, slots: list[int]) -> None:
+        """Free what these slots keep."""
+        for slot in slots:
+            self.of_slot.pop(slot, None)
+
+    def spoil(self) -> None:
+        """Make all of it unreadable."""
+        self.of_slot.clear()
+
+
+AnyShape = StateShape | KeptShape
+AnyStates = States | KeptStates
+
+
+def make_states(
+    shape: AnyShape, num_slots: int, num_snapshots: int, dtype: torch.dtype, device: torch.device
+) -> AnyStates:
+    """What slots and snapshots keep of a model of this shape."""
+    if isinstance(shape, KeptShape):
+        return KeptStates()
+    return States(shape, num_slots, num_snapshots, dtype, device)
+
+
+def state_bytes(shape: AnyShape | None, dtype: torch.dtype) -> int:
+    """Bytes of what one slot keeps on this rank, whatever its length."""
     if shape is None:
         return 0
+    if isinstance(shape, KeptShape):
+        return shape.num_bytes
     numbers = 1
     for size in _matrices(shape):
         numbers *= size

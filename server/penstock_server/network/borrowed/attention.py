@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from penstock_kernels import Scoring, store_kv
 
 from penstock_server.architectures.spec import CacheShape
+from penstock_server.network.borrowed.base import base_of
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.layers.attention import attend
@@ -107,7 +108,7 @@ def prepare(model: Any, step: CurrentStep) -> CacheShape:
             module.penstock_step = step
             module.penstock_window = _window(module, config, kinds, layer)
     ids = torch.zeros(1, 2, dtype=torch.int64, device=model.device)
-    model.base_model(input_ids=ids, position_ids=torch.arange(2, device=model.device)[None], use_cache=False)
+    base_of(model)(input_ids=ids, position_ids=torch.arange(2, device=model.device)[None], use_cache=False)
     return _shape(step, config.num_hidden_layers)
 
 

@@ -1,7 +1,6 @@
-"""A model computed by the code of transformers, with our attention in its attention interface.
+"""A model computed by the code of transformers: what follows its layers, and the kind with our paged attention.
 
-All tokens of a step are one row of its input; their keys and values go into the paged cache. `self_test` compares it
-with transformers alone before it serves.
+The other kind is in `kept`. `self_test` compares both with transformers alone before they serve.
 """
 
 import copy
@@ -11,11 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from penstock_server.architectures.recurrent_spec import StateShape
-from penstock_server.architectures.spec import ModelFacts
-from penstock_server.network.borrowed.attention import CurrentStep, prepare
+from penstock_server.architectures.spec import CacheShape, ModelFacts
+from penstock_server.network.borrowed.attention import ATTENTION, CurrentStep, prepare
+from penstock_server.network.borrowed.base import base_name, base_of
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
+from penstock_server.network.states import AnyShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,15 @@ class _Output:
 
 
 class BorrowedModel(nn.Module):
-    """A model of transformers, with the two methods that the engine calls."""
+    """A model of transformers, and what the engine has to know of it. A kind of them computes hidden states."""
 
     abilities: tuple[str, ...] = ("transformers",)
-    state_shape: StateShape | None = None
+    state_shape: AnyShape | None = None
+    cache_shape: CacheShape
+    # The most query heads of a layer, on this rank.
+    num_heads: int
+    # The name of its attention in transformers.
+    attention: str
     # The library's code may need the host between two ops.
     capturable = False
 
@@ -67,22 +72,11 @@ class BorrowedModel(nn.Module):
         self.facts: ModelFacts = facts
         self.dtype = dtype
         self.model = model
-        self.step = CurrentStep(dtype)
-        self.cache_shape = prepare(model, self.step)
-        self.num_heads = self.step.num_heads
+        self.base = base_of(model)
         self.given = GivenHidden()
         # The same model without its layers: it computes what the model does after them.
         self.head = copy.copy(model)
-        self.head._modules = {**model._modules, model.base_model_prefix: self.given}
-
-    def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
-        """Hidden states after the last norm, [num_tokens, hidden_size]; fills the cache on the way."""
-        with self.step.of(inputs, cache):
-            output = self.model.base_model(
-                input_ids=inputs.token_ids[None], position_ids=inputs.positions[None], use_cache=False
-            )
-        hidden: torch.Tensor = output.last_hidden_state[0]
-        return hidden
+        self.head._modules = {**model._modules, base_name(model): self.given}
 
     def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
         """[num_rows, hidden_size] to [num_rows, vocab_size] in float32."""
@@ -90,3 +84,27 @@ class BorrowedModel(nn.Module):
         ids = torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)
         logits: torch.Tensor = self.head(input_ids=ids, use_cache=False).logits[0].float()
         return logits
+
+
+class PagedModel(BorrowedModel):
+    """With our attention in its attention interface.
+
+    All tokens of a step are one row of its input; their keys and values go into the paged cache.
+    """
+
+    attention = ATTENTION
+
+    def __init__(self, model: Any, facts: BorrowedFacts, dtype: torch.dtype) -> None:
+        super().__init__(model, facts, dtype)
+        self.step = CurrentStep(dtype)
+        self.cache_shape = prepare(model, self.step)
+        self.num_heads = self.step.num_heads
+
+    def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
+        """Hidden states after the last norm, [num_tokens, hidden_size]; fills the cache on the way."""
+        with self.step.of(inputs, cache):
+            output = self.base(
+                input_ids=inputs.token_ids[None], position_ids=inputs.positions[None], use_cache=False
+            )
+        hidden: torch.Tensor = output.last_hidden_state[0]
+        return hidden

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from penstock_server.network.borrowed.base import base_name, base_of
 from penstock_server.network.distributed import Group
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def windows_of(model: Any, group: Group) -> dict[str, Window]:
     """Of every parameter that `divide` divides, by its name in the model."""
     windows = {}
     for name, module, style in _divisible(model):
-        columns, full_name = style == "colwise", f"{model.base_model_prefix}.{name}"
+        columns, full_name = style == "colwise", f"{base_name(model)}.{name}"
         total = module.out_features if columns else module.in_features
         share = group.share(total, f"{'output' if columns else 'input'} of {name}")
         start = group.rank * share
@@ -66,7 +67,7 @@ def windows_of(model: Any, group: Group) -> dict[str, Window]:
 
 def divide(model: Any, group: Group) -> None:
     """Replace what the plan divides; also on the meta device, before anything is read."""
-    base, count = model.base_model, 0
+    base, count = base_of(model), 0
     for name, module, style in _divisible(model):
         parent = base.get_submodule(name.rpartition(".")[0])
         divided = _columns(module, name, group) if style == "colwise" else _rows(module, name, group)
@@ -79,14 +80,14 @@ def _divisible(model: Any) -> list[tuple[str, nn.Linear, str]]:
     """Names below the base model, layers, and how the plan divides them."""
     plan = getattr(model.config, "base_model_tp_plan", None) or _USUAL_PLAN
     parts: dict[str, list[tuple[str, nn.Linear, str]]] = defaultdict(list)
-    for name, module in model.base_model.named_modules():
+    for name, module in base_of(model).named_modules():
         style = _style(plan, name)
         if type(module) is nn.Linear and style in _DIVIDED:
             parts[name.rpartition(".")[0]].append((name, module, style))
     return [
         layer
         for parent, layers in parts.items()
-        if _is_complete(parent, model.base_model.get_submodule(parent), layers, plan)
+        if _is_complete(parent, base_of(model).get_submodule(parent), layers, plan)
         for layer in layers
     ]
 

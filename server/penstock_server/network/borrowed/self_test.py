@@ -1,4 +1,4 @@
-"""Compares a borrowed model with transformers alone before it serves: prompts in two pieces, through a paged cache."""
+"""Compares a borrowed model with transformers alone before it serves: prompts in pieces, over their cache."""
 
 import torch
 from penstock_kernels import AttentionSpans
@@ -6,10 +6,12 @@ from penstock_kernels import AttentionSpans
 from penstock_server.network.borrowed.model import BorrowedModel
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import CacheFormat, KVCache
+from penstock_server.network.states import make_states
 
-# Two sequences in each step, each cut in two: a token that sees positions that it must not see is noticed.
-_LENGTHS = (11, 6)
-_CUT = 4
+# Two sequences in each step, each cut twice, with a single token between: one that sees positions that it must not see
+# is noticed.
+_LENGTHS = (11, 7)
+_CUTS = (0, 4, 5)
 _BLOCK_SIZE = 4
 _BLOCKS_EACH = 3
 # Of log probabilities; numbers of 16 bits are rounded differently by different orders of the same sum.
@@ -19,28 +21,34 @@ _WIDE_TOLERANCE = 0.5
 
 @torch.inference_mode()
 def compare(borrowed: BorrowedModel, device: torch.device) -> None:
-    """Raises ValueError where the paged model gives other log probabilities than the model alone."""
+    """Raises ValueError where steps give other log probabilities than the model alone."""
     ids = [_ids(length, borrowed.facts.vocab_size, device) for length in _LENGTHS]
-    found = _paged(borrowed, ids, device)
+    found = _in_steps(borrowed, ids, device)
     borrowed.model.set_attn_implementation("eager")
     alone = [borrowed.model(input_ids=part[None], use_cache=False).logits[0].float() for part in ids]
-    borrowed.model.set_attn_implementation("penstock")
+    borrowed.model.set_attn_implementation(borrowed.attention)
     for part, expected in zip(found, alone, strict=True):
         difference = float((part.log_softmax(-1) - expected.log_softmax(-1)).abs().max())
         if not difference <= _TOLERANCE.get(borrowed.dtype, _WIDE_TOLERANCE):
-            raise ValueError(f"through the paged cache its log probabilities differ by {difference:.3g}")
+            raise ValueError(f"step by step its log probabilities differ by {difference:.3g}")
 
 
 def _ids(length: int, vocab_size: int, device: torch.device) -> torch.Tensor:
     return (torch.arange(length, device=device) * 7919 + 13 * length) % vocab_size
 
 
-def _paged(borrowed: BorrowedModel, ids: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+def _in_steps(borrowed: BorrowedModel, ids: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     cache_format = CacheFormat(borrowed.dtype)
-    cache = KVCache(borrowed.cache_shape, len(ids) * _BLOCKS_EACH, _BLOCK_SIZE, cache_format, device, True)
-    first = _step(borrowed, cache, [(0, part[:_CUT]) for part in ids], device)
-    second = _step(borrowed, cache, [(_CUT, part[_CUT:]) for part in ids], device)
-    return [torch.cat(parts) for parts in zip(first, second, strict=True)]
+    shape, dtype, count = borrowed.state_shape, borrowed.dtype, len(ids)
+    states = None if shape is None else make_states(shape, count, 0, dtype, device)
+    sizes = count * _BLOCKS_EACH, _BLOCK_SIZE, cache_format, device, True
+    cache = KVCache(borrowed.cache_shape, *sizes, states)
+    ends = (*_CUTS[1:], None)
+    steps = [
+        _step(borrowed, cache, [(start, part[start:end]) for part in ids], device)
+        for start, end in zip(_CUTS, ends, strict=True)
+    ]
+    return [torch.cat(parts) for parts in zip(*steps, strict=True)]
 
 
 def _step(
