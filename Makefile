@@ -240,8 +240,9 @@ demo-adapter: setup ## train the adapter of the demo model again (some minutes o
 	$(BIN)/python -m demo.adapter
 
 .PHONY: demo-heads
-demo-heads: setup ## train what drafts for the demo model again (minutes on one core)
+demo-heads: setup ## train what drafts for the demo model again (half an hour on one core)
 	$(BIN)/python -m demo.medusa
+	$(BIN)/python -m demo.eagle
 
 .PHONY: demo-eval
 demo-eval: setup ## how often the demo model is right on phrasings that it never saw

@@ -223,7 +223,9 @@ def _parser() -> argparse.ArgumentParser:
         "--adapter", action="append", default=[], help="folder, ID or ID@REVISION of an adapter; repeatable"
     )
     parser.add_argument("--draft", help="folder, ID or ID@REVISION of what drafts tokens")
-    parser.add_argument("--heads", choices=("medusa",), help="what drafts lies in the folder of the model")
+    parser.add_argument(
+        "--heads", choices=("medusa", "eagle"), help="what drafts lies in the folder of the model"
+    )
     parser.add_argument(
         "--fetch-adapter", metavar="ID", help="only download this adapter: ID or ID@REVISION on the hub"
     )

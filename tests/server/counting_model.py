@@ -62,11 +62,34 @@ def noisy_heads(size: int, to: Path) -> Path:
     return saved(to, tensors, {"medusa_num_heads": NUM_HEADS, "medusa_num_layers": 1, "version": "2"})
 
 
-def saved(to: Path, tensors: dict[str, torch.Tensor], config: dict[str, Any]) -> Path:
+def saved(
+    to: Path,
+    tensors: dict[str, torch.Tensor],
+    config: dict[str, Any],
+    name: str = "medusa_lm_head.safetensors",
+) -> Path:
     """A folder of heads."""
     to.mkdir()
-    save_file(
-        {name: tensor.contiguous() for name, tensor in tensors.items()}, to / "medusa_lm_head.safetensors"
-    )
+    save_file({part: tensor.contiguous() for part, tensor in tensors.items()}, to / name)
     (to / "config.json").write_text(json.dumps(config))
     return to
+
+
+def eagle_head(model: Path, to: Path) -> Path:
+    """A head of the first version that hands on the embedding of the token, and adds nothing to it."""
+    raw = json.loads((model / "config.json").read_text())
+    size, dim = raw["hidden_size"], raw["head_dim"]
+    heads, kv_heads = raw["num_attention_heads"] * dim, raw["num_key_value_heads"] * dim
+    torch.manual_seed(7)
+    tensors = {
+        "fc.weight": torch.cat((8 * torch.eye(size), torch.zeros(size, size)), dim=1),
+        "layers.0.self_attn.q_proj.weight": torch.randn(heads, size),
+        "layers.0.self_attn.k_proj.weight": torch.randn(kv_heads, size),
+        "layers.0.self_attn.v_proj.weight": torch.randn(kv_heads, size),
+        "layers.0.self_attn.o_proj.weight": torch.zeros(size, heads),
+        "layers.0.mlp.gate_proj.weight": torch.randn(raw["intermediate_size"], size),
+        "layers.0.mlp.up_proj.weight": torch.randn(raw["intermediate_size"], size),
+        "layers.0.mlp.down_proj.weight": torch.zeros(size, raw["intermediate_size"]),
+        "layers.0.post_attention_layernorm.weight": torch.ones(size),
+    }
+    return saved(to, tensors, {**raw, "num_hidden_layers": 1}, "model.safetensors")

@@ -28,7 +28,7 @@ pub struct ModelArgs {
     pub kv_cache_dtype: KvCacheDtype,
 
     /// Local folder or Hugging Face Hub id, with or without @REVISION, of the small model or the heads that draft
-    /// tokens; needs --speculation draft or medusa
+    /// tokens; needs --speculation draft, medusa or eagle
     #[arg(long, env)]
     pub draft_model: Option<String>,
 

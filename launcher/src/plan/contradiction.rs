@@ -30,7 +30,7 @@ pub enum PlanError {
     SocketPathTooLong(PathBuf),
     #[error("--speculation draft needs --draft-model, a small model; add it or use --speculation ngram")]
     NoDraftModel,
-    #[error("--draft-model {0} needs --speculation draft or medusa; add it or drop --draft-model")]
+    #[error("--draft-model {0} needs --speculation draft, medusa or eagle; add it or drop --draft-model")]
     UnusedDraftModel(String),
 }
 

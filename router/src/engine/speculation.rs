@@ -39,6 +39,8 @@ pub enum Speculation {
     Draft,
     /// By heads of MEDUSA: those of --draft-model, or those in the folder of the model
     Medusa,
+    /// By a head of EAGLE: that of --draft-model, or that in the folder of the model
+    Eagle,
 }
 
 impl Speculation {
@@ -47,6 +49,7 @@ impl Speculation {
         match self {
             Self::Ngram | Self::Suffix | Self::Draft => None,
             Self::Medusa => Some("medusa"),
+            Self::Eagle => Some("eagle"),
         }
     }
 }
@@ -85,6 +88,7 @@ mod tests {
         assert_eq!(max_drafts("launcher --speculation ngram --speculate 0"), Some(0));
         assert_eq!(max_drafts("launcher --speculate 17"), None);
         assert_eq!(max_drafts("launcher --speculation medusa"), Some(4));
+        assert_eq!(max_drafts("launcher --speculation eagle --speculate 2"), Some(2));
         assert_eq!(max_drafts("launcher --speculation lookahead"), None);
     }
 }

@@ -47,8 +47,11 @@ class DecodeGraphs:
         sizes: Sequence[int],
         pool: GraphPool,
         tapped: TapShape | None = None,
+        given_size: int = 0,
     ) -> None:
-        """`tapped`: hidden states that somebody reads behind each step."""
+        """`tapped`: hidden states that somebody reads behind each step. `given_size`: of those that the model takes,
+        each with the token behind its position; 0: none.
+        """
         self.model = model
         self.cache = cache
         self.slots = slots
@@ -61,6 +64,8 @@ class DecodeGraphs:
         # One for all sizes: a graph then keeps no memory of its own, and the next one may use the same.
         self._logits = torch.zeros(self.sizes[-1], model.facts.vocab_size, device=slots.device)
         self._taps = None if tapped is None else tapped.taps(self.sizes[-1], model.dtype, slots.device)
+        given = (self.sizes[-1], given_size)
+        self._given = torch.zeros(given, dtype=model.dtype, device=slots.device) if given_size else None
         # By size, and whether rows use adapters.
         self._replays: dict[tuple[int, bool], Replay] = {}
         # Also whether rows of one slot are joined to spans, as drafts are.
@@ -113,8 +118,13 @@ class DecodeGraphs:
             return None
         return self.sizes[bisect_left(self.sizes, num_rows)]
 
-    def run(self, decode: torch.Tensor) -> torch.Tensor:
-        """Logits [num_rows, vocab_size] float32, valid until the next run. decode: that of `Step`."""
+    def run(self, decode: torch.Tensor, given: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits [num_rows, vocab_size] float32, valid until the next run. decode: that of `Step`.
+
+        `given`: hidden states of the first rows, where the model takes some.
+        """
+        if self._given is not None and given is not None:
+            self._given[: len(given)].copy_(given)
         num_inputs, size = decode.shape
         self._inputs[:num_inputs, :size].copy_(decode)
         kind = size, num_inputs == len(self._inputs)
@@ -162,8 +172,10 @@ class DecodeGraphs:
         """Made on the device, lengths included: `paged_attention` reads them there."""
         limits, rows = self.slots.limits, self.slots.rows
         slots, positions = self._inputs[0, :size], self._inputs[1, :size]
-        rest = (limits.block_size, rows.spare, self._joins)
-        found = find_decodes(slots, positions, rows.tokens, rows.block_table, *rest)
+        options = (limits.block_size, rows.spare, self._joins)
+        given = None if self._given is None else self._given[:size]
+        tokens = rows.tokens if given is None else rows.tokens[:, 1:]
+        found = find_decodes(slots, positions, tokens, rows.block_table, *options)
         starts = self._query_starts[: size + 1] if found.query_starts is None else found.query_starts
         spans = DecodeSpans(
             query_starts=starts,
@@ -176,7 +188,8 @@ class DecodeGraphs:
         )
         adapters = self._inputs[2, :size] if uses_adapters else None
         taps = self._taps and self._taps._replace(states=self._taps.states[:, :size])
-        return ForwardInput(found.token_ids, positions, found.cache_positions, spans, slots, adapters, taps)
+        rest = (adapters, taps, given)
+        return ForwardInput(found.token_ids, positions, found.cache_positions, spans, slots, *rest)
 
 
 def _nothing() -> None:

@@ -1,14 +1,17 @@
-"""Which positions of the cache the draft model has computed, too: its keys and values lie under the same block numbers.
+"""Which positions of the cache a draft model or a head has computed, too: its keys and values lie under the same block
+numbers.
 
 It need not follow every step: where nothing is drafted, it computes nothing, and what it lacks is computed before it
 drafts again. So it is known for each slot how far its plane is filled. For each block it is known whether it is whole,
 because a sequence may begin with blocks that others computed.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from penstock_server.engine.limits import Limits
-from penstock_server.engine.plan import Numbers
+from penstock_server.engine.plan import Numbers, Plan
 
 
 class DraftPlane:
@@ -29,6 +32,18 @@ class DraftPlane:
         """All slots are free; blocks stay what they are."""
         self._admitted.clear()
 
+    def follow(self, plan: Plan, is_valid: Callable[[int], bool]) -> None:
+        """What a plan changes; slots that were refused are no longer followed."""
+        for admit in plan.admitted:
+            if is_valid(admit.slot):
+                self.admit(admit.slot, admit.block_ids)
+        for append in plan.appended:
+            if is_valid(append.slot):
+                self.append(append.slot, append.block_ids)
+        if self._admitted:
+            for span in plan.spans:
+                self.begin(span.slot, span.start)
+
     def admit(self, slot: int, block_ids: list[int]) -> None:
         """A slot begins with these blocks."""
         self._num_blocks[slot] = 0
@@ -40,11 +55,6 @@ class DraftPlane:
         """A slot gets blocks that hold nothing of it."""
         self._is_whole[block_ids] = False
         self._hold(slot, block_ids)
-
-    @property
-    def expects_spans(self) -> bool:
-        """Whether `begin` is to be told of spans."""
-        return bool(self._admitted)
 
     def begin(self, slot: int, start: int) -> None:
         """A span of a slot begins here; from its first one on, all its blocks are its own."""

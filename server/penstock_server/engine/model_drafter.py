@@ -55,15 +55,7 @@ class ModelDrafter(Drafter):
         self._open: dict[int, tuple[int, int]] = {}
 
     def follow(self, plan: Plan) -> None:
-        for admit in plan.admitted:
-            if self._is_valid(admit.slot):
-                self.plane.admit(admit.slot, admit.block_ids)
-        for append in plan.appended:
-            if self._is_valid(append.slot):
-                self.plane.append(append.slot, append.block_ids)
-        if self.plane.expects_spans:
-            for span in plan.spans:
-                self.plane.begin(span.slot, span.start)
+        self.plane.follow(plan, self._slots.is_valid)
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
         states = self._slots.states
@@ -102,10 +94,6 @@ class ModelDrafter(Drafter):
     def close(self) -> None:
         if self.graphs is not None:
             self.graphs.close()
-
-    def _is_valid(self, slot: int) -> bool:
-        state = self._slots.states.get(slot)
-        return state is not None and state.refusal is None
 
     def _lacking(self, ends: Mapping[int, int], budget: int) -> Iterator[Span]:
         """What the plane lacks before these ends, so many positions at most."""

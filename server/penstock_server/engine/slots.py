@@ -143,6 +143,11 @@ class Slots:
         """The slots for whose spans nothing is computed, because they sat out the step before."""
         return [span.slot for span in plan.spans if span.slot not in errors and self._is_void(span, plan)]
 
+    def is_valid(self, slot: int) -> bool:
+        """Whether a slot is in use and was not refused."""
+        state = self.states.get(slot)
+        return state is not None and state.refusal is None
+
     def commit_decodes(self, decodes: Decodes) -> None:
         """The plain slots of a step have a token more, which the sampler appended."""
         slots = decodes.slots

@@ -20,8 +20,10 @@ from penstock_server.network.upload import Upload, copy_to_device, to_device
 class Staging:
     """Makes the tensors of steps over the slots of a shard."""
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, ahead: int = 0) -> None:
+        """`ahead`: how far behind its position the token is that a model takes there."""
         self.slots = slots
+        self.ahead = ahead
 
     def stage(
         self, spans: Sequence[Span], num_rows: int | None = None, shape: GraphShape | None = None
@@ -95,13 +97,16 @@ class Staging:
 
     def unwritten(self, spans: Sequence[Span]) -> torch.Tensor:
         """Cache positions in the slots' blocks from the start of each span on: they are not written yet."""
-        size, table = self.slots.limits.block_size, self.slots.rows.block_table
-        parts = []
-        for span in spans:
-            end = self.slots.states[span.slot].num_blocks * size
-            positions = torch.arange(span.start, end, device=self.slots.device)
-            parts.append(table[span.slot, positions // size].long() * size + positions % size)
+        size, states = self.slots.limits.block_size, self.slots.states
+        ends = (states[span.slot].num_blocks * size for span in spans)
+        parts = [self.places(span.slot, span.start, end) for span, end in zip(spans, ends, strict=True)]
         return torch.cat(parts)
+
+    def places(self, slot: int, start: int, end: int) -> torch.Tensor:
+        """Cache positions of a slot's positions `start .. end`."""
+        size, table = self.slots.limits.block_size, self.slots.rows.block_table
+        positions = torch.arange(start, end, device=self.slots.device)
+        return table[slot, positions // size].long() * size + positions % size
 
     def _add_padded(self, upload: Upload, spans: Sequence[Span], num_rows: int, uses_adapters: bool) -> None:
         """Slots and starts, and adapters where there are any; further rows are the spare row."""
@@ -162,7 +167,7 @@ class Staging:
             acts = positions >= adapter_starts[of_span]
             adapters = torch.where(acts, adapters[of_span], NO_ADAPTER)
         return ForwardInput(
-            self.slots.rows.token_ids(rows, positions),
+            self.slots.rows.token_ids(rows, positions + self.ahead),
             positions,
             cache_positions(tables, positions, self.slots.limits.block_size),
             spans_seen,
@@ -183,7 +188,7 @@ class Staging:
         adapters: torch.Tensor | None = None,
     ) -> ForwardInput:
         places = cache_positions(spans.block_tables, starts, self.slots.limits.block_size)
-        token_ids = self.slots.rows.token_ids(slots, starts)
+        token_ids = self.slots.rows.token_ids(slots, starts + self.ahead)
         return ForwardInput(token_ids, starts, places, spans, slots, adapters)
 
     def _attention_spans(
@@ -228,7 +233,7 @@ class Staging:
 
     def _is_sampled(self, span: Span) -> bool:
         """Whether a span has the last token of its sequence, so that a new one is sampled."""
-        return span.known_end == self.slots.states[span.slot].length
+        return span.known_end + self.ahead == self.slots.states[span.slot].length
 
     def _sampled_row(self, span: Span, number: int) -> SampledRow:
         """The row behind so many of the span's drafts."""

@@ -11,13 +11,14 @@ from penstock_server.architectures.fields import read_json
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.base.config import ServerConfig
 from penstock_server.base.errors import StartError
+from penstock_server.files.eagle_folder import EagleFolder, is_eagle, open_eagle
 from penstock_server.files.medusa_folder import MedusaFolder, has_heads, open_medusa
 from penstock_server.files.model_folder import ModelFolder, open_folder
 
-DraftFolder = ModelFolder | MedusaFolder
+DraftFolder = ModelFolder | MedusaFolder | EagleFolder
 
 # What `--speculation` calls what a folder has.
-_MODEL, _MEDUSA = "draft", "medusa"
+_MODEL, _MEDUSA, _EAGLE = "draft", "medusa", "eagle"
 
 
 def open_draft_folder(config: ServerConfig, target: ModelFolder) -> DraftFolder | None:
@@ -33,19 +34,29 @@ def open_draft_folder(config: ServerConfig, target: ModelFolder) -> DraftFolder 
 
 def _open(config: ServerConfig, path: Path, target: ModelFolder) -> DraftFolder:
     raw = read_json(path / "config.json")
-    kind = _MEDUSA if has_heads(path, raw) else _MODEL
+    kind = _kind(path, raw)
     if config.drafter not in ("ngram", kind):
         raise StartError(
             f"{path} is for --speculation {kind}, and --speculation {config.drafter} was asked for"
         )
     if kind == _MEDUSA:
         return open_medusa(path, raw, _read_by_heads(target))
+    if kind == _EAGLE:
+        spec = _read_by_heads(target)
+        _refuse_window(spec)
+        return open_eagle(path, raw, spec)
     folder = open_folder(path, config.load_format)
     spec = _checked(folder)
     if target.spec is not None:
         _check_target(target.spec)
     _check_vocabulary(path / "tokenizer.json", config.tokenizer_path, spec, target.spec)
     return folder
+
+
+def _kind(path: Path, raw: dict[str, Any]) -> str:
+    if has_heads(path, raw):
+        return _MEDUSA
+    return _EAGLE if is_eagle(path, raw) else _MODEL
 
 
 def _read_by_heads(target: ModelFolder) -> ModelSpec:
@@ -84,6 +95,10 @@ def _refuse_states(target: ModelSpec) -> None:
 
 def _check_target(target: ModelSpec) -> None:
     _refuse_states(target)
+    _refuse_window(target)
+
+
+def _refuse_window(target: ModelSpec) -> None:
     if target.attention_window is not None:
         raise StartError(
             f"{target.model_type} gives blocks back behind its window of {target.attention_window} tokens, which a "

@@ -1,13 +1,15 @@
 """Loads the model that drafts tokens for another: its weights, and the format of its plane of the cache."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from penstock_kernels.backends import Backend
 
-from penstock_server.architectures.spec import ModelFacts, ModelSpec
+from penstock_server.architectures.spec import ModelFacts
 from penstock_server.base.config import GroupConfig, ServerConfig
 from penstock_server.base.errors import StartError
 from penstock_server.files.model_folder import ModelFolder
@@ -60,21 +62,21 @@ def _load(
         logger.warning("the draft model was made for %d tokens; behind them nothing is drafted", own_len)
     dtype = choose_dtype(config.dtype, folder.dtype, device)
     cache_dtype = choose_cache_dtype(config, dtype, device)
-    group = _group_of(folder.spec, group, dtype, device)
-    attention = choose_backend(config, folder.spec, group, dtype, cache_dtype, device)
-    placement = Placement(group, dtype, config.batch_invariant)
-    quantization = quantization_of(config, folder, device, group)
+    build = partial(Decoder, folder.spec, device=device)
+    placement = sharing(build, Placement(group, dtype, config.batch_invariant), device)
+    attention = choose_backend(config, folder.spec, placement.group, dtype, cache_dtype, device)
+    quantization = quantization_of(config, folder, device, placement.group)
     lengths = min(served_len, own_len)
     model = allocating("its weights", read_decoder, folder, placement, device, lengths, quantization)
     scales = scales_of(folder, dtype, cache_dtype)
     return DraftModel(model, CacheFormat(cache_dtype, scales, attention.attend), attention)
 
 
-def _group_of(spec: ModelSpec, group: Group, dtype: torch.dtype, device: torch.device) -> Group:
-    """The ranks that the model is divided among: all of them, or each has it whole where it cannot be divided."""
+def sharing(build: Callable[[Placement], object], placement: Placement, device: torch.device) -> Placement:
+    """The ranks that a model is divided among: all of them, or each has it whole where it cannot be divided."""
     try:
-        Decoder(spec, Placement(group, dtype), device)
+        build(placement)
     except StartError as reason:
         logger.warning("every shard has the whole draft model: %s", reason)
-        return Group(GroupConfig(0, 1, None), device)
-    return group
+        return replace(placement, group=Group(GroupConfig(0, 1, None), device))
+    return placement

@@ -11,6 +11,7 @@ from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
 from penstock_server.files.draft_folder import DraftFolder
+from penstock_server.files.eagle_folder import EagleFolder
 from penstock_server.files.medusa_folder import MedusaFolder
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.load.activations import check_activations
@@ -19,6 +20,7 @@ from penstock_server.load.arithmetic import choose_arithmetic
 from penstock_server.load.attention_backend import choose_backend, choose_cache_dtype
 from penstock_server.load.device import choose_device, choose_dtype, name_of
 from penstock_server.load.draft_model import load_draft_model
+from penstock_server.load.eagle import load_eagle
 from penstock_server.load.kept import check_kept
 from penstock_server.load.kernels import compile_kernels
 from penstock_server.load.loaded import Drafting, Loaded
@@ -94,6 +96,8 @@ def _drafting(
 ) -> Drafting:
     if isinstance(draft, MedusaFolder):
         return load_medusa(draft, model, placement, device)
+    if isinstance(draft, EagleFolder):
+        return load_eagle(config, draft, model, placement, device)
     return load_draft_model(config, draft, model.facts, placement.group, device)
 
 

@@ -16,6 +16,7 @@ from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Description, Engine
 from penstock_server.engine.grammar import Grammars
 from penstock_server.engine.graph_pool import GraphPool
+from penstock_server.engine.head_drafter import HeadDrafter
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.medusa_drafter import MedusaDrafter
 from penstock_server.engine.model_drafter import ModelDrafter
@@ -31,6 +32,7 @@ from penstock_server.load.device import name_of
 from penstock_server.load.draft_model import DraftModel
 from penstock_server.load.graph_sizes import GraphSizes
 from penstock_server.network.distributed import Group
+from penstock_server.network.eagle import EagleHead
 from penstock_server.network.kv_cache import CacheFormat, KVCache, block_bytes
 from penstock_server.network.medusa import MedusaHeads
 from penstock_server.network.model import Model
@@ -104,6 +106,10 @@ class Loaded(NamedTuple):
         model = self.draft.model
         cache = self._cache(limits, model.cache_shape, self.draft.cache_format, is_poisoned)
         sizes = self.draft.graph_sizes(graph_sizes)
+        if isinstance(model, EagleHead):
+            states = (model.returns, model.returns.size)
+            graphs = DecodeGraphs(model, cache, slots, sizes, pool, *states) if sizes else None
+            return HeadDrafter(model, cache, slots, self.group, graphs)
         graphs = DecodeGraphs(model, cache, slots, sizes, pool) if sizes else None
         return ModelDrafter(model, cache, slots, self.group, graphs)
 

@@ -49,3 +49,5 @@ class ForwardInput:
     adapters: torch.Tensor | None = None
     # None: nobody reads hidden states.
     taps: Taps | None = None
+    # What heads take beside tokens, [num_tokens, hidden_size]; None: the model takes none.
+    given: torch.Tensor | None = None

@@ -78,7 +78,14 @@ class KVCache:
 
     def poison(self, positions: torch.Tensor) -> None:
         """Make flat positions (block * block_size + offset) NaN in all layers."""
-        self.pool.view(torch.uint8).flatten(2, 3).index_fill_(2, positions, _NAN_BYTE)
+        self._fill(positions, _NAN_BYTE)
+
+    def blank(self, positions: torch.Tensor) -> None:
+        """Make flat positions zero in all layers."""
+        self._fill(positions, 0)
+
+    def _fill(self, positions: torch.Tensor, byte: int) -> None:
+        self.pool.view(torch.uint8).flatten(2, 3).index_fill_(2, positions, byte)
 
 
 def block_bytes(shape: CacheShape, block_size: int, dtype: torch.dtype) -> int:

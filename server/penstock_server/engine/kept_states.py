@@ -1,0 +1,62 @@
+"""Hidden states that a head was told and did not compute with yet, by slot.
+
+A position counts once it is known which token is behind it: of wrong drafts, none do.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+
+class Run(NamedTuple):
+    """States of positions that follow each other, [num_positions, size]."""
+
+    start: int
+    states: torch.Tensor
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.states)
+
+    def before(self, end: int) -> "Run":
+        """Only the positions before this one."""
+        return self if end >= self.end else Run(self.start, self.states[: max(0, end - self.start)])
+
+    def behind(self, start: int) -> "Run":
+        """Only the positions from this one on."""
+        return Run(start, self.states[start - self.start :])
+
+
+class KeptStates:
+    """Of each slot the states of its last steps, without a gap."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, list[Run]] = {}
+
+    def add(self, slot: int, run: Run) -> None:
+        """Positions that were computed; those that are known already were computed again."""
+        runs = [part for old in self._runs.get(slot, []) if len((part := old.before(run.start)).states)]
+        if runs and runs[-1].end != run.start:
+            runs = []
+        self._runs[slot] = [*runs, run]
+
+    def forget(self, slot: int) -> None:
+        """A slot was given back, or its states are computed with."""
+        self._runs.pop(slot, None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._runs.clear()
+
+    def known(self, slot: int, length: int) -> Run | None:
+        """What is kept of a slot of so many tokens: positions before its last one."""
+        parts = [run.before(length - 1) for run in self._runs.get(slot, [])]
+        parts = [part for part in parts if len(part.states)]
+        if not parts:
+            return None
+        states = parts[0].states if len(parts) == 1 else torch.cat([part.states for part in parts])
+        return Run(parts[0].start, states)
+
+    def slots(self) -> list[int]:
+        """Those of which anything is kept."""
+        return list(self._runs)

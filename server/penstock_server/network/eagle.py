@@ -1,0 +1,167 @@
+"""A head of EAGLE: one layer over hidden states of a model, each beside the embedding of the token behind it, with keys
+and values of its own.
+
+What it returns for a position stands for the hidden state of the next one, so that it goes on with its own.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from penstock_server.architectures.spec import CacheShape, ModelFacts, ModelSpec
+from penstock_server.files.eagle_folder import EagleFacts, EagleFolder
+from penstock_server.network.decoder import Decoder, DecoderLayer, Memory
+from penstock_server.network.forward_input import ForwardInput, TapShape
+from penstock_server.network.kv_cache import KVCache
+from penstock_server.network.layers.attention import Attention
+from penstock_server.network.layers.embedding import VocabEmbedding
+from penstock_server.network.layers.feed_forward import FeedForward
+from penstock_server.network.layers.heads import query_key_value_rows, share_heads
+from penstock_server.network.layers.linear import ColumnLinear, Rows
+from penstock_server.network.layers.norm import Norm
+from penstock_server.network.layers.placement import Placement
+from penstock_server.network.layers.rotary import Rotary, RotaryTable
+from penstock_server.network.states import AnyShape
+
+
+class EagleHead(nn.Module):
+    """A `Model` that also takes hidden states. Built on the meta device; `weights.load_weights` gives it memory."""
+
+    state_shape: AnyShape | None = None
+    abilities: tuple[str, ...] = ()
+    capturable = True
+
+    def __init__(
+        self,
+        folder: EagleFolder,
+        token_ids: torch.Tensor | None,
+        target: Decoder,
+        placement: Placement,
+        device: torch.device,
+        max_sequence_len: int,
+    ) -> None:
+        """`token_ids`: the tokens that it knows, in its order; None: all."""
+        super().__init__()
+        spec, own = folder.spec, folder.checkpoint
+        self.facts: ModelFacts = replace(spec, max_sequence_len=max_sequence_len)
+        heads = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
+        self.num_heads, self.dtype = heads.num_heads, placement.dtype
+        self.cache_shape = CacheShape(1, heads.num_kv_heads, spec.head_dim)
+        # What it reads of the model, and what it goes on with.
+        self.reads = TapShape(folder.layers, target.spec.hidden_size)
+        self.returns = TapShape((1,), spec.hidden_size)
+        self.token_ids = token_ids
+        size = (len(folder.layers) if folder.third else 2) * target.spec.hidden_size
+        names = [f"fc_norm.{number}" for number in range(len(folder.layers))]
+        facts = folder.third or EagleFacts()
+        self.norm_output = facts.norm_output
+        num_tokens = spec.vocab_size if token_ids is None else len(token_ids)
+        with torch.device("meta"):
+            self.fc = ColumnLinear(
+                [[Rows("fc", spec.hidden_size, 0, spec.hidden_size)]], size, own.has("fc.bias"), placement
+            )
+            self.input_norm = Norm("input_norm", size, spec.norm, placement) if facts.norm_before_fc else None
+            self.state_norms = nn.ModuleList(
+                Norm(name, target.spec.hidden_size, spec.norm, placement) for name in names if facts.fc_norm
+            )
+            self.layer: nn.Module = (
+                DecoderLayer(spec, 0, placement)
+                if folder.third is None
+                else _Layer(spec, placement, facts.norm_before_residual)
+            )
+            has_norm = folder.third is not None
+            self.norm = (
+                Norm(spec.names.final_norm, spec.hidden_size, spec.norm, placement) if has_norm else None
+            )
+            self.own_embedding = _vocabulary(own.has("embed_tokens.weight"), "embed_tokens", spec, placement)
+            has_head = own.has("lm_head.weight")
+            self.lm_head = _vocabulary(has_head, "lm_head", replace(spec, vocab_size=num_tokens), placement)
+        self.rotary = Rotary(spec.ropes[0], max_sequence_len, device)
+        # Functions, so that the model is no part of this one.
+        self._embed = target.embedding.forward
+        self._normed, self._scores = target.final_norm.forward, target.scores
+
+    def prepare(self, states: torch.Tensor) -> torch.Tensor:
+        """Hidden states of the model, [num_taps, num_tokens, hidden_size], as the layer takes them; a copy."""
+        if self.norm is None:
+            return self._normed(states[0])
+        if self.state_norms:
+            normed = [norm(state.contiguous()) for norm, state in zip(self.state_norms, states, strict=True)]
+            return self.fc(torch.cat(normed, dim=-1))  # type: ignore[no-any-return]
+        both = torch.cat(tuple(states), dim=-1)
+        return self.fc(both if self.input_norm is None else self.input_norm(both))  # type: ignore[no-any-return]
+
+    def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
+        """[num_tokens, hidden_size]; fills its cache on the way."""
+        assert inputs.given is not None, "a head takes hidden states"
+        table = self.rotary.table(inputs.positions, self.dtype)
+        embedding = self._embed if self.own_embedding is None else self.own_embedding
+        embedded: torch.Tensor = embedding(inputs.token_ids)
+        memory = Memory(cache.layers[0], None, None)
+        if isinstance(self.layer, DecoderLayer):
+            x = self.fc(torch.cat((embedded, inputs.given), dim=-1))
+            residual = torch.zeros_like(x)
+            residual.add_(self.layer(x, residual, inputs, table, memory))
+        else:
+            residual = self.layer(embedded, inputs.given, inputs, table, memory)
+        if inputs.taps is not None:
+            inputs.taps.take(1, residual)
+        return residual
+
+    def following(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What is given for the next position, of what was returned for the last."""
+        return hidden if not self.norm_output or self.norm is None else self.norm(hidden)
+
+    def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+        """As `Model`; a token that it does not know has none."""
+        normed = hidden if self.norm is None else self.norm(hidden)
+        logits = self._scores(normed) if self.lm_head is None else self.lm_head.logits(normed)
+        if self.token_ids is None:
+            return logits
+        found = torch.full((len(logits), self.facts.vocab_size), -torch.inf, device=logits.device)
+        return found.index_copy_(1, self.token_ids, logits)
+
+
+class _Layer(nn.Module):
+    """The layer of the third version: attention reads embedding and hidden state side by side."""
+
+    def __init__(self, spec: ModelSpec, placement: Placement, norms_residual: bool) -> None:
+        super().__init__()
+        prefix = spec.names.layer.format(0)
+        self.norms_residual = norms_residual
+
+        def norm(name: str) -> Norm:
+            return Norm(prefix + name, spec.hidden_size, spec.norm, placement)
+
+        self.embedding_norm = norm(spec.names.attention_input_norm)
+        self.hidden_norm, self.mlp_norm = norm("hidden_norm"), norm(spec.names.mlp_input_norm)
+        self.attention = Attention(spec, 0, placement)
+        rows = query_key_value_rows(spec, prefix, self.attention.share)
+        self.attention.qkv = ColumnLinear(rows, 2 * spec.hidden_size, spec.qkv_bias, placement)
+        self.feed_forward = FeedForward(spec, 0, placement)
+
+    def forward(
+        self,
+        embedded: torch.Tensor,
+        given: torch.Tensor,
+        inputs: ForwardInput,
+        table: RotaryTable,
+        memory: Memory,
+    ) -> torch.Tensor:
+        normed = self.hidden_norm(given)
+        residual = (normed if self.norms_residual else given).clone()
+        assert memory.cache is not None, "it has keys and values"
+        both = torch.cat((self.embedding_norm(embedded), normed), dim=-1)
+        x = self.mlp_norm(self.attention(both, inputs, table, memory.cache), residual)
+        return residual.add_(self.feed_forward(x))
+
+
+def _vocabulary(is_there: bool, name: str, spec: ModelSpec, placement: Placement) -> VocabEmbedding | None:
+    sizes = (spec.vocab_size, spec.hidden_size)
+    return VocabEmbedding(name, *sizes, placement, head=name) if is_there else None
+
+
+def known_tokens(offsets: torch.Tensor) -> torch.Tensor:
+    """The tokens that a head knows, of how far each is from its number."""
+    return offsets + torch.arange(len(offsets))

@@ -1,0 +1,324 @@
+"""Drafts by heads of EAGLE: the tokens are those without them, the drafts those that the training code makes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from counting_model import counting_model, eagle_head
+from driver import execute_on, make_engine
+from family_models import CASES
+from open_spans import (
+    EVERYTHING,
+    MAX_DRAFTS,
+    MAX_LEN,
+    NUM_BLOCKS,
+    NUM_COMPARED,
+    Told,
+    admit,
+    check_same,
+    generate,
+    play,
+    prompt,
+)
+from penstock_server.base.errors import StartError
+from penstock_server.engine.engine import Engine
+from penstock_server.engine.head_drafter import HeadDrafter
+from penstock_server.engine.paying_drafter import PayingDrafter
+from penstock_server.engine.plan import Admit, Grammar, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
+from safetensors.torch import load_file, save_file
+from test_grammar_drafts import patiently
+from test_grammar_drafts import play as play_constrained
+from thread_ranks import engines, execute_on_all
+
+from demo import eagle
+
+SIZES: dict[str, Any] = {
+    "max_sequence_len": MAX_LEN,
+    "num_slots": 10,
+    "num_blocks": 10 * NUM_BLOCKS,
+    "max_step_tokens": 100,
+}
+SHAPE = eagle.Shape(size=72, num_heads=4, num_kv_heads=2, head_dim=16, intermediate=40, vocab=200)
+LAYERS = (1, 2, 3)
+RIGHT = SamplingParams(temperature=0.9, seed=4)
+
+
+def with_head(folder: Path, head: Path, **options: Any) -> Engine:
+    """A poisoned engine whose head drafts as many as it may: what it did not compute makes its drafts wrong."""
+    engine = make_engine(folder, draft_model_path=head, is_poisoned=True, **{**SIZES, **options})
+    assert isinstance(engine.drafter, PayingDrafter)
+    engine.drafter = engine.drafter.inner
+    return engine
+
+
+def random_head(to: Path) -> tuple[Path, eagle.Head]:
+    """A head of the third version that knows 200 of the 301 tokens, and the same as it is trained."""
+    torch.manual_seed(8)
+    head = eagle.Head(SHAPE)
+    for name, parameter in head.named_parameters():
+        torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.3)
+        parameter.data = parameter.data.bfloat16().float()
+    vocabulary = torch.arange(50, 50 + SHAPE.vocab)
+    eagle.ship(head, vocabulary, 301, to)
+    return changed(to, eagle_aux_hidden_state_layer_ids=list(LAYERS)), head
+
+
+def changed(head: Path, **config: Any) -> Path:
+    """Other values in the config.json of a head."""
+    raw = json.loads((head / "config.json").read_text())
+    (head / "config.json").write_text(json.dumps({**raw, **config}))
+    return head
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_head(tmp_path_factory.mktemp("noise") / "head")[0]
+
+
+@pytest.fixture(scope="module")
+def model(saved_model: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of heads that the ops in C take, so that its steps are recorded."""
+    return counting_model(saved_model, tmp_path_factory.mktemp("counting") / "model", head_dim=16)
+
+
+@pytest.fixture(scope="module")
+def right(model: Path) -> Path:
+    return eagle_head(model, model.with_name("right"))
+
+
+def drafts_of(model: Any, head: eagle.Head, tokens: list[int]) -> list[int]:
+    """What the training code guesses behind these tokens."""
+    ids, found = torch.tensor([tokens]), []
+    visible = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()[None, None]
+    states: dict[int, torch.Tensor] = {}
+    modules = (*model.model.layers, model.model.norm)
+    hooks = [
+        modules[number].register_forward_pre_hook(
+            lambda _m, args, number=number: states.update({number: args[0]})
+        )
+        for number in LAYERS
+    ]
+    with torch.no_grad():
+        model(ids)
+        for hook in hooks:
+            hook.remove()
+        hidden = head.fc(torch.cat([states[number] for number in LAYERS], dim=-1))
+        seen, followers = eagle.Seen(SHAPE, visible), ids.roll(-1, dims=1)
+        for _ in range(MAX_DRAFTS):
+            hidden = head(model.model.embed_tokens(followers), hidden, seen)
+            found.append(50 + int(head.lm_head(head.norm(hidden[0, -2])).argmax()))
+            followers = torch.full_like(ids, found[-1])
+    return found
+
+
+# Of heads of 18 numbers the model's steps run op by op.
+@pytest.mark.parametrize("options", [{}, {"head_dim": 16}], ids=["free", "recorded"])
+def test_drafts_are_those_of_the_training_code(
+    saved_model: Callable[..., Any], tmp_path: Path, options: dict[str, Any]
+) -> None:
+    folder, head = random_head(tmp_path / "head")
+    saved = saved_model(**options)
+    engine = with_head(saved.folder, folder)
+    tokens = [5, *range(200, 214)]
+    admitted = [Admit(0, tokens, len(tokens), list(range(NUM_BLOCKS)), SamplingParams())]
+    for chunk in (len(tokens), 4):
+        engine.clear()
+        execute, known = execute_on(engine), list(tokens)
+        for start in range(0, len(tokens), chunk):
+            span = Span(0, start, min(chunk, len(tokens) - start))
+            known += execute(Plan(1, 1, admitted=[] if start else admitted, spans=[span])).sampled_ids
+        for _ in range(3):
+            assert isinstance(engine.drafter, HeadDrafter)
+            expected = drafts_of(saved.oracle, head, known)
+            before = {slot: list(kept) for slot, kept in engine.drafter._kept._runs.items()}
+            with torch.inference_mode():
+                assert engine.drafter.draft([], {0: MAX_DRAFTS})[0] == tuple(expected)
+            engine.drafter._kept._runs = before
+            outcome = execute(Plan(1, 2, spans=[Span(0, len(known) - 1, 1)], open_drafts={0: MAX_DRAFTS}))
+            assert outcome.num_drafted == {0: MAX_DRAFTS}
+            known += outcome.sampled_ids
+
+
+def test_noise_changes_nothing_and_is_hardly_ever_right(saved_model: Callable[..., Any], noise: Path) -> None:
+    engine, params = with_head(saved_model(head_dim=16).folder, noise), list(EVERYTHING.values())
+    expected = play(engine, params, None)
+    got = play(engine, params, MAX_DRAFTS)
+    check_same(got, expected)
+    drafted, accepted = sum(it.num_drafted for it in got), sum(len(it.ids) - it.num_steps for it in got)
+    assert drafted > 0
+    assert accepted < drafted / 5
+
+
+def test_a_right_head_is_always_right(model: Path, right: Path) -> None:
+    engine, params = with_head(model, right), list({**EVERYTHING, "drawn": RIGHT}.values())
+    expected = play(engine, params, None)
+    got = play(engine, params, MAX_DRAFTS)
+    check_same(got, expected)
+    for it in got[:2]:
+        assert it.ids[:NUM_COMPARED] == [*range(it.ids[0], it.ids[0] + NUM_COMPARED)]
+        assert it.num_drafted == MAX_DRAFTS * (it.num_steps - 1)
+        assert len(it.ids) == it.num_drafted + it.num_steps
+
+
+def test_chunks_shared_blocks_and_resumed_sequences_draft(model: Path, right: Path) -> None:
+    execute, blocks = execute_on(with_head(model, right)), list(range(NUM_BLOCKS))
+    plain = execute_on(make_engine(model, **SIZES))
+    first = generate(execute, Told(), 0, prompt(0), 0, 8, blocks, chunk=2)
+    expected = generate(plain, Told(), 0, prompt(0), 0, 23, blocks, max_drafts=None)
+    assert first.ids == expected.ids[: len(first.ids)]
+    assert first.num_steps == 1 + 2
+    # In its blocks another one begins, and in blocks of which the head computed nothing.
+    tokens = prompt(0) + first.ids
+    start = (len(tokens) - 1) // 4 * 4
+    shared, own = blocks[: start // 4], list(range(20, 30 - start // 4))
+    again = generate(execute, Told(), 1, tokens, start, 10, shared + own)
+    assert first.ids + again.ids == expected.ids[: len(first.ids + again.ids)]
+    assert again.num_steps == 1 + 2
+
+
+def test_what_was_not_read_costs_drafts_for_a_step(model: Path, right: Path) -> None:
+    execute = execute_on(with_head(model, right))
+    told = generate(execute, Told(), 0, prompt(0), 0, 4, list(range(NUM_BLOCKS)), max_drafts=None)
+    for num_drafted in (0, MAX_DRAFTS, MAX_DRAFTS):
+        outcome = execute(Plan(1, 3, spans=[Span(0, MAX_LEN - 1, 1)], open_drafts={0: MAX_DRAFTS}))
+        told.add(outcome, 0)
+        assert outcome.num_drafted.get(0, 0) == num_drafted
+    assert told.ids == [*range(told.ids[0], told.ids[0] + 4 + 1 + 1 + 2 * (1 + MAX_DRAFTS) - 1)]
+
+
+def test_slots_may_draft_different_numbers(model: Path, right: Path) -> None:
+    engine = with_head(model, right)
+    execute, told = execute_on(engine), [Told(), Told(), Told()]
+    admitted = [admit(slot, SamplingParams()) for slot in range(3)]
+    outcome = execute(
+        Plan(1, 1, admitted=admitted, spans=[Span(it.slot, 0, it.prompt_len) for it in admitted])
+    )
+    for drafts in ({0: 1, 1: 4, 2: 2}, {0: 3, 2: 4}, {0: 4, 1: 4, 2: 1}):
+        for slot, it in enumerate(told):
+            it.add(outcome, slot)
+        spans = [Span(slot, MAX_LEN - 1, 1) for slot in drafts]
+        outcome = execute(Plan(1, 2, spans=spans, open_drafts=drafts))
+        assert outcome.num_drafted == drafts
+        assert len(outcome.sampled_ids) == sum(drafts.values()) + len(drafts)
+    assert told[1].ids == [*range(told[1].ids[0], told[1].ids[0] + len(told[1].ids))]
+
+
+def test_grammars_go_along(model: Path, right: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patiently(monkeypatch)
+    cases = [
+        (SamplingParams(), Grammar("regex", "[ab]{30}")),
+        (SamplingParams(temperature=1.3, seed=4), Grammar("regex", "([0-9]{3}x[ab]+y){9}")),
+        (RIGHT, None),
+    ]
+    execute = execute_on(with_head(model, right))
+    expected = play_constrained(execute, None, cases)
+    execute(Plan(1, 9, retired=[0, 1, 2]))
+    got = play_constrained(execute, MAX_DRAFTS, cases)
+    assert [it.ids for it in got] == [it.ids for it in expected]
+    assert got[2].num_steps < expected[2].num_steps
+
+
+@pytest.mark.parametrize("kind", ["right", "noise"])
+def test_all_ranks_draft_the_same(
+    model: Path, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = execute_on(make_engine(model, max_sequence_len=MAX_LEN))
+    blocks = list(range(NUM_BLOCKS))
+    expected = generate(plain, Told(), 0, prompt(0), 0, 16, blocks, max_drafts=None)
+    head: Path = request.getfixturevalue(kind)
+    options = {"max_sequence_len": MAX_LEN, "draft_model_path": head, "is_poisoned": True}
+    with engines(model, 2, monkeypatch, **options) as ranks:
+        told = generate(execute_on_all(ranks), Told(), 0, prompt(0), 0, 16, blocks, chunk=3)
+    assert told.ids[:16] == expected.ids[:16]
+    assert (told.num_steps == 4) == (kind == "right")
+
+
+def test_the_form_of_speculators_is_read(
+    saved_model: Callable[..., Any], noise: Path, tmp_path: Path
+) -> None:
+    """The same head under its names drafts the same, and what its config.json may add is heeded."""
+    raw = json.loads((noise / "config.json").read_text())
+    weights = load_file(noise / "model.safetensors")
+    weights = {name.replace("midlayer.", "layers.0."): weight for name, weight in weights.items()}
+    inner = {
+        key: raw[key] for key in raw if key not in ("draft_vocab_size", "eagle_aux_hidden_state_layer_ids")
+    }
+    outer = {
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": SHAPE.vocab,
+        "eagle_aux_hidden_state_layer_ids": list(LAYERS),
+        "transformer_layer_config": inner,
+    }
+    more = {
+        "fc_norm": {f"fc_norm.{number}.weight": torch.rand(72) for number in range(3)},
+        "norm_before_fc": {"input_norm.weight": torch.rand(216)},
+        "norm_before_residual": {},
+        "norm_output": {},
+    }
+    folder, drafted = saved_model(head_dim=16).folder, {}
+    for name, added in {"": {}, **more}.items():
+        to = tmp_path / (name or "plain")
+        to.mkdir()
+        (to / "config.json").write_text(json.dumps({**outer, **({name: True} if name else {})}))
+        save_file({**weights, **added}, to / "model.safetensors")
+        drafted[name] = drafts_after_prompt(with_head(folder, to))
+    assert drafted[""] == drafts_after_prompt(with_head(folder, noise))
+    assert len({*drafted.values()}) == len(drafted)
+    both = changed(tmp_path / "fc_norm", norm_before_fc=True)
+    with pytest.raises(StartError, match="norm_before_fc and fc_norm are both true"):
+        make_engine(folder, draft_model_path=both)
+    with pytest.raises(StartError, match="speculators_model_type is 'dflash'; supported: eagle3"):
+        make_engine(folder, draft_model_path=changed(tmp_path / "plain", speculators_model_type="dflash"))
+
+
+def drafts_after_prompt(engine: Engine) -> tuple[int, ...]:
+    execute_on(engine)(Plan(1, 1, admitted=[admit(0, SamplingParams())], spans=[Span(0, 0, 6)]))
+    with torch.inference_mode():
+        return tuple(engine.drafter.draft([], {0: MAX_DRAFTS})[0])
+
+
+def test_what_cannot_draft_is_refused_by_name(
+    saved_model: Callable[..., Any], model: Path, right: Path, noise: Path, tmp_path: Path
+) -> None:
+    def copy(name: str, of: Path = noise, **config: Any) -> Path:
+        to = tmp_path / name
+        to.mkdir()
+        (to / "config.json").write_text((of / "config.json").read_text())
+        save_file(load_file(of / "model.safetensors"), to / "model.safetensors")
+        return changed(to, **config)
+
+    def with_tensor(name: str, tensor: torch.Tensor) -> Path:
+        to = copy(name)
+        save_file({**load_file(to / "model.safetensors"), name: tensor}, to / "model.safetensors")
+        return to
+
+    pickled = tmp_path / "pickled"
+    pickled.mkdir()
+    (pickled / "config.json").write_text(json.dumps({"draft_vocab_size": 8}))
+    (pickled / "pytorch_model.bin").write_bytes(b"")
+    refused = {
+        r"fc.weight has shape \[72, 216\], and for this model it would be \[36, 216\]": copy(
+            "narrow", hidden_size=36
+        ),
+        "eagle_aux_hidden_state_layer_ids is .*; expected layers of the model, which has 3": copy(
+            "layers", eagle_aux_hidden_state_layer_ids=[1, 2, 4]
+        ),
+        "d2t names tokens 150 to 349, 200 of 200 differ, and the model knows 301": with_tensor(
+            "d2t", torch.full((SHAPE.vocab,), 150)
+        ),
+        "its head has 200 tokens, and it is to know 100": copy("vocabulary", draft_vocab_size=100),
+        "pytorch_model.bin is a pickle": pickled,
+    }
+    for message, head in refused.items():
+        with pytest.raises(StartError, match=f"--draft-model: (?s:.)*({message})"):
+            make_engine(model, draft_model_path=head)
+    with pytest.raises(
+        StartError, match="is for --speculation eagle, and --speculation medusa was asked for"
+    ):
+        make_engine(model, draft_model_path=right, drafter="medusa")
+    with pytest.raises(StartError, match="keep a state"):
+        make_engine(saved_model(**CASES["lfm2"]).folder, draft_model_path=noise)
