@@ -57,11 +57,13 @@ class Format(NamedTuple):
 
 
 # Scales count: ours of a row, or of 128 weights; llama.cpp's of 32.
+# The folders of the models do not outlive the run: what is made of them would only take room.
+_NOT_KEPT = "--quantize-cache-gb=0"
 FORMATS = (
     Format("float32", ("--dtype=float32",), (32, 32), "F32", (32, 32)),
     Format("bfloat16", ("--dtype=bfloat16",), (16, 16), "BF16", (16, 16)),
-    Format("int8", ("--dtype=bfloat16", "--quantize=int8"), (8.0, 16), "Q8_0", (8.5, 8.5)),
-    Format("int4", ("--dtype=bfloat16", "--quantize=int4"), (4.13, 16), "Q4_0", (4.5, 8.5)),
+    Format("int8", ("--dtype=bfloat16", "--quantize=int8", _NOT_KEPT), (8.0, 16), "Q8_0", (8.5, 8.5)),
+    Format("int4", ("--dtype=bfloat16", "--quantize=int4", _NOT_KEPT), (4.13, 16), "Q4_0", (4.5, 8.5)),
 )
 
 
