@@ -61,6 +61,11 @@ pub struct RouterConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter_record: Option<PathBuf>,
 
+    /// File in which replicas that come and go are kept for the next router of this server
+    #[arg(long, hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replica_record: Option<PathBuf>,
+
     /// Python that downloads adapters at run time
     #[arg(long, hide = true)]
     #[serde(skip_serializing_if = "Option::is_none")]

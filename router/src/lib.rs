@@ -12,8 +12,11 @@
 //! - [`http`]: what all HTTP handlers share: bodies, streams, API keys, layers, connections
 //! - [`api`]: the routes, a folder for each dialect of clients
 //! - [`grpc`]: the gRPC API for internal clients
-//! - [`config`], [`supervised`], `live_state`: the settings, the lines to the launcher, the state that SIGUSR1 logs
+//! - [`admin`]: the socket for operators, over which replicas come and go
+//! - [`config`], [`supervised`], `live_state`, `replica_groups`: the settings, the lines to the launcher, the state that SIGUSR1
+//!   logs, how to connect to the shards
 
+pub mod admin;
 pub mod api;
 pub mod base;
 pub mod chat;
@@ -25,11 +28,12 @@ pub mod http;
 pub mod inference;
 mod live_state;
 pub mod observe;
+mod replica_groups;
 pub mod supervised;
 pub mod text;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +42,8 @@ use penstock_scheduler::{Capacity, SchedulerConfig};
 use thiserror::Error as ThisError;
 use tokio::net::TcpListener;
 
+use admin::record::ReplicaRecord;
+use admin::{Admin, AdminSocket};
 use api::service::service;
 use base::error::Error;
 use base::shutdown::Shutdown;
@@ -47,9 +53,9 @@ use config::{RouterConfig, RouterOptions};
 use engine::adapters::{
     AdapterHub, AdapterLimits, AdapterLoader, AdapterOptions, AdapterRecord, Adapters, RunTimeRules,
 };
+use engine::recruiter::Recruiter;
 use engine::replica_secret::ReplicaSecretError;
-use engine::shard_socket::ShardSocket;
-use engine::{ConnectOptions, Engine, EngineError, EngineFacts, ShardedEngine, connect_any};
+use engine::{Engine, EngineError, EngineFacts, ShardedEngine, connect_any};
 use grammar::Grammars;
 use http::auth::{ApiKeyError, ApiKeys};
 use http::body::BodyLimits;
@@ -90,8 +96,8 @@ pub enum ServeError {
     Telemetry(#[from] TelemetryError),
     #[error("--lora-adapters: {0}")]
     Adapter(Error),
-    #[error("--shard-sockets has {sockets} sockets, which --num-replicas {replicas} does not divide")]
-    UnevenReplicas { sockets: usize, replicas: usize },
+    #[error(transparent)]
+    Groups(#[from] replica_groups::GroupsError),
     #[error(transparent)]
     ReplicaSecret(#[from] ReplicaSecretError),
     #[error("cannot set up the metrics: {0}")]
@@ -110,6 +116,8 @@ pub struct Listeners {
     pub http: TcpListener,
     /// The socket for gRPC, if that is served.
     pub grpc: Option<TcpListener>,
+    /// The socket for operators, if there is one.
+    pub admin: Option<AdminSocket>,
 }
 
 /// Serves until the shutdown is complete. The shards must be up before. Fails if the router cannot start, and when the
@@ -117,7 +125,7 @@ pub struct Listeners {
 pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdown) -> Result<(), ServeError> {
     let tls = config.options.tls_files().map(|files| files.acceptor()).transpose()?;
     let cors = http::cors::layer(&config.options.cors_allow_origin)?;
-    let state = build_state(&config, &shutdown).await?;
+    let Built { state, admin } = build_state(&config, &shutdown).await?;
     if config.supervised {
         tokio::spawn(supervised::report(state.inference.engine.clone()));
     }
@@ -138,6 +146,7 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
     )
     .with_tls(tls);
     tokio::spawn(live_state::log_on_signal(state.clone(), server.connections()));
+    let admin = listeners.admin.map(|socket| tokio::spawn(admin::serve(admin, socket, shutdown.clone())));
     let serving = async {
         tokio::select! {
             served = serve_all(state, limits, (server, listeners.http), grpc) => served,
@@ -149,6 +158,9 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
         served = &mut serving => served,
         reason = lost => serving.await.and(Err(ServeError::Lost(reason))),
     };
+    if let Some(admin) = admin {
+        admin.abort();
+    }
     telemetry.flush().await;
     access_log.flush().await;
     served
@@ -169,13 +181,21 @@ async fn serve_all(
     }
 }
 
+/// What is served, for clients and for operators.
+struct Built {
+    state: AppState,
+    admin: Admin,
+}
+
 /// Builds the state that handlers share from the model's folder, the flags and the facts that the shards report.
-async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppState, ServeError> {
+async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<Built, ServeError> {
     let options = &config.options;
     let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
     let tokenizer = Tokenizer::load(config.tokenizer_file(), options.validation_workers)?;
-    let mut engines = connect_any(replicas(config)?).await?;
-    let facts = connected_facts(&engines);
+    let record = ReplicaRecord(config.replica_record.clone());
+    let recorded = record.read();
+    let mut engines = connect_any(replica_groups::to_connect(config, recorded.as_ref())?).await?;
+    let facts = connected(&engines).facts().clone();
     let vocabulary = tokenizer.vocabulary();
     let chat = chat_format(config, &tokenizer, &facts.eos_token_ids)?;
     let chat = chat.map(|chat| chat.trusting_requests(options.limits.trust_request_chat_template));
@@ -188,10 +208,11 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
     metrics.record_router_restarts(config.router_restarts);
     let scheduler = possible(scheduler_config(options, facts.capacity(), api_keys.weights()), &facts);
     let model = ServedModel::new(&config.model_id, &options.names);
-    let loader = Arc::new(ShardedEngine::adapter_loader(&engines));
+    let first = connected(&engines);
+    let loader = Arc::new(first.adapter_loader());
     let adapters = adapters(config, &model, loader, facts.max_adapters, &metrics).await?;
-    let has_others = engines.len() > 1;
-    engines.iter_mut().for_each(|engine| engine.restores(adapters.clone(), has_others));
+    let recruiter = Recruiter::beside(first, options.replicas.secret()?, adapters.clone());
+    engines.iter_mut().for_each(|engine| engine.restores(adapters.clone()));
     let engines = engines.into_iter().map(|engine| Box::new(engine) as Box<dyn Engine>).collect();
     let inference = Inference {
         model: Arc::new(model),
@@ -205,8 +226,14 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
     };
+    let engine = inference.engine.clone();
+    for replica in recorded.iter().flat_map(|recorded| &recorded.drained) {
+        if let Err(error) = engine.drain_replica(*replica, None).await {
+            tracing::warn!(%error, "a replica that was drained takes requests again");
+        }
+    }
     let prefix = if config.supervised { supervised::ACCESS } else { "" };
-    Ok(AppState {
+    let state = AppState {
         inference,
         api_keys,
         adapter_rules: RunTimeRules {
@@ -223,7 +250,8 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<AppSt
             std::io::stdout(),
             metrics.access_log_drops(),
         )?,
-    })
+    };
+    Ok(Built { state, admin: Admin { engine, recruiter: Arc::new(recruiter), record } })
 }
 
 /// Where adapters are downloaded from at run time, if that is allowed.
@@ -291,26 +319,10 @@ pub fn check(config: &RouterConfig) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// How to connect to each replica: first those that are supervised with this router, then those that are not.
-fn replicas(config: &RouterConfig) -> Result<Vec<ConnectOptions>, ServeError> {
-    let (sockets, replicas) = (config.shard_sockets.len(), config.num_replicas as usize);
-    if !sockets.is_multiple_of(replicas) {
-        return Err(ServeError::UnevenReplicas { sockets, replicas });
-    }
-    let step_timeout = Duration::from_secs(config.options.step_timeout);
-    let secret = config.options.replicas.secret()?;
-    let unix = |paths: Vec<PathBuf>| paths.into_iter().map(ShardSocket::Unix).collect();
-    let own = config.own_replicas().into_iter().map(|paths| (unix(paths), config.supervised));
-    let others = config.options.replicas.replica.iter();
-    let others = others.map(|address| (address.sockets(secret.as_ref()), false));
-    let options = |(sockets, restarted)| ConnectOptions { sockets, step_timeout, restarted };
-    Ok(own.chain(others).map(options).collect())
-}
-
-/// The facts of a replica that is connected; at least one is.
-fn connected_facts(engines: &[ShardedEngine]) -> EngineFacts {
+/// A replica that is connected; at least one is.
+fn connected(engines: &[ShardedEngine]) -> &ShardedEngine {
     let connected = engines.iter().find(|engine| engine.is_connected());
-    connected.expect("connect_any connects one").facts().clone()
+    connected.expect("connect_any connects one")
 }
 
 /// Without what a model cannot do whose layers keep states.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::engine::generation::{EngineHandle, EngineStatus};
+use crate::engine::generation::{EngineHandle, EngineStatus, ReplicaStatus};
 
 /// How often a router writes `alive` while its engine loop runs.
 pub const ALIVE_EVERY: Duration = Duration::from_millis(500);
@@ -92,13 +92,15 @@ pub(crate) async fn report(mut engine: EngineHandle) {
 }
 
 /// The replicas that have failed between two looks at all of them.
-fn failures(before: &[EngineStatus], now: &[EngineStatus]) -> Vec<Line> {
-    let changed = before.iter().zip(now).enumerate().filter(|(_, (before, now))| before != now);
-    let failure = |(replica, (_, now)): (usize, (_, &EngineStatus))| match now {
-        EngineStatus::Restarting(reason) => Some(Line::ShardsFailed(replica, reason.clone())),
-        EngineStatus::Ready | EngineStatus::Lost(_) => None,
+fn failures(before: &[ReplicaStatus], now: &[ReplicaStatus]) -> Vec<Line> {
+    let was = |replica| before.iter().find(|one| one.replica == replica).map(|one| &one.status);
+    let failure = |one: &ReplicaStatus| match &one.status {
+        EngineStatus::Restarting(reason) if was(one.replica).is_some_and(|was| *was != one.status) => {
+            Some(Line::ShardsFailed(one.replica, reason.clone()))
+        }
+        _ => None,
     };
-    changed.filter_map(failure).collect()
+    now.iter().filter_map(failure).collect()
 }
 
 #[cfg(test)]
@@ -120,9 +122,12 @@ mod tests {
 
     #[test]
     fn only_a_replica_that_has_just_failed_is_reported() {
-        let (ready, down) = (EngineStatus::Ready, EngineStatus::Restarting("gone".to_owned()));
-        let lines = failures(&[down.clone(), ready.clone(), ready.clone()], &[down.clone(), down, ready]);
-        assert_eq!(lines, [Line::ShardsFailed(1, "gone".to_owned())]);
+        let one = |replica, status| ReplicaStatus { replica, takes_requests: true, status };
+        let ready = |replica| one(replica, EngineStatus::Ready);
+        let down = |replica| one(replica, EngineStatus::Restarting("gone".to_owned()));
+        let lines =
+            failures(&[down(0), ready(1), ready(2), ready(3)], &[down(0), down(1), ready(3), down(4)]);
+        assert_eq!(lines, [Line::ShardsFailed(1, "gone".to_owned())], "others were removed or added");
     }
 
     #[test]

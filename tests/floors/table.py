@@ -24,7 +24,8 @@ ROUTER = Tree(
         Floor("api", ("api/",)),
         # Protobuf of the API ends here.
         Floor("grpc", ("grpc/",)),
-        Floor("root", ("config.rs", "supervised.rs", "live_state.rs", "lib.rs")),
+        Floor("admin", ("admin/",)),
+        Floor("root", ("config.rs", "supervised.rs", "live_state.rs", "replica_groups.rs", "lib.rs")),
     ),
 )
 

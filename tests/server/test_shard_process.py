@@ -52,7 +52,8 @@ def test_describe_returns_what_was_chosen(shard: Shard) -> None:
     assert (described.rank, described.world_size) == (0, 1)
     assert described.num_blocks == 128 * 13  # a tiny model: every slot can be full
     assert set(described.abilities) == {"prompt_logprobs", "grammar", "adapters"}
-    assert len(described.instance_id) == 32
+    assert len(described.instance_id) == len(described.weights_version) == 32
+    assert len(described.tokenizer_version) == 32
 
 
 def test_plans_in_flight_feed_each_other_on_the_device(shard: Shard, model: Any) -> None:

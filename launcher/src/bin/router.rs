@@ -16,6 +16,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use penstock_router::Listeners;
+use penstock_router::admin::AdminSocket;
 use penstock_router::base::shutdown::Shutdown;
 use penstock_router::config::RouterConfig;
 use penstock_router::observe::log_level::LogLevel;
@@ -96,8 +97,14 @@ async fn listen(args: &Args) -> anyhow::Result<Listeners> {
         Some(port) => Some(bind(&options.hostname, port).await?),
         None => None,
     };
+    let admin = options.replicas.admin_socket.as_deref();
+    let bind = |path: &Path| {
+        let socket = AdminSocket::bind(path);
+        socket.with_context(|| format!("cannot listen on --admin-socket {}", path.display()))
+    };
+    let admin = admin.map(bind).transpose()?;
     Line::Listening(http.local_addr()?).write();
-    Ok(Listeners { http, grpc })
+    Ok(Listeners { http, grpc, admin })
 }
 
 /// The listening socket on stdin. The launcher holds it too, so it stays open after this router has ended.

@@ -69,7 +69,7 @@ impl Scheduler {
     }
 
     /// Whether nothing of a waiting request is on its way, and it is not one that is tried alone here.
-    fn may_go(&self, sequence: &Sequence) -> bool {
+    pub(crate) fn may_go(&self, sequence: &Sequence) -> bool {
         !sequence.is_in_flight() && sequence.num_losses() < MAX_LOSSES && !self.suspects.has(sequence.id())
     }
 

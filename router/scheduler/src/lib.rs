@@ -10,7 +10,7 @@
 //! - [`Scheduler`] (`scheduler`) takes requests in and lets them go; `step` makes plans, `outcome` takes their answers
 //!   in, `trial` deals with lost shards; `admission` and `spans` are what they have in common
 //! - `beside` is what several schedulers need of each other, where the model has replicas; `placement` says which of them
-//!   a request goes to, and `hand_over` moves one that waits
+//!   a request goes to, `hand_over` moves one that waits, and `leaving` all of one that is to take nothing new
 //! - its parts, each with its own invariants: `backlog`, `sequences`, `memory`, `slots`, `adapters`,
 //!   `pipeline`, `suspects`
 //! - what parts are made of: `queue`, `running`, `row`, `sequence`, `block_pool`, `prefix_index`, `snapshots`,
@@ -28,6 +28,7 @@ mod draft;
 mod event;
 mod hand_over;
 mod keyed_tokens;
+mod leaving;
 mod load;
 mod lru;
 mod memory;

@@ -122,6 +122,8 @@ mod tests {
             abilities: Vec::new(),
             generation_defaults: None,
             quantization: None,
+            weights_version: "w".into(),
+            tokenizer_version: "t".into(),
         }
     }
 

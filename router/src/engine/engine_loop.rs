@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, error, info, warn};
 
-use crate::engine::generation::{Command, EngineHandle, EngineStatus, Pulse};
+use crate::engine::generation::{Command, EngineHandle, EngineStatus, Pulse, ReplicaStatus};
 use crate::engine::link::Arrival;
 use crate::engine::replica::{Answered, Replica};
 use crate::engine::replicas::Replicas;
@@ -52,14 +52,15 @@ pub fn spawn(
             // The panic is in the log already; whoever serves ends the process.
             Err(panic) => format!("the engine loop failed: {panic}"),
         };
-        status_tx.send_modify(|all| all.fill(EngineStatus::Lost(lost)));
+        let lost = EngineStatus::Lost(lost);
+        status_tx.send_modify(|all| all.iter_mut().for_each(|one| one.status = lost.clone()));
     });
     EngineHandle { commands: commands_tx, status, facts, pulse }
 }
 
 struct EngineLoop {
     replicas: Replicas,
-    status: watch::Sender<Vec<EngineStatus>>,
+    status: watch::Sender<Vec<ReplicaStatus>>,
     pulse: Arc<Pulse>,
     observer: Box<dyn Observer>,
     listeners: HashMap<RequestId, mpsc::Sender<EventKind>>,
@@ -90,6 +91,7 @@ impl EngineLoop {
             if let Err((replica, error)) = turn {
                 self.lose_shards(replica, &error);
             }
+            self.relieve();
             self.send_all_plans();
             if self.replicas.even_out() {
                 self.send_all_plans();
@@ -125,6 +127,22 @@ impl EngineLoop {
                 self.traces.end(id);
                 self.replicas.cancel(id);
             }
+            Command::Members(members) => {
+                self.replicas.on_members(members, self.started.elapsed());
+                let failed = self.replicas.move_on();
+                self.publish(failed);
+                self.tell_status();
+            }
+        }
+    }
+
+    /// Drained replicas give their requests to others, and leave if they are to.
+    fn relieve(&mut self) {
+        let stopped = self.replicas.relieve(self.started.elapsed());
+        self.publish(stopped);
+        if let Some(totals) = self.replicas.let_go() {
+            self.observer.on_departed(totals);
+            self.tell_status();
         }
     }
 

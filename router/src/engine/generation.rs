@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::engine::EngineFacts;
 use crate::engine::adapters::AdapterLease;
+use crate::engine::membership::Members;
 use crate::observe::telemetry::{RequestTrace, SequenceTrace};
 
 /// The engine loop turns twenty times a second at least; this long without a turn it hangs.
@@ -27,6 +28,7 @@ pub(crate) enum Command {
         reply: oneshot::Sender<Result<RequestId, Refused>>,
     },
     Cancel(RequestId),
+    Members(Members),
 }
 
 /// What the engine loop last knew of its shards.
@@ -41,15 +43,31 @@ pub enum EngineStatus {
 }
 
 impl EngineStatus {
-    /// That of all replicas together: ready if one is, and lost only if all are.
-    pub(crate) fn of_all(replicas: &[Self]) -> Self {
-        let best = replicas.iter().min_by_key(|status| match status {
+    /// Why steps are not answered; `None` if they are.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Ready => None,
+            Self::Restarting(reason) | Self::Lost(reason) => Some(reason),
+        }
+    }
+
+    /// That of several replicas together: ready if one is, and lost only if all are.
+    pub(crate) fn of_all<'a>(replicas: impl Iterator<Item = &'a Self>) -> Self {
+        let best = replicas.min_by_key(|status| match status {
             Self::Ready => 0,
             Self::Restarting(_) => 1,
             Self::Lost(_) => 2,
         });
         best.cloned().unwrap_or_else(|| Self::Lost("there are no shards".to_owned()))
     }
+}
+
+/// What the engine loop last knew of one replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReplicaStatus {
+    pub replica: usize,
+    pub takes_requests: bool,
+    pub status: EngineStatus,
 }
 
 /// Shows that the engine loop turns.
@@ -82,8 +100,7 @@ impl Pulse {
 #[derive(Clone)]
 pub struct EngineHandle {
     pub(crate) commands: mpsc::UnboundedSender<Command>,
-    /// By replica.
-    pub(crate) status: watch::Receiver<Vec<EngineStatus>>,
+    pub(crate) status: watch::Receiver<Vec<ReplicaStatus>>,
     pub(crate) facts: Arc<EngineFacts>,
     pub(crate) pulse: Arc<Pulse>,
 }
@@ -94,9 +111,10 @@ impl EngineHandle {
         &self.facts
     }
 
-    /// Whether steps are being answered now, by any replica.
+    /// Whether steps are being answered now, by any replica that takes requests.
     pub fn status(&self) -> EngineStatus {
-        EngineStatus::of_all(&self.status.borrow())
+        let all = self.status.borrow();
+        EngineStatus::of_all(all.iter().filter(|one| one.takes_requests).map(|one| &one.status))
     }
 
     /// How many replicas there are, ready or not.
@@ -111,8 +129,9 @@ impl EngineHandle {
 
     /// Returns when the shards of all replicas are lost for good, with the reason.
     pub async fn wait_for_loss(&mut self) -> String {
-        let is_lost = |all: &Vec<EngineStatus>| matches!(EngineStatus::of_all(all), EngineStatus::Lost(_));
-        match self.status.wait_for(is_lost).await.map(|all| EngineStatus::of_all(&all)) {
+        let of_all = |all: &[ReplicaStatus]| EngineStatus::of_all(all.iter().map(|one| &one.status));
+        let is_lost = |all: &Vec<ReplicaStatus>| matches!(of_all(all), EngineStatus::Lost(_));
+        match self.status.wait_for(is_lost).await.map(|all| of_all(&all)) {
             Ok(EngineStatus::Lost(reason)) => reason,
             _ => "the engine loop has ended".to_owned(),
         }

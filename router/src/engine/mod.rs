@@ -6,12 +6,18 @@ mod agreement;
 mod client;
 pub mod engine_loop;
 pub mod generation;
+mod group_stream;
+mod groups;
 mod link;
+pub mod membership;
+pub mod operator;
+pub mod recruiter;
 mod replica;
 pub mod replica_address;
 pub mod replica_options;
 pub mod replica_secret;
 mod replicas;
+mod roster;
 mod shard_adapters;
 pub mod shard_socket;
 mod sharded;
@@ -20,6 +26,7 @@ pub mod speculation;
 use async_trait::async_trait;
 use penstock_scheduler::{Capacity, Outcome, Plan};
 use serde::Serialize;
+use serde_json::Value;
 use thiserror::Error;
 use utoipa::ToSchema;
 
@@ -28,7 +35,7 @@ pub use shard_adapters::ReplicaAdapters;
 pub use sharded::{ConnectOptions, ShardedEngine, connect_any};
 
 /// What the shards report about the model and themselves: results, never written back into any setting.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EngineFacts {
     /// Version of the shard's package.
     pub version: String,
@@ -72,6 +79,10 @@ pub struct EngineFacts {
     pub generation_defaults: Option<GenerationDefaults>,
     /// How weights are quantized; `None` if they are not.
     pub quantization: Option<Quantization>,
+    /// Tells the weights from others.
+    pub weights_version: String,
+    /// Tells the tokenizer from others.
+    pub tokenizer_version: String,
 }
 
 impl EngineFacts {
@@ -87,6 +98,19 @@ impl EngineFacts {
             max_adapters: self.max_adapters,
             num_snapshots: self.num_snapshots,
         }
+    }
+
+    /// Which facts differ from others, with both values and where the others are: `dtype is "float32", and "bfloat16" elsewhere`;
+    /// `None` if all are equal.
+    fn difference(&self, other: &Self, place: &str) -> Option<String> {
+        let values = |facts: &Self| serde_json::to_value(facts).unwrap_or_default();
+        let (own, others) = (values(self), values(other));
+        let differing = own.as_object()?.iter().filter(|(name, value)| others.get(name) != Some(*value));
+        let told = |(name, value): (&String, &Value)| {
+            format!("{name} is {value}, and {} {place}", others.get(name).unwrap_or(&Value::Null))
+        };
+        let told: Vec<_> = differing.map(told).collect();
+        (!told.is_empty()).then(|| told.join("; "))
     }
 
     /// Whether layers keep a state of each sequence, which blocks do not hold and which cannot go back.
@@ -138,7 +162,8 @@ pub struct GenerationDefaults {
     pub repetition_penalty: Option<f64>,
 }
 
-/// Why the shards can no longer be used. Every error ends the stream; a new stream recovers from all but the last two.
+/// Why the shards can no longer be used. Every error ends the stream; a new stream may recover from those
+/// that are not final.
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// A shard cannot be reached, or its stream broke.
@@ -169,6 +194,9 @@ pub enum EngineError {
     /// The shards of this replica serve another model than those of the others, or in another way.
     #[error("the shards differ from those of other replicas: {0}")]
     Differs(String),
+    /// The shards are those of another replica already.
+    #[error("the shards are those of {0} already")]
+    Taken(String),
 }
 
 impl EngineError {
@@ -176,6 +204,22 @@ impl EngineError {
     fn is_final(&self) -> bool {
         matches!(self, Self::Changed(_) | Self::Differs(_))
     }
+
+    /// Whether the shards answer, and are not those that are wanted.
+    pub fn is_about_who_they_are(&self) -> bool {
+        self.is_final() || matches!(self, Self::Taken(_))
+    }
+}
+
+/// What a group of shards is called.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The number of its replica; `None` if it is to have the first that is free.
+    pub number: Option<usize>,
+    /// Where it is, for people and for the next router.
+    pub address: String,
+    /// Whether a launcher starts, watches and restarts its shards.
+    pub is_supervised: bool,
 }
 
 /// A group of shards with an open stream.
@@ -183,6 +227,9 @@ impl EngineError {
 pub trait Engine: Send {
     /// What the shards reported when the engine first connected.
     fn facts(&self) -> &EngineFacts;
+
+    /// What it is called.
+    fn origin(&self) -> Origin;
 
     /// Whether its shards were ever connected; else `reconnect` comes first.
     fn is_connected(&self) -> bool {

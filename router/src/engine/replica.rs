@@ -7,15 +7,19 @@ use penstock_scheduler::{
     Event, MAX_PLANS_IN_FLIGHT, Mismatch, NewRequest, Newcomer, Offer, Outcome, Refused, RequestId,
     Scheduler, SchedulerConfig, StepSize, Taken,
 };
+use tokio::sync::oneshot;
 
 use super::generation::EngineStatus;
 use super::link::{Arrival, Link};
-use super::{Engine, EngineError};
+use super::membership::{ReplicaEntry, ReplicaState};
+use super::{Engine, EngineError, Origin};
 use crate::observe::observer::{Levels, ReplicaLevels, StepSummary};
 use crate::observe::telemetry::{AnsweredStep, SequenceTraces};
 
 /// The replica.
 pub(super) struct Replica {
+    number: usize,
+    origin: Origin,
     link: Link,
     status: EngineStatus,
     scheduler: Scheduler,
@@ -25,6 +29,16 @@ pub(super) struct Replica {
     in_flight: usize,
     /// Whether the scheduler's accounts were checked since it last had anything to do.
     is_checked: bool,
+    drain: Option<Drain>,
+}
+
+/// That it takes no new requests.
+#[derive(Debug, Default)]
+pub(super) struct Drain {
+    /// When those that run go on elsewhere; `None` if they may end here.
+    pub until: Option<Duration>,
+    /// Told when it is forgotten, if it is to be.
+    pub leaves: Option<oneshot::Sender<()>>,
 }
 
 /// What came of a step.
@@ -35,11 +49,14 @@ pub(super) struct Answered {
 
 impl Replica {
     /// A replica whose shards are connected, or are waited for.
-    pub fn new(engine: Box<dyn Engine>, config: SchedulerConfig) -> Self {
+    pub fn new(number: usize, engine: Box<dyn Engine>, config: SchedulerConfig) -> Self {
+        let origin = engine.origin();
         let was_connected = engine.is_connected();
         let config = if was_connected { sized(&config, &*engine) } else { config };
         let waiting = || EngineStatus::Restarting("the shards were not reached yet".to_owned());
         Self {
+            number,
+            origin,
             status: if was_connected { EngineStatus::Ready } else { waiting() },
             link: if was_connected { Link::Up(engine) } else { Link::down(engine) },
             scheduler: Scheduler::new(config.clone()),
@@ -47,7 +64,18 @@ impl Replica {
             was_connected,
             in_flight: 0,
             is_checked: true,
+            drain: None,
         }
+    }
+
+    /// Its number, which is another than those of all other replicas.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Where its shards are, and who starts them.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     /// What comes next from the shards. Cancel safe.
@@ -67,6 +95,45 @@ impl Replica {
     /// Whether its shards answered once, and may answer again.
     pub fn is_usable(&self) -> bool {
         self.was_connected && !matches!(self.status, EngineStatus::Lost(_))
+    }
+
+    /// Whether requests may come to it, when its shards answer.
+    pub fn takes_requests(&self) -> bool {
+        self.drain.is_none()
+    }
+
+    /// From now on it takes no requests; `None`: it does again.
+    pub fn set_drain(&mut self, drain: Option<Drain>) {
+        self.drain = drain;
+    }
+
+    /// How it takes no requests, if it does not.
+    pub fn drain_mut(&mut self) -> Option<&mut Drain> {
+        self.drain.as_mut()
+    }
+
+    /// Whether it is to be forgotten.
+    pub fn is_leaving(&self) -> bool {
+        self.drain.as_ref().is_some_and(|drain| drain.leaves.is_some())
+    }
+
+    /// Why its shards will not be used again, if that is known.
+    pub fn gone_for_good(&self) -> Option<String> {
+        match &self.status {
+            EngineStatus::Lost(lost) => Some(lost.clone()),
+            _ if self.is_leaving() => Some("its replica was removed, and it fits no other".to_owned()),
+            EngineStatus::Ready | EngineStatus::Restarting(_) => None,
+        }
+    }
+
+    /// Whether nothing waits, runs or is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.scheduler.is_idle()
+    }
+
+    /// Its scheduler.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
     }
 
     /// A request as every replica takes it in.
@@ -113,7 +180,7 @@ impl Replica {
 
     /// Lets the requests go that can go on elsewhere. Its shards are lost.
     pub fn evacuate(&mut self) -> Vec<Newcomer> {
-        self.scheduler.evacuate(self.is_usable())
+        self.scheduler.evacuate(self.is_usable() && !self.is_leaving())
     }
 
     /// Forgets a request. Unknown ids are fine.
@@ -180,7 +247,39 @@ impl Replica {
 
     pub fn levels(&self) -> ReplicaLevels {
         let levels = Levels { load: self.scheduler.load(), totals: self.scheduler.totals() };
-        ReplicaLevels { is_ready: self.is_ready(), levels }
+        ReplicaLevels { replica: self.number, is_ready: self.is_ready(), levels }
+    }
+
+    /// What it is and does, for operators.
+    pub fn entry(&self) -> ReplicaEntry {
+        let (load, totals) = (self.scheduler.load(), self.scheduler.totals());
+        ReplicaEntry {
+            replica: self.number,
+            address: self.origin.address.clone(),
+            state: self.state(),
+            reason: self.status.reason().map(str::to_owned),
+            draining: !self.takes_requests(),
+            supervised: self.origin.is_supervised,
+            waiting: load.waiting,
+            running: load.running,
+            kv_blocks_used: load.used_blocks,
+            kv_blocks_cached: load.cached_blocks,
+            kv_blocks_total: load.num_blocks,
+            prompt_tokens_total: totals.admitted_tokens,
+            prefix_cache_hit_tokens_total: totals.cached_tokens,
+        }
+    }
+
+    fn state(&self) -> ReplicaState {
+        match &self.status {
+            _ if self.is_leaving() => ReplicaState::Removing,
+            EngineStatus::Lost(_) => ReplicaState::Refused,
+            EngineStatus::Restarting(_) if !self.was_connected => ReplicaState::Connecting,
+            EngineStatus::Restarting(_) => ReplicaState::Down,
+            EngineStatus::Ready if self.takes_requests() => ReplicaState::Ready,
+            EngineStatus::Ready if self.is_empty() => ReplicaState::Drained,
+            EngineStatus::Ready => ReplicaState::Draining,
+        }
     }
 
     /// Once after every busy spell: no block may have leaked, none may have two owners.

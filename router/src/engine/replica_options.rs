@@ -24,6 +24,12 @@ pub struct ReplicaOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replica_secret_file: Option<PathBuf>,
 
+    /// Unix socket on which replicas are listed, added, drained and removed while the server runs; only the user who runs the
+    /// server may open it [default: there is none]
+    #[arg(long, env, value_name = "PATH")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_socket: Option<PathBuf>,
+
     /// Which replica a request goes to
     #[arg(long, env, value_enum, default_value = "prefix")]
     pub replica_policy: ReplicaPolicy,

@@ -14,15 +14,18 @@ use penstock_scheduler::{
 use tracing::{debug, info};
 
 use super::Engine;
-use super::generation::EngineStatus;
+use super::generation::{EngineStatus, ReplicaStatus};
 use super::link::Arrival;
 use super::replica::Replica;
 use crate::observe::observer::ReplicaLevels;
 
 /// The replicas.
 pub(super) struct Replicas {
-    replicas: Vec<Replica>,
-    placement: Placement,
+    /// In the order of their numbers.
+    pub(super) replicas: Vec<Replica>,
+    /// With the size of the server; each replica has a part of it.
+    pub(super) config: SchedulerConfig,
+    pub(super) placement: Placement,
     next_id: u64,
     /// Whose turn it is to be heard first.
     turn: usize,
@@ -31,8 +34,11 @@ pub(super) struct Replicas {
 impl Replicas {
     /// One for each engine; those that are not connected yet join when they are.
     pub fn new(engines: Vec<Box<dyn Engine>>, config: &SchedulerConfig) -> Self {
-        let replicas = engines.into_iter().map(|engine| Replica::new(engine, config.clone())).collect();
-        Self { replicas, placement: Placement::new(config.placement), next_id: 0, turn: 0 }
+        let placement = Placement::new(config.placement);
+        let config = config.clone();
+        let mut this = Self { replicas: Vec::new(), config, placement, next_id: 0, turn: 0 };
+        engines.into_iter().for_each(|engine| drop(this.add(engine)));
+        this
     }
 
     /// What comes next from the shards of any, with its number. Cancel safe.
@@ -68,9 +74,10 @@ impl Replicas {
         Ok(id)
     }
 
-    /// Where a request fits if it fits anywhere.
+    /// Where a request fits if it fits anywhere. One replica takes requests, always.
     fn largest(&self) -> usize {
-        (0..self.replicas.len()).max_by_key(|index| self.replicas[*index].num_blocks()).unwrap_or(0)
+        let taking = (0..self.replicas.len()).filter(|index| self.replicas[*index].takes_requests());
+        taking.max_by_key(|index| self.replicas[*index].num_blocks()).unwrap_or(0)
     }
 
     /// What requests of all others take of the server's limits.
@@ -115,7 +122,7 @@ impl Replicas {
     }
 
     fn move_one(&mut self, newcomer: Newcomer, from: usize) -> Option<Event> {
-        if let EngineStatus::Lost(lost) = self.replicas[from].status().clone()
+        if let Some(lost) = self.replicas[from].gone_for_good()
             && self.place(&newcomer).is_none()
         {
             let kind = EventKind::Failed(Failure::EngineLost(lost));
@@ -131,7 +138,7 @@ impl Replicas {
         if !is_needed || self.replicas.iter().all(|replica| replica.num_waiting() == 0) {
             return false;
         }
-        let ready = self.replicas.iter_mut().filter(|replica| replica.is_ready());
+        let ready = self.replicas.iter_mut().filter(|it| it.is_ready() && it.takes_requests());
         let num_moved = even_out(&mut ready.map(Replica::scheduler_mut).collect::<Vec<_>>());
         if num_moved > 0 {
             debug!(requests = num_moved, "requests that waited go to replicas that are free");
@@ -153,7 +160,9 @@ impl Replicas {
         newcomer: &Newcomer,
         is_candidate: impl Fn(&Replica) -> bool,
     ) -> Option<(usize, Offer)> {
-        let offer = |replica: &Replica| replica.offer(newcomer).filter(|_| is_candidate(replica));
+        let offer = |replica: &Replica| {
+            replica.offer(newcomer).filter(|_| replica.takes_requests() && is_candidate(replica))
+        };
         let offers: Vec<_> = self.replicas.iter().map(offer).collect();
         let index = self.placement.choose(&offers)?;
         Some((index, offers[index]?))
@@ -169,8 +178,13 @@ impl Replicas {
     }
 
     /// How each of them is.
-    pub fn statuses(&self) -> Vec<EngineStatus> {
-        self.replicas.iter().map(|replica| replica.status().clone()).collect()
+    pub fn statuses(&self) -> Vec<ReplicaStatus> {
+        let status = |replica: &Replica| ReplicaStatus {
+            replica: replica.number(),
+            takes_requests: replica.takes_requests(),
+            status: replica.status().clone(),
+        };
+        self.replicas.iter().map(status).collect()
     }
 
     /// The numbers of each.

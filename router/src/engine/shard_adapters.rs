@@ -1,7 +1,6 @@
 //! Has the shards load and unload adapters: every rank of every replica, beside the stream of plans.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,40 +8,17 @@ use futures::future::join_all;
 
 use super::adapters::{AdapterLoader, LoadFailure, LoadedAdapter, Source, UnloadFailure};
 use super::client::Connection;
-use super::shard_socket::ShardSocket;
+use super::groups::{Group, Groups};
 
 /// How long every rank may take to unload an adapter, which is to free memory.
 const UNLOAD_DEADLINE: Duration = Duration::from_secs(10);
 
-/// One group of shards.
-#[derive(Clone)]
-pub(super) struct GroupAdapters {
-    /// By rank.
-    sockets: Vec<ShardSocket>,
-    /// Whether the group is connected: one that is not gets its adapters when it is.
-    is_up: Arc<AtomicBool>,
-}
-
-impl GroupAdapters {
-    pub fn new(sockets: Vec<ShardSocket>, is_up: bool) -> Self {
-        Self { sockets, is_up: Arc::new(AtomicBool::new(is_up)) }
-    }
-
-    pub fn set_up(&self, is_up: bool) {
-        self.is_up.store(is_up, Ordering::SeqCst);
-    }
-
-    fn is_up(&self) -> bool {
-        self.is_up.load(Ordering::SeqCst)
-    }
-}
-
 /// The groups of all replicas: what one of them holds, all hold that are connected.
-pub struct ReplicaAdapters(pub(super) Vec<GroupAdapters>);
+pub struct ReplicaAdapters(pub(super) Groups);
 
 impl ReplicaAdapters {
-    fn connected(&self) -> impl Iterator<Item = &GroupAdapters> {
-        self.0.iter().filter(|group| group.is_up())
+    fn connected(&self) -> Vec<Arc<Group>> {
+        self.0.all().into_iter().filter(|group| group.is_up()).collect()
     }
 }
 
@@ -50,16 +26,16 @@ impl ReplicaAdapters {
 impl AdapterLoader for ReplicaAdapters {
     async fn load(&self, source: &Source) -> Result<LoadedAdapter, LoadFailure> {
         // Nothing is undone: a replica may have held it before, for requests that wait.
-        agreed(&join_all(self.connected().map(|group| group.load(source))).await)
+        agreed(&join_all(self.connected().iter().map(|group| group.load(source))).await)
     }
 
     async fn unload(&self, id: &str) -> Result<(), UnloadFailure> {
-        worst(join_all(self.connected().map(|group| group.unload(id))).await)
+        worst(join_all(self.connected().iter().map(|group| group.unload(id))).await)
     }
 }
 
 #[async_trait]
-impl AdapterLoader for GroupAdapters {
+impl AdapterLoader for Group {
     async fn load(&self, source: &Source) -> Result<LoadedAdapter, LoadFailure> {
         let loads = self.sockets.iter().map(|socket| async move {
             let connection = Connection::open(socket).await.map_err(LoadFailure::Unreachable)?;

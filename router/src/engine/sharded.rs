@@ -1,26 +1,21 @@
 //! A tensor-parallel group as one engine: every rank gets every plan, rank 0 returns tokens, the others a checksum that
 //! must agree.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::future::{select_all, select_ok};
+use futures::future::select_ok;
 use penstock_scheduler::{Outcome, Plan};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use super::adapters::Adapters;
 use super::agreement::{agreed_facts, agreed_outcome};
-use super::client::{Connection, Description, Patience, RankOutcome, ShardClient};
-use super::shard_adapters::{GroupAdapters, ReplicaAdapters};
+use super::client::{Connection, Description};
+use super::group_stream::GroupStream;
+use super::groups::{Group, Groups};
+use super::shard_adapters::ReplicaAdapters;
 use super::shard_socket::ShardSocket;
-use super::{Engine, EngineError, EngineFacts};
-
-/// Added to the step timeout for the outcome of a group. Heartbeats do not replace this limit: they come from another
-/// thread and may go on while no outcome is sent.
-const OUTCOME_SLACK: Duration = Duration::from_secs(5);
+use super::{Engine, EngineError, EngineFacts, Origin};
 
 /// How to connect to a group.
 #[derive(Debug, Clone)]
@@ -29,96 +24,91 @@ pub struct ConnectOptions {
     pub sockets: Vec<ShardSocket>,
     /// How long one step may take.
     pub step_timeout: Duration,
-    /// Whether a supervisor restarts all ranks after one has failed: then a rank that still runs is not connected
-    /// again.
-    pub restarted: bool,
+    /// What they are called. Where a supervisor restarts all ranks after one has failed, a rank that still runs is not
+    /// connected again.
+    pub origin: Origin,
 }
 
-/// The connected group.
+/// A group, connected or waited for.
 pub struct ShardedEngine {
     options: ConnectOptions,
     facts: EngineFacts,
     epoch: u64,
+    /// Of the processes that the stream was opened to.
     instance_ids: Vec<String>,
     /// `None` until the shards are connected for the first time.
     stream: Option<GroupStream>,
-    /// What loads adapters into these shards.
-    loader: GroupAdapters,
+    /// Its entry among all groups.
+    group: Arc<Group>,
+    groups: Groups,
     /// Loaded again into new shards.
-    adapters: Option<Restored>,
-}
-
-/// Adapters that new shards are to have.
-struct Restored {
-    adapters: Adapters,
-    /// Whether other replicas hold them, too, and go on.
-    has_others: bool,
-}
-
-/// One stream to every rank, of one epoch.
-struct GroupStream {
-    shards: Vec<ShardClient>,
-    /// When each plan that has no outcome yet was sent, oldest first.
-    sent: VecDeque<Instant>,
-    /// Outcomes of the oldest plan that have arrived, by rank. Kept here because `recv` may be cancelled between two.
-    arrived: Vec<Option<RankOutcome>>,
-    /// The first rank whose heartbeat stopped, and the reason.
-    silent: watch::Receiver<Option<(usize, String)>>,
-    /// Reads the heartbeats; dropped with the stream.
-    _watchers: JoinSet<()>,
+    adapters: Option<Adapters>,
 }
 
 impl ShardedEngine {
     /// Connects to all ranks and opens their streams under a new epoch, once each has sent the outcome of an empty
     /// step.
-    pub async fn connect(options: ConnectOptions) -> Result<Self, EngineError> {
+    async fn connect(options: ConnectOptions, groups: Groups) -> Result<Self, EngineError> {
         try_step(&options).await?;
         let (connections, descriptions) = describe_all(&options.sockets).await?;
+        let group = groups.add(&options.origin.address, options.sockets.clone());
+        groups.claim(&group, instance_ids(&descriptions))?;
         let facts = agreed_facts(&descriptions)?;
         let epoch = next_epoch(0, &descriptions);
         let stream = GroupStream::open(connections, epoch, options.step_timeout).await?;
-        let instance_ids = descriptions.into_iter().map(|it| it.instance_id).collect();
-        let loader = GroupAdapters::new(options.sockets.clone(), true);
-        Ok(Self { options, facts, epoch, instance_ids, stream: Some(stream), loader, adapters: None })
+        group.set_up(true);
+        let instance_ids = instance_ids(&descriptions);
+        let stream = Some(stream);
+        Ok(Self { options, facts, epoch, instance_ids, stream, group, groups, adapters: None })
     }
 
     /// A group that is to be connected later, and to have these facts but for the number of blocks.
-    fn waiting(options: ConnectOptions, facts: EngineFacts) -> Self {
-        let loader = GroupAdapters::new(options.sockets.clone(), false);
+    pub(super) fn waiting(options: ConnectOptions, facts: EngineFacts, groups: Groups) -> Self {
+        let group = groups.add(&options.origin.address, options.sockets.clone());
         let instance_ids = Vec::new();
-        Self { options, facts, epoch: 0, instance_ids, stream: None, loader, adapters: None }
+        Self { options, facts, epoch: 0, instance_ids, stream: None, group, groups, adapters: None }
     }
 
-    /// What loads adapters into all of these groups that are connected.
-    pub fn adapter_loader(engines: &[Self]) -> ReplicaAdapters {
-        ReplicaAdapters(engines.iter().map(|engine| engine.loader.clone()).collect())
+    /// What loads adapters into all groups that are connected.
+    pub fn adapter_loader(&self) -> ReplicaAdapters {
+        ReplicaAdapters(self.groups.clone())
     }
 
-    /// From now on these adapters are loaded again when the shards were lost, before a plan is sent. `has_others` if
-    /// other replicas hold them, too.
-    pub fn restores(&mut self, adapters: Adapters, has_others: bool) {
-        self.adapters = Some(Restored { adapters, has_others });
+    /// All groups, this one among them.
+    pub(super) fn groups(&self) -> &Groups {
+        &self.groups
     }
 
+    /// How long one step may take.
+    pub(super) fn step_timeout(&self) -> Duration {
+        self.options.step_timeout
+    }
+
+    /// From now on these adapters are loaded again when the shards were lost, before a plan is sent.
+    pub fn restores(&mut self, adapters: Adapters) {
+        self.adapters = Some(adapters);
+    }
+
+    /// What the shards of other replicas hold goes on; where there are none, only what is used is loaded again.
     async fn restore_adapters(&self) -> Result<(), EngineError> {
-        let restored = match &self.adapters {
-            Some(Restored { adapters, has_others: true }) => adapters.restore_into(&self.loader).await,
-            Some(Restored { adapters, has_others: false }) => adapters.restore().await,
-            None => Ok(()),
-        };
+        let Some(adapters) = &self.adapters else { return Ok(()) };
+        let has_others = self.groups.all().len() > 1;
+        let restored =
+            if has_others { adapters.restore_into(&*self.group).await } else { adapters.restore().await };
         restored.map_err(|reason| EngineError::Unreachable { rank: 0, reason })
     }
 
     /// Token ids in outcomes are below this: an adapter may add some to those of the model.
     fn vocab_size(&self) -> u32 {
-        let of_adapters = self.adapters.as_ref().map_or(0, |it| it.adapters.largest_vocab());
+        let of_adapters = self.adapters.as_ref().map_or(0, Adapters::largest_vocab);
         self.facts.vocab_size.max(of_adapters)
     }
 
     /// Refuses ranks that are about to be restarted, and restarted ranks that differ from those before.
     fn check_restarted(&self, descriptions: &[Description]) -> Result<(), EngineError> {
         let mut ranks = descriptions.iter().zip(&self.instance_ids).enumerate();
-        let old = ranks.find(|(_, (it, before))| self.options.restarted && it.instance_id == **before);
+        let is_supervised = self.options.origin.is_supervised;
+        let old = ranks.find(|(_, (it, before))| is_supervised && it.instance_id == **before);
         if let Some((rank, _)) = old {
             return Err(EngineError::Unreachable { rank, reason: "it is about to be restarted".to_owned() });
         }
@@ -127,11 +117,17 @@ impl ShardedEngine {
         let num_blocks = facts.num_blocks.min(self.facts.num_blocks);
         let num_snapshots = facts.num_snapshots.min(self.facts.num_snapshots);
         let comparable = EngineFacts { num_blocks, num_snapshots, ..facts.clone() };
-        if comparable == self.facts {
-            Ok(())
-        } else {
-            Err(EngineError::Changed(format!("{facts:?}, and before {:?}", self.facts)))
+        match comparable.difference(&self.facts, "before") {
+            Some(difference) => Err(EngineError::Changed(difference)),
+            None => Ok(()),
         }
+    }
+
+    /// Refuses shards before anything is sent that would take them from another replica, or is of no use.
+    async fn check_new(&mut self) -> Result<(), EngineError> {
+        let (_, descriptions) = describe_all(&self.options.sockets).await?;
+        self.check_first(&descriptions)?;
+        self.groups.claim(&self.group, instance_ids(&descriptions))
     }
 
     /// Refuses shards that differ from those of other replicas, and takes over how much memory they have.
@@ -139,8 +135,8 @@ impl ShardedEngine {
         let facts = agreed_facts(descriptions)?;
         let EngineFacts { num_blocks, num_snapshots, .. } = self.facts;
         let comparable = EngineFacts { num_blocks, num_snapshots, ..facts.clone() };
-        if comparable != self.facts {
-            return Err(EngineError::Differs(format!("{facts:?}, and elsewhere {:?}", self.facts)));
+        if let Some(difference) = comparable.difference(&self.facts, "elsewhere") {
+            return Err(EngineError::Differs(difference));
         }
         self.facts = facts;
         Ok(())
@@ -148,15 +144,16 @@ impl ShardedEngine {
 }
 
 /// Connects to the first of these groups that answers; the others are to be connected later.
-pub async fn connect_any(groups: Vec<ConnectOptions>) -> Result<Vec<ShardedEngine>, EngineError> {
+pub async fn connect_any(options: Vec<ConnectOptions>) -> Result<Vec<ShardedEngine>, EngineError> {
+    let groups = Groups::default();
     let attempt = |(index, options): (usize, &ConnectOptions)| {
-        let options = options.clone();
-        Box::pin(async move { Ok((index, ShardedEngine::connect(options).await?)) })
+        let (options, groups) = (options.clone(), groups.clone());
+        Box::pin(async move { Ok((index, ShardedEngine::connect(options, groups).await?)) })
     };
-    let ((first, connected), _) = select_ok(groups.iter().enumerate().map(attempt)).await?;
+    let ((first, connected), _) = select_ok(options.iter().enumerate().map(attempt)).await?;
     let facts = connected.facts.clone();
-    let waiting = |options| ShardedEngine::waiting(options, facts.clone());
-    let mut engines: Vec<_> = groups.into_iter().map(waiting).collect();
+    let waiting = |options| ShardedEngine::waiting(options, facts.clone(), groups.clone());
+    let mut engines: Vec<_> = options.into_iter().map(waiting).collect();
     engines[first] = connected;
     Ok(engines)
 }
@@ -190,77 +187,14 @@ fn next_epoch(last: u64, descriptions: &[Description]) -> u64 {
     1 + descriptions.iter().map(|it| it.last_epoch).fold(last, u64::max)
 }
 
-impl GroupStream {
-    async fn open(
-        connections: Vec<Connection>,
-        epoch: u64,
-        step_timeout: Duration,
-    ) -> Result<Self, EngineError> {
-        let mut shards = Vec::new();
-        for (rank, connection) in connections.into_iter().enumerate() {
-            let opened = connection.run(epoch).await;
-            shards.push(opened.map_err(|reason| EngineError::Unreachable { rank, reason })?);
-        }
-        let (watchers, silent) = watch_all(&shards, Patience::with_step(step_timeout));
-        let arrived = shards.iter().map(|_| None).collect();
-        Ok(Self { shards, sent: VecDeque::new(), arrived, silent, _watchers: watchers })
-    }
-
-    fn send(&mut self, plan: &Plan) -> Result<(), EngineError> {
-        for (rank, shard) in self.shards.iter().enumerate() {
-            shard.send(plan).map_err(|reason| EngineError::Unreachable { rank, reason })?;
-        }
-        self.sent.push_back(Instant::now());
-        Ok(())
-    }
-
-    /// Waits until every rank has sent its outcome of the oldest plan.
-    async fn collect(&mut self) -> Result<Vec<RankOutcome>, EngineError> {
-        while self.arrived.iter().any(Option::is_none) {
-            let missing = self.shards.iter_mut().zip(&self.arrived).enumerate();
-            let pending: Vec<_> = missing
-                .filter(|(_, (_, arrived))| arrived.is_none())
-                .map(|(rank, (shard, _))| Box::pin(async move { (rank, shard.recv().await) }))
-                .collect();
-            let ((rank, outcome), ..) = select_all(pending).await;
-            self.arrived[rank] = Some(outcome.map_err(|broken| broken.at_rank(rank))?);
-        }
-        self.sent.pop_front();
-        Ok(self.arrived.iter_mut().filter_map(Option::take).collect())
-    }
-
-    /// Like [`Self::collect`], but fails when a heartbeat stops or the time for the step is over.
-    async fn collect_in_time(&mut self, step_timeout: Duration) -> Result<Vec<RankOutcome>, EngineError> {
-        let mut silent = self.silent.clone();
-        let limit = step_timeout.saturating_add(OUTCOME_SLACK);
-        let deadline = self.sent.front().and_then(|sent| sent.checked_add(limit));
-        tokio::select! {
-            biased;
-            collected = self.collect() => collected,
-            stopped = silent.wait_for(Option::is_some) => {
-                let seen = stopped.ok().and_then(|seen| seen.clone());
-                let (rank, reason) = seen.unwrap_or((0, "its heartbeat is no longer read".to_owned()));
-                Err(EngineError::Unreachable { rank, reason })
-            }
-            () = sleep_until(deadline) => {
-                let rank = self.arrived.iter().position(Option::is_none).unwrap_or(0);
-                Err(EngineError::Protocol { rank, reason: "it sent no outcome and computes nothing".to_owned() })
-            }
-        }
-    }
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}
-
 #[async_trait]
 impl Engine for ShardedEngine {
     fn facts(&self) -> &EngineFacts {
         &self.facts
+    }
+
+    fn origin(&self) -> Origin {
+        self.options.origin.clone()
     }
 
     fn is_connected(&self) -> bool {
@@ -278,8 +212,9 @@ impl Engine for ShardedEngine {
     }
 
     async fn reconnect(&mut self) -> Result<(), EngineError> {
-        self.loader.set_up(false);
+        self.group.set_up(false);
         if !self.is_connected() {
+            self.check_new().await?;
             try_step(&self.options).await?;
         }
         let (connections, descriptions) = describe_all(&self.options.sockets).await?;
@@ -287,39 +222,20 @@ impl Engine for ShardedEngine {
             Some(_) => self.check_restarted(&descriptions)?,
             None => self.check_first(&descriptions)?,
         }
+        self.groups.claim(&self.group, instance_ids(&descriptions))?;
         self.epoch = next_epoch(self.epoch, &descriptions);
         self.stream = Some(GroupStream::open(connections, self.epoch, self.options.step_timeout).await?);
-        self.instance_ids = descriptions.into_iter().map(|it| it.instance_id).collect();
+        self.instance_ids = instance_ids(&descriptions);
         // From here on adapters that are loaded reach these shards, too; those from before are restored.
-        self.loader.set_up(true);
+        self.group.set_up(true);
         self.restore_adapters().await
     }
 }
 
-fn not_connected() -> EngineError {
-    EngineError::Unreachable { rank: 0, reason: "it is not connected yet".to_owned() }
+fn instance_ids(descriptions: &[Description]) -> Vec<String> {
+    descriptions.iter().map(|it| it.instance_id.clone()).collect()
 }
 
-/// Reads all heartbeats in the background; the first that stops is reported.
-fn watch_all(
-    shards: &[ShardClient],
-    patience: Patience,
-) -> (JoinSet<()>, watch::Receiver<Option<(usize, String)>>) {
-    let (report, silent) = watch::channel(None);
-    let mut watchers = JoinSet::new();
-    for (rank, shard) in shards.iter().enumerate() {
-        let beats = shard.watch(patience);
-        let report = report.clone();
-        watchers.spawn(async move {
-            let reason = beats.await;
-            report.send_if_modified(|seen| {
-                let first = seen.is_none();
-                if first {
-                    *seen = Some((rank, reason));
-                }
-                first
-            });
-        });
-    }
-    (watchers, silent)
+fn not_connected() -> EngineError {
+    EngineError::Unreachable { rank: 0, reason: "it is not connected yet".to_owned() }
 }

@@ -11,6 +11,9 @@ pub trait Observer: Send + 'static {
     /// because requests also arrive and end between steps.
     fn on_levels(&mut self, _replicas: &[ReplicaLevels]) {}
 
+    /// Replicas were removed that had counted these.
+    fn on_departed(&mut self, _totals: Totals) {}
+
     /// The shards of a replica are lost, and the loop waits for them. `unanswered` is the oldest step without an outcome,
     /// if any.
     fn on_lost(&mut self, _unanswered: Option<StepSize>) {}
@@ -33,6 +36,8 @@ pub struct StepSummary {
 /// The numbers of one replica.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReplicaLevels {
+    /// Its number.
+    pub replica: usize,
     /// Whether its shards answer steps.
     pub is_ready: bool,
     /// What its scheduler reports.

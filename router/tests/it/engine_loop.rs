@@ -11,6 +11,7 @@ use penstock_scheduler::{
 };
 
 use crate::support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
+use crate::support::ignore::Ignore;
 
 /// Keeps the latest levels.
 #[derive(Clone, Default)]
@@ -28,12 +29,6 @@ impl Watcher {
     fn load(&self) -> Load {
         self.0.lock().expect("no panic holds it").expect("told some times a second").load
     }
-}
-
-struct Ignore;
-
-impl Observer for Ignore {
-    fn on_step(&mut self, _: &StepSummary) {}
 }
 
 fn spawn((engine, control): (FakeEngine, FakeControl)) -> (EngineHandle, FakeControl) {

@@ -15,6 +15,7 @@ mod grpc;
 mod hosts;
 mod http_api;
 mod kserve;
+mod membership;
 mod messages;
 mod model_names;
 mod ollama;

@@ -3,20 +3,14 @@
 use penstock_router::engine::engine_loop;
 use penstock_router::engine::generation::{EngineHandle, EngineStatus, Generation};
 use penstock_router::engine::{Engine, EngineFacts};
-use penstock_router::observe::observer::{Observer, StepSummary};
 use penstock_scheduler::{
     EventKind, Failure, NewRequest, PlacementPolicy, Refused, SamplingParams, SchedulerConfig,
 };
 use serde_json::json;
 
 use crate::support::fake_engine::{FakeControl, FakeEngine, expected_tokens, small_facts};
+use crate::support::ignore::Ignore;
 use crate::support::server::{Server, facts, limits};
-
-struct Ignore;
-
-impl Observer for Ignore {
-    fn on_step(&mut self, _: &StepSummary) {}
-}
 
 /// A model that never ends a sequence.
 fn endless() -> EngineFacts {

@@ -31,6 +31,7 @@ from penstock_server.engine.step import PromptRows, SamplingInput, Step
 from penstock_server.engine.step_pact import StepPact, reason_of
 from penstock_server.engine.warm_up import Scene, first_scene, plans, scenes_of_kernels
 from penstock_server.files.generation_config import GenerationDefaults
+from penstock_server.files.versions import Versions
 from penstock_server.network.distributed import Group
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
@@ -61,6 +62,7 @@ class Description:
     abilities: tuple[str, ...]
     generation: GenerationDefaults | None
     quantization: QuantizationFacts | None
+    versions: Versions
 
 
 class Engine:

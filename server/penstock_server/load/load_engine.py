@@ -14,6 +14,7 @@ from penstock_server.files.draft_folder import DraftFolder
 from penstock_server.files.eagle_folder import EagleFolder
 from penstock_server.files.medusa_folder import MedusaFolder
 from penstock_server.files.model_folder import ModelFolder
+from penstock_server.files.versions import read_versions
 from penstock_server.load.activations import check_activations
 from penstock_server.load.allocation import allocating
 from penstock_server.load.arithmetic import choose_arithmetic
@@ -86,9 +87,9 @@ def _load(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None) 
         config.max_adapters,
     )
     quantized = None if quantization is None else quantization.facts()
-    return Loaded(
-        config, folder, device, group, model, grammars, adapters, cache_format, attention, quantized, drafting
-    )
+    versions = read_versions(folder, config.tokenizer_path)
+    kept = (grammars, adapters, cache_format, attention, quantized, drafting, versions)
+    return Loaded(config, folder, device, group, model, *kept)
 
 
 def _drafting(

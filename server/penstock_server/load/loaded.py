@@ -27,6 +27,7 @@ from penstock_server.engine.slots import Slots
 from penstock_server.engine.snapshots import Snapshots
 from penstock_server.engine.suffix_drafter import SuffixDrafter
 from penstock_server.files.model_folder import ModelFolder
+from penstock_server.files.versions import Versions
 from penstock_server.load.allocation import allocating
 from penstock_server.load.device import name_of
 from penstock_server.load.draft_model import DraftModel
@@ -60,6 +61,7 @@ class Loaded(NamedTuple):
     quantization: QuantizationFacts | None
     # None where tokens are drafted from those of the sequence.
     draft: Drafting | None
+    versions: Versions
 
     def engine(self, limits: Limits, sizes: GraphSizes = _NO_GRAPHS, is_poisoned: bool = False) -> Engine:
         """An engine with a cache and rows of its own."""
@@ -177,4 +179,5 @@ class Loaded(NamedTuple):
             ),
             generation=self.folder.generation,
             quantization=self.quantization,
+            versions=self.versions,
         )

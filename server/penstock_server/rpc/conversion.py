@@ -59,6 +59,8 @@ def description_to_pb(description: Description) -> pb.DescribeResponse:
         attention_backend=description.attention_backend,
         max_adapters=description.max_adapters,
         num_snapshots=limits.num_snapshots,
+        weights_version=description.versions.weights,
+        tokenizer_version=description.versions.tokenizer,
         quantization=None
         if description.quantization is None
         else pb.Quantization(**description.quantization._asdict()),

@@ -5,6 +5,7 @@ mod adapters;
 mod beside;
 mod drafts;
 mod fake_shard;
+mod leaving;
 mod pace;
 mod scenario;
 mod scheduler;

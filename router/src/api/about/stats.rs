@@ -39,6 +39,8 @@ pub struct Stats {
 /// The levels of one replica.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
 pub struct ReplicaStats {
+    /// Its number.
+    pub replica: usize,
     /// Whether its shards answer steps.
     pub ready: bool,
     /// Requests in its queue.
@@ -146,7 +148,7 @@ fn status(is_draining: bool, engine: &EngineStatus) -> (Status, Option<&'static 
 }
 
 fn counts(snapshot: &Snapshot, num_blocks: usize, block_size: u32) -> Counts {
-    let Levels { mut load, totals } = ReplicaLevels::sum(&snapshot.replicas);
+    let Levels { mut load, totals } = snapshot.levels();
     if snapshot.replicas.is_empty() {
         load.num_blocks = num_blocks;
     }
@@ -168,8 +170,9 @@ fn counts(snapshot: &Snapshot, num_blocks: usize, block_size: u32) -> Counts {
 }
 
 impl From<&ReplicaLevels> for ReplicaStats {
-    fn from(ReplicaLevels { is_ready, levels: Levels { load, .. } }: &ReplicaLevels) -> Self {
+    fn from(ReplicaLevels { replica, is_ready, levels: Levels { load, .. } }: &ReplicaLevels) -> Self {
         Self {
+            replica: *replica,
             ready: *is_ready,
             waiting: load.waiting,
             running: load.running,
@@ -227,7 +230,7 @@ mod tests {
             },
             totals: Totals { preemptions: 1, admitted_tokens: 40, cached_tokens: 32, ..Totals::default() },
         };
-        metrics.on_levels(&[ReplicaLevels { is_ready: true, levels }]);
+        metrics.on_levels(&[ReplicaLevels { replica: 0, is_ready: true, levels }]);
         metrics.on_step(&StepSummary {
             size: StepSize { sequences: 3, positions: 3 },
             num_sampled: 3,

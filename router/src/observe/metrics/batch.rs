@@ -151,7 +151,7 @@ mod tests {
         metrics.on_lost(None);
         let load = Load { used_blocks: 3, num_blocks: 10, block_tokens: 16, ..Load::default() };
         let levels = Levels { load, ..Levels::default() };
-        metrics.on_levels(&[ReplicaLevels { is_ready: true, levels }]);
+        metrics.on_levels(&[ReplicaLevels { replica: 0, is_ready: true, levels }]);
         let text = metrics.render();
         for line in [
             "tgi_batch_inference_count{method=\"prefill\"} 2",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use metrics::Counter;
 use metrics_exporter_prometheus::BuildError;
-use penstock_scheduler::StepSize;
+use penstock_scheduler::{StepSize, Totals};
 
 use super::names;
 use super::registered::Registered;
@@ -127,10 +127,14 @@ impl Observer for Metrics {
     }
 
     fn on_levels(&mut self, replicas: &[ReplicaLevels]) {
-        let Levels { load, totals } = &ReplicaLevels::sum(replicas);
+        let mut levels = Levels::default();
+        self.update(|snapshot| {
+            replicas.clone_into(&mut snapshot.replicas);
+            levels = snapshot.levels();
+        });
+        let Levels { load, totals } = &levels;
         let metrics = &self.0;
         metrics.replicas.set(replicas);
-        self.update(|snapshot| replicas.clone_into(&mut snapshot.replicas));
         metrics.engine_ready.set(f64::from(u8::from(replicas.iter().any(|replica| replica.is_ready))));
         metrics.queue_size.set(load.waiting as f64);
         metrics.batch_current_size.set(load.running as f64);
@@ -148,6 +152,10 @@ impl Observer for Metrics {
         metrics.drafted_tokens.absolute(totals.drafted_tokens);
         metrics.accepted_tokens.absolute(totals.accepted_tokens);
         metrics.batch.on_load(load);
+    }
+
+    fn on_departed(&mut self, totals: Totals) {
+        self.update(|snapshot| snapshot.departed = snapshot.departed + totals);
     }
 
     fn on_lost(&mut self, unanswered: Option<StepSize>) {

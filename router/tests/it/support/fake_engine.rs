@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use penstock_router::engine::adapters::Adapters;
-use penstock_router::engine::{Engine, EngineError, EngineFacts};
+use penstock_router::engine::{Engine, EngineError, EngineFacts, Origin};
 use penstock_scheduler::{Outcome, Plan, StepTimings};
 use tokio::sync::Semaphore;
 
@@ -70,6 +70,8 @@ pub fn small_facts() -> EngineFacts {
         abilities: vec!["prompt_logprobs".into(), "grammar".into()],
         generation_defaults: None,
         quantization: None,
+        weights_version: "w".into(),
+        tokenizer_version: "t".into(),
     }
 }
 
@@ -92,6 +94,8 @@ fn shard_facts(facts: &EngineFacts) -> ShardFacts {
 pub struct FakeEngine {
     /// Restored when the shards come back.
     pub adapters: Option<Adapters>,
+    /// What it is called.
+    pub origin: Origin,
     facts: EngineFacts,
     shard: FakeShard,
     control: FakeControl,
@@ -122,6 +126,7 @@ impl FakeEngine {
         (
             Self {
                 adapters: None,
+                origin: Origin::default(),
                 facts,
                 shard,
                 control: control.clone(),
@@ -137,6 +142,10 @@ impl FakeEngine {
 impl Engine for FakeEngine {
     fn facts(&self) -> &EngineFacts {
         &self.facts
+    }
+
+    fn origin(&self) -> Origin {
+        self.origin.clone()
     }
 
     fn send(&mut self, plan: &Plan) -> Result<(), EngineError> {

@@ -6,6 +6,7 @@ pub mod fake_engine;
 #[path = "../../../scheduler/tests/it/fake_shard.rs"]
 pub mod fake_shard;
 pub mod identity;
+pub mod ignore;
 pub mod lines;
 pub mod listening;
 pub mod server;

@@ -1,0 +1,13 @@
+//! The admin socket: replicas are listed, added, drained and removed over it, as JSON over HTTP. Whoever may open the socket
+//! may do so; only its owner may.
+
+pub mod record;
+mod routes;
+mod server;
+mod socket;
+mod state;
+
+pub use routes::service;
+pub use server::serve;
+pub use socket::AdminSocket;
+pub use state::Admin;

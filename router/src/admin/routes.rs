@@ -1,0 +1,174 @@
+//! The routes of the admin socket. They are few and for operators, so they are no part of the public API.
+
+use std::time::Duration;
+
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::state::Admin;
+use crate::engine::EngineError;
+use crate::engine::membership::{MembershipError, ReplicaEntry};
+use crate::engine::replica_address::ReplicaAddress;
+
+/// Longer bodies are refused: an address is short.
+const MAX_BODY_BYTES: usize = 16 << 10;
+/// How long what runs on a replica that is removed may go on there.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(30);
+/// Longest time that may be asked for.
+const MAX_LIMIT_S: f64 = 86_400.0;
+
+/// The routes.
+pub fn service(admin: Admin) -> Router {
+    Router::new()
+        .route("/replicas", get(list).post(add))
+        .route("/replicas/{replica}", delete(remove))
+        .route("/replicas/{replica}/drain", post(drain))
+        .route("/replicas/{replica}/resume", post(resume))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(admin)
+}
+
+/// All replicas.
+#[derive(Serialize)]
+struct Replicas {
+    replicas: Vec<ReplicaEntry>,
+}
+
+/// A replica that is to be added.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewReplica {
+    address: String,
+}
+
+/// How long what runs may go on where it is.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limit {
+    limit_s: Option<f64>,
+}
+
+impl Limit {
+    fn duration(&self) -> Result<Option<Duration>, AdminError> {
+        let Some(given) = self.limit_s else { return Ok(None) };
+        let is_legal = (0.0..=MAX_LIMIT_S).contains(&given);
+        let limit = Some(given).filter(|_| is_legal).ok_or(AdminError::Limit { given })?;
+        Ok(Some(Duration::from_secs_f64(limit)))
+    }
+}
+
+/// Why something was not done.
+#[derive(Debug, Error)]
+enum AdminError {
+    #[error("address: {0}")]
+    Address(String),
+    #[error("limit_s: {given} is not between 0 and {MAX_LIMIT_S}")]
+    Limit { given: f64 },
+    #[error("{address} is replica {replica} already")]
+    Present { address: String, replica: usize },
+    #[error("{0}")]
+    Body(#[from] JsonRejection),
+    #[error("{0}")]
+    Query(#[from] QueryRejection),
+    #[error(transparent)]
+    Members(#[from] MembershipError),
+    #[error(transparent)]
+    Shards(#[from] EngineError),
+    #[error("a bug of the router; its log says more")]
+    Internal(#[from] tokio::task::JoinError),
+}
+
+impl AdminError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Address(_) | Self::Limit { .. } => StatusCode::BAD_REQUEST,
+            Self::Body(rejection) => rejection.status(),
+            Self::Query(rejection) => rejection.status(),
+            Self::Members(MembershipError::Unknown(_)) => StatusCode::NOT_FOUND,
+            Self::Members(MembershipError::ShuttingDown) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Present { .. } | Self::Members(_) => StatusCode::CONFLICT,
+            Self::Shards(error) if error.is_about_who_they_are() => StatusCode::CONFLICT,
+            Self::Shards(_) => StatusCode::BAD_GATEWAY,
+            Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl IntoResponse for AdminError {
+    fn into_response(self) -> Response {
+        (self.status(), Json(serde_json::json!({ "error": self.to_string() }))).into_response()
+    }
+}
+
+async fn list(State(admin): State<Admin>) -> Result<Json<Replicas>, AdminError> {
+    Ok(Json(Replicas { replicas: admin.engine.replicas().await? }))
+}
+
+async fn add(
+    State(admin): State<Admin>,
+    body: Result<Json<NewReplica>, JsonRejection>,
+) -> Result<(StatusCode, Json<ReplicaEntry>), AdminError> {
+    let Json(NewReplica { address }) = body?;
+    let address: ReplicaAddress = address.parse().map_err(AdminError::Address)?;
+    let added = tokio::spawn(async move { admin.add(&address).await }).await??;
+    Ok((StatusCode::CREATED, Json(added)))
+}
+
+async fn drain(
+    State(admin): State<Admin>,
+    Path(replica): Path<usize>,
+    query: Result<Query<Limit>, QueryRejection>,
+) -> Result<Json<ReplicaEntry>, AdminError> {
+    let limit = query?.duration()?;
+    let drained = admin.engine.drain_replica(replica, limit).await?;
+    admin.write_record().await;
+    Ok(Json(drained))
+}
+
+async fn resume(
+    State(admin): State<Admin>,
+    Path(replica): Path<usize>,
+) -> Result<Json<ReplicaEntry>, AdminError> {
+    let resumed = admin.engine.resume_replica(replica).await?;
+    admin.write_record().await;
+    Ok(Json(resumed))
+}
+
+/// Answers when the replica is forgotten.
+async fn remove(
+    State(admin): State<Admin>,
+    Path(replica): Path<usize>,
+    query: Result<Query<Limit>, QueryRejection>,
+) -> Result<Json<ReplicaEntry>, AdminError> {
+    let limit = query?.duration()?.unwrap_or(DEFAULT_LIMIT);
+    let removal = admin.engine.remove_replica(replica, limit).await?;
+    admin.write_record().await;
+    Ok(Json(removal.forgotten().await?))
+}
+
+impl Admin {
+    /// Goes on also if nobody waits for it any more: shards that are connected must be added.
+    async fn add(&self, address: &ReplicaAddress) -> Result<ReplicaEntry, AdminError> {
+        let text = address.to_string();
+        let present = self.engine.replicas().await?.into_iter().find(|entry| entry.address == text);
+        if let Some(ReplicaEntry { address, replica, .. }) = present {
+            return Err(AdminError::Present { address, replica });
+        }
+        let engine = self.recruiter.recruit(address).await?;
+        let added = self.engine.add_replica(engine).await?;
+        self.write_record().await;
+        Ok(added)
+    }
+
+    async fn write_record(&self) {
+        if let Ok(replicas) = self.engine.replicas().await {
+            self.record.write(&replicas);
+        }
+    }
+}

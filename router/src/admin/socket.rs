@@ -1,0 +1,93 @@
+//! The socket itself: for its owner only, from the first moment on, and gone when the server ends.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use tokio::net::{UnixListener, UnixSocket};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 16;
+
+/// A listening socket, whose file is removed when it is dropped.
+#[derive(Debug)]
+pub struct AdminSocket {
+    pub(super) listener: UnixListener,
+    pub(super) file: File,
+}
+
+/// The file of a socket, as it was made: another server may have replaced it since.
+#[derive(Debug)]
+pub(super) struct File {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl AdminSocket {
+    /// Listens at this path. A socket that nobody listens on any more is replaced; anything else is left alone.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        remove_stale(path)?;
+        let socket = UnixSocket::new_stream()?;
+        socket.bind(path)?;
+        let file = File { path: path.to_owned(), inode: fs::metadata(path)?.ino() };
+        // Before it listens nobody can connect, so it was never open to others.
+        fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        Ok(Self { listener: socket.listen(BACKLOG)?, file })
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if fs::metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            // What cannot be removed is replaced by the next server.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let is_stale = || {
+        let refused = UnixStream::connect(path).err();
+        refused.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    };
+    if found.file_type().is_socket() && is_stale() { fs::remove_file(path) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_its_owner_may_open_it_and_it_is_gone_with_the_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let socket = AdminSocket::bind(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(AdminSocket::bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse, "it is used");
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_was_left_is_replaced_and_a_file_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let first = AdminSocket::bind(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let second = AdminSocket::bind(&path).unwrap();
+        drop(first);
+        assert!(path.exists(), "it is another's now");
+        drop(second);
+        fs::write(&path, "precious").unwrap();
+        assert_eq!(AdminSocket::bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+}

@@ -1,0 +1,51 @@
+//! Connects to shards that are to be a replica from now on.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::adapters::Adapters;
+use super::groups::Groups;
+use super::replica_address::ReplicaAddress;
+use super::replica_secret::ReplicaSecret;
+use super::{ConnectOptions, Engine, EngineError, EngineFacts, Origin, ShardedEngine};
+
+/// Who connects to them.
+#[async_trait]
+pub trait Recruit: Send + Sync {
+    /// The shards at an address, once they have answered a step and hold the adapters that the others hold. Refused if
+    /// they cannot be reached, differ from those of the other replicas, or are among them already.
+    async fn recruit(&self, address: &ReplicaAddress) -> Result<Box<dyn Engine>, EngineError>;
+}
+
+/// Connects to shards that serve what those of the other replicas serve.
+pub struct Recruiter {
+    secret: Option<ReplicaSecret>,
+    step_timeout: Duration,
+    adapters: Adapters,
+    facts: EngineFacts,
+    groups: Groups,
+}
+
+impl Recruiter {
+    /// For replicas beside one that is connected. They are to hold these adapters, too, and those on TCP are sent the secret.
+    pub fn beside(engine: &ShardedEngine, secret: Option<ReplicaSecret>, adapters: Adapters) -> Self {
+        let (facts, groups) = (engine.facts().clone(), engine.groups().clone());
+        Self { secret, step_timeout: engine.step_timeout(), adapters, facts, groups }
+    }
+}
+
+#[async_trait]
+impl Recruit for Recruiter {
+    async fn recruit(&self, address: &ReplicaAddress) -> Result<Box<dyn Engine>, EngineError> {
+        let options = ConnectOptions {
+            sockets: address.sockets(self.secret.as_ref()),
+            step_timeout: self.step_timeout,
+            origin: Origin { address: address.to_string(), ..Origin::default() },
+        };
+        let mut engine = ShardedEngine::waiting(options, self.facts.clone(), self.groups.clone());
+        engine.restores(self.adapters.clone());
+        engine.reconnect().await?;
+        Ok(Box::new(engine))
+    }
+}

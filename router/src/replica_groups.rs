@@ -1,0 +1,55 @@
+//! Which groups of shards the router connects to when it starts.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::admin::record::Recorded;
+use crate::config::RouterConfig;
+use crate::engine::replica_address::ReplicaAddress;
+use crate::engine::replica_secret::ReplicaSecretError;
+use crate::engine::{ConnectOptions, Origin};
+
+/// Why that cannot be said.
+#[derive(Debug, Error)]
+pub enum GroupsError {
+    /// Replicas would have different numbers of shards.
+    #[error("--shard-sockets has {sockets} sockets, which --num-replicas {replicas} does not divide")]
+    Uneven {
+        /// Those of all replicas.
+        sockets: usize,
+        /// How many they are to be divided among.
+        replicas: usize,
+    },
+    /// There is no secret where one is to be.
+    #[error(transparent)]
+    Secret(#[from] ReplicaSecretError),
+}
+
+/// How to connect to each replica: first those that are supervised with this router, then those that are not, as the router
+/// before this one had them or as the flags say.
+pub(crate) fn to_connect(
+    config: &RouterConfig,
+    recorded: Option<&Recorded>,
+) -> Result<Vec<ConnectOptions>, GroupsError> {
+    let (sockets, replicas) = (config.shard_sockets.len(), config.num_replicas as usize);
+    if !sockets.is_multiple_of(replicas) {
+        return Err(GroupsError::Uneven { sockets, replicas });
+    }
+    let step_timeout = Duration::from_secs(config.options.step_timeout);
+    let secret = config.options.replicas.secret()?;
+    let options = |number, address: &ReplicaAddress, is_supervised| ConnectOptions {
+        sockets: address.sockets(secret.as_ref()),
+        step_timeout,
+        origin: Origin { number, address: address.to_string(), is_supervised },
+    };
+    let own = config.own_replicas().into_iter().map(ReplicaAddress::Unix);
+    let own = own.enumerate().map(|(number, address)| options(Some(number), &address, config.supervised));
+    let others: Vec<_> = match recorded {
+        Some(recorded) => {
+            recorded.others.iter().map(|it| options(Some(it.replica), &it.address, false)).collect()
+        }
+        None => config.options.replicas.replica.iter().map(|address| options(None, address, false)).collect(),
+    };
+    Ok(own.chain(others).collect())
+}
