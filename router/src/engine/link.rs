@@ -11,6 +11,8 @@ use super::{Engine, EngineError};
 
 /// How often shards that are lost are tried again.
 const RETRY: Duration = Duration::from_millis(50);
+/// Shards that answer and refuse are tried again after twice as long each time, up to this.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// The way to the shards.
 pub(super) enum Link {
@@ -69,19 +71,84 @@ impl Link {
     }
 }
 
-/// Tries until the shards are back, or are others than they were.
+/// Tries until the shards are back, or are others than they were. That they refuse is told once, not with every try.
 async fn reconnect(mut engine: Box<dyn Engine>) -> Reconnected {
-    let mut is_told = false;
+    let mut pause = RETRY;
     loop {
         match engine.reconnect().await {
             Ok(()) => return (engine, Ok(())),
             Err(error) if error.is_final() => return (engine, Err(error)),
-            Err(error @ EngineError::Unauthenticated { .. }) if !is_told => {
-                is_told = true;
-                warn!(%error, "a replica is left out");
+            Err(error) if error.is_refusal() => {
+                if pause == RETRY {
+                    let address = engine.origin().address;
+                    warn!(%error, address, "a replica is left out, and tried again less and less often");
+                }
+                pause = MAX_PAUSE.min(2 * pause);
             }
-            Err(error) => debug!(%error, "the shards are not back yet"),
+            Err(error) => {
+                debug!(%error, "the shards are not back yet");
+                pause = RETRY;
+            }
         }
-        sleep(RETRY).await;
+        sleep(pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use async_trait::async_trait;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::engine::{EngineFacts, Origin};
+
+    /// Refuses until the secret is right, and notes when it was tried.
+    struct Refusing {
+        tried: Arc<Mutex<Vec<Instant>>>,
+        until: Instant,
+    }
+
+    #[async_trait]
+    impl Engine for Refusing {
+        fn facts(&self) -> &EngineFacts {
+            unimplemented_by_test()
+        }
+
+        fn origin(&self) -> Origin {
+            Origin::default()
+        }
+
+        fn send(&mut self, _: &Plan) -> Result<(), EngineError> {
+            unimplemented_by_test()
+        }
+
+        async fn recv(&mut self) -> Result<Outcome, EngineError> {
+            unimplemented_by_test()
+        }
+
+        async fn reconnect(&mut self) -> Result<(), EngineError> {
+            self.tried.lock().unwrap().push(Instant::now());
+            if Instant::now() < self.until { Err(EngineError::Unauthenticated { rank: 0 }) } else { Ok(()) }
+        }
+    }
+
+    fn unimplemented_by_test() -> ! {
+        panic!("nothing is sent")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shards_that_refuse_are_tried_less_and_less_often() {
+        let (started, tried) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
+        let until = started + Duration::from_secs(600);
+        let (_, reconnected) = reconnect(Box::new(Refusing { tried: Arc::clone(&tried), until })).await;
+        reconnected.unwrap();
+        let tried = tried.lock().unwrap();
+        let pauses: Vec<_> = tried.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(pauses[..3], [100, 200, 400].map(Duration::from_millis));
+        assert_eq!(pauses.last(), Some(&MAX_PAUSE));
+        assert!(tried.len() < 35, "{}", tried.len());
+        assert!(started.elapsed() < Duration::from_secs(631), "it joins soon after they agree");
     }
 }

@@ -205,6 +205,11 @@ impl EngineError {
         matches!(self, Self::Changed(_) | Self::Differs(_))
     }
 
+    /// Whether the shards answer, and another try is of use only when somebody has changed something.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Unauthenticated { .. } | Self::Taken(_))
+    }
+
     /// Whether the shards answer, and are not those that are wanted.
     pub fn is_about_who_they_are(&self) -> bool {
         self.is_final() || matches!(self, Self::Taken(_))
