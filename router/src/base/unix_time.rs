@@ -1,4 +1,4 @@
-//! The wall clock, only for fields of responses: no deadline may depend on a clock that an administrator can set.
+//! The wall clock, only for fields of responses and reports: no deadline may depend on a clock that an administrator can set.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,6 +7,11 @@ use jiff::Timestamp;
 /// Seconds since 1970.
 pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Seconds since 1970, with parts of a second.
+pub fn unix_time() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 /// The present time as text, in UTC: `2026-01-31T23:59:59.123456Z`.

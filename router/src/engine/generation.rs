@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::engine::EngineFacts;
-use crate::engine::adapters::AdapterLease;
+use crate::engine::adapters::{AdapterLease, AdapterUse};
 use crate::engine::membership::Members;
 use crate::observe::telemetry::{RequestTrace, SequenceTrace};
 
@@ -147,7 +147,7 @@ impl EngineHandle {
         self.commands.send(submit).map_err(|_| Refused::ShuttingDown)?;
         let id = accepted.await.map_err(|_| Refused::ShuttingDown)??;
         tracing::debug!(sequence = id.0, "queued");
-        Ok(Generation { id, events, commands: self.commands.clone(), _adapter: None })
+        Ok(Generation { id, events, commands: self.commands.clone(), adapter: None })
     }
 }
 
@@ -162,20 +162,24 @@ pub struct Generation {
     id: RequestId,
     events: mpsc::Receiver<EventKind>,
     commands: mpsc::UnboundedSender<Command>,
-    /// Keeps its adapter loaded.
-    _adapter: Option<AdapterLease>,
+    /// Keeps its adapter loaded, and counts it.
+    adapter: Option<AdapterUse>,
 }
 
 impl Generation {
     /// Keeps this adapter loaded until it is dropped.
     pub fn holding(mut self, adapter: Option<AdapterLease>) -> Self {
-        self._adapter = adapter;
+        self.adapter = adapter.map(AdapterUse::begin);
         self
     }
 
     /// The next event of those that are for clients; `None` only if the engine loop ended without a final event.
     pub async fn next(&mut self) -> Option<EventKind> {
-        self.events.recv().await
+        let event = self.events.recv().await;
+        if let (Some(EventKind::Admitted { .. }), Some(adapter)) = (&event, &mut self.adapter) {
+            adapter.on_admitted();
+        }
+        event
     }
 }
 

@@ -6,6 +6,7 @@
 //! unloaded. What the shards lost in a crash is loaded again before a plan reaches the new ones ([`Adapters::restore`]).
 
 mod hub;
+mod lease;
 mod loader;
 mod options;
 mod record;
@@ -24,10 +25,11 @@ use tracing::{debug, info, warn};
 use crate::base::error::Error;
 use crate::observe::metrics::Metrics;
 pub use hub::AdapterHub;
+pub use lease::{AdapterLease, AdapterUse};
 pub use loader::{AdapterLoader, LoadFailure, LoadedAdapter, Source, UnloadFailure};
 pub use options::{AdapterOptions, NamedAdapter, NamedFolder, check_name};
 pub use record::AdapterRecord;
-pub use registry::{AdapterInfo, AdapterLease};
+pub use registry::AdapterInfo;
 use registry::{Loading, Registry, Room};
 pub use rules::RunTimeRules;
 
@@ -82,6 +84,11 @@ impl Adapters {
     /// All adapters, by name.
     pub fn list(&self) -> Vec<AdapterInfo> {
         self.lock().list()
+    }
+
+    /// The names that running sequences use, and those that waiting ones use.
+    pub fn in_use(&self) -> (Vec<String>, Vec<String>) {
+        self.lock().in_use()
     }
 
     /// The most token ids of any adapter that was loaded; 0 if none has more than the model.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use futures::future::{BoxFuture, Shared};
 
+use super::lease::{AdapterLease, Held};
 use super::loader::{LoadedAdapter, Source};
 use super::options::NamedFolder;
 use super::record::Recorded;
@@ -13,44 +14,6 @@ use crate::base::error::Error;
 
 /// A load under way, for all who wait for it.
 pub(super) type Loading = Shared<BoxFuture<'static, Result<AdapterLease, Error>>>;
-
-/// Keeps an adapter loaded for as long as any clone of it lives.
-#[derive(Debug, Clone)]
-pub struct AdapterLease(Arc<Held>);
-
-#[derive(Debug)]
-struct Held {
-    name: Arc<str>,
-    loaded: LoadedAdapter,
-}
-
-impl AdapterLease {
-    /// The name under which it was asked for.
-    pub fn name(&self) -> &Arc<str> {
-        &self.0.name
-    }
-
-    /// The position from which on it acts in a prompt; `u32::MAX` where it never does.
-    pub fn start_in(&self, prompt: &[u32]) -> u32 {
-        let invocation = &*self.0.loaded.invocation;
-        if invocation.is_empty() {
-            return 0;
-        }
-        let last = prompt.windows(invocation.len()).rposition(|tokens| tokens == invocation);
-        last.map_or(u32::MAX, |start| start as u32)
-    }
-
-    /// Hash of the adapter's content.
-    pub fn id(&self) -> &Arc<str> {
-        &self.0.loaded.id
-    }
-}
-
-impl PartialEq for AdapterLease {
-    fn eq(&self, other: &Self) -> bool {
-        self.id() == other.id()
-    }
-}
 
 /// An adapter, for lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +55,7 @@ impl Resident {
         if let Some(held) = self.held.get(name).and_then(Weak::upgrade) {
             return AdapterLease(held);
         }
-        let held = Arc::new(Held { name: Arc::clone(name), loaded: self.loaded.clone() });
+        let held = Arc::new(Held::new(Arc::clone(name), self.loaded.clone()));
         self.held.insert(Arc::clone(name), Arc::downgrade(&held));
         AdapterLease(held)
     }
@@ -182,6 +145,17 @@ impl Registry {
             is_loaded: named.id.as_ref().is_some_and(|id| self.resident.contains_key(id)),
         };
         self.names.iter().map(info).collect()
+    }
+
+    /// The names that running sequences use, and those that waiting ones use.
+    pub fn in_use(&self) -> (Vec<String>, Vec<String>) {
+        let held = self.resident.values().flat_map(|resident| resident.held.values());
+        let held: BTreeMap<_, _> =
+            held.filter_map(Weak::upgrade).map(|held| (held.name().to_string(), held)).collect();
+        let names = |is_used: fn(&Held) -> bool| {
+            held.iter().filter(|(_, held)| is_used(held)).map(|(name, _)| name.clone()).collect()
+        };
+        (names(Held::runs), names(Held::waits))
     }
 
     pub fn recorded(&self) -> Recorded {

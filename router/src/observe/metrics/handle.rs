@@ -30,8 +30,8 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// All metrics in Prometheus' text format.
-    pub fn render(&self) -> String {
+    /// All metrics in Prometheus' text format, but for those of `picker`.
+    pub(super) fn render(&self) -> String {
         self.0.prometheus.render()
     }
 

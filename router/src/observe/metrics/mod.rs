@@ -1,10 +1,12 @@
-//! Every metric, once: its name, its labels, its buckets. TGI's dashboards read the `tgi_*` names.
+//! Every metric, once: its name, its labels, its buckets. TGI's dashboards read the `tgi_*` names, and
+//! endpoint pickers some of vLLM's.
 
 mod adapters;
 mod batch;
 mod failures;
 mod handle;
 mod names;
+mod picker;
 mod registered;
 mod replicas;
 mod requests;
@@ -14,6 +16,7 @@ mod spans;
 mod steps;
 
 pub use handle::Metrics;
+pub use picker::Served;
 pub use requests::RequestGuard;
 pub use sequence_times::SequenceTimes;
 pub use snapshot::Snapshot;
