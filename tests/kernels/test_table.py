@@ -302,7 +302,8 @@ def test_cuda_takes_products_of_few_rows_where_they_were_measured(monkeypatch: p
     pytest.importorskip("triton")
     measured = {"H": {(6, 4): 8}}
     monkeypatch.setattr("penstock_kernels.gpu.fused_linear.MOST_ROWS", measured)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "H")
+    chip = SimpleNamespace(name="H")
+    monkeypatch.setattr("penstock_kernels.gpu.fused_linear.processor", lambda _device: chip)
 
     def is_taken(num_rows: int, num_columns: int, dtype: torch.dtype = BF16) -> bool:
         x: Any = SimpleNamespace(device=torch.device("cuda"), shape=(num_rows, 4), dtype=dtype)

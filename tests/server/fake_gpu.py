@@ -81,7 +81,9 @@ class FakeGpu:
         set_cuda("empty_cache", lambda: None)
         set_cuda("get_device_capability", lambda _device=None: (9, 0))
         properties = SimpleNamespace(
-            multi_processor_count=_NUM_MULTIPROCESSORS, shared_memory_per_block_optin=SHARED_HOPPER
+            multi_processor_count=_NUM_MULTIPROCESSORS,
+            shared_memory_per_block_optin=SHARED_HOPPER,
+            name="none",
         )
         set_cuda("get_device_properties", lambda _device: properties)
         # Where torch was told that there is a GPU, it would ask the driver for it.

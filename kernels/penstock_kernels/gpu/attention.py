@@ -137,7 +137,9 @@ def _graph_work(spans: DecodeSpans, num_tokens: int, window: int | None, num_kv_
     num_spans = spans.context_lens.shape[0]
     tiles = most_tiles(spans.max_query_len, spans.max_context_len, window)
     if spans.unbatched:
-        limits = fixed_limits(num_spans, num_tokens, tiles, _fixed_tiles(spans))
+        # Longer spans have no items.
+        decode_tokens = min(num_tokens, num_spans * spans.max_query_len)
+        limits = fixed_limits(num_spans, decode_tokens, tiles, _fixed_tiles(spans))
     else:
         resident = resident_items(processor(spans.block_tables.device), num_kv_heads)
         limits = bounded_limits(num_spans, spans.max_query_len, tiles, resident)

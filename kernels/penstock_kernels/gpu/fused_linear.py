@@ -115,8 +115,8 @@ def is_faster(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether the product was measured to be, on this device."""
     if not runs_kernels(x.device) or not 0 < x.shape[0] <= FEW_ROWS or x.dtype == torch.float32:
         return False
-    device = torch.cuda.get_device_name(x.device) if x.device.type == "cuda" else x.device.type
-    return x.shape[0] <= MOST_ROWS.get(device, {}).get((weight.shape[0], weight.shape[1]), 0)
+    measured = MOST_ROWS.get(processor(x.device).name, {})
+    return x.shape[0] <= measured.get((weight.shape[0], weight.shape[1]), 0)
 
 
 def fused_linear(

@@ -31,6 +31,7 @@ class Processor:
 
     num_multiprocessors: int
     shared_bytes: int
+    name: str = ""
 
 
 @cache
@@ -40,7 +41,7 @@ def processor(device: torch.device) -> Processor:
         return Processor(4, SHARED_AMPERE)
     properties = torch.cuda.get_device_properties(device)
     shared: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]  # unknown to the stubs
-    return Processor(properties.multi_processor_count, shared)
+    return Processor(properties.multi_processor_count, shared, properties.name)
 
 
 def decode_tile(block_dim: int, num_rows: int, element_bytes: int, shared_bytes: int) -> Tile:
