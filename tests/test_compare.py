@@ -85,6 +85,7 @@ def test_a_gguf_file_has_the_facts_and_the_tokens(tiny: tuple[Path, Any]) -> Non
     assert facts["llama.attention.head_count_kv"] == 4
     assert facts["llama.attention.key_length"] == facts["llama.rope.dimension_count"] == _HEAD_DIM
     assert facts["llama.rope.freq_base"] == 10_000
+    assert facts["general.file_type"] == 0
     tokenizer = json.loads((tiny[0] / "tokenizer.json").read_text())
     tokens = facts["tokenizer.ggml.tokens"]
     assert tokens[:3] == ["<pad>", "<s>", "</s>"]
@@ -217,8 +218,9 @@ def _own(name: str, tokens_per_s: float, note: str) -> Figure:
 def test_the_quantized_models_are_compared_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LLAMA_SERVER", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(servers, "_openvino_version", lambda: "2026.4")
     names = [it.name for it in servers.contenders(question.QUANTIZED.dtypes)]
-    assert names == ["Penstock int8", "Penstock int4", "llama.cpp"]
+    assert names == ["Penstock int8", "Penstock int4", "llama.cpp", "OpenVINO int8", "OpenVINO int4"]
     found = question.loads(question.QUANTIZED, 1)
     assert {where: (it.concurrency, it.num_requests, it.input_len) for where, it in found.items()} == {
         "1 at once": (1, 2, 128),
@@ -245,7 +247,7 @@ def test_what_is_not_installed_is_named_with_the_reason(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(servers, "RIVALS_PYTHON", tmp_path / "python")
     everyone = servers.contenders()
-    assert [it.name for it in everyone if isinstance(it, Absent)] == ["transformers", "llama.cpp"]
+    assert [it.name for it in everyone if isinstance(it, Absent)] == ["transformers", "llama.cpp", "OpenVINO"]
     assert [it.name for it in everyone if isinstance(it, Contender)] == [
         "Penstock float32",
         "Penstock bfloat16",
@@ -255,13 +257,17 @@ def test_what_is_not_installed_is_named_with_the_reason(
     note = question.setting(everyone).note
     assert "no transformers: its server needs packages of its own: `make rivals`" in note
     assert "no llama.cpp: LLAMA_SERVER must name `llama-server`" in note
+    assert "no OpenVINO: it is not in the environment of rivals: `make rivals`" in note
 
 
-def test_llama_cpp_is_compared_in_every_format(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_llama_cpp_and_openvino_are_compared_in_every_format(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     binary = tmp_path / "llama-server"
     binary.write_text("#!/bin/sh\necho 'version: 7 (abc)'\n")
     binary.chmod(0o755)
     monkeypatch.setenv("LLAMA_SERVER", str(binary))
+    monkeypatch.setattr(servers, "_openvino_version", lambda: "2026.4")
     present = [it for it in servers.contenders() if isinstance(it, Contender)]
     rivals = {it.name: it.dtype for it in present if it.name.startswith("llama.cpp")}
     assert rivals == {
@@ -272,3 +278,6 @@ def test_llama_cpp_is_compared_in_every_format(monkeypatch: pytest.MonkeyPatch, 
     }
     assert set(rivals.values()) == {it.dtype for it in present if it.is_ours}
     assert {it.version for it in present if it.name in rivals} == {"7 (abc)"}
+    openvinos = [it for it in present if it.name.startswith("OpenVINO")]
+    assert [it.name.split()[1] for it in openvinos] == [it.dtype for it in openvinos] == list(rivals.values())
+    assert not any(it.is_exact for it in openvinos)

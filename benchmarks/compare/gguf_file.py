@@ -1,4 +1,5 @@
-"""Writes a Llama's folder as one GGUF file, for llama.cpp: the same weights in one of its formats, the same tokenizer.
+"""Writes a Llama's folder as one GGUF file, for llama.cpp and OpenVINO: the same weights in one format, the same
+tokenizer.
 
 Beside layers of Q4_0, embedding and head are Q8_0: llama.cpp's own tool keeps more than 4 bits for them, too.
 """
@@ -9,13 +10,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import MODEL_ARCH, GGMLQuantizationType, GGUFWriter, TokenType, get_tensor_name_map, quants
+from gguf import (
+    MODEL_ARCH,
+    GGMLQuantizationType,
+    GGUFWriter,
+    LlamaFileType,
+    TokenType,
+    get_tensor_name_map,
+    quants,
+)
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 _SUFFIX = ".weight"
 # The type of matrices that are not in layers, where it is another.
 _OUTSIDE = {"Q4_0": "Q8_0"}
+_FILE_TYPES = {
+    "F32": "ALL_F32",
+    "F16": "MOSTLY_F16",
+    "BF16": "MOSTLY_BF16",
+    "Q8_0": "MOSTLY_Q8_0",
+    "Q4_0": "MOSTLY_Q4_0",
+}
 
 
 def write(folder: Path, file: Path, kind: str = "F32") -> None:
@@ -25,6 +41,7 @@ def write(folder: Path, file: Path, kind: str = "F32") -> None:
     writer.add_vocab_size(config["vocab_size"])
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     add_sizes(writer, config)
+    writer.add_file_type(LlamaFileType[_FILE_TYPES[kind]])
     _add_tokenizer(writer, json.loads((folder / "tokenizer.json").read_text()))
     for name, tensor in _tensors(folder, config):
         its_kind = kind if name.startswith("blk.") else _OUTSIDE.get(kind, kind)

@@ -39,7 +39,7 @@ def count(folder: Path) -> Counts:
 
 def demo(folder: Path) -> None:
     """The demo model's files, without its end of sequence."""
-    for file in DEMO_MODEL.iterdir():
+    for file in filter(Path.is_file, DEMO_MODEL.iterdir()):
         shutil.copy(file, folder)
     for name in ("config.json", "generation_config.json"):
         _edit(folder / name, lambda content: content.pop("eos_token_id"))

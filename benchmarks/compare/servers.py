@@ -32,11 +32,8 @@ class Contender(NamedTuple):
     bits: tuple[float, float] = (32, 32)
     is_ours: bool = False
     flags: tuple[str, ...] = ("--ignore-eos",)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether its output must be equal to the others'."""
-        return self.dtype == "float32"
+    # Whether its output in float32 must be equal to the others'.
+    is_exact: bool = True
 
 
 class Absent(NamedTuple):
@@ -47,23 +44,44 @@ class Absent(NamedTuple):
 
 
 class Format(NamedTuple):
-    """How weights are stored by us and by llama.cpp, in type and bits (see `Contender`); `flags` are ours."""
+    """How weights are stored by us and by llama.cpp, in type and bits (see `Contender`); `flags` are ours.
+
+    OpenVINO reads files of GGUF, too, but of other types.
+    """
 
     dtype: str
     flags: tuple[str, ...]
     bits: tuple[float, float]
     of_gguf: str
     bits_of_gguf: tuple[float, float]
+    of_openvino: str
+    bits_of_openvino: tuple[float, float]
 
 
 # Scales count: ours of a row, or of 128 weights; llama.cpp's of 32.
 # The folders of the models do not outlive the run: what is made of them would only take room.
 _NOT_KEPT = "--quantize-cache-gb=0"
 FORMATS = (
-    Format("float32", ("--dtype=float32",), (32, 32), "F32", (32, 32)),
-    Format("bfloat16", ("--dtype=bfloat16",), (16, 16), "BF16", (16, 16)),
-    Format("int8", ("--dtype=bfloat16", "--quantize=int8", _NOT_KEPT), (8.0, 16), "Q8_0", (8.5, 8.5)),
-    Format("int4", ("--dtype=bfloat16", "--quantize=int4", _NOT_KEPT), (4.13, 16), "Q4_0", (4.5, 8.5)),
+    Format("float32", ("--dtype=float32",), (32, 32), "F32", (32, 32), "F16", (16, 16)),
+    Format("bfloat16", ("--dtype=bfloat16",), (16, 16), "BF16", (16, 16), "F16", (16, 16)),
+    Format(
+        "int8",
+        ("--dtype=bfloat16", "--quantize=int8", _NOT_KEPT),
+        (8.0, 16),
+        "Q8_0",
+        (8.5, 8.5),
+        "Q8_0",
+        (8.5, 8.5),
+    ),
+    Format(
+        "int4",
+        ("--dtype=bfloat16", "--quantize=int4", _NOT_KEPT),
+        (4.13, 16),
+        "Q4_0",
+        (4.5, 8.5),
+        "Q4_0",
+        (4.5, 8.5),
+    ),
 )
 
 
@@ -71,7 +89,7 @@ def contenders(dtypes: tuple[str, ...] | None = None) -> list[Contender | Absent
     """All servers, or those of some types; Penstock first."""
     formats = [its for its in FORMATS if dtypes is None or its.dtype in dtypes]
     others = [_transformers()] if dtypes is None or "float32" in dtypes else []
-    return [*map(_penstock, formats), *others, *_llama_cpps(formats)]
+    return [*map(_penstock, formats), *others, *_llama_cpps(formats), *_openvinos(formats)]
 
 
 def _penstock(its: Format) -> Contender:
@@ -125,15 +143,59 @@ def _llama_cpp_version(binary: str) -> str:
 
 
 def _start_llama_cpp(binary: str, kind: str, model: Path) -> Rival:
+    # Each slot has its share.
+    context = MOST_AT_ONCE * (LONG_INPUT_LEN + OUTPUT_LEN)
+    return Rival(
+        *(binary, "--cont-batching", "--model", _gguf(model, kind), "--threads", str(THREADS)),
+        *("--parallel", str(MOST_AT_ONCE), "--ctx-size", str(context)),
+    )
+
+
+def _gguf(model: Path, kind: str) -> str:
+    """The model as a file of GGUF with matrices of this type."""
     from benchmarks.compare import gguf_file
 
     # Not beside the weights: a folder with such a file is served from it.
     file = model / "gguf" / f"{kind}.gguf"
-    file.parent.mkdir(exist_ok=True)
-    gguf_file.write(model, file, kind)
-    # Each slot has its share.
-    context = MOST_AT_ONCE * (LONG_INPUT_LEN + OUTPUT_LEN)
+    if not file.exists():
+        file.parent.mkdir(exist_ok=True)
+        gguf_file.write(model, file, kind)
+    return str(file)
+
+
+def _openvinos(formats: list[Format]) -> list[Contender | Absent]:
+    """It has no server of its own, but for a program that has to be built: `openvino_server` is a thin one.
+
+    Its answers are not compared: it reads no weights of 32 bits.
+    """
+    its_version = _openvino_version()
+    if its_version is None:
+        return [Absent("OpenVINO", "it is not in the environment of rivals: `make rivals`")]
+    return [
+        Contender(
+            f"OpenVINO {its.dtype}",
+            its_version,
+            partial(_start_openvino, its),
+            its.dtype,
+            its.bits_of_openvino,
+            is_exact=False,
+        )
+        for its in formats
+    ]
+
+
+def _openvino_version() -> str | None:
+    if not RIVALS_PYTHON.exists():
+        return None
+    program = "import importlib.metadata as it; print(it.version('openvino-genai'))"
+    found = subprocess.run([RIVALS_PYTHON, "-c", program], capture_output=True, text=True, check=False)
+    return found.stdout.strip() if found.returncode == 0 else None
+
+
+def _start_openvino(its: Format, model: Path) -> Rival:
+    precision = "f32" if its.dtype == "float32" else "bf16"
     return Rival(
-        *(binary, "--cont-batching", "--model", str(file), "--threads", str(THREADS)),
-        *("--parallel", str(MOST_AT_ONCE), "--ctx-size", str(context)),
+        *(str(RIVALS_PYTHON), str(Path(__file__).with_name("openvino_server.py"))),
+        *("--model", _gguf(model, its.of_openvino), "--tokenizer", str(model / "tokenizer.json")),
+        *("--precision", precision, "--threads", str(THREADS)),
     )
