@@ -146,17 +146,19 @@ class Engine:
         self.drafter.follow(plan)
         plan, late_slots = self._without_late(plan, errors)
         wanted = self.drafter.worth(len(plan.spans), plan.open_drafts) if plan.open_drafts else {}
-        # What is refused, or drafted for, is looked at slot by slot.
-        decodes = None if errors or wanted else self._decodes(plan)
-        if decodes is None:
+        # What is refused or drafted for is looked at slot by slot. A drafter that reads states is asked in every step.
+        asks = bool(wanted) or (bool(plan.open_drafts) and self.drafter.taps is not None)
+        spans = None if errors or asks else self.slots.settled(plan)
+        decodes = None if spans is None else self._decodes(spans)
+        if spans is None or decodes is None:
             return self._launch_spans(plan, wanted, errors, late_slots, clock)
         pending = PendingOutcome(plan, [], clock, late_slots=late_slots)
-        self._start(pending, plan.spans, decodes)
+        self._start(pending, spans, decodes)
         return pending
 
-    def _decodes(self, plan: Plan) -> Decodes | None:
-        """All spans of a plan as arrays, if they are decodes of which some need no more."""
-        return self.slots.decodes(plan, self._graph_size(len(plan.spans)) or len(plan.spans))
+    def _decodes(self, spans: Spans) -> Decodes | None:
+        """All of these spans as arrays, if they are decodes of which some need no more."""
+        return self.slots.decodes(spans, self._graph_size(len(spans)) or len(spans))
 
     def _graph_size(self, num_rows: int) -> int | None:
         return self.graphs.size_of(num_rows) if self.graphs else None

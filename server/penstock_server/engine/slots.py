@@ -83,14 +83,20 @@ class Slots:
             self.snapshots.restore_begun()
         return errors
 
-    def decodes(self, plan: Plan, num_rows: int) -> Decodes | None:
-        """All spans of a plan as arrays, if they are decodes of which some need no more; `select` takes any.
+    def settled(self, plan: Plan) -> Spans | None:
+        """The spans of a plan, of which the open ones, without drafts, begin where their slots stand.
 
-        Nothing is drafted for those that are open.
+        None: `select` has to look at them, as drafts would not fit.
         """
-        numbers = Spans.of(plan.spans).numbers
-        settled = self._table.settled(numbers, plan.open_drafts) if plan.open_drafts else numbers
-        return None if settled is None else self._table.decodes(settled, num_rows)
+        spans = Spans.of(plan.spans)
+        if not plan.open_drafts:
+            return spans
+        numbers = self._table.settled(spans.numbers, plan.open_drafts)
+        return None if numbers is None else Spans(numbers)
+
+    def decodes(self, spans: Spans, num_rows: int) -> Decodes | None:
+        """All of these spans as arrays, if they are decodes of which some need no more; `select` takes any."""
+        return self._table.decodes(spans.numbers, num_rows)
 
     def select(self, plan: Plan, errors: dict[int, SlotError]) -> list[Span]:
         """The spans of the plan that are valid; adds the errors of the others.
