@@ -33,6 +33,7 @@ from penstock_kernels.native import linear as c_linear
 from penstock_kernels.native import norm as c_norm
 from penstock_kernels.native import quantized as c_quantized
 from penstock_kernels.native import rotary as c_rotary
+from penstock_kernels.native import route as c_route
 from penstock_kernels.native import sampling as c_sampling
 from penstock_kernels.native import selective_scan as c_selective_scan
 from penstock_kernels.native import state_space as c_state_space
@@ -186,7 +187,13 @@ embedding = Row(
     native_if=c_embedding.supports,
     gpu="embedding.embedding",
 )
-route = Row(reference.route, gpu="routing.route", gpu_if=_is_plain_routing)
+route = Row(
+    reference.route,
+    native=c_route.route,
+    native_if=c_route.supports,
+    gpu="routing.route",
+    gpu_if=_is_plain_routing,
+)
 grouped_mlp = Row(
     reference.grouped_mlp,
     native=c_grouped_mlp.grouped_mlp,

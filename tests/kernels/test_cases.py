@@ -16,7 +16,9 @@ def test_kernels_equal_their_references(file: str, interpreted_cases: Any) -> No
     _check(interpreted_cases.run(file))
 
 
-@pytest.mark.parametrize("file", ["test_adapters.py", "test_attention.py", "test_sampling.py"])
+@pytest.mark.parametrize(
+    "file", ["test_adapters.py", "test_attention.py", "test_experts.py", "test_sampling.py"]
+)
 def test_compiled_ops_equal_their_references(file: str, cases_in: Callable[..., Any]) -> None:
     _check(cases_in(_CASES / file, PENSTOCK_KERNEL_CASES="cpu"))
 

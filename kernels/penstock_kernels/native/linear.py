@@ -48,7 +48,12 @@ def supports(
     x: torch.Tensor, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, invariant: bool
 ) -> bool:
     """Whether `linear` can take these rows, with weights of their type, and is expected to be the faster."""
-    return x.dtype in DTYPES and _can_multiply(x.shape[1]) and (invariant or not _is_for_tiles(x))
+    return takes(x, x.shape[1], invariant)
+
+
+def takes(x: torch.Tensor, length: int, invariant: bool) -> bool:
+    """The same for as many rows of that type and this length."""
+    return x.dtype in DTYPES and _can_multiply(length) and (invariant or not _is_for_tiles(x))
 
 
 @cache
@@ -64,7 +69,8 @@ def _is_for_tiles(x: torch.Tensor) -> bool:
 
 
 @cache
-def _can_pair(length: int) -> bool:
+def can_pair(length: int) -> bool:
+    """Whether pairs of 16-bit floats are multiplied as they are, where rows have so many."""
     compiled = library()
     return compiled is not None and bool(compiled.penstock_can_pair(ctypes.c_int64(length)))
 
@@ -90,7 +96,7 @@ def multiply(
 
     `max_lanes` as in `paged_attention`.
     """
-    is_paired = x.dtype == torch.bfloat16 and max_lanes == 0 and _can_pair(x.shape[1])
+    is_paired = x.dtype == torch.bfloat16 and max_lanes == 0 and can_pair(x.shape[1])
     rows = _rows(x, x.dtype if is_paired else torch.float32)
     parts, num_columns = _parts(weights)
     output = torch.empty(x.shape[0], num_columns, dtype=x.dtype)

@@ -1,33 +1,9 @@
 /* x @ weight.T + bias for a few rows on a CPU, in 32-bit arithmetic: bound by reading the weights once. */
 
+#include "linear.h"
 #include "processor.h"
 
 #include <math.h>
-
-/* Some columns of the output, whose weights lie together. Strides count numbers. Mirrored in linear.py, as is Linear. */
-typedef struct {
-    const void *weight; /* [num_columns, len] */
-    int64_t stride;
-    int64_t num_columns;
-    int64_t first; /* of the columns of the output */
-} Part;
-
-/* One call. */
-typedef struct {
-    const void *x;     /* [num_rows, len]; float32, or as the weights if `is_paired`; contiguous where no tiles are made */
-    const Part *parts; /* which make up all columns, in order */
-    const void *bias;  /* [num_columns] of the weights' type, or none */
-    void *output;      /* [num_rows, num_columns] of the weights' type, contiguous */
-    int64_t x_stride;
-    int64_t num_parts;
-    int64_t len;
-    int64_t num_columns;
-    int32_t num_rows;
-    int32_t dtype;
-    int32_t num_threads;
-    int32_t max_lanes; /* numbers in the widest vector to use; 0: any */
-    int32_t is_paired; /* 16-bit floats are multiplied as they are */
-} Linear;
 
 /* Columns that a thread takes at a time, with many rows twice as many, as it reads all rows once for them; and rows that
    it multiplies by them before the next. Both fit its caches. */
@@ -84,8 +60,14 @@ int penstock_has_tiles(int64_t len) {
     return lanes_for(len, 0) < 16;
 }
 
+/* Columns of a share of a call. */
+static int share_of(const Linear *call) {
+    return call->num_rows > TILE_ROWS ? LARGE_SHARE : SHARE;
+}
+
 /* The part of which this is a share; the number of the share becomes its number within the part. */
-static const Part *part_of(const Linear *call, int share, int64_t *number) {
+static const Part *part_of(const Linear *call, int64_t *number) {
+    const int share = share_of(call);
     for (const Part *part = call->parts; part < call->parts + call->num_parts; part++) {
         const int64_t num_shares = (part->num_columns + share - 1) / share;
         if (*number < num_shares) return part;
@@ -94,19 +76,34 @@ static const Part *part_of(const Linear *call, int share, int64_t *number) {
     return 0;
 }
 
-int penstock_multiply(const Linear *call) {
-    const Multiply multiply = variant(call->len, call->max_lanes, call->is_paired);
-    const int share = call->num_rows > TILE_ROWS ? LARGE_SHARE : SHARE;
+/* The same over all calls, of which it finds the one. */
+static const Part *next_part(const Linear *calls, int64_t num_calls, int64_t *number, const Linear **found) {
+    for (const Linear *call = calls; call < calls + num_calls; call++) {
+        const Part *part = part_of(call, number);
+        *found = call;
+        if (part) return part;
+    }
+    return 0;
+}
+
+void multiply_all(const Linear *calls, int64_t num_calls) {
+    const Multiply multiply = variant(calls->len, calls->max_lanes, calls->is_paired);
     int64_t next = 0;
-#pragma omp parallel num_threads(call->num_threads) if (call->num_threads > 1 && call->num_columns > share)
+#pragma omp parallel num_threads(calls->num_threads) if (calls->num_threads > 1)
     {
         const Part *part;
+        const Linear *call;
         int64_t number;
-        while ((number = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED), part = part_of(call, share, &number))) {
-            const int64_t from = number * share;
-            const int64_t until = from + share < part->num_columns ? from + share : part->num_columns;
-            multiply(call, part, from, until);
+        while ((number = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED), part = next_part(calls, num_calls, &number, &call))) {
+            const int64_t from = number * share_of(call), until = from + share_of(call);
+            multiply(call, part, from, until < part->num_columns ? until : part->num_columns);
         }
     }
+}
+
+int penstock_multiply(const Linear *call) {
+    Linear alone = *call;
+    if (call->num_columns <= share_of(call)) alone.num_threads = 1;
+    multiply_all(&alone, 1);
     return 0;
 }

@@ -1,0 +1,62 @@
+"""Rows times the matrix of their group in C: of the expert that a token chose, or of the head that a row is of.
+
+Which rows a group has is found there, so that a decode step can be recorded. A row has the same bits whatever the
+others are.
+"""
+
+import ctypes
+
+import torch
+
+from penstock_kernels.native import linear
+from penstock_kernels.native.library import DTYPES, WORTH_THREADS, run
+
+
+class _Call(ctypes.Structure):
+    """`Grouped` of src/grouped_linear.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "groups", "weight", "bias", "output")),
+        *((name, ctypes.c_int64) for name in ("x_stride", "num_rows", "num_groups", "len", "num_columns")),
+        *((name, ctypes.c_int32) for name in ("repeats", "dtype", "num_threads", "max_lanes", "is_paired")),
+    )
+
+
+def grouped_linear(
+    x: torch.Tensor,
+    groups: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    max_lanes: int = 0,
+) -> torch.Tensor:
+    """`x[i // repeats] @ weight[groups[i]].T + bias[groups[i]]` for each row i.
+
+    x: [num_rows / repeats, len], rows of it may lie apart; groups: [num_rows] int64; weight: [num_groups, num_columns,
+    len] and bias [num_groups, num_columns], contiguous. `max_lanes` as in `paged_attention`.
+    """
+    num_groups, num_columns, length = weight.shape
+    output = torch.empty(len(groups), num_columns, dtype=x.dtype)
+    call = _Call(
+        x.data_ptr(),
+        groups.data_ptr(),
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        output.data_ptr(),
+        x.stride(0),
+        len(groups),
+        num_groups,
+        length,
+        num_columns,
+        len(groups) // max(len(x), 1),
+        DTYPES[x.dtype],
+        torch.get_num_threads() if output.numel() * length >= 2 * WORTH_THREADS else 1,
+        max_lanes,
+        x.dtype == torch.bfloat16 and max_lanes == 0 and linear.can_pair(length),
+    )
+    kept = (x, groups, weight, bias, output)
+    run("penstock_multiply_grouped", call, *kept, failure=_failure)
+    return output
+
+
+def _failure() -> Exception:
+    return MemoryError("no memory for the rows of groups, or a row of no group")

@@ -1,0 +1,135 @@
+/* Rows by the matrix of their group: of the expert that a token chose, or of the head that it is of. Rows are sorted here, so
+   that each matrix is read once, and nobody has to know how many rows a group has. */
+
+#include "linear.h"
+#include "processor.h"
+
+#include <stdlib.h>
+
+/* One call. Strides count numbers. Mirrored field by field in grouped_linear.py. */
+typedef struct {
+    const void *x;         /* [num_rows / repeats, len] */
+    const int64_t *groups; /* [num_rows] */
+    const void *weight;    /* [num_groups, num_columns, len], contiguous */
+    const void *bias;      /* [num_groups, num_columns], or none */
+    void *output;          /* [num_rows, num_columns], contiguous */
+    int64_t x_stride;
+    int64_t num_rows;
+    int64_t num_groups;
+    int64_t len;
+    int64_t num_columns;
+    int32_t repeats; /* so many rows that follow each other have the same numbers */
+    int32_t dtype;
+    int32_t num_threads;
+    int32_t max_lanes; /* as in linear.c, as is `is_paired` */
+    int32_t is_paired;
+} Grouped;
+
+/* What a call needs beside: rows in the order of their groups, and what is made of them. */
+typedef struct {
+    int64_t *order;  /* [num_rows]: which row comes there */
+    int64_t *starts; /* [num_groups + 1] */
+    Linear *calls;   /* [num_groups], of groups with rows */
+    Part *parts;
+    char *rows;
+    char *results;
+    int64_t num_calls;
+} Work;
+
+static int64_t number_size(int dtype) {
+    return dtype == FLOAT32 ? 4 : 2;
+}
+
+static void release(Work *work) {
+    free(work->order);
+    free(work->starts);
+    free(work->calls);
+    free(work->parts);
+    free(work->rows);
+    free(work->results);
+}
+
+static int allocate(const Grouped *call, Work *work) {
+    const int64_t row_size = call->is_paired ? 2 : 4;
+    work->order = malloc(call->num_rows * sizeof *work->order);
+    work->starts = calloc(call->num_groups + 1, sizeof *work->starts);
+    work->calls = malloc(call->num_groups * sizeof *work->calls);
+    work->parts = malloc(call->num_groups * sizeof *work->parts);
+    work->rows = malloc(call->num_rows * call->len * row_size);
+    work->results = malloc(call->num_rows * call->num_columns * number_size(call->dtype));
+    return work->order && work->starts && work->calls && work->parts && work->rows && work->results;
+}
+
+/* Rows of the same group keep their order. 0: a row is of no group. */
+static int sort_rows(const Grouped *call, Work *work) {
+    for (int64_t row = 0; row < call->num_rows; row++) {
+        if (call->groups[row] < 0 || call->groups[row] >= call->num_groups) return 0;
+        work->starts[call->groups[row] + 1]++;
+    }
+    for (int64_t group = 0; group < call->num_groups; group++) work->starts[group + 1] += work->starts[group];
+    for (int64_t row = 0; row < call->num_rows; row++) work->order[work->starts[call->groups[row]]++] = row;
+    for (int64_t group = call->num_groups; group > 0; group--) work->starts[group] = work->starts[group - 1];
+    work->starts[0] = 0;
+    return 1;
+}
+
+/* A row as it is multiplied. */
+static void gather(const Grouped *call, const Work *work, int64_t place) {
+    const int64_t from = work->order[place] / call->repeats * call->x_stride, size = number_size(call->dtype);
+    const char *x = (const char *)call->x + from * size;
+    if (call->is_paired || call->dtype == FLOAT32) {
+        memcpy(work->rows + place * call->len * size, x, call->len * size);
+        return;
+    }
+    float *row = (float *)work->rows + place * call->len;
+    for (int64_t d = 0; d < call->len; d++) row[d] = from_bfloat16(((const uint16_t *)x)[d]);
+}
+
+static void scatter(const Grouped *call, const Work *work, int64_t place) {
+    const int64_t size = call->num_columns * number_size(call->dtype);
+    memcpy((char *)call->output + work->order[place] * size, work->results + place * size, size);
+}
+
+static void add_group(const Grouped *call, Work *work, int64_t group) {
+    const int64_t start = work->starts[group], size = number_size(call->dtype);
+    Linear *linear = work->calls + work->num_calls;
+    Part *part = work->parts + work->num_calls++;
+    *part = (Part){
+        .weight = (const char *)call->weight + group * call->num_columns * call->len * size,
+        .stride = call->len,
+        .num_columns = call->num_columns,
+    };
+    *linear = (Linear){
+        .x = work->rows + start * call->len * (call->is_paired ? 2 : 4),
+        .parts = part,
+        .bias = call->bias ? (const char *)call->bias + group * call->num_columns * size : 0,
+        .output = work->results + start * call->num_columns * size,
+        .x_stride = call->len,
+        .num_parts = 1,
+        .len = call->len,
+        .num_columns = call->num_columns,
+        .num_rows = (int32_t)(work->starts[group + 1] - start),
+        .dtype = call->dtype,
+        .num_threads = call->num_threads,
+        .max_lanes = call->max_lanes,
+        .is_paired = call->is_paired,
+    };
+}
+
+/* 1: no memory; 2: a row is of no group. */
+int penstock_multiply_grouped(const Grouped *call) {
+    Work work = {0};
+    int failure = !allocate(call, &work);
+    if (!failure && !sort_rows(call, &work)) failure = 2;
+    if (!failure && call->num_rows) {
+#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
+        for (int64_t place = 0; place < call->num_rows; place++) gather(call, &work, place);
+        for (int64_t group = 0; group < call->num_groups; group++)
+            if (work.starts[group + 1] > work.starts[group]) add_group(call, &work, group);
+        multiply_all(work.calls, work.num_calls);
+#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
+        for (int64_t place = 0; place < call->num_rows; place++) scatter(call, &work, place);
+    }
+    release(&work);
+    return failure;
+}
