@@ -1,7 +1,7 @@
 """Tokens a second of the demo model over HTTP, with drafts and without, in turn.
 
-By n-gram on text that repeats and on text that does not, and by draft models that are the two ends: the model itself,
-which is always right and costs as much, and one layer of noise, which is never right.
+By n-gram on text that repeats and on text that does not; by draft models that are the two ends: the model itself, which
+is always right and costs as much, and one layer of noise, which is never right; and by the heads of the demo model.
 """
 
 import asyncio
@@ -66,6 +66,8 @@ def measure() -> list[Figure]:
             (("--speculation=ngram",), [_REPEATING, _DRAWN]),
             ((*draft, f"--draft-model={_DEMO}"), [_Text("by the model itself", {"temperature": 1.0})]),
             ((*draft, f"--draft-model={noise}"), [_Text("by a layer of noise", {"temperature": 1.0})]),
+            (("--speculation=medusa",), [_Text("by heads of MEDUSA", {"temperature": 1.0})]),
+            (("--speculation=eagle",), [_Text("by a head of EAGLE", {"temperature": 1.0})]),
         ]
         figures = []
         for flags, texts in cases:

@@ -4,10 +4,13 @@ from dataclasses import dataclass, field
 
 import pytest
 from driver import Execute
+from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.outcome import Outcome
+from penstock_server.engine.paying_drafter import PayingDrafter
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.engine.timed_drafter import TimedDrafter
 
 MAX_LEN = 40
 MAX_DRAFTS = 4
@@ -48,6 +51,13 @@ class Told:
         self.tops += [top.token_ids for top in outcome.top_tokens if top.slot == slot]
         self.num_drafted += outcome.num_drafted.get(slot, 0)
         self.num_steps += bool(mine)
+
+
+def unlimited(drafter: Drafter) -> Drafter:
+    """Who drafts, without what asks whether it pays."""
+    while isinstance(drafter, PayingDrafter | TimedDrafter):
+        drafter = drafter.inner
+    return drafter
 
 
 def prompt(slot: int) -> list[int]:

@@ -22,12 +22,12 @@ from open_spans import (
     generate,
     play,
     prompt,
+    unlimited,
 )
 from penstock_server.base.errors import StartError
 from penstock_server.engine import model_drafter
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.model_drafter import ModelDrafter
-from penstock_server.engine.paying_drafter import PayingDrafter
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.load import sizes
@@ -53,8 +53,7 @@ def drafting(folder: Path, draft: Path, **options: Any) -> Engine:
         "max_step_tokens": 100,
     }
     engine = make_engine(folder, draft_model_path=draft, is_poisoned=True, **{**sizes, **options})
-    assert isinstance(engine.drafter, PayingDrafter)
-    engine.drafter = engine.drafter.inner
+    engine.drafter = unlimited(engine.drafter)
     return engine
 
 
@@ -191,8 +190,7 @@ def test_both_planes_are_planned_together(
     ]
     assert counts[1] == counts[0] // 2
     engine = make_engine(folder, num_blocks=None, num_slots=128, draft_model_path=folder)
-    assert isinstance(engine.drafter, PayingDrafter)
-    drafter = engine.drafter.inner
+    drafter = unlimited(engine.drafter)
     assert isinstance(drafter, ModelDrafter)
     assert drafter.cache.pool.shape == engine.cache.pool.shape
 

@@ -22,11 +22,11 @@ from open_spans import (
     generate,
     play,
     prompt,
+    unlimited,
 )
 from penstock_server.base.errors import StartError
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.head_drafter import HeadDrafter
-from penstock_server.engine.paying_drafter import PayingDrafter
 from penstock_server.engine.plan import Admit, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from safetensors.torch import load_file, save_file
@@ -50,8 +50,7 @@ RIGHT = SamplingParams(temperature=0.9, seed=4)
 def with_head(folder: Path, head: Path, **options: Any) -> Engine:
     """A poisoned engine whose head drafts as many as it may: what it did not compute makes its drafts wrong."""
     engine = make_engine(folder, draft_model_path=head, is_poisoned=True, **{**SIZES, **options})
-    assert isinstance(engine.drafter, PayingDrafter)
-    engine.drafter = engine.drafter.inner
+    engine.drafter = unlimited(engine.drafter)
     return engine
 
 

@@ -21,10 +21,10 @@ from open_spans import (
     generate,
     play,
     prompt,
+    unlimited,
 )
 from penstock_server.base.errors import StartError
 from penstock_server.engine.engine import Engine
-from penstock_server.engine.paying_drafter import PayingDrafter
 from penstock_server.engine.plan import Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from safetensors.torch import load_file, save_file
@@ -44,8 +44,7 @@ RIGHT = SamplingParams(temperature=0.9, seed=4)
 def with_heads(folder: Path, heads: Path, **options: Any) -> Engine:
     """A poisoned engine whose heads draft as many as they may."""
     engine = make_engine(folder, draft_model_path=heads, is_poisoned=True, **{**SIZES, **options})
-    assert isinstance(engine.drafter, PayingDrafter)
-    engine.drafter = engine.drafter.inner
+    engine.drafter = unlimited(engine.drafter)
     return engine
 
 

@@ -21,6 +21,7 @@ from open_spans import (
     check_same,
     play,
     prompt,
+    unlimited,
 )
 from penstock_server.base.errors import ErrorCode, InvalidPlan
 from penstock_server.engine import suffix_drafter
@@ -143,7 +144,7 @@ def test_open_spans_that_get_no_drafts_are_decodes_as_others(
 def test_drafts_of_the_sequence_itself_change_nothing(engine: Engine, kind: type[Drafter]) -> None:
     params = [FEW, replace(FEW, temperature=0.5, seed=5)]
     assert isinstance(engine.drafter, PayingDrafter)
-    assert isinstance(engine.drafter.inner, NgramDrafter)
+    assert isinstance(unlimited(engine.drafter), NgramDrafter)
     engine.drafter.inner = kind(engine.slots)  # type: ignore[call-arg]
     expected = play(engine, params, None)
     got = play(engine, params, MAX_DRAFTS)

@@ -54,7 +54,8 @@ class PayingDrafter(Drafter):
         if least >= 1:
             return {}
         worth = {slot: self._num_worth(slot, most, least) for slot, most in wanted.items()}
-        return {slot: number for slot, number in worth.items() if number > 0}
+        likely = {slot: number for slot, number in worth.items() if number > 0}
+        return self.inner.worth(num_rows, likely) if likely else {}
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
         drafts = self.inner.draft(spans, wanted)

@@ -26,6 +26,7 @@ from penstock_server.engine.prompt_graphs import PromptGraphs
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.snapshots import Snapshots
 from penstock_server.engine.suffix_drafter import SuffixDrafter
+from penstock_server.engine.timed_drafter import TimedDrafter
 from penstock_server.files.model_folder import ModelFolder
 from penstock_server.files.versions import Versions
 from penstock_server.load.allocation import allocating
@@ -95,7 +96,8 @@ class Loaded(NamedTuple):
         self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], pool: GraphPool, is_poisoned: bool
     ) -> Drafter:
         row_cost = CPU_ROW_COST if self.device.type == "cpu" else 0.0
-        return PayingDrafter(self._guesser(limits, slots, graph_sizes, pool, is_poisoned), row_cost)
+        guesser = self._guesser(limits, slots, graph_sizes, pool, is_poisoned)
+        return PayingDrafter(TimedDrafter(guesser, self.group), row_cost)
 
     def _guesser(
         self, limits: Limits, slots: Slots, graph_sizes: Sequence[int], pool: GraphPool, is_poisoned: bool

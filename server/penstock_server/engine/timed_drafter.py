@@ -1,0 +1,136 @@
+"""Drafts only where steps with drafts give more tokens in the same time than steps without, by how long both took.
+
+What a draft costs depends on the drafter, the model and the machine, and can be more than it gains. Times differ
+between ranks, so the first rank's decision is that of all.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.plan import Drafts, Plan, Span
+from penstock_server.network.distributed import Group
+from penstock_server.network.forward_input import TapShape
+
+# So many steps of a kind have to be measured before it is compared.
+_FEWEST = 4
+# Until there are, one of so many steps is without drafts.
+_FIRST_PERIOD = 8
+# One of so many steps is of the other kind, to see whether it has become faster.
+_PERIOD = 64
+_WEIGHT_OF_NEWEST = 0.1
+# A step counts as no longer than so many times the mean: behind the last step of a request there may be a pause.
+_LONGEST = 4.0
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Means over the steps of one kind."""
+
+    count: int = 0
+    seconds: float = 0.0
+    tokens: float = 0.0
+
+    def add(self, seconds: float, tokens: int) -> None:
+        self.count += 1
+        weight = max(_WEIGHT_OF_NEWEST, 1 / self.count)
+        if self.count > 1:
+            seconds = min(seconds, _LONGEST * self.seconds)
+        self.seconds += weight * (seconds - self.seconds)
+        self.tokens += weight * (tokens - self.tokens)
+
+    @property
+    def is_known(self) -> bool:
+        return self.count >= _FEWEST
+
+    @property
+    def seconds_of_token(self) -> float:
+        return self.seconds / self.tokens
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step of open spans that was begun."""
+
+    begun: float
+    num_rows: int
+    num_right: int = 0
+    has_drafts: bool = False
+
+
+class TimedDrafter(Drafter):
+    """Asks another drafter for nothing in steps in which that would not pay."""
+
+    def __init__(
+        self, drafter: Drafter, group: Group, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.inner = drafter
+        self._group = group
+        self._clock = clock
+        # By the number of rows, and whether there were drafts.
+        self._paces: dict[tuple[int, bool], _Pace] = defaultdict(_Pace)
+        self._num_asked = 0
+        # The step since the last plan, if all of its spans are open: others compute more than decodes.
+        self._step: _Step | None = None
+
+    @property
+    def taps(self) -> TapShape | None:
+        return self.inner.taps
+
+    def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
+        self.inner.read(spans, states)
+
+    def follow(self, plan: Plan) -> None:
+        now, step = self._clock(), self._step
+        if step is not None:
+            pace = self._paces[step.num_rows, step.has_drafts]
+            pace.add(now - step.begun, step.num_rows + step.num_right)
+        are_open = bool(plan.spans) and len(plan.open_drafts) == len(plan.spans)
+        self._step = _Step(now, len(plan.spans)) if are_open and not plan.admitted else None
+        self.inner.follow(plan)
+
+    def worth(self, num_rows: int, wanted: Mapping[int, int]) -> Mapping[int, int]:
+        if not wanted:
+            return {}
+        self._num_asked += 1
+        if not self._group.gather_numbers(self._pays(num_rows))[0][0]:
+            return {}
+        return self.inner.worth(num_rows, wanted)
+
+    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        drafts = self.inner.draft(spans, wanted)
+        if self._step is not None:
+            self._step.has_drafts = any(drafts.values())
+        return drafts
+
+    def accept(self, slot: int, num_right: int) -> None:
+        if self._step is not None:
+            self._step.num_right += num_right
+        self.inner.accept(slot, num_right)
+
+    def clear(self) -> None:
+        self._step = None
+        self.inner.clear()
+
+    def capture(self) -> None:
+        self.inner.capture()
+
+    def rehearse(self) -> None:
+        self.inner.rehearse()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _pays(self, num_rows: int) -> bool:
+        """Whether this step is to have drafts."""
+        drafted, plain = self._paces[num_rows, True], self._paces[num_rows, False]
+        if not plain.is_known:
+            return self._num_asked % _FIRST_PERIOD != 0
+        if not drafted.is_known:
+            return True
+        pays = drafted.seconds_of_token <= plain.seconds_of_token
+        return pays != (self._num_asked % _PERIOD == 0)

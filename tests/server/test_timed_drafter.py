@@ -1,0 +1,100 @@
+"""Whether anything is drafted follows from how long steps took, with drafts and without."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+import torch
+from penstock_server.base.config import GroupConfig
+from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.plan import Admit, Drafts, Plan, Span
+from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.engine.timed_drafter import TimedDrafter
+from penstock_server.network.distributed import Group
+
+
+class Willing(Drafter):
+    """Drafts as many as it is asked for."""
+
+    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        return {slot: (7,) * most for slot, most in wanted.items()}
+
+
+class Server:
+    """Steps of which `cost` tells the seconds, with drafts or without; of each slot's drafts so many are right."""
+
+    def __init__(self, cost: Callable[[bool], float], right: int, group: Group | None = None) -> None:
+        self.now = 0.0
+        self.cost, self.right = cost, right
+        lone = Group(GroupConfig(0, 1, None), torch.device("cpu"))
+        self.drafter = TimedDrafter(Willing(), group or lone, lambda: self.now)
+        self.number = 0
+
+    def run(self, num_steps: int, num_rows: int = 2) -> list[bool]:
+        """Which of these steps had drafts."""
+        return [self._step(num_rows) for _ in range(num_steps)]
+
+    def _step(self, num_rows: int) -> bool:
+        self.number += 1
+        spans = [Span(slot, 9, 1) for slot in range(num_rows)]
+        wanted = dict.fromkeys(range(num_rows), 2)
+        self.drafter.follow(Plan(1, self.number, spans=spans, open_drafts=wanted))
+        drafts = self.drafter.draft(spans, self.drafter.worth(num_rows, wanted))
+        self.now += self.cost(bool(drafts))
+        for slot in drafts:
+            self.drafter.accept(slot, self.right)
+        return bool(drafts)
+
+
+def test_drafts_that_cost_more_than_they_give_end() -> None:
+    server = Server(lambda has_drafts: 3.4 if has_drafts else 0.9, right=1)
+    assert server.run(7) == [True] * 7
+    server.run(30)
+    assert sum(server.run(640)) == 10, "one step of 64 tries"
+
+
+def test_drafts_that_pay_go_on() -> None:
+    server = Server(lambda has_drafts: 1.5 if has_drafts else 1.0, right=1)
+    server.run(64)
+    assert sum(not drafted for drafted in server.run(640)) == 10
+
+
+def test_where_drafts_begin_to_pay_they_begin_again() -> None:
+    costs = {True: 5.0, False: 1.0}
+    server = Server(costs.__getitem__, right=2)
+    server.run(100)
+    costs[True] = 1.5
+    server.run(64 * 20)
+    assert sum(server.run(64)) == 63
+
+
+def test_each_number_of_rows_is_judged_by_itself() -> None:
+    server = Server(lambda has_drafts: 5.0 if has_drafts else 1.0, right=0)
+    server.run(100)
+    assert not any(server.run(8))
+    assert sum(server.run(6, num_rows=3)) >= 5, "but for one to compare with"
+
+
+def test_a_pause_between_requests_is_no_slow_step() -> None:
+    server = Server(lambda has_drafts: 1.5 if has_drafts else 1.0, right=1)
+    server.run(100)
+    for _ in range(3):
+        server.run(20)
+        server.now += 1000
+    assert sum(server.run(64)) == 63
+
+
+def test_steps_that_compute_more_than_open_spans_are_not_compared() -> None:
+    server = Server(lambda has_drafts: 1.5 if has_drafts else 1.0, right=1)
+    server.run(64)
+    for _ in range(50):
+        server.drafter.follow(
+            Plan(1, 1, admitted=[Admit(3, [5], 1, [0], SamplingParams())], spans=[Span(3, 0, 1)])
+        )
+        server.now += 100
+    assert sum(server.run(64)) == 63
+
+
+def test_all_ranks_do_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(lambda _: 1.0, right=2)
+    monkeypatch.setattr(server.drafter._group, "gather_numbers", lambda *mine: [(0,), mine])
+    assert not any(server.run(20))
