@@ -21,7 +21,7 @@ from penstock_server.engine.grammar import Choice, GrammarMasks
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import SlotError
 from penstock_server.engine.pending import PendingOutcome, StepClock
-from penstock_server.engine.plan import Plan, Span, Spans
+from penstock_server.engine.plan import Drafts, Plan, Span, Spans
 from penstock_server.engine.prompt_graphs import PromptGraphs
 from penstock_server.engine.sampling import Sampled, Scored, sample, sample_decodes, score
 from penstock_server.engine.slot_table import Decodes
@@ -146,12 +146,14 @@ class Engine:
         self.drafter.follow(plan)
         plan, late_slots = self._without_late(plan, errors)
         wanted = self.drafter.worth(len(plan.spans), plan.open_drafts) if plan.open_drafts else {}
-        # What is refused or drafted for is looked at slot by slot. A drafter that reads states is asked in every step.
-        asks = bool(wanted) or (bool(plan.open_drafts) and self.drafter.taps is not None)
-        spans = None if errors or asks else self.slots.settled(plan)
+        # What is refused or drafted for is looked at slot by slot.
+        spans = None if errors or wanted else self.slots.settled(plan)
         decodes = None if spans is None else self._decodes(spans)
         if spans is None or decodes is None:
             return self._launch_spans(plan, wanted, errors, late_slots, clock)
+        if plan.open_drafts and self.drafter.taps is not None:
+            # It takes in what it kept of the steps before.
+            self._drafts(spans, {})
         pending = PendingOutcome(plan, [], clock, late_slots=late_slots)
         self._start(pending, spans, decodes)
         return pending
@@ -203,23 +205,27 @@ class Engine:
             pass
 
     def _with_drafts(self, spans: list[Span], worth: Mapping[int, int]) -> list[Span]:
-        """The spans, and tokens drafted behind those for which it may pay; without memory for drafts, none are."""
+        """The spans, and tokens drafted behind those for which it may pay."""
         wanted = {span.slot: most for span in spans if (most := worth.get(span.slot, 0)) > 0}
         if wanted and self._before is not None:
             self._before.tell_when_done()
         grammars, gather = self.slots.grammars, self.group.gather_numbers
         draftable = grammars.draftable(wanted, gather)
-        try:
-            drafts = self.drafter.draft(spans, {slot: wanted[slot] for slot in wanted if slot in draftable})
-        except Exception as error:
-            if self._failure(error) is None:
-                raise
-            return spans
+        drafts = self._drafts(spans, {slot: wanted[slot] for slot in wanted if slot in draftable})
         legal = grammars.legal(drafts, gather)
         for slot, drafted in drafts.items():
             if drafted and not legal[slot]:
                 self.drafter.accept(slot, 0)
         return self.slots.extend(spans, legal)
+
+    def _drafts(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        """What the drafter makes of these spans; nothing where it has no memory for it."""
+        try:
+            return self.drafter.draft(spans, wanted)
+        except Exception as error:
+            if self._failure(error) is None:
+                raise
+            return {}
 
     def _accept(self, slot: int, num_right: int) -> None:
         self.slots.accept(slot, num_right)
