@@ -56,7 +56,7 @@ async fn submit_all(engine: &EngineHandle, prompts: &[Vec<u32>]) -> Vec<Generati
     let mut generations = Vec::new();
     for prompt in prompts {
         let request = NewRequest::new(prompt.as_slice().into(), LEN as u32, SamplingParams::greedy());
-        generations.push(engine.submit(request).await.unwrap());
+        generations.push(engine.submit(request).await.expect("it is taken in"));
     }
     generations
 }
@@ -91,7 +91,13 @@ async fn begin_all(generations: &mut [Generation]) -> Vec<Vec<u32>> {
 }
 
 async fn states(engine: &EngineHandle) -> Vec<(usize, ReplicaState)> {
-    engine.replicas().await.unwrap().iter().map(|entry| (entry.replica, entry.state)).collect()
+    engine
+        .replicas()
+        .await
+        .expect("the engine runs")
+        .iter()
+        .map(|entry| (entry.replica, entry.state))
+        .collect()
 }
 
 #[tokio::test]
@@ -234,9 +240,10 @@ impl Recruit for Prepared {
 async fn call(admin: &Admin, method: Method, path: &str, body: Value) -> (u16, Value) {
     let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
     let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
-    let response = service(admin.clone()).oneshot(request.body(body).unwrap()).await.unwrap();
+    let response =
+        service(admin.clone()).oneshot(request.body(body).expect("a request")).await.expect("an answer");
     let status = response.status().as_u16();
-    let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    let bytes = to_bytes(response.into_body(), usize::MAX).await.expect("a whole body");
     (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
 }
 
