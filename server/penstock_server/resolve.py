@@ -19,8 +19,8 @@ from penstock_server.base.errors import StartError
 from penstock_server.files.gguf.parts import gguf_in, is_gguf
 from penstock_server.files.medusa_folder import PICKLED as MEDUSA_PICKLE
 from penstock_server.files.medusa_folder import WEIGHTS as MEDUSA_WEIGHTS
-from penstock_server.files.medusa_folder import is_pickled
 from penstock_server.files.missing_weights import no_weights
+from penstock_server.files.pickled import is_pickled
 
 DEMO_MODEL = Path(__file__).parent / "demo_model"
 
@@ -179,7 +179,7 @@ def _checked(folder: Path, with_weights: bool) -> Path:
     if not (folder / "config.json").is_file():
         raise _missing(folder, "config.json")
     if (folder / MEDUSA_PICKLE).is_file() and next(folder.glob("*.safetensors"), None) is None:
-        raise is_pickled(folder)
+        raise is_pickled(folder / MEDUSA_PICKLE, folder / MEDUSA_WEIGHTS)
     if with_weights and next(folder.glob("*.safetensors"), None) is None:
         names = [file.name for file in folder.iterdir()]
         raise StartError(f"{folder} {no_weights(names, str(folder), str(folder))}")

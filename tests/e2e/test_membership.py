@@ -112,7 +112,8 @@ def test_streams_outlive_replicas_that_are_added_drained_and_removed(
         oracle = Oracle(server, MAX_CONCURRENT)
         oracle.learn(BODIES)
         assert _wait_until_added(admin, tmp_path / "first.sock")["replica"] == 1
-        status, reply = admin.add(tmp_path / "../" / tmp_path.name / "first.sock")
+        (tmp_path / "alias.sock").symlink_to("first.sock")
+        status, reply = admin.add(tmp_path / "alias.sock")
         assert (status, "already" in reply["error"]) == (409, True), reply
         with faults.held_load(server, BODIES) as load:
             assert min(_served_by_whom(admin)) > 0

@@ -310,7 +310,7 @@ def test_what_cannot_draft_is_refused_by_name(
             "d2t", torch.full((SHAPE.vocab,), 150)
         ),
         "its head has 200 tokens, and it is to know 100": copy("vocabulary", draft_vocab_size=100),
-        "pytorch_model.bin is a pickle": pickled,
+        "pytorch_model.bin holds pickled weights": pickled,
     }
     for message, head in refused.items():
         with pytest.raises(StartError, match=f"--draft-model: (?s:.)*({message})"):

@@ -166,7 +166,7 @@ def test_what_cannot_draft_is_refused_by_name(
         "36 numbers, those of the model have 72": narrow,
         "know 320 tokens, the model 301": padded,
         "has 4 heads, but medusa_num_heads in config.json is 5": few,
-        "medusa_lm_head.pt is a pickle": pickled,
+        "medusa_lm_head.pt holds pickled weights": pickled,
         "has no medusa_lm_head.safetensors": empty,
     }
     for message, heads in refused.items():

@@ -126,7 +126,7 @@ def test_heads_lie_in_the_folder_of_the_model_or_name_it(
     (heads / "config.json").write_text(json.dumps(config))
     (heads / "medusa_lm_head.pt").write_bytes(b"")
     assert main([str(heads)]) == 1
-    assert "medusa_lm_head.pt is a pickle" in capsys.readouterr().err
+    assert "medusa_lm_head.pt holds pickled weights" in capsys.readouterr().err
     (heads / "medusa_lm_head.safetensors").write_bytes(b"")
     found = told(str(heads))
     assert (found["folder"], found["draft"]) == (str(model), str(heads))

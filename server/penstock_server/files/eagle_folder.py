@@ -15,6 +15,7 @@ from penstock_server.architectures.fields import Fields
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import Checkpoint
+from penstock_server.files.pickled import is_pickled
 
 _FAMILIES = {"llama": LLAMA, "qwen3": QWEN3}
 _KIND = "speculators_model_type"
@@ -137,9 +138,4 @@ def _check_sizes(checkpoint: Checkpoint, spec: ModelSpec, target: ModelSpec, num
 
 def _refuse_pickles(folder: Path) -> None:
     if next(folder.glob("*.safetensors"), None) is None and (folder / "pytorch_model.bin").is_file():
-        file = folder / "pytorch_model.bin"
-        raise StartError(
-            f'{file} is a pickle, which can run code when it is loaded; convert it once: python -c "from torch import '
-            "load; from safetensors.torch import save_file; save_file({name: part.contiguous() for name, part in "
-            f"load('{file}', weights_only=True).items()}}, '{folder / 'model.safetensors'}')\""
-        )
+        raise is_pickled(folder / "pytorch_model.bin", folder / "model.safetensors")

@@ -12,6 +12,7 @@ from penstock_server.architectures.fields import Fields
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.base.errors import StartError
 from penstock_server.files.checkpoint import Checkpoint
+from penstock_server.files.pickled import is_pickled
 
 WEIGHTS = "medusa_lm_head.safetensors"
 PICKLED = "medusa_lm_head.pt"
@@ -38,7 +39,7 @@ def open_medusa(folder: Path, raw: dict[str, Any], target: ModelSpec) -> MedusaF
     file = folder / WEIGHTS
     if not file.is_file():
         if (folder / PICKLED).is_file():
-            raise is_pickled(folder)
+            raise is_pickled(folder / PICKLED, file)
         raise StartError(f"{folder} has no {WEIGHTS}; download it again")
     checkpoint = Checkpoint.of_file(file)
     found = [tuple(map(int, match.groups())) for match in map(_LAYER.fullmatch, checkpoint.entries) if match]
@@ -65,12 +66,3 @@ def _check_sizes(checkpoint: Checkpoint, own: str, target: ModelSpec) -> None:
             f"{checkpoint.folder}: its heads know {checkpoint.entries[own].shape[0]} tokens, the model "
             f"{target.vocab_size}; use heads that were trained for this model"
         )
-
-
-def is_pickled(folder: Path) -> StartError:
-    """Why heads that are not in the form of safetensors are refused, and the command that converts them."""
-    return StartError(
-        f'{folder}: {PICKLED} is a pickle, which can run code when it is loaded; convert it once: python -c "from '
-        "torch import load; from safetensors.torch import save_file; save_file({name: part.contiguous() for name, "
-        f"part in load('{folder / PICKLED}', weights_only=True).items()}}, '{folder / WEIGHTS}')\""
-    )
