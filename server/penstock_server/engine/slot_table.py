@@ -95,21 +95,30 @@ class SlotTable:
         return Decodes(staged.numbers, num_rows, count, staged.apart, staged.features)
 
     def settled(self, spans: Numbers, open_drafts: Mapping[int, int]) -> Numbers | None:
-        """Spans, [3, count], of which the open ones begin where their slots stand. None unless all drafts would fit."""
-        limits, (slots, starts, lengths) = self._limits, spans
-        if self.is_gapless or not len(slots) or slots.max() >= limits.num_slots:
+        """Spans, [3, count], of which the open ones begin where their slots stand. None unless all drafts would fit.
+
+        Row by row: open spans are few, and most of what numpy does for so few is to begin.
+        """
+        slots, starts, lengths = spans.tolist()
+        if self.is_gapless or not slots or max(slots) >= self._limits.num_slots:
             return None
-        drafts = np.array([open_drafts.get(slot, -1) for slot in slots.tolist()])
-        known, num_blocks = self._numbers[slots][:, (SlotColumn.LENGTH, SlotColumn.NUM_BLOCKS)].T
-        fits = (
-            (starts >= known - 1)
-            & (known + drafts <= num_blocks * limits.block_size)
-            & (known + drafts < limits.max_sequence_len)
+        budget = self._limits.max_step_tokens - sum(lengths)
+        for number, state in enumerate(self._numbers[slots].tolist()):
+            drafts = open_drafts.get(slots[number])
+            if drafts is not None:
+                if starts[number] < state[SlotColumn.LENGTH] - 1 or not self._has_room(state, drafts):
+                    return None
+                starts[number] = state[SlotColumn.LENGTH] - 1
+                budget -= drafts
+        return None if budget < 0 else np.array((slots, starts, lengths))
+
+    def _has_room(self, state: list[int], drafts: int) -> bool:
+        """Whether a slot's blocks hold so many drafts, and a sequence may be so long."""
+        end = state[SlotColumn.LENGTH] + drafts
+        return (
+            end <= state[SlotColumn.NUM_BLOCKS] * self._limits.block_size
+            and end < self._limits.max_sequence_len
         )
-        is_open = drafts >= 0
-        if not fits[is_open].all() or (lengths + np.maximum(drafts, 0)).sum() > limits.max_step_tokens:
-            return None
-        return np.stack((slots, np.where(is_open, known - 1, starts), lengths))
 
     def append_here(self, appends: Appends, block_table: torch.Tensor) -> bool:
         """Give slots more blocks, also in the rows, which are on the host. False: nothing is changed, try `append`."""
