@@ -6,11 +6,10 @@ import pytest
 from driver import Execute
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
+from penstock_server.engine.limiting_drafter import LimitingDrafter
 from penstock_server.engine.outcome import Outcome
-from penstock_server.engine.paying_drafter import PayingDrafter
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
-from penstock_server.engine.timed_drafter import TimedDrafter
 
 MAX_LEN = 40
 MAX_DRAFTS = 4
@@ -55,7 +54,7 @@ class Told:
 
 def unlimited(drafter: Drafter) -> Drafter:
     """Who drafts, without what asks whether it pays."""
-    while isinstance(drafter, PayingDrafter | TimedDrafter):
+    while isinstance(drafter, LimitingDrafter):
         drafter = drafter.inner
     return drafter
 

@@ -5,11 +5,9 @@ That follows from outcomes alone, so that all ranks draft the same number.
 
 from collections.abc import Mapping, Sequence
 
-import torch
-
 from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.limiting_drafter import LimitingDrafter
 from penstock_server.engine.plan import Drafts, Plan, Span
-from penstock_server.network.forward_input import TapShape
 
 # A draft is made only if it counts with this probability, or a greater one.
 _LEAST_WORTH = 0.25
@@ -24,24 +22,17 @@ _WEIGHT_OF_NEWEST = 0.2
 _PAUSE = 16
 
 
-class PayingDrafter(Drafter):
+class PayingDrafter(LimitingDrafter):
     """Limits what another drafter is asked for."""
 
     def __init__(self, drafter: Drafter, row_cost: float = 0.0) -> None:
-        self.inner = drafter
+        super().__init__(drafter)
         self._row_cost = row_cost
         # By slot: the part of the drafts that was right, the newest counting most.
         self._rates: dict[int, float] = {}
         self._num_steps = 0
         # Drafts of which it is not known whether they are right.
         self._num_open: dict[int, int] = {}
-
-    @property
-    def taps(self) -> TapShape | None:
-        return self.inner.taps
-
-    def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
-        self.inner.read(spans, states)
 
     def follow(self, plan: Plan) -> None:
         for admit in plan.admitted:
@@ -75,16 +66,7 @@ class PayingDrafter(Drafter):
         self._rates.clear()
         self._num_steps = 0
         self._num_open.clear()
-        self.inner.clear()
-
-    def capture(self) -> None:
-        self.inner.capture()
-
-    def rehearse(self) -> None:
-        self.inner.rehearse()
-
-    def close(self) -> None:
-        self.inner.close()
+        super().clear()
 
     def _num_worth(self, slot: int, most: int, least: float) -> int:
         """How many drafts of a slot are likely enough to count."""

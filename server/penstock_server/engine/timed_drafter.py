@@ -9,12 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.limiting_drafter import LimitingDrafter
 from penstock_server.engine.plan import Drafts, Plan, Span
 from penstock_server.network.distributed import Group
-from penstock_server.network.forward_input import TapShape
 
 # So many steps of a kind have to be measured before it is compared.
 _FEWEST = 4
@@ -62,13 +60,13 @@ class _Step:
     has_drafts: bool = False
 
 
-class TimedDrafter(Drafter):
+class TimedDrafter(LimitingDrafter):
     """Asks another drafter for nothing in steps in which that would not pay."""
 
     def __init__(
         self, drafter: Drafter, group: Group, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self.inner = drafter
+        super().__init__(drafter)
         self._group = group
         self._clock = clock
         # By the number of rows, and whether there were drafts.
@@ -76,13 +74,6 @@ class TimedDrafter(Drafter):
         self._num_asked = 0
         # The step since the last plan, if all of its spans are open: others compute more than decodes.
         self._step: _Step | None = None
-
-    @property
-    def taps(self) -> TapShape | None:
-        return self.inner.taps
-
-    def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
-        self.inner.read(spans, states)
 
     def follow(self, plan: Plan) -> None:
         now, step = self._clock(), self._step
@@ -114,16 +105,7 @@ class TimedDrafter(Drafter):
 
     def clear(self) -> None:
         self._step = None
-        self.inner.clear()
-
-    def capture(self) -> None:
-        self.inner.capture()
-
-    def rehearse(self) -> None:
-        self.inner.rehearse()
-
-    def close(self) -> None:
-        self.inner.close()
+        super().clear()
 
     def _pays(self, num_rows: int) -> bool:
         """Whether this step is to have drafts."""

@@ -1,0 +1,35 @@
+"""What drafters that limit another one have in common: all that they do not change is the other's."""
+
+from collections.abc import Sequence
+
+import torch
+
+from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.plan import Span
+from penstock_server.network.forward_input import TapShape
+
+
+class LimitingDrafter(Drafter):
+    """Hands everything on to the drafter that it limits."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.inner = drafter
+
+    @property
+    def taps(self) -> TapShape | None:
+        return self.inner.taps
+
+    def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
+        self.inner.read(spans, states)
+
+    def clear(self) -> None:
+        self.inner.clear()
+
+    def capture(self) -> None:
+        self.inner.capture()
+
+    def rehearse(self) -> None:
+        self.inner.rehearse()
+
+    def close(self) -> None:
+        self.inner.close()
