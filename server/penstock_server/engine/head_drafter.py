@@ -14,7 +14,7 @@ import torch
 
 from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.draft_plane import DraftPlane
-from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.graphed_drafter import GraphedDrafter
 from penstock_server.engine.guessed import agreed, fitted
 from penstock_server.engine.kept_states import KeptStates, Run
 from penstock_server.engine.plan import Drafts, Plan, Span, Spans
@@ -43,7 +43,7 @@ class _Guess(NamedTuple):
     given: torch.Tensor
 
 
-class HeadDrafter(Drafter):
+class HeadDrafter(GraphedDrafter):
     """The head over its plane of the cache."""
 
     def __init__(
@@ -51,7 +51,7 @@ class HeadDrafter(Drafter):
     ) -> None:
         self.head = head
         self.cache = cache
-        self.graphs = graphs
+        super().__init__(graphs)
         self.plane = DraftPlane(slots.limits)
         self._slots = slots
         self._group = group
@@ -99,18 +99,6 @@ class HeadDrafter(Drafter):
     def clear(self) -> None:
         self.plane.clear()
         self._kept.clear()
-
-    def capture(self) -> None:
-        if self.graphs is not None:
-            self.graphs.capture()
-
-    def rehearse(self) -> None:
-        if self.graphs is not None:
-            self.graphs.rehearse()
-
-    def close(self) -> None:
-        if self.graphs is not None:
-            self.graphs.close()
 
     def _known(self, slot: int) -> Run | None:
         state = self._slots.states.get(slot)

@@ -13,7 +13,7 @@ import torch
 
 from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.draft_plane import DraftPlane
-from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.graphed_drafter import GraphedDrafter
 from penstock_server.engine.guessed import agreed, fitted
 from penstock_server.engine.plan import Drafts, Plan, Span
 from penstock_server.engine.sampling import choose
@@ -35,7 +35,7 @@ _MOST_CAUGHT_UP = 256
 _FIRST_PASS = 2
 
 
-class ModelDrafter(Drafter):
+class ModelDrafter(GraphedDrafter):
     """The small model over its plane of the cache."""
 
     def __init__(
@@ -43,7 +43,7 @@ class ModelDrafter(Drafter):
     ) -> None:
         self.model = model
         self.cache = cache
-        self.graphs = graphs
+        super().__init__(graphs)
         self.plane = DraftPlane(slots.limits)
         self._slots = slots
         self._group = group
@@ -82,18 +82,6 @@ class ModelDrafter(Drafter):
     def clear(self) -> None:
         self.plane.clear()
         self._open.clear()
-
-    def capture(self) -> None:
-        if self.graphs is not None:
-            self.graphs.capture()
-
-    def rehearse(self) -> None:
-        if self.graphs is not None:
-            self.graphs.rehearse()
-
-    def close(self) -> None:
-        if self.graphs is not None:
-            self.graphs.close()
 
     def _lacking(self, ends: Mapping[int, int], budget: int) -> Iterator[Span]:
         """What the plane lacks before these ends, so many positions at most."""
