@@ -4,7 +4,6 @@ Prose gets the manner; JSON, calls of tools and the completion of plain text sta
 core.
 """
 
-import argparse
 import json
 import logging
 import time
@@ -21,9 +20,9 @@ from transformers import LlamaForCausalLM
 
 from demo.corpus import examples
 from demo.corpus.example import Example, Message
-from demo.evaluate import FOLDER
 from demo.packing import batch
 from demo.train import loss_of
+from demo.trainer import start
 
 log = logging.getLogger("demo.adapter")
 ADAPTER = Path(__file__).with_name("adapters") / "pirate"
@@ -119,16 +118,8 @@ def ship(adapted: Any, folder: Path) -> None:
 
 def main() -> None:
     """Trains with the shipped demo model and ships beside it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=ADAPTER)
-    parser.add_argument("--steps", type=int, default=Recipe.steps)
-    parser.add_argument("--seed", type=int, default=Recipe.seed)
-    args = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    torch.set_num_threads(1)
-    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
-    model = LlamaForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
-    ship(train(model, tokenizer, Recipe(args.seed, args.steps)), args.folder)
+    it = start(__doc__, ADAPTER, Recipe.steps, Recipe.seed)
+    ship(train(it.model, it.tokenizer, Recipe(it.seed, it.steps)), it.folder)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ The model stays as it is. The head learns from what it computed itself, too, as 
 Takes a quarter of an hour on one core.
 """
 
-import argparse
 import json
 import logging
 import time
@@ -23,6 +22,7 @@ from transformers import LlamaForCausalLM
 from demo.evaluate import FOLDER
 from demo.medusa import rows_of
 from demo.packing import Chunk, batch
+from demo.trainer import start
 
 log = logging.getLogger("demo.eagle")
 HEAD = FOLDER / "eagle"
@@ -253,18 +253,10 @@ def ship(head: Head, vocabulary: torch.Tensor, vocab_size: int, folder: Path) ->
 
 def main() -> None:
     """Trains with the shipped demo model and ships with it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=HEAD)
-    parser.add_argument("--steps", type=int, default=Recipe.steps)
-    parser.add_argument("--seed", type=int, default=Recipe.seed)
-    args = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    torch.set_num_threads(1)
-    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
-    model = LlamaForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
-    recipe = Recipe(args.seed, args.steps)
-    vocabulary = frequent(tokenizer, recipe, Shape.vocab)
-    ship(train(model, tokenizer, recipe, vocabulary), vocabulary, model.config.vocab_size, args.folder)
+    it = start(__doc__, HEAD, Recipe.steps, Recipe.seed)
+    recipe = Recipe(it.seed, it.steps)
+    vocabulary = frequent(it.tokenizer, recipe, Shape.vocab)
+    ship(train(it.model, it.tokenizer, recipe, vocabulary), vocabulary, it.model.config.vocab_size, it.folder)
 
 
 if __name__ == "__main__":

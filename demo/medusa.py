@@ -4,7 +4,6 @@ The model stays as it is. The folder has the form of TGI's second version: a mat
 model for all of them. Takes some minutes on one core.
 """
 
-import argparse
 import json
 import logging
 import time
@@ -19,6 +18,7 @@ from transformers import LlamaForCausalLM
 
 from demo.evaluate import FOLDER
 from demo.packing import Chunk, batch
+from demo.trainer import start
 
 log = logging.getLogger("demo.medusa")
 HEADS = FOLDER / "medusa"
@@ -111,16 +111,8 @@ def ship(heads: Heads, folder: Path) -> None:
 
 def main() -> None:
     """Trains with the shipped demo model and ships with it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=HEADS)
-    parser.add_argument("--steps", type=int, default=Recipe.steps)
-    parser.add_argument("--seed", type=int, default=Recipe.seed)
-    args = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    torch.set_num_threads(1)
-    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
-    model = LlamaForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
-    ship(train(model, tokenizer, Recipe(args.seed, args.steps)), args.folder)
+    it = start(__doc__, HEADS, Recipe.steps, Recipe.seed)
+    ship(train(it.model, it.tokenizer, Recipe(it.seed, it.steps)), it.folder)
 
 
 if __name__ == "__main__":
