@@ -37,7 +37,7 @@ from penstock_kernels.ops.quantized_grouped_mlp import quantized_grouped_mlp
 from penstock_kernels.ops.quantized_linear import quantized_linear
 from penstock_kernels.ops.rotary import apply_rotary, rotary_table, rotate_and_store
 from penstock_kernels.ops.route import route
-from penstock_kernels.ops.sampling import add_bias, apply_bitmask, draw, penalize, token_logprobs
+from penstock_kernels.ops.sampling import add_bias, apply_bitmask, draw, most_likely, penalize, token_logprobs
 from penstock_kernels.ops.selective_scan import selective_scan
 from penstock_kernels.ops.spans import find_spans
 from penstock_kernels.ops.state_space import state_space_scan
@@ -93,6 +93,7 @@ __all__ = [
     "latent_attention",
     "layer_norm",
     "linear",
+    "most_likely",
     "own_attention",
     "paged_attention",
     "penalize",

@@ -22,6 +22,7 @@ from penstock_kernels.native import adapted_embedding as c_adapted_embedding
 from penstock_kernels.native import adapters as c_adapters
 from penstock_kernels.native import angles as c_angles
 from penstock_kernels.native import attention as c_attention
+from penstock_kernels.native import bitmask as c_bitmask
 from penstock_kernels.native import causal_conv as c_causal_conv
 from penstock_kernels.native import decodes as c_decodes
 from penstock_kernels.native import delta_rule as c_delta_rule
@@ -248,7 +249,13 @@ write_runs = Row(reference.write_runs, gpu="write_runs.write_runs")
 all_finite = Row(reference.all_finite, native=c_finite.all_finite, native_if=c_finite.supports)
 penalize = Row(reference.penalize, gpu="adjust.penalize")
 add_bias = Row(reference.add_bias, gpu="adjust.add_bias")
-apply_bitmask = Row(reference.apply_bitmask, gpu="adjust.apply_bitmask")
+apply_bitmask = Row(
+    reference.apply_bitmask,
+    native=c_bitmask.apply_bitmask,
+    native_if=c_bitmask.supports,
+    gpu="adjust.apply_bitmask",
+)
+most_likely = Row(reference.most_likely, native=c_sampling.most_likely, native_if=c_sampling.supports)
 draw = Row(reference.draw, native=c_sampling.draw, native_if=c_sampling.supports_draw, gpu="sampler.draw")
 token_logprobs = Row(
     reference.token_logprobs,

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from penstock_kernels import DrawParams, draw, reference, token_logprobs
+from penstock_kernels import DrawParams, apply_bitmask, draw, reference, token_logprobs
 from penstock_kernels.native import sampling as native
 
 _WIDTHS = [1, 3, 15, 16, 17, 61, 2048, 5003]
@@ -53,6 +53,7 @@ def test_every_width_of_vectors_scores_like_the_reference(vocab_size: int, lanes
     assert finite.all()
     ids, most_likely, *_ = native.token_logprobs(logits, None, 0, lanes)
     assert torch.equal(ids, logits.argmax(-1))
+    assert torch.equal(native.most_likely(logits, lanes), ids)
     assert torch.equal(most_likely, top[:, 0])
 
 
@@ -63,7 +64,7 @@ def test_of_equal_logits_the_first_is_chosen(lanes: int) -> None:
     logits[2, 99] = 1.0
     logits[3, 1:] = -1.0
     ids, _, _, top_ids, _ = native.token_logprobs(logits, None, 3, lanes)
-    assert ids.tolist() == [0, 33, 99, 0]
+    assert ids.tolist() == native.most_likely(logits, lanes).tolist() == [0, 33, 99, 0]
     assert top_ids.tolist() == [[0, 1, 2], [33, 34, 70], [99, 0, 1], [0, 1, 2]]
 
 
@@ -77,7 +78,7 @@ def test_rows_that_are_not_finite_are_reported_and_scored_like_the_reference(lan
     logits[5, 0] = torch.nan
     ids, chosen, finite, *top = native.token_logprobs(logits, None, 3, lanes)
     expected = reference.token_logprobs(logits, ids, 3)
-    assert ids.tolist() == logits.argmax(-1).tolist()
+    assert ids.tolist() == native.most_likely(logits, lanes).tolist() == logits.argmax(-1).tolist()
     assert finite.tolist() == expected.finite.tolist() == [True, False, False, False, False, False]
     torch.testing.assert_close(chosen, expected.chosen, atol=1e-5, rtol=0, equal_nan=True)
     torch.testing.assert_close(top[1], expected.top_logprobs, atol=1e-5, rtol=0, equal_nan=True)
@@ -95,6 +96,26 @@ def test_a_large_flat_vocabulary_keeps_its_precision() -> None:
 def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
     with pytest.raises(IndexError, match=f"token {token} of row 1"):
         token_logprobs(torch.randn(3, 40), torch.tensor([0, token, 2]))
+
+
+# Words that allow all their tokens, or none, or some; masks that end before, at and behind the end of the vocabulary.
+@pytest.mark.parametrize("num_words", [1, 3, 4, 6])
+@pytest.mark.parametrize("vocab_size", [1, 31, 32, 100, 128])
+def test_masks_forbid_what_the_reference_forbids(vocab_size: int, num_words: int) -> None:
+    scores = torch.randn(5, vocab_size + 7)[:, :vocab_size]
+    bits = torch.randint(-(2**31), 2**31 - 1, (3, num_words), dtype=torch.int32)
+    bits[0, 0], bits[1, 0] = -1, 0
+    expected, rows = scores.clone(), torch.tensor([4, 0, 2])
+    apply_bitmask(scores, rows, bits)
+    reference.apply_bitmask(expected, rows, bits)
+    assert torch.equal(scores, expected)
+
+
+def test_a_mask_of_a_row_that_is_not_there_is_refused() -> None:
+    scores = torch.zeros(2, 40)
+    with pytest.raises(IndexError, match="row 2 is not below 2"):
+        apply_bitmask(scores, torch.tensor([0, 2]), torch.zeros(2, 2, dtype=torch.int32))
+    assert not scores.any()
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -76,6 +76,23 @@ def token_logprobs(
     return found
 
 
+def most_likely(scores: torch.Tensor, max_lanes: int = 0) -> torch.Tensor:
+    """As the op. `max_lanes` as in `paged_attention`."""
+    num_rows, vocab_size = scores.shape
+    token_ids = torch.empty(num_rows, dtype=torch.int64)
+    call = _Logprobs(
+        logits=scores.data_ptr(),
+        token_ids=token_ids.data_ptr(),
+        stride=scores.stride(0),
+        num_rows=num_rows,
+        len=vocab_size,
+        num_threads=num_threads(scores),
+        max_lanes=max_lanes,
+    )
+    run("penstock_most_likely", call, scores, token_ids)
+    return token_ids
+
+
 def draw(scores: torch.Tensor, params: DrawParams, max_lanes: int = 0) -> torch.Tensor:
     """As the op; what a row draws depends on nothing but that row. `max_lanes` as in `paged_attention`."""
     token_ids = torch.empty(scores.shape[0], dtype=torch.int64)

@@ -20,6 +20,13 @@ def draw(scores: torch.Tensor, params: DrawParams) -> torch.Tensor:
     return table.draw(scores, params)
 
 
+def most_likely(scores: torch.Tensor) -> torch.Tensor:
+    """The token with the largest score of each row, the first of equal ones. scores: [num_rows, vocab_size] float32;
+    result: [num_rows] int64."""
+    _check_scores("most_likely", scores)
+    return table.most_likely(scores)
+
+
 def penalize(scores: torch.Tensor, params: PenaltyParams, max_len: int) -> None:
     """Apply repetition, frequency and presence penalties, in place. max_len: the longest of the lengths."""
     _check_scores("penalize", scores)

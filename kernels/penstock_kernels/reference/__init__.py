@@ -23,7 +23,14 @@ from penstock_kernels.reference.quantized_grouped_mlp import quantized_grouped_m
 from penstock_kernels.reference.quantized_linear import quantized_linear
 from penstock_kernels.reference.rotary import apply_rotary, rotary_table, rotate_and_store
 from penstock_kernels.reference.route import route
-from penstock_kernels.reference.sampling import add_bias, apply_bitmask, draw, penalize, token_logprobs
+from penstock_kernels.reference.sampling import (
+    add_bias,
+    apply_bitmask,
+    draw,
+    most_likely,
+    penalize,
+    token_logprobs,
+)
 from penstock_kernels.reference.selective_scan import selective_scan
 from penstock_kernels.reference.spans import find_spans
 from penstock_kernels.reference.state_space import state_space_scan
@@ -53,6 +60,7 @@ __all__ = [
     "latent_attention",
     "layer_norm",
     "linear",
+    "most_likely",
     "paged_attention",
     "penalize",
     "quantized_grouped_mlp",

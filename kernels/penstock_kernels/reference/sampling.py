@@ -121,6 +121,10 @@ def _only(params: DrawParams, rows: torch.Tensor) -> DrawParams:
     return params if len(rows) == len(params.seeds) else type(params)(*(column[rows] for column in params))
 
 
+def most_likely(scores: torch.Tensor) -> torch.Tensor:
+    return scores.argmax(dim=-1)
+
+
 def penalize(scores: torch.Tensor, params: PenaltyParams, max_len: int) -> None:
     """Reads and writes only the scores of tokens that the rows have."""
     is_on = (params.repetition != 1) | (params.frequency != 0) | (params.presence != 0)

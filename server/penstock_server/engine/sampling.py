@@ -142,7 +142,7 @@ def _report_named(found: Logprobs, logits: torch.Tensor, inputs: SamplingInput) 
 
 def _choose(scores: torch.Tensor, inputs: SamplingInput) -> torch.Tensor:
     if Feature.DRAW not in inputs.features:
-        return scores.argmax(dim=-1)
+        return ops.most_likely(scores)
     return ops.draw(scores, _draw_params(inputs.params, inputs.seeds, inputs.lengths, scores.shape[1]))
 
 

@@ -31,16 +31,25 @@ static inline void add_to_top(Top *top, float x, int64_t id) {
 #define VARIANT "logprobs_variant.h"
 #include "variants.h"
 
-typedef void (*ScoreRow)(const Logprobs *, int64_t row);
+typedef void (*RowOp)(const Logprobs *, int64_t row);
 
-static ScoreRow variant(int max_lanes) {
+static RowOp variant(int max_lanes, const RowOp of_lanes[3]) {
     switch (widest_lanes(max_lanes)) {
-#if defined(__x86_64__)
-    case 16: return score_row_16;
-    case 8: return score_row_8;
-#endif
-    default: return score_row_4;
+    case 16: return of_lanes[2];
+    case 8: return of_lanes[1];
+    default: return of_lanes[0];
     }
+}
+
+#if defined(__x86_64__)
+#define VARIANTS(op) ((const RowOp[]){op##_4, op##_8, op##_16})
+#else
+#define VARIANTS(op) ((const RowOp[]){op##_4, op##_4, op##_4})
+#endif
+
+static void for_each_row(const Logprobs *call, RowOp op) {
+#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
+    for (int64_t row = 0; row < call->num_rows; row++) op(call, row);
 }
 
 static int are_known(const Logprobs *call) {
@@ -52,8 +61,12 @@ static int are_known(const Logprobs *call) {
 /* 0; or -1, with nothing written, when a token id is outside the vocabulary. */
 int penstock_logprobs(const Logprobs *call) {
     if (!call->chooses && !are_known(call)) return -1;
-    const ScoreRow score_row = variant(call->max_lanes);
-#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1)
-    for (int64_t row = 0; row < call->num_rows; row++) score_row(call, row);
+    for_each_row(call, variant(call->max_lanes, VARIANTS(score_row)));
+    return 0;
+}
+
+/* Of a call the most likely tokens only: one read of a row. */
+int penstock_most_likely(const Logprobs *call) {
+    for_each_row(call, variant(call->max_lanes, VARIANTS(choose_most_likely)));
     return 0;
 }

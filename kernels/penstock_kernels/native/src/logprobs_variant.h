@@ -39,3 +39,7 @@ static TARGET void NAME(score_row)(const Logprobs *call, int64_t row) {
     NAME(find_top)(logits, call->len, &top);
     for (int64_t i = 0; i < call->num_top; i++) top.values[i] -= normalizer;
 }
+
+static TARGET void NAME(choose_most_likely)(const Logprobs *call, int64_t row) {
+    call->token_ids[row] = NAME(find_peak)(call->logits + row * call->stride, call->len).at;
+}
