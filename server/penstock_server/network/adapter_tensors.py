@@ -151,7 +151,7 @@ def _check_embedding(folder: AdapterFolder, vocabulary: Vocabulary, names: Names
         require_shape(folder, names["embedding A"], (rank, num_tokens))
         require_shape(folder, names["embedding B"], (dim, rank))
         _require_rank(folder, names["embedding A"], rank, num_tokens + dim)
-        _check_magnitude(folder, vocabulary.embedding, names, dim)
+        check_magnitude(folder, vocabulary.embedding, names, dim)
         if folder.config.invocation:
             name = folder.name_in_file(names["embedding A"])
             raise AdapterRefused(f"{name}: it is not supported with alora_invocation_tokens")
@@ -197,7 +197,7 @@ def _check_matrices(folder: AdapterFolder, module: str, names: Names, shape: tup
         if kind not in names:
             raise AdapterRefused(f"{folder.name_in_file(module)}.lora_{kind}.weight is missing")
     out_features, in_features = shape
-    _check_magnitude(folder, module, names, out_features)
+    check_magnitude(folder, module, names, out_features)
     down = folder.entries[names["A"]].shape
     rank = down[0] if len(down) == 2 else 0
     require_shape(folder, names["A"], (rank, in_features))
@@ -205,7 +205,8 @@ def _check_matrices(folder: AdapterFolder, module: str, names: Names, shape: tup
     _require_rank(folder, names["A"], rank, in_features + out_features)
 
 
-def _check_magnitude(folder: AdapterFolder, module: str, names: Names, size: int) -> None:
+def check_magnitude(folder: AdapterFolder, module: str, names: Names, size: int) -> None:
+    """Refuse magnitudes without DoRA, DoRA without them, and those of another shape."""
     if folder.config.is_dora != ("magnitude" in names):
         state = "missing" if folder.config.is_dora else "there, but use_dora is not true"
         raise AdapterRefused(f"{folder.name_in_file(module)}.lora_magnitude_vector is {state}")

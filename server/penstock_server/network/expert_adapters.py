@@ -2,8 +2,8 @@
 
 PEFT has two kinds. Where a model keeps the matrices of all experts in one parameter, an adapter has one pair of
 matrices for it: A with the ranks of one expert after those of the other, B with the experts of each rank side by side.
-The pair of the first parameter is that of the `base_layer` of the second. Where each expert has modules, these have
-ordinary pairs.
+Where both parameters are of one module, the pair of the first is that of the `base_layer` of the second. Where each
+expert has modules, these have ordinary pairs, and perhaps magnitudes (DoRA).
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,13 @@ from typing import NamedTuple
 import torch
 
 from penstock_server.base.errors import AdapterRefused
-from penstock_server.network.adapter_tensors import Names, TensorReader, refuse_any, require_shape
+from penstock_server.network.adapter_tensors import (
+    Names,
+    TensorReader,
+    check_magnitude,
+    refuse_any,
+    require_shape,
+)
 from penstock_server.network.layers.adapted_experts import ExpertMatrices, ExpertWeights
 from penstock_server.network.layers.moe import Experts
 
@@ -25,30 +31,60 @@ class _Pair(NamedTuple):
 
     down: torch.Tensor  # [num_experts, rank, inputs]
     up: torch.Tensor  # [num_experts, outputs, rank], scaled
+    factor: torch.Tensor | None = None  # [num_experts, outputs]: multiplies the base model's product
+
+
+class _Single(NamedTuple):
+    """Those of one expert."""
+
+    down: torch.Tensor  # [rank, inputs]
+    up: torch.Tensor  # [outputs, rank], scaled
+    factor: torch.Tensor | None  # [outputs]
+
+
+class _Layout(NamedTuple):
+    """Where a model has the parameters of all experts, that of gates and ups first, and where their pairs are."""
+
+    parameters: tuple[str, str]
+    # The modules of the pairs where both parameters have one.
+    modules: tuple[str, str]
+
+    def holders(self, asked: Sequence[int]) -> list[str]:
+        """The modules of the pairs of these parameters."""
+        is_nested = self.modules[0] == f"{self.modules[1]}.base_layer"
+        return [*self.modules[-len(asked) :]] if is_nested and asked else [self.modules[it] for it in asked]
 
 
 def modules_of(experts: Experts) -> list[str]:
     """The modules that an adapter may have matrices for."""
-    stacked = _stacked(experts)
-    singles = (name for names in _singles(experts) for name in names)
-    return [*([] if stacked is None else [stacked, f"{stacked}.base_layer"]), *singles]
+    stacked = (module for layout in _layouts(experts) for module in layout.modules)
+    return [*stacked, *(name for names in _singles(experts) for name in names)]
 
 
 def fit_experts(experts: Experts, reader: TensorReader) -> ExpertWeights | None:
     """This rank's part; None where the adapter does nothing to these experts. Raises AdapterRefused."""
+    singles = {name for names in _singles(experts) for name in names}
     for module in modules_of(experts):
         names = reader.modules.get(module, {})
-        refuse_any(reader.folder, names, [kind for kind in names if kind not in ("A", "B")])
+        known = ("A", "B", "magnitude") if module in singles else ("A", "B")
+        refuse_any(reader.folder, names, [kind for kind in names if kind not in known])
     gate_up, down = _pairs_of_parameters(experts, reader) or _pairs_of_modules(experts, reader)
     if not gate_up and down is None:
         return None
     return ExpertWeights(_gate_up(experts, gate_up), _down(experts, down))
 
 
-def _stacked(experts: Experts) -> str | None:
-    """The module that has the parameters of all experts."""
-    module, _, parameter = (experts.prefix + experts.names.experts_gate_up).rpartition(".")
-    return None if parameter == "weight" else module
+def _layouts(experts: Experts) -> list[_Layout]:
+    """The ways in which releases of transformers have the parameters of all experts."""
+    names = (experts.names.experts_gate_up, experts.names.experts_down)
+    parameters = (experts.prefix + names[0], experts.prefix + names[1])
+    first, second = (name.rpartition(".")[0] for name in parameters)
+    if first == second:
+        return [_Layout(parameters, (f"{second}.base_layer", second))]
+    # A module for each parameter; since transformers 5 one beside them has both.
+    both = f"{first.rpartition('.')[0]}.experts"
+    later = _Layout((f"{both}.gate_up_proj", f"{both}.down_proj"), (f"{both}.base_layer", both))
+    return [_Layout(parameters, (first, second)), later]
 
 
 def _singles(experts: Experts) -> list[list[str]]:
@@ -61,26 +97,23 @@ def _singles(experts: Experts) -> list[list[str]]:
 
 def _pairs_of_parameters(experts: Experts, reader: TensorReader) -> tuple[list[_Pair], _Pair | None] | None:
     """Of the parameters of all experts: one for gates and ups together. None where there are none."""
-    module, names = _stacked(experts), experts.names
-    if module is None:
-        return None
-    sizes = _sizes(experts)
-    parameters = [
-        f"{module}.{name.rpartition('.')[2]}" for name in (names.experts_gate_up, names.experts_down)
-    ]
-    asked = [number for number in (0, 1) if reader.folder.config.has_parameter(parameters[number])]
-    holders = [f"{module}.base_layer", module][-len(asked) :] if asked else []
-    known = [holder for holder in (f"{module}.base_layer", module) if holder in reader.modules]
-    if known != [holder for holder in holders if holder in reader.modules] or len(known) < len(asked):
-        key = reader.folder.key_in_file("target_parameters")
-        raise AdapterRefused(f"{key}: the tensors of {module} are not those of the parameters that it names")
-    if not asked:
-        return None
-    found: list[_Pair | None] = [None, None]
-    for number, holder in zip(asked, holders, strict=True):
-        found[number] = _pair(experts, reader, holder, parameters[number], sizes[number])
-    gate_up, down = found
-    return [] if gate_up is None else [gate_up], down
+    sizes, config = _sizes(experts), reader.folder.config
+    for layout in _layouts(experts):
+        asked = [number for number in (0, 1) if config.has_parameter(layout.parameters[number])]
+        holders = layout.holders(asked)
+        if [module for module in layout.modules if module in reader.modules] != holders:
+            key = reader.folder.key_in_file("target_parameters")
+            module = layout.modules[1]
+            raise AdapterRefused(
+                f"{key}: the tensors of {module} are not those of the parameters that it names"
+            )
+        if asked:
+            found: list[_Pair | None] = [None, None]
+            for number, holder in zip(asked, holders, strict=True):
+                found[number] = _pair(experts, reader, holder, layout.parameters[number], sizes[number])
+            gate_up, down = found
+            return [] if gate_up is None else [gate_up], down
+    return None
 
 
 def _sizes(experts: Experts) -> list[tuple[int, int]]:
@@ -125,15 +158,13 @@ def _pairs_of_modules(experts: Experts, reader: TensorReader) -> tuple[list[_Pai
     return found, _padded(list(_pairs(downs, reader, down_size)), down_size)
 
 
-def _pairs(
-    modules: Sequence[str], reader: TensorReader, size: tuple[int, int]
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _pairs(modules: Sequence[str], reader: TensorReader, size: tuple[int, int]) -> Iterator[_Single]:
     folder, (outputs, inputs) = reader.folder, size
     for module in modules:
         if module not in reader.modules:
             if folder.config.targets.has(module):
                 raise AdapterRefused(f"{folder.name_in_file(module)}.lora_A.weight is missing")
-            yield torch.zeros(0, inputs), torch.zeros(outputs, 0)
+            yield _Single(torch.zeros(0, inputs), torch.zeros(outputs, 0), None)
             continue
         names = _both(reader, module)
         rank = folder.entries[names["A"]].shape[0]
@@ -141,16 +172,28 @@ def _pairs(
             raise reader.refused(names["A"], "it has rank 0")
         require_shape(folder, names["A"], (rank, inputs))
         require_shape(folder, names["B"], (outputs, rank))
-        yield reader.numbers(names["A"]), reader.numbers(names["B"]) * folder.config.scale(module, rank)
+        check_magnitude(folder, module, names, outputs)
+        down, up = reader.numbers(names["A"]), reader.numbers(names["B"]) * folder.config.scale(module, rank)
+        if "magnitude" not in names:
+            yield _Single(down, up, None)
+            continue
+        # Experts with modules have no biases, which the factor would have to leave alone.
+        whole = reader.base(names["magnitude"], module, size).float() + up @ down
+        factor = reader.numbers(names["magnitude"]) / whole.norm(dim=1)
+        yield _Single(down, up * factor[:, None], factor)
 
 
-def _padded(pairs: list[tuple[torch.Tensor, torch.Tensor]], size: tuple[int, int]) -> _Pair:
+def _padded(singles: list[_Single], size: tuple[int, int]) -> _Pair:
     """Experts of smaller ranks get zeros."""
-    rank, (outputs, inputs) = max(len(down) for down, _ in pairs), size
-    found = _Pair(torch.zeros(len(pairs), rank, inputs), torch.zeros(len(pairs), outputs, rank))
-    for expert, (down, up) in enumerate(pairs):
-        found.down[expert, : len(down)] = down
-        found.up[expert, :, : len(down)] = up
+    rank, (outputs, inputs) = max(len(it.down) for it in singles), size
+    factor = None if all(it.factor is None for it in singles) else torch.ones(len(singles), outputs)
+    shapes = (len(singles), rank, inputs), (len(singles), outputs, rank)
+    found = _Pair(torch.zeros(shapes[0]), torch.zeros(shapes[1]), factor)
+    for expert, it in enumerate(singles):
+        found.down[expert, : len(it.down)] = it.down
+        found.up[expert, :, : len(it.down)] = it.up
+        if factor is not None and it.factor is not None:
+            factor[expert] = it.factor
     return found
 
 
@@ -185,7 +228,12 @@ def _gate_up(experts: Experts, pairs: list[_Pair]) -> ExpertMatrices | None:
         up[:, : part.shape[2], columns] = part.mT
         # Ups of their own have the ranks behind those of the gates.
         first[columns] = pairs[0].down.shape[1] if number and len(pairs) == 2 else 0
-    return _cast(experts, torch.cat([pair.down for pair in pairs], dim=1), up, first)
+    factor = None
+    if any(pair.factor is not None for pair in pairs):
+        # Only modules of experts have magnitudes: a pair for each of the ways.
+        parts = (torch.ones(count, size) if pair.factor is None else pair.factor for pair in pairs)
+        factor = torch.cat([part[:, mine] for part in parts], dim=1)
+    return _cast(experts, _Pair(torch.cat([pair.down for pair in pairs], dim=1), up, factor), first)
 
 
 def _down(experts: Experts, pair: _Pair | None) -> ExpertMatrices | None:
@@ -193,9 +241,11 @@ def _down(experts: Experts, pair: _Pair | None) -> ExpertMatrices | None:
         return None
     start = experts.placement.group.rank * experts.share
     first = torch.zeros(experts.hidden_size, dtype=torch.int32)
-    return _cast(experts, pair.down[:, :, start : start + experts.share], pair.up.mT, first)
+    down = pair.down[:, :, start : start + experts.share]
+    return _cast(experts, _Pair(down, pair.up.mT, pair.factor), first)
 
 
-def _cast(experts: Experts, down: torch.Tensor, up: torch.Tensor, first: torch.Tensor) -> ExpertMatrices:
-    dtype = experts.placement.dtype
-    return ExpertMatrices(down.to(dtype).contiguous(), up.to(dtype).contiguous(), first)
+def _cast(experts: Experts, pair: _Pair, first: torch.Tensor) -> ExpertMatrices:
+    """`pair.up`: columns last."""
+    down, up = (matrix.to(experts.placement.dtype).contiguous() for matrix in (pair.down, pair.up))
+    return ExpertMatrices(down, up, first, pair.factor)

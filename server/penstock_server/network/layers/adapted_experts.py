@@ -16,19 +16,26 @@ class ExpertMatrices(NamedTuple):
     down: torch.Tensor  # [num_experts, rank, len]
     up: torch.Tensor  # [num_experts, width, num_columns]
     first: torch.Tensor  # [num_columns] int32
+    factor: torch.Tensor | None = None  # [num_experts, num_columns] float32
 
     def to(self, device: torch.device) -> "ExpertMatrices":
         """The same on a device."""
-        return ExpertMatrices(*(it.to(device, non_blocking=True) for it in self))
+        return ExpertMatrices(*(None if it is None else it.to(device, non_blocking=True) for it in self))  # type: ignore[arg-type]
 
     def pinned(self) -> "ExpertMatrices":
         """In memory from which a GPU copies by itself."""
-        return ExpertMatrices(*(it.pin_memory() for it in self))
+        return ExpertMatrices(*(None if it is None else it.pin_memory() for it in self))  # type: ignore[arg-type]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes."""
+        return sum(it.nbytes for it in self if it is not None)
 
     def of_each(self) -> list[AdapterWeights]:
         """Those of each expert: views."""
-        pairs = zip(self.down, self.up, strict=True)
-        return [AdapterWeights(down, up, self.first) for down, up in pairs]
+        factors = [None] * len(self.down) if self.factor is None else [*self.factor]
+        each = zip(self.down, self.up, factors, strict=True)
+        return [AdapterWeights(down, up, self.first, factor) for down, up, factor in each]
 
 
 class ExpertWeights(NamedTuple):
@@ -48,7 +55,7 @@ class ExpertWeights(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """Memory that it takes."""
-        return sum(tensor.nbytes for it in self if it is not None for tensor in it)
+        return sum(it.num_bytes for it in self if it is not None)
 
     @property
     def rank(self) -> int:
