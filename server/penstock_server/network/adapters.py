@@ -22,9 +22,11 @@ from penstock_server.network.adapter_tensors import (
     Vocabulary,
     by_module,
     check,
+    refuse_any,
     tokens_of,
 )
 from penstock_server.network.base_weights import BaseWeights
+from penstock_server.network.borrowed.adapted import BorrowedEmbedding
 from penstock_server.network.decoder import Decoder
 from penstock_server.network.expert_adapters import fit_experts, modules_of
 from penstock_server.network.layers.adapted import AdaptedLayer, AdaptedPart
@@ -85,6 +87,8 @@ class AdaptedModel:
         self._tables = [AdapterTable(num_adapters, device) for _ in self._layers]
         for layer, table in zip(self._layers, self._tables, strict=True):
             layer.adapters = table
+        # That of a borrowed model carries no adapters.
+        self._tokens: VocabEmbedding | BorrowedEmbedding | None = getattr(model, "embedding", None)
         self._embedding: VocabEmbedding | None = model.embedding if isinstance(model, Decoder) else None
         self._embedding_table = EmbeddingTable(num_adapters, device)
         if self._embedding is not None:
@@ -158,8 +162,7 @@ class AdaptedModel:
 
     def read(self, folder: AdapterFolder) -> HostAdapter:
         """This rank's part of an adapter. Raises AdapterRefused, with the tensor, where it does not fit the model."""
-        assert self._embedding is not None, "only our own decoder's layers carry adapters"
-        vocabulary = self._vocabulary(self._embedding)
+        vocabulary = self._vocabulary()
         modules = by_module(folder, vocabulary)
         chosen = [_choose(layer.adapted_parts(), modules) for layer in self._layers]
         all_parts = [part for parts in chosen for part in parts]
@@ -167,20 +170,20 @@ class AdaptedModel:
         of_experts = {name for experts in self._experts.values() for name in modules_of(experts)}
         check(folder, modules, all_parts, vocabulary, norms, of_experts)
         reader = TensorReader(folder, modules, self._base)
+        if self._embedding is None:
+            names = modules.get(vocabulary.embedding, {})
+            refuse_any(folder, names, [kind for kind in names if kind != "base"])
         weights = {}
         for index, (layer, parts) in enumerate(zip(self._layers, chosen, strict=True)):
             used = [part for part in parts if part.module in modules]
             if used:
                 weights[index] = self._on_host(_fit(layer, used, reader), layer.placement.dtype)
-        embedding = fit_embedding(self._embedding, reader)
-        if embedding is not None:
-            embedding = self._embedding_on_host(embedding, self._embedding.placement.dtype)
         fitted = ((prefix, fit_experts(module, reader)) for prefix, module in self._experts.items())
         experts = {prefix: self._pinned(found) for prefix, found in fitted if found is not None}
         others = {name: names for name, names in modules.items() if name not in of_experts}
         rank = max([_max_rank(folder, others), *(found.rank for found in experts.values())])
         replaced = {name: self._norm(name, reader) for name in modules if name in self._norms}
-        invocation = folder.config.invocation
+        invocation, embedding = folder.config.invocation, self._embedding_of(reader)
         return HostAdapter(folder.content_hash, weights, rank, invocation, embedding, replaced, experts)
 
     def _pinned(self, weights: ExpertWeights) -> ExpertWeights:
@@ -193,7 +196,15 @@ class AdaptedModel:
             raise reader.refused(names["bias"], "the model has no bias there")
         return norm.weights_of(_vector(names, "saved", reader), bias)
 
-    def _vocabulary(self, embedding: VocabEmbedding) -> Vocabulary:
+    def _embedding_of(self, reader: TensorReader) -> EmbeddingWeights | None:
+        if self._embedding is None:
+            return None
+        found = fit_embedding(self._embedding, reader)
+        return None if found is None else self._embedding_on_host(found, self._embedding.placement.dtype)
+
+    def _vocabulary(self) -> Vocabulary:
+        embedding = self._tokens
+        assert embedding is not None, "a model with layers that carry adapters has it"
         heads = [part for layer in self._layers for part in layer.adapted_parts()[0] if part.is_head]
         is_tied = any(part.stored == embedding.name for part in heads)
         return Vocabulary(embedding.name, tuple(part.module for part in heads), embedding.shape, is_tied)

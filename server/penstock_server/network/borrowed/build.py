@@ -13,6 +13,7 @@ from penstock_server.architectures.config_json import read_eos_token_ids
 from penstock_server.architectures.registry import read_config
 from penstock_server.base.errors import PenstockError, StartError
 from penstock_server.files.model_folder import ModelFolder
+from penstock_server.network.borrowed.adapted import BorrowedLinears
 from penstock_server.network.borrowed.attention import ATTENTION, paged
 from penstock_server.network.borrowed.kept import WAYS, KeptModel
 from penstock_server.network.borrowed.loading import load_model
@@ -56,20 +57,21 @@ def load_borrowed(folder: ModelFolder, placement: Placement, device: torch.devic
 
 def _tried(model: Any, facts: BorrowedFacts, placement: Placement, device: torch.device) -> BorrowedModel:
     """With our cache; else with those of the library, one for each slot."""
+    linears = BorrowedLinears(model, placement)
     try:
-        borrowed: BorrowedModel = PagedModel(model, facts, placement.dtype)
+        borrowed: BorrowedModel = PagedModel(model, facts, linears)
         compare(borrowed, device)
     except Exception as error:
         if is_out_of_memory(error):
             raise
         logger.info("each slot keeps a cache of transformers: with ours, %s", _reason(error))
-        borrowed = _kept(model, facts, placement, device)
+        borrowed = _kept(model, facts, linears, device)
     return borrowed
 
 
-def _kept(model: Any, facts: BorrowedFacts, placement: Placement, device: torch.device) -> BorrowedModel:
+def _kept(model: Any, facts: BorrowedFacts, linears: BorrowedLinears, device: torch.device) -> BorrowedModel:
     """In the first of all ways that is right."""
-    kept = KeptModel(model, facts, placement.dtype)
+    kept = KeptModel(model, facts, linears)
     for way in WAYS:
         kept.way = way
         try:

@@ -6,6 +6,7 @@ of an index, compressed blocks. Spans are computed one after another.
 
 import inspect
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from transformers import DynamicCache
 
 from penstock_server.architectures.recurrent_spec import KeptShape
 from penstock_server.architectures.spec import CacheShape
+from penstock_server.network.borrowed.adapted import BorrowedLinears
 from penstock_server.network.borrowed.model import BorrowedFacts, BorrowedModel
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
@@ -43,8 +45,8 @@ class KeptModel(BorrowedModel):
 
     abilities = ("transformers", "recurrent")
 
-    def __init__(self, model: Any, facts: BorrowedFacts, dtype: torch.dtype) -> None:
-        super().__init__(model, facts, dtype)
+    def __init__(self, model: Any, facts: BorrowedFacts, linears: BorrowedLinears) -> None:
+        super().__init__(model, facts, linears)
         self.attention = _set_attention(model)
         taken = inspect.signature(self.base.forward).parameters
         self.name = _name_of_cache(taken)
@@ -61,18 +63,25 @@ class KeptModel(BorrowedModel):
         states, spans = cache.states, inputs.spans
         assert isinstance(states, KeptStates), "as it is told by the shape"
         assert isinstance(spans, AttentionSpans), "such steps are not recorded"
-        parts = torch.split(inputs.token_ids, list(spans.query_lens))
+        parts, begin = torch.split(inputs.token_ids, list(spans.query_lens)), 0
         found: list[torch.Tensor] = []
         for slot, ids, end in zip(inputs.slots.tolist(), parts, spans.context_lens, strict=True):
             if end == len(ids):
                 states.forget([slot])
-            found += self._span(states, slot, ids, end - len(ids))
+            numbers = None if inputs.adapters is None else inputs.adapters[begin : begin + len(ids)]
+            found += self._span(states, slot, ids, end - len(ids), numbers)
+            begin += len(ids)
         return torch.cat(found)
 
-    def _span(self, states: KeptStates, slot: int, ids: torch.Tensor, start: int) -> Iterator[torch.Tensor]:
-        """Hidden states of a span, in one part or several."""
-        for part in torch.split(ids, 1 if self.way.one_by_one and start else len(ids)):
-            hidden, states.of_slot[slot] = self._compute(part, start, states.of_slot.get(slot))
+    def _span(
+        self, states: KeptStates, slot: int, ids: torch.Tensor, start: int, numbers: torch.Tensor | None
+    ) -> Iterator[torch.Tensor]:
+        """Hidden states of a span, in one part or several. numbers: of the adapters of its tokens."""
+        size = 1 if self.way.one_by_one and start else len(ids)
+        of_parts = repeat(None) if numbers is None else torch.split(numbers, size)
+        for part, used in zip(torch.split(ids, size), of_parts, strict=False):
+            with self.linears.rows.of(len(part), used):
+                hidden, states.of_slot[slot] = self._compute(part, start, states.of_slot.get(slot))
             start += len(part)
             yield hidden
 

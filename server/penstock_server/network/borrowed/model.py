@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from penstock_server.architectures.spec import CacheShape, ModelFacts
+from penstock_server.network.borrowed.adapted import BorrowedLinears
 from penstock_server.network.borrowed.attention import ATTENTION, CurrentStep, prepare
 from penstock_server.network.borrowed.base import base_name, base_of
 from penstock_server.network.forward_input import ForwardInput
@@ -67,11 +68,13 @@ class BorrowedModel(nn.Module):
     # The library's code may need the host between two ops.
     capturable = False
 
-    def __init__(self, model: Any, facts: BorrowedFacts, dtype: torch.dtype) -> None:
+    def __init__(self, model: Any, facts: BorrowedFacts, linears: BorrowedLinears) -> None:
         super().__init__()
         self.facts: ModelFacts = facts
-        self.dtype = dtype
+        self.dtype = linears.dtype
         self.model = model
+        self.linears = linears
+        self.embedding = linears.embedding
         self.base = base_of(model)
         self.given = GivenHidden()
         # The same model without its layers: it computes what the model does after them.
@@ -82,7 +85,8 @@ class BorrowedModel(nn.Module):
         """[num_rows, hidden_size] to [num_rows, vocab_size] in float32."""
         self.given.hidden = hidden[None]
         ids = torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)
-        logits: torch.Tensor = self.head(input_ids=ids, use_cache=False).logits[0].float()
+        with self.linears.rows.of(len(hidden), adapters):
+            logits: torch.Tensor = self.head(input_ids=ids, use_cache=False).logits[0].float()
         return logits
 
 
@@ -94,15 +98,16 @@ class PagedModel(BorrowedModel):
 
     attention = ATTENTION
 
-    def __init__(self, model: Any, facts: BorrowedFacts, dtype: torch.dtype) -> None:
-        super().__init__(model, facts, dtype)
-        self.step = CurrentStep(dtype)
+    def __init__(self, model: Any, facts: BorrowedFacts, linears: BorrowedLinears) -> None:
+        super().__init__(model, facts, linears)
+        self.step = CurrentStep(self.dtype)
         self.cache_shape = prepare(model, self.step)
         self.num_heads = self.step.num_heads
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
         """Hidden states after the last norm, [num_tokens, hidden_size]; fills the cache on the way."""
-        with self.step.of(inputs, cache):
+        rows = self.linears.rows.of(len(inputs.token_ids), inputs.adapters)
+        with self.step.of(inputs, cache), rows:
             output = self.base(
                 input_ids=inputs.token_ids[None], position_ids=inputs.positions[None], use_cache=False
             )

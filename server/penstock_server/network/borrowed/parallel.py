@@ -7,6 +7,7 @@ all layers of an attention or a feed-forward of which only a part could be divid
 import logging
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -35,11 +36,16 @@ class SummedLinear(nn.Module):
     def __init__(self, whole: nn.Linear, group: Group) -> None:
         super().__init__()
         self.group = group
+        # Adds to a rank's sums what adapters add.
+        self.adapt: Callable[[torch.Tensor, torch.Tensor], None] | None = None
         self.weight = nn.Parameter(_part(whole.weight, 1, group), requires_grad=False)
         self.bias = whole.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        total = self.group.all_reduce(F.linear(x, self.weight).contiguous())
+        partial = F.linear(x, self.weight).contiguous()
+        if self.adapt is not None:
+            self.adapt(partial, x)
+        total = self.group.all_reduce(partial)
         return total if self.bias is None else total + self.bias
 
 
@@ -120,6 +126,7 @@ def _columns(whole: nn.Linear, name: str, group: Group) -> nn.Linear:
     if whole.bias is not None:
         whole.bias = nn.Parameter(_part(whole.bias, 0, group), requires_grad=False)
     whole.out_features = whole.weight.shape[0]
+    whole.group = group  # type: ignore[assignment]
     return whole
 
 
