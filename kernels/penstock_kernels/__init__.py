@@ -6,9 +6,11 @@ Nothing here knows the server. Importing has no effects: no device is touched an
 from penstock_kernels.base.adapter_table import AdapterTable, AdapterWeights, EmbeddingTable, EmbeddingWeights
 from penstock_kernels.base.attention_spans import (
     Attend,
+    AttendLatents,
     AttentionArguments,
     AttentionSpans,
     DecodeSpans,
+    LatentArguments,
     Scoring,
 )
 from penstock_kernels.base.decay import Decay
@@ -28,7 +30,11 @@ from penstock_kernels.ops.finite import all_finite
 from penstock_kernels.ops.fused_linear import fused_linear, is_fused
 from penstock_kernels.ops.gated_norm import gated_norm
 from penstock_kernels.ops.grouped_mlp import grouped_mlp
-from penstock_kernels.ops.latent_attention import latent_attention, store_latents
+from penstock_kernels.ops.latent_attention import (
+    latent_attention,
+    own_latent_attention,
+    rotate_and_store_latents,
+)
 from penstock_kernels.ops.linear import linear
 from penstock_kernels.ops.noise import gumbel, uniform
 from penstock_kernels.ops.norm import layer_norm, rms_norm
@@ -48,6 +54,7 @@ __all__ = [
     "AdapterTable",
     "AdapterWeights",
     "Attend",
+    "AttendLatents",
     "AttentionArguments",
     "AttentionSpans",
     "Decay",
@@ -60,6 +67,7 @@ __all__ = [
     "FoundSpans",
     "InputNorm",
     "IntGroups",
+    "LatentArguments",
     "Logprobs",
     "Matrix",
     "PenaltyParams",
@@ -95,6 +103,7 @@ __all__ = [
     "linear",
     "most_likely",
     "own_attention",
+    "own_latent_attention",
     "paged_attention",
     "penalize",
     "quantized_grouped_mlp",
@@ -102,12 +111,12 @@ __all__ = [
     "rms_norm",
     "rotary_table",
     "rotate_and_store",
+    "rotate_and_store_latents",
     "route",
     "selective_scan",
     "silu_mul",
     "state_space_scan",
     "store_kv",
-    "store_latents",
     "token_logprobs",
     "uniform",
     "write_runs",

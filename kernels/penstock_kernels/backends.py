@@ -13,10 +13,12 @@ from penstock_kernels.adapters import flash_attention_3 as fa3
 from penstock_kernels.adapters.cudnn import by_cudnn, cudnn
 from penstock_kernels.adapters.gathered import GatheredPrompts
 from penstock_kernels.adapters.varlen import varlen
-from penstock_kernels.base.attention_spans import Attend
+from penstock_kernels.base.attention_spans import Attend, AttendLatents
 from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.native import attention as native
+from penstock_kernels.native import latent_attention as native_latents
 from penstock_kernels.native.library import library
+from penstock_kernels.ops.latent_attention import own_latent_attention
 from penstock_kernels.ops.paged_attention import own_attention
 
 BackendName = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3", "cudnn"]
@@ -53,6 +55,31 @@ class Backend:
     attend: Attend = own_attention
     capturable: bool = True
     captures_prompts: bool = False
+    # Of a model that attends to latents.
+    attend_latents: AttendLatents = own_latent_attention
+
+
+@dataclass(frozen=True, slots=True)
+class LatentDemand:
+    """What attention over latents needs, of a cache in the type of the model."""
+
+    device: torch.device
+    dtype: torch.dtype
+    rank: int
+    rope_dim: int
+    nope_dim: int
+
+
+def choose_for_latents(name: str, demand: LatentDemand) -> Backend:
+    """The same over latents, of `auto`, `native` and `reference`. Raises Unsupported."""
+    if name == "reference":
+        return reference_backend(demand.device)
+    reason = _refuse_native_latents(demand)
+    if reason is None:
+        return Backend("native")
+    if name == "native":
+        raise Unsupported(reason)
+    return reference_backend(demand.device)
 
 
 def choose(name: str, demand: Demand) -> Backend:
@@ -95,6 +122,19 @@ def _refuse_native(demand: Demand) -> str | None:
     if native.can_attend(demand.dtype, demand.cache_dtype, demand.head_dim, group):
         return None
     return f"it cannot do {_kind(demand)}"
+
+
+def _refuse_native_latents(demand: LatentDemand) -> str | None:
+    if demand.device.type != "cpu":
+        return f"it is C for the CPU, this device is {demand.device.type}"
+    if library() is None:
+        return "it was not compiled when penstock-kernels was installed"
+    if native_latents.can_attend(demand.dtype, demand.rank, demand.rope_dim, demand.nope_dim):
+        return None
+    return (
+        f"it cannot do latents of {demand.rank} and {demand.rope_dim} numbers with queries of {demand.nope_dim} "
+        f"in {_name(demand.dtype)}"
+    )
 
 
 def _refuse_reference(demand: Demand) -> str | None:
@@ -186,7 +226,12 @@ def _make_native(demand: Demand) -> Backend:
 
 def reference_backend(device: torch.device) -> Backend:
     """The reference, which takes everything. It reads lengths on the host, which a captured step cannot."""
-    return Backend("reference", reference.paged_attention, capturable=device.type == "cpu")
+    return Backend(
+        "reference",
+        reference.paged_attention,
+        capturable=device.type == "cpu",
+        attend_latents=reference.latent_attention,
+    )
 
 
 def _make_flashinfer(demand: Demand) -> Backend:

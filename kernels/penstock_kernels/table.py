@@ -30,6 +30,8 @@ from penstock_kernels.native import embedding as c_embedding
 from penstock_kernels.native import finite as c_finite
 from penstock_kernels.native import gated_norm as c_gated_norm
 from penstock_kernels.native import grouped_mlp as c_grouped_mlp
+from penstock_kernels.native import latent_attention as c_latent_attention
+from penstock_kernels.native import latents as c_latents
 from penstock_kernels.native import linear as c_linear
 from penstock_kernels.native import norm as c_norm
 from penstock_kernels.native import quantized as c_quantized
@@ -223,9 +225,18 @@ paged_attention = Row(
     gpu="attention.paged_attention",
     gpu_if=_has_no_slopes,
 )
-# No kernel yet, of these and of recurrent layers.
-store_latents = Row(reference.store_latents)
-latent_attention = Row(reference.latent_attention)
+rotate_and_store_latents = Row(
+    reference.rotate_and_store_latents,
+    native=c_latents.rotate_and_store_latents,
+    native_if=c_latents.supports,
+    gpu="latents.rotate_and_store_latents",
+)
+# No kernel yet, of this and of recurrent layers.
+latent_attention = Row(
+    reference.latent_attention,
+    native=c_latent_attention.latent_attention,
+    native_if=c_latent_attention.supports,
+)
 causal_conv = Row(reference.causal_conv, native=c_causal_conv.causal_conv, native_if=c_causal_conv.supports)
 gated_delta_rule = Row(
     reference.gated_delta_rule, native=c_delta_rule.gated_delta_rule, native_if=c_delta_rule.supports

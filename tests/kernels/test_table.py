@@ -19,6 +19,7 @@ from penstock_kernels import (
     DrawParams,
     EmbeddingTable,
     IntGroups,
+    LatentArguments,
     RecurrentSpans,
     Routing,
     Scoring,
@@ -51,6 +52,28 @@ def _attention(dtype: torch.dtype, cache_dtype: torch.dtype, dim: int = 64, tree
 def _rotation(dtype: torch.dtype, cache_dtype: torch.dtype, dim: int = 64) -> tuple[Any, ...]:
     cache, angles = _ones(1, 4, 2, dim, dtype=cache_dtype), _ones(1, dim, dtype=dtype)
     return _ones(1, 8, dim, dtype=dtype), angles, angles, None, Destination(cache, cache, _ids(0))
+
+
+def _latents(dtype: torch.dtype, rank: int) -> LatentArguments:
+    ups = _ones(2, rank, 12, dtype=dtype), _ones(2, 5, rank, dtype=dtype)
+    spans = AttentionSpans((1,), (1,), torch.zeros(1, 1, dtype=torch.int32), 4)
+    return LatentArguments(
+        _ones(1, 2, 20, dtype=dtype), _ones(1, 4, 1, rank + 8, dtype=dtype), *ups, spans, 1.0
+    )
+
+
+def _stored_latents(dtype: torch.dtype, rank: int) -> tuple[Any, ...]:
+    angles, down = _ones(1, 8, dtype=dtype), _ones(1, rank + 8, dtype=dtype)
+    norm = _ones(rank, dtype=dtype), 1e-6
+    return (
+        _ones(1, 2, 20, dtype=dtype),
+        down,
+        norm,
+        angles,
+        angles,
+        _ones(1, 4, 1, rank + 8, dtype=dtype),
+        _ids(0),
+    )
 
 
 def _draw_params(dtype: torch.dtype) -> DrawParams:
@@ -138,6 +161,9 @@ IN_C: list[tuple[str, tuple[Any, ...]]] = [
     ("rotate_and_store", _rotation(torch.float32, torch.float32)),
     ("paged_attention", (_attention(torch.float32, torch.float32),)),
     ("paged_attention", (_attention(BF16, BF16),)),
+    ("paged_attention", (_attention(BF16, BF16, dim=512),)),
+    ("latent_attention", (_latents(BF16, 16),)),
+    ("rotate_and_store_latents", _stored_latents(torch.float32, 16)),
     ("causal_conv", _conv(BF16, 12)),
     ("gated_delta_rule", _delta(BF16, 12)),
     ("state_space_scan", _space(torch.float32, 12)),
@@ -176,8 +202,11 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
     ("copy_blocks", (_ones(1, 2, 3, 4, 1, 8), _ids(0), _ids(1))),
     ("paged_attention", (_attention(FP16, FP16),)),
     ("paged_attention", (_attention(BF16, FP8),)),
-    ("paged_attention", (_attention(BF16, BF16, dim=512),)),
+    ("paged_attention", (_attention(BF16, BF16, dim=640),)),
     ("paged_attention", (_attention(BF16, BF16, tree=True),)),
+    ("latent_attention", (_latents(FP16, 16),)),
+    ("latent_attention", (_latents(BF16, 18),)),
+    ("rotate_and_store_latents", _stored_latents(BF16, 18)),
     ("causal_conv", _conv(FP16, 12)),
     ("causal_conv", _conv(BF16, 10)),
     ("gated_delta_rule", _delta(FP16, 12)),
@@ -211,7 +240,6 @@ NO_KERNEL = {
     "quantized_grouped_mlp",
     "selective_scan",
     "state_space_scan",
-    "store_latents",
 }
 
 
@@ -221,6 +249,7 @@ def test_every_op_has_a_row() -> None:
     # Those are questions about an op.
     assert functions - {"attention_parts_bytes", "is_fused"} == set(ROWS)
     assert public["own_attention"] is table.paged_attention
+    assert public["own_latent_attention"] is table.latent_attention
     assert {name for name, row in ROWS.items() if row.gpu is None} == NO_KERNEL
     assert {name for name, row in ROWS.items() if row.native is not None} == {name for name, _ in IN_C}
 

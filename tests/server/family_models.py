@@ -17,6 +17,10 @@ LATENT = {
     "head_dim": None, "num_key_value_heads": 8, "q_lora_rank": 24, "kv_lora_rank": 20, "qk_rope_head_dim": 6,
     "qk_nope_head_dim": 10, "v_head_dim": 12,
 }  # fmt: skip
+# Of sizes that the ops in C take.
+_LATENT_IN_C = {
+    **LATENT, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "q_lora_rank": 24,
+}  # fmt: skip
 _YARN = {
     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 50, "mscale": 0.7,
     "mscale_all_dim": 1.0,
@@ -164,6 +168,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "deepseek_v3": {"family": "deepseek_v3", **LATENT, **_ROUTED, "rope_parameters": _YARN},
     "deepseek_v3-halves": {"family": "deepseek_v3", **LATENT, **_ROUTED, "rope_interleave": False},
+    "deepseek_v3-in-c": {"family": "deepseek_v3", **_LATENT_IN_C, **_ROUTED, "rope_parameters": _YARN},
     "glm4_moe_lite": {"family": "glm4_moe_lite", **LATENT, **_ROUTED, "n_group": 1, "topk_group": 1},
     "kimi_k2": {"family": "kimi_k2", **LATENT, **_ROUTED, "n_group": 1, "topk_group": 1},
     "minicpm3": {"family": "minicpm3", **LATENT, "v_head_dim": 9, "scale_depth": 1.1, "dim_model_base": 48},

@@ -22,8 +22,9 @@ float16.
 Attention over latents (DeepSeek V2 and V3, Kimi K2 and others) caches one vector of `kv_lora_rank` +
 `qk_rope_head_dim` numbers for each token and layer: 1,152 bytes in bfloat16 for DeepSeek V3. `--num-shard` divides its
 heads, and every rank has the whole cache. A decode is computed in the space of the latents; a longer piece of a prompt
-makes the keys and values of its context again. The reference in PyTorch computes both, on CUDA, too, and without
-graphs: `--kv-cache-dtype fp8`, `--batch-invariant` and other attention backends are refused for such a model.
+makes the keys and values of its context again. On a CPU spans of up to 8 tokens are computed in C, and decode steps are
+recorded; the reference in PyTorch computes the rest, on CUDA all of it and without graphs. `--kv-cache-dtype fp8`,
+`--batch-invariant` and the attention backends of a GPU are refused for such a model.
 
 Recurrent layers (the gated delta rule of Qwen3-Next and Qwen3.5, Mamba-1 and 2, short convolutions) keep a state for
 each slot, of one size whatever the length of its sequence: 77 MB in Qwen3-Next 80B. States take their memory before

@@ -12,6 +12,9 @@ from penstock_server.architectures.spec import CacheShape
 from penstock_server.base.errors import StartError
 from penstock_server.network.kv_cache import block_bytes
 
+# Sizes that fill vectors.
+_IN_C = {**LATENT, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16}
+
 
 def test_a_token_takes_one_vector_in_every_layer() -> None:
     shape = CacheShape(61, 1, 512 + 64, num_tensors=1)
@@ -45,7 +48,14 @@ def test_a_poisoned_cache_and_copied_blocks_change_no_token(saved_model: Callabl
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attention_backend": "native"}, "--attention-backend native: this model attends to latents"),
+        (
+            {"attention_backend": "native"},
+            "--attention-backend native: it cannot do latents of 20 and 6 numbers",
+        ),
+        (
+            {"attention_backend": "triton"},
+            "--attention-backend triton: this model attends to latents, which only",
+        ),
         ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: latents are kept in the model's type"),
         ({"batch_invariant": True}, "--batch-invariant: the products of attention over latents"),
     ],
@@ -57,7 +67,31 @@ def test_what_nobody_computes_is_refused(
         make_engine(saved_model("youtu", **LATENT).folder, **options)
 
 
-def test_the_reference_can_be_asked_for(saved_model: Callable[..., Any]) -> None:
-    folder = saved_model("youtu", **LATENT).folder
-    engines = [make_engine(folder, attention_backend=name) for name in ("auto", "reference")]
-    assert [engine.description.attention_backend for engine in engines] == ["reference", "reference"]
+def test_what_vectors_fill_is_in_c_unless_the_reference_is_asked_for(
+    saved_model: Callable[..., Any],
+) -> None:
+    folders = {
+        kind: saved_model("youtu", **sizes).folder for kind, sizes in (("odd", LATENT), ("even", _IN_C))
+    }
+    names = {
+        (kind, asked): make_engine(folder, attention_backend=asked).description.attention_backend
+        for kind, folder in folders.items()
+        for asked in ("auto", "reference")
+    }
+    assert names.pop(("even", "auto")) == "native"
+    assert set(names.values()) == {"reference"}
+
+
+def test_c_gives_the_tokens_of_the_reference_and_steps_are_recorded(
+    saved_model: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, outputs = saved_model("youtu", **_IN_C).folder, []
+    caplog.set_level("INFO")
+    for name in ("native", "reference"):
+        caplog.clear()
+        engine = make_engine(folder, attention_backend=name)
+        sequences = [Sequence([7 * n + k for k in range(5 + 9 * n)], 12) for n in range(4)]
+        Driver(execute_on(engine)).run(sequences, seed=3)
+        outputs.append([sequence.output for sequence in sequences])
+        assert ("decode steps are not recorded" in caplog.text) == (name == "reference")
+    assert outputs[0] == outputs[1]

@@ -151,5 +151,28 @@ class AttentionArguments:
         return replace(self, query=self.query[rows], spans=spans)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LatentArguments:
+    """The checked arguments of attention over latents in one layer: tensors as in `latent_attention`."""
+
+    query: torch.Tensor
+    cache: torch.Tensor
+    key_up: torch.Tensor
+    value_up: torch.Tensor
+    spans: AttentionSpans | DecodeSpans
+    scale: float
+
+    @property
+    def device(self) -> torch.device:
+        """Of all tensors."""
+        return self.query.device
+
+    def among(self, rows: torch.Tensor, spans: AttentionSpans) -> "LatentArguments":
+        """The same for some spans, which have these rows of the queries."""
+        return replace(self, query=self.query[rows], spans=spans)
+
+
 # Computes attention of one layer: [num_tokens, num_heads, head_dim], contiguous.
 Attend = Callable[[AttentionArguments], torch.Tensor]
+# The same over latents: [num_tokens, num_heads, value_dim].
+AttendLatents = Callable[[LatentArguments], torch.Tensor]

@@ -17,7 +17,8 @@ class _Call(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "groups", "weight", "bias", "output")),
-        *((name, ctypes.c_int64) for name in ("x_stride", "num_rows", "num_groups", "len", "num_columns")),
+        *((name, ctypes.c_int64) for name in ("x_stride", "output_stride", "num_rows")),
+        *((name, ctypes.c_int64) for name in ("num_groups", "len", "num_columns")),
         *((name, ctypes.c_int32) for name in ("repeats", "dtype", "num_threads", "max_lanes", "is_paired")),
     )
 
@@ -28,14 +29,17 @@ def grouped_linear(
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     max_lanes: int = 0,
+    output: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`x[i // repeats] @ weight[groups[i]].T + bias[groups[i]]` for each row i.
 
     x: [num_rows / repeats, len], rows of it may lie apart; groups: [num_rows] int64; weight: [num_groups, num_columns,
-    len] and bias [num_groups, num_columns], contiguous. `max_lanes` as in `paged_attention`.
+    len] and bias [num_groups, num_columns], contiguous. `max_lanes` as in `paged_attention`. `output`: where the result
+    is to be, rows of it may lie apart.
     """
     num_groups, num_columns, length = weight.shape
-    output = torch.empty(len(groups), num_columns, dtype=x.dtype)
+    if output is None:
+        output = torch.empty(len(groups), num_columns, dtype=x.dtype)
     call = _Call(
         x.data_ptr(),
         groups.data_ptr(),
@@ -43,6 +47,7 @@ def grouped_linear(
         None if bias is None else bias.data_ptr(),
         output.data_ptr(),
         x.stride(0),
+        output.stride(0),
         len(groups),
         num_groups,
         length,

@@ -39,7 +39,8 @@ class _Call(ctypes.Structure):
 
 
 @cache
-def _can_multiply(length: int) -> bool:
+def can_multiply(length: int) -> bool:
+    """Whether rows of such a length are."""
     compiled = library()
     return compiled is not None and bool(compiled.penstock_can_multiply(ctypes.c_int64(length)))
 
@@ -53,7 +54,7 @@ def supports(
 
 def takes(x: torch.Tensor, length: int, invariant: bool) -> bool:
     """The same for as many rows of that type and this length."""
-    return x.dtype in DTYPES and _can_multiply(length) and (invariant or not _is_for_tiles(x))
+    return x.dtype in DTYPES and can_multiply(length) and (invariant or not _is_for_tiles(x))
 
 
 @cache

@@ -20,7 +20,7 @@ class _Move(ctypes.Structure):
     _fields_ = (
         ("source", ctypes.c_void_p),
         ("to", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("num_rows", "len", "from_stride", "to_stride")),
         *((name, ctypes.c_int32) for name in ("from_dtype", "to_dtype")),
     )
 
@@ -34,7 +34,7 @@ class Lowered(NamedTuple):
 
 
 def lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Lowered | None:
-    """The same op in C, if it is one of a few, on few contiguous numbers. `result`: what the op returned."""
+    """The same op in C, if it is one of a few, on few numbers in rows. `result`: what the op returned."""
     if func is _ATEN.zeros_like.default:
         return _move("penstock_move", None, result)
     if func in {_ATEN.to.dtype, _ATEN._to_copy.default}:
@@ -50,12 +50,58 @@ def _move(name: str, source: torch.Tensor | None, to: torch.Tensor) -> Lowered |
     if not _is_plain(to) or to.numel() >= WORTH_THREADS:
         return None
     if source is None:
-        return Lowered(name, _Move(None, to.data_ptr(), to.numel(), 0, DTYPES[to.dtype]), (to,))
-    if not _is_plain(source) or source.shape != to.shape:
+        rows = _rows(to, to)
+        call = _Move(None, to.data_ptr(), *rows, 0, DTYPES[to.dtype]) if rows else None
+        return None if call is None else Lowered(name, call, (to,))
+    rows = _rows(source, to) if _is_plain(source) and source.shape == to.shape else None
+    if rows is None:
         return None
     dtypes = DTYPES[source.dtype], DTYPES[to.dtype]
-    return Lowered(name, _Move(source.data_ptr(), to.data_ptr(), to.numel(), *dtypes), (source, to))
+    return Lowered(name, _Move(source.data_ptr(), to.data_ptr(), *rows, *dtypes), (source, to))
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    return x.dtype in DTYPES and x.device.type == "cpu" and x.is_contiguous()
+    return x.dtype in DTYPES and x.device.type == "cpu"
+
+
+class _Rows(NamedTuple):
+    """The numbers of two tensors of the same shape."""
+
+    num_rows: int
+    len: int
+    from_stride: int
+    to_stride: int
+
+
+def _rows(source: torch.Tensor, to: torch.Tensor) -> _Rows | None:
+    """As few rows as both are made of; None: they do not lie at equal distances."""
+    length = min(_run(source), _run(to))
+    strides = _stride(source, length), _stride(to, length)
+    if length == 0 or strides[0] is None or strides[1] is None:
+        return None
+    return _Rows(to.numel() // length, length, strides[0], strides[1])
+
+
+def _run(x: torch.Tensor) -> int:
+    """How many numbers lie side by side."""
+    run = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if size != 1 and stride != run:
+            break
+        run *= size
+    return run
+
+
+def _stride(x: torch.Tensor, length: int) -> int | None:
+    """From each row of so many numbers to the next; None: not the same for all."""
+    inside, found, count = 1, length, 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if inside < length:
+            inside *= size
+        elif size != 1:
+            if count == 1:
+                found = stride
+            elif stride != found * count:
+                return None
+            count *= size
+    return found

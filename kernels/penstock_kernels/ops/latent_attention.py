@@ -7,25 +7,57 @@ share. A head's key is its projection of the latent beside these numbers, its va
 import torch
 
 from penstock_kernels import table
-from penstock_kernels.base.attention_spans import AttentionSpans, DecodeSpans
+from penstock_kernels.base.attention_spans import AttendLatents, AttentionSpans, DecodeSpans, LatentArguments
 from penstock_kernels.base.checks import require, require_same_dtype
 
+# Our own implementation for the device.
+own_latent_attention: AttendLatents = table.latent_attention
 
-def store_latents(latents: torch.Tensor, cache: torch.Tensor, cache_positions: torch.Tensor) -> None:
-    """Scatter `latents` [num_tokens, rank + rope_dim] into the cache, in place; cache_positions as in `store_kv`."""
+
+def rotate_and_store_latents(
+    query: torch.Tensor,
+    down: torch.Tensor,
+    norm: tuple[torch.Tensor, float],
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    cache: torch.Tensor,
+    cache_positions: torch.Tensor,
+) -> None:
+    """Rotate the last numbers of every query in place; norm the latents, rotate what is behind them, and store both.
+
+    query: [num_tokens, num_heads, nope_dim + rope_dim]; down: [num_tokens, rank + rope_dim]; norm: weight [rank] and
+    eps of a root-mean-square norm; cos, sin: [num_tokens, rope_dim] as in `apply_rotary`; cache_positions as in
+    `store_kv`.
+    """
+    op, (weight, _) = "rotate_and_store_latents", norm
+    rank, rope_dim = weight.shape[0], cos.shape[1]
     require(
         cache.dim() == 4
         and cache.is_contiguous()
-        and latents.shape[1:] == cache.shape[3:]
-        and cache.shape[2] == 1,
-        lambda: f"store_latents: latents {tuple(latents.shape)} against cache {tuple(cache.shape)}",
+        and cache.shape[2:] == (1, rank + rope_dim)
+        and down.shape == (len(query), rank + rope_dim),
+        lambda: f"{op}: latents {tuple(down.shape)} of rank {rank} against cache {tuple(cache.shape)}",
     )
     require(
-        cache_positions.shape == latents.shape[:1] and cache_positions.dtype == torch.int64,
-        "store_latents: cache_positions must be int64, one per token",
+        query.dim() == 3 and query.shape[2] >= rope_dim and query.stride(2) == down.stride(1) == 1,
+        lambda: (
+            f"{op}: query {tuple(query.shape)}, of which {rope_dim} are rotated; both with rows side by side"
+        ),
     )
-    require_same_dtype("store_latents", latents=latents, cache=cache)
-    table.store_latents(latents, cache, cache_positions)
+    require(
+        cos.shape == sin.shape
+        and cos.shape[0] == len(query)
+        and rope_dim % 2 == 0
+        and cos.is_contiguous()
+        and sin.is_contiguous(),
+        lambda: f"{op}: cos {tuple(cos.shape)}, sin {tuple(sin.shape)}, query {tuple(query.shape)}",
+    )
+    require(
+        cache_positions.shape == query.shape[:1] and cache_positions.dtype == torch.int64,
+        f"{op}: cache_positions must be int64, one per token",
+    )
+    require_same_dtype(op, query=query, down=down, norm=weight, cos=cos, sin=sin, cache=cache)
+    table.rotate_and_store_latents(query, down, norm, cos, sin, cache, cache_positions)
 
 
 def latent_attention(
@@ -35,19 +67,21 @@ def latent_attention(
     value_up: torch.Tensor,
     spans: AttentionSpans | DecodeSpans,
     scale: float,
+    attend: AttendLatents | None = None,
 ) -> torch.Tensor:
     """Causal attention; latents of the spans themselves must be stored already.
 
-    query: [num_tokens, num_heads, nope_dim + rope_dim], the last numbers rotated; key_up: [num_heads, nope_dim, rank];
-    value_up: [num_heads, value_dim, rank]; spans as in `paged_attention`. A span of one token is computed in the space
-    of the latents, where keys need not be made; a longer one makes the keys and values of its context. Result:
-    [num_tokens, num_heads, value_dim].
+    query: [num_tokens, num_heads, nope_dim + rope_dim], the last numbers rotated; key_up: [num_heads, rank, nope_dim];
+    value_up: [num_heads, value_dim, rank], both contiguous; spans as in `paged_attention`. A span of one token is
+    computed in the space of the latents, where keys need not be made; a long one makes the keys and values of its
+    context. `attend`: the implementation, by default our own. Result: [num_tokens, num_heads, value_dim].
     """
-    num_heads, nope_dim, rank = key_up.shape
+    num_heads, rank, nope_dim = key_up.shape
     rope_dim = cache.shape[3] - rank
     require(
         query.dim() == 3
         and query.shape[1:] == (num_heads, nope_dim + rope_dim)
+        and query.stride(2) == 1
         and (value_up.shape[0], value_up.shape[2]) == (num_heads, rank)
         and cache.shape[1:3] == (spans.block_size, 1),
         lambda: (
@@ -55,6 +89,11 @@ def latent_attention(
             f"key_up {tuple(key_up.shape)}, value_up {tuple(value_up.shape)}"
         ),
     )
+    require(
+        key_up.is_contiguous() and value_up.is_contiguous() and cache.is_contiguous(),
+        "latent_attention: key_up, value_up and cache must be contiguous",
+    )
     require(spans.tree is None, "latent_attention: no trees")
     require_same_dtype("latent_attention", query=query, cache=cache, key_up=key_up, value_up=value_up)
-    return table.latent_attention(query, cache, key_up, value_up, spans, scale)
+    arguments = LatentArguments(query, cache, key_up, value_up, spans, scale)
+    return (attend or own_latent_attention)(arguments)

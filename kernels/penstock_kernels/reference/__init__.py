@@ -15,7 +15,7 @@ from penstock_kernels.reference.finite import all_finite
 from penstock_kernels.reference.fused_linear import fused_linear
 from penstock_kernels.reference.gated_norm import gated_norm
 from penstock_kernels.reference.grouped_mlp import grouped_mlp
-from penstock_kernels.reference.latent_attention import latent_attention, store_latents
+from penstock_kernels.reference.latent_attention import latent_attention, rotate_and_store_latents
 from penstock_kernels.reference.linear import linear
 from penstock_kernels.reference.noise import gumbel, uniform
 from penstock_kernels.reference.norm import layer_norm, rms_norm
@@ -68,12 +68,12 @@ __all__ = [
     "rms_norm",
     "rotary_table",
     "rotate_and_store",
+    "rotate_and_store_latents",
     "route",
     "selective_scan",
     "silu_mul",
     "state_space_scan",
     "store_kv",
-    "store_latents",
     "token_logprobs",
     "uniform",
     "write_runs",

@@ -3,25 +3,35 @@
 import torch
 import torch.nn.functional as F
 
-from penstock_kernels.base.attention_spans import AttentionSpans, DecodeSpans
+from penstock_kernels.base.attention_spans import DecodeSpans, LatentArguments
 from penstock_kernels.reference.attention import Group, work_groups
+from penstock_kernels.reference.norm import rms_norm
+from penstock_kernels.reference.rotary import apply_rotary
 
 # Numbers of keys and values that are made at a time: heads come in parts where a context is long.
 _MOST_NUMBERS = 2**26
 
 
-def store_latents(latents: torch.Tensor, cache: torch.Tensor, cache_positions: torch.Tensor) -> None:
-    cache.flatten(0, 2).index_copy_(0, cache_positions, latents)
-
-
-def latent_attention(
+def rotate_and_store_latents(
     query: torch.Tensor,
+    down: torch.Tensor,
+    norm: tuple[torch.Tensor, float],
+    cos: torch.Tensor,
+    sin: torch.Tensor,
     cache: torch.Tensor,
-    key_up: torch.Tensor,
-    value_up: torch.Tensor,
-    spans: AttentionSpans | DecodeSpans,
-    scale: float,
-) -> torch.Tensor:
+    cache_positions: torch.Tensor,
+) -> None:
+    (weight, eps), rope_dim = norm, cos.shape[1]
+    rotating = query[..., -rope_dim:]
+    rotating.copy_(apply_rotary(rotating, cos, sin))
+    latents = rms_norm(down[:, : len(weight)], weight, eps, None, 0.0)
+    shared = apply_rotary(down[:, None, len(weight) :], cos, sin).squeeze(1)
+    cache.flatten(0, 2).index_copy_(0, cache_positions, torch.cat((latents, shared), dim=-1))
+
+
+def latent_attention(arguments: LatentArguments) -> torch.Tensor:
+    query, cache, spans = arguments.query, arguments.cache, arguments.spans
+    key_up, value_up, scale = arguments.key_up, arguments.value_up, arguments.scale
     output = query.new_empty(*query.shape[:2], value_up.shape[1])
     if isinstance(spans, DecodeSpans):
         on_host = spans.on_host()
@@ -30,8 +40,7 @@ def latent_attention(
         ]
         rows = torch.tensor(on_host.rows_of(used), dtype=torch.int64, device=query.device)
         if used:
-            arguments = (cache, key_up, value_up, on_host.among(used), scale)
-            output[rows] = latent_attention(query[rows], *arguments)
+            output[rows] = latent_attention(arguments.among(rows, on_host.among(used)))
         return output
     for group in spans.shared((None, query.dtype), lambda: work_groups(spans, None, query.dtype)):
         part = query if group.rows is None else query[group.rows]
@@ -53,8 +62,8 @@ def _absorbed(
     scale: float,
 ) -> torch.Tensor:
     """One query for each span: it goes down to the latents, and what it finds there goes up to values."""
-    nope_dim, rank = key_up.shape[1:]
-    down = torch.bmm(query[..., :nope_dim].transpose(0, 1), key_up).transpose(0, 1)
+    rank, nope_dim = key_up.shape[1:]
+    down = torch.bmm(query[..., :nope_dim].transpose(0, 1), key_up.transpose(1, 2)).transpose(0, 1)
     absorbed = torch.cat((down, query[..., nope_dim:]), dim=-1)
     # All heads are queries of the one key head.
     key = latents.view(group.num_spans, 1, -1, latents.shape[1])
@@ -73,13 +82,14 @@ def _expanded(
     scale: float,
 ) -> torch.Tensor:
     """One span of several queries: keys and values of some heads at a time."""
-    num_heads, rank = key_up.shape[0], key_up.shape[2]
+    num_heads, rank = key_up.shape[:2]
     numbers = len(latents) * (query.shape[2] + value_up.shape[1])
     step = max(min(_MOST_NUMBERS // numbers, num_heads), 1)
     output = query.new_empty(*query.shape[:2], value_up.shape[1])
     for first in range(0, num_heads, step):
         heads = slice(first, first + step)
-        key_nope, value = (latents[:, :rank] @ up[heads].transpose(1, 2) for up in (key_up, value_up))
+        key_nope = latents[:, :rank] @ key_up[heads]
+        value = latents[:, :rank] @ value_up[heads].transpose(1, 2)
         key_rope = latents[:, rank:].expand(len(key_nope), -1, -1)
         attended = F.scaled_dot_product_attention(
             query[:, heads].transpose(0, 1).unsqueeze(0),

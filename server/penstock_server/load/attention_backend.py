@@ -1,9 +1,17 @@
 """Chooses the attention backend and the type of the cache, and checks them against the model and the device."""
 
 import torch
-from penstock_kernels.backends import Backend, Demand, Unsupported, choose, reference_backend
+from penstock_kernels.backends import (
+    Backend,
+    Demand,
+    LatentDemand,
+    Unsupported,
+    choose,
+    choose_for_latents,
+    reference_backend,
+)
 
-from penstock_server.architectures.spec import ModelSpec
+from penstock_server.architectures.spec import LatentSpec, ModelSpec
 from penstock_server.base.config import ServerConfig
 from penstock_server.base.errors import StartError
 from penstock_server.network.distributed import Group
@@ -43,7 +51,7 @@ def choose_backend(
             "--batch-invariant: the products of recurrent layers depend on the number of rows; leave it out"
         )
     if spec.latent is not None:
-        return _for_latents(config, dtype, cache_dtype, device)
+        return _for_latents(config, spec.latent, dtype, cache_dtype, device)
     heads = share_heads(group, spec.num_heads, spec.num_kv_heads)
     demand = Demand(
         device,
@@ -64,13 +72,18 @@ def choose_backend(
 
 
 def _for_latents(
-    config: ServerConfig, dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device
+    config: ServerConfig,
+    latent: LatentSpec,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+    device: torch.device,
 ) -> Backend:
-    """Attention over latents has one implementation, in 16 or 32 bits."""
-    if config.attention_backend not in ("auto", "reference"):
+    """Attention over latents is in C on a CPU, and everywhere by the reference."""
+    name = config.attention_backend
+    if name not in ("auto", "native", "reference"):
         raise StartError(
-            f"--attention-backend {config.attention_backend}: this model attends to latents, which only the reference "
-            "computes; use auto or reference"
+            f"--attention-backend {name}: this model attends to latents, which only native and reference compute; use "
+            "auto or one of these"
         )
     if cache_dtype != dtype:
         raise StartError(
@@ -80,7 +93,12 @@ def _for_latents(
         raise StartError(
             "--batch-invariant: the products of attention over latents depend on the number of rows; leave it out"
         )
-    return reference_backend(device)
+    try:
+        return choose_for_latents(
+            name, LatentDemand(device, dtype, latent.rank, latent.rope_dim, latent.nope_dim)
+        )
+    except Unsupported as reason:
+        raise StartError(f"--attention-backend {name}: {reason}") from None
 
 
 def _for_any_model(name: str, device: torch.device) -> Backend:

@@ -81,7 +81,8 @@ def _load(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None) 
             drafting = _drafting(config, draft, model, placement, device)
     logger.info("attention by %s, KV cache of %s", attention.name, name_of(cache_dtype))
     grammars = _grammars(config, model)
-    cache_format = CacheFormat(cache_dtype, scales_of(folder, dtype, cache_dtype), attention.attend)
+    scales = scales_of(folder, dtype, cache_dtype)
+    cache_format = CacheFormat(cache_dtype, scales, attention.attend, attention.attend_latents)
     adapters = Adapters(
         AdaptedModel(model, config.max_adapters, BaseWeights(folder.checkpoint, quantization), device),
         config.max_adapters,

@@ -222,10 +222,9 @@ class Decoder(nn.Module):
 
     @property
     def capturable(self) -> bool:
-        """As in `Model`. Latents need lengths on the host; on CUDA states do, too, and experts of few bits counts."""
-        if self._device.type == "cuda" and (self.state_shape is not None or self._has_quantized_experts()):
-            return False
-        return self.spec.latent is None
+        """As in `Model`. On CUDA states and latents need lengths on the host, and experts of few bits counts."""
+        needs_host = self.state_shape is not None or self.spec.latent is not None
+        return self._device.type != "cuda" or not (needs_host or self._has_quantized_experts())
 
     def _has_quantized_experts(self) -> bool:
         return any(isinstance(module, Experts) and module.is_quantized for module in self.modules())

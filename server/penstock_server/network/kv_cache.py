@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import Attend, copy_blocks, own_attention
+from penstock_kernels import Attend, AttendLatents, copy_blocks, own_attention, own_latent_attention
 
 from penstock_server.architectures.spec import CacheShape
 from penstock_server.network.states import AnyStates
@@ -23,12 +23,13 @@ class KvScale(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CacheFormat:
-    """The type and scales of keys and values, and the function that attends to them."""
+    """The type and scales of keys and values, and the functions that attend to them, or to latents."""
 
     dtype: torch.dtype
     # One for each layer; empty where nothing is divided.
     scales: tuple[KvScale, ...] = ()
     attend: Attend = own_attention
+    attend_latents: AttendLatents = own_latent_attention
 
 
 class LayerCache(NamedTuple):
@@ -38,6 +39,7 @@ class LayerCache(NamedTuple):
     value: torch.Tensor
     scale: KvScale
     attend: Attend
+    attend_latents: AttendLatents
 
 
 class KVCache:
@@ -59,8 +61,9 @@ class KVCache:
         if is_poisoned:
             self.spoil()
         scales = cache_format.scales or (KvScale(),) * shape.num_layers
+        attends = cache_format.attend, cache_format.attend_latents
         self.layers = [
-            LayerCache(layer[0], layer[-1], scale, cache_format.attend)
+            LayerCache(layer[0], layer[-1], scale, *attends)
             for layer, scale in zip(self.pool, scales, strict=True)
         ]
 

@@ -14,6 +14,7 @@ from penstock_kernels import (
     rms_norm,
     rotary_table,
     rotate_and_store,
+    rotate_and_store_latents,
     silu_mul,
     store_kv,
     write_runs,
@@ -139,6 +140,28 @@ def test_rotate_and_store(
     assert_close(query, expected)
     assert_close(caches[0], exact[0])
     assert torch.equal(caches[1].double(), exact[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_tokens", [0, 1, 11])
+@pytest.mark.parametrize(("rank", "rope", "nope"), [(512, 64, 128), (20, 6, 10)])
+def test_rotate_and_store_latents(
+    num_tokens: int, rank: int, rope: int, nope: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    query = torch.randn(num_tokens, 3, nope + rope, device=device).to(dtype)
+    down = torch.randn(num_tokens, 5 + rank + rope, device=device).to(dtype)[:, 5:]
+    cos, sin = (torch.randn(num_tokens, rope, device=device).to(dtype) for _ in range(2))
+    weight = torch.randn(rank, device=device).to(dtype)
+    cache = torch.zeros(3, 16, 1, rank + rope, device=device, dtype=dtype)
+    exact, expected = cache.double(), query.double()
+    cache_positions = torch.randperm(48, device=device)[:num_tokens]
+    rotate_and_store_latents(query, down, (weight, 1e-6), cos, sin, cache, cache_positions)
+    norm = (weight.double(), 1e-6)
+    reference.rotate_and_store_latents(
+        expected, down.double(), norm, cos.double(), sin.double(), exact, cache_positions
+    )
+    assert_close(query, expected)
+    assert_close(cache, exact)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

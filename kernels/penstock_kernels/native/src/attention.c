@@ -16,10 +16,10 @@
 /* Also fetches the beginning of the next work, if there is any. */
 typedef void (*Attend)(const Work *, const Work *next, Scratch *);
 
-/* The widest variant that there is and that divides a head; none if no variant does. */
-static Attend variant(int head_dim, int max_lanes) {
-    if (head_dim > MAX_HEAD_DIM) return NULL;
-    switch (lanes_for(head_dim, max_lanes)) {
+/* The widest variant that there is and that divides keys and values; none if no variant does. */
+static Attend variant(int head_dim, int value_dim, int max_lanes) {
+    if (head_dim > MAX_HEAD_DIM || value_dim > MAX_HEAD_DIM) return NULL;
+    switch (lanes_for(head_dim | value_dim, max_lanes)) {
 #if defined(__x86_64__)
     case 16: return attend_16;
     case 8: return attend_8;
@@ -29,8 +29,8 @@ static Attend variant(int head_dim, int max_lanes) {
     }
 }
 
-int penstock_can_attend(int head_dim, int group) {
-    return variant(head_dim, 0) != NULL && group <= TILE_ROWS;
+int penstock_can_attend(int head_dim, int value_dim, int group) {
+    return variant(head_dim, value_dim, 0) != NULL && group <= TILE_ROWS;
 }
 
 /* Tokens of one tile of queries. */
@@ -82,7 +82,7 @@ static int is_worth_threads(const Attention *call) {
 
 /* 0, or -1 when there is no memory for it. */
 int penstock_attend(const Attention *call) {
-    const Attend attend = variant(call->head_dim, call->max_lanes);
+    const Attend attend = variant(call->head_dim, call->value_dim, call->max_lanes);
     int64_t *ends = malloc(sizeof *ends * (call->num_spans + 1));
     if (attend == NULL || ends == NULL) return free(ends), -1;
     count_work(call, ends);

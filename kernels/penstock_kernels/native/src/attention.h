@@ -7,9 +7,9 @@
 /* One call. Strides count numbers, not bytes. Mirrored field by field in attention.py. */
 typedef struct {
     const void *query;  /* [num_tokens, num_heads, head_dim] */
-    void *output;       /* the same, contiguous */
+    void *output;       /* [num_tokens, num_heads, value_dim], contiguous */
     const void *key;    /* [num_blocks, block_size, num_kv_heads, head_dim] */
-    const void *value;  /* the same strides */
+    const void *value;  /* [num_blocks, block_size, num_kv_heads, value_dim]; that of the keys where these begin with values */
     const int32_t *query_starts;  /* [num_spans + 1] */
     const int32_t *context_lens;  /* [num_spans] */
     const int32_t *tables;        /* [num_spans, ...] */
@@ -20,10 +20,14 @@ typedef struct {
     int64_t block_stride;
     int64_t position_stride;
     int64_t head_stride;
+    int64_t value_block_stride;
+    int64_t value_position_stride;
+    int64_t value_head_stride;
     int32_t num_spans;
     int32_t num_heads;
     int32_t num_kv_heads;
     int32_t head_dim;
+    int32_t value_dim;
     int32_t block_size;
     int32_t window;  /* 0: none */
     int32_t dtype;
@@ -36,7 +40,7 @@ typedef struct {
 
 /* Positions whose scores are held at a time. Tiles begin at multiples of it, counted from a sequence's first position,
    so the order of a sum depends on the position of the query and on nothing else. */
-enum { TILE_LEN = 64, TILE_ROWS = 32, MAX_HEAD_DIM = 256 };
+enum { TILE_LEN = 64, TILE_ROWS = 32, MAX_HEAD_DIM = 576 };
 
 /* One tile of queries: rows are (position, head) pairs that read the same keys. */
 typedef struct {
@@ -54,7 +58,8 @@ typedef struct {
     int32_t first;
     int32_t count; /* 0: no tile */
     int32_t dtype;
-    int32_t row_bytes;
+    int32_t key_bytes; /* to be fetched of each */
+    int32_t value_bytes;
 } Tile;
 
 /* A thread's memory. Rows of all arrays follow each other without gaps. */

@@ -3,10 +3,18 @@
 
 /* Fetches the rows `from .. until` of the next tile from memory, if it has them. The rows of a head are too far apart for
    the processor to do it by itself. */
-INLINE void NAME(fetch)(const char *const *rows, int from, int until, const Tile *next) {
+INLINE void NAME(fetch)(const char *const *rows, int from, int until, const Tile *next, int num_bytes) {
     const int end = until < next->count ? until : next->count;
     for (int i = from; i < end; i++)
-        for (int byte = 0; byte < next->row_bytes; byte += 64) __builtin_prefetch(rows[i] + byte, 0, 2);
+        for (int byte = 0; byte < num_bytes; byte += 64) __builtin_prefetch(rows[i] + byte, 0, 2);
+}
+
+INLINE void NAME(fetch_keys)(int from, int until, const Tile *next) {
+    NAME(fetch)(next->keys, from, until, next, next->key_bytes);
+}
+
+INLINE void NAME(fetch_values)(int from, int until, const Tile *next) {
+    NAME(fetch)(next->values, from, until, next, next->value_bytes);
 }
 
 /* scores[row][i] = query[row] . keys[i], for `num_rows` x `num_keys` of them; both, and dtype, are constants. */
@@ -40,7 +48,7 @@ INLINE void NAME(mix_block)(
     for (int r = 0; r < num_rows; r++)
         for (int w = 0; w < width; w++) sums[r][w] = NAME(load)(output + r * dim + d + w * LANES);
     for (int i = from; i < until; i++) {
-        if (next) NAME(fetch)(next->values, i, i + 1, next);
+        if (next) NAME(fetch_values)(i, i + 1, next);
         vec value[4];
         for (int w = 0; w < width; w++) value[w] = NAME(load_as)(tile->values[i], d + w * LANES, dtype);
         for (int r = 0; r < num_rows; r++) {
@@ -79,10 +87,10 @@ INLINE void NAME(dot_as)(
     const int most = LANES / num_rows;
     int k = 0;
     for (; k + most <= tile->count; k += most) {
-        if (next) NAME(fetch)(next->keys, k, k + most, next);
+        if (next) NAME(fetch_keys)(k, k + most, next);
         NAME(dot_block)(query, tile->keys + k, dim, scores + k, num_rows, most, dtype);
     }
-    if (next) NAME(fetch)(next->keys, k, TILE_LEN, next);
+    if (next) NAME(fetch_keys)(k, TILE_LEN, next);
     for (; k < tile->count; k++) NAME(dot_block)(query, tile->keys + k, dim, scores + k, num_rows, 1, dtype);
 }
 
@@ -98,7 +106,7 @@ static TARGET void NAME(dot)(
 
 /* Scores become weights e^(score - largest); the sums so far are scaled to the new largest. */
 static TARGET void NAME(weigh)(
-    Scratch *scratch, int row, int from, int until, int first, int dim, float soft_cap
+    Scratch *scratch, int row, int from, int until, int first, int value_dim, float soft_cap
 ) {
     float *scores = scratch->scores + row * TILE_LEN;
     float largest = scratch->largest[row];
@@ -117,8 +125,8 @@ static TARGET void NAME(weigh)(
     for (int i = 0; i < LANES; i++) largest = most[i] > largest ? most[i] : largest;
     if (largest > scratch->largest[row]) {
         float change = NAME(exp)(NAME(all)(scratch->largest[row] - largest))[0];
-        float *output = scratch->output + row * dim;
-        for (int d = 0; d < dim; d += LANES) NAME(store)(output + d, NAME(load)(output + d) * change);
+        float *output = scratch->output + row * value_dim;
+        for (int d = 0; d < value_dim; d += LANES) NAME(store)(output + d, NAME(load)(output + d) * change);
         scratch->total[row] *= change;
         scratch->largest[row] = largest;
     }
@@ -140,24 +148,28 @@ static TARGET void NAME(point)(const Work *work, Tile *tile, int first, int end)
     tile->first = first;
     tile->count = end - first < TILE_LEN ? end - first : TILE_LEN;
     tile->dtype = call->dtype;
-    tile->row_bytes = (int32_t)(call->head_dim * size);
+    tile->key_bytes = (int32_t)(call->head_dim * size);
+    tile->value_bytes = call->key == call->value ? 0 : (int32_t)(call->value_dim * size);
     for (int i = 0; i < tile->count; i++) {
         const int64_t at =
             *block * call->block_stride + inside * call->position_stride + work->kv_head * call->head_stride;
         tile->keys[i] = (const char *)call->key + at * size;
-        tile->values[i] = (const char *)call->value + at * size;
+        const int64_t value_at = *block * call->value_block_stride + inside * call->value_position_stride +
+                                 work->kv_head * call->value_head_stride;
+        tile->values[i] = (const char *)call->value + value_at * size;
         if (++inside == call->block_size) inside = 0, block++;
     }
 }
 
 /* Converts to float32 what many rows will read. */
-static TARGET void NAME(widen_tile)(Scratch *scratch, Tile *tile, int dim) {
+static TARGET void NAME(widen_tile)(Scratch *scratch, Tile *tile, int dim, int value_dim) {
     for (int i = 0; i < tile->count; i++) {
-        float *key = scratch->key + i * dim, *value = scratch->value + i * dim;
+        float *key = scratch->key + i * dim, *value = scratch->value + i * value_dim;
+        const int is_shared = tile->keys[i] == tile->values[i];
         NAME(widen)(key, (const uint16_t *)tile->keys[i], dim);
-        NAME(widen)(value, (const uint16_t *)tile->values[i], dim);
+        if (!is_shared) NAME(widen)(value, (const uint16_t *)tile->values[i], value_dim);
         tile->keys[i] = (const char *)key;
-        tile->values[i] = (const char *)value;
+        tile->values[i] = (const char *)(is_shared ? key : value);
     }
     tile->dtype = FLOAT32;
 }
@@ -169,8 +181,8 @@ static int NAME(at_most)(int x, int high) { return x > high ? high : x; }
 static TARGET void NAME(attend_rows)(
     Scratch *scratch, int row, int num_rows, const Tile *tile, const Tile *next, const Attention *call
 ) {
-    const int dim = call->head_dim;
-    float *output = scratch->output + row * dim, *weights = scratch->scores + row * TILE_LEN;
+    const int dim = call->head_dim, value_dim = call->value_dim;
+    float *output = scratch->output + row * value_dim, *weights = scratch->scores + row * TILE_LEN;
     int from[ROWS], until[ROWS], together = 0, end = tile->count;
     for (int r = 0; r < num_rows; r++) {
         from[r] = NAME(at_least)(scratch->from[row + r] - tile->first, 0);
@@ -181,20 +193,20 @@ static TARGET void NAME(attend_rows)(
     NAME(dot)(scratch->query + row * dim, tile, dim, weights, next, num_rows);
     for (int r = 0; r < num_rows; r++)
         if (from[r] < until[r]) 
-            NAME(weigh)(scratch, row + r, from[r], until[r], tile->first, dim, call->soft_cap);
+            NAME(weigh)(scratch, row + r, from[r], until[r], tile->first, value_dim, call->soft_cap);
     if (together >= end) together = end = tile->count; /* no common position: row by row */
     for (int r = 0; r < num_rows; r++) {
         const int before = NAME(at_most)(together, until[r]);
-        NAME(mix)(output + r * dim, weights + r * TILE_LEN, tile, from[r], before, dim, NULL, 1);
+        NAME(mix)(output + r * value_dim, weights + r * TILE_LEN, tile, from[r], before, value_dim, NULL, 1);
     }
-    NAME(mix)(output, weights, tile, together, end, dim, next, num_rows);
+    NAME(mix)(output, weights, tile, together, end, value_dim, next, num_rows);
     if (next) {
-        NAME(fetch)(next->values, 0, together, next);
-        NAME(fetch)(next->values, end, TILE_LEN, next);
+        NAME(fetch_values)(0, together, next);
+        NAME(fetch_values)(end, TILE_LEN, next);
     }
     for (int r = 0; r < num_rows; r++) {
         const int behind = NAME(at_least)(end, from[r]);
-        NAME(mix)(output + r * dim, weights + r * TILE_LEN, tile, behind, until[r], dim, NULL, 1);
+        NAME(mix)(output + r * value_dim, weights + r * TILE_LEN, tile, behind, until[r], value_dim, NULL, 1);
     }
 }
 
@@ -206,13 +218,11 @@ static TARGET void NAME(begin)(const Work *work, Scratch *scratch) {
     for (int row = 0; row < work->num_tokens * group; row++) {
         const int token = work->first + row / group, head = work->kv_head * group + row % group;
         const int64_t at = (start + token) * call->query_token_stride + head * call->query_head_stride;
-        float *query = scratch->query + row * dim, *output = scratch->output + row * dim;
+        float *query = scratch->query + row * dim, *output = scratch->output + row * call->value_dim;
         if (call->dtype == FLOAT32) memcpy(query, (const float *)call->query + at, dim * sizeof(float));
         else NAME(widen)(query, (const uint16_t *)call->query + at, dim);
-        for (int d = 0; d < dim; d += LANES) {
-            NAME(store)(query + d, NAME(load)(query + d) * call->scale);
-            NAME(store)(output + d, (vec){0});
-        }
+        for (int d = 0; d < dim; d += LANES) NAME(store)(query + d, NAME(load)(query + d) * call->scale);
+        for (int d = 0; d < call->value_dim; d += LANES) NAME(store)(output + d, (vec){0});
         scratch->until[row] = before + token + 1;
         scratch->from[row] = call->window ? NAME(at_least)(before + token + 1 - call->window, 0) : 0;
         scratch->largest[row] = call->sinks ? call->sinks[head] : -INFINITY;
@@ -223,7 +233,7 @@ static TARGET void NAME(begin)(const Work *work, Scratch *scratch) {
 
 static TARGET void NAME(finish)(const Work *work, Scratch *scratch) {
     const Attention *call = work->call;
-    const int dim = call->head_dim, group = call->num_heads / call->num_kv_heads;
+    const int dim = call->value_dim, group = call->num_heads / call->num_kv_heads;
     for (int row = 0; row < work->num_tokens * group; row++) {
         const int64_t token = call->query_starts[work->span] + work->first + row / group;
         const int64_t at = (token * call->num_heads + work->kv_head * group + row % group) * dim;
@@ -254,7 +264,7 @@ INLINE int NAME(end_of)(const Work *work) {
 static TARGET void NAME(attend_tile)(
     Scratch *scratch, Tile *tile, const Tile *next, int num_rows, const Attention *call
 ) {
-    if (tile->dtype != FLOAT32 && num_rows > ROWS) NAME(widen_tile)(scratch, tile, call->head_dim);
+    if (tile->dtype != FLOAT32 && num_rows > ROWS) NAME(widen_tile)(scratch, tile, call->head_dim, call->value_dim);
     int row = 0;
     for (; row + ROWS <= num_rows; row += ROWS, next = NULL)
         NAME(attend_rows)(scratch, row, ROWS, tile, next, call);
@@ -267,8 +277,8 @@ static TARGET void NAME(attend)(const Work *work, const Work *following, Scratch
     Tile *tile = scratch->ready;
     if (tile == NULL) {
         NAME(point)(work, tile = &scratch->tiles[0], NAME(begin_of)(work), end);
-        NAME(fetch)(tile->keys, 0, TILE_LEN, tile);
-        NAME(fetch)(tile->values, 0, TILE_LEN, tile);
+        NAME(fetch_keys)(0, TILE_LEN, tile);
+        NAME(fetch_values)(0, TILE_LEN, tile);
     }
     NAME(begin)(work, scratch);
     for (;;) {

@@ -12,8 +12,9 @@ typedef struct {
     const int64_t *groups; /* [num_rows] */
     const void *weight;    /* [num_groups, num_columns, len], contiguous */
     const void *bias;      /* [num_groups, num_columns], or none */
-    void *output;          /* [num_rows, num_columns], contiguous */
+    void *output;          /* [num_rows, num_columns] */
     int64_t x_stride;
+    int64_t output_stride;
     int64_t num_rows;
     int64_t num_groups;
     int64_t len;
@@ -86,8 +87,9 @@ static void gather(const Grouped *call, const Work *work, int64_t place) {
 }
 
 static void scatter(const Grouped *call, const Work *work, int64_t place) {
-    const int64_t size = call->num_columns * number_size(call->dtype);
-    memcpy((char *)call->output + work->order[place] * size, work->results + place * size, size);
+    const int64_t each = number_size(call->dtype), size = call->num_columns * each;
+    char *output = (char *)call->output + work->order[place] * call->output_stride * each;
+    memcpy(output, work->results + place * size, size);
 }
 
 static void add_group(const Grouped *call, Work *work, int64_t group) {

@@ -1,20 +1,29 @@
-/* Simple ops of PyTorch on contiguous numbers, so that a recording needs no PyTorch between ops in C. */
+/* Simple ops of PyTorch on rows of numbers, so that a recording needs no PyTorch between ops in C. */
 
 #include "processor.h"
 
-/* One call. Mirrored field by field in lowering.py. */
+/* One call. Strides count numbers. Mirrored field by field in lowering.py. */
 typedef struct {
-    const void *from; /* none: zeros */
-    void *to;
-    int64_t count;
+    const void *from; /* [num_rows, len], or none: zeros */
+    void *to;         /* [num_rows, len] */
+    int64_t num_rows;
+    int64_t len;
+    int64_t from_stride;
+    int64_t to_stride;
     int32_t from_dtype;
     int32_t to_dtype;
 } Move;
 
-static void copy(const Move *call) {
-    const int64_t size = call->to_dtype == FLOAT32 ? sizeof(float) : sizeof(uint16_t);
-    if (call->from) memmove(call->to, call->from, call->count * size);
-    else memset(call->to, 0, call->count * size);
+static int64_t number_size(int dtype) {
+    return dtype == FLOAT32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+static const void *row_from(const Move *call, int64_t row) {
+    return (const char *)call->from + row * call->from_stride * number_size(call->from_dtype);
+}
+
+static void *row_to(const Move *call, int64_t row) {
+    return (char *)call->to + row * call->to_stride * number_size(call->to_dtype);
 }
 
 static void widen(float *to, const uint16_t *from, int64_t count) {
@@ -27,22 +36,30 @@ static void narrow(uint16_t *to, const float *from, int64_t count) {
 
 /* to = from, converted to another type if necessary. */
 int penstock_move(const Move *call) {
-    if (!call->from || call->from_dtype == call->to_dtype) copy(call);
-    else if (call->to_dtype == FLOAT32) widen(call->to, call->from, call->count);
-    else narrow(call->to, call->from, call->count);
+    for (int64_t row = 0; row < call->num_rows; row++) {
+        void *to = row_to(call, row);
+        const int64_t size = call->len * number_size(call->to_dtype);
+        if (!call->from) memset(to, 0, size);
+        else if (call->from_dtype == call->to_dtype) memmove(to, row_from(call, row), size);
+        else if (call->to_dtype == FLOAT32) widen(to, row_from(call, row), call->len);
+        else narrow(to, row_from(call, row), call->len);
+    }
     return 0;
+}
+
+static void add(float *to, const float *from, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] += from[i];
+}
+
+static void add_rounded(uint16_t *to, const uint16_t *from, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] = to_bfloat16(from_bfloat16(to[i]) + from_bfloat16(from[i]));
 }
 
 /* to += from, of one type. */
 int penstock_accumulate(const Move *call) {
-    if (call->to_dtype == FLOAT32) {
-        const float *from = call->from;
-        float *to = call->to;
-        for (int64_t i = 0; i < call->count; i++) to[i] += from[i];
-    } else {
-        const uint16_t *from = call->from;
-        uint16_t *to = call->to;
-        for (int64_t i = 0; i < call->count; i++) to[i] = to_bfloat16(from_bfloat16(to[i]) + from_bfloat16(from[i]));
+    for (int64_t row = 0; row < call->num_rows; row++) {
+        if (call->to_dtype == FLOAT32) add(row_to(call, row), row_from(call, row), call->len);
+        else add_rounded(row_to(call, row), row_from(call, row), call->len);
     }
     return 0;
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from penstock_kernels import apply_rotary, latent_attention, store_latents
+from penstock_kernels import latent_attention, rotate_and_store_latents
 from torch import nn
 
 from penstock_server.architectures.spec import LatentSpec, ModelSpec
@@ -50,15 +50,11 @@ class LatentAttention(nn.Module):
         self, x: torch.Tensor, inputs: ForwardInput, rotary: RotaryTable | None, cache: LayerCache
     ) -> torch.Tensor:
         assert rotary is not None, "every layer rotates"
-        nope, rank = self.latent.nope_dim, self.latent.rank
         query, down = self.query(x, inputs.adapters), self.down(x, inputs.adapters)
-        # All heads share the rotated part of the key: [num_tokens, heads + 1, rope_dim].
-        rotating = torch.cat((query[..., nope:], down[:, None, rank:]), dim=1)
-        rotated = apply_rotary(rotating, rotary.cos, rotary.sin)
-        query = torch.cat((query[..., :nope], rotated[:, :-1]), dim=-1)
-        latents = torch.cat((self.norm(down[:, :rank]), rotated[:, -1]), dim=-1)
-        store_latents(latents, cache.key, inputs.cache_positions)
-        attended = latent_attention(query, cache.key, self.up.key, self.up.value, inputs.spans, self.scale)
+        norm = self.norm.weight, self.norm.spec.eps
+        rotate_and_store_latents(query, down, norm, *rotary, cache.key, inputs.cache_positions)
+        rest = inputs.spans, self.scale, cache.attend_latents
+        attended = latent_attention(query, cache.key, self.up.key, self.up.value, *rest)
         return self.output(attended.view(x.shape[0], -1), inputs.adapters)  # type: ignore[no-any-return]
 
 
@@ -99,21 +95,25 @@ class WaysUp(nn.Module):
         self.name = prefix + spec.names.latent_up
         self.num_heads = spec.num_heads
         self.share: HeadShare = share_heads(placement.group, spec.num_heads, spec.num_heads)
-        for kind, dim in (("key", latent.nope_dim), ("value", latent.value_dim)):
-            self.register_buffer(kind, placement.empty(self.share.num_heads, dim, latent.rank))
+        count = self.share.num_heads
+        # As both are multiplied: a query by the columns of its head's keys, what it found by the rows of its values.
+        self.register_buffer("key", placement.empty(count, latent.rank, latent.nope_dim))
+        self.register_buffer("value", placement.empty(count, latent.value_dim, latent.rank))
 
     def pieces(self, has: Has) -> Iterator[Piece]:
         nope, rank = self.latent.nope_dim, self.latent.rank
         dim, share = nope + self.latent.value_dim, self.share
         rows = slice(share.first_head * dim, (share.first_head + share.num_heads) * dim)
-        for kind, part in (("key", slice(0, nope)), ("value", slice(nope, dim))):
-            shape, window = (self.num_heads * dim, rank), (rows, slice(0, rank))
-            whole = slice(0, share.num_heads)
-            yield Piece(f"{self.name}.weight", shape, self, kind, window, whole, _part_of_heads(dim, part))
+        shape, window, whole = (self.num_heads * dim, rank), (rows, slice(0, rank)), slice(0, share.num_heads)
 
+        def keys(rows: torch.Tensor) -> torch.Tensor:
+            return rows.view(-1, dim, rank)[:, :nope].transpose(1, 2)
 
-def _part_of_heads(dim: int, part: slice) -> Arrange:
-    return lambda rows: rows.view(-1, dim, rows.shape[1])[:, part]
+        def values(rows: torch.Tensor) -> torch.Tensor:
+            return rows.view(-1, dim, rank)[:, nope:]
+
+        for kind, arrange in (("key", keys), ("value", values)):
+            yield Piece(f"{self.name}.weight", shape, self, kind, window, whole, arrange)
 
 
 def _last_pairs(spec: ModelSpec, latent: LatentSpec, dim: int) -> Arrange | None:

@@ -45,7 +45,7 @@ class SparseFeedForward(nn.Module):
         logits, correction = self.router(x, adapters)
         weights, chosen = route(logits, self.moe.top_k, self.moe.normalized, correction, self.routing)
         output = self.group.all_reduce(self.experts(x, chosen, weights, adapters))
-        return output if self.shared is None else output + self.shared(x, adapters)
+        return output if self.shared is None else output.add_(self.shared(x, adapters))
 
 
 class Router(nn.Module):

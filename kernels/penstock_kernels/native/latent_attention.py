@@ -1,0 +1,107 @@
+"""Attention over latents in C, of spans of few tokens: in the space of the latents, which all heads share.
+
+Queries go down to the latents by a product for each head, the heads are queries of one key head whose values are the
+beginning of its keys, and what they find goes up by another product for each head.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from penstock_kernels import reference
+from penstock_kernels.base.attention_spans import (
+    MAX_DECODE_LEN,
+    AttentionSpans,
+    DecodeSpans,
+    LatentArguments,
+    Scoring,
+)
+from penstock_kernels.native import attention
+from penstock_kernels.native.grouped_linear import grouped_linear
+from penstock_kernels.native.library import DTYPES
+from penstock_kernels.native.linear import can_multiply
+
+# Query heads that read the same keys at a time: at least so many, so that a key is not loaded for each of them.
+_FEWEST_HEADS, _MOST_HEADS = 4, 32
+# Pieces of work for each thread.
+_PIECES = 3
+
+
+def can_attend(dtype: torch.dtype, rank: int, rope_dim: int, nope_dim: int) -> bool:
+    """Whether it is compiled, for such latents and queries."""
+    return (
+        dtype in DTYPES
+        and can_multiply(nope_dim)
+        and can_multiply(rank)
+        and attention.can_hold(rank + rope_dim, rank, 1)
+    )
+
+
+def supports(arguments: LatentArguments) -> bool:
+    """Whether `latent_attention` can take these."""
+    rank, nope_dim = arguments.key_up.shape[1:]
+    spans = arguments.spans
+    is_short = not isinstance(spans, DecodeSpans) or spans.num_prompts == 0
+    return is_short and can_attend(arguments.query.dtype, rank, arguments.cache.shape[3] - rank, nope_dim)
+
+
+def latent_attention(arguments: LatentArguments, max_lanes: int = 0) -> torch.Tensor:
+    """As the op. A row of a short span has the same bits whatever else is computed. `max_lanes` as in
+    `paged_attention`.
+    """
+    spans = arguments.spans
+    if isinstance(spans, DecodeSpans) or max(spans.query_lens, default=0) <= MAX_DECODE_LEN:
+        return _absorbed(arguments, max_lanes)
+    query = arguments.query
+    output = query.new_empty(*query.shape[:2], arguments.value_up.shape[1])
+    short, long = spans.shared("by length", lambda: _by_length(spans))
+    if short.spans.query_lens:
+        output[short.rows] = _absorbed(arguments.among(*short), max_lanes)
+    output[long.rows] = reference.latent_attention(arguments.among(*long))
+    return output
+
+
+class _Some(NamedTuple):
+    """Some of the spans of a step, and their rows."""
+
+    rows: torch.Tensor
+    spans: AttentionSpans
+
+
+def _by_length(spans: AttentionSpans) -> tuple[_Some, _Some]:
+    """Those of few tokens, and the others."""
+    lens = spans.query_lens
+    short = [span for span, length in enumerate(lens) if length <= MAX_DECODE_LEN]
+    long = [span for span, length in enumerate(lens) if length > MAX_DECODE_LEN]
+    return _some(spans, short), _some(spans, long)
+
+
+def _some(spans: AttentionSpans, members: list[int]) -> _Some:
+    return _Some(torch.tensor(spans.rows_of(members), dtype=torch.int64), spans.among(members))
+
+
+def _absorbed(arguments: LatentArguments, max_lanes: int = 0) -> torch.Tensor:
+    query, cache, key_up, spans = arguments.query, arguments.cache, arguments.key_up, arguments.spans
+    (num_tokens, num_heads), (rank, nope_dim) = query.shape[:2], key_up.shape[1:]
+    # The head of each row, for all layers.
+    heads = spans.shared(("heads", num_heads), lambda: torch.arange(num_heads).repeat(num_tokens))
+    absorbed = torch.empty(num_tokens, num_heads, cache.shape[3], dtype=query.dtype)
+    down = absorbed[..., :rank].flatten(0, 1)
+    grouped_linear(query[..., :nope_dim].flatten(0, 1), heads, key_up, None, max_lanes, down)
+    absorbed[..., rank:].copy_(query[..., nope_dim:])
+    num_pieces = _num_pieces(num_heads, len(spans.context_lens))
+    key = cache.expand(-1, -1, num_pieces, -1)
+    scoring = Scoring(arguments.scale)
+    found = attention.attend(absorbed, key, key[..., :rank], spans, scoring, max_lanes)
+    up = grouped_linear(found.flatten(0, 1), heads, arguments.value_up, None, max_lanes)
+    return up.view(num_tokens, num_heads, -1)
+
+
+def _num_pieces(num_heads: int, num_spans: int) -> int:
+    """In how many pieces the heads of a span are computed: enough for all threads, but each with some heads."""
+    wanted = -(-_PIECES * torch.get_num_threads() // max(num_spans, 1))
+    most = max(num_heads // _FEWEST_HEADS, 1)
+    fewest = -(-num_heads // _MOST_HEADS)
+    possible = [count for count in range(1, num_heads + 1) if num_heads % count == 0 and count >= fewest]
+    within = [count for count in possible if count <= most] or possible[:1]
+    return next((count for count in within if count >= wanted), within[-1])
