@@ -171,6 +171,41 @@ def test_only_valid_decodes_are_staged(is_gapless: bool) -> None:
     assert num_staged > 200
 
 
+def test_drafts_are_rows_behind_those_of_their_spans() -> None:
+    """Where each fits and its slot is plain."""
+    rng, num_staged = random.Random(2), 0
+    for _ in range(2000):
+        numbers = table(rng)
+        stager = Stager(numbers, block_size=4, max_len=11, spare=99)
+        slots = rng.sample(range(TABLE_ROWS), rng.randint(1, 3))
+        spans = [(slot, int(numbers[slot, SlotColumn.LENGTH]) - 1, 1) for slot in slots]
+        drafts = [rng.choice([0, 0, 1, 2, 3]) for _ in slots]
+        expected = are_decodes(spans, numbers, False)
+        for (slot, start, _), number in zip(spans, drafts, strict=True):
+            state = {column.name: int(numbers[slot, column]) for column in SlotColumn}
+            fits = start + number < 4 * state["NUM_BLOCKS"] and state["LENGTH"] + number < 11
+            expected = expected and fits and (not number or state["KIND"] == SlotKind.PLAIN)
+        count = len(slots) + sum(drafts)
+        staged = stager.stage(np.array(spans, np.int64).T, count + 1, np.array(drafts, np.int64))
+        assert (staged is not None) == expected, (spans, drafts, numbers)
+        if staged is None:
+            continue
+        num_staged += 1
+        rows = [
+            (slot, start + place)
+            for (slot, start, _), number in zip(spans, drafts, strict=True)
+            for place in range(number + 1)
+        ]
+        padded = staged.numbers[: 2 * (count + 1)].reshape(2, count + 1).T
+        assert [tuple(row) for row in padded.tolist()] == [*rows, (99, 0)]
+        columns = staged.numbers[2 * (count + 1) :][: 4 * count].reshape(4, count).T
+        prompt_lens = numbers[:, SlotColumn.PROMPT_LEN]
+        assert columns.tolist() == [
+            [row, slot, position + 1, prompt_lens[slot]] for row, (slot, position) in enumerate(rows)
+        ]
+    assert num_staged > 200
+
+
 def test_blocks_are_appended_as_the_slots_would_one_by_one(engine: Engine) -> None:
     """Random appends, many of which nobody may make: all of a plan, or as if each came alone."""
     rng, num_whole = random.Random(3), 0

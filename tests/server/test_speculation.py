@@ -11,6 +11,7 @@ import pytest
 import torch
 from driver import make_engine
 from open_spans import (
+    DRAWN,
     EVERYTHING,
     MAX_DRAFTS,
     MAX_LEN,
@@ -138,6 +139,56 @@ def test_open_spans_that_get_no_drafts_are_decodes_as_others(
         by_slot.reset_mock()
         check_same(play(engine, params, MAX_DRAFTS), expected)
         assert 1 <= by_slot.call_count <= most_by_slot
+
+
+PLAIN = [
+    SamplingParams(),
+    SamplingParams(temperature=1.2, seed=7, top_k=50, top_p=0.95, min_p=0.01, typical_p=0.9),
+    DRAWN,
+]
+
+
+def test_drafts_for_plain_slots_take_the_way_of_arrays(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = play(engine, PLAIN, None)
+    by_slot = Mock(wraps=engine.slots.select)
+    monkeypatch.setattr(engine.slots, "select", by_slot)
+    for seed in range(4):
+        engine.drafter = Guessing(engine, foreseeing(expected, random.Random(seed)))
+        by_slot.reset_mock()
+        got = play(engine, PLAIN, MAX_DRAFTS)
+        check_same(got, expected)
+        assert sum(it.num_drafted for it in got) > 0
+        # But for the prompts; where steps are not recorded, a step with drafts has a shape of its own.
+        assert by_slot.call_count == 1 or not engine.graphs or not engine.graphs.sizes
+
+
+def test_a_plain_row_that_fails_takes_its_drafts_with_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first row of a slot fails it; what fails behind a draft does not count."""
+    expected = play(engine, PLAIN, None)
+    engine.clear()
+    engine.drafter = Guessing(engine, foreseeing(expected))
+    admitted = [admit(slot, params) for slot, params in enumerate(PLAIN)]
+    spans = [Span(it.slot, 0, it.prompt_len) for it in admitted]
+    engine.launch(Plan(1, 1, admitted=admitted, spans=spans)).resolve()
+    draw = engine._sample
+
+    def spoiled(*given: Any) -> Any:
+        found = draw(*given)
+        found.finite[[0, 7]] = False
+        return found
+
+    monkeypatch.setattr(engine, "_sample", spoiled)
+    open_spans = [Span(it.slot, MAX_LEN - 1, 1) for it in admitted]
+    plan = Plan(1, 2, spans=open_spans, open_drafts=dict.fromkeys(range(3), 2))
+    outcome = engine.launch(plan).resolve()
+    assert [(error.slot, error.code) for error in outcome.errors] == [(0, ErrorCode.NOT_FINITE)]
+    assert outcome.sampled_slots == [1, 1, 1, 2]
+    assert outcome.sampled_ids == [*expected[1].ids[1:4], expected[2].ids[1]]
+    assert outcome.num_drafted == {1: 2, 2: 2}
 
 
 @pytest.mark.parametrize("kind", [NgramDrafter, SuffixDrafter])

@@ -54,7 +54,7 @@ def choose(
 ) -> Chosen:
     """The token that each row chooses, which is kept at its length: the bits of `draw` and `token_logprobs`.
 
-    logits: [num_rows, vocab_size]; slots, lengths: [num_rows] int64, contiguous, in range, each slot once: the caller
+    logits: [num_rows, vocab_size]; slots, lengths: [num_rows] int64, contiguous, in range, each place once: the caller
     checked that. `draws`: whether the temperature of any row is not 0.
     """
     num_rows, vocab_size = logits.shape
@@ -76,7 +76,7 @@ def choose(
         draws,
         num_threads(logits),
     )
-    run("penstock_choose", call, failure=_no_memory)
+    run("penstock_choose", call, logits, slots, lengths, kept, chosen, failure=_no_memory)
     return chosen
 
 

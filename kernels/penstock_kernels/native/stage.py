@@ -17,8 +17,11 @@ class _Call(ctypes.Structure):
     """`Stage` of src/stage.c, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("spans", "table", "padded", "columns", "apart")),
-        *((name, ctypes.c_int64) for name in ("num_apart", "features", "num_spans", "num_rows")),
+        *((name, ctypes.c_void_p) for name in ("spans", "drafts", "table", "padded", "columns", "apart")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("num_apart", "features", "num_spans", "num_positions", "num_rows")
+        ),
         *((name, ctypes.c_int64) for name in ("num_slots", "block_size", "max_len", "spare")),
         *((name, ctypes.c_int64) for name in ("stamp", "gapless")),
     )
@@ -37,7 +40,7 @@ class _Append(ctypes.Structure):
 class Staged(NamedTuple):
     """Valid decodes, each of another slot."""
 
-    # Slots and starts of all rows, then rows, slots, lengths and prompt lengths of the decodes.
+    # Slots and positions of all rows, then rows, slots, lengths and prompt lengths of the decodes.
     numbers: Numbers
     # Numbers of the rows that are `SlotKind.APART`.
     apart: list[int]
@@ -89,24 +92,27 @@ class Stager:
         done: int = self._append(ctypes.byref(call))
         return done == 0
 
-    def stage(self, spans: Numbers, num_rows: int) -> Staged | None:
+    def stage(self, spans: Numbers, num_rows: int, drafts: Numbers | None = None) -> Staged | None:
         """Spans are [3, num_spans] of slots, starts and lengths, filled up to so many rows.
 
-        None, and nothing is changed, unless all are valid decodes, each of another slot, and one of them is plain; and
-        where there is no compiled library.
+        `drafts`: [num_spans], how many tokens are drafted behind each, each of which has a row; only plain slots may
+        have any. None, and nothing is changed, unless all are valid decodes, each of another slot, and one of them is
+        plain; and where there is no compiled library.
         """
         if self._stage is None:
             return None
-        call, count = self._call, spans.shape[1]
+        call, num_spans = self._call, spans.shape[1]
         if not spans.flags.c_contiguous:
             spans = np.ascontiguousarray(spans)
+        count = num_spans if drafts is None else num_spans + int(drafts.sum())
+        call.drafts = None if drafts is None else drafts.ctypes.data
         numbers = np.empty(2 * num_rows + 5 * count, dtype=np.int64)
         place = numbers.ctypes.data
         call.spans = spans.ctypes.data
         call.padded = place
         call.columns = place + 16 * num_rows
         call.apart = place + 16 * num_rows + 32 * count
-        call.num_spans, call.num_rows = count, num_rows
+        call.num_spans, call.num_positions, call.num_rows = num_spans, count, num_rows
         call.stamp += 1
         if self._stage(ctypes.byref(call)) != 0:
             return None

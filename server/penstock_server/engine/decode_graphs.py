@@ -16,6 +16,7 @@ A drafted token is a row, too: it is the next position of the slot of the row be
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -69,7 +70,7 @@ class DecodeGraphs:
         # By size, and whether rows use adapters.
         self._replays: dict[tuple[int, bool], Replay] = {}
         # Also whether rows of one slot are joined to spans, as drafts are.
-        self._records_adapters = self._joins = slots.device.type != "cuda"
+        self._records_adapters = self.joins = slots.device.type != "cuda"
         self._pool = pool
         # A recording does not see what Triton's interpreter computes, which only tests use.
         self._is_interpreted = slots.device.type != "cuda" and runs_kernels(slots.device)
@@ -99,7 +100,7 @@ class DecodeGraphs:
         `longest`: positions of a span, but for drafts, whose hidden states are worth a row each.
         """
         num_rows = sum(span.length for span in spans)
-        if num_rows > len(spans) and not self._joins:
+        if num_rows > len(spans) and not self.joins:
             return None
         known = (span.length - len(span.drafts) for span in spans)
         if max(known) > longest or any(map(self.slots.reads_prompt, spans)):
@@ -169,27 +170,40 @@ class DecodeGraphs:
         self._logits[:size].copy_(self.model.logits(self.model(inputs, self.cache), inputs.adapters))
 
     def _forward_input(self, size: int, uses_adapters: bool) -> ForwardInput:
-        """Made on the device, lengths included: `paged_attention` reads them there."""
-        limits, rows = self.slots.limits, self.slots.rows
         slots, positions = self._inputs[0, :size], self._inputs[1, :size]
-        options = (limits.block_size, rows.spare, self._joins)
-        given = None if self._given is None else self._given[:size]
-        tokens = rows.tokens if given is None else rows.tokens[:, 1:]
-        found = find_decodes(slots, positions, tokens, rows.block_table, *options)
-        starts = self._query_starts[: size + 1] if found.query_starts is None else found.query_starts
-        spans = DecodeSpans(
-            query_starts=starts,
-            context_lens=found.context_lens,
-            block_tables=found.block_tables,
-            block_size=limits.block_size,
-            max_query_len=MAX_DECODE_LEN if self._joins else 1,
-            max_context_len=limits.max_sequence_len,
-            unbatched=self.slots.batch_invariant,
-        )
         adapters = self._inputs[2, :size] if uses_adapters else None
         taps = self._taps and self._taps._replace(states=self._taps.states[:, :size])
-        rest = (adapters, taps, given)
-        return ForwardInput(found.token_ids, positions, found.cache_positions, spans, slots, *rest)
+        given = None if self._given is None else self._given[:size]
+        found = decode_input(self.slots, slots, positions, self._query_starts[: size + 1], self.joins, given)
+        return replace(found, adapters=adapters, taps=taps)
+
+
+def decode_input(
+    slots: Slots,
+    of: torch.Tensor,
+    positions: torch.Tensor,
+    query_starts: torch.Tensor,
+    joins: bool,
+    given: torch.Tensor | None = None,
+) -> ForwardInput:
+    """What a model takes for a position of each of these slots, the last of which may be the spare row.
+
+    Made on the device, lengths included: `paged_attention` reads them there. `query_starts`: as many numbers as there
+    are rows, and one more. `given`: as in `ForwardInput`; the model then takes the token behind each position.
+    """
+    limits, rows = slots.limits, slots.rows
+    tokens = rows.tokens if given is None else rows.tokens[:, 1:]
+    found = find_decodes(of, positions, tokens, rows.block_table, limits.block_size, rows.spare, joins)
+    spans = DecodeSpans(
+        query_starts=query_starts if found.query_starts is None else found.query_starts,
+        context_lens=found.context_lens,
+        block_tables=found.block_tables,
+        block_size=limits.block_size,
+        max_query_len=MAX_DECODE_LEN if joins else 1,
+        max_context_len=limits.max_sequence_len,
+        unbatched=slots.batch_invariant,
+    )
+    return ForwardInput(found.token_ids, positions, found.cache_positions, spans, of, given=given)
 
 
 def _nothing() -> None:

@@ -16,6 +16,7 @@ import torch
 from penstock_server.architectures.spec import ModelFacts, ModelSpec
 from penstock_server.base.errors import ErrorCode, StartError, StepFailed
 from penstock_server.engine.decode_graphs import DecodeGraphs
+from penstock_server.engine.drafted import Drafted
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.grammar import Choice, GrammarMasks
 from penstock_server.engine.limits import Limits
@@ -146,21 +147,41 @@ class Engine:
         self.drafter.follow(plan)
         plan, late_slots = self._without_late(plan, errors)
         wanted = self.drafter.worth(len(plan.spans), plan.open_drafts) if plan.open_drafts else {}
-        # What is refused or drafted for is looked at slot by slot.
-        spans = None if errors or wanted else self.slots.settled(plan)
+        # What is refused is looked at slot by slot.
+        spans = None if errors else self.slots.settled(plan)
         decodes = None if spans is None else self._decodes(spans)
-        if spans is None or decodes is None:
+        if spans is None or decodes is None or not self._can_join(decodes, wanted):
             return self._launch_spans(plan, wanted, errors, late_slots, clock)
-        if plan.open_drafts and self.drafter.taps is not None:
-            # It takes in what it kept of the steps before.
-            self._drafts(spans, {})
         pending = PendingOutcome(plan, [], clock, late_slots=late_slots)
-        self._start(pending, spans, decodes)
+        # Where nothing is to be drafted it takes in what it kept of the steps before.
+        takes = plan.open_drafts and (wanted or self.drafter.taps is not None)
+        drafts = self._drafts(spans, wanted) if takes else {}
+        if any(drafts.values()):
+            self._start_drafted(pending, spans, drafts)
+        else:
+            self._start(pending, spans, decodes)
         return pending
 
-    def _decodes(self, spans: Spans) -> Decodes | None:
+    def _decodes(self, spans: Spans, drafted: Drafted | None = None) -> Decodes | None:
         """All of these spans as arrays, if they are decodes of which some need no more."""
-        return self.slots.decodes(spans, self._graph_size(len(spans)) or len(spans))
+        num_rows = len(spans) if drafted is None else drafted.num_rows
+        return self.slots.decodes(spans, self._graph_size(num_rows) or num_rows, drafted)
+
+    def _can_join(self, decodes: Decodes, wanted: Mapping[int, int]) -> bool:
+        """Whether these decodes with so many drafts are rows of a recorded step, none of which is sampled apart."""
+        if not wanted:
+            return True
+        joins = self.graphs is not None and self.graphs.joins and not decodes.apart
+        return joins and self._graph_size(decodes.num_decodes + sum(wanted.values())) is not None
+
+    def _start_drafted(self, pending: PendingOutcome, spans: Spans, drafts: Drafts) -> None:
+        """Start the step over these decodes, and over what is drafted behind them."""
+        extended = self.slots.extend(spans, drafts)
+        decodes = self._decodes(spans, Drafted([span.slot for span in extended], drafts))
+        assert decodes is not None, "drafts are for plain slots that have room for them"
+        pending.accept = self._accept
+        self._drafting = pending
+        self._start(pending, extended, decodes)
 
     def _graph_size(self, num_rows: int) -> int | None:
         return self.graphs.size_of(num_rows) if self.graphs else None
@@ -194,7 +215,7 @@ class Engine:
 
     def _stage(self, spans: Sequence[Span], decodes: Decodes | None) -> Step:
         if decodes is not None:
-            return self.staging.stage_decodes(decodes, self._graph_size(len(spans)) is not None)
+            return self.staging.stage_decodes(decodes, self._graph_size(decodes.num_decodes) is not None)
         size = self.graphs.size_for(spans) if self.graphs else None
         shape = self.prompt_graphs.shape_for(spans) if self.prompt_graphs and size is None else None
         return self.staging.stage(spans, size, shape)

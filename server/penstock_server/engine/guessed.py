@@ -19,10 +19,14 @@ def fitted(logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
 
 def agreed(owners: Sequence[int], ids: Sequence[torch.Tensor], group: Group) -> Drafts:
     """The tokens on the host, on all ranks those of the first. `owners`: the slot of each, in the order of `ids`."""
+    return handed_out(owners, torch.cat(list(ids)).tolist() if ids else [], group)
+
+
+def handed_out(owners: Sequence[int], ids: Sequence[int], group: Group) -> Drafts:
+    """As `agreed`, of tokens that are on the host."""
     drafts: dict[int, tuple[int, ...]] = {}
     if not ids:
         return drafts
-    found = group.gather_numbers(*torch.cat(list(ids)).tolist())[0]
-    for slot, token_id in zip(owners, found, strict=True):
+    for slot, token_id in zip(owners, group.gather_numbers(*ids)[0], strict=True):
         drafts[slot] = (*drafts.get(slot, ()), token_id)
     return drafts

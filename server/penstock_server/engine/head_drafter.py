@@ -8,6 +8,8 @@ nothing was to be drafted, its keys and values are zero: it then guesses somewha
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 import torch
@@ -15,10 +17,12 @@ import torch
 from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.draft_plane import DraftPlane
 from penstock_server.engine.graphed_drafter import GraphedDrafter
-from penstock_server.engine.guessed import agreed, fitted
+from penstock_server.engine.guessed import agreed, fitted, handed_out
 from penstock_server.engine.kept_states import KeptStates, Run
 from penstock_server.engine.plan import Drafts, Plan, Span, Spans
-from penstock_server.engine.sampling import choose
+from penstock_server.engine.recorded_passes import RecordedPasses, Wanted
+from penstock_server.engine.recordings import can_record
+from penstock_server.engine.sampling import ADJUSTING, choose
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
 from penstock_server.engine.step import Step
@@ -58,6 +62,7 @@ class HeadDrafter(GraphedDrafter):
         self._staging = Staging(slots, ahead=1)
         self._longest = 1 if slots.device.type == "cuda" else _LONGEST_FIRST
         self._pact = StepPact(group, slots.device, _report)
+        self._recorded = RecordedPasses(head, cache, slots) if can_record(slots.device) else None
         self._kept = KeptStates()
         # Where only closed decodes are computed, many sequences generate, and nothing will be drafted soon.
         self._is_needed = False
@@ -133,8 +138,12 @@ class HeadDrafter(GraphedDrafter):
         if not runs:
             return {}
         states, slots = self._slots.states, list(runs)
-        lengths = {slot: states[slot].length for slot in slots}
         spans = [self._begun(slot, run) for slot, run in runs.items()]
+        features = reduce(or_, (states[slot].features for slot in slots))
+        wanted = [Wanted(slot, states[slot].length, runs[slot], numbers[slot]) for slot in slots]
+        if self._recorded is not None and not features & ADJUSTING and self._recorded.takes(wanted):
+            return self._guess_recorded(self._recorded, wanted, bool(features))
+        lengths = {slot: states[slot].length for slot in slots}
         given, passes = torch.cat([run.states for run in runs.values()]), []
         try:
             for done in range(max(numbers.values())):
@@ -149,6 +158,16 @@ class HeadDrafter(GraphedDrafter):
         self._done(runs)
         owners = [slot for slots, _ids in passes for slot in slots]
         return agreed(owners, [ids for _slots, ids in passes], self._group)
+
+    def _guess_recorded(self, recorded: RecordedPasses, wanted: list[Wanted], draws: bool) -> Drafts:
+        """As `_guess`, where no slot asks for more than a draw."""
+        if self.cache.is_poisoned:
+            spans = [Span(slot, run.start, len(run.states)) for slot, _length, run, _number in wanted]
+            self.cache.poison(self._staging.unwritten(spans))
+        found = recorded.guess(wanted, draws)
+        self._done({each.slot: each.run for each in wanted})
+        owners = [each.slot for each in wanted for _ in range(each.number)]
+        return handed_out(owners, [token for tokens in found for token in tokens], self._group)
 
     def _going_on(
         self, slots: list[int], rows: list[int], given: torch.Tensor

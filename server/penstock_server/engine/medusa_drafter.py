@@ -6,13 +6,17 @@ keep nothing of a sequence and lack nothing of it.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 import torch
 
 from penstock_server.engine.drafting import Drafter
-from penstock_server.engine.guessed import agreed
+from penstock_server.engine.guessed import agreed, handed_out
 from penstock_server.engine.plan import Drafts, Plan, Span, Spans
+from penstock_server.engine.recorded_heads import RecordedHeads
+from penstock_server.engine.recordings import can_record
 from penstock_server.engine.sampling import ADJUSTING, choose
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
@@ -39,6 +43,7 @@ class MedusaDrafter(Drafter):
         self._slots = slots
         self._group = group
         self._staging = Staging(slots)
+        self._recorded = RecordedHeads(heads, slots) if can_record(slots.device) else None
         self._runs: dict[int, _Run] = {}
         # Where only closed decodes are computed, many sequences generate, and nothing will be drafted soon.
         self._is_needed = False
@@ -70,7 +75,7 @@ class MedusaDrafter(Drafter):
         rows = {slot: row for slot in wanted if (row := self._row(slot)) is not None}
         if not rows:
             return {}
-        states = torch.stack([self._runs[slot].states[row] for slot, row in rows.items()])
+        states = [self._runs[slot].states[row] for slot, row in rows.items()]
         most = min(self.heads.num_heads, max(wanted[slot] for slot in rows))
         drafts = self._guess(list(rows), states, most)
         return {slot: drafted[: wanted[slot]] for slot, drafted in drafts.items()}
@@ -84,8 +89,17 @@ class MedusaDrafter(Drafter):
         number = -1 if run is None else self._slots.states[slot].length - 2 - run.start
         return run.first + number if run is not None and 0 <= number < run.length else None
 
-    def _guess(self, slots: list[int], states: torch.Tensor, most: int) -> Drafts:
-        """So many tokens for each slot. `states`: [num_slots, hidden_size]."""
+    def _guess(self, slots: list[int], states: list[torch.Tensor], most: int) -> Drafts:
+        """So many tokens for each slot. `states`: [hidden_size] each."""
+        features = reduce(or_, (self._slots.states[slot].features for slot in slots))
+        if self._recorded is None or features & ADJUSTING:
+            return self._guess_freely(slots, torch.stack(states), most)
+        lengths = [self._slots.states[slot].length for slot in slots]
+        found = self._recorded.guess(slots, lengths, states, most, bool(features))
+        return handed_out([slot for slot in slots for _ in range(most)], found, self._group)
+
+    def _guess_freely(self, slots: list[int], states: torch.Tensor, most: int) -> Drafts:
+        """As `_guess`, op by op, whatever the slots ask for. `states`: [num_slots, hidden_size]."""
         spans = [Span(slot, self._slots.states[slot].length - 1, most, (0,) * (most - 1)) for slot in slots]
         sampling = self._staging.sampling_behind(spans)
         tokens, adjusts = self._slots.rows.tokens, bool(sampling.features & ADJUSTING)

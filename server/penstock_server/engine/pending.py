@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from penstock_server.base.errors import ErrorCode
+from penstock_server.engine.drafted import Drafted
 from penstock_server.engine.grammar import Choice, PendingMasks
 from penstock_server.engine.outcome import Outcome, PromptLogprobs, SlotError, Timings, Tokens, TopTokens
 from penstock_server.engine.plan import Plan
@@ -82,6 +83,8 @@ class PendingOutcome:
     accept: Callable[[int, int], None] | None = None
     # Whether each row of `sampling` counts; None where all do.
     counted: list[bool] | None = None
+    # Of each span of a step of decodes how many drafts were right.
+    num_right: list[int] = field(default_factory=list)
     prompts: list[tuple[PromptRows, Scored]] = field(default_factory=list)
     # Slots with grammars that chose a token and were not told it yet.
     choices: list[Choice] = field(default_factory=list)
@@ -140,6 +143,12 @@ class PendingOutcome:
             return
         self.clock.wait()
         self.tell()
+        drafted = self.sampling.decodes and self.sampling.decodes.drafted
+        if drafted is not None:
+            self.num_right = drafted.num_right(self.sampled.token_ids.tolist(), self.sampled.finite.tolist())
+            for slot, number in zip(drafted.slots, self.num_right, strict=True):
+                accept(slot, number)
+            return
         rows = compress(self.sampling.rows, self._count(self.sampling.rows, self.sampled))
         for slot, num_rows in Counter(row.slot for row in rows).items():
             accept(slot, num_rows - 1)
@@ -181,8 +190,11 @@ class PendingOutcome:
             columns = (column.tolist() for column in scored)
             outcome.prompt_logprobs.append(PromptLogprobs(rows.slot, rows.start, *columns))
         if self.sampling is not None and self.sampled is not None:
-            if self.sampling.decodes is not None:
-                self._report_decodes(self.sampling.decodes, self.sampling.apart, self.sampled, outcome)
+            decodes = self.sampling.decodes
+            if decodes is not None and decodes.drafted is not None:
+                self._report_drafted(decodes.drafted, self.sampled, outcome)
+            elif decodes is not None:
+                self._report_decodes(decodes, self.sampling.apart, self.sampled, outcome)
             else:
                 self._report(self.sampling.rows, self.sampled, outcome)
         return outcome
@@ -225,6 +237,19 @@ class PendingOutcome:
             held[decodes.apart] = np.isin(slots[decodes.apart], outcome.sampled.slots)
         tokens = Tokens(slots, sampled.token_ids.numpy(), sampled.logprobs.numpy())
         outcome.sampled = tokens if held.all() else Tokens(*(column[held] for column in tokens))
+
+    def _report_drafted(self, drafted: Drafted, sampled: Sampled, outcome: Outcome) -> None:
+        """What decodes chose, and what was drafted behind them as far as it was right."""
+        held = sampled.finite.numpy()
+        failed = {slot for slot, row in zip(drafted.slots, drafted.firsts, strict=True) if not held[row]}
+        outcome.errors.extend(SlotError(slot, *_NOT_FINITE) for slot in drafted.slots if slot in failed)
+        rows = drafted.counted(self.num_right)
+        rows = rows[held[rows]] if failed else rows
+        slots = np.repeat(np.array(drafted.slots), 1 + drafted.counts)
+        columns = (slots, sampled.token_ids.numpy(), sampled.logprobs.numpy())
+        outcome.sampled = Tokens(*(column[rows] for column in columns))
+        numbers = zip(drafted.slots, drafted.counts.tolist(), strict=True)
+        outcome.num_drafted.update((slot, n) for slot, n in numbers if n and slot not in failed)
 
     def _failures(self, rows: list[SampledRow], sampled: Sampled) -> dict[int, tuple[ErrorCode, str]]:
         """Rows that got no token. Their slots continue as if they had one, because plans in flight assume it."""

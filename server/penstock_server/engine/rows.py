@@ -8,6 +8,7 @@ There is one spare row behind the last slot, with a block of its own: it pads a 
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.network.upload import copy_to_device
 
 _LARGEST_BUFFER = 2**31
+Words = np.ndarray[Any, np.dtype[np.int32]]
 
 
 class Column(IntEnum):
@@ -53,6 +55,8 @@ class Rows:
         self._first_token = first_param + len(Column)
         self._width = self._first_token + limits.max_sequence_len + limits.max_sequence_len % 2
         self._buffer = _allocate(limits, self._width, device)
+        # The same for numpy, which begins sooner, where it is on the host.
+        self._here = self._buffer.numpy() if device.type == "cpu" else None
         self.block_table = self._buffer[:, : limits.max_blocks]
         self.seeds = self._buffer[:, self._first_seed : first_param].view(torch.int64).squeeze(1)
         self.params = self._buffer[:, first_param : self._first_token].view(torch.float32)
@@ -72,8 +76,12 @@ class Rows:
         self.append(admit.slot, 0, admit.block_ids)
 
     def write_tokens(self, slot: int, position: int, token_ids: Sequence[int]) -> None:
-        """Write tokens of a slot from a position on, at the next flush."""
-        self._write(slot, self._first_token + position, list(token_ids))
+        """Write tokens of a slot from a position on, at the next flush at the latest."""
+        if self._here is not None:
+            begin = self._first_token + position
+            self._here[slot, begin : begin + len(token_ids)] = token_ids
+        else:
+            self._write(slot, self._first_token + position, list(token_ids))
 
     def known_tokens(self, slot: int, length: int) -> Numbers:
         """The first tokens of a slot, on the host; waits for the device."""
@@ -100,8 +108,8 @@ class Rows:
             return
         runs, values = np.concatenate(self._runs), np.concatenate(self._values)
         self._runs, self._values, self._num_values = [], [], 0
-        if self.device.type == "cpu":
-            self._write_here(runs, values)
+        if self._here is not None:
+            self._write_here(self._here.reshape(-1), runs, values)
             return
         # One upload: the runs, then their values.
         numbers = torch.from_numpy(np.concatenate([runs.ravel(), values]).astype(np.int32))
@@ -109,12 +117,13 @@ class Rows:
         written = sent[: runs.size].view(-1, 3)
         write_runs(self._buffer.view(-1), sent[runs.size :], written, int(runs[:, 2].max()))
 
-    def _write_here(self, runs: Numbers, values: Numbers) -> None:
+    @staticmethod
+    def _write_here(words: Words, runs: Numbers, values: Numbers) -> None:
         """As `write_runs`, whose ops of PyTorch would take most of a decode step's fixed time."""
         begins, places, lengths = runs.T
         # Values are in the order of their runs.
         targets = np.arange(len(values)) + np.repeat(places - begins, lengths)
-        self._buffer.view(-1).numpy()[targets] = values
+        words[targets] = values
 
     def _write(self, slot: int, column: int, words: list[int]) -> None:
         if words:

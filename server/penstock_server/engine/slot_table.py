@@ -12,6 +12,7 @@ from penstock_kernels.base.slot_columns import SlotColumn, SlotKind
 from penstock_kernels.native.stage import Stager
 
 from penstock_server.engine.adapters import NO_USE, AdapterUse
+from penstock_server.engine.drafted import Drafted
 from penstock_server.engine.exclusions import Exclusions
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import SlotError
@@ -23,14 +24,15 @@ _DRAWING = Feature.DRAW | Feature.TOP_K | Feature.TOP_P | Feature.MIN_P | Featur
 
 
 class Decodes(NamedTuple):
-    """A step of decodes: one token of each slot. No slot has an adapter, is refused or is late.
+    """A step of decodes: one token of each slot, and those that are drafted behind it, each of which is a row.
 
-    Rows are plain, and then the sampler needs no more than arrays: no grammar, no penalty or another feature beyond
-    drawing, no top tokens. The few that are not are sampled apart.
+    No slot has an adapter, is refused or is late. Rows are plain, and then the sampler needs no more than arrays: no
+    grammar, no penalty or another feature beyond drawing, no top tokens. The few that are not are sampled apart; where
+    anything is drafted there are none.
     """
 
-    # int64: slots and starts of all rows, [2, num_rows], of which the last only fill up; then rows, slots, lengths and
-    # prompt lengths of the decodes, [4, num_decodes].
+    # int64: slots and positions of all rows, [2, num_rows], of which the last only fill up; then rows, slots, lengths
+    # and prompt lengths of the decodes, [4, num_decodes].
     numbers: Numbers
     num_rows: int
     num_decodes: int
@@ -38,11 +40,20 @@ class Decodes(NamedTuple):
     apart: list[int]
     # What any plain row needs, as `Feature`.
     features: int
+    # None where nothing is drafted.
+    drafted: Drafted | None = None
 
     @property
     def slots(self) -> Numbers:
-        """[num_decodes]."""
+        """[num_decodes]; a slot with drafts comes several times."""
         return self.column(1)
+
+    @property
+    def growing(self) -> Numbers:
+        """The slots that get a token whether drafts are right or not, each once, but for those sampled apart."""
+        if self.drafted is not None:
+            return self.slots[self.drafted.firsts]
+        return np.delete(self.slots, self.apart) if self.apart else self.slots
 
     def column(self, number: int) -> Numbers:
         """Of the decodes, on the host: [num_decodes]."""
@@ -80,19 +91,20 @@ class SlotTable:
         """A new state of a slot without blocks. `kind`: what its grammar and its adapter leave it."""
         return SlotState(self._numbers[slot], length, prompt_len, sampling, kind)
 
-    def decodes(self, spans: Numbers, num_rows: int) -> Decodes | None:
+    def decodes(self, spans: Numbers, num_rows: int, drafted: Drafted | None = None) -> Decodes | None:
         """A step over spans, [3, count] of slots, starts and lengths, filled up to so many rows.
 
-        None unless all are valid decodes, of which one at least is plain, and where there is no compiled library. These
-        then count as computed.
+        None unless all are valid decodes, of which one at least is plain, or all, where anything is drafted; and where
+        there is no compiled library. These then count as computed.
         """
         count = spans.shape[1]
         if not 0 < count <= min(self._limits.num_slots, self._limits.max_step_tokens):
             return None
-        staged = self._stager.stage(spans, num_rows)
-        if staged is None:
+        staged = self._stager.stage(spans, num_rows, None if drafted is None else drafted.counts)
+        if staged is None or (staged.apart and drafted is not None):
             return None
-        return Decodes(staged.numbers, num_rows, count, staged.apart, staged.features)
+        num_decodes = count if drafted is None else drafted.num_rows
+        return Decodes(staged.numbers, num_rows, num_decodes, staged.apart, staged.features, drafted)
 
     def settled(self, spans: Numbers, open_drafts: Mapping[int, int]) -> Numbers | None:
         """Spans, [3, count], of which the open ones begin where their slots stand. None unless all drafts would fit.

@@ -8,13 +8,13 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import torch
 from penstock_kernels.base.slot_columns import SlotKind
 
 from penstock_server.base.errors import ErrorCode, SlotRefused
 from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.checks import check_admit, check_blocks, check_copies, check_snapshots, require
+from penstock_server.engine.drafted import Drafted
 from penstock_server.engine.exclusions import exclusions_of
 from penstock_server.engine.grammar import Choice, GrammarMasks, Grammars
 from penstock_server.engine.limits import Limits
@@ -94,9 +94,9 @@ class Slots:
         numbers = self._table.settled(spans.numbers, plan.open_drafts)
         return None if numbers is None else Spans(numbers)
 
-    def decodes(self, spans: Spans, num_rows: int) -> Decodes | None:
+    def decodes(self, spans: Spans, num_rows: int, drafted: Drafted | None = None) -> Decodes | None:
         """All of these spans as arrays, if they are decodes of which some need no more; `select` takes any."""
-        return self._table.decodes(spans.numbers, num_rows)
+        return self._table.decodes(spans.numbers, num_rows, drafted)
 
     def select(self, plan: Plan, errors: dict[int, SlotError]) -> list[Span]:
         """The spans of the plan that are valid; adds the errors of the others.
@@ -123,7 +123,7 @@ class Slots:
                 budget -= span.length + (max_drafts or 0)
         return list(accepted.values())
 
-    def extend(self, spans: list[Span], drafts: Drafts) -> list[Span]:
+    def extend(self, spans: Sequence[Span], drafts: Drafts) -> list[Span]:
         """The spans with the tokens drafted for their slots, which are written into the rows."""
         extended = [
             replace(span, length=1 + len(drafted), drafts=drafted)
@@ -156,8 +156,7 @@ class Slots:
 
     def commit_decodes(self, decodes: Decodes) -> None:
         """The plain slots of a step have a token more, which the sampler appended."""
-        slots = decodes.slots
-        self._table.grow(np.delete(slots, decodes.apart) if decodes.apart else slots)
+        self._table.grow(decodes.growing)
 
     def commit(
         self, sampling: SamplingInput, token_ids: torch.Tensor, masks: GrammarMasks | None

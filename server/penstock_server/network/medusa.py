@@ -33,6 +33,7 @@ class MedusaHeads(nn.Module):
         super().__init__()
         spec = target.spec
         self.num_heads, self.vocab_size = shape.num_heads, spec.vocab_size
+        self.dtype = placement.dtype
         # What the last layer of the model returns.
         self.taps = TapShape((spec.num_layers,), spec.hidden_size)
         # Functions, so that the model is no part of this one.
@@ -50,12 +51,14 @@ class MedusaHeads(nn.Module):
         """
         normed = self._norm(states)
         moved = F.silu(self.first(normed)).view(len(normed), self.num_heads, -1)
+        # [num_rows, count, hidden_size]
+        hidden = normed.unsqueeze(1) + moved[:, first : first + count]
         heads = self._heads[first : first + count]
-        # [num_rows, hidden_size] each.
-        hidden = [head(normed + moved[:, head.number]) for head in heads]
+        if heads[0].has_more:
+            hidden = torch.stack([head(hidden[:, place]) for place, head in enumerate(heads)], dim=1)
         if heads[0].vocabulary is None:
-            return self._scores(torch.stack(hidden, dim=1).flatten(0, 1)).view(len(normed), count, -1)
-        return torch.stack([head.logits(state) for head, state in zip(heads, hidden, strict=True)], dim=1)
+            return self._scores(hidden.flatten(0, 1)).view(len(normed), count, -1)
+        return torch.stack([head.logits(hidden[:, place]) for place, head in enumerate(heads)], dim=1)
 
 
 class _Head(nn.Module):
@@ -71,6 +74,11 @@ class _Head(nn.Module):
         name, sizes = f"{number}.{shape.num_layers}", (spec.vocab_size, spec.hidden_size)
         is_own = shape.has_own_logits
         self.vocabulary = VocabEmbedding(name, *sizes, placement, head=name) if is_own else None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is a residual layer behind the first."""
+        return len(self.layers) > 0
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:

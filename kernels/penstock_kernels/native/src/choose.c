@@ -10,7 +10,7 @@ enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, TYPICAL_P, NUM_PARAMS };
 /* One call. Strides count numbers. Mirrored field by field in choose.py. */
 typedef struct {
     const float *logits;    /* [num_rows, len] */
-    const int64_t *slots;   /* [num_rows], each once */
+    const int64_t *slots;   /* [num_rows]; with its length each once */
     const int64_t *lengths; /* [num_rows]: where the new tokens are kept */
     int32_t *tokens;        /* [num_slots, ...] */
     const float *params;    /* [num_slots, ...] */

@@ -11,13 +11,15 @@ enum { OTHER, APART, PLAIN };
 /* One call. Mirrored field by field in stage.py. */
 typedef struct {
     const int64_t *spans; /* [3, num_spans]: slots, starts, lengths */
+    const int64_t *drafts; /* [num_spans]: how many tokens are drafted behind each; none: behind no span */
     int64_t *table;       /* [num_slots, NUM_COLUMNS] */
-    int64_t *padded;      /* [2, num_rows]: slots and starts, to be written, as all to `features` */
-    int64_t *columns;     /* [4, num_spans]: rows, slots, lengths, prompt lengths */
+    int64_t *padded;      /* [2, num_rows]: slots and positions, to be written, as all to `features` */
+    int64_t *columns;     /* [4, num_positions]: rows, slots, lengths, prompt lengths */
     int64_t *apart;       /* [num_spans], of which the first `num_apart` are written */
     int64_t num_apart;
     int64_t features; /* what any plain row needs */
     int64_t num_spans;
+    int64_t num_positions; /* of all spans, drafts included */
     int64_t num_rows;
     int64_t num_slots;
     int64_t block_size;
@@ -27,45 +29,57 @@ typedef struct {
     int64_t gapless; /* whether a span must begin where the one before ended */
 } Stage;
 
-static int is_decode(const Stage *call, const int64_t *state, int64_t start, int64_t len) {
+static int64_t num_drafts(const Stage *call, int64_t span) { return call->drafts ? call->drafts[span] : 0; }
+
+/* What is drafted for needs to be plain: others are sampled one by one. */
+static int is_decode(const Stage *call, const int64_t *state, int64_t start, int64_t len, int64_t drafts) {
     return state[KIND] != OTHER && state[SEEN] != call->stamp && len == 1 && start == state[LENGTH] - 1 &&
-           start < state[NUM_BLOCKS] * call->block_size && state[LENGTH] < call->max_len &&
-           (!call->gapless || start == state[COMPUTED]);
+           start + drafts < state[NUM_BLOCKS] * call->block_size && state[LENGTH] + drafts < call->max_len &&
+           (!call->gapless || start == state[COMPUTED]) && (!drafts || (state[KIND] == PLAIN && !call->gapless));
 }
 
 static int are_decodes(const Stage *call) {
     const int64_t *slots = call->spans, *starts = slots + call->num_spans, *lens = starts + call->num_spans;
-    int64_t num_plain = 0;
+    int64_t num_plain = 0, num_positions = call->num_spans;
     for (int64_t row = 0; row < call->num_spans; row++) {
         if (slots[row] < 0 || slots[row] >= call->num_slots) return 0;
         int64_t *state = call->table + slots[row] * NUM_COLUMNS;
-        if (!is_decode(call, state, starts[row], lens[row])) return 0;
+        if (!is_decode(call, state, starts[row], lens[row], num_drafts(call, row))) return 0;
         state[SEEN] = call->stamp;
         num_plain += state[KIND] == PLAIN;
+        num_positions += num_drafts(call, row);
     }
-    return num_plain > 0;
+    return num_plain > 0 && num_positions == call->num_positions;
 }
 
-static void stage_row(Stage *call, int64_t row) {
-    const int64_t count = call->num_spans, slot = call->spans[row], start = call->spans[count + row];
-    int64_t *state = call->table + slot * NUM_COLUMNS;
+static void stage_position(Stage *call, int64_t row, int64_t slot, int64_t number) {
+    const int64_t count = call->num_positions, *state = call->table + slot * NUM_COLUMNS;
     call->padded[row] = slot;
-    call->padded[call->num_rows + row] = start;
+    call->padded[call->num_rows + row] = state[LENGTH] - 1 + number;
     call->columns[row] = row;
     call->columns[count + row] = slot;
-    call->columns[2 * count + row] = state[LENGTH];
+    call->columns[2 * count + row] = state[LENGTH] + number;
     call->columns[3 * count + row] = state[PROMPT_LEN];
-    if (state[KIND] == APART) call->apart[call->num_apart++] = row;
+}
+
+/* A row for each position of a span, from this one on; how many these are. */
+static int64_t stage_span(Stage *call, int64_t span, int64_t first) {
+    const int64_t slot = call->spans[span], count = 1 + num_drafts(call, span);
+    int64_t *state = call->table + slot * NUM_COLUMNS;
+    for (int64_t number = 0; number < count; number++) stage_position(call, first + number, slot, number);
+    if (state[KIND] == APART) call->apart[call->num_apart++] = first;
     else call->features |= state[FEATURES];
-    if (call->gapless) state[COMPUTED] = start + 1;
+    if (call->gapless) state[COMPUTED] = state[LENGTH];
+    return count;
 }
 
 /* 0; or -1, with nothing but stamps written, unless all spans are valid decodes, each of another slot, and one is plain. */
 int penstock_stage(Stage *call) {
     if (!are_decodes(call)) return -1;
     call->num_apart = call->features = 0;
-    for (int64_t row = 0; row < call->num_spans; row++) stage_row(call, row);
-    for (int64_t row = call->num_spans; row < call->num_rows; row++) {
+    int64_t first = 0;
+    for (int64_t span = 0; span < call->num_spans; span++) first += stage_span(call, span, first);
+    for (int64_t row = first; row < call->num_rows; row++) {
         call->padded[row] = call->spare;
         call->padded[call->num_rows + row] = 0;
     }
