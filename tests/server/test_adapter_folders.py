@@ -1,6 +1,7 @@
 """What an adapter's folder may not be: each refusal names the file and the tensor or key, and leaves nothing behind."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,31 @@ BAD_TENSORS: dict[str, tuple[dict[str, torch.Tensor], str]] = {
         {**tensors(), EMBEDDING_A: torch.ones(0, 301), f"{E}.lora_embedding_B": torch.ones(72, 0)},
         f"{EMBEDDING_A} has rank 0",
     ),
-    "a larger vocabulary": (_with(f"{E}.weight", torch.ones(302, 72)), f"{E}.weight has shape [302, 72]"),
+    "a larger vocabulary": (
+        _with(f"{E}.weight", torch.ones(302, 72)),
+        f"{E}.weight has shape [302, 72]: 302 tokens, 1 more than the 301 of the model",
+    ),
+    "a larger copy": (
+        _with(f"{E}.base_layer.weight", torch.ones(320, 72)),
+        f"{E}.base_layer.weight has shape [320, 72]: 320 tokens, 19 more than the 301 of the model",
+    ),
+    "a smaller vocabulary": (
+        _with("base_model.model.lm_head.weight", torch.ones(300, 72)),
+        "lm_head.weight has shape [300, 72]: 300 tokens, 1 fewer than the 301 of the model",
+    ),
+    "a larger vocabulary of low rank": (
+        {**tensors(), EMBEDDING_A: torch.ones(4, 303), f"{E}.lora_embedding_B": torch.ones(72, 4)},
+        f"{EMBEDDING_A} has shape [4, 303]: 303 tokens, 2 more than the 301 of the model",
+    ),
+    "a larger head of low rank": (
+        {
+            **tensors(),
+            "base_model.model.lm_head.lora_A.weight": torch.ones(4, 72),
+            "base_model.model.lm_head.lora_B.weight": torch.ones(305, 4),
+        },
+        "lm_head.lora_B.weight has shape [305, 4]: 305 tokens, 4 more than the 301 of the model",
+    ),
+    "embeddings of another size": (_with(f"{E}.weight", torch.ones(301, 73)), f"{E}.weight has shape [301, 73], but"),
     "embeddings of another base": (
         _with(f"{E}.base_layer.weight", torch.ones(301, 72)),
         f"{E}.base_layer.weight: it differs from the base model's",
@@ -141,6 +166,21 @@ def test_files_that_cannot_be_read_are_refused(adapters: Adapters, tmp_path: Pat
         assert str(config) in refusal(adapters, folder)
     config.unlink()
     assert f"{config}: No such file" in refusal(adapters, folder)
+
+
+def test_a_pipe_or_a_device_is_refused_and_waited_for_by_nobody(adapters: Adapters, tmp_path: Path) -> None:
+    folder = write(tmp_path / "adapter")
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        file, kept = folder / name, tmp_path / name
+        file.rename(kept)
+        os.mkfifo(file)
+        assert str(file) in refusal(adapters, folder)
+        file.unlink()
+        file.symlink_to("/dev/zero")
+        assert str(file) in refusal(adapters, folder)
+        file.unlink()
+        kept.rename(file)
+    adapters.load(folder, "", "test")
 
 
 def test_a_huge_file_is_refused_before_it_is_read(

@@ -125,11 +125,15 @@ def _check_whole_modules(
 
 
 def _check_linear(folder: AdapterFolder, part: AdaptedPart, names: Names) -> None:
+    if part.is_head and "B" in names:
+        _require_tokens(folder, names["B"], 0, part.shape[0])
     if names.keys() & _LOW_RANK:
         _check_matrices(folder, part.module, names, part.shape)
     for kind in names.keys() & _VECTORS:
         require_shape(folder, names[kind], part.shape[:1])
     for kind in names.keys() & {"base", "saved"}:
+        if part.is_head:
+            _require_tokens(folder, names[kind], 0, part.shape[0])
         require_shape(folder, names[kind], part.shape[::-1] if part.transposed else part.shape)
     if "tokens" in names:
         _check_tokens(folder, names["tokens"], part.shape)
@@ -146,6 +150,7 @@ def _check_embedding(folder: AdapterFolder, vocabulary: Vocabulary, names: Names
             if kind not in names:
                 end = kind.replace(" ", "_")
                 raise AdapterRefused(f"{folder.name_in_file(vocabulary.embedding)}.lora_{end} is missing")
+        _require_tokens(folder, names["embedding A"], 1, num_tokens)
         shape = folder.entries[names["embedding A"]].shape
         rank = shape[0] if len(shape) == 2 else 0
         require_shape(folder, names["embedding A"], (rank, num_tokens))
@@ -156,6 +161,7 @@ def _check_embedding(folder: AdapterFolder, vocabulary: Vocabulary, names: Names
             name = folder.name_in_file(names["embedding A"])
             raise AdapterRefused(f"{name}: it is not supported with alora_invocation_tokens")
     for kind in names.keys() & {"base", "saved"}:
+        _require_tokens(folder, names[kind], 0, num_tokens)
         require_shape(folder, names[kind], vocabulary.shape)
     if "tokens" in names:
         _check_tokens(folder, names["tokens"], vocabulary.shape)
@@ -168,6 +174,19 @@ def _check_tokens(folder: AdapterFolder, name: str, shape: tuple[int, int]) -> N
     if len({*tokens}) < len(tokens) or any(token >= shape[0] for token in tokens):
         key = folder.key_in_file("trainable_token_indices")
         raise AdapterRefused(f"{key}: expected different tokens below {shape[0]}")
+
+
+def _require_tokens(folder: AdapterFolder, name: str, axis: int, expected: int) -> None:
+    """Refuse a vocabulary of another size: that of the base model is everybody's."""
+    shape = folder.entries[name].shape
+    found = shape[axis] if len(shape) == 2 else expected
+    if found != expected:
+        difference = f"{abs(found - expected)} {'more' if found > expected else 'fewer'}"
+        raise AdapterRefused(
+            f"{folder.name_in_file(name)} has shape {list(shape)}: {found} tokens, {difference} than the {expected} of "
+            "the model. Tokenizer, grammars and logits are those of the model for all adapters: merge this one into a "
+            "model of its own, or train new tokens in rows that the model has"
+        )
 
 
 def tokens_of(folder: AdapterFolder, name: str) -> tuple[int, ...]:

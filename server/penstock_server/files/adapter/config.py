@@ -26,7 +26,7 @@ _UNDERSTOOD = {
     "trainable_token_indices", "use_dora", "use_rslora",
 }  # fmt: skip
 # Ways to begin training that leave the weights of the base model as they are.
-_PLAIN_STARTS = {"gaussian", "eva", "orthogonal", "true", "false"}
+_PLAIN_STARTS = {"gaussian", "eva", "mica", "orthogonal", "true", "false"}
 # What a key that does nothing may have.
 _NOTHING: tuple[Any, ...] = (None, False, "", [], {})
 _BIASES = ("none", "all", "lora_only")
