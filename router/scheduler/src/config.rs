@@ -48,6 +48,8 @@ pub struct SchedulerConfig {
     pub target_itl: Option<Duration>,
     /// Whether prefixes are kept and shared.
     pub prefix_caching: bool,
+    /// Whether changes of the prefix cache are kept, to be taken by `take_cache_events`.
+    pub cache_events: bool,
     /// Secret of the cache's keys.
     pub cache_secret: u64,
     /// Weights of tenants; a tenant that is not here has weight 1.
@@ -84,6 +86,7 @@ impl SchedulerConfig {
             max_queued_bytes: usize::MAX,
             target_itl: None,
             prefix_caching: true,
+            cache_events: false,
             cache_secret: 0,
             tenant_weights: BTreeMap::new(),
             max_replays: u32::MAX,

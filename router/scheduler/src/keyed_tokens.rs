@@ -13,6 +13,8 @@ pub struct KeyedTokens {
     block_size: usize,
     /// The key before the first block.
     root: BlockKey,
+    /// An adapter that acts from the first position on.
+    first: Option<Arc<str>>,
     /// An adapter that acts from a position behind the first on: all blocks before it are those of the base model.
     late: Option<LateAdapter>,
     keys: Vec<BlockKey>,
@@ -33,6 +35,10 @@ pub struct KeyedBlock<'a> {
     /// The key of the block before it, or the root.
     pub parent: BlockKey,
     pub tokens: &'a [u32],
+    /// Whether no block is before it.
+    pub is_first: bool,
+    /// The adapter that acts in it.
+    pub adapter: Option<&'a Arc<str>>,
 }
 
 impl KeyedTokens {
@@ -45,7 +51,7 @@ impl KeyedTokens {
         };
         let root = maker.root(&request.cache_salt, first.as_deref());
         let (tokens, block_size) = (request.prompt.to_vec(), block_size as usize);
-        let mut this = Self { tokens, block_size, root, late, keys: Vec::new(), prompt_key: root };
+        let mut this = Self { tokens, block_size, root, first, late, keys: Vec::new(), prompt_key: root };
         this.extend_keys(maker);
         let tail = this.tokens.chunks_exact(this.block_size).remainder();
         this.prompt_key = maker.child(this.ground(this.keys.len(), maker), tail);
@@ -76,7 +82,14 @@ impl KeyedTokens {
     /// The full block at `index`.
     pub fn block(&self, index: usize) -> KeyedBlock<'_> {
         let tokens = &self.tokens[index * self.block_size..(index + 1) * self.block_size];
-        KeyedBlock { key: self.keys[index], parent: self.key_before(index), tokens }
+        let adapter = self.late.as_ref().filter(|late| late.start as usize / self.block_size <= index);
+        KeyedBlock {
+            key: self.keys[index],
+            parent: self.key_before(index),
+            tokens,
+            is_first: index == 0,
+            adapter: adapter.map(|late| &late.id).or(self.first.as_ref()),
+        }
     }
 
     /// Adds a token.

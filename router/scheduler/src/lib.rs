@@ -15,7 +15,7 @@
 //!   `pipeline`, `suspects`
 //! - what parts are made of: `queue`, `running`, `row`, `sequence`, `block_pool`, `prefix_index`, `snapshots`,
 //!   `promises`, …
-//! - the words of its interface: `request`, `plan`, `event`, `load`, `config`
+//! - the words of its interface: `request`, `plan`, `event`, `cache_event`, `load`, `config`
 
 mod adapters;
 mod admission;
@@ -23,6 +23,7 @@ mod backlog;
 mod beside;
 mod block_pool;
 mod block_table;
+mod cache_event;
 mod config;
 mod draft;
 mod event;
@@ -58,6 +59,7 @@ mod trial;
 mod window;
 
 pub use beside::{Newcomer, Offer, Taken};
+pub use cache_event::{CacheEvent, StoredBlock};
 pub use config::{Capacity, SchedulerConfig};
 pub use event::{Event, EventKind};
 pub use hand_over::even_out;
@@ -67,6 +69,7 @@ pub use placement::{Placement, PlacementPolicy};
 pub use plan::{
     Admission, BlockId, Outcome, Plan, PromptScores, Sampled, SlotId, SnapshotId, Span, StepTimings,
 };
+pub use prefix_index::BlockKey;
 pub use request::{
     Exclusions, Failure, FinishReason, Grammar, GrammarKind, NewRequest, PromptScore, Refused, RequestId,
     SamplingParams, TopToken,

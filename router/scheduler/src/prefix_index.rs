@@ -15,6 +15,18 @@ use crate::plan::BlockId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockKey(u64);
 
+impl BlockKey {
+    /// As a number, for those outside. It says nothing about the tokens to who does not know the secret.
+    pub fn value(self) -> u64 {
+        self.0
+    }
+
+    /// The key with this number.
+    pub fn from_value(value: u64) -> Self {
+        Self(value)
+    }
+}
+
 /// Makes keys under a secret, so that clients cannot prepare collisions.
 #[derive(Debug, Clone)]
 pub struct KeyMaker(SeedableRandomState);
@@ -106,10 +118,11 @@ impl PrefixIndex {
     }
 
     /// Takes a block out, because it is about to be overwritten or cannot be trusted.
-    pub fn withdraw(&mut self, block: BlockId) {
-        if let Some(link) = self.links[block.0 as usize].take() {
-            self.by_key.remove(&link.key);
-        }
+    /// Returns its key, if it was published.
+    pub fn withdraw(&mut self, block: BlockId) -> Option<BlockKey> {
+        let link = self.links[block.0 as usize].take()?;
+        self.by_key.remove(&link.key);
+        Some(link.key)
     }
 
     pub fn contains(&self, block: BlockId) -> bool {

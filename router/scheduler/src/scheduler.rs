@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::adapters::AdapterPlaces;
 use crate::backlog::Backlog;
 use crate::beside::Taken;
+use crate::cache_event::CacheEvent;
 use crate::config::SchedulerConfig;
 use crate::event::{Event, EventKind};
 use crate::keyed_tokens::KeyedTokens;
@@ -92,6 +93,11 @@ impl Scheduler {
     pub fn num_cached_tokens(&self, request: &NewRequest) -> u32 {
         let tokens = KeyedTokens::new(request, &self.keys, self.config.block_size);
         self.memory.num_cached_tokens(&tokens)
+    }
+
+    /// What has changed in the prefix cache since the last time, in order; nothing if the settings do not ask for it.
+    pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
+        self.memory.take_cache_events()
     }
 
     /// How full everything is.

@@ -15,6 +15,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use crate::cache_event::{CacheEvent, CacheLog};
 use crate::keyed_tokens::KeyedBlock;
 use crate::lru::LruList;
 use crate::plan::{BlockId, SnapshotId};
@@ -38,6 +39,7 @@ pub struct BlockPool {
     index: PrefixIndex,
     /// Behind published blocks.
     snapshots: Snapshots,
+    log: CacheLog,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +75,18 @@ impl BlockPool {
             num_fenced: 0,
             index: PrefixIndex::new(num_blocks, block_size),
             snapshots: Snapshots::new(num_snapshots),
+            log: CacheLog::default(),
         }
+    }
+
+    /// The same, and it keeps what changes in the published prefixes if that is wanted.
+    pub fn logging(self, is_wanted: bool) -> Self {
+        Self { log: CacheLog::new(is_wanted), ..self }
+    }
+
+    /// What has changed in the published prefixes since the last time.
+    pub fn take_log(&mut self) -> Vec<CacheEvent> {
+        self.log.take()
     }
 
     /// Blocks that can be taken now: free ones and idle ones.
@@ -135,7 +148,9 @@ impl BlockPool {
     }
 
     fn withdraw(&mut self, block: BlockId) {
-        self.index.withdraw(block);
+        if let Some(key) = self.index.withdraw(block) {
+            self.log.add(|| CacheEvent::Removed(key));
+        }
         self.snapshots.drop_behind(block);
     }
 
@@ -267,7 +282,11 @@ impl BlockPool {
     /// Publishes a held block whose last position was written by an answered step, unless another has the same tokens.
     pub fn publish(&mut self, block: BlockId, full: KeyedBlock<'_>) -> bool {
         debug_assert!(matches!(self.states[block.0 as usize], State::Held(_)));
-        self.index.publish(block, full.key, full.parent, full.tokens)
+        let is_new = self.index.publish(block, full.key, full.parent, full.tokens);
+        if is_new {
+            self.log.add(|| CacheEvent::Stored(full.into()));
+        }
+        is_new
     }
 
     /// Withdraws blocks from the published prefixes, because their content cannot be trusted.
@@ -284,6 +303,9 @@ impl BlockPool {
 
     /// The shards lost what the blocks held, and nothing is in flight any more.
     pub fn forget_all(&mut self) {
+        if self.index.len() > 0 {
+            self.log.add(|| CacheEvent::Cleared);
+        }
         self.index.clear();
         self.snapshots.forget_all();
         while self.evict().is_some_and(|block| {

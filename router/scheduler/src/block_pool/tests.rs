@@ -5,14 +5,18 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::prefix_index::KeyMaker;
+use crate::prefix_index::{BlockKey, KeyMaker};
 
 const NEVER: Duration = Duration::ZERO;
 
 fn publish(pool: &mut BlockPool, block: BlockId, tokens: &[u32]) {
     let maker = KeyMaker::new(0);
     let root = maker.root("", None);
-    pool.publish(block, KeyedBlock { key: maker.child(root, tokens), parent: root, tokens });
+    pool.publish(block, full(root, tokens, &maker));
+}
+
+fn full<'a>(root: BlockKey, tokens: &'a [u32], maker: &KeyMaker) -> KeyedBlock<'a> {
+    KeyedBlock { key: maker.child(root, tokens), parent: root, tokens, is_first: true, adapter: None }
 }
 
 fn lookup(pool: &BlockPool, tokens: &[u32]) -> Vec<BlockId> {

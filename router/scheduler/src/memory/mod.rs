@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::block_pool::BlockPool;
 use crate::block_table::BlockTable;
+use crate::cache_event::CacheEvent;
 use crate::config::SchedulerConfig;
 use crate::keyed_tokens::KeyedTokens;
 use crate::load::Load;
@@ -66,7 +67,8 @@ impl Memory {
     /// Free memory of the size that `config` tells.
     pub fn new(config: &SchedulerConfig) -> Self {
         Self {
-            pool: BlockPool::new(config.num_blocks, config.block_size, config.num_snapshots),
+            pool: BlockPool::new(config.num_blocks, config.block_size, config.num_snapshots)
+                .logging(config.cache_events),
             block_size: config.block_size,
             window: Window::new(config.attention_window, config.block_size, config.num_blocks),
             has_cache: config.prefix_caching,
@@ -308,6 +310,11 @@ impl Memory {
     /// The shards lost what the blocks held; nothing runs and nothing is in flight.
     pub fn forget_all(&mut self) {
         self.pool.forget_all();
+    }
+
+    /// What has changed in the cache since the last time.
+    pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
+        self.pool.take_log()
     }
 
     /// How full the blocks are; says nothing of requests.

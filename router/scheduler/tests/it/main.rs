@@ -3,6 +3,7 @@
 
 mod adapters;
 mod beside;
+mod cache_events;
 mod drafts;
 mod fake_shard;
 mod leaving;
