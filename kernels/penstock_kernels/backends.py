@@ -43,6 +43,7 @@ class Demand:
     has_soft_cap: bool = False
     has_sinks: bool = False
     has_slopes: bool = False
+    has_chunks: bool = False
     batch_invariant: bool = False
 
 
@@ -96,21 +97,26 @@ def choose(name: str, demand: Demand) -> Backend:
 def _own_name(demand: Demand) -> str:
     """The implementation that `own_attention` takes."""
     if runs_kernels(demand.device):
-        return "reference" if demand.has_slopes else "triton"
+        return "triton" if _unknown_to_kernels(demand) is None else "reference"
     return "native" if _refuse_native(demand) is None else "reference"
 
 
 def _needs_host(demand: Demand) -> bool:
     """Whether our own implementation reads lengths on the host: the reference does, and a captured step cannot."""
-    return demand.has_slopes and runs_kernels(demand.device)
+    return _unknown_to_kernels(demand) is not None and runs_kernels(demand.device)
+
+
+def _unknown_to_kernels(demand: Demand) -> str | None:
+    """What no kernel of a GPU computes, ours or others'."""
+    if demand.has_slopes:
+        return "it knows no slopes of scores (ALiBi), which this model needs"
+    return "it knows no chunks of positions, which this model needs" if demand.has_chunks else None
 
 
 def _refuse_triton(demand: Demand) -> str | None:
     if not runs_kernels(demand.device):
         return f"its kernels need a CUDA device, this one is {demand.device.type}"
-    if demand.has_slopes:
-        return "it knows no slopes of scores (ALiBi), which this model needs"
-    return _not_importable("triton")
+    return _unknown_to_kernels(demand) or _not_importable("triton")
 
 
 def _refuse_native(demand: Demand) -> str | None:
@@ -197,8 +203,9 @@ def _refuse_foreign(demand: Demand) -> str | None:
         return f"it needs a CUDA device, this one is {demand.device.type}"
     if demand.dtype not in (torch.float16, torch.bfloat16):
         return f"it computes float16 and bfloat16, not {_name(demand.dtype)}"
-    if demand.has_slopes:
-        return "it knows no slopes of scores (ALiBi), which this model needs"
+    unknown = _unknown_to_kernels(demand)
+    if unknown is not None:
+        return unknown
     if demand.has_sinks:
         return "it has no attention sinks, which this model needs"
     if demand.batch_invariant:

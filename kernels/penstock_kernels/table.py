@@ -114,9 +114,9 @@ def _is_measured_faster(x: torch.Tensor, weight: Any = None, *_: object) -> bool
     return found
 
 
-def _has_no_slopes(arguments: AttentionArguments) -> bool:
-    """The kernels know no slopes yet."""
-    return arguments.scoring.slopes is None
+def _has_plain_scores(arguments: AttentionArguments) -> bool:
+    """The kernels know no slopes and no chunks yet."""
+    return arguments.scoring.slopes is None and arguments.scoring.chunk is None
 
 
 def _joins_nothing(
@@ -223,7 +223,7 @@ paged_attention = Row(
     native=c_attention.paged_attention,
     native_if=c_attention.supports,
     gpu="attention.paged_attention",
-    gpu_if=_has_no_slopes,
+    gpu_if=_has_plain_scores,
 )
 rotate_and_store_latents = Row(
     reference.rotate_and_store_latents,

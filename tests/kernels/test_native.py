@@ -51,12 +51,14 @@ class Sequence:
         self.query = torch.randn(_LEN, num_heads, dim).to(dtype)
         self.table = torch.randperm(40)[: -(-_LEN // _BLOCK)].int()
 
-    def attend(self, *rows: tuple[int, int], window: int | None = None) -> list[torch.Tensor]:
+    def attend(
+        self, *rows: tuple[int, int], window: int | None = None, chunk: int | None = None
+    ) -> list[torch.Tensor]:
         """Each (start, end) as a span of one call; the results of each."""
         lens = tuple(end - start for start, end in rows)
         spans = AttentionSpans(lens, tuple(end for _, end in rows), self.table.repeat(len(rows), 1), _BLOCK)
         query = torch.cat([self.query[start:end] for start, end in rows])
-        found = paged_attention(query, self.key, self.value, spans, Scoring(0.2, window))
+        found = paged_attention(query, self.key, self.value, spans, Scoring(0.2, window, chunk=chunk))
         return list(torch.split(found, list(lens)))
 
 
@@ -64,31 +66,35 @@ def test_it_is_built() -> None:
     assert library() is not None, "no C compiler when penstock-kernels was installed?"
 
 
-@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize("reach", [{}, {"window": 50}, {"chunk": 50}, {"chunk": 128}])
 @pytest.mark.parametrize("heads", [(4, 4), (7, 1), (6, 2)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_has_the_same_bits_in_any_batch(
-    heads: tuple[int, int], dtype: torch.dtype, window: int | None
+    heads: tuple[int, int], dtype: torch.dtype, reach: dict[str, int]
 ) -> None:
     sequence = Sequence(*heads, 48, dtype)
-    [whole] = sequence.attend((0, _LEN), window=window)
+    [whole] = sequence.attend((0, _LEN), **reach)
     for start, end in ((0, 1), (63, 64), (100, 133), (171, 300), (299, 300)):
-        [alone] = sequence.attend((start, end), window=window)
+        [alone] = sequence.attend((start, end), **reach)
         assert torch.equal(alone, whole[start:end])
-        in_batch = sequence.attend((5, 70), (start, end), (250, 251), window=window)[1]
+        in_batch = sequence.attend((5, 70), (start, end), (250, 251), **reach)[1]
         assert torch.equal(in_batch, alone)
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("dim", [12, 40, 64, 80])
 @pytest.mark.parametrize("slopes", [None, [0.5, 0.25, 0.1, 0.05, 0.02, 0.01]], ids=["flat", "slopes"])
-@pytest.mark.parametrize("options", [(None, None), (33, 3.0)], ids=["plain", "window and soft cap"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"window": 33, "soft_cap": 3.0}, {"chunk": 48}],
+    ids=["plain", "window and soft cap", "chunks"],
+)
 def test_every_width_of_vectors_equals_the_reference(
-    lanes: int, dim: int, options: tuple[int | None, float | None], slopes: list[float] | None
+    lanes: int, dim: int, options: dict[str, Any], slopes: list[float] | None
 ) -> None:
     sequence = Sequence(6, 3, dim)
     spans = AttentionSpans((_LEN - 7,), (_LEN,), sequence.table[None], _BLOCK)
-    scoring = Scoring(0.2, *options, slopes=None if slopes is None else torch.tensor(slopes))
+    scoring = Scoring(0.2, **options, slopes=None if slopes is None else torch.tensor(slopes))
     arguments = AttentionArguments(sequence.query[7:], sequence.key, sequence.value, spans, scoring)
     found = native.paged_attention(arguments, max_lanes=lanes)
     expected = reference.paged_attention(arguments)

@@ -319,9 +319,10 @@ def test_cuda_takes_the_kernel_and_another_device_the_reference(
     assert row.choose(on_mps, *others) is row.reference
 
 
-def test_cuda_leaves_slopes_and_other_routers_to_the_reference() -> None:
-    sloped: Any = SimpleNamespace(device=torch.device("cuda"), scoring=Scoring(1.0, slopes=torch.ones(1)))
-    assert table.paged_attention.choose(sloped) is table.paged_attention.reference
+def test_cuda_leaves_slopes_chunks_and_other_routers_to_the_reference() -> None:
+    for scoring in (Scoring(1.0, slopes=torch.ones(1)), Scoring(1.0, chunk=4)):
+        given: Any = SimpleNamespace(device=torch.device("cuda"), scoring=scoring)
+        assert table.paged_attention.choose(given) is table.paged_attention.reference
     on_cuda: Any = SimpleNamespace(device=torch.device("cuda"))
     for others in ((torch.zeros(4), Routing()), (None, Routing(sigmoid=True)), (None, Routing(scale=2.0))):
         assert table.route.choose(on_cuda, 2, False, *others) is table.route.reference

@@ -17,13 +17,27 @@ MAX_DECODE_LEN = 8
 MAX_TREE_LEN = 31
 
 
+class Reach(NamedTuple):
+    """Which of the positions up to its own a query sees; all, where both are None."""
+
+    window: int | None = None
+    chunk: int | None = None
+
+    def first(self, position: int) -> int:
+        """The first position that the query at `position` sees."""
+        if self.chunk is not None:
+            return position // self.chunk * self.chunk
+        return 0 if self.window is None else max(position + 1 - self.window, 0)
+
+
 class Scoring(NamedTuple):
     """How scores are computed from queries and keys.
 
     `window`: a query sees itself and the window - 1 positions before. `soft_cap`: scores become
     `soft_cap * tanh(score / soft_cap)`. `sinks`: [num_heads] float32, one more score per head, which has a weight in
     the softmax and no value. A cache of float8_e4m3fn holds numbers divided by `key_scale` and `value_scale`.
-    `slopes`: [num_heads] float32, what a score loses for each position between its query and its key (ALiBi).
+    `slopes`: [num_heads] float32, what a score loses for each position between its query and its key (ALiBi). `chunk`:
+    sequences are divided into so many positions each, and a query sees those of its own; without a window.
     """
 
     scale: float
@@ -33,6 +47,12 @@ class Scoring(NamedTuple):
     key_scale: float = 1.0
     value_scale: float = 1.0
     slopes: torch.Tensor | None = None
+    chunk: int | None = None
+
+    @property
+    def reach(self) -> Reach:
+        """Which positions queries see."""
+        return Reach(self.window, self.chunk)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,6 +25,7 @@ class _Call(ctypes.Structure):
         ("max_lanes", ctypes.c_int32),
         *((name, ctypes.c_float) for name in ("scale", "soft_cap")),
         ("slopes", ctypes.c_void_p),
+        ("chunk", ctypes.c_int32),
     )
 
 
@@ -117,6 +118,7 @@ def attend(
         scoring.scale,
         scoring.soft_cap or 0.0,
         None if scoring.slopes is None else scoring.slopes.data_ptr(),
+        scoring.chunk or 0,
     )
     kept = (query, output, key, value, work, scoring.sinks, scoring.slopes)
     run("penstock_attend", call, *kept, failure=lambda: MemoryError("no memory for the work of attention"))

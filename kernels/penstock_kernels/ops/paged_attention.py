@@ -177,3 +177,8 @@ def _check_scoring(given: AttentionArguments) -> None:
         window is None or given.spans.tree is None,
         "paged_attention: a tree and a window do not go together",
     )
+    chunk = given.scoring.chunk
+    require(
+        chunk is None or (chunk > 0 and window is None and given.spans.tree is None),
+        lambda: f"paged_attention: chunk {chunk} must be positive, without a window or a tree",
+    )

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from penstock_kernels.base.attention_spans import AttentionArguments, AttentionSpans, DecodeSpans, Scoring
+from penstock_kernels.base.attention_spans import (
+    AttentionArguments,
+    AttentionSpans,
+    DecodeSpans,
+    Reach,
+    Scoring,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,7 @@ def paged_attention(arguments: AttentionArguments) -> torch.Tensor:
     spans = arguments.spans
     if isinstance(spans, DecodeSpans):
         return _decode_attention(arguments, spans)
-    key = (arguments.scoring.window, arguments.query.dtype)
+    key = (arguments.scoring.reach, arguments.query.dtype)
     groups = spans.shared(key, lambda: work_groups(spans, *key))
     query = arguments.query
     if len(groups) == 1 and groups[0].rows is None:
@@ -105,7 +111,7 @@ def _attend(
         distances = torch.arange(1 - key.shape[2], 1, dtype=torch.float32, device=scores.device)
         scores += scoring.slopes.view(-1, 1, 1) * distances
     if causal:
-        mask = _causal_mask(query.shape[2], key.shape[2], None, scores.device)
+        mask = _causal_mask(query.shape[2], key.shape[2], Reach(), scores.device)
     if mask is not None:
         scores += mask
     if scoring.sinks is not None:
@@ -114,12 +120,12 @@ def _attend(
     return (scores.softmax(-1) @ value.float()).to(query.dtype)
 
 
-def work_groups(spans: AttentionSpans, window: int | None, dtype: torch.dtype) -> list[Group]:
+def work_groups(spans: AttentionSpans, reach: Reach, dtype: torch.dtype) -> list[Group]:
     starts = spans.query_starts
-    return [_group(spans, members, starts, window, dtype) for members in _members(spans, window)]
+    return [_group(spans, members, starts, reach, dtype) for members in _members(spans, reach)]
 
 
-def _members(spans: AttentionSpans, window: int | None) -> list[list[int]]:
+def _members(spans: AttentionSpans, reach: Reach) -> list[list[int]]:
     """Decodes whose contexts are within a factor of two share a group: at most half of what is gathered is padding."""
     alone: list[list[int]] = []
     decodes: dict[int, list[int]] = {}
@@ -129,23 +135,23 @@ def _members(spans: AttentionSpans, window: int | None) -> list[list[int]]:
         if query_len > 1 or spans.unbatched:
             alone.append([span])
             continue
-        seen = _seen_len(spans, span, window)
+        seen = _seen_len(spans, span, reach)
         decodes.setdefault(max(seen - 1, 63).bit_length(), []).append(span)
     return [*decodes.values(), *alone]
 
 
-def _seen_len(spans: AttentionSpans, span: int, window: int | None) -> int:
+def _seen_len(spans: AttentionSpans, span: int, reach: Reach) -> int:
     """Positions that any query of the span can see."""
     context_len = spans.context_lens[span]
-    return context_len if window is None else min(context_len, window + spans.query_lens[span] - 1)
+    return context_len - reach.first(context_len - spans.query_lens[span])
 
 
 def _group(
-    spans: AttentionSpans, members: list[int], starts: list[int], window: int | None, dtype: torch.dtype
+    spans: AttentionSpans, members: list[int], starts: list[int], reach: Reach, dtype: torch.dtype
 ) -> Group:
     device = spans.block_tables.device
     query_len = spans.query_lens[members[0]]
-    seen = [_seen_len(spans, span, window) for span in members]
+    seen = [_seen_len(spans, span, reach) for span in members]
     longest = max(seen)
     rows = None
     if len(members) < len(spans.query_lens):
@@ -161,7 +167,7 @@ def _group(
     tables = spans.block_tables[torch.tensor(members, device=device)].long()
     blocks = tables.gather(1, offsets // spans.block_size)
     positions = (blocks * spans.block_size + offsets % spans.block_size).flatten()
-    mask = _mask(query_len, seen, window, index < seen_lens, dtype)
+    mask = _mask(query_len, seen, reach, index < seen_lens, dtype)
     if spans.tree is not None and query_len > 1:
         first = starts[members[0]]
         mask = _tree_mask(spans.tree[first : first + query_len], seen[0]).to(dtype)
@@ -169,7 +175,7 @@ def _group(
 
 
 def _mask(
-    query_len: int, seen: list[int], window: int | None, inside: torch.Tensor, dtype: torch.dtype
+    query_len: int, seen: list[int], reach: Reach, inside: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor | None:
     if query_len == 1:
         if min(seen) == max(seen):
@@ -177,17 +183,20 @@ def _mask(
         return torch.zeros(inside.shape, dtype=dtype, device=inside.device).masked_fill_(~inside, -torch.inf)[
             :, None, None
         ]
-    if query_len == seen[0] and (window is None or window >= query_len):
+    if query_len == seen[0] and reach.first(query_len - 1) == 0:
         return None
-    return _causal_mask(query_len, seen[0], window, inside.device).to(dtype)
+    return _causal_mask(query_len, seen[0], reach, inside.device).to(dtype)
 
 
-def _causal_mask(query_len: int, key_len: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """[1, 1, query_len, key_len]: the last query is at the last key."""
-    distance = torch.arange(key_len - query_len, key_len, device=device)[:, None] - torch.arange(
-        key_len, device=device
-    )
-    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+def _causal_mask(query_len: int, key_len: int, reach: Reach, device: torch.device) -> torch.Tensor:
+    """[1, 1, query_len, key_len]: the last query is at the last key. A chunk begins at the first key."""
+    queries = torch.arange(key_len - query_len, key_len, device=device)[:, None]
+    distance = queries - torch.arange(key_len, device=device)
+    hidden = distance < 0
+    if reach.window is not None:
+        hidden |= distance >= reach.window
+    if reach.chunk is not None:
+        hidden |= distance > queries % reach.chunk
     return torch.zeros(distance.shape, device=device).masked_fill_(hidden, -torch.inf)[None, None]
 
 

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from penstock_kernels.base.attention_spans import DecodeSpans, LatentArguments
+from penstock_kernels.base.attention_spans import DecodeSpans, LatentArguments, Reach
 from penstock_kernels.reference.attention import Group, work_groups
 from penstock_kernels.reference.norm import rms_norm
 from penstock_kernels.reference.rotary import apply_rotary
@@ -42,7 +42,7 @@ def latent_attention(arguments: LatentArguments) -> torch.Tensor:
         if used:
             output[rows] = latent_attention(arguments.among(rows, on_host.among(used)))
         return output
-    for group in spans.shared((None, query.dtype), lambda: work_groups(spans, None, query.dtype)):
+    for group in spans.shared((Reach(), query.dtype), lambda: work_groups(spans, Reach(), query.dtype)):
         part = query if group.rows is None else query[group.rows]
         latents = cache.flatten(0, 2).index_select(0, group.positions)
         attend = _absorbed if group.query_len == 1 else _expanded

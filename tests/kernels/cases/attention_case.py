@@ -82,6 +82,7 @@ class Case:
         sinks: torch.Tensor | None = None,
         tree: torch.Tensor | None = None,
         slopes: torch.Tensor | None = None,
+        chunk: int | None = None,
     ) -> torch.Tensor:
         results, first = [], 0
         for (query_len, context), key, value in zip(self.lens, self.keys, self.values, strict=True):
@@ -98,6 +99,8 @@ class Case:
             hidden = distance < 0
             if window is not None:
                 hidden |= distance >= window
+            if chunk is not None:
+                hidden |= positions[context - query_len :, None] // chunk != positions // chunk
             if tree is not None:
                 bits = tree[first : first + query_len, None] >> torch.arange(query_len, device=self.device)
                 hidden[:, context - query_len :] = bits & 1 == 0

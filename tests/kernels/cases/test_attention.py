@@ -58,6 +58,12 @@ def test_window(window: int, device: torch.device) -> None:
     )
 
 
+@pytest.mark.parametrize("chunk", [1, 16, 63, 100, 5000])
+def test_chunks(chunk: int, device: torch.device) -> None:
+    lens = [(1, 300), (1, 64), (1, 65), (4, 130), (70, 70), (40, 260), (1, 3)]
+    check(Case(Shape(dtype=torch.float16), lens, device), chunk=chunk)
+
+
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(4, 4), (6, 2)])
 def test_slopes(num_heads: int, num_kv_heads: int, device: torch.device) -> None:
     lens = [(1, 1), (1, 140), (1, 77), (5, 70), (33, 100)]
@@ -163,6 +169,8 @@ def test_layers_share_one_work_map(device: torch.device) -> None:
         ({"soft_cap": -1.0}, "soft_cap"),
         ({"sinks": torch.zeros(3)}, "sinks must be float32"),
         ({"slopes": torch.zeros(3)}, "slopes must be float32"),
+        ({"chunk": 0}, "chunk 0 must be positive"),
+        ({"chunk": 4, "window": 3}, "chunk 4 must be positive, without a window"),
     ],
 )
 def test_refuses_what_is_wrong(change: dict[str, Any], message: str, device: torch.device) -> None:

@@ -36,6 +36,7 @@ typedef struct {
     float scale;
     float soft_cap;  /* 0: none */
     const float *slopes; /* [num_heads], or none: what a score loses for each position between query and key */
+    int32_t chunk; /* positions that queries see of each other; 0: none */
 } Attention;
 
 /* Positions whose scores are held at a time. Tiles begin at multiples of it, counted from a sequence's first position,

@@ -210,6 +210,12 @@ static TARGET void NAME(attend_rows)(
     }
 }
 
+/* The first position that the query at a position sees. */
+INLINE int NAME(first_seen)(const Attention *call, int position) {
+    if (call->chunk) return position / call->chunk * call->chunk;
+    return call->window ? NAME(at_least)(position + 1 - call->window, 0) : 0;
+}
+
 static TARGET void NAME(begin)(const Work *work, Scratch *scratch) {
     const Attention *call = work->call;
     const int dim = call->head_dim, group = call->num_heads / call->num_kv_heads;
@@ -224,7 +230,7 @@ static TARGET void NAME(begin)(const Work *work, Scratch *scratch) {
         for (int d = 0; d < dim; d += LANES) NAME(store)(query + d, NAME(load)(query + d) * call->scale);
         for (int d = 0; d < call->value_dim; d += LANES) NAME(store)(output + d, (vec){0});
         scratch->until[row] = before + token + 1;
-        scratch->from[row] = call->window ? NAME(at_least)(before + token + 1 - call->window, 0) : 0;
+        scratch->from[row] = NAME(first_seen)(call, before + token);
         scratch->largest[row] = call->sinks ? call->sinks[head] : -INFINITY;
         scratch->total[row] = call->sinks ? 1.0f : 0.0f;
         scratch->slope[row] = call->slopes ? call->slopes[head] : 0.0f;
@@ -250,8 +256,8 @@ static TARGET void NAME(finish)(const Work *work, Scratch *scratch) {
 INLINE int NAME(begin_of)(const Work *work) {
     const Attention *call = work->call;
     const int len = call->query_starts[work->span + 1] - call->query_starts[work->span];
-    const int seen = call->context_lens[work->span] - len + work->first + 1;
-    return call->window ? NAME(at_least)(seen - call->window, 0) / TILE_LEN * TILE_LEN : 0;
+    const int position = call->context_lens[work->span] - len + work->first;
+    return NAME(first_seen)(call, NAME(at_least)(position, 0)) / TILE_LEN * TILE_LEN;
 }
 
 INLINE int NAME(end_of)(const Work *work) {
