@@ -17,6 +17,12 @@ LATENT = {
     "head_dim": None, "num_key_value_heads": 8, "q_lora_rank": 24, "kv_lora_rank": 20, "qk_rope_head_dim": 6,
     "qk_nope_head_dim": 10, "v_head_dim": 12,
 }  # fmt: skip
+# Experts have the plain size, dense layers another one.
+_CHUNKED = {
+    "head_dim": 18, "attention_chunk_size": 8, "num_local_experts": 4, "intermediate_size": 44,
+    "intermediate_size_mlp": 132, "no_rope_layers": [1, 0, 1], "floor_scale": 4, "attn_scale": 0.3,
+    "layer_types": ["chunked_attention", "full_attention", "chunked_attention"],
+}  # fmt: skip
 # Of sizes that the ops in C take.
 _LATENT_IN_C = {
     **LATENT, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "q_lora_rank": 24,
@@ -242,6 +248,12 @@ CASES: dict[str, dict[str, Any]] = {
         "attention_types": [[["global", "local"], 1], [["local"], 1]],
     },
     "smollm3": {"family": "smollm3", **_EVEN_HEADS, "no_rope_layers": [1, 0, 1]},
+    "llama4_text": {"family": "llama4_text", **_CHUNKED},
+    "llama4_text-dense-layer": {
+        "family": "llama4_text", **_CHUNKED, "interleave_moe_layer_step": 2, "use_qk_norm": False, "head_dim": 16,
+        "num_experts_per_tok": 2, "attention_bias": True,
+    },
+    "llama4_text-flat": {"family": "llama4_text", **_CHUNKED, "attn_temperature_tuning": False, "layer_types": None},
 }  # fmt: skip
 
 # Families that transformers has under another model_type.
@@ -271,11 +283,6 @@ BORROWED: dict[str, dict[str, Any]] = {
 
 # A sample of those that transformers computes over its own caches: chunks and positions, an index, states.
 KEPT: dict[str, dict[str, Any]] = {
-    "llama4_text": {
-        "head_dim": 18, "attention_chunk_size": 8, "num_local_experts": 4, "intermediate_size_mlp": 132,
-        "layer_types": ["chunked_attention", "full_attention", "chunked_attention"], "no_rope_layers": [1, 0, 1],
-        "floor_scale": 4, "interleave_moe_layer_step": 2,
-    },
     # With smaller ones many keys are worth exactly as little, and which of these are seen is anybody's choice.
     "deepseek_v32": {**LATENT, **_ROUTED, "index_n_heads": 8, "index_head_dim": 24, "index_topk": 20},
     "minimax": {**_EVEN_HEADS, "num_local_experts": 4, "layer_types": _HYBRID_LAYERS},

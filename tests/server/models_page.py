@@ -38,7 +38,8 @@ the reference in PyTorch, prompts in chunks of 64 and decodes of all rows in one
 `--batch-invariant` is refused. A step waits for the masks of grammars as long as these take, because a state cannot go
 back by a token.
 
-ALiBi (BLOOM, MPT, Falcon RW) is computed in C on a CPU; on CUDA by the reference in PyTorch, without graphs.
+ALiBi (BLOOM, MPT, Falcon RW) and chunks of positions (Llama 4) are computed in C on a CPU; on CUDA by the reference in
+PyTorch, without graphs.
 
 How a row is tested (`tests/server/test_families.py`): tiny random models, made by transformers in the variants of
 the last column. Greedy tokens must equal transformers' own and log probabilities be within 0.001 of them, in
@@ -214,6 +215,7 @@ def _attention(family: Family) -> str:
         "gates": family.gated_attention,
         "latents": family.latent,
         "window": family.windows is not None,
+        "chunks": bool(family.chunk_key),
         "norm of queries and keys": family.qk_norm is not None and not family.qk_norm_after_rope,
         "norm of rotated queries and keys": family.qk_norm_after_rope,
         "soft cap": family.attention_soft_cap is not None,

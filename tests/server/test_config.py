@@ -21,6 +21,8 @@ _OLD_NAMES = {
 }
 _GPTJ = {"model_type": "gptj", "n_embd": 72, "n_head": 4, "n_layer": 1, "n_inner": 8}
 _MPT = {"model_type": "mpt", "d_model": 72, "n_heads": 4, "n_layers": 1}
+_LLAMA4 = {"model_type": "llama4_text", "num_hidden_layers": 2, "intermediate_size_mlp": 8}
+_LONG_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 _GROUPED = {"model_type": "dots1", "n_group": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 8}
 
 
@@ -70,6 +72,19 @@ def test_windows_follow_the_pattern_where_layers_are_not_named(tmp_path: Path) -
     assert [rope.theta for rope in spec.ropes] == [1e6, 1e4]
 
 
+def test_layers_that_rotate_have_chunks_where_kinds_are_not_named(tmp_path: Path) -> None:
+    config = {**sizes(), **_LLAMA4, "num_hidden_layers": 5, "interleave_moe_layer_step": 2}
+    spec = spec_of(tmp_path, **config)
+    assert [layer.chunk for layer in spec.layers] == [8192, 8192, 8192, None, 8192]
+    assert [layer.rope for layer in spec.layers] == [0, 0, 0, None, 0]
+    assert [layer.is_sparse for layer in spec.layers] == [False, True, False, True, False]
+    assert spec.temperature == (8192, 0.1)
+    spec = spec_of(tmp_path, **config, attn_temperature_tuning=False, moe_layers=[0], attention_chunk_size=16)
+    assert spec.temperature is None
+    assert [layer.is_sparse for layer in spec.layers] == [True, False, False, False, False]
+    assert {layer.chunk for layer in spec.layers} == {16, None}
+
+
 def test_what_a_config_leaves_out_is_the_family_s_default(tmp_path: Path) -> None:
     config = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 50}
     spec = spec_of(tmp_path, **config)
@@ -93,6 +108,11 @@ def test_what_a_config_leaves_out_is_the_family_s_default(tmp_path: Path) -> Non
         ({"model_type": "smollm3", "no_rope_layers": [1, 2, 1]}, "no_rope_layers is .*0 or 1 for each of the 3"),
         ({"model_type": "llama", "hidden_act": "relu2"}, "expected an activation of a gated layer"),
         ({**_GPTJ, "rotary_dim": 7}, "rotary_dim is 7; expected an even number"),
+        ({**_LLAMA4, "attention_chunk_size": 0}, "attention_chunk_size is 0; expected a whole number from 1"),
+        ({**_LLAMA4, "layer_types": ["sliding_attention"] * 2}, "full_attention or chunked_attention for each"),
+        ({**_LLAMA4, "moe_layers": [2]}, r"moe_layers is \[2\]; expected a list of layers below 2"),
+        ({**_LLAMA4, "floor_scale": -1}, "floor_scale is -1; expected a positive number"),
+        ({**_LLAMA4, "rope_scaling": _LONG_YARN}, "is 'yarn'; expected a kind that keeps the size of queries"),
         ({"model_type": "olmoe", "clip_qkv": 8.0}, r"clip_qkv is 8\.0"),
         ({**_GROUPED, "n_routed_experts": 6}, "n_group is 4; expected groups of the same size"),
         ({**_GROUPED, "n_routed_experts": 8}, "num_experts_per_tok is 3; expected a whole number from 1 to 2"),

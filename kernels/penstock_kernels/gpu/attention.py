@@ -41,7 +41,7 @@ class _Layout(NamedTuple):
 
 def paged_attention(arguments: AttentionArguments) -> torch.Tensor:
     scoring = arguments.scoring
-    assert scoring.slopes is None and scoring.chunk is None, "the table has a condition"
+    assert (scoring.slopes, scoring.chunk) == (None, None), "the table has a condition"
     query, spans = arguments.query, arguments.spans
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel() == 0:

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from penstock_server.architectures.family import Experts, Family
+from penstock_server.architectures.family import Experts, Family, QkNorm
 from penstock_server.architectures.fields import Fields, read_json
 from penstock_server.architectures.recurrent import read_parts, read_recurrent
 from penstock_server.architectures.rope import read_ropes, replace_scaling
@@ -18,8 +18,9 @@ from penstock_server.architectures.spec import (
     NormSpec,
     RopeSpec,
     RoutingSpec,
+    TemperatureSpec,
 )
-from penstock_server.architectures.windows import read_rotating_layers, read_windows
+from penstock_server.architectures.windows import read_chunks, read_rotating_layers, read_windows
 from penstock_server.base.config import RopeOverride
 from penstock_server.base.errors import StartError
 
@@ -79,11 +80,12 @@ def build_spec(
         attention_soft_cap=fields.number_fact(family.attention_soft_cap),
         sinks=family.sinks,
         slopes=_slopes(fields, family, num_heads, attention_scale),
+        temperature=_temperature(fields, family),
         latent=latent,
         recurrent=read_recurrent(fields, family),
         gated_attention=family.gated_attention,
         factors=_factors(fields) if family.has_factors else Factors(),
-        qk_norm=family.qk_norm if not family.qk_norm_key or fields.fact(family.qk_norm_key) else None,
+        qk_norm=_qk_norm(fields, family, ropes),
         qk_norm_bias=family.qk_norm_bias,
         qk_norm_after_rope=family.qk_norm_after_rope,
         qkv_layout=family.qkv_layout,
@@ -104,6 +106,21 @@ def build_spec(
         dtype=read_dtype(fields),
         eos_token_ids=read_eos_token_ids(raw, path.with_name("generation_config.json")),
     )
+
+
+def _qk_norm(fields: Fields, family: Family, ropes: tuple[RopeSpec, ...]) -> QkNorm | None:
+    if family.qk_norm_key and not fields.fact(family.qk_norm_key):
+        return None
+    if family.qk_norm == "unit" and any(rope.kind in ("yarn", "longrope") for rope in ropes):
+        raise fields.error("rope_scaling", ropes[0].kind, "a kind that keeps the size of queries")
+    return family.qk_norm
+
+
+def _temperature(fields: Fields, family: Family) -> TemperatureSpec | None:
+    keys = family.temperature
+    if keys is None or not fields.fact(keys.switch):
+        return None
+    return TemperatureSpec(fields.number(keys.interval), fields.number(keys.strength))
 
 
 def _norm(fields: Fields, family: Family) -> NormSpec:
@@ -221,9 +238,11 @@ def _layers(fields: Fields, family: Family) -> tuple[LayerSpec, ...]:
     first, last = _sparse_range(fields, family.experts, num_layers)
     rotates = read_rotating_layers(fields, family.rotating_layers, num_layers)
     parts = read_parts(fields, family.recurrent, num_layers)
+    chunks = read_chunks(fields, family.chunk_key, rotates)
+    listed = _sparse_layers(fields, family.experts, num_layers)
 
     def is_sparse(layer: int) -> bool:
-        said = parts[layer].sparse
+        said = parts[layer].sparse if listed is None else layer in listed
         by_number = first <= layer <= last and layer not in dense and (layer + 1) % step == 0
         return parts[layer].feed_forward and (by_number if said is None else said)
 
@@ -235,9 +254,22 @@ def _layers(fields: Fields, family: Family) -> tuple[LayerSpec, ...]:
             has_attention=parts[layer].attention,
             is_recurrent=parts[layer].recurrent,
             has_feed_forward=parts[layer].feed_forward,
+            chunk=chunks[layer],
         )
         for layer, window in enumerate(windows)
     )
+
+
+def _sparse_layers(fields: Fields, experts: Experts | None, num_layers: int) -> list[int] | None:
+    """The layers with experts, where they are listed."""
+    if experts is None or not experts.layers_key:
+        return None
+    listed = fields.get(experts.layers_key)
+    if listed is None:
+        return None
+    if not isinstance(listed, list) or any(layer not in range(num_layers) for layer in listed):
+        raise fields.error(experts.layers_key, listed, f"a list of layers below {num_layers}")
+    return listed
 
 
 def _sparse_range(fields: Fields, experts: Experts | None, num_layers: int) -> tuple[int, int]:
@@ -269,6 +301,8 @@ def _moe(fields: Fields, experts: Experts) -> MoeSpec:
         normalized=fields.fact(experts.normalized),
         bias=experts.bias,
         interleaved=experts.interleaved,
+        inputs_first=experts.inputs_first,
+        weighs_inputs=experts.weighs_inputs,
         correction_dims=experts.correction_dims,
         wide_router=experts.wide_router,
         routing=routing,

@@ -13,8 +13,9 @@ Number = float | str | None
 # One tensor for query, key and value. stacked: all queries, then all keys, then all values; grouped: for each key
 # head its queries, the key and the value; quartered: four parts of the heads, each all queries, values and keys.
 QkvLayout = Literal["stacked", "grouped", "quartered"]
-# head: each head, all with one weight vector; per_head: each head with a vector of its own; all_heads: all together.
-QkNorm = Literal["head", "per_head", "all_heads"]
+# head: each head, all with one weight vector; per_head: each head with a vector of its own; all_heads: all together;
+# unit: each head, without weights, in layers that rotate. A rotation does not change the latter, so it may come behind.
+QkNorm = Literal["head", "per_head", "all_heads", "unit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,16 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
+class Temperature:
+    """Keys of how queries of layers that do not rotate grow with their position: whether, every how many positions, and
+    by how much."""
+
+    switch: str = "attn_temperature_tuning"
+    interval: str = "floor_scale"
+    strength: str = "attn_scale"
+
+
+@dataclass(frozen=True, slots=True)
 class RotatingLayers:
     """Which layers rotate queries and keys, where the others have no positions at all."""
 
@@ -124,8 +135,14 @@ class Experts:
     # Keys of the first and of the last layer with experts; all others are dense.
     first_layer_key: str = ""
     last_layer_key: str = ""
+    # The key with a list of the layers with experts, if it is there.
+    layers_key: str = ""
     # Gate and up rows alternate, and the tensors are transposed: inputs first.
     interleaved: bool = False
+    # The tensors of all experts are transposed, and all gates come first.
+    inputs_first: bool = False
+    # What a token's expert takes is multiplied by the weight of its choice, not what it gives.
+    weighs_inputs: bool = False
     # The key with the size of the shared expert; empty: there is none.
     shared_size: str = ""
     # The key of how many experts the shared one is as large as, where there is no size.
@@ -199,6 +216,9 @@ class Family:
     # Some layers keep a state in the place of keys and values, or beside them.
     recurrent: Recurrent | None = None
     windows: Windows | None = None
+    # The key of how long chunks are, of which a query sees its own, in layers that `layer_types` names or that rotate.
+    chunk_key: str = ""
+    temperature: Temperature | None = None
     rotary: bool = True
     # Scores lose something for each position between query and key (ALiBi), and whether that is scaled as they are.
     alibi: bool = False

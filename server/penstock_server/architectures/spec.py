@@ -59,6 +59,8 @@ class LayerSpec:
     # Whether it keeps a state, in the place of attention or beside it.
     is_recurrent: bool = False
     has_feed_forward: bool = True
+    # Sequences are divided into so many positions each, and a query sees those of its own; None: they are not.
+    chunk: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,13 @@ class LatentSpec:
     nope_dim: int
     rope_dim: int
     value_dim: int
+
+
+class TemperatureSpec(NamedTuple):
+    """Queries of layers that do not rotate grow with the logarithm of their position, every `interval` positions."""
+
+    interval: float
+    strength: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +117,9 @@ class MoeSpec:
     interleaved: bool
     # Dimensions of the tensor that corrects the choice; 0 for none.
     correction_dims: int
+    # As in `Experts`.
+    inputs_first: bool
+    weighs_inputs: bool
     # The router computes in float32 whatever the type of the model.
     wide_router: bool
     routing: RoutingSpec
@@ -150,6 +162,7 @@ class ModelSpec:
     sinks: bool
     # What a score loses for each position between query and key, for each head; None: nothing.
     slopes: tuple[float, ...] | None
+    temperature: TemperatureSpec | None
     latent: LatentSpec | None
     recurrent: RecurrentSpec | None
     gated_attention: bool

@@ -1,4 +1,4 @@
-"""Which layers of a model have a sliding window, and which rotate, from config.json."""
+"""Which layers of a model have a sliding window or chunks, and which rotate, from config.json."""
 
 from penstock_server.architectures.family import RotatingLayers, Windows
 from penstock_server.architectures.fields import Fields
@@ -33,6 +33,21 @@ def read_rotating_layers(fields: Fields, layers: RotatingLayers | None, num_laye
     ):
         raise fields.error(layers.key, listed, f"0 or 1 for each of the {num_layers} layers")
     return tuple(bool(flag) for flag in listed)
+
+
+def read_chunks(fields: Fields, key: str, rotates: tuple[bool, ...]) -> tuple[int | None, ...]:
+    """Per layer: how long the chunks are that a query sees its own of; None: there are none."""
+    if not key or fields.get(key) is None:
+        return (None,) * len(rotates)
+    chunk, kinds = fields.integer(key), fields.get("layer_types")
+    if kinds is None:
+        return tuple(chunk if rotated else None for rotated in rotates)
+    known = ("full_attention", "chunked_attention")
+    if not isinstance(kinds, list) or len(kinds) != len(rotates) or any(kind not in known for kind in kinds):
+        raise fields.error(
+            "layer_types", kinds, f"{' or '.join(known)} for each of the {len(rotates)} layers"
+        )
+    return tuple(chunk if kind == "chunked_attention" else None for kind in kinds)
 
 
 def _named_layers(fields: Fields, num_layers: int) -> list[bool]:

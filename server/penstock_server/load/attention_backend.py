@@ -63,6 +63,7 @@ def choose_backend(
         has_soft_cap=spec.attention_soft_cap is not None,
         has_sinks=spec.sinks,
         has_slopes=spec.slopes is not None,
+        has_chunks=any(layer.chunk is not None for layer in spec.layers),
         batch_invariant=config.batch_invariant,
     )
     try:

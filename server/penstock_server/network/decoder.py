@@ -17,7 +17,7 @@ from penstock_server.network.layers.heads import share_heads
 from penstock_server.network.layers.latent_attention import LatentAttention
 from penstock_server.network.layers.linear import ColumnLinear
 from penstock_server.network.layers.moe import Experts, SparseFeedForward
-from penstock_server.network.layers.norm import Norm
+from penstock_server.network.layers.norm import Norm, UnitNorm
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.layers.recurrent import RecurrentLayer, recurrent_layer, state_shape
 from penstock_server.network.layers.rotary import Rotary, RotaryTable
@@ -215,6 +215,9 @@ class Decoder(nn.Module):
             for module in self.modules():
                 if isinstance(module, Attention):
                     module.slopes = slopes
+        for module in self.modules():
+            if isinstance(module, UnitNorm):
+                module.weight = module.weight.to(device)
         served_len = max_sequence_len or spec.max_sequence_len
         self.rotaries = [Rotary(rope, served_len, device) for rope in spec.ropes]
         # Rounded to the type of the weights, as in training.

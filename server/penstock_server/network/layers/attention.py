@@ -6,7 +6,7 @@ import torch
 from penstock_kernels import InputNorm, Scoring, apply_rotary, paged_attention, rotate_and_store, store_kv
 from torch import nn
 
-from penstock_server.architectures.spec import ModelSpec
+from penstock_server.architectures.spec import ModelSpec, TemperatureSpec
 from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import LayerCache
 from penstock_server.network.layers.heads import query_key_value_rows, share_heads
@@ -25,7 +25,9 @@ class Attention(nn.Module):
         names, prefix = spec.names, spec.names.layer.format(layer)
         self.share = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
         self.head_dim = spec.head_dim
-        self.scoring = Scoring(spec.attention_scale, spec.layers[layer].window, spec.attention_soft_cap)
+        kind = spec.layers[layer]
+        self.scoring = Scoring(spec.attention_scale, kind.window, spec.attention_soft_cap, chunk=kind.chunk)
+        self.temperature = spec.temperature if kind.rope is None else None
         sources = query_key_value_rows(spec, prefix, self.share)
         self.qkv = ColumnLinear(sources, spec.hidden_size, spec.qkv_bias, placement, spec.transposed)
         self.output = RowLinear(
@@ -36,7 +38,7 @@ class Attention(nn.Module):
             placement,
             spec.transposed,
         )
-        self.qk_norm = query_key_norm(spec, prefix, self.share, placement)
+        self.qk_norm = query_key_norm(spec, layer, self.share, placement)
         self.norm_after_rope = spec.qk_norm_after_rope
         self.sinks = Sinks(spec, prefix + names.sinks, placement) if spec.sinks else None
         self.is_gated = spec.gated_attention
@@ -59,6 +61,8 @@ class Attention(nn.Module):
         if self.is_gated:
             heads, gates = self._without_gates(heads)
         query = self._rotate_and_store(heads, inputs.cache_positions, rotary, cache)
+        if self.temperature is not None:
+            query = (query * _growth(self.temperature, inputs)).to(query.dtype)
         scoring = self.scoring._replace(slopes=self.slopes)
         if self.sinks is not None:
             scoring = scoring._replace(sinks=self.sinks.weight)
@@ -98,6 +102,16 @@ class Attention(nn.Module):
             query_key = self.qk_norm(query_key)
         store_kv(query_key[:, num_heads:], value, cache.key, cache.value, cache_positions, *cache.scale)
         return query_key[:, :num_heads]
+
+
+def _growth(temperature: TemperatureSpec, inputs: ForwardInput) -> torch.Tensor:
+    """[num_tokens, 1, 1] float32: what the queries of a step are multiplied by, once for all layers."""
+
+    def compute() -> torch.Tensor:
+        steps = torch.floor((inputs.positions.float() + 1.0) / temperature.interval)
+        return (torch.log1p(steps) * temperature.strength + 1.0).view(-1, 1, 1)
+
+    return inputs.spans.shared(temperature, compute)
 
 
 def attend(query: torch.Tensor, cache: LayerCache, inputs: ForwardInput, scoring: Scoring) -> torch.Tensor:

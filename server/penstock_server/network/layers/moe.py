@@ -44,8 +44,22 @@ class SparseFeedForward(nn.Module):
     def forward(self, x: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
         logits, correction = self.router(x, adapters)
         weights, chosen = route(logits, self.moe.top_k, self.moe.normalized, correction, self.routing)
-        output = self.group.all_reduce(self.experts(x, chosen, weights, adapters))
+        compute = self._of_weighed if self.moe.weighs_inputs else self.experts
+        output = self.group.all_reduce(compute(x, chosen, weights, adapters))
         return output if self.shared is None else output.add_(self.shared(x, adapters))
+
+    def _of_weighed(
+        self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, adapters: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Of inputs that are multiplied by the weights of their choices: a row for each choice."""
+        count = chosen.shape[1]
+        rows = (x.unsqueeze(1) * weights.to(x.dtype).unsqueeze(2)).flatten(0, 1)
+        if adapters is not None:
+            adapters = adapters.repeat_interleave(count)
+        given: torch.Tensor = self.experts(
+            rows, chosen.view(-1, 1), torch.ones_like(weights).view(-1, 1), adapters
+        )
+        return given if count == 1 else given.view(len(x), count, -1).sum(1)
 
 
 class Router(nn.Module):
@@ -167,6 +181,8 @@ class Experts(nn.Module):
         for expert in range(self.moe.num_experts):
             if self.moe.interleaved:
                 yield from self._interleaved(expert)
+            elif self.moe.inputs_first:
+                yield from self._transposed(expert)
             elif is_stacked:
                 yield from self._stacked(expert)
             else:
@@ -211,18 +227,28 @@ class Experts(nn.Module):
         shape = (count, hidden, size)
         yield Piece(down.name, shape, self, "down", (one, whole, columns), one, matrices=matrices)
 
+    def _transposed(self, expert: int) -> Iterator[Piece]:
+        """As `_stacked`, of tensors with inputs first."""
+        count, size, hidden = self.moe.num_experts, self.moe.expert_size, self.hidden_size
+        one, whole, (start, stop) = slice(expert, expert + 1), slice(0, hidden), self._part
+        gate_up, down = self._sources(expert)
+        for part in range(2):
+            rows = slice(part * size + start, part * size + stop)
+            target = (one, slice(part * self.share, (part + 1) * self.share))
+            shape, matrices = (count, hidden, 2 * size), (MatrixPart(gate_up, rows, whole),)
+            window = (one, whole, rows)
+            yield Piece(gate_up.name, shape, self, "gate_up", window, target, _turned, matrices=matrices)
+        shape, window = (count, size, hidden), (one, slice(start, stop), whole)
+        matrices = (MatrixPart(down, whole, slice(start, stop)),)
+        yield Piece(down.name, shape, self, "down", window, one, _turned, matrices=matrices)
+
     def _sources(self, expert: int) -> tuple[Source, Source]:
         """Both matrices of an expert where the checkpoint has those of all in one tensor."""
         size, hidden, names = self.moe.expert_size, self.hidden_size, self.names
-        which = expert, self.moe.num_experts
+        which = expert, self.moe.num_experts, self.moe.interleaved or self.moe.inputs_first
         return (
-            Source(
-                self.prefix + names.experts_gate_up,
-                (self.num_ups * size, hidden),
-                *which,
-                self.moe.interleaved,
-            ),
-            Source(self.prefix + names.experts_down, (hidden, size), *which, self.moe.interleaved),
+            Source(self.prefix + names.experts_gate_up, (self.num_ups * size, hidden), *which),
+            Source(self.prefix + names.experts_down, (hidden, size), *which),
         )
 
     def _interleaved(self, expert: int) -> Iterator[Piece]:

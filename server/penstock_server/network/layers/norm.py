@@ -134,6 +134,26 @@ class HeadNorm(nn.Module):
             )
 
 
+class UnitNorm(nn.Module):
+    """Root-mean-square norm of every query and key head, without weights: the same before a rotation as behind it."""
+
+    def __init__(self, spec: ModelSpec, share: HeadShare, placement: Placement) -> None:
+        super().__init__()
+        self.eps = spec.norm.eps
+        # No buffer: it is not in the checkpoint, and must not be emptied with the rest.
+        shape = (share.num_heads + share.num_kv_heads, spec.head_dim)
+        self.weight = torch.ones(shape, dtype=placement.dtype, device="cpu")
+
+    @property
+    def plain(self) -> tuple[torch.Tensor, float]:
+        """As of `HeadNorm`."""
+        return self.weight, self.eps
+
+    def forward(self, heads: torch.Tensor) -> torch.Tensor:
+        """[num_tokens, query and key heads, head_dim]."""
+        return rms_norm(heads, self.weight, self.eps)
+
+
 class AllHeadsNorm(nn.Module):
     """Root-mean-square norm over all query heads together, and over all key heads."""
 
@@ -184,10 +204,13 @@ class AllHeadsNorm(nn.Module):
 
 
 def query_key_norm(
-    spec: ModelSpec, prefix: str, share: HeadShare, placement: Placement
-) -> HeadNorm | AllHeadsNorm | None:
-    """The norm between projection and rotation, if the model has one."""
+    spec: ModelSpec, layer: int, share: HeadShare, placement: Placement
+) -> HeadNorm | AllHeadsNorm | UnitNorm | None:
+    """The norm between projection and rotation, if the layer has one."""
     if spec.qk_norm is None:
         return None
+    if spec.qk_norm == "unit":
+        return None if spec.layers[layer].rope is None else UnitNorm(spec, share, placement)
+    prefix = spec.names.layer.format(layer)
     kind = AllHeadsNorm if spec.qk_norm == "all_heads" else HeadNorm
     return kind(spec, prefix, share, placement)
