@@ -1,6 +1,7 @@
-"""What LoRA adapters cost a 110M-parameter Llama on a CPU.
+"""What LoRA adapters of rank 16 cost on a CPU.
 
-Decode steps of an engine in this process: none loaded, eight loaded and unused, and eight in eight rows. And a whole
+Decode steps of an engine in this process: none loaded, eight loaded and unused, and eight in eight rows; of layers as
+an 8B-parameter model has them, and of a small model, whose weights are few beside those of eight adapters. And a whole
 server: 500 adapters of which 50 are asked for, compared with one. What is compared takes turns, so that other load of
 the machine affects both alike. Processor time counts all threads.
 """
@@ -19,7 +20,8 @@ from penstock_server.base.config import CacheConfig
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
-from transformers import LlamaForCausalLM
+from penstock_server.network.adapters import HostAdapter
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks import local_engine
 from benchmarks.figure import Figure
@@ -27,7 +29,7 @@ from benchmarks.server import Server
 from benchmarks.serving import random_model
 from benchmarks.streams import complete
 
-TITLE = "LoRA adapters of rank 16: a 110M-parameter Llama in float32 (CPU)"
+TITLE = "LoRA adapters of rank 16 on all linear layers (CPU)"
 _NUM_ROWS = 8
 _RANK = 16
 _ROUNDS, _STEPS = 8, 10
@@ -44,27 +46,42 @@ class _Cost(NamedTuple):
     processor: float
 
 
+class _Shape(NamedTuple):
+    """A model whose steps are measured."""
+
+    name: str
+    config: LlamaConfig
+    dtype: str
+
+
 def measure() -> list[Figure]:
     """Steps, then the server."""
+    small = _Shape("110M parameters, float32", random_model.config_110m(), "float32")
+    large = _Shape("layers of 8B, bfloat16", random_model.config_of_8b_layers(), "bfloat16")
     with TemporaryDirectory() as temporary:
-        model, adapters = Path(temporary) / "model", Path(temporary) / "adapters"
-        torch.manual_seed(7)
-        LlamaForCausalLM(random_model.config_110m()).save_pretrained(model)
-        random_model.save_tokenizer(model)
-        return [*_steps(model, adapters / "steps"), *_served(model, adapters / "served")]
+        root = Path(temporary)
+        figures = [figure for shape in (large, small) for figure in _steps(shape, root / shape.dtype)]
+        return [*figures, *_served(root / small.dtype / "model", root / "served")]
 
 
-def _steps(model: Path, root: Path) -> list[Figure]:
-    plain, loaded = _engine(model), _engine(model)
-    adapters = [_load(loaded, root / str(number), number) for number in range(_NUM_ROWS)]
+def _steps(shape: _Shape, root: Path) -> list[Figure]:
+    model = root / "model"
+    torch.manual_seed(7)
+    LlamaForCausalLM(shape.config).to(getattr(torch, shape.dtype)).save_pretrained(model)
+    random_model.save_tokenizer(model)
+    plain, loaded = _engine(model, shape.dtype), _engine(model, shape.dtype)
+    adapters = [_load(loaded, root / str(number), number, shape.config) for number in range(_NUM_ROWS)]
     nobody = [""] * _NUM_ROWS
-    kinds = [(plain, nobody), (loaded, nobody), (loaded, adapters)]
+    kinds = [(plain, nobody), (loaded, nobody), (loaded, [it.adapter_id for it in adapters])]
     rounds = [[_decode(*kind) for kind in kinds] for _ in range(_ROUNDS + 1)][1:]
     none, unused, used = zip(*rounds, strict=True)
+    weights = (model / "model.safetensors").stat().st_size
+    share = 100 * sum(it.num_bytes for it in adapters) / weights
     return [
-        Figure(f"a step of {_NUM_ROWS} rows, no adapter loaded", median(cost.wall for cost in none), "ms"),
-        *_compared("all linear layers, eight loaded, none used", unused, none, 1.02),
-        *_compared("all linear layers, eight in eight rows", used, none, 1.1),
+        Figure(f"{shape.name}: a step of {_NUM_ROWS} rows, no adapter", median(it.wall for it in none), "ms"),
+        Figure(f"{shape.name}: bytes of eight adapters, of those of the weights", share, "%"),
+        *_compared(f"{shape.name}: eight loaded, none used", unused, none, 1.02),
+        *_compared(f"{shape.name}: eight in eight rows", used, none, 1.1),
     ]
 
 
@@ -84,15 +101,14 @@ def _spread(ratios: list[float]) -> str:
     )
 
 
-def _engine(model: Path) -> Engine:
+def _engine(model: Path, dtype: str) -> Engine:
     cache = CacheConfig(_MAX_LEN, 2048, _NUM_ROWS, _NUM_ROWS * _MAX_LEN // _BLOCK, _BLOCK)
-    return local_engine.load(model, cache, dtype="float32")
+    return local_engine.load(model, cache, dtype=dtype)
 
 
-def _load(engine: Engine, folder: Path, seed: int) -> str:
-    config = random_model.config_110m()
+def _load(engine: Engine, folder: Path, seed: int, config: LlamaConfig) -> HostAdapter:
     random_model.make_adapter(folder, config, seed, _RANK, random_model.ALL_LINEAR)
-    return engine.slots.adapters.load(folder, "", folder.name).adapter_id
+    return engine.slots.adapters.load(folder, "", folder.name)
 
 
 def _decode(engine: Engine, adapter_ids: list[str]) -> _Cost:

@@ -147,6 +147,22 @@ def config_110m() -> LlamaConfig:
     )
 
 
+def config_of_8b_layers() -> LlamaConfig:
+    """Two layers of the shape that an 8B-parameter model has, with a small vocabulary."""
+    return LlamaConfig(
+        vocab_size=4096,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=2,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+
+
 def make_adapter(folder: Path, config: LlamaConfig, seed: int, rank: int, modules: Sequence[str]) -> Path:
     """Write a LoRA adapter of these linear layers."""
     generator = torch.Generator().manual_seed(seed)
@@ -167,11 +183,12 @@ def make_adapter(folder: Path, config: LlamaConfig, seed: int, rank: int, module
 
 
 def _linear_sizes(config: LlamaConfig) -> dict[str, tuple[int, int]]:
-    """Outputs and inputs of the linear layers of a Llama with as many key heads as heads."""
+    """Outputs and inputs of the linear layers of a Llama."""
     hidden, inner = config.hidden_size, config.intermediate_size
-    attention = {f"self_attn.{kind}_proj": (hidden, hidden) for kind in "qkvo"}
+    keys = hidden // config.num_attention_heads * (config.num_key_value_heads or config.num_attention_heads)
     return {
-        **attention,
+        **{f"self_attn.{kind}_proj": (hidden, hidden) for kind in "qo"},
+        **{f"self_attn.{kind}_proj": (keys, hidden) for kind in "kv"},
         "mlp.gate_proj": (inner, hidden),
         "mlp.up_proj": (inner, hidden),
         "mlp.down_proj": (hidden, inner),
