@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::clouds::platform::PlatformOptions;
 use crate::base::boolean::boolean;
+use crate::block_events::options::BlockEventOptions;
 use crate::chat::template::TemplateOptions;
 use crate::engine::adapters::AdapterOptions;
 use crate::engine::replica_options::ReplicaOptions;
@@ -169,6 +170,11 @@ pub struct RouterOptions {
     #[command(flatten)]
     #[serde(flatten)]
     pub replicas: ReplicaOptions,
+
+    /// What the prefix caches tell routers outside
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub block_events: BlockEventOptions,
 
     /// What requests may ask for
     #[command(flatten)]

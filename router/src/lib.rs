@@ -4,6 +4,7 @@
 //!
 //! - [`base`]: errors, dialects, callers, shutdown
 //! - [`observe`]: metrics, traces and the access log
+//! - [`block_events`]: what the prefix caches hold, told to routers outside over ZMQ
 //! - [`engine`]: the interface to the shards, and the loop that drives the scheduler (the crate `penstock_scheduler`)
 //! - [`text`]: tokenizers, stop strings, control tokens
 //! - [`grammar`]: grammars that constrain an output, checked before the request is accepted
@@ -19,6 +20,7 @@
 pub mod admin;
 pub mod api;
 pub mod base;
+pub mod block_events;
 pub mod chat;
 pub mod config;
 pub mod engine;
@@ -43,10 +45,13 @@ use thiserror::Error as ThisError;
 use tokio::net::TcpListener;
 
 use admin::record::ReplicaRecord;
-use admin::{Admin, AdminSocket};
+use admin::Admin;
 use api::service::service;
 use base::error::Error;
+use base::private_socket::PrivateSocket;
 use base::shutdown::Shutdown;
+use block_events::listener::Listeners as BlockEventListeners;
+use block_events::options::OpenEndpoint;
 use chat::template::tokenizer_info;
 use chat::{ChatFormat, ChatFormatError};
 use config::{RouterConfig, RouterOptions};
@@ -100,6 +105,8 @@ pub enum ServeError {
     Groups(#[from] replica_groups::GroupsError),
     #[error(transparent)]
     ReplicaSecret(#[from] ReplicaSecretError),
+    #[error(transparent)]
+    BlockEvents(#[from] OpenEndpoint),
     #[error("cannot set up the metrics: {0}")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
     #[error("cannot serve: {0}")]
@@ -117,7 +124,9 @@ pub struct Listeners {
     /// The socket for gRPC, if that is served.
     pub grpc: Option<TcpListener>,
     /// The socket for operators, if there is one.
-    pub admin: Option<AdminSocket>,
+    pub admin: Option<PrivateSocket>,
+    /// The sockets for block events, if they are published.
+    pub block_events: Option<BlockEventListeners>,
 }
 
 /// Serves until the shutdown is complete. The shards must be up before. Fails if the router cannot start, and when the
@@ -125,7 +134,7 @@ pub struct Listeners {
 pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdown) -> Result<(), ServeError> {
     let tls = config.options.tls_files().map(|files| files.acceptor()).transpose()?;
     let cors = http::cors::layer(&config.options.cors_allow_origin)?;
-    let Built { state, admin } = build_state(&config, &shutdown).await?;
+    let Built { state, admin } = build_state(&config, listeners.block_events, &shutdown).await?;
     if config.supervised {
         tokio::spawn(supervised::report(state.inference.engine.clone()));
     }
@@ -188,7 +197,11 @@ struct Built {
 }
 
 /// Builds the state that handlers share from the model's folder, the flags and the facts that the shards report.
-async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<Built, ServeError> {
+async fn build_state(
+    config: &RouterConfig,
+    block_events: Option<BlockEventListeners>,
+    shutdown: &Shutdown,
+) -> Result<Built, ServeError> {
     let options = &config.options;
     let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
     let tokenizer = Tokenizer::load(config.tokenizer_file(), options.validation_workers)?;
@@ -213,6 +226,12 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<Built
     let adapters = adapters(config, &model, loader, facts.max_adapters, &metrics).await?;
     let recruiter = Recruiter::beside(first, options.replicas.secret()?, adapters.clone());
     engines.iter_mut().for_each(|engine| engine.restores(adapters.clone()));
+    let outbox = block_events.map(|listeners| {
+        let names = adapters.clone();
+        let names = Box::new(move |id: &str| names.name_of(id));
+        block_events::start(&options.block_events, listeners, names, metrics.block_event_counters())
+    });
+    let scheduler = SchedulerConfig { cache_events: outbox.is_some(), ..scheduler };
     let engines = engines.into_iter().map(|engine| Box::new(engine) as Box<dyn Engine>).collect();
     let inference = Inference {
         model: Arc::new(model),
@@ -222,7 +241,7 @@ async fn build_state(config: &RouterConfig, shutdown: &Shutdown) -> Result<Built
         tokenizer,
         chat: chat.map(Arc::new),
         fill_in_middle: fill_in_middle.map(Arc::new),
-        engine: engine::engine_loop::spawn(engines, &scheduler, metrics.clone()),
+        engine: engine::engine_loop::spawn(engines, &scheduler, (metrics.clone(), outbox)),
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
     };
@@ -313,6 +332,7 @@ pub fn check(config: &RouterConfig) -> Result<(), ServeError> {
     options.tls_files().map(|files| files.acceptor()).transpose()?;
     http::cors::layer(&options.cors_allow_origin)?;
     options.replicas.secret()?;
+    options.block_events.check()?;
     ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
     let tokenizer = Tokenizer::load(config.tokenizer_file(), 1)?;
     chat_format(config, &tokenizer, &[])?;

@@ -81,6 +81,22 @@ def shard(server: Launched, rank: int) -> int:
     return _find(server, f"--rank={rank}")
 
 
+def shards_of(server: Launched, replica: int) -> list[int]:
+    """The processes of a replica that has one shard: one, or none."""
+    socket = f"/shard-{replica}.sock"
+
+    def serves(argument: str) -> bool:
+        return argument.startswith("--uds-path=") and argument.endswith(socket)
+
+    return [pid for pid in server.children() if any(serves(argument) for argument in arguments(pid))]
+
+
+def shard_of(server: Launched, replica: int) -> int:
+    """The process of a replica's only shard."""
+    [pid] = shards_of(server, replica)
+    return pid
+
+
 def router(server: Launched) -> int:
     """The router's process."""
     return _find(server, "--supervised=true")

@@ -14,7 +14,7 @@ from e2e import faults
 from e2e.clients import COMPLETE, Load, make_body
 from e2e.conftest import Launch
 from e2e.faults import MAX_CONCURRENT
-from e2e.launched import Launched, arguments, wait_until
+from e2e.launched import Launched, wait_until
 from e2e.oracle import SLACK, Oracle
 from e2e.test_adapters import make_adapter
 
@@ -76,18 +76,6 @@ def _ready(server: Launched) -> list[bool]:
     return [replica["ready"] for replica in _replicas(server)]
 
 
-def _shard(server: Launched, replica: int) -> int:
-    """The process of a replica's only shard."""
-    argument = f"/shard-{replica}.sock"
-    pids = [pid for pid in server.children() if any(_is_own(it, argument) for it in arguments(pid))]
-    assert len(pids) == 1
-    return pids[0]
-
-
-def _is_own(argument: str, socket: str) -> bool:
-    return argument.startswith("--uds-path=") and argument.endswith(socket)
-
-
 def test_a_mixture_is_divided_and_gets_the_tokens_of_one_replica(server: Launched, oracle: Oracle) -> None:
     assert json.loads(server.get("/info")[1])["num_replicas"] == 2
     with faults.held_load(server, BODIES) as load:
@@ -99,7 +87,7 @@ def test_a_mixture_is_divided_and_gets_the_tokens_of_one_replica(server: Launche
 
 
 def test_streams_of_a_killed_replica_go_on_with_the_other(server: Launched, oracle: Oracle) -> None:
-    before, killed = faults.restarts(server), _shard(server, 0)
+    before, killed = faults.restarts(server), faults.shard_of(server, 0)
     with faults.held_load(server, BODIES) as load:
         faults.kill(killed)
         wait_until(lambda: _ready(server) == [False, True], faults.RESTART_S * SLACK)
@@ -138,7 +126,7 @@ def test_an_adapter_that_is_added_reaches_both_replicas_and_one_that_restarts(
     oracle.learn(ADAPTED)
     with faults.held_load(server, ADAPTED) as load:
         assert [replica["running"] for replica in _replicas(server)] == [2, 2]
-        faults.kill(_shard(server, 1))
+        faults.kill(faults.shard_of(server, 1))
         wait_until(lambda: _ready(server) == [True, False], faults.RESTART_S * SLACK)
     assert all(record.end == COMPLETE and oracle.is_right(record) for record in load.finish())
     wait_until(lambda: all(_ready(server)), faults.RESTART_S * SLACK)

@@ -15,6 +15,7 @@ ROUTER = Tree(
     (
         Floor("base", ("base/",)),
         Floor("observe", ("observe/",)),
+        Floor("block_events", ("block_events/",)),
         Floor("engine", ("engine/",)),
         Floor("text", ("text/",)),
         Floor("grammar", ("grammar/",)),

@@ -16,8 +16,9 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use penstock_router::Listeners;
-use penstock_router::admin::AdminSocket;
+use penstock_router::base::private_socket::PrivateSocket;
 use penstock_router::base::shutdown::Shutdown;
+use penstock_router::block_events;
 use penstock_router::config::RouterConfig;
 use penstock_router::observe::log_level::LogLevel;
 use penstock_router::supervised::Line;
@@ -99,12 +100,14 @@ async fn listen(args: &Args) -> anyhow::Result<Listeners> {
     };
     let admin = options.replicas.admin_socket.as_deref();
     let bind = |path: &Path| {
-        let socket = AdminSocket::bind(path);
+        let socket = PrivateSocket::bind(path);
         socket.with_context(|| format!("cannot listen on --admin-socket {}", path.display()))
     };
     let admin = admin.map(bind).transpose()?;
+    options.block_events.check()?;
+    let block_events = block_events::listener::Listeners::bind(&options.block_events).await?;
     Line::Listening(http.local_addr()?).write();
-    Ok(Listeners { http, grpc, admin })
+    Ok(Listeners { http, grpc, admin, block_events })
 }
 
 /// The listening socket on stdin. The launcher holds it too, so it stays open after this router has ended.

@@ -4,10 +4,8 @@
 pub mod record;
 mod routes;
 mod server;
-mod socket;
 mod state;
 
 pub use routes::service;
 pub use server::serve;
-pub use socket::AdminSocket;
 pub use state::Admin;

@@ -14,6 +14,7 @@ use crate::engine::generation::{Command, EngineHandle, EngineStatus, Pulse, Repl
 use crate::engine::link::Arrival;
 use crate::engine::replica::{Answered, Replica};
 use crate::engine::replicas::Replicas;
+use crate::engine::roster::Departed;
 use crate::engine::{Engine, EngineError};
 use crate::observe::observer::Observer;
 use crate::observe::telemetry::SequenceTraces;
@@ -96,6 +97,7 @@ impl EngineLoop {
             if self.replicas.even_out() {
                 self.send_all_plans();
             }
+            self.tell_cache_events();
             if let Some(lost) = self.replicas.lost().map(str::to_owned) {
                 return Err(self.fail_all(lost, commands));
             }
@@ -140,8 +142,8 @@ impl EngineLoop {
     fn relieve(&mut self) {
         let stopped = self.replicas.relieve(self.started.elapsed());
         self.publish(stopped);
-        if let Some(totals) = self.replicas.let_go() {
-            self.observer.on_departed(totals);
+        if let Some(Departed { totals, replicas }) = self.replicas.let_go() {
+            self.observer.on_departed(totals, &replicas);
             self.tell_status();
         }
     }
@@ -174,6 +176,15 @@ impl EngineLoop {
         self.observer.on_step(&summary);
         self.tell_levels();
         Ok(())
+    }
+
+    fn tell_cache_events(&mut self) {
+        for replica in self.replicas.iter_mut() {
+            let events = replica.take_cache_events();
+            if !events.is_empty() {
+                self.observer.on_cache_events(replica.number(), events);
+            }
+        }
     }
 
     fn tell_levels(&mut self) {

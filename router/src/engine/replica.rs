@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use penstock_scheduler::{
-    Event, MAX_PLANS_IN_FLIGHT, Mismatch, NewRequest, Newcomer, Offer, Outcome, Refused, RequestId,
-    Scheduler, SchedulerConfig, StepSize, Taken,
+    CacheEvent, Event, MAX_PLANS_IN_FLIGHT, Mismatch, NewRequest, Newcomer, Offer, Outcome, Refused,
+    RequestId, Scheduler, SchedulerConfig, StepSize, Taken,
 };
 use tokio::sync::oneshot;
 
@@ -165,6 +165,11 @@ impl Replica {
     pub fn adopt(&mut self, newcomer: Newcomer, matched: u32) {
         self.is_checked = false;
         self.scheduler.adopt(newcomer, matched);
+    }
+
+    /// What has changed in its prefix cache since the last time.
+    pub fn take_cache_events(&mut self) -> Vec<CacheEvent> {
+        self.scheduler.take_cache_events()
     }
 
     /// How many requests wait for it.

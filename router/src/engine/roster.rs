@@ -12,6 +12,15 @@ use super::membership::{Members, MembershipError, ReplicaEntry};
 use super::replica::{Drain, Replica};
 use super::replicas::Replicas;
 
+/// Replicas that were forgotten.
+#[derive(Debug, Default)]
+pub(super) struct Departed {
+    /// What they had counted.
+    pub totals: Totals,
+    /// Their numbers.
+    pub replicas: Vec<usize>,
+}
+
 impl Replicas {
     /// Does what is asked for. Who asked may have left.
     pub fn on_members(&mut self, members: Members, now: Duration) {
@@ -149,18 +158,20 @@ impl Replicas {
         self.replicas.iter().map(offer).collect()
     }
 
-    /// Forgets replicas that are to be forgotten and have nothing left. Returns what they counted, if there were any.
-    pub fn let_go(&mut self) -> Option<Totals> {
-        let mut totals = None;
+    /// Forgets replicas that are to be forgotten and have nothing left. Returns them, if there were any.
+    pub fn let_go(&mut self) -> Option<Departed> {
+        let mut departed: Option<Departed> = None;
         let is_gone = |replica: &mut Replica| replica.is_leaving() && replica.is_empty();
         for mut replica in self.replicas.extract_if(.., is_gone) {
             info!(replica = replica.number(), "is forgotten");
-            totals = Some(totals.unwrap_or_default() + replica.levels().levels.totals);
+            let all = departed.get_or_insert_default();
+            all.totals = all.totals + replica.levels().levels.totals;
+            all.replicas.push(replica.number());
             if let Some(gone) = replica.drain_mut().and_then(|drain| drain.leaves.take()) {
                 // Who asked for it may have left.
                 let _ = gone.send(());
             }
         }
-        totals
+        departed
     }
 }

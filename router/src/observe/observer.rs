@@ -1,6 +1,6 @@
 //! The interface through which the engine loop reports its steps. The metrics implement it, and so do tests.
 
-use penstock_scheduler::{Load, StepSize, StepTimings, Totals};
+use penstock_scheduler::{CacheEvent, Load, StepSize, StepTimings, Totals};
 
 /// Receives the reports of the engine loop.
 pub trait Observer: Send + 'static {
@@ -11,8 +11,11 @@ pub trait Observer: Send + 'static {
     /// because requests also arrive and end between steps.
     fn on_levels(&mut self, _replicas: &[ReplicaLevels]) {}
 
-    /// Replicas were removed that had counted these.
-    fn on_departed(&mut self, _totals: Totals) {}
+    /// These replicas were removed, and had counted these.
+    fn on_departed(&mut self, _totals: Totals, _replicas: &[usize]) {}
+
+    /// The prefix cache of a replica has changed. Called only if the scheduler's settings ask for it.
+    fn on_cache_events(&mut self, _replica: usize, _events: Vec<CacheEvent>) {}
 
     /// The shards of a replica are lost, and the loop waits for them. `unanswered` is the oldest step without an outcome,
     /// if any.
@@ -20,6 +23,40 @@ pub trait Observer: Send + 'static {
 
     /// The shards of a replica are connected again.
     fn on_reconnected(&mut self) {}
+}
+
+/// Two that are told the same; cache events only the second.
+impl<A: Observer, B: Observer> Observer for (A, Option<B>) {
+    fn on_step(&mut self, step: &StepSummary) {
+        self.0.on_step(step);
+        self.1.iter_mut().for_each(|second| second.on_step(step));
+    }
+
+    fn on_levels(&mut self, replicas: &[ReplicaLevels]) {
+        self.0.on_levels(replicas);
+        self.1.iter_mut().for_each(|second| second.on_levels(replicas));
+    }
+
+    fn on_departed(&mut self, totals: Totals, replicas: &[usize]) {
+        self.0.on_departed(totals, replicas);
+        self.1.iter_mut().for_each(|second| second.on_departed(totals, replicas));
+    }
+
+    fn on_cache_events(&mut self, replica: usize, events: Vec<CacheEvent>) {
+        if let Some(second) = &mut self.1 {
+            second.on_cache_events(replica, events);
+        }
+    }
+
+    fn on_lost(&mut self, unanswered: Option<StepSize>) {
+        self.0.on_lost(unanswered);
+        self.1.iter_mut().for_each(|second| second.on_lost(unanswered));
+    }
+
+    fn on_reconnected(&mut self) {
+        self.0.on_reconnected();
+        self.1.iter_mut().for_each(Observer::on_reconnected);
+    }
 }
 
 /// One completed step in numbers.

@@ -3,6 +3,7 @@
 mod access_log;
 mod adapters;
 mod auth;
+mod block_events;
 mod chat_templates;
 mod connections;
 mod counted;

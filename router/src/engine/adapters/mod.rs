@@ -81,6 +81,11 @@ impl Adapters {
         self.lock().contains(name)
     }
 
+    /// A name of the adapter with this id.
+    pub fn name_of(&self, id: &str) -> Option<Arc<str>> {
+        self.lock().name_of(id)
+    }
+
     /// All adapters, by name.
     pub fn list(&self) -> Vec<AdapterInfo> {
         self.lock().list()

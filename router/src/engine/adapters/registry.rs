@@ -138,6 +138,12 @@ impl Registry {
         self.names.contains_key(name)
     }
 
+    /// The first name of those that stand for this content.
+    pub fn name_of(&self, id: &str) -> Option<Arc<str>> {
+        let (name, _) = self.names.iter().find(|(_, named)| named.id.as_deref() == Some(id))?;
+        Some(Arc::clone(name))
+    }
+
     pub fn list(&self) -> Vec<AdapterInfo> {
         let info = |(name, named): (&Arc<str>, &Named)| AdapterInfo {
             name: Arc::clone(name),

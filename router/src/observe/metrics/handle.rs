@@ -10,6 +10,7 @@ use metrics::Counter;
 use metrics_exporter_prometheus::BuildError;
 use penstock_scheduler::{StepSize, Totals};
 
+use super::block_events::BlockEventCounters;
 use super::names;
 use super::registered::Registered;
 use super::sequence_times::SequenceTimes;
@@ -63,6 +64,11 @@ impl Metrics {
     /// The counters for the spans of traces.
     pub fn span_counters(&self) -> SpanCounters {
         self.0.spans.clone()
+    }
+
+    /// The counters for block events.
+    pub fn block_event_counters(&self) -> BlockEventCounters {
+        self.0.block_events.clone()
     }
 
     /// Counts lines of the access log that were not written.
@@ -154,7 +160,7 @@ impl Observer for Metrics {
         metrics.batch.on_load(load);
     }
 
-    fn on_departed(&mut self, totals: Totals) {
+    fn on_departed(&mut self, totals: Totals, _: &[usize]) {
         self.update(|snapshot| snapshot.departed = snapshot.departed + totals);
     }
 

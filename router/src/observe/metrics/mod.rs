@@ -3,6 +3,7 @@
 
 mod adapters;
 mod batch;
+mod block_events;
 mod failures;
 mod handle;
 mod names;
@@ -15,6 +16,7 @@ mod snapshot;
 mod spans;
 mod steps;
 
+pub use block_events::BlockEventCounters;
 pub use handle::Metrics;
 pub use picker::Served;
 pub use requests::RequestGuard;

@@ -8,6 +8,7 @@ use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
 
 use super::adapters::AdapterMetrics;
 use super::batch::BatchMetrics;
+use super::block_events::BlockEventCounters;
 use super::failures::FAILURES;
 use super::names::Names;
 use super::replicas::ReplicaMetrics;
@@ -59,6 +60,7 @@ pub(super) struct Registered {
     pub steps: StepDurations,
     pub spans: SpanCounters,
     pub access_log_drops: Counter,
+    pub block_events: BlockEventCounters,
 }
 
 impl Registered {
@@ -70,6 +72,7 @@ impl Registered {
             batch: BatchMetrics::register(&names),
             steps: StepDurations::register(&names),
             spans: SpanCounters::register(&names),
+            block_events: BlockEventCounters::register(&names),
             started: Instant::now(),
             snapshot: Mutex::default(),
             prometheus: recorder.handle(),

@@ -108,7 +108,7 @@ mod tests {
         let mut metrics = Metrics::new(100, 200).unwrap();
         metrics.on_levels(&[replica(0, true, 1), replica(1, true, 5)]);
         assert_eq!(value(&metrics, "tgi_preemptions"), 8.0);
-        metrics.on_departed(replica(1, true, 0).levels.totals);
+        metrics.on_departed(replica(1, true, 0).levels.totals, &[1]);
         metrics.on_levels(&[replica(0, true, 1)]);
         assert_eq!(value(&metrics, "tgi_replica_ready{replica=\"1\"}"), 0.0);
         assert_eq!(value(&metrics, "tgi_replica_requests_running{replica=\"1\"}"), 0.0);

@@ -1,4 +1,4 @@
-//! The socket itself: for its owner only, from the first moment on, and gone when the server ends.
+//! A Unix socket for its owner only, from the first moment on, and gone when the server ends.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -13,32 +13,34 @@ const BACKLOG: u32 = 16;
 
 /// A listening socket, whose file is removed when it is dropped.
 #[derive(Debug)]
-pub struct AdminSocket {
-    pub(super) listener: UnixListener,
-    pub(super) file: File,
+pub struct PrivateSocket {
+    /// Where connections come in.
+    pub listener: UnixListener,
+    /// Its file, to be kept for as long as it listens.
+    pub file: SocketFile,
 }
 
 /// The file of a socket, as it was made: another server may have replaced it since.
 #[derive(Debug)]
-pub(super) struct File {
+pub struct SocketFile {
     path: PathBuf,
     inode: u64,
 }
 
-impl AdminSocket {
+impl PrivateSocket {
     /// Listens at this path. A socket that nobody listens on any more is replaced; anything else is left alone.
     pub fn bind(path: &Path) -> io::Result<Self> {
         remove_stale(path)?;
         let socket = UnixSocket::new_stream()?;
         socket.bind(path)?;
-        let file = File { path: path.to_owned(), inode: fs::metadata(path)?.ino() };
+        let file = SocketFile { path: path.to_owned(), inode: fs::metadata(path)?.ino() };
         // Before it listens nobody can connect, so it was never open to others.
         fs::set_permissions(path, Permissions::from_mode(0o600))?;
         Ok(Self { listener: socket.listen(BACKLOG)?, file })
     }
 }
 
-impl Drop for File {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         if fs::metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
             // What cannot be removed is replaced by the next server.
@@ -67,10 +69,10 @@ mod tests {
     #[tokio::test]
     async fn only_its_owner_may_open_it_and_it_is_gone_with_the_server() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("admin.sock");
-        let socket = AdminSocket::bind(&path).unwrap();
+        let path = folder.path().join("private.sock");
+        let socket = PrivateSocket::bind(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(AdminSocket::bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse, "it is used");
+        assert_eq!(PrivateSocket::bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse, "it is used");
         drop(socket);
         assert!(!path.exists());
     }
@@ -78,16 +80,16 @@ mod tests {
     #[tokio::test]
     async fn a_socket_that_was_left_is_replaced_and_a_file_is_not() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("admin.sock");
+        let path = folder.path().join("private.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let first = AdminSocket::bind(&path).unwrap();
+        let first = PrivateSocket::bind(&path).unwrap();
         fs::remove_file(&path).unwrap();
-        let second = AdminSocket::bind(&path).unwrap();
+        let second = PrivateSocket::bind(&path).unwrap();
         drop(first);
         assert!(path.exists(), "it is another's now");
         drop(second);
         fs::write(&path, "precious").unwrap();
-        assert_eq!(AdminSocket::bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(PrivateSocket::bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     }
 }
