@@ -155,6 +155,7 @@ impl StdoutLines {
             Line::Listening(at) => drop(self.address.send_replace(Some(at))),
             Line::Alive => self.alive.send_replace(()),
             Line::Access(line) => self.console.access_line(line),
+            Line::Removed(replica) => drop(self.events.send(Event::Removed(replica))),
             Line::ShardsFailed(replica, reason) => {
                 let events = self.events.clone();
                 tokio::spawn(async move {

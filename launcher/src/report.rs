@@ -84,6 +84,10 @@ impl Reporter {
             Report::ShardsFailed(group, reason) => {
                 self.fail(&format!("{reason}; restarting {}", self.shards_of(group)));
             }
+            Report::Removed(group) => {
+                let shards = self.shards_of(group);
+                self.console.say(&format!("Ended {shards}, which was removed"));
+            }
             Report::NotReady(ids, consequence) => self.fail(&not_ready(&self.names(&ids), consequence)),
             Report::TooManyRestarts(part, count, window) => {
                 self.fail(&too_many(&self.part_name(part), count, window));

@@ -45,7 +45,7 @@ use thiserror::Error as ThisError;
 use tokio::net::TcpListener;
 
 use admin::record::ReplicaRecord;
-use admin::Admin;
+use admin::{Admin, OnRemoved};
 use api::service::service;
 use base::error::Error;
 use base::private_socket::PrivateSocket;
@@ -205,7 +205,10 @@ async fn build_state(
     let options = &config.options;
     let api_keys = ApiKeys::load(&options.api_key, options.api_key_file.as_deref())?;
     let tokenizer = Tokenizer::load(config.tokenizer_file(), options.validation_workers)?;
-    let record = ReplicaRecord(config.replica_record.clone());
+    let record = ReplicaRecord {
+        path: config.replica_record.clone(),
+        num_supervised: if config.supervised { config.own_replicas().len() } else { 0 },
+    };
     let recorded = record.read();
     let mut engines = connect_any(replica_groups::to_connect(config, recorded.as_ref())?).await?;
     let facts = connected(&engines).facts().clone();
@@ -251,6 +254,9 @@ async fn build_state(
             tracing::warn!(%error, "a replica that was drained takes requests again");
         }
     }
+    let on_removed = on_removed(config);
+    // The router before this one may have died before it could say so.
+    recorded.iter().flat_map(|recorded| &recorded.removed).for_each(|replica| on_removed(*replica));
     let prefix = if config.supervised { supervised::ACCESS } else { "" };
     let state = AppState {
         inference,
@@ -270,7 +276,17 @@ async fn build_state(
             metrics.access_log_drops(),
         )?,
     };
-    Ok(Built { state, admin: Admin { engine, recruiter: Arc::new(recruiter), record } })
+    Ok(Built { state, admin: Admin { engine, recruiter: Arc::new(recruiter), record, on_removed } })
+}
+
+/// Has the launcher end the shards of replicas that were removed, if there is one.
+fn on_removed(config: &RouterConfig) -> OnRemoved {
+    let is_supervised = config.supervised;
+    Arc::new(move |replica| {
+        if is_supervised {
+            supervised::Line::Removed(replica).write();
+        }
+    })
 }
 
 /// Where adapters are downloaded from at run time, if that is allowed.

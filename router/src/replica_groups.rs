@@ -44,7 +44,11 @@ pub(crate) fn to_connect(
         origin: Origin { number, address: address.to_string(), is_supervised },
     };
     let own = config.own_replicas().into_iter().map(ReplicaAddress::Unix);
-    let own = own.enumerate().map(|(number, address)| options(Some(number), &address, config.supervised));
+    let is_removed = |number: usize| recorded.is_some_and(|recorded| recorded.removed.contains(&number));
+    let own = own
+        .enumerate()
+        .filter(|(number, _)| !is_removed(*number))
+        .map(|(number, address)| options(Some(number), &address, config.supervised));
     let others: Vec<_> = match recorded {
         Some(recorded) => {
             recorded.others.iter().map(|it| options(Some(it.replica), &it.address, false)).collect()

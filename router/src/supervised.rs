@@ -15,6 +15,7 @@ const LISTENING: &str = "listening on ";
 const ALIVE: &str = "alive";
 const SHARDS_OF: &str = "shards of replica ";
 const FAILED: &str = " failed: ";
+const REMOVED: &str = "removed replica ";
 /// Begins a line of the access log.
 pub(crate) const ACCESS: &str = "access: ";
 
@@ -27,6 +28,8 @@ pub enum Line {
     Alive,
     /// The shards of this replica cannot be used any longer, with the error that was seen.
     ShardsFailed(usize, String),
+    /// This replica is forgotten: its shards may end.
+    Removed(usize),
     /// A line of the access log.
     Access(String),
 }
@@ -36,6 +39,7 @@ impl fmt::Display for Line {
         match self {
             Self::Listening(address) => write!(f, "{LISTENING}{address}"),
             Self::Alive => f.write_str(ALIVE),
+            Self::Removed(replica) => write!(f, "{REMOVED}{replica}"),
             Self::Access(line) => write!(f, "{ACCESS}{line}"),
             Self::ShardsFailed(replica, reason) => {
                 write!(f, "{SHARDS_OF}{replica}{FAILED}{}", reason.replace(['\r', '\n'], " "))
@@ -57,6 +61,9 @@ impl FromStr for Line {
                 .parse()
                 .map(|replica| Self::ShardsFailed(replica, reason.to_owned()))
                 .map_err(drop);
+        }
+        if let Some(replica) = line.strip_prefix(REMOVED) {
+            return replica.parse().map(Self::Removed).map_err(drop);
         }
         if let Some(access) = line.strip_prefix(ACCESS) {
             return Ok(Self::Access(access.to_owned()));
@@ -114,6 +121,7 @@ mod tests {
             Line::Listening(address),
             Line::Alive,
             Line::ShardsFailed(2, "rank 1 failed: gone".to_owned()),
+            Line::Removed(1),
             Line::Access("{}".to_owned()),
         ] {
             assert_eq!(line.to_string().parse(), Ok(line));
@@ -137,5 +145,6 @@ mod tests {
         assert_eq!("shards of replica x failed: y".parse::<Line>(), Err(()));
         assert_eq!("still alive".parse::<Line>(), Err(()));
         assert_eq!("listening on nothing".parse::<Line>(), Err(()));
+        assert_eq!("removed replica x".parse::<Line>(), Err(()));
     }
 }

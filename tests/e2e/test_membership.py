@@ -86,6 +86,27 @@ def _served_by_whom(admin: Admin) -> list[int]:
     return [replica["running"] for replica in admin.call("GET", "/replicas")[1]["replicas"]]
 
 
+def test_shards_of_a_removed_replica_end_and_are_not_started_again(
+    launch: Launch, model: Path, tmp_path: Path
+) -> None:
+    admin = Admin(tmp_path / "admin.sock")
+    flags = (f"--model-id={model}", "--dtype=float32", "--num-replicas=2", f"--admin-socket={admin.path}")
+    server = launch(*flags, "--max-restarts=10").wait_until_serving()
+    wait_until(lambda: admin.states() == [(0, "ready"), (1, "ready")], faults.RESTART_S * SLACK)
+    shard = faults.shard_of(server, 0)
+    assert admin.call("DELETE", "/replicas/0?limit_s=0")[0] == 200
+    wait_until(lambda: faults.is_gone(shard), faults.RESTART_S * SLACK)
+    wait_until(lambda: "Ended the shards of replica 0, which was removed" in server.stderr, 10 * SLACK)
+    status, reply = admin.call("DELETE", "/replicas/1")
+    assert status == 409, reply
+    faults.kill(faults.router(server))
+    faults.wait_until_ready(server)
+    assert admin.states() == [(1, "ready")]
+    assert faults.shards_of(server, 0) == []
+    assert len(faults.shards_of(server, 1)) == 1
+    assert server.post("/generate", {"inputs": "on", "parameters": {"max_new_tokens": 2}})[0] == 200
+
+
 def _look_at_the_socket(server: Launched, admin: Admin) -> None:
     assert stat.S_IMODE(admin.path.stat().st_mode) == 0o600
     assert server.get("/replicas")[0] == 404, "it is no route for clients"

@@ -46,6 +46,8 @@ pub enum Event {
     Hung(ProcessId, String),
     /// The router can no longer use the shards of a replica; with the reason it gave.
     ShardsFailed(usize, String),
+    /// The router has forgotten this replica: nobody needs its shards.
+    Removed(usize),
     /// SIGTERM, SIGINT or SIGHUP.
     StopRequested,
     /// This timer ran out.
@@ -115,6 +117,8 @@ pub enum Report {
     Hung(ProcessId, String, Consequence),
     /// The router's reason why it can no longer use the shards of a replica.
     ShardsFailed(usize, String),
+    /// All shards of a replica that was removed have ended.
+    Removed(usize),
     /// These processes did not become ready in time.
     NotReady(Vec<ProcessId>, Consequence),
     /// This part failed more often than [`RestartLimit`](super::RestartLimit) allows: its count and window.

@@ -45,6 +45,8 @@ enum State {
     Up,
     /// Killed; not all of its processes have ended yet.
     Killing,
+    /// Asked to end; not all of its processes have ended yet.
+    Leaving,
     /// Started again when its timer runs out.
     BackingOff,
 }
@@ -55,8 +57,13 @@ struct Supervised {
     state: State,
     /// Whether it was ever ready.
     was_up: bool,
+    /// Whether it is to end, and not to be started again.
+    is_removed: bool,
     restarts: Restarts,
 }
+
+/// Of a group in these, shards answer or will.
+const LIVE: [State; 4] = [State::Starting, State::Up, State::Killing, State::BackingOff];
 
 /// The state machine.
 #[derive(Debug)]
@@ -80,7 +87,12 @@ impl Supervisor {
         timeouts: Timeouts,
         limit: RestartLimit,
     ) -> (Self, Vec<Action>) {
-        let supervised = || Supervised { state: State::Down, was_up: false, restarts: Restarts::new(limit) };
+        let supervised = || Supervised {
+            state: State::Down,
+            was_up: false,
+            is_removed: false,
+            restarts: Restarts::new(limit),
+        };
         let mut supervisor = Self {
             timeouts,
             limit,
@@ -113,6 +125,7 @@ impl Supervisor {
             Event::Exited(id, exit) => self.on_exited(id, exit),
             Event::Hung(id, reason) => self.on_hung(id, reason),
             Event::ShardsFailed(group, reason) => self.on_shards_failed(group, reason),
+            Event::Removed(group) => self.on_removed(group),
             Event::StopRequested => self.on_stop_requested(),
             Event::TimeUp(Timer::Group(group)) => self.on_part_time_up(Part::Group(group)),
             Event::TimeUp(Timer::Router) => self.on_part_time_up(Part::Router),
@@ -179,7 +192,36 @@ impl Supervisor {
     }
 
     fn has_group_in(&self, states: &[State]) -> bool {
-        self.groups.iter().any(|group| states.contains(&group.state))
+        self.groups.iter().any(|group| !group.is_removed && states.contains(&group.state))
+    }
+
+    /// Ends a group that nobody needs, unless it is the last one: with none no router could be started again.
+    fn on_removed(&mut self, group: usize) -> Vec<Action> {
+        let is_known = self.groups.get(group).is_some_and(|group| !group.is_removed);
+        if !is_known || self.phase == Phase::Stopping {
+            return Vec::new();
+        }
+        self.groups[group].is_removed = true;
+        if !self.has_group_in(&LIVE) {
+            self.groups[group].is_removed = false;
+            return Vec::new();
+        }
+        match self.groups[group].state {
+            State::Starting | State::Up => self.end_group(group),
+            State::Down | State::BackingOff => self.on_group_gone(group),
+            State::Killing | State::Leaving => Vec::new(),
+        }
+    }
+
+    fn end_group(&mut self, group: usize) -> Vec<Action> {
+        self.groups[group].state = State::Leaving;
+        let ends = self.alive_members(Part::Group(group)).into_iter().map(Action::Terminate);
+        ends.chain([set(Timer::Group(group), STOP_TIMEOUT)]).collect()
+    }
+
+    fn on_group_gone(&mut self, group: usize) -> Vec<Action> {
+        self.groups[group].state = State::Down;
+        vec![Action::ClearTimer(Timer::Group(group)), Action::Report(Report::Removed(group))]
     }
 
     /// The router's shards are of no use to it, unless they are being restarted already. Of shards that it does not know,
@@ -208,7 +250,9 @@ impl Supervisor {
     fn on_hung(&mut self, id: ProcessId, reason: String) -> Vec<Action> {
         let part = id.part();
         match (self.phase, self.part(part).state) {
-            (Phase::Stopping, _) | (_, State::Down | State::Killing | State::BackingOff) => Vec::new(),
+            (Phase::Stopping, _) | (_, State::Down | State::Killing | State::Leaving | State::BackingOff) => {
+                Vec::new()
+            }
             (Phase::Starting, _) => self.fail(Report::Hung(id, reason, Consequence::End)),
             _ => self.fail_part(part, Report::Hung(id, reason, Consequence::Restart)),
         }
@@ -219,10 +263,14 @@ impl Supervisor {
         let part = id.part();
         let mut actions = match self.part(part).state {
             State::Starting | State::Up => self.fail_part(part, Report::Died(id, exit, Consequence::Restart)),
-            State::Down | State::Killing | State::BackingOff => Vec::new(),
+            State::Down | State::Killing | State::Leaving | State::BackingOff => Vec::new(),
         };
-        if self.part(part).state == State::Killing && self.alive_members(part).is_empty() {
-            actions.extend(self.restart(part));
+        let is_ending = [State::Killing, State::Leaving].contains(&self.part(part).state);
+        if is_ending && self.alive_members(part).is_empty() {
+            actions.extend(match part {
+                Part::Group(group) if self.groups[group].is_removed => self.on_group_gone(group),
+                _ => self.restart(part),
+            });
         }
         actions
     }
@@ -256,8 +304,7 @@ impl Supervisor {
     fn give_up(&mut self, part: Part) -> Vec<Action> {
         let RestartLimit { count, window } = self.limit;
         self.part(part).state = State::Down;
-        let others = [State::Starting, State::Up, State::Killing, State::BackingOff];
-        if part == Part::Router || !self.has_group_in(&others) {
+        if part == Part::Router || !self.has_group_in(&LIVE) {
             return self.end(Ending::GaveUp, Report::TooManyRestarts(part, count, window));
         }
         vec![Action::ClearTimer(timer(part)), Action::Report(Report::LeftDown(part, count, window))]
@@ -270,6 +317,11 @@ impl Supervisor {
         let state = self.part(part).state;
         match state {
             State::Starting => self.on_start_timeout(part),
+            State::Leaving => {
+                self.part(part).state = State::Killing;
+                let kills = self.alive_members(part).into_iter().map(Action::Kill);
+                kills.chain([set(timer(part), STOP_TIMEOUT)]).collect()
+            }
             State::Killing => {
                 let left = self.alive_members(part);
                 self.fail(Report::Unkillable(left))

@@ -272,6 +272,60 @@ fn a_replica_that_fails_too_often_is_left_down_and_the_last_ends_everything() {
     assert!(actions.contains(&Action::AbortRequests));
 }
 
+/// Three replicas of one shard each, which all serve.
+fn serving_by_three() -> Supervisor {
+    let (mut supervisor, _) = Supervisor::start((3, 1), TIMEOUTS, LIMIT);
+    for id in [alone(0), alone(1), alone(2), Router] {
+        supervisor.on(Event::Ready(id), at(1));
+    }
+    supervisor
+}
+
+#[test]
+fn the_shards_of_a_replica_that_was_removed_end_and_stay_down() {
+    let mut supervisor = serving_by_three();
+    let actions = supervisor.on(Event::Removed(1), at(10));
+    assert_eq!(actions, [Action::Terminate(alone(1)), Action::SetTimer(Timer::Group(1), STOP_TIMEOUT)]);
+    assert_eq!(supervisor.on(Event::Removed(1), at(10)), [], "once");
+    assert_eq!(supervisor.on(Event::Removed(7), at(10)), [], "it is not the launcher's");
+    assert_eq!(supervisor.on(Event::Hung(alone(1), String::new()), at(11)), []);
+    assert_eq!(supervisor.on(Event::ShardsFailed(1, String::new()), at(11)), []);
+    let actions = supervisor.on(Event::TimeUp(Timer::Group(1)), at(15));
+    assert_eq!(actions[0], Action::Kill(alone(1)), "it did not listen");
+    let actions = supervisor.on(Event::Exited(alone(1), exit(false)), at(15));
+    assert_eq!(actions, [Action::ClearTimer(Timer::Group(1)), Action::Report(Report::Removed(1))]);
+    assert_eq!(
+        starts(&supervisor.on(Event::Exited(Router, exit(false)), at(20))),
+        [Router],
+        "the others serve"
+    );
+}
+
+#[test]
+fn a_replica_that_is_down_or_restarts_is_removed_without_being_started_again() {
+    let mut supervisor = serving_by_three();
+    supervisor.on(Event::Exited(alone(1), exit(false)), at(60));
+    supervisor.on(Event::Exited(alone(1), exit(false)), at(60));
+    let actions = supervisor.on(Event::Removed(1), at(60));
+    assert!(actions.contains(&Action::Report(Report::Removed(1))), "it waited to be started: {actions:?}");
+    assert_eq!(supervisor.on(Event::TimeUp(Timer::Group(1)), at(61)), []);
+    supervisor.on(Event::ShardsFailed(2, String::new()), at(62));
+    assert_eq!(supervisor.on(Event::Removed(2), at(62)), [], "it is killed already");
+    let actions = supervisor.on(Event::Exited(alone(2), exit(false)), at(63));
+    assert!(actions.contains(&Action::Report(Report::Removed(2))) && starts(&actions).is_empty());
+}
+
+#[test]
+fn the_last_replica_that_serves_is_not_ended() {
+    let mut supervisor = serving_by_three();
+    supervisor.on(Event::Removed(0), at(10));
+    supervisor.on(Event::Removed(1), at(10));
+    assert_eq!(supervisor.on(Event::Removed(2), at(10)), []);
+    supervisor.on(Event::Exited(alone(0), exit(true)), at(11));
+    supervisor.on(Event::Exited(alone(1), exit(true)), at(11));
+    assert_eq!(starts(&supervisor.on(Event::Exited(alone(2), exit(false)), at(60))), [alone(2)]);
+}
+
 /// With any events in any order: no process is started twice, and the end is reported exactly when the last one ended.
 #[test]
 fn random_histories_end_with_the_last_process() {
@@ -314,6 +368,7 @@ fn random_event(random: u64, alive: &mut BTreeSet<ProcessId>, timers: &mut BTree
         }
         (3, ..) if random.is_multiple_of(64 + 3) => Event::StopRequested,
         (4, Some(id), _) => Event::Hung(id, String::new()),
+        (5, ..) if random.is_multiple_of(5) => Event::Removed(random as usize / 16 % 3),
         (5, ..) => Event::ShardsFailed(random as usize / 16 % 3, String::new()),
         (6 | 7, _, Some(timer)) | (_, None, Some(timer)) => {
             timers.remove(&timer);

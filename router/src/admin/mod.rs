@@ -8,4 +8,4 @@ mod state;
 
 pub use routes::service;
 pub use server::serve;
-pub use state::Admin;
+pub use state::{Admin, OnRemoved};

@@ -11,7 +11,12 @@ use crate::engine::replica_address::ReplicaAddress;
 
 /// Where the replicas are recorded; nowhere by default.
 #[derive(Debug, Clone, Default)]
-pub struct ReplicaRecord(pub Option<PathBuf>);
+pub struct ReplicaRecord {
+    /// The file.
+    pub path: Option<PathBuf>,
+    /// Replicas that the launcher started; their numbers are the first ones.
+    pub num_supervised: usize,
+}
 
 /// What the file says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +25,8 @@ pub struct Recorded {
     pub others: Vec<RecordedReplica>,
     /// The numbers of those that take no requests.
     pub drained: Vec<usize>,
+    /// The numbers of those that the launcher started and that were removed.
+    pub removed: Vec<usize>,
 }
 
 /// One replica.
@@ -34,7 +41,7 @@ pub struct RecordedReplica {
 impl ReplicaRecord {
     /// What a router before this one wrote; `None` if there was none, or it changed nothing.
     pub fn read(&self) -> Option<Recorded> {
-        let text = std::fs::read_to_string(self.0.as_ref()?).ok()?;
+        let text = std::fs::read_to_string(self.path.as_ref()?).ok()?;
         serde_json::from_str(&text)
             .inspect_err(|error| warn!(%error, "the record of replicas is broken"))
             .ok()
@@ -42,8 +49,8 @@ impl ReplicaRecord {
 
     /// Replaces the file, whole or not at all.
     pub(super) fn write(&self, replicas: &[ReplicaEntry]) {
-        let Some(path) = &self.0 else { return };
-        let text = serde_json::to_string(&recorded(replicas)).unwrap_or_default();
+        let Some(path) = &self.path else { return };
+        let text = serde_json::to_string(&recorded(replicas, self.num_supervised)).unwrap_or_default();
         let new = path.with_extension("new");
         let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path));
         if let Err(error) = written {
@@ -52,14 +59,51 @@ impl ReplicaRecord {
     }
 }
 
-fn recorded(replicas: &[ReplicaEntry]) -> Recorded {
+fn recorded(replicas: &[ReplicaEntry], num_supervised: usize) -> Recorded {
     let stay = || replicas.iter().filter(|entry| entry.state != ReplicaState::Removing);
     let other = |entry: &ReplicaEntry| {
         let address = entry.address.parse().ok()?;
         Some(RecordedReplica { replica: entry.replica, address })
     };
+    let is_there = |number: &usize| stay().any(|entry| entry.supervised && entry.replica == *number);
     Recorded {
+        removed: (0..num_supervised).filter(|number| !is_there(number)).collect(),
         others: stay().filter(|entry| !entry.supervised).filter_map(other).collect(),
         drained: stay().filter(|entry| entry.draining).map(|entry| entry.replica).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(replica: usize, state: ReplicaState, supervised: bool) -> ReplicaEntry {
+        ReplicaEntry {
+            replica,
+            address: format!("unix:/{replica}.sock"),
+            state,
+            reason: None,
+            draining: state != ReplicaState::Ready,
+            supervised,
+            waiting: 0,
+            running: 0,
+            kv_blocks_used: 0,
+            kv_blocks_cached: 0,
+            kv_blocks_total: 0,
+            prompt_tokens_total: 0,
+            prefix_cache_hit_tokens_total: 0,
+        }
+    }
+
+    #[test]
+    fn one_of_the_launchers_that_is_going_is_removed_and_its_number_may_be_another_ones() {
+        let replicas = [
+            entry(0, ReplicaState::Removing, true),
+            entry(1, ReplicaState::Drained, true),
+            entry(2, ReplicaState::Ready, false),
+        ];
+        let recorded = recorded(&replicas, 3);
+        assert_eq!((recorded.removed, recorded.drained), (vec![0, 2], vec![1]));
+        assert_eq!(recorded.others.len(), 1);
     }
 }

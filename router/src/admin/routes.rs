@@ -14,6 +14,7 @@ use thiserror::Error;
 use super::state::Admin;
 use crate::engine::EngineError;
 use crate::engine::membership::{MembershipError, ReplicaEntry};
+use crate::engine::operator::Removal;
 use crate::engine::replica_address::ReplicaAddress;
 
 /// Longer bodies are refused: an address is short.
@@ -149,7 +150,7 @@ async fn remove(
     let limit = query?.duration()?.unwrap_or(DEFAULT_LIMIT);
     let removal = admin.engine.remove_replica(replica, limit).await?;
     admin.write_record().await;
-    Ok(Json(removal.forgotten().await?))
+    Ok(Json(tokio::spawn(async move { admin.end_shards(removal).await }).await??))
 }
 
 impl Admin {
@@ -164,6 +165,15 @@ impl Admin {
         let added = self.engine.add_replica(engine).await?;
         self.write_record().await;
         Ok(added)
+    }
+
+    /// Goes on also if nobody waits for it any more: shards that nobody needs must end.
+    async fn end_shards(&self, removal: Removal) -> Result<ReplicaEntry, AdminError> {
+        let forgotten = removal.forgotten().await?;
+        if forgotten.supervised {
+            (self.on_removed)(forgotten.replica);
+        }
+        Ok(forgotten)
     }
 
     async fn write_record(&self) {

@@ -15,4 +15,9 @@ pub struct Admin {
     pub recruiter: Arc<dyn Recruit>,
     /// Where they are kept for the next router.
     pub record: ReplicaRecord,
+    /// Told the number of a replica that is forgotten and whose shards somebody else keeps running.
+    pub on_removed: OnRemoved,
 }
+
+/// Who ends the shards of replicas that were removed.
+pub type OnRemoved = Arc<dyn Fn(usize) + Send + Sync>;

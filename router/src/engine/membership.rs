@@ -17,9 +17,11 @@ pub enum MembershipError {
     /// Without it, nobody would take requests.
     #[error("replica {0} is the only one that takes requests")]
     Last(usize),
-    /// Its shards would run on.
-    #[error("replica {0} was started by the launcher, which keeps it running: drain it instead")]
-    Supervised(usize),
+    /// Without it, the launcher could start no router again.
+    #[error(
+        "replica {0} is the last one that the launcher keeps running, and it needs one: drain it instead"
+    )]
+    LastSupervised(usize),
     /// The loop has ended.
     #[error("the server is shutting down")]
     ShuttingDown,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::replica_secret::ReplicaSecret;
 use super::shard_socket::ShardSocket;
+use crate::base::socket_path;
 
 const UNIX: &str = "unix:";
 const TCP: &str = "tcp:";
@@ -37,9 +38,7 @@ impl FromStr for ReplicaAddress {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(paths) = text.strip_prefix(UNIX) {
-            if paths.split(':').any(str::is_empty) {
-                return Err(format!("`{text}` has an empty path"));
-            }
+            paths.split(':').try_for_each(socket_path::check).map_err(|why| format!("`{text}`: {why}"))?;
             return Ok(Self::Unix(paths.split(':').map(PathBuf::from).collect()));
         }
         let addresses = text.strip_prefix(TCP).ok_or_else(|| {
@@ -108,6 +107,14 @@ mod tests {
             sockets("tcp:gpu-1.lan:7000/[fe80::1]:7001"),
             ["tcp:gpu-1.lan:7000", "tcp:[fe80::1]:7001"]
         );
+    }
+
+    #[test]
+    fn a_path_that_no_socket_can_have_is_refused_with_the_limit() {
+        let path = |len: usize| format!("/{}", "s".repeat(len - 1));
+        assert_eq!(sockets(&format!("unix:{}:/b", path(107))), [path(107), "/b".to_owned()]);
+        let refused = format!("unix:/a:{}", path(108)).parse::<ReplicaAddress>().unwrap_err();
+        assert!(refused.contains("at most 107 bytes") && refused.ends_with("has 108"), "{refused}");
     }
 
     #[test]

@@ -87,10 +87,8 @@ impl Replicas {
         gone: oneshot::Sender<()>,
     ) -> Result<ReplicaEntry, MembershipError> {
         self.check_not_last(number)?;
+        self.check_not_last_supervised(number)?;
         let replica = self.find(number)?;
-        if replica.origin().is_supervised {
-            return Err(MembershipError::Supervised(number));
-        }
         replica.set_drain(Some(Drain { until: Some(until), leaves: Some(gone) }));
         info!(replica = number, "is removed");
         Ok(replica.entry())
@@ -104,6 +102,18 @@ impl Replicas {
     fn check_not_last(&self, number: usize) -> Result<(), MembershipError> {
         let mut others = self.replicas.iter().filter(|replica| replica.number() != number);
         if others.any(Replica::takes_requests) { Ok(()) } else { Err(MembershipError::Last(number)) }
+    }
+
+    /// A launcher ends with the last shards that it has to keep running.
+    fn check_not_last_supervised(&self, number: usize) -> Result<(), MembershipError> {
+        let stays = |replica: &Replica| {
+            replica.origin().is_supervised && replica.gone_for_good().is_none() && replica.number() != number
+        };
+        let is_supervised = self.replicas.iter().any(|it| it.number() == number && it.origin().is_supervised);
+        if is_supervised && !self.replicas.iter().any(stays) {
+            return Err(MembershipError::LastSupervised(number));
+        }
+        Ok(())
     }
 
     /// Requests of drained replicas go on with others, those that wait at once, those that run when their time is over.

@@ -1,6 +1,6 @@
 //! Replicas that come and go while requests run: nothing is lost, and every stream has the tokens that it would have had.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -213,11 +213,12 @@ async fn what_fits_no_other_replica_ends_where_it_is() {
 }
 
 #[tokio::test]
-async fn the_last_one_and_those_of_the_launcher_stay() {
+async fn the_last_one_stays_and_the_last_of_the_launcher() {
     let (mut own, _control) = gated("own");
     own.origin.is_supervised = true;
     let (engine, _controls) = spawn(vec![(own, _control), gated("b")]);
-    assert_eq!(engine.remove_replica(0, Duration::ZERO).await.err(), Some(MembershipError::Supervised(0)));
+    let refused = engine.remove_replica(0, Duration::ZERO).await.err();
+    assert_eq!(refused, Some(MembershipError::LastSupervised(0)));
     assert_eq!(engine.drain_replica(7, None).await.err(), Some(MembershipError::Unknown(7)));
     engine.drain_replica(0, None).await.unwrap();
     assert_eq!(engine.drain_replica(1, None).await.err(), Some(MembershipError::Last(1)));
@@ -249,7 +250,11 @@ async fn call(admin: &Admin, method: Method, path: &str, body: Value) -> (u16, V
 
 fn admin(engine: EngineHandle, prepared: Vec<Result<FakeEngine, EngineError>>, record: PathBuf) -> Admin {
     let recruiter = Arc::new(Prepared(Mutex::new(prepared)));
-    Admin { engine, recruiter, record: ReplicaRecord(Some(record)) }
+    Admin { engine, recruiter, record: recorded_at(&record), on_removed: Arc::new(|_| {}) }
+}
+
+fn recorded_at(path: &Path) -> ReplicaRecord {
+    ReplicaRecord { path: Some(path.to_owned()), num_supervised: 0 }
 }
 
 #[tokio::test]
@@ -259,7 +264,7 @@ async fn the_admin_socket_lists_adds_drains_and_removes_and_keeps_a_record() {
     let second = gated("unix:/b").0;
     let record = folder.path().join("replicas.json");
     let admin = admin(engine, vec![Ok(second)], record.clone());
-    assert_eq!(ReplicaRecord(Some(record.clone())).read(), None, "nothing was changed yet");
+    assert_eq!(recorded_at(&record).read(), None, "nothing was changed yet");
     let (status, listed) = call(&admin, Method::GET, "/replicas", Value::Null).await;
     assert_eq!((status, &listed["replicas"][0]["state"]), (200, &json!("ready")));
     assert_eq!(listed["replicas"][0]["kv_blocks_total"], endless().num_blocks);
@@ -268,11 +273,11 @@ async fn the_admin_socket_lists_adds_drains_and_removes_and_keeps_a_record() {
     let (status, drained) = call(&admin, Method::POST, "/replicas/0/drain?limit_s=0.5", Value::Null).await;
     assert_eq!((status, &drained["state"]), (200, &json!("drained")));
     let one = |replica, address: &str| RecordedReplica { replica, address: address.parse().unwrap() };
-    let recorded = ReplicaRecord(Some(record.clone())).read().unwrap();
+    let recorded = recorded_at(&record).read().unwrap();
     assert_eq!((recorded.others, recorded.drained), (vec![one(0, "unix:/a"), one(1, "unix:/b")], vec![0]));
     let (status, removed) = call(&admin, Method::DELETE, "/replicas/0", Value::Null).await;
     assert_eq!((status, &removed["address"]), (200, &json!("unix:/a")));
-    let recorded = ReplicaRecord(Some(record)).read().unwrap();
+    let recorded = recorded_at(&record).read().unwrap();
     assert_eq!((recorded.others, recorded.drained), (vec![one(1, "unix:/b")], vec![]));
     let left: Vec<ReplicaEntry> = admin.engine.replicas().await.unwrap();
     assert_eq!(left.iter().map(|entry| entry.replica).collect::<Vec<_>>(), [1]);
