@@ -1,7 +1,8 @@
 """Models with recurrent layers or latents: what a token costs at any context, and tokens a second over HTTP.
 
 The cost is that of the recurrent layers of one engine in this process, timed layer by layer in a decode step, while
-three sequences of very different lengths take turns. Tokens a second are compared with transformers `generate`.
+three sequences of very different lengths take turns; of latents that of a whole step (`latents`). Tokens a second are
+compared with transformers `generate`.
 """
 
 import time
@@ -24,7 +25,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks import local_engine
 from benchmarks.figure import Figure
 from benchmarks.server import Server
-from benchmarks.serving import random_model
+from benchmarks.serving import latents, random_model
 from benchmarks.serving.decoding import compare
 
 TITLE = "Recurrent layers and latents: a token at any context, and beside transformers (CPU)"
@@ -39,7 +40,7 @@ _FLOORS = {1: 2.0, 4: 2.0}
 
 def measure() -> list[Figure]:
     """First the cost of a token, then both shapes."""
-    figures = _cost_of_a_token()
+    figures = [*_cost_of_a_token(), *latents.steps()]
     for name, make in (
         ("Qwen3-Next's shape", random_model.make_next),
         ("DeepSeek's shape", random_model.make_latent),
