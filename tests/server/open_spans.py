@@ -1,9 +1,11 @@
 """Sequences whose decodes are open spans, beside the same without drafts."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
-from driver import Execute
+from driver import Execute, make_engine
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.limiting_drafter import LimitingDrafter
@@ -17,6 +19,12 @@ MAX_DRAFTS = 4
 NUM_COMPARED = 20
 NUM_BLOCKS = MAX_LEN // 4
 DRAWN = SamplingParams(temperature=1.1, seed=9)
+SIZES: dict[str, Any] = {
+    "max_sequence_len": MAX_LEN,
+    "num_slots": 10,
+    "num_blocks": 10 * NUM_BLOCKS,
+    "max_step_tokens": 100,
+}
 
 EVERYTHING = {
     "greedy": SamplingParams(),
@@ -57,6 +65,13 @@ def unlimited(drafter: Drafter) -> Drafter:
     while isinstance(drafter, LimitingDrafter):
         drafter = drafter.inner
     return drafter
+
+
+def drafting(folder: Path, draft: Path, **options: Any) -> Engine:
+    """A poisoned engine that drafts as many as it may: what a drafter did not compute makes its drafts wrong."""
+    engine = make_engine(folder, draft_model_path=draft, is_poisoned=True, **{**SIZES, **options})
+    engine.drafter = unlimited(engine.drafter)
+    return engine
 
 
 def prompt(slot: int) -> list[int]:

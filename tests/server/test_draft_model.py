@@ -19,6 +19,7 @@ from open_spans import (
     NUM_COMPARED,
     Told,
     check_same,
+    drafting,
     generate,
     play,
     prompt,
@@ -26,7 +27,6 @@ from open_spans import (
 )
 from penstock_server.base.errors import StartError
 from penstock_server.engine import model_drafter
-from penstock_server.engine.engine import Engine
 from penstock_server.engine.model_drafter import ModelDrafter
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
@@ -42,19 +42,6 @@ OTHER = {
     "head_dim": 12,
 }
 BLOCK_SIZE = 4
-
-
-def drafting(folder: Path, draft: Path, **options: Any) -> Engine:
-    """A poisoned engine that drafts as many as it may: what a drafter did not compute makes its drafts wrong."""
-    sizes = {
-        "max_sequence_len": MAX_LEN,
-        "num_slots": 10,
-        "num_blocks": 10 * NUM_BLOCKS,
-        "max_step_tokens": 100,
-    }
-    engine = make_engine(folder, draft_model_path=draft, is_poisoned=True, **{**sizes, **options})
-    engine.drafter = unlimited(engine.drafter)
-    return engine
 
 
 # Of heads that the ops in C take its passes are recordings.

@@ -16,13 +16,14 @@ from open_spans import (
     MAX_LEN,
     NUM_BLOCKS,
     NUM_COMPARED,
+    SIZES,
     Told,
     admit,
     check_same,
+    drafting,
     generate,
     play,
     prompt,
-    unlimited,
 )
 from penstock_server.base.errors import StartError
 from penstock_server.engine.engine import Engine
@@ -36,22 +37,9 @@ from thread_ranks import engines, execute_on_all
 
 from demo import eagle
 
-SIZES: dict[str, Any] = {
-    "max_sequence_len": MAX_LEN,
-    "num_slots": 10,
-    "num_blocks": 10 * NUM_BLOCKS,
-    "max_step_tokens": 100,
-}
 SHAPE = eagle.Shape(size=72, num_heads=4, num_kv_heads=2, head_dim=16, intermediate=40, vocab=200)
 LAYERS = (1, 2, 3)
 RIGHT = SamplingParams(temperature=0.9, seed=4)
-
-
-def with_head(folder: Path, head: Path, **options: Any) -> Engine:
-    """A poisoned engine whose head drafts as many as it may: what it did not compute makes its drafts wrong."""
-    engine = make_engine(folder, draft_model_path=head, is_poisoned=True, **{**SIZES, **options})
-    engine.drafter = unlimited(engine.drafter)
-    return engine
 
 
 def random_head(to: Path) -> tuple[Path, eagle.Head]:
@@ -121,7 +109,7 @@ def test_drafts_are_those_of_the_training_code(
 ) -> None:
     folder, head = random_head(tmp_path / "head")
     saved = saved_model(**options)
-    engine = with_head(saved.folder, folder)
+    engine = drafting(saved.folder, folder)
     tokens = [5, *range(200, 214)]
     admitted = [Admit(0, tokens, len(tokens), list(range(NUM_BLOCKS)), SamplingParams())]
     for chunk in (len(tokens), 4):
@@ -143,7 +131,7 @@ def test_drafts_are_those_of_the_training_code(
 
 
 def test_noise_changes_nothing_and_is_hardly_ever_right(saved_model: Callable[..., Any], noise: Path) -> None:
-    engine, params = with_head(saved_model(head_dim=16).folder, noise), list(EVERYTHING.values())
+    engine, params = drafting(saved_model(head_dim=16).folder, noise), list(EVERYTHING.values())
     expected = play(engine, params, None)
     got = play(engine, params, MAX_DRAFTS)
     check_same(got, expected)
@@ -153,7 +141,7 @@ def test_noise_changes_nothing_and_is_hardly_ever_right(saved_model: Callable[..
 
 
 def test_a_right_head_is_always_right(model: Path, right: Path) -> None:
-    engine, params = with_head(model, right), list({**EVERYTHING, "drawn": RIGHT}.values())
+    engine, params = drafting(model, right), list({**EVERYTHING, "drawn": RIGHT}.values())
     expected = play(engine, params, None)
     got = play(engine, params, MAX_DRAFTS)
     check_same(got, expected)
@@ -164,7 +152,7 @@ def test_a_right_head_is_always_right(model: Path, right: Path) -> None:
 
 
 def test_chunks_shared_blocks_and_resumed_sequences_draft(model: Path, right: Path) -> None:
-    execute, blocks = execute_on(with_head(model, right)), list(range(NUM_BLOCKS))
+    execute, blocks = execute_on(drafting(model, right)), list(range(NUM_BLOCKS))
     plain = execute_on(make_engine(model, **SIZES))
     first = generate(execute, Told(), 0, prompt(0), 0, 8, blocks, chunk=2)
     expected = generate(plain, Told(), 0, prompt(0), 0, 23, blocks, max_drafts=None)
@@ -180,7 +168,7 @@ def test_chunks_shared_blocks_and_resumed_sequences_draft(model: Path, right: Pa
 
 
 def test_what_was_not_read_costs_drafts_for_a_step(model: Path, right: Path) -> None:
-    execute = execute_on(with_head(model, right))
+    execute = execute_on(drafting(model, right))
     told = generate(execute, Told(), 0, prompt(0), 0, 4, list(range(NUM_BLOCKS)), max_drafts=None)
     for num_drafted in (0, MAX_DRAFTS, MAX_DRAFTS):
         outcome = execute(Plan(1, 3, spans=[Span(0, MAX_LEN - 1, 1)], open_drafts={0: MAX_DRAFTS}))
@@ -190,7 +178,7 @@ def test_what_was_not_read_costs_drafts_for_a_step(model: Path, right: Path) -> 
 
 
 def test_slots_may_draft_different_numbers(model: Path, right: Path) -> None:
-    engine = with_head(model, right)
+    engine = drafting(model, right)
     execute, told = execute_on(engine), [Told(), Told(), Told()]
     admitted = [admit(slot, SamplingParams()) for slot in range(3)]
     outcome = execute(
@@ -213,7 +201,7 @@ def test_grammars_go_along(model: Path, right: Path, monkeypatch: pytest.MonkeyP
         (SamplingParams(temperature=1.3, seed=4), Grammar("regex", "([0-9]{3}x[ab]+y){9}")),
         (RIGHT, None),
     ]
-    execute = execute_on(with_head(model, right))
+    execute = execute_on(drafting(model, right))
     expected = play_constrained(execute, None, cases)
     execute(Plan(1, 9, retired=[0, 1, 2]))
     got = play_constrained(execute, MAX_DRAFTS, cases)
@@ -264,8 +252,8 @@ def test_the_form_of_speculators_is_read(
         to.mkdir()
         (to / "config.json").write_text(json.dumps({**outer, **({name: True} if name else {})}))
         save_file({**weights, **added}, to / "model.safetensors")
-        drafted[name] = drafts_after_prompt(with_head(folder, to))
-    assert drafted[""] == drafts_after_prompt(with_head(folder, noise))
+        drafted[name] = drafts_after_prompt(drafting(folder, to))
+    assert drafted[""] == drafts_after_prompt(drafting(folder, noise))
     assert len({*drafted.values()}) == len(drafted)
     both = changed(tmp_path / "fc_norm", norm_before_fc=True)
     with pytest.raises(StartError, match="norm_before_fc and fc_norm are both true"):

@@ -16,15 +16,15 @@ from open_spans import (
     MAX_LEN,
     NUM_BLOCKS,
     NUM_COMPARED,
+    SIZES,
     Told,
     check_same,
+    drafting,
     generate,
     play,
     prompt,
-    unlimited,
 )
 from penstock_server.base.errors import StartError
-from penstock_server.engine.engine import Engine
 from penstock_server.engine.plan import Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from safetensors.torch import load_file, save_file
@@ -32,20 +32,7 @@ from test_grammar_drafts import patiently
 from test_grammar_drafts import play as play_constrained
 from thread_ranks import engines, execute_on_all
 
-SIZES: dict[str, Any] = {
-    "max_sequence_len": MAX_LEN,
-    "num_slots": 10,
-    "num_blocks": 10 * NUM_BLOCKS,
-    "max_step_tokens": 100,
-}
 RIGHT = SamplingParams(temperature=0.9, seed=4)
-
-
-def with_heads(folder: Path, heads: Path, **options: Any) -> Engine:
-    """A poisoned engine whose heads draft as many as they may."""
-    engine = make_engine(folder, draft_model_path=heads, is_poisoned=True, **{**SIZES, **options})
-    engine.drafter = unlimited(engine.drafter)
-    return engine
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +56,7 @@ def test_noise_changes_nothing_and_is_hardly_ever_right(
     saved_model: Callable[..., Any], tmp_path: Path, options: dict[str, Any], params: list[str]
 ) -> None:
     heads = noisy_heads(72, tmp_path / "heads")
-    engine, played = with_heads(saved_model(**options).folder, heads), [EVERYTHING[name] for name in params]
+    engine, played = drafting(saved_model(**options).folder, heads), [EVERYTHING[name] for name in params]
     expected = play(engine, played, None)
     got = play(engine, played, MAX_DRAFTS)
     check_same(got, expected)
@@ -79,7 +66,7 @@ def test_noise_changes_nothing_and_is_hardly_ever_right(
 
 
 def test_right_heads_are_always_right(model: Path, right: Path) -> None:
-    engine, params = with_heads(model, right), list({**EVERYTHING, "drawn": RIGHT}.values())
+    engine, params = drafting(model, right), list({**EVERYTHING, "drawn": RIGHT}.values())
     expected = play(engine, params, None)
     got = play(engine, params, MAX_DRAFTS)
     check_same(got, expected)
@@ -93,7 +80,7 @@ def test_right_heads_are_always_right(model: Path, right: Path) -> None:
 
 
 def test_chunks_shared_blocks_and_resumed_sequences_draft(model: Path, right: Path) -> None:
-    execute, blocks = execute_on(with_heads(model, right)), list(range(NUM_BLOCKS))
+    execute, blocks = execute_on(drafting(model, right)), list(range(NUM_BLOCKS))
     plain = execute_on(make_engine(model, **SIZES))
     first = generate(execute, Told(), 0, prompt(0), 0, 8, blocks, chunk=2)
     expected = generate(plain, Told(), 0, prompt(0), 0, 23, blocks, max_drafts=None)
@@ -109,7 +96,7 @@ def test_chunks_shared_blocks_and_resumed_sequences_draft(model: Path, right: Pa
 
 
 def test_a_step_without_open_spans_is_not_read(model: Path, right: Path) -> None:
-    engine = with_heads(model, right)
+    engine = drafting(model, right)
     execute = execute_on(engine)
     told = generate(execute, Told(), 0, prompt(0), 0, 4, list(range(NUM_BLOCKS)), max_drafts=None)
     for num_drafted in (0, MAX_DRAFTS):
@@ -127,7 +114,7 @@ def test_grammars_and_adapters_go_along(model: Path, right: Path, monkeypatch: p
         (SamplingParams(temperature=1.3, seed=4), Grammar("regex", "([0-9]{3}x[ab]+y){9}")),
         (RIGHT, None),
     ]
-    execute = execute_on(with_heads(model, right))
+    execute = execute_on(drafting(model, right))
     expected = play_constrained(execute, None, cases)
     execute(Plan(1, 9, retired=[0, 1, 2]))
     got = play_constrained(execute, MAX_DRAFTS, cases)
