@@ -88,7 +88,9 @@ def _with_heads(folder: Path, with_weights: bool) -> tuple[Path, Path | None]:
 
 
 def heads_beside(folder: Path, kind: str) -> Path:
-    """The heads that lie in a folder of their kind's name in that of the model."""
+    """The folder of heads, which has their kind's name and lies in that of the model."""
+    if kind == "mtp":
+        return folder  # among the weights of the model
     heads = folder / kind
     if not (heads / "config.json").is_file():
         raise StartError(
@@ -224,7 +226,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--draft", help="folder, ID or ID@REVISION of what drafts tokens")
     parser.add_argument(
-        "--heads", choices=("medusa", "eagle"), help="what drafts lies in the folder of the model"
+        "--heads", choices=("medusa", "eagle", "mtp"), help="what drafts lies in the folder of the model"
     )
     parser.add_argument(
         "--fetch-adapter", metavar="ID", help="only download this adapter: ID or ID@REVISION on the hub"

@@ -84,6 +84,7 @@ fn heads_beside_the_model_draft_unless_another_way_is_asked_for() {
         ("--speculate 3", true, None),
         ("--speculation medusa", true, Some("medusa")),
         ("--speculation eagle", true, Some("eagle")),
+        ("--speculation mtp", true, Some("mtp")),
         ("--speculation ngram", false, None),
         ("--speculation suffix", false, None),
         ("", false, None),

@@ -41,6 +41,8 @@ pub enum Speculation {
     Medusa,
     /// By a head of EAGLE: that of --draft-model, or that in the folder of the model
     Eagle,
+    /// By the layer of multi-token prediction that the checkpoint of the model has
+    Mtp,
 }
 
 impl Speculation {
@@ -50,6 +52,7 @@ impl Speculation {
             Self::Ngram | Self::Suffix | Self::Draft => None,
             Self::Medusa => Some("medusa"),
             Self::Eagle => Some("eagle"),
+            Self::Mtp => Some("mtp"),
         }
     }
 }
@@ -89,6 +92,7 @@ mod tests {
         assert_eq!(max_drafts("launcher --speculate 17"), None);
         assert_eq!(max_drafts("launcher --speculation medusa"), Some(4));
         assert_eq!(max_drafts("launcher --speculation eagle --speculate 2"), Some(2));
+        assert_eq!(max_drafts("launcher --speculation mtp --speculate 1"), Some(1));
         assert_eq!(max_drafts("launcher --speculation lookahead"), None);
     }
 }

@@ -43,7 +43,7 @@ GenerationConfig = Literal["auto", "none"]
 
 # What quantized weights are multiplied by on a CPU: int8 in blocks, or the numbers as they are.
 CpuActivations = Literal["float", "int8"]
-DrafterKind = Literal["ngram", "suffix", "draft", "medusa", "eagle"]
+DrafterKind = Literal["ngram", "suffix", "draft", "medusa", "eagle", "mtp"]
 
 
 # Who serves gRPC on the shard's socket; auto: the extension module in Rust where it is installed, else grpcio.

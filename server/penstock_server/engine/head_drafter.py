@@ -1,4 +1,5 @@
-"""Drafts by a head with keys and values of its own, which reads hidden states of the model: EAGLE's.
+"""Drafts by a head with keys and values of its own, which reads hidden states of the model: EAGLE's, and the layer of
+multi-token prediction of a checkpoint.
 
 It computes a position from the model's hidden state there and the token behind it, and so guesses the token after that;
 from what it returns it goes on by itself. Where the head was not told a state, because others computed the position or
@@ -31,6 +32,7 @@ from penstock_server.network.distributed import Group
 from penstock_server.network.eagle import EagleHead
 from penstock_server.network.forward_input import TapShape
 from penstock_server.network.kv_cache import KVCache
+from penstock_server.network.mtp import MtpHead
 from penstock_server.network.upload import to_device
 
 logger = logging.getLogger(__name__)
@@ -51,7 +53,12 @@ class HeadDrafter(GraphedDrafter):
     """The head over its plane of the cache."""
 
     def __init__(
-        self, head: EagleHead, cache: KVCache, slots: Slots, group: Group, graphs: DecodeGraphs | None
+        self,
+        head: EagleHead | MtpHead,
+        cache: KVCache,
+        slots: Slots,
+        group: Group,
+        graphs: DecodeGraphs | None,
     ) -> None:
         self.head = head
         self.cache = cache
@@ -62,7 +69,9 @@ class HeadDrafter(GraphedDrafter):
         self._staging = Staging(slots, ahead=1)
         self._longest = 1 if slots.device.type == "cuda" else _LONGEST_FIRST
         self._pact = StepPact(group, slots.device, _report)
-        self._recorded = RecordedPasses(head, cache, slots) if can_record(slots.device) else None
+        self._recorded = (
+            RecordedPasses(head, cache, slots) if can_record(slots.device) and head.capturable else None
+        )
         self._kept = KeptStates()
         # Where only closed decodes are computed, many sequences generate, and nothing will be drafted soon.
         self._is_needed = False

@@ -16,6 +16,7 @@ from penstock_server.engine.recordings import Recordings
 from penstock_server.engine.slots import Slots
 from penstock_server.network.eagle import EagleHead
 from penstock_server.network.kv_cache import KVCache
+from penstock_server.network.mtp import MtpHead
 
 # Tokens of a slot, and positions of a first pass: more are computed op by op.
 MOST_PASSES, MOST_ROWS = 16, 64
@@ -33,7 +34,7 @@ class Wanted(NamedTuple):
 class RecordedPasses:
     """A recording for each number of positions in the first pass, and for each number of slots and passes."""
 
-    def __init__(self, head: EagleHead, cache: KVCache, slots: Slots) -> None:
+    def __init__(self, head: EagleHead | MtpHead, cache: KVCache, slots: Slots) -> None:
         self._head = head
         self._cache = cache
         self._slots = slots

@@ -14,22 +14,34 @@ from penstock_server.base.errors import StartError
 from penstock_server.files.eagle_folder import EagleFolder, is_eagle, open_eagle
 from penstock_server.files.medusa_folder import MedusaFolder, has_heads, open_medusa
 from penstock_server.files.model_folder import ModelFolder, open_folder
+from penstock_server.files.mtp_folder import MtpFolder, open_mtp
 
-DraftFolder = ModelFolder | MedusaFolder | EagleFolder
+DraftFolder = ModelFolder | MedusaFolder | EagleFolder | MtpFolder
 
 # What `--speculation` calls what a folder has.
-_MODEL, _MEDUSA, _EAGLE = "draft", "medusa", "eagle"
+_MODEL, _MEDUSA, _EAGLE, _MTP = "draft", "medusa", "eagle", "mtp"
 
 
 def open_draft_folder(config: ServerConfig, target: ModelFolder) -> DraftFolder | None:
     """What the folder of --draft-model has, if there is one; raises StartError, which names the flag."""
     path = config.draft_model_path
+    if config.drafter == _MTP:
+        return _open_mtp(path or config.model_path, target)
     if path is None:
         return None
     try:
         return _open(config, path, target)
     except StartError as error:
         raise StartError(f"--draft-model: {error}") from None
+
+
+def _open_mtp(path: Path, target: ModelFolder) -> MtpFolder:
+    try:
+        spec = _read_by_heads(target)
+        _refuse_window(spec)
+        return open_mtp(path, target, spec)
+    except StartError as error:
+        raise StartError(f"--speculation mtp: {error}") from None
 
 
 def _open(config: ServerConfig, path: Path, target: ModelFolder) -> DraftFolder:
@@ -89,7 +101,7 @@ def _checked(folder: ModelFolder) -> ModelSpec:
 def _refuse_states(target: ModelSpec) -> None:
     if target.num_recurrent_layers:
         raise StartError(
-            f"layers of {target.model_type} keep a state, which cannot go back behind a wrong draft; drop --draft-model"
+            f"layers of {target.model_type} keep a state, which cannot go back behind a wrong draft; drop --speculation"
         )
 
 

@@ -14,6 +14,7 @@ from penstock_server.files.draft_folder import DraftFolder
 from penstock_server.files.eagle_folder import EagleFolder
 from penstock_server.files.medusa_folder import MedusaFolder
 from penstock_server.files.model_folder import ModelFolder
+from penstock_server.files.mtp_folder import MtpFolder
 from penstock_server.files.versions import read_versions
 from penstock_server.load.activations import check_activations
 from penstock_server.load.allocation import allocating
@@ -26,6 +27,7 @@ from penstock_server.load.kept import check_kept
 from penstock_server.load.kernels import compile_kernels
 from penstock_server.load.loaded import Drafting, Loaded
 from penstock_server.load.medusa import load_medusa
+from penstock_server.load.mtp import load_mtp
 from penstock_server.load.read_model import quantization_of, read_decoder, scales_of
 from penstock_server.load.sizes import choose_graph_sizes, choose_limits, wanted_limits
 from penstock_server.network.adapters import AdaptedModel
@@ -98,6 +100,8 @@ def _drafting(
 ) -> Drafting:
     if isinstance(draft, MedusaFolder):
         return load_medusa(draft, model, placement, device)
+    if isinstance(draft, MtpFolder):
+        return load_mtp(config, draft, model, placement, device)
     if isinstance(draft, EagleFolder):
         return load_eagle(config, draft, model, placement, device)
     return load_draft_model(config, draft, model.facts, placement.group, device)

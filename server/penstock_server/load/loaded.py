@@ -38,6 +38,7 @@ from penstock_server.network.eagle import EagleHead
 from penstock_server.network.kv_cache import CacheFormat, KVCache, block_bytes
 from penstock_server.network.medusa import MedusaHeads
 from penstock_server.network.model import Model
+from penstock_server.network.mtp import MtpHead
 from penstock_server.network.quantization.quantization import QuantizationFacts
 from penstock_server.network.states import AnyStates, make_states
 
@@ -110,7 +111,7 @@ class Loaded(NamedTuple):
         model = self.draft.model
         cache = self._cache(limits, model.cache_shape, self.draft.cache_format, is_poisoned)
         sizes = self.draft.graph_sizes(graph_sizes)
-        if isinstance(model, EagleHead):
+        if isinstance(model, EagleHead | MtpHead):
             states = (model.returns, model.returns.size)
             graphs = DecodeGraphs(model, cache, slots, sizes, pool, *states) if sizes else None
             return HeadDrafter(model, cache, slots, self.group, graphs)

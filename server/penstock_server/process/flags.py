@@ -178,7 +178,7 @@ def _add_weights(add: _Add) -> None:
 def _add_drafts(add: _Add) -> None:
     add("--draft-model", type=Path,
         help="folder of what drafts tokens; default: they are drafted from those of the sequence")  # fmt: skip
-    add("--drafter", choices=("ngram", "suffix", "draft", "medusa", "eagle"), default="ngram",
+    add("--drafter", choices=("ngram", "suffix", "draft", "medusa", "eagle", "mtp"), default="ngram",
         help="how tokens are drafted; ngram with a draft model: as its folder says")  # fmt: skip
 
 

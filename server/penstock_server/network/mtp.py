@@ -1,0 +1,87 @@
+"""The layer of multi-token prediction of a checkpoint: one more decoder layer, over what the model returned and the
+embedding of the token behind it, with a cache of its own of the model's kind.
+
+Embedding and head are the model's. What the last norm returns takes the place of the next hidden state, as the model's
+own does, so that one layer drafts several tokens.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from penstock_server.architectures.spec import CacheShape, ModelFacts, ModelSpec
+from penstock_server.network.decoder import Decoder, DecoderLayer, Memory
+from penstock_server.network.forward_input import ForwardInput, TapShape
+from penstock_server.network.kv_cache import KVCache
+from penstock_server.network.layers.linear import ColumnLinear, Rows
+from penstock_server.network.layers.norm import Norm
+from penstock_server.network.layers.placement import Placement
+from penstock_server.network.layers.rotary import Rotary
+from penstock_server.network.states import AnyShape
+
+
+class MtpHead(nn.Module):
+    """A `Model` that also takes hidden states. Built on the meta device; `weights.load_weights` gives it memory."""
+
+    state_shape: AnyShape | None = None
+    abilities: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        target: Decoder,
+        placement: Placement,
+        device: torch.device,
+        max_sequence_len: int,
+    ) -> None:
+        """`spec`: of the model with this layer behind its own."""
+        super().__init__()
+        number, size = spec.num_layers - 1, spec.hidden_size
+        self.facts: ModelFacts = replace(target.spec, max_sequence_len=max_sequence_len)
+        self.capturable = target.capturable
+        self.num_heads, self.dtype = target.num_heads, placement.dtype
+        self.cache_shape: CacheShape = target.cache_shape._replace(num_layers=1)
+        self.reads, self.returns = TapShape((number,), size), TapShape((1,), size)
+        prefix = spec.names.layer.format(number)
+
+        def norm(name: str) -> Norm:
+            return Norm(f"{prefix}{name}", size, spec.norm, placement)
+
+        with torch.device("meta"):
+            self.embedding_norm, self.hidden_norm = norm("enorm"), norm("hnorm")
+            self.joined = ColumnLinear(
+                [[Rows(f"{prefix}eh_proj", size, 0, size)]], 2 * size, False, placement
+            )
+            self.layer = DecoderLayer(spec, number, placement)
+            self.norm = norm("shared_head.norm")
+        rope = spec.layers[number].rope
+        self.rotary = None if rope is None else Rotary(spec.ropes[rope], max_sequence_len, device)
+        # Functions, so that the model is no part of this one.
+        self._embed = target.embedding.forward
+        self._normed, self._scores = target.final_norm.forward, target.scores
+
+    def prepare(self, states: torch.Tensor) -> torch.Tensor:
+        """Hidden states of the model, [1, num_tokens, hidden_size], as the layer takes them; a copy."""
+        return self._normed(states[0])
+
+    def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
+        """[num_tokens, hidden_size]; fills its cache on the way."""
+        assert inputs.given is not None, "the layer takes hidden states"
+        table = None if self.rotary is None else self.rotary.table(inputs.positions, self.dtype)
+        embedded = self.embedding_norm(self._embed(inputs.token_ids))
+        x = self.joined(torch.cat((embedded, self.hidden_norm(inputs.given)), dim=-1))
+        residual = torch.zeros_like(x)
+        residual.add_(self.layer(x, residual, inputs, table, Memory(cache.layers[0], None, None)))
+        if inputs.taps is not None:
+            inputs.taps.take(1, residual)
+        return residual
+
+    def following(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What is given for the next position, of what was returned for the last."""
+        following: torch.Tensor = self.norm(hidden)
+        return following
+
+    def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+        """As `Model`."""
+        return self._scores(self.norm(hidden))
