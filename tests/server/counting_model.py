@@ -39,7 +39,18 @@ def ahead(embeddings: torch.Tensor, distance: int) -> torch.Tensor:
     return _GAIN * embeddings.roll(distance, dims=0)
 
 
-def medusa_heads(model: Path, to: Path, num_layers: int = 1, says: int = NUM_HEADS) -> Path:
+def half_right(head: torch.Tensor, seed: int) -> torch.Tensor:
+    """The head with half of its rows in places of others: it is right for the tokens that keep theirs."""
+    generator = torch.Generator().manual_seed(seed)
+    moved = torch.randperm(len(head), generator=generator)[: len(head) // 2]
+    mixed = head.clone()
+    mixed[moved] = head[moved.roll(1)]
+    return mixed
+
+
+def medusa_heads(
+    model: Path, to: Path, num_layers: int = 1, says: int = NUM_HEADS, is_right: bool = True
+) -> Path:
     """Heads of the first form, whose residual layers add nothing; `says`: how many config.json has."""
     embeddings = load_file(model / "model.safetensors")["model.embed_tokens.weight"]
     size = embeddings.shape[1]
@@ -48,7 +59,8 @@ def medusa_heads(model: Path, to: Path, num_layers: int = 1, says: int = NUM_HEA
         for layer in range(num_layers):
             tensors[f"{head}.{layer}.linear.weight"] = torch.zeros(size, size)
             tensors[f"{head}.{layer}.linear.bias"] = torch.zeros(size)
-        tensors[f"{head}.{num_layers}.weight"] = ahead(embeddings, head + 2)
+        right = ahead(embeddings, head + 2)
+        tensors[f"{head}.{num_layers}.weight"] = right if is_right else half_right(right, head)
     return saved(to, tensors, {"medusa_num_heads": says, "medusa_num_layers": num_layers})
 
 
@@ -75,7 +87,16 @@ def saved(
     return to
 
 
-def eagle_head(model: Path, to: Path) -> Path:
+def half_right_model(model: Path, to: Path) -> Path:
+    """A copy of a model that counts, which is wrong behind half of the tokens."""
+    shutil.copytree(model, to)
+    weights = load_file(to / "model.safetensors")
+    weights["lm_head.weight"] = half_right(weights["lm_head.weight"], 3)
+    save_file(weights, to / "model.safetensors", metadata={"format": "pt"})
+    return to
+
+
+def eagle_head(model: Path, to: Path, is_right: bool = True) -> Path:
     """A head of the first version that hands on the embedding of the token, and adds nothing to it."""
     raw = json.loads((model / "config.json").read_text())
     size, dim = raw["hidden_size"], raw["head_dim"]
@@ -92,4 +113,7 @@ def eagle_head(model: Path, to: Path) -> Path:
         "layers.0.mlp.down_proj.weight": torch.zeros(size, raw["intermediate_size"]),
         "layers.0.post_attention_layernorm.weight": torch.ones(size),
     }
+    if not is_right:
+        head = load_file(model / "model.safetensors")["lm_head.weight"]
+        tensors["lm_head.weight"] = half_right(head, 3)
     return saved(to, tensors, {**raw, "num_hidden_layers": 1}, "model.safetensors")
