@@ -44,7 +44,7 @@ use penstock_scheduler::{Capacity, SchedulerConfig};
 use thiserror::Error as ThisError;
 use tokio::net::TcpListener;
 
-use admin::record::ReplicaRecord;
+use admin::record::{Recorded, ReplicaRecord};
 use admin::{Admin, OnRemoved};
 use api::service::service;
 use base::error::Error;
@@ -58,6 +58,7 @@ use config::{RouterConfig, RouterOptions};
 use engine::adapters::{
     AdapterHub, AdapterLimits, AdapterLoader, AdapterOptions, AdapterRecord, Adapters, RunTimeRules,
 };
+use engine::generation::EngineHandle;
 use engine::recruiter::Recruiter;
 use engine::replica_secret::ReplicaSecretError;
 use engine::{Engine, EngineError, EngineFacts, ShardedEngine, connect_any};
@@ -244,16 +245,13 @@ async fn build_state(
         tokenizer,
         chat: chat.map(Arc::new),
         fill_in_middle: fill_in_middle.map(Arc::new),
+        uses_predictions: options.speculation.uses_predictions(),
         engine: engine::engine_loop::spawn(engines, &scheduler, (metrics.clone(), outbox)),
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
     };
     let engine = inference.engine.clone();
-    for replica in recorded.iter().flat_map(|recorded| &recorded.drained) {
-        if let Err(error) = engine.drain_replica(*replica, None).await {
-            tracing::warn!(%error, "a replica that was drained takes requests again");
-        }
-    }
+    drain_again(&engine, recorded.as_ref()).await;
     let on_removed = on_removed(config);
     // The router before this one may have died before it could say so.
     recorded.iter().flat_map(|recorded| &recorded.removed).for_each(|replica| on_removed(*replica));
@@ -287,6 +285,15 @@ fn on_removed(config: &RouterConfig) -> OnRemoved {
             supervised::Line::Removed(replica).write();
         }
     })
+}
+
+/// Drains the replicas that the router before this one had drained.
+async fn drain_again(engine: &EngineHandle, recorded: Option<&Recorded>) {
+    for replica in recorded.iter().flat_map(|recorded| &recorded.drained) {
+        if let Err(error) = engine.drain_replica(*replica, None).await {
+            tracing::warn!(%error, "a replica that was drained takes requests again");
+        }
+    }
 }
 
 /// Where adapters are downloaded from at run time, if that is allowed.

@@ -1,6 +1,7 @@
 """Sequences whose decodes are open spans, beside the same without drafts."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,23 @@ def admit(slot: int, params: SamplingParams) -> Admit:
     return Admit(slot, prompt(slot), len(prompt(slot)), blocks, params)
 
 
-def play(engine: Engine, params: list[SamplingParams], max_drafts: int | None) -> list[Told]:
-    """A sequence for each of these, with two plans in flight; decodes are open spans if there is a `max_drafts`."""
+def play(
+    engine: Engine,
+    params: list[SamplingParams],
+    max_drafts: int | None,
+    predicted: Sequence[tuple[int, ...]] | None = None,
+) -> list[Told]:
+    """A sequence for each of these, with two plans in flight; decodes are open spans if there is a `max_drafts`.
+
+    `predicted`: what the request of each predicts.
+    """
     engine.clear()
     told = [Told() for _ in params]
-    admitted = [admit(slot, each) for slot, each in enumerate(params)]
+    predictions = predicted or [()] * len(params)
+    admitted = [
+        replace(admit(slot, each), predicted_ids=ids)
+        for slot, (each, ids) in enumerate(zip(params, predictions, strict=True))
+    ]
     prompts = [Span(it.slot, 0, it.prompt_len) for it in admitted]
     flying = [engine.launch(Plan(1, 1, admitted=admitted, spans=prompts))]
     while any(len(it.ids) < NUM_COMPARED for it in told):

@@ -28,6 +28,7 @@ from penstock_server.base.errors import ErrorCode, InvalidPlan
 from penstock_server.engine import suffix_drafter
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.engine import Engine
+from penstock_server.engine.history_drafter import LONGEST_RUN, with_prediction
 from penstock_server.engine.ngram_drafter import NgramDrafter, draft
 from penstock_server.engine.outcome import Outcome, Tokens
 from penstock_server.engine.paying_drafter import PayingDrafter
@@ -203,6 +204,30 @@ def test_drafts_of_the_sequence_itself_change_nothing(engine: Engine, kind: type
     # Of three tokens one soon comes again.
     assert got[0].num_drafted > 0
     assert got[0].num_steps < expected[0].num_steps
+
+
+@pytest.mark.parametrize("kind", [NgramDrafter, SuffixDrafter])
+def test_what_a_request_predicts_is_drafted(engine: Engine, kind: type[Drafter]) -> None:
+    """Right from the first token on, and from where the output comes back to it behind what was predicted wrongly."""
+    assert isinstance(engine.drafter, PayingDrafter)
+    engine.drafter.inner = kind(engine.slots)  # type: ignore[call-arg]
+    params = [SamplingParams(temperature=1.0, seed=seed) for seed in (3, 4)]
+    expected = play(engine, params, None)
+    own, half = (tuple(it.ids) for it in expected)
+    predicted = [own, (*half[:4], *reversed(half[4:8]), *half[8:])]
+    for _ in range(2):  # a slot that is used again knows nothing of the request before
+        got = play(engine, params, MAX_DRAFTS, predicted)
+        check_same(got, expected)
+        assert got[0].num_steps < got[1].num_steps < expected[1].num_steps
+        assert got[0].num_steps <= 2 + -(-NUM_COMPARED // (MAX_DRAFTS + 1))
+    check_same(play(engine, params, MAX_DRAFTS), expected)
+
+
+def test_a_prediction_stands_between_prompt_and_output() -> None:
+    tokens, predicted = np.arange(40), np.array([90, 91])
+    history = with_prediction(tokens, 30, predicted)
+    assert history.tolist() == [*range(30), 90, 91, *range(30 - LONGEST_RUN, 40)]
+    assert with_prediction(tokens[:3], 1, predicted).tolist() == [0, 90, 91, 0, 1, 2]
 
 
 def test_nothing_is_drafted_where_layers_have_states(engine: Engine) -> None:

@@ -52,6 +52,8 @@ pub struct Admission {
     pub grammar: Option<Grammar>,
     /// Which adapter to apply.
     pub adapter_id: Option<Arc<str>>,
+    /// Tokens that are likely to be generated.
+    pub predicted: Arc<[u32]>,
     /// The state that it begins with. Its spans follow those whose state it is.
     pub snapshot: Option<SnapshotId>,
 }

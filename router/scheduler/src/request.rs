@@ -29,6 +29,8 @@ pub struct NewRequest {
     /// The position from which on the adapter acts; before it, what is computed is that of the base model. One that lies
     /// behind the prompt is `u32::MAX`: it never acts.
     pub adapter_start: u32,
+    /// Tokens that are likely to be generated: the shards may draft them. Changes no token.
+    pub predicted: Arc<[u32]>,
     /// The tenant that is charged for it.
     pub tenant: Arc<str>,
     /// Only requests with the same salt share cached blocks.
@@ -53,6 +55,7 @@ impl NewRequest {
             grammar: None,
             adapter_id: None,
             adapter_start: 0,
+            predicted: Arc::default(),
             tenant: "".into(),
             cache_salt: "".into(),
             priority: 0,
@@ -65,7 +68,11 @@ impl NewRequest {
     pub fn num_bytes(&self) -> usize {
         let grammar = self.grammar.as_ref().map_or(0, |grammar| grammar.text.len());
         let exclusions = self.sampling.exclusions.num_bytes();
-        size_of::<Self>() + 4 * self.prompt.len() + 8 * self.sampling.logit_bias.len() + grammar + exclusions
+        size_of::<Self>()
+            + 4 * (self.prompt.len() + self.predicted.len())
+            + 8 * self.sampling.logit_bias.len()
+            + grammar
+            + exclusions
     }
 }
 

@@ -190,6 +190,7 @@ impl Sequence {
             suppressed: self.suppressed(eos),
             grammar: self.request.grammar.clone(),
             adapter_id: self.request.adapter_id.clone(),
+            predicted: Arc::clone(&self.request.predicted),
             snapshot,
         }
     }

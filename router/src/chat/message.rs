@@ -31,7 +31,7 @@ pub struct Message {
 #[derive(Debug, Clone, ToSchema)]
 #[schema(as = ChatContent)]
 #[serde(untagged)]
-enum Content {
+pub(super) enum Content {
     Text(String),
     Parts(Vec<Part>),
 }
@@ -44,7 +44,7 @@ impl<'de> Deserialize<'de> for Content {
 
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ChatPart)]
-struct Part {
+pub(super) struct Part {
     r#type: String,
     text: Option<String>,
 }
@@ -146,7 +146,8 @@ pub(super) fn template_message(number: usize, message: Message) -> Result<Value,
     Ok(converted)
 }
 
-fn text(path: &str, content: Content) -> Result<String, Error> {
+/// The text of a content; what is none is refused. `path`: the object that has the content.
+pub(super) fn text(path: &str, content: Content) -> Result<String, Error> {
     let parts = match content {
         Content::Text(text) => return Ok(text),
         Content::Parts(parts) => parts,

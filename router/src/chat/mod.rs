@@ -3,6 +3,7 @@
 mod conversation;
 mod message;
 mod message_schema;
+mod prediction;
 mod python_json;
 mod python_text;
 pub(crate) mod reply;
@@ -12,3 +13,4 @@ mod truncation;
 
 pub use conversation::{ChatFormat, ChatFormatError, Conversation, EncodedChat};
 pub use message::Message;
+pub use prediction::Prediction;

@@ -58,6 +58,15 @@ impl Speculation {
 }
 
 impl SpeculationOptions {
+    /// Whether tokens are drafted from those of the sequence, so that a prediction of its output is of use.
+    pub fn uses_predictions(&self) -> bool {
+        let (Speculation::Ngram | Speculation::Suffix) = self.speculation.unwrap_or(Speculation::Ngram)
+        else {
+            return false;
+        };
+        self.max_drafts() > 0
+    }
+
     /// Most tokens that a step drafts for each sequence.
     pub fn max_drafts(&self) -> u32 {
         self.speculate.unwrap_or(if self.speculation.is_some() { DEFAULT_DRAFTS } else { 0 })

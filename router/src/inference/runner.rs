@@ -90,6 +90,8 @@ pub struct Inference {
     pub chat: Option<Arc<ChatFormat>>,
     /// Makes prompts of gaps; `None` if the tokenizer has no control tokens for that.
     pub fill_in_middle: Option<Arc<FillInMiddle>>,
+    /// Whether the shards draft from the tokens of a sequence, and so from what a request predicts.
+    pub uses_predictions: bool,
     /// Checks the grammars that constrain outputs.
     pub grammars: Grammars,
     /// The engine loop, which runs sequences.
@@ -135,10 +137,12 @@ impl Inference {
         let ends = self.ends_of(&prompt);
         let encoded = self.encode(prompt, grammar, &checked).await?;
         let banned = self.tokenizer.spellings(&checked.bad_words).await?;
+        let predicted = self.encode_prediction(checked.prediction.clone()).await?;
         drop(tokenizing);
         let eos = &self.engine.facts().eos_token_ids;
         let mut request =
             checked.fit(encoded.tokens, &self.limits)?.ending_at(&ends).banning(banned, eos, &self.limits)?;
+        request = request.predicting(predicted, &self.limits);
         if let Some(grammar) = self.checked_grammar(encoded.constraint).await? {
             request = request.constrained(grammar, eos)?;
         }
@@ -266,6 +270,21 @@ impl Inference {
         self.tokenizer.run(move |_| format.prompt(&before, &behind)).await
     }
 
+    /// The tokens of a prediction. None where the shards do not draft from the tokens of a sequence, and none of what is
+    /// longer than any output.
+    async fn encode_prediction(&self, prediction: Option<String>) -> Result<Vec<u32>, Error> {
+        let Some(mut text) = prediction.filter(|text| self.uses_predictions && !text.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        text.truncate(text.floor_char_boundary(self.max_bytes_of(self.limits.max_total_tokens)));
+        self.tokenizer.encode_without_special_tokens(text).await
+    }
+
+    /// No text of so many tokens has more bytes.
+    fn max_bytes_of(&self, tokens: u32) -> usize {
+        self.tokenizer.vocabulary().max_token_bytes().saturating_mul(tokens as usize)
+    }
+
     /// Tokens that end the sequences of a prompt beside the model's end-of-sequence tokens.
     fn ends_of(&self, prompt: &Prompt) -> Vec<u32> {
         match (prompt, &self.fill_in_middle) {
@@ -325,9 +344,7 @@ impl Inference {
     }
 
     fn check_len(&self, bytes: usize, checked: &CheckedRequest) -> Result<(), Error> {
-        let max_tokens = self.limits.max_input_tokens;
-        let max_bytes = self.tokenizer.vocabulary().max_token_bytes().saturating_mul(max_tokens as usize);
-        if bytes > max_bytes && !checked.truncates() {
+        if bytes > self.max_bytes_of(self.limits.max_input_tokens) && !checked.truncates() {
             let least = bytes.div_ceil(self.tokenizer.vocabulary().max_token_bytes().max(1));
             let given = format!("at least {least}, as it has {bytes} bytes");
             return Err(too_long(checked.dialect, &given, &self.limits));

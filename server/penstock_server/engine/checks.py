@@ -41,6 +41,11 @@ def check_admit(admit: Admit, limits: Limits) -> None:
     )
     require(1 <= admit.prompt_len <= num_tokens, f"prompt_len {admit.prompt_len} of {num_tokens} tokens")
     check_ids("token id", admit.token_ids, limits.vocab_size)
+    require(
+        len(admit.predicted_ids) <= limits.max_sequence_len,
+        f"{len(admit.predicted_ids)} predicted_ids are more than max_sequence_len {limits.max_sequence_len}",
+    )
+    check_ids("predicted id", admit.predicted_ids, limits.vocab_size)
     check_blocks(admit.block_ids, 0, limits)
     check_sampling(admit.sampling, limits.vocab_size)
 

@@ -4,31 +4,19 @@ A draft takes some microseconds for each thousand tokens. It follows from the to
 same one.
 """
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
-from penstock_server.engine.drafting import Drafter
-from penstock_server.engine.plan import Drafts, Numbers, Span
-from penstock_server.engine.slots import Slots
+from penstock_server.engine.history_drafter import LONGEST_RUN, HistoryDrafter
+from penstock_server.engine.plan import Numbers
 
 # Of last tokens that are looked for. What follows a single token is mostly something else than the last time.
 _SHORTEST_RUN = 2
-# Where so long a run occurs again, nearly always the same follows; a longer one says no more.
-_LONGEST_RUN = 4
 
 
-class NgramDrafter(Drafter):
-    """Knows nothing but the rows."""
+class NgramDrafter(HistoryDrafter):
+    """What followed the longest run of last tokens, the last time."""
 
-    def __init__(self, slots: Slots) -> None:
-        self._slots = slots
-
-    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        return {slot: self._draft(slot, max_drafts) for slot, max_drafts in wanted.items()}
-
-    def _draft(self, slot: int, max_drafts: int) -> tuple[int, ...]:
-        tokens = self._slots.rows.known_tokens(slot, self._slots.states[slot].length)
+    def draft_behind(self, tokens: Numbers, max_drafts: int) -> tuple[int, ...]:
         return draft(tokens, max_drafts)
 
 
@@ -45,9 +33,10 @@ def draft(tokens: Numbers, max_drafts: int) -> tuple[int, ...]:
 def _after_longest_run(tokens: Numbers) -> int | None:
     """Behind the latest of the earlier occurrences of the longest run of last tokens that has one."""
     found, ends = None, np.flatnonzero(tokens[:-1] == tokens[-1])
-    for length in range(_SHORTEST_RUN, min(_LONGEST_RUN, len(tokens) - 1) + 1):
+    for length in range(_SHORTEST_RUN, min(LONGEST_RUN, len(tokens) - 1) + 1):
         ends = ends[ends >= length - 1]
         ends = ends[tokens[ends - length + 1] == tokens[-length]]
-        if len(ends):
-            found = int(ends[-1]) + 1
+        if not len(ends):
+            break
+        found = int(ends[-1]) + 1
     return found

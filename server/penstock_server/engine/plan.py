@@ -34,6 +34,8 @@ class Admit:
     adapter_id: str = ""
     # The state that the slot begins with; None: none, and position 0.
     snapshot: int | None = None
+    # Tokens that are likely to be generated.
+    predicted_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,13 @@ needs no memory; a tree would have to be kept for every slot, and made again whe
 tokens alone, so that all ranks make the same one.
 """
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
-from penstock_server.engine.drafting import Drafter
-from penstock_server.engine.plan import Drafts, Numbers, Span
-from penstock_server.engine.slots import Slots
+from penstock_server.engine.history_drafter import LONGEST_RUN, HistoryDrafter
+from penstock_server.engine.plan import Numbers
 
 # What follows a single token is mostly something else than the last time.
 _SHORTEST = 2
-# Longer suffixes say no more about what follows.
-_LONGEST = 24
 # Only so many places vote, the last ones: a text of one token has as many as tokens.
 _MOST_PLACES = 1024
 # A vote of a suffix one token longer counts so many times as much.
@@ -26,17 +21,10 @@ _WEIGHT_OF_TOKEN = 2.0
 _LEAST_SHARE = 0.25
 
 
-class SuffixDrafter(Drafter):
-    """Knows nothing but the rows."""
+class SuffixDrafter(HistoryDrafter):
+    """What most of the places vote for."""
 
-    def __init__(self, slots: Slots) -> None:
-        self._slots = slots
-
-    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        return {slot: self._draft(slot, max_drafts) for slot, max_drafts in wanted.items()}
-
-    def _draft(self, slot: int, max_drafts: int) -> tuple[int, ...]:
-        tokens = self._slots.rows.known_tokens(slot, self._slots.states[slot].length)
+    def draft_behind(self, tokens: Numbers, max_drafts: int) -> tuple[int, ...]:
         return draft(tokens, max_drafts)
 
 
@@ -64,7 +52,7 @@ def _places(tokens: Numbers) -> tuple[Numbers, Numbers]:
     ends = np.flatnonzero(tokens[:-1] == tokens[-1])[-_MOST_PLACES:]
     lens = np.ones(len(ends), dtype=np.int64)
     going = np.arange(len(ends))
-    for length in range(2, min(_LONGEST, len(tokens) - 1) + 1):
+    for length in range(2, min(LONGEST_RUN, len(tokens) - 1) + 1):
         going = going[ends[going] >= length - 1]
         going = going[tokens[ends[going] - length + 1] == tokens[-length]]
         if not len(going):

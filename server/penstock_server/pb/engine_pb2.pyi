@@ -200,7 +200,7 @@ class Grammar(_message.Message):
     def __init__(self, kind: _Optional[_Union[Grammar.Kind, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Admit(_message.Message):
-    __slots__ = ("slot", "token_ids", "prompt_len", "block_ids", "sampling", "grammar", "adapter_id", "snapshot")
+    __slots__ = ("slot", "token_ids", "prompt_len", "block_ids", "sampling", "grammar", "adapter_id", "snapshot", "predicted_ids")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +209,7 @@ class Admit(_message.Message):
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_ID_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_IDS_FIELD_NUMBER: _ClassVar[int]
     slot: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     prompt_len: int
@@ -217,7 +218,8 @@ class Admit(_message.Message):
     grammar: Grammar
     adapter_id: str
     snapshot: int
-    def __init__(self, slot: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., block_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., adapter_id: _Optional[str] = ..., snapshot: _Optional[int] = ...) -> None: ...
+    predicted_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, slot: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., prompt_len: _Optional[int] = ..., block_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., grammar: _Optional[_Union[Grammar, _Mapping]] = ..., adapter_id: _Optional[str] = ..., snapshot: _Optional[int] = ..., predicted_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Plan(_message.Message):
     __slots__ = ("epoch", "step", "retired_slots", "admitted", "appended_slots", "appended_counts", "appended_blocks", "copied_from", "copied_to", "span_slots", "span_starts", "span_lens", "open_spans", "open_drafts", "snapshot_spans", "snapshots")

@@ -132,6 +132,7 @@ def admit_from_pb(admit: pb.Admit) -> Admit:
         grammar=grammar,
         adapter_id=admit.adapter_id,
         snapshot=admit.snapshot if admit.HasField("snapshot") else None,
+        predicted_ids=tuple(admit.predicted_ids),
     )
 
 

@@ -219,7 +219,7 @@ pub(super) const FIELDS: &[Field] = fields! {
     "metadata" Chat "OpenAI" accepted "does not change the reply";
     "store" Chat "OpenAI" accepted "nothing is stored";
     "service_tier" Chat "OpenAI" works "every tier is served alike; the response says `default`";
-    "prediction" Chat "OpenAI" accepted "does not change the reply";
+    "prediction" Chat "OpenAI" works "with `--speculation ngram` or `suffix` tokens are drafted from it; it never changes the reply";
     "request_id" Both "vLLM" accepted "does not change the reply";
     "rid" Both "SGLang" accepted "does not change the reply";
     "custom_labels" Both "SGLang" accepted "does not change the reply";

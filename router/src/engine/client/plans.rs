@@ -53,6 +53,7 @@ fn admission_to_pb(admission: &Admission) -> pb::Admit {
             text: grammar.text.clone(),
         }),
         adapter_id: admission.adapter_id.as_deref().unwrap_or_default().to_owned(),
+        predicted_ids: admission.predicted.to_vec(),
         snapshot: admission.snapshot.map(|snapshot| snapshot.0),
     }
 }

@@ -28,6 +28,8 @@ pub struct CheckedRequest {
     pub num_top: u32,
     /// Texts that must not be generated.
     pub bad_words: Vec<String>,
+    /// A text that the output is likely to repeat.
+    pub prediction: Option<String>,
     /// The dialect of the client.
     pub dialect: Dialect,
     /// Without a seed. `fit` sets the prompt and `max_new_tokens`.
@@ -95,6 +97,13 @@ impl CheckedRequest {
         Ok(self)
     }
 
+    /// Lets the shards draft these tokens: as many as a sequence can have.
+    pub fn predicting(mut self, mut predicted: Vec<u32>, limits: &RequestLimits) -> Self {
+        predicted.truncate(limits.max_total_tokens as usize);
+        self.common.predicted = predicted.into();
+        self
+    }
+
     /// Constrains the output by a grammar. A grammar ends with the end-of-sequence token, so options that forbid this
     /// token are refused; `eos` are those of the model.
     pub fn constrained(mut self, grammar: Grammar, eos: &[u32]) -> Result<Self, Error> {
@@ -158,6 +167,7 @@ pub fn check(p: Parameters, limits: &RequestLimits) -> Result<CheckedRequest, Er
         },
         num_top,
         bad_words: p.bad_words,
+        prediction: p.prediction,
         dialect: p.dialect,
         common: scheduling::apply(p.hints, common)?,
         seed: p.seed,

@@ -40,6 +40,7 @@ pub struct Parameters {
     pub watermark: bool,
     pub adapter_id: Option<String>,
     pub grammar: Option<Grammar>,
+    pub prediction: Option<String>,
     pub hints: SchedulingHints,
 }
 

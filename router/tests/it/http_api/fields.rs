@@ -25,6 +25,32 @@ fn admitted_grammar(server: &Server) -> Option<Grammar> {
 }
 
 #[tokio::test]
+async fn a_prediction_goes_to_the_shards_as_tokens_and_changes_nothing() {
+    let server = Server::start();
+    let predicted = || {
+        let plans = server.control.plans.lock().expect("not poisoned");
+        plans.iter().flat_map(|plan| &plan.admitted).last().expect("admitted").predicted.clone()
+    };
+    let path = "/v1/chat/completions";
+    let plain = server.post(path, chat("prediction", &Value::Null)).await.json();
+    assert!(predicted().is_empty());
+    let expected = server.tokenizer.encode("let x = 1;", false).unwrap().get_ids().to_vec();
+    let parts = json!([{"type": "text", "text": "let x"}, {"type": "text", "text": " = 1;"}]);
+    for content in [json!("let x = 1;"), parts] {
+        let body = chat("prediction", &json!({"type": "content", "content": content}));
+        let answer = server.post(path, body).await.json();
+        assert_eq!(answer["choices"][0]["message"], plain["choices"][0]["message"]);
+        assert_eq!(*predicted(), expected[..]);
+    }
+    let long = "a ".repeat(10_000);
+    server.post(path, chat("prediction", &json!({"type": "content", "content": long}))).await;
+    assert_eq!(predicted().len(), server.state.inference.limits.max_total_tokens as usize);
+    let refused = server.post(path, chat("prediction", &json!({"type": "patch", "content": "a"}))).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert_eq!(refused.json()["error"]["param"], "prediction.type");
+}
+
+#[tokio::test]
 async fn grammars_in_the_fields_of_other_servers_constrain_the_output() {
     let schema = json!({"type": "integer"});
     let ebnf = "root ::= \"a\" root?";

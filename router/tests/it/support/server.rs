@@ -214,6 +214,7 @@ impl Server {
             chat: Some(Arc::new(chat)),
             fill_in_middle: FillInMiddle::of(&tokenizer).unwrap().map(Arc::new),
             grammars: Grammars::new(vocabulary, facts.vocab_size, facts.eos_token_ids.clone()).unwrap(),
+            uses_predictions: true,
             engine: engine_loop::spawn(engines, &config, metrics.clone()),
             metrics,
             shutdown: Shutdown::new(Duration::from_secs(90)),

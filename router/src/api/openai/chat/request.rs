@@ -13,7 +13,7 @@ use crate::base::caller::Caller;
 use crate::base::dialect::Dialect;
 use crate::base::error::Error;
 use crate::chat::tools::{ToolFields, Tools};
-use crate::chat::{Conversation, Message};
+use crate::chat::{Conversation, Message, Prediction};
 use crate::grammar;
 use crate::inference::Prompt;
 use crate::inference::validation::Parameters;
@@ -70,6 +70,8 @@ with_shared_fields! {
         /// Every tier is served alike; the response says `default`.
         pub service_tier: Option<String>,
         pub min_tokens: Option<u64>,
+        /// A text that the reply is likely to repeat: where tokens are drafted, it may come sooner.
+        pub prediction: Option<Prediction>,
         pub chat_template: Option<String>,
         pub include_stop_str_in_output: Option<bool>,
         pub truncate_prompt_tokens: Option<i64>,
@@ -120,7 +122,8 @@ impl ChatRequest {
         };
         let tools = Tools::from_fields(fields, dialect)?;
         let reasoning_budget = reasoning_budget(self.thinking_token_budget)?;
-        let parameters = Parameters { grammar, ..self.parameters(caller, dialect)? };
+        let prediction = self.prediction.take().map(Prediction::into_text).transpose()?;
+        let parameters = Parameters { grammar, prediction, ..self.parameters(caller, dialect)? };
         let conversation = Conversation {
             messages: self.messages,
             tools,

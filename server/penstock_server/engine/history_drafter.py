@@ -1,0 +1,54 @@
+"""What drafters that know nothing but tokens have in common: prompt, output, and what the request of a slot predicted.
+
+A prediction stands between prompt and output, as if it were the output of an earlier turn: it is preferred to what the
+prompt has, and what is generated to both.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from penstock_server.engine.drafting import Drafter
+from penstock_server.engine.plan import Drafts, Numbers, Plan, Span
+from penstock_server.engine.slots import Slots
+
+# Longer runs of last tokens say no more about what follows.
+LONGEST_RUN = 24
+
+
+class HistoryDrafter(Drafter):
+    """Subclasses say how tokens follow from others."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        # By slot.
+        self._predicted: dict[int, Numbers] = {}
+
+    def draft_behind(self, tokens: Numbers, max_drafts: int) -> tuple[int, ...]:
+        """Up to `max_drafts` tokens that may follow these."""
+        raise NotImplementedError
+
+    def follow(self, plan: Plan) -> None:
+        for slot in plan.retired:
+            self._predicted.pop(slot, None)
+        for admit in plan.admitted:
+            if admit.predicted_ids:
+                self._predicted[admit.slot] = np.array(admit.predicted_ids, dtype=np.int64)
+
+    def clear(self) -> None:
+        self._predicted.clear()
+
+    def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
+        return {slot: self.draft_behind(self._history(slot), most) for slot, most in wanted.items()}
+
+    def _history(self, slot: int) -> Numbers:
+        state = self._slots.states[slot]
+        tokens = self._slots.rows.known_tokens(slot, state.length)
+        predicted = self._predicted.get(slot)
+        return tokens if predicted is None else with_prediction(tokens, state.prompt_len, predicted)
+
+
+def with_prediction(tokens: Numbers, prompt_len: int, predicted: Numbers) -> Numbers:
+    """The prompt, the prediction, and the output behind the end of the prompt, so that its first tokens are found where
+    the prediction begins."""
+    return np.concatenate([tokens[:prompt_len], predicted, tokens[max(0, prompt_len - LONGEST_RUN) :]])
