@@ -56,6 +56,9 @@ SIMPLE: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: torch.empty(x.shape, dtype=torch.float32).copy_(x),
     lambda x: torch.empty(x.shape, dtype=torch.bfloat16).copy_(x),
     lambda x: torch.zeros_like(x).add_(x).add_(x),
+    lambda x: x.clone(),
+    lambda x: torch.full((3, 5), 2.5, dtype=x.dtype),
+    lambda x: torch.cat((x, torch.full((3, 5), -torch.inf, dtype=x.dtype), x), dim=-1),
 ]
 
 
@@ -84,6 +87,12 @@ def test_simple_ops_of_pytorch_are_repeated_in_c(
         lambda x: torch.zeros(4, 6).add_(x[0]),
         lambda x: torch.zeros(4, 6).add_(3),
         lambda x: torch.zeros(4, 6, dtype=torch.float64).add_(x),
+        lambda x: torch.cat((x, x)),
+        lambda x: torch.cat((x.float(), x.double()), dim=1),
+        lambda x: torch.cat((x[:, :3], x[:, 3:]), dim=1),
+        lambda x: torch.cat([x] * 17, dim=1),
+        lambda x: torch.full((2, 2), 7),
+        lambda x: x.T.clone(),
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

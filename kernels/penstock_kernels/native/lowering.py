@@ -12,6 +12,8 @@ import torch
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS
 
 _ATEN = torch.ops.aten
+# Copies that take the place of one op: more are left to PyTorch.
+_MOST_MOVES = 64
 
 
 class _Move(ctypes.Structure):
@@ -33,17 +35,41 @@ class Lowered(NamedTuple):
     kept: tuple[torch.Tensor, ...]
 
 
-def lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Lowered | None:
+def lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Lowered] | None:
     """The same op in C, if it is one of a few, on few numbers in rows. `result`: what the op returned."""
+    if func is _ATEN.cat.default:
+        return _moves_of_rows(args[0], args[1] if len(args) > 1 else 0, result)
+    lowered = _lower(func, args, kwargs, result)
+    return None if lowered is None else [lowered]
+
+
+def _lower(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Lowered | None:
     if func is _ATEN.zeros_like.default:
         return _move("penstock_move", None, result)
-    if func in {_ATEN.to.dtype, _ATEN._to_copy.default}:
+    if func is _ATEN.full.default:
+        # The numbers are the same every time.
+        return _move("penstock_move", result.clone(), result)
+    if func in {_ATEN.to.dtype, _ATEN._to_copy.default, _ATEN.clone.default}:
         return _move("penstock_move", args[0], result)
     if func is _ATEN.copy_.default:
         return _move("penstock_move", args[1], args[0])
     if func is _ATEN.add_.Tensor and not kwargs and isinstance(args[1], torch.Tensor):
         return _move("penstock_accumulate", args[1], args[0]) if args[1].dtype == args[0].dtype else None
     return None
+
+
+def _moves_of_rows(parts: list[torch.Tensor], dim: int, result: torch.Tensor) -> list[Lowered] | None:
+    """Rows side by side: a copy of each row of each part."""
+    is_one = result.dim() == 2 and dim in (1, -1) and all(part.dtype == result.dtype for part in parts)
+    if not is_one or len(parts) * len(result) > _MOST_MOVES or not all(map(_is_plain, (*parts, result))):
+        return None
+    found, begin = [], 0
+    for part in parts:
+        end = begin + part.shape[1]
+        found += [_move("penstock_move", row, to[begin:end]) for row, to in zip(part, result, strict=True)]
+        begin = end
+    moves = [move for move in found if move is not None]
+    return moves if len(moves) == len(found) else None
 
 
 def _move(name: str, source: torch.Tensor | None, to: torch.Tensor) -> Lowered | None:

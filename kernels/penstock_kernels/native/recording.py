@@ -161,7 +161,7 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if lowered is None:
             self.steps.append(_TorchCall(func, args, kwargs, results))
         else:
-            self.steps.append(_Call(address(lowered.name), lowered.call, lowered.kept, RuntimeError))
+            self.steps += [_Call(address(move.name), move.call, move.kept, RuntimeError) for move in lowered]
 
     def _moved(self, found: Any) -> Any:
         """New results, in the memory that recordings share."""
