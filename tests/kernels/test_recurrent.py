@@ -68,13 +68,13 @@ def delta_inputs(num_tokens: int, sizes: Sizes) -> Arguments:
 def delta(
     query: Any, key: Any, value: Any, step: Any, beta: Any, state: Any, spans: RecurrentSpans
 ) -> torch.Tensor:
-    return gated_delta_rule(query, key, value, step, beta, DECAY, state, spans, max_beta=1.5)
+    return gated_delta_rule(query, key, value, step, beta, DECAY, state, spans)
 
 
 def delta_naive(query: Any, key: Any, value: Any, step: Any, beta: Any) -> torch.Tensor:
     state, rows = torch.zeros(HEADS, key.shape[2], value.shape[2]), []
     query, key = (F.normalize(part, dim=-1).repeat_interleave(HEADS // KEY_HEADS, 1) for part in (query, key))
-    left, beta = (-steps_of(step) * DECAY.log_rate.exp()).exp(), 1.5 * beta.sigmoid()
+    left, beta = (-steps_of(step) * DECAY.log_rate.exp()).exp(), beta.sigmoid()
     for token in range(len(value)):
         state = state * left[token][:, None, None]
         known = torch.einsum("hkv,hk->hv", state, key[token])

@@ -124,7 +124,7 @@ def _conv(dtype: torch.dtype, channels: int) -> tuple[Any, ...]:
 
 def _delta(dtype: torch.dtype, dim: int) -> tuple[Any, ...]:
     heads = _ones(1, 2, dim, dtype=dtype)
-    return heads, heads, heads, _ones(1, 2), _ones(1, 2), _DECAY, _ones(1, 2, dim, dim), _SPANS, 1.0
+    return heads, heads, heads, _ones(1, 2), _ones(1, 2), _DECAY, _ones(1, 2, dim, dim), _SPANS
 
 
 def _space(dtype: torch.dtype, dim: int) -> tuple[Any, ...]:

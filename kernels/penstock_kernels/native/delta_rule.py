@@ -29,7 +29,6 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("query_stride", "key_stride", "value_stride", "beta_stride")),
         *((name, ctypes.c_int32) for name in ("num_key_heads", "num_heads", "key_dim", "value_dim")),
         *((name, ctypes.c_int32) for name in ("dtype", "num_threads", "max_lanes")),
-        ("max_beta", ctypes.c_float),
     )
 
 
@@ -67,7 +66,6 @@ def gated_delta_rule(
     decay: Decay,
     state: torch.Tensor,
     spans: RecurrentSpans,
-    max_beta: float,
     max_lanes: int = 0,
 ) -> torch.Tensor:
     """As the op; a token has the same bits whatever else is computed. `max_lanes` as in `paged_attention`."""
@@ -92,7 +90,6 @@ def gated_delta_rule(
         DTYPES[value.dtype],
         threads_for(value.numel() * state.shape[2]),
         max_lanes,
-        max_beta,
     )
     kept = (query, key, value, step, beta, decay, state, output, shared)
     run("penstock_correct", call, *kept, failure=NO_ROW)

@@ -17,13 +17,12 @@ def gated_delta_rule(
     decay: Decay,
     state: torch.Tensor,
     spans: RecurrentSpans,
-    max_beta: float = 1.0,
 ) -> torch.Tensor:
-    """For each token and head: S = left S; S += key (b (value - S^T key))^T; the result is S^T query.
+    """For each token and head: S = left S; S += key (sigmoid(beta) (value - S^T key))^T; the result is S^T query.
 
     query, key: [num_tokens, num_key_heads, key_dim], which are normalised here to length 1, and queries divided by the
     square root of key_dim; value: [num_tokens, num_heads, value_dim]; each key head serves as many heads in a row.
-    step, beta: [num_tokens, num_heads]; `decay` makes of `step` what is left, and b is max_beta sigmoid(beta).
+    step, beta: [num_tokens, num_heads]; `decay` makes of `step` what is left.
     `state`: [num_rows, num_heads, key_dim, value_dim] float32, read and replaced in place. Result: as value.
     """
     num_heads, value_dim = value.shape[1:]
@@ -41,4 +40,4 @@ def gated_delta_rule(
     )
     decay.check("gated_delta_rule", step, *value.shape[:2])
     require_same_dtype("gated_delta_rule", query=query, key=key, value=value, step=step, beta=beta)
-    return table.gated_delta_rule(query, key, value, step, beta, decay, state, spans, max_beta)
+    return table.gated_delta_rule(query, key, value, step, beta, decay, state, spans)

@@ -20,14 +20,11 @@ def gated_delta_rule(
     decay: Decay,
     state: torch.Tensor,
     spans: RecurrentSpans,
-    max_beta: float,
 ) -> torch.Tensor:
     copies = value.shape[1] // key.shape[1]
     queries, keys = (_normed(part).repeat_interleave(copies, dim=1) for part in (query, key))
     queries *= query.shape[2] ** -0.5
-    inputs = _Inputs(
-        queries, keys, value.float(), decay.log_left(decay.steps(step)), max_beta * beta.float().sigmoid()
-    )
+    inputs = _Inputs(queries, keys, value.float(), decay.log_left(decay.steps(step)), beta.float().sigmoid())
     output = torch.empty(value.shape, dtype=torch.float32, device=value.device)
     singles, chunks = spans.singles(), spans.chunks(_CHUNK)
     if singles is not None:

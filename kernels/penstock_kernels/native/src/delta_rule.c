@@ -26,7 +26,6 @@ typedef struct {
     int32_t dtype;
     int32_t num_threads;
     int32_t max_lanes; /* as in linear.c */
-    float max_beta; /* what the sigmoid is multiplied by */
 } DeltaRule;
 
 /* Some tokens of a span, as one head needs them. */

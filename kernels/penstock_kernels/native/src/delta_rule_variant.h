@@ -25,7 +25,7 @@ INLINE void NAME(read_tokens)(const DeltaRule *call, DeltaTokens *tokens, const 
         NAME(read_unit)(tokens->key + i * dim, call->key, token * call->key_stride + key_head, dim, 1.0f, dtype);
         tokens->left[i] = left_of(&call->decay, head, step_of(&call->decay, token, head, dtype));
         const float beta = number_at(call->beta, token * call->beta_stride + head, dtype);
-        tokens->beta[i] = call->max_beta / (1.0f + expf(-beta));
+        tokens->beta[i] = 1.0f / (1.0f + expf(-beta));
     }
 }
 
