@@ -236,7 +236,7 @@ def test_layers_share_the_work_map() -> None:
     paged = PagedCase([(1, 8), (4, 9)])
     spans = paged.spans()
     paged_attention(paged.query, paged.key_cache, paged.value_cache, spans, Scoring(1 / math.sqrt(10)))
-    assert spans.shared((None, torch.float32), lambda: pytest.fail("built twice"))
+    assert spans.shared((Scoring(1.0).reach, torch.float32), lambda: pytest.fail("built twice"))
 
 
 @pytest.mark.parametrize(
