@@ -1,6 +1,6 @@
 """Sequences whose decodes are open spans, beside the same without drafts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -89,18 +89,18 @@ def play(
     engine: Engine,
     params: list[SamplingParams],
     max_drafts: int | None,
-    predicted: Sequence[tuple[int, ...]] | None = None,
+    more: Sequence[Mapping[str, Any]] = (),
 ) -> list[Told]:
     """A sequence for each of these, with two plans in flight; decodes are open spans if there is a `max_drafts`.
 
-    `predicted`: what the request of each predicts.
+    `more`: further fields of the admissions of the first sequences.
     """
     engine.clear()
     told = [Told() for _ in params]
-    predictions = predicted or [()] * len(params)
+    fields = [*more, *[{}] * (len(params) - len(more))]
     admitted = [
-        replace(admit(slot, each), predicted_ids=ids)
-        for slot, (each, ids) in enumerate(zip(params, predictions, strict=True))
+        replace(admit(slot, each), **others)
+        for slot, (each, others) in enumerate(zip(params, fields, strict=True))
     ]
     prompts = [Span(it.slot, 0, it.prompt_len) for it in admitted]
     flying = [engine.launch(Plan(1, 1, admitted=admitted, spans=prompts))]

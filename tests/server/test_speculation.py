@@ -214,7 +214,10 @@ def test_what_a_request_predicts_is_drafted(engine: Engine, kind: type[Drafter])
     params = [SamplingParams(temperature=1.0, seed=seed) for seed in (3, 4)]
     expected = play(engine, params, None)
     own, half = (tuple(it.ids) for it in expected)
-    predicted = [own, (*half[:4], *reversed(half[4:8]), *half[8:])]
+    predicted = [
+        {"predicted_ids": own},
+        {"predicted_ids": (*half[:4], *reversed(half[4:8]), *half[8:])},
+    ]
     for _ in range(2):  # a slot that is used again knows nothing of the request before
         got = play(engine, params, MAX_DRAFTS, predicted)
         check_same(got, expected)
