@@ -205,6 +205,28 @@ async fn after_a_crash_the_adapters_in_use_are_loaded_before_the_streams_go_on()
 }
 
 #[tokio::test]
+async fn what_was_being_unloaded_at_a_crash_is_not_taken_from_who_loads_it_afterwards() {
+    let server = ["a", "b", "c"].into_iter().fold(Server::start(), Server::with_adapter);
+    let adapters = &server.state.inference.adapters;
+    drop((adapters.lease("a").await.unwrap(), adapters.lease("b").await.unwrap()));
+    server.adapters.is_in_use.store(true, Ordering::Relaxed);
+    let third = tokio::time::timeout(Duration::from_millis(100), adapters.lease("c")).await;
+    assert!(third.is_err(), "`a` is to leave, and slots still use it");
+    server.adapters.crash();
+    adapters.restore().await.unwrap();
+    let unloaded = async {
+        server.adapters.is_in_use.store(false, Ordering::Relaxed);
+        while server.adapters.num_unloads.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let (lease, ()) = tokio::join!(adapters.lease("a"), unloaded);
+    assert_eq!(&**lease.unwrap().id(), "a");
+    let _other = adapters.lease("c").await.unwrap();
+    assert_eq!(server.adapters.loaded(), ["a", "c"]);
+}
+
+#[tokio::test]
 async fn a_load_goes_on_when_the_shards_are_back() {
     let server = Server::start().with_adapter("one");
     server.adapters.is_lost.store(true, Ordering::Relaxed);
@@ -265,6 +287,31 @@ async fn an_adapter_is_loaded_replaced_and_forgotten_at_run_time() {
     while !server.adapters.loaded().is_empty() {
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn of_two_loads_of_one_name_at_once_one_takes_it() {
+    let root = tempfile::tempdir().unwrap();
+    let server = with_root(Server::start(), root.path(), true);
+    server.adapters.gate.forget_permits(1000);
+    let both = async { tokio::join!(load(&server, "mine", "new"), load(&server, "mine", "newer")) };
+    let begun = async {
+        while server.adapters.num_loads.load(Ordering::Relaxed) < 2 {
+            tokio::task::yield_now().await;
+        }
+        server.adapters.gate.add_permits(2);
+    };
+    let ((first, second), ()) = tokio::join!(both, begun);
+    let (winner, (loser, name)) = match first.status {
+        StatusCode::OK => (first, (second, "new")),
+        _ => (second, (first, "newer")),
+    };
+    assert_eq!(winner.json()["loaded_adapters"], json!({"mine": name}));
+    assert_eq!(
+        (loser.status, &loser.json()["error"]["param"]),
+        (StatusCode::BAD_REQUEST, &json!("lora_name"))
+    );
+    assert_eq!(generated(&server, "mine").await, server.adapted_text(name, "ab", 4));
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use super::{LoadAdapterRequest, LoadedAdapters, UnloadAdapterRequest};
 use crate::api::known_fields::Known;
 use crate::base::caller::Caller;
 use crate::base::error::Error;
-use crate::engine::adapters::check_name;
+use crate::engine::adapters::{check_name, taken};
 use crate::http::state::AppState;
 
 /// Longest id of the hub, with its revision.
@@ -24,9 +24,10 @@ pub async fn load(
 ) -> Result<Json<LoadedAdapters>, Error> {
     check_right(&app, &caller)?;
     let LoadAdapterRequest { lora_name, lora_path, load_inplace } = request;
-    check_free(&app, &lora_name, load_inplace == Some(true))?;
+    let may_replace = load_inplace == Some(true);
+    check_free(&app, &lora_name, may_replace)?;
     let folder = find(&app, &lora_name, &lora_path).await?;
-    app.inference.adapters.add_at_run_time(&lora_name, &folder).await?;
+    app.inference.adapters.add_at_run_time(&lora_name, &folder, may_replace).await?;
     Ok(Json(all(&app)))
 }
 
@@ -97,11 +98,7 @@ fn check_free(app: &AppState, name: &str, may_replace: bool) -> Result<(), Error
     }
     let adapters = &app.inference.adapters;
     if adapters.contains(name) {
-        return if may_replace {
-            Ok(())
-        } else {
-            refuse(format!("`lora_name`: there is an adapter `{name}`; `load_inplace` replaces it"))
-        };
+        return if may_replace { Ok(()) } else { Err(taken(name)) };
     }
     if app.inference.model.check_known(Some(name)).is_ok() {
         return refuse("`lora_name` must not be a name of the model".to_owned());

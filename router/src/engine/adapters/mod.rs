@@ -114,13 +114,17 @@ impl Adapters {
         loading.await
     }
 
-    /// Adds an adapter that a client named while the server runs, and loads it. Nothing changes if it cannot be loaded.
-    pub async fn add_at_run_time(&self, name: &str, folder: &Path) -> Result<(), Error> {
+    /// Adds an adapter that a client named while the server runs, and loads it. Nothing changes if it cannot be loaded, or
+    /// if another has taken its name meanwhile and it may not replace that.
+    pub async fn add_at_run_time(&self, name: &str, folder: &Path, may_replace: bool) -> Result<(), Error> {
         let version = self.lock().tick();
         let source = Source { name: name.into(), folder: folder.to_owned(), expected_id: None, version };
         self.check_support(name)?;
         let lease = self.clone().begin(source.clone()).await?;
         let mut registry = self.lock();
+        if !may_replace && registry.contains(name) {
+            return Err(taken(name));
+        }
         registry.add_loaded(&source, &lease);
         self.0.record.write(&registry.recorded());
         info!(adapter = name, id = &**lease.id(), "added");
@@ -290,6 +294,12 @@ impl Adapters {
         self.lock().end_unloading(&id);
         self.0.record.write(&self.lock().recorded());
     }
+}
+
+/// The refusal of a name that an adapter has.
+pub fn taken(name: &str) -> Error {
+    let message = format!("`lora_name`: there is an adapter `{name}`; `load_inplace` replaces it");
+    Error::invalid("lora_name", message)
 }
 
 /// A place that is kept for a load under way.

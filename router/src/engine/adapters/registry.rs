@@ -280,10 +280,10 @@ impl Registry {
         self.gone.insert(Arc::clone(id), now);
     }
 
-    /// The shards are new and hold nothing. Returns what is in use, and must be loaded again.
+    /// The shards are new and hold nothing. Returns what is in use, and must be loaded again. What is being unloaded goes
+    /// on being so, or it would be taken from those who load it into the new shards.
     pub fn on_lost(&mut self) -> Vec<Source> {
         self.lost = self.tick();
-        self.unloading.clear();
         self.resident.retain(|_, resident| resident.is_held());
         self.resident_sources()
     }

@@ -24,6 +24,8 @@ pub struct FakeAdapters {
     pub is_lost: AtomicBool,
     /// Whether slots still use what is to be unloaded.
     pub is_in_use: AtomicBool,
+    /// Unloads that were done.
+    pub num_unloads: AtomicUsize,
 }
 
 impl Default for FakeAdapters {
@@ -36,6 +38,7 @@ impl Default for FakeAdapters {
             invocation: Mutex::default(),
             is_lost: AtomicBool::new(false),
             is_in_use: AtomicBool::new(false),
+            num_unloads: AtomicUsize::new(0),
         }
     }
 }
@@ -79,6 +82,7 @@ impl AdapterLoader for FakeAdapters {
             return Err(UnloadFailure::InUse);
         }
         self.loaded.lock().expect("not poisoned").remove(id);
+        self.num_unloads.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }
