@@ -18,9 +18,9 @@ from penstock_kernels.base import adapter_table
 from penstock_kernels.base.adapter_table import NUM_WORDS
 from penstock_server.base.config import CudaConfig, GroupConfig
 from penstock_server.engine.constrained_slot import ConstrainedSlot
-from penstock_server.engine.pending import StepClock
 from penstock_server.engine.plan import Grammar
 from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.engine.step_clock import StepClock
 from penstock_server.load import cuda_memory
 from penstock_server.network import distributed
 from penstock_server.network.adapters import HostAdapter

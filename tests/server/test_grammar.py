@@ -19,11 +19,11 @@ from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
 from penstock_server.engine.grammar_threads import GrammarThreads, Job
 from penstock_server.engine.low_priority import LowPriority
-from penstock_server.engine.pending import StepClock
 from penstock_server.engine.plan import Admit, Grammar, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.step import Step
+from penstock_server.engine.step_clock import StepClock
 from tokenizers import Tokenizer
 
 PROMPT = [5, 6, 7, 8]

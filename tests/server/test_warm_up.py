@@ -15,6 +15,7 @@ from penstock_server.engine.engine import Engine
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import Outcome, SlotError
 from penstock_server.engine.plan import Plan
+from penstock_server.engine.rehearsal import Rehearsal
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.warm_up import plans, scenes_of_kernels
 
@@ -75,7 +76,7 @@ def warm_engine(folder: Path, **options: Any) -> Engine:
     options = {"dtype": "bfloat16", "max_step_tokens": 256, **options}
     sizes = {"num_slots": NUM_SLOTS, "num_blocks": NUM_BLOCKS, "max_sequence_len": 48}
     engine = make_engine(folder, **{**sizes, **options})
-    engine.rehearse()
+    Rehearsal(engine).compile()
     return engine
 
 
@@ -170,8 +171,9 @@ def test_scenes_keep_to_the_limits() -> None:
 
 def test_every_scene_is_accepted(saved_model: Callable[..., Any]) -> None:
     engine = make_engine(saved_model("llama").folder, max_step_tokens=64)
+    rehearsal = Rehearsal(engine)
     for scene in scenes_of_kernels(engine.slots.limits, has_experts=True):
-        assert engine._play(scene) == []
+        assert rehearsal.play(scene) == []
 
 
 def test_a_shard_whose_first_step_fails_does_not_start(
@@ -185,4 +187,4 @@ def test_a_shard_whose_first_step_fails_does_not_start(
 
     monkeypatch.setattr(engine, "launch", lambda _plan: Failed())
     with pytest.raises(StartError, match="the first step failed: a kernel does not compile"):
-        engine.warm_up()
+        Rehearsal(engine).warm_up()

@@ -6,22 +6,21 @@ launched. `PendingOutcome.resolve` waits for the outcome. On the CPU it is ready
 """
 
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
-from penstock_server.architectures.spec import ModelFacts, ModelSpec
-from penstock_server.base.errors import ErrorCode, StartError, StepFailed
+from penstock_server.architectures.spec import ModelFacts
+from penstock_server.base.errors import ErrorCode, StepFailed
 from penstock_server.engine.decode_graphs import DecodeGraphs
 from penstock_server.engine.drafted import Drafted
 from penstock_server.engine.drafting import Drafter
 from penstock_server.engine.grammar import Choice, GrammarMasks
 from penstock_server.engine.limits import Limits
 from penstock_server.engine.outcome import SlotError
-from penstock_server.engine.pending import PendingOutcome, StepClock
+from penstock_server.engine.pending import PendingOutcome
 from penstock_server.engine.plan import Drafts, Plan, Span, Spans
 from penstock_server.engine.prompt_graphs import PromptGraphs
 from penstock_server.engine.sampling import Sampled, Scored, sample, sample_decodes, score
@@ -29,8 +28,8 @@ from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.slots import Slots
 from penstock_server.engine.staging import Staging
 from penstock_server.engine.step import PromptRows, SamplingInput, Step
+from penstock_server.engine.step_clock import StepClock
 from penstock_server.engine.step_pact import StepPact, reason_of
-from penstock_server.engine.warm_up import Scene, first_scene, plans, scenes_of_kernels
 from penstock_server.files.generation_config import GenerationDefaults
 from penstock_server.files.versions import Versions
 from penstock_server.network.distributed import Group
@@ -106,18 +105,19 @@ class Engine:
 
     def capture(self) -> None:
         """Capture all graphs, before the first step; those that take most memory first."""
-        for graphs in self._all_graphs():
+        for graphs in self.all_graphs():
             graphs.capture()
         self.drafter.capture()
 
     def close(self) -> None:
         """Leave the group. Graphs go first: the group cannot end while they hold its communicator."""
-        for graphs in self._all_graphs():
+        for graphs in self.all_graphs():
             graphs.close()
         self.drafter.close()
         self.group.leave()
 
-    def _all_graphs(self) -> list[DecodeGraphs | PromptGraphs]:
+    def all_graphs(self) -> list[DecodeGraphs | PromptGraphs]:
+        """Those of this engine; those that take most memory first."""
         return [graphs for graphs in (self.prompt_graphs, self.graphs) if graphs is not None]
 
     def agree(self, epoch: int, step: int) -> bool:
@@ -403,60 +403,6 @@ class Engine:
             logits = self.model.logits(states[part], None if used is None else used[part])
             scored.append(score(logits, targets[part], rows.num_top))
         return Scored(*(torch.cat(column) for column in zip(*scored, strict=True)))
-
-    def warm_up(self) -> None:
-        """Run steps through the real path, so that the first request pays for no initialisation.
-
-        On a GPU these are all that differ in what they launch, so that nothing is compiled while requests wait.
-        """
-        first = first_scene(self.slots.limits)
-        if first is not None:
-            with self._prompts_free():  # it shows the ranks which sums a pass makes
-                errors = self._play(first)
-            for error in errors:
-                raise StartError(f"the first step failed: {error.message}")
-        if self.slots.device.type == "cuda":
-            for scene in self._scenes():
-                for error in self._play(scene):
-                    logger.warning(
-                        "a step of the warm-up failed, and requests like it will: %s", error.message
-                    )
-
-    @torch.inference_mode()
-    def rehearse(self) -> None:
-        """Launch all that the warm-up and the decode graphs do. For a context in which launches only compile."""
-        graphs, self.graphs = self.graphs, None
-        with self._prompts_free():
-            for scene in self._scenes():
-                self._play(scene)
-        self.graphs = graphs
-        for captured in self._all_graphs():
-            captured.rehearse()
-        self.drafter.rehearse()
-        self.slots.adapters.rehearse()
-
-    @contextmanager
-    def _prompts_free(self) -> Iterator[None]:
-        """Steps with prompts run op by op in this context."""
-        graphs, self.prompt_graphs = self.prompt_graphs, None
-        try:
-            yield
-        finally:
-            self.prompt_graphs = graphs
-
-    def _scenes(self) -> Iterator[Scene]:
-        facts = self.model.facts
-        has_experts = isinstance(facts, ModelSpec) and facts.moe is not None
-        return scenes_of_kernels(self.slots.limits, has_experts)
-
-    def _play(self, scene: Scene) -> list[SlotError]:
-        """Run the steps of a scene; the errors of the first that has any."""
-        for plan in plans(scene, self.slots.limits):
-            errors = self.launch(plan).resolve().errors
-            if errors:
-                break
-        self.clear()
-        return errors
 
 
 def _report(error: Exception) -> None:

@@ -4,7 +4,6 @@ A step with grammars is launched in two parts, because a mask needs the token be
 launched when the masks are there, or late, while the device computes the model.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field, fields
@@ -23,47 +22,11 @@ from penstock_server.engine.sampling import Sampled, Scored
 from penstock_server.engine.sampling_params import EXCLUDING
 from penstock_server.engine.slot_table import Decodes
 from penstock_server.engine.step import PromptRows, SampledRow, SamplingInput
+from penstock_server.engine.step_clock import StepClock
 
 _NOT_FINITE = (ErrorCode.NOT_FINITE, "the model's logits are not finite")
 # How often to look whether the model still runs, while a step waits for masks.
 _POLL_S = 0.0005
-
-
-class StepClock:
-    """Splits a step's time into stages, as the device spends it."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._is_cuda = device.type == "cuda"
-        self._marks: list[Any] = []
-
-    def mark(self) -> None:
-        """End a stage at this point of the device's work; the first mark begins the first stage."""
-        if self._is_cuda:
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            event.record()
-            self._marks.append(event)
-        else:
-            self._marks.append(time.perf_counter())
-
-    def is_past(self) -> bool:
-        """Whether the device has reached the last mark."""
-        return not self._is_cuda or bool(self._marks[-1].query())
-
-    def is_running(self) -> bool:
-        """Whether the device still computes what comes before the last mark."""
-        return not self.is_past()
-
-    def wait(self) -> None:
-        """Wait until the device has reached the last mark, but not for what was launched after it."""
-        if self._is_cuda:
-            self._marks[-1].synchronize()
-
-    def laps_us(self) -> list[int]:
-        """Microseconds of every stage, once the last mark is past."""
-        pairs = zip(self._marks, self._marks[1:], strict=False)
-        if self._is_cuda:
-            return [int(begin.elapsed_time(end) * 1e3) for begin, end in pairs]
-        return [int((end - begin) * 1e6) for begin, end in pairs]
 
 
 @dataclass(slots=True)

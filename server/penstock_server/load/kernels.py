@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 
 from penstock_server.engine.limits import Limits
+from penstock_server.engine.rehearsal import Rehearsal
 from penstock_server.engine.warm_up import blocks_needed
 from penstock_server.load.graph_sizes import GraphSizes
 from penstock_server.load.loaded import Loaded
@@ -20,7 +21,7 @@ def compile_kernels(loaded: Loaded, limits: Limits, sizes: GraphSizes) -> None:
     num_blocks = min(blocks_needed(limits), limits.num_slots * limits.max_blocks)
     engine = loaded.engine(replace(limits, num_blocks=num_blocks), sizes)
     with compiling_only() as compiled:
-        engine.rehearse()
+        Rehearsal(engine).compile()
     logger.info(
         "kernels: %d variants compiled and %d found on disk in %.1f s",
         compiled.num_new,

@@ -10,6 +10,7 @@ from penstock_server.base.log import stage
 from penstock_server.engine.adapters import Adapters
 from penstock_server.engine.engine import Engine
 from penstock_server.engine.grammar import Grammars
+from penstock_server.engine.rehearsal import Rehearsal
 from penstock_server.files.draft_folder import DraftFolder
 from penstock_server.files.eagle_folder import EagleFolder
 from penstock_server.files.medusa_folder import MedusaFolder
@@ -59,7 +60,7 @@ def load_engine(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | 
             engine.capture()
     loaded.group.begin_steps()
     with stage(logger, "warm-up"):
-        engine.warm_up()
+        Rehearsal(engine).warm_up()
     return engine
 
 

@@ -1,0 +1,79 @@
+"""What an engine does before it serves: the steps of `warm_up`, for real or in launches that only compile."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from penstock_server.architectures.spec import ModelSpec
+from penstock_server.base.errors import StartError
+from penstock_server.engine.engine import Engine
+from penstock_server.engine.outcome import SlotError
+from penstock_server.engine.warm_up import Scene, first_scene, plans, scenes_of_kernels
+
+logger = logging.getLogger(__name__)
+
+
+class Rehearsal:
+    """Of one engine, which has no slots in use."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._limits = engine.slots.limits
+
+    def warm_up(self) -> None:
+        """Run steps through the real path, so that the first request pays for no initialisation.
+
+        On a GPU these are all that differ in what they launch, so that nothing is compiled while requests wait.
+        """
+        first = first_scene(self._limits)
+        if first is not None:
+            with self._prompts_free():  # it shows the ranks which sums a pass makes
+                errors = self.play(first)
+            for error in errors:
+                raise StartError(f"the first step failed: {error.message}")
+        if self._engine.slots.device.type == "cuda":
+            for scene in self._scenes():
+                for error in self.play(scene):
+                    logger.warning(
+                        "a step of the warm-up failed, and requests like it will: %s", error.message
+                    )
+
+    @torch.inference_mode()
+    def compile(self) -> None:
+        """Launch all that the warm-up and the graphs do. For a context in which launches only compile."""
+        engine = self._engine
+        graphs, engine.graphs = engine.graphs, None
+        with self._prompts_free():
+            for scene in self._scenes():
+                self.play(scene)
+        engine.graphs = graphs
+        for captured in engine.all_graphs():
+            captured.rehearse()
+        engine.drafter.rehearse()
+        engine.slots.adapters.rehearse()
+
+    def play(self, scene: Scene) -> list[SlotError]:
+        """Run the steps of a scene; the errors of the first that has any."""
+        for plan in plans(scene, self._limits):
+            errors = self._engine.launch(plan).resolve().errors
+            if errors:
+                break
+        self._engine.clear()
+        return errors
+
+    def _scenes(self) -> Iterator[Scene]:
+        facts = self._engine.model.facts
+        has_experts = isinstance(facts, ModelSpec) and facts.moe is not None
+        return scenes_of_kernels(self._limits, has_experts)
+
+    @contextmanager
+    def _prompts_free(self) -> Iterator[None]:
+        """Steps with prompts run op by op in this context."""
+        engine = self._engine
+        graphs, engine.prompt_graphs = engine.prompt_graphs, None
+        try:
+            yield
+        finally:
+            engine.prompt_graphs = graphs
