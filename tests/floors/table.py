@@ -26,7 +26,13 @@ ROUTER = Tree(
         # Protobuf of the API ends here.
         Floor("grpc", ("grpc/",)),
         Floor("admin", ("admin/",)),
-        Floor("root", ("config.rs", "supervised.rs", "live_state.rs", "replica_groups.rs", "lib.rs")),
+        Floor(
+            "root",
+            (
+                *("config.rs", "supervised.rs", "live_state.rs", "replica_groups.rs", "scheduler_config.rs"),
+                *("serve_error.rs", "start.rs", "lib.rs"),
+            ),
+        ),
     ),
 )
 

@@ -276,7 +276,9 @@ impl Inference {
         let Some(mut text) = prediction.filter(|text| self.uses_predictions && !text.is_empty()) else {
             return Ok(Vec::new());
         };
-        text.truncate(text.floor_char_boundary(self.max_bytes_of(self.limits.max_total_tokens)));
+        let most = self.max_bytes_of(self.limits.max_total_tokens).min(text.len());
+        let end = (0..=most).rev().find(|&at| text.is_char_boundary(at));
+        text.truncate(end.unwrap_or(0));
         self.tokenizer.encode_without_special_tokens(text).await
     }
 
