@@ -118,6 +118,9 @@ KINDS: dict[str, list[dict[str, Any]]] = {
     "deepseek_v3": [
         {"target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"], "r": 4},
     ],
+    "llama4_text": [
+        {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "shared_expert.down_proj"], "r": 4},
+    ],
 }  # fmt: skip
 
 

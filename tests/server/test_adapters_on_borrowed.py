@@ -32,7 +32,6 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"target_modules": ["q_proj", "fc2"], "r": 3, "lora_bias": True},
     ],
     "phimoe": [{"target_modules": ATTENTION, "r": 4}],
-    "llama4_text": [{"target_modules": [*ATTENTION, "shared_expert.down_proj"], "r": 4}],
     "minimax": [{"target_modules": ["q_proj", "qkv_proj", "out_proj", "output_gate"], "r": 3}],
 }
 
