@@ -90,13 +90,17 @@ class HeadDrafter(GraphedDrafter):
     def read(self, spans: Sequence[Span], states: torch.Tensor) -> None:
         if not self._is_needed:
             return
-        given, begin = self.head.prepare(states), 0
+        # A copy, position by position. What the head makes of it can wait: in most steps nothing is drafted.
+        kept, begin = states.transpose(0, 1).flatten(1).clone(), 0
         for span in spans:
-            self._kept.add(span.slot, Run(span.start, given[begin : begin + span.length]))
+            self._kept.add(span.slot, Run(span.start, kept[begin : begin + span.length]))
             begin += span.length
 
     def draft(self, spans: Sequence[Span], wanted: Mapping[int, int]) -> Drafts:
-        runs = {slot: run for slot in self._kept.slots() if (run := self._known(slot)) is not None}
+        due = [
+            slot for slot in self._kept.slots() if slot in wanted or self._kept.count(slot) > self._longest
+        ]
+        runs = {slot: run for slot in due if (run := self._known(slot)) is not None}
         numbers = {
             slot: number for slot, number in wanted.items() if number > 0 and self._can_guess(slot, runs)
         }
@@ -110,13 +114,23 @@ class HeadDrafter(GraphedDrafter):
         }
         return self._guess(firsts, numbers)
 
+    def rehearse(self) -> None:
+        super().rehearse()
+        taps = self.head.reads.taps(1, self.head.dtype, self._slots.device)
+        self.head.prepare(taps.states)
+
     def clear(self) -> None:
         self.plane.clear()
         self._kept.clear()
 
     def _known(self, slot: int) -> Run | None:
+        """What is kept of a slot, as the head takes it."""
         state = self._slots.states.get(slot)
-        return None if state is None else self._kept.known(slot, state.length)
+        run = None if state is None else self._kept.known(slot, state.length)
+        if run is None:
+            return None
+        taps = run.states.reshape(len(run.states), len(self.head.reads.layers), -1).transpose(0, 1)
+        return Run(run.start, self.head.prepare(taps))
 
     def _can_guess(self, slot: int, runs: Mapping[int, Run]) -> bool:
         """Whether the state is kept that the last token of a slot was chosen from."""

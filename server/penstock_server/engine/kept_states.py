@@ -35,10 +35,14 @@ class KeptStates:
 
     def add(self, slot: int, run: Run) -> None:
         """Positions that were computed; those that are known already were computed again."""
-        runs = [part for old in self._runs.get(slot, []) if len((part := old.before(run.start)).states)]
+        runs = self._runs.setdefault(slot, [])
+        while runs and runs[-1].end > run.start:
+            begun = runs.pop().before(run.start)
+            if len(begun.states):
+                runs.append(begun)
         if runs and runs[-1].end != run.start:
-            runs = []
-        self._runs[slot] = [*runs, run]
+            runs.clear()
+        runs.append(run)
 
     def forget(self, slot: int) -> None:
         """A slot was given back, or its states are computed with."""
@@ -56,6 +60,11 @@ class KeptStates:
             return None
         states = parts[0].states if len(parts) == 1 else torch.cat([part.states for part in parts])
         return Run(parts[0].start, states)
+
+    def count(self, slot: int) -> int:
+        """How many positions of a slot are kept."""
+        runs = self._runs[slot]
+        return runs[-1].end - runs[0].start
 
     def slots(self) -> list[int]:
         """Those of which anything is kept."""
