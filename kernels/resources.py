@@ -57,6 +57,12 @@ def _tensor(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+def _peers(size: int, max_rows: int, row_bytes: int) -> ops.Peers:
+    page = _tensor(ops.Peers.page_bytes(size, max_rows, row_bytes), dtype=torch.uint8)
+    numbers = (_tensor(count, dtype=torch.int64) for count in (size, max_rows))
+    return ops.Peers(size - 1, max_rows, row_bytes, (page,) * size, *numbers)
+
+
 def _attend(
     lens: list[tuple[int, int]],
     heads: tuple[int, int] = (32, 8),
@@ -149,12 +155,47 @@ def _fp8() -> ops.Quantized:
     return ops.Float8Grid(_tensor(6144, 4096, dtype=torch.float8_e4m3fn), scales, 128, 128)
 
 
+def _spans(num_spans: int = 64) -> ops.RecurrentSpans:
+    is_first = torch.empty(num_spans, dtype=torch.bool, device="meta")
+    return ops.RecurrentSpans(_tensor(num_spans, dtype=torch.int64), is_first, (1,) * num_spans)
+
+
+def _float(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.float32, device="meta")
+
+
+def _correct(by_row: bool) -> None:
+    """Qwen3-Next, or Kimi Linear."""
+    keys, of_heads = _tensor(64, 32 if by_row else 16, 128), (32, 128) if by_row else (32,)
+    numbers = _tensor(64, 32, 128), _tensor(64, *of_heads), _tensor(64, 32)
+    decay = ops.Decay(_float(32), _float(*of_heads))
+    ops.gated_delta_rule(keys, keys, *numbers, decay, _float(64, 32, 128, 128), _spans())
+
+
+def _scan() -> None:
+    """Nemotron-H."""
+    groups = _tensor(64, 8, 128)
+    numbers = _tensor(64, 128, 64), _tensor(64, 128), ops.Decay(_float(128), _float(128))
+    ops.state_space_scan(*numbers, groups, groups, _float(128), _float(64, 128, 64, 128), _spans())
+
+
+def _select() -> None:
+    """Falcon Mamba."""
+    x, numbers, vector = _tensor(64, 8192), _tensor(64, 16), _float(8192)
+    ops.selective_scan(
+        x, x, vector, _float(8192, 16), numbers, numbers, vector, _float(64, 8192, 16), _spans()
+    )
+
+
 ONE, DRAFT, PROMPT = [(1, 4096)] * 64, [(8, 4096)] * 16, [(2048, 4096)]
 
 # Every configuration by name. An op may launch several kernels.
 CASES: dict[str, Callable[[], Any]] = {
     "rms_norm 4096": lambda: ops.rms_norm(_tensor(64, 4096), _tensor(4096), 1e-5, _tensor(64, 4096)),
     "rms_norm 128 of heads": lambda: ops.rms_norm(_tensor(64, 48, 128)[:, :40], _tensor(40, 128), 1e-5),
+    "sum over 8 ranks, norm 8192": lambda: ops.all_reduce_add_rms_norm(
+        _tensor(36, 8192), _tensor(8192), 1e-5, _tensor(36, 8192), 0.0, _peers(8, 36, 2 * 8192)
+    ),
     "layer_norm 5120": lambda: ops.layer_norm(_tensor(64, 5120), _tensor(5120), _tensor(5120), 1e-5),
     "silu_mul": lambda: ops.silu_mul(_tensor(64, 2 * 14336)),
     "gelu_mul": lambda: ops.gelu_mul(_tensor(64, 2 * 14336)),
@@ -183,15 +224,24 @@ CASES: dict[str, Callable[[], Any]] = {
     },
     "add_adapters": lambda: ops.add_adapters(
         *[_tensor(64, 4096)] * 2,
-        _tensor(64, dtype=torch.int64),
+        ops.AdapterRows(_tensor(64, dtype=torch.int64)),
         ops.AdapterTable(8, torch.device("meta")),
     ),
     "adapt_embedding": lambda: ops.adapt_embedding(
         _tensor(64, 4096),
-        *[_tensor(64, dtype=torch.int64)] * 2,
+        _tensor(64, dtype=torch.int64),
+        ops.AdapterRows(_tensor(64, dtype=torch.int64)),
         ops.EmbeddingTable(8, torch.device("meta")),
         0,
     ),
+    "causal_conv": lambda: ops.causal_conv(
+        _tensor(64, 8192), _tensor(8192, 4), None, _tensor(64, 3, 8192), _spans(), silu=True
+    ),
+    "delta rule": lambda: _correct(by_row=False),
+    "delta rule, by row": lambda: _correct(by_row=True),
+    "state_space_scan": _scan,
+    "selective_scan": _select,
+    "gated_norm": lambda: ops.gated_norm(_tensor(64, 32, 128), _tensor(64, 4096), _float(128), 1e-6, False),
     "embedding": lambda: ops.embedding(_tensor(64, dtype=torch.int64), _tensor(128256, 4096)),
     "rotate_and_store 128": lambda: _rotate(128, 128, False),
     "rotate_and_store 128 norm": lambda: _rotate(128, 128, True),
@@ -215,6 +265,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "decode 128 fp32": lambda: _attend(ONE, dtype=torch.float32),
     "decode 128 split": lambda: _attend(ONE[:1]),
     "decode 128 window": lambda: _attend(ONE, window=1024),
+    "decode 128 chunks": lambda: _attend(ONE, (40, 8), chunk=8192),
     "decode 64 sinks": lambda: _attend(ONE, (64, 8), 64, window=128, sinks=True),
     "decode 256 soft cap": lambda: _attend(ONE, (16, 8), 256, soft_cap=50.0),
     "decode 80": lambda: _attend(ONE, (32, 32), 80),
@@ -226,6 +277,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "prefill 128 fp16": lambda: _attend(PROMPT, dtype=torch.float16),
     "prefill 128 fp32": lambda: _attend(PROMPT, dtype=torch.float32),
     "prefill 128 window": lambda: _attend(PROMPT, window=1024),
+    "prefill 128 chunks": lambda: _attend(PROMPT, (40, 8), chunk=1024),
     "prefill 64 sinks": lambda: _attend(PROMPT, (64, 8), 64, window=128, sinks=True),
     "prefill 256 soft cap": lambda: _attend(PROMPT, (16, 8), 256, window=4096, soft_cap=50.0),
     "prefill 80": lambda: _attend(PROMPT, (32, 32), 80),

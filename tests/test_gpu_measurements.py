@@ -105,7 +105,7 @@ def test_every_part_measures_what_it_is_for(rehearsal: Rehearsal) -> None:
     )
     assert any("test_embedding" in name for name in rehearsal.names(2))
     assert rehearsal.names(3) == {"embedding, 4"}
-    engines = ("graphs", "fp8 cache", "no graphs")
+    engines = ("graphs", "chained", "fp8 cache", "no graphs")
     steps = [f"tiny, {engine}: decode {streams} x 64" for engine in engines for streams in (1, 4)]
     assert {*steps, "tiny, graphs: bare graph of 1", "tiny, graphs: prompt of 64"} <= rehearsal.names(4)
     assert "tiny, as it comes: 2 clients, 32 to 8" in rehearsal.names(5)

@@ -5,12 +5,16 @@ its flop at the rate of a product, both measured in the same run.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
+from unittest import mock
+
+import torch
 
 from benchmarks.gpu.engine_bench import EngineBench, Setting, load
 from benchmarks.gpu.lines import Result
@@ -30,22 +34,49 @@ class Sizes(NamedTuple):
     prompts: tuple[int, ...]
     beside: tuple[int, ...]
     chunk: int
+    # Adapters, and of which rank.
+    adapters: tuple[int, int]
 
 
 REAL = Sizes(
-    "llama-3.1-8b", ("qwen3-0.6b", "mixtral-like"), (64, 1, 8, 256), 1024, 64, (1024, 8192), (8, 64), 384
+    "llama-3.1-8b",
+    ("qwen3-0.6b", "mixtral-like"),
+    (64, 1, 8, 256),
+    1024,
+    64,
+    (1024, 8192),
+    (8, 64),
+    384,
+    (8, 16),
 )
-TINY = Sizes("tiny", (), (4, 1), 64, 8, (64,), (2,), 6)
+TINY = Sizes("tiny", (), (4, 1), 64, 8, (64,), (2,), 6, (2, 3))
 
 
 def run(run: Run) -> None:
     sizes = TINY if run.rehearse else REAL
     main = Setting(sizes.model, max(sizes.streams), max(sizes.prompts) + 2 * sizes.steps)
     _measure(run, "graphs", main, sizes)
+    if run.rehearse or torch.cuda.get_device_capability() >= (9, 0):
+        with _chaining(run.device):
+            _measure(run, "chained", main, sizes)
     _measure(run, "fp8 cache", replace(main, cache_dtype="fp8"), sizes)
     _measure(run, "no graphs", replace(main, graphs=False), sizes)
     for model in sizes.others:
         _measure(run, "graphs", replace(main, model=model), sizes)
+
+
+@contextmanager
+def _chaining(device: str) -> Iterator[None]:
+    """Kernels are set up while the one before them ends, as if that had been measured to be faster; on a GPU."""
+    if device == "cpu":
+        yield
+        return
+    from penstock_kernels.gpu import chain
+    from penstock_kernels.gpu.tiles import processor
+
+    names = frozenset({processor(torch.device(device)).name})
+    with mock.patch.object(chain, "MEASURED_FASTER", names):
+        yield
 
 
 def load_bench(setting: Setting, device: str) -> EngineBench:
@@ -53,6 +84,20 @@ def load_bench(setting: Setting, device: str) -> EngineBench:
     with TemporaryDirectory() as folder:
         engine = load(write_folder(setting.model, Path(folder)), device, setting)
     return EngineBench(setting, engine, device)
+
+
+def _measure_adapters(measure: Callable[..., None], bench: Once[EngineBench], sizes: Sizes) -> None:
+    """The same steps with none loaded, with some loaded and unused, and with another one in each row.
+
+    The aims: at most 2 % more where they are unused, at most 10 % with one of rank 16 in each of 8 rows.
+    """
+    count, rank = sizes.adapters
+    steps = partial(EngineBench.decode, num_rows=count, context=sizes.context, steps=sizes.steps)
+    ids = Once(lambda: bench().load_adapters(count, rank))
+    title = f"{count} adapters of rank {rank}"
+    measure(f"before {title}", steps)
+    measure(f"{title}, unused", lambda bench: [ids(), steps(bench)][1])
+    measure(f"{title} in {count} rows", lambda bench: steps(bench, adapter_ids=ids()))
 
 
 def _measure(run: Run, title: str, setting: Setting, sizes: Sizes) -> None:
@@ -76,6 +121,8 @@ def _measure(run: Run, title: str, setting: Setting, sizes: Sizes) -> None:
     if setting.graphs:
         for streams in sizes.streams:
             measure(f"bare graph of {streams}", partial(EngineBench.replay, num_rows=streams))
+    if title == "graphs" and setting.model == sizes.model:
+        _measure_adapters(measure, bench, sizes)
     for streams in sizes.beside:
         measure(
             f"chunks of {sizes.chunk} beside {streams} x {sizes.context}",

@@ -1,9 +1,11 @@
 """Runs plans on an engine as the router does, and times them as the device does."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
 
 from benchmarks import local_engine
+from benchmarks.adapter_folder import make_adapter
 from benchmarks.gpu.clock import Stopwatch, time_call
 from benchmarks.gpu.floors import rates
 from benchmarks.gpu.lines import Result
@@ -58,9 +61,14 @@ class EngineBench:
         self._pending: deque[PendingOutcome] = deque()
         self._outcomes: list[Outcome] = []
 
-    def decode(self, num_rows: int, context: int, steps: int) -> list[Result]:
-        """Steps of one token for a number of sequences of one context length, after a prompt for each."""
-        self.prefill(range(num_rows), context, steps + _WARM_UP_STEPS)
+    def decode(
+        self, num_rows: int, context: int, steps: int, adapter_ids: Sequence[str] = ("",)
+    ) -> list[Result]:
+        """Steps of one token for a number of sequences of one context length, after a prompt for each.
+
+        `adapter_ids`: of the sequences, in turns.
+        """
+        self.prefill(range(num_rows), context, steps + _WARM_UP_STEPS, adapter_ids)
         self.decode_steps(num_rows, context, _WARM_UP_STEPS)
         self._outcomes.clear()
         watch = Stopwatch(self.device)
@@ -75,6 +83,15 @@ class EngineBench:
             Result("rate", num_rows / taken * 1e6, "tokens/s", num_rows / floor * 1e6),
             Result("nothing computed", 100 * max(0.0, 1 - busy / taken), "%", note="of a step's time"),
         ]
+
+    def load_adapters(self, count: int, rank: int) -> list[str]:
+        """The ids of adapters of all linear layers."""
+        adapters, config = self.engine.slots.adapters, MODELS[self.setting.model]
+        with TemporaryDirectory() as root:
+            folders = [
+                make_adapter(Path(root) / str(number), config, number, rank) for number in range(count)
+            ]
+            return [adapters.load(folder, "", folder.name).adapter_id for folder in folders]
 
     def mixed(self, num_rows: int, context: int, chunk: int, steps: int) -> list[Result]:
         """Steps of one token for a number of sequences, each beside a part of a prompt of one more."""
@@ -140,13 +157,14 @@ class EngineBench:
         assert not outcome.errors, outcome.errors
         self._outcomes.append(outcome)
 
-    def prefill(self, slots: range, length: int, room: int) -> None:
+    def prefill(self, slots: range, length: int, room: int, adapter_ids: Sequence[str] = ("",)) -> None:
         """Admits prompts of a length, with blocks for `room` more tokens, and computes them."""
         blocks_each = -(-(length + room) // _BLOCK_SIZE)
         most = self.engine.slots.limits.max_step_tokens
         for slot in slots:
             blocks = list(range(slot * blocks_each, (slot + 1) * blocks_each))
-            admit = Admit(slot, [3] * length, length, blocks, SamplingParams())
+            used = adapter_ids[slot % len(adapter_ids)]
+            admit = Admit(slot, [3] * length, length, blocks, SamplingParams(), adapter_id=used)
             for start in range(0, length, most):
                 span = Span(slot, start, min(most, length - start))
                 self._send(Plan(1, self._step + 1, admitted=[admit] if start == 0 else [], spans=[span]))

@@ -9,7 +9,9 @@ from torch.nn.functional import rms_norm, silu
 from benchmarks.gpu.works import Case, Sizes, Work, random
 
 _ELEMENTWISE, _SAMPLING, _EXPERTS = "test_elementwise.py", "test_sampling.py", "test_experts.py"
-_PRODUCTS = "test_fused_linear.py"
+_PRODUCTS, _ADAPTERS, _SUMS = "test_fused_linear.py", "test_adapters.py", "test_all_reduce.py"
+# Of each projection of an adapter.
+_RANK = 16
 _TORCH = ("PyTorch",)
 
 
@@ -20,6 +22,7 @@ def cases(sizes: Sizes) -> list[Case]:
     found = [
         Case(f"rms_norm with residual, {tokens}", partial(_rms_norm, sizes, tokens), _ELEMENTWISE, _TORCH),
         Case(f"rms_norm with residual, {rows}", partial(_rms_norm, sizes, rows), _ELEMENTWISE, _TORCH),
+        Case(f"sum of 8 shares and rms_norm, {min(rows, 64)}", partial(_sum_and_norm, sizes), _SUMS, _TORCH),
         Case(f"silu_mul, {tokens}", partial(_silu_mul, sizes, tokens), _ELEMENTWISE, _TORCH),
         Case(f"rotate_and_store, {tokens}", partial(_rotate_and_store, sizes, tokens), _ELEMENTWISE),
         Case(f"embedding, {tokens}", partial(_embedding, sizes, tokens), _ELEMENTWISE, _TORCH),
@@ -27,6 +30,11 @@ def cases(sizes: Sizes) -> list[Case]:
         Case("draw, 1", partial(_draw, sizes, 1), _SAMPLING),
         Case(f"token_logprobs, {rows}", partial(_token_logprobs, sizes, rows), _SAMPLING),
     ]
+    for rows, count in sizes.adapters:
+        for name, columns, parts in (("qkv", qkv, 3), ("gate and up", 2 * sizes.inner, 2)):
+            make = partial(_adapters, sizes, rows, count, columns, parts)
+            title = f"add_adapters to {name}, {count} of rank {_RANK}, {rows} rows"
+            found.append(Case(title, make, _ADAPTERS))
     for rows in sizes.few_rows:
         for name, columns, is_gated in (("qkv", qkv, False), ("gate and up", 2 * sizes.inner, True)):
             make = partial(_product, sizes, rows, columns, is_gated)
@@ -43,6 +51,22 @@ def _rms_norm(sizes: Sizes, tokens: int) -> Work:
     rival = lambda: rms_norm(residual.add_(x), (sizes.hidden,), weight, 1e-5)  # noqa: E731
     return Work(
         lambda: ops.rms_norm(x, weight, 1e-5, residual), 4 * x.nbytes, rivals={"PyTorch": lambda: rival}
+    )
+
+
+def _sum_and_norm(sizes: Sizes) -> Work:
+    """What a rank of 8 computes in a sum over the ranks when the others are there already: all are on this device."""
+    rows, row_bytes = min(sizes.rows, 64), 2 * sizes.hidden
+    pages = torch.zeros(8, ops.Peers.page_bytes(8, rows, row_bytes), dtype=torch.uint8, device=sizes.device)
+    peers = ops.Peers.of(0, pages.unbind(), rows, row_bytes)
+    peers.flags(0).fill_(2**62)
+    x, residual = (random(sizes, rows, sizes.hidden) for _ in range(2))
+    weight, shares = random(sizes, sizes.hidden), random(sizes, 8, rows, sizes.hidden)
+    rival = lambda: rms_norm(residual.add_(shares.sum(0)), (sizes.hidden,), weight, 1e-5)  # noqa: E731
+    return Work(
+        lambda: ops.all_reduce_add_rms_norm(x, weight, 1e-5, residual, 0.0, peers),
+        (1 + 1 + 8 + 3) * x.nbytes,
+        rivals={"PyTorch": lambda: rival},
     )
 
 
@@ -64,6 +88,26 @@ def _product(sizes: Sizes, rows: int, columns: int, is_gated: bool) -> Work:
         return ops.silu_mul(product) if is_gated else product
 
     return Work(ours, weight.nbytes + 3 * x.nbytes, rivals={"PyTorch": lambda: theirs})
+
+
+def _adapters(sizes: Sizes, rows: int, count: int, columns: int, num_parts: int) -> Work:
+    """What adapters add to one layer; rows are divided evenly among them. The floor: their matrices once, or the
+    products."""
+    table = ops.AdapterTable(count, torch.device(sizes.device))
+    first = (torch.arange(columns, device=sizes.device) * num_parts // columns * _RANK).int()
+    for number in range(count):
+        down, up = random(sizes, num_parts * _RANK, sizes.hidden), random(sizes, _RANK, columns)
+        table.place(number, ops.AdapterWeights(down, up, first))
+    x, output = random(sizes, rows, sizes.hidden), random(sizes, rows, columns)
+    numbers = torch.arange(rows, device=sizes.device) % count
+    used = [entry for entry in table.entries[:rows] if entry is not None]
+    flops = 2 * rows * _RANK * (num_parts * sizes.hidden + columns)
+    # Sorted anew each time, as for the first layer of a step.
+    return Work(
+        lambda: ops.add_adapters(output, x, ops.AdapterRows(numbers), table),
+        sum(entry.num_bytes for entry in used) + x.nbytes + 2 * output.nbytes,
+        flops,
+    )
 
 
 def _silu_mul(sizes: Sizes, tokens: int) -> Work:

@@ -53,6 +53,8 @@ class Sizes(NamedTuple):
     prompts: tuple[tuple[int, int], ...]
     # Of products beside a norm.
     few_rows: tuple[int, ...]
+    # Rows, and different adapters among them.
+    adapters: tuple[tuple[int, int], ...]
     # Of experts: tokens, experts, experts of a token, width, inner width.
     experts: tuple[tuple[int, int, int, int, int], ...]
 
@@ -73,6 +75,7 @@ REAL = Sizes(
     skewed=(131072, 31, 4096),
     prompts=((8192, 8192), (1024, 1024), (2048, 16384)),
     few_rows=(1, 4, 16),
+    adapters=((1, 1), (8, 8), (64, 8), (2048, 8)),
     # Mixtral's and Qwen3's, of a decode and of a prompt.
     experts=((64, 8, 2, 4096, 14336), (64, 128, 8, 2048, 768), (4096, 8, 2, 4096, 14336), (4096, 128, 8, 2048, 768)),
 )  # fmt: skip
@@ -92,6 +95,7 @@ TINY = Sizes(
     skewed=(70, 1, 20),
     prompts=((20, 20), (12, 40)),
     few_rows=(2,),
+    adapters=((3, 2),),
     experts=((2, 4, 2, 32, 32),),
 )
 

@@ -24,6 +24,7 @@ from penstock_server.network.adapters import HostAdapter
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks import local_engine
+from benchmarks.adapter_folder import make_adapter
 from benchmarks.figure import Figure
 from benchmarks.server import Server
 from benchmarks.serving import random_model
@@ -107,7 +108,7 @@ def _engine(model: Path, dtype: str) -> Engine:
 
 
 def _load(engine: Engine, folder: Path, seed: int, config: LlamaConfig) -> HostAdapter:
-    random_model.make_adapter(folder, config, seed, _RANK, random_model.ALL_LINEAR)
+    make_adapter(folder, config.to_dict(), seed, _RANK)
     return engine.slots.adapters.load(folder, "", folder.name)
 
 
@@ -140,12 +141,9 @@ def _decode(engine: Engine, adapter_ids: list[str]) -> _Cost:
 
 def _served(model: Path, root: Path) -> list[Figure]:
     """Tokens a second, where each request draws its adapter by Zipf's law, and where all have the same."""
-    config, modules = random_model.config_110m(), ("self_attn.q_proj", "self_attn.v_proj")
+    config, modules = random_model.config_110m().to_dict(), ("self_attn.q_proj", "self_attn.v_proj")
     names = [f"a{number}" for number in range(_NUM_KNOWN)]
-    folders = [
-        random_model.make_adapter(root / name, config, number, _RANK, modules)
-        for number, name in enumerate(names)
-    ]
+    folders = [make_adapter(root / name, config, number, _RANK, modules) for number, name in enumerate(names)]
     known = ",".join(f"{name}={folder}" for name, folder in zip(names, folders, strict=True))
     used = names[:_NUM_USED]
     weights = [1 / (rank + 1) for rank in range(_NUM_USED)]

@@ -2,17 +2,14 @@
 
 `make` writes a Llama with a long context, 8 layers, 256 wide, and a token for each ASCII character; `make_hybrid` one
 of that size of which three layers in four are recurrent, `make_long_hybrid` a smaller one for long contexts;
-`make_next` and `make_latent` have the shapes of Qwen3-Next and DeepSeek V3 in small; `make_adapter` writes a LoRA
-adapter.
+`make_next` and `make_latent` have the shapes of Qwen3-Next and DeepSeek V3 in small.
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     DeepseekV3Config,
@@ -39,10 +36,6 @@ _SHAPE: dict[str, Any] = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
-ALL_LINEAR = (
-    *(f"self_attn.{kind}_proj" for kind in "qkvo"),
-    *(f"mlp.{kind}_proj" for kind in ("gate", "up", "down")),
-)
 
 
 def make(folder: Path, tokenizer: Tokenizer | None = None) -> Path:
@@ -161,38 +154,6 @@ def config_of_8b_layers() -> LlamaConfig:
         bos_token_id=None,
         eos_token_id=None,
     )
-
-
-def make_adapter(folder: Path, config: LlamaConfig, seed: int, rank: int, modules: Sequence[str]) -> Path:
-    """Write a LoRA adapter of these linear layers."""
-    generator = torch.Generator().manual_seed(seed)
-    sizes = _linear_sizes(config)
-    tensors = {}
-    for layer in range(config.num_hidden_layers):
-        for module in modules:
-            num_outputs, num_inputs = sizes[module]
-            name = f"base_model.model.model.layers.{layer}.{module}"
-            tensors[f"{name}.lora_A.weight"] = torch.randn(rank, num_inputs, generator=generator) * 0.01
-            tensors[f"{name}.lora_B.weight"] = torch.randn(num_outputs, rank, generator=generator) * 0.01
-    folder.mkdir(parents=True)
-    targets = [module.rpartition(".")[2] for module in modules]
-    described = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": targets}
-    (folder / "adapter_config.json").write_text(json.dumps(described))
-    save_file({name: it.bfloat16() for name, it in tensors.items()}, folder / "adapter_model.safetensors")
-    return folder
-
-
-def _linear_sizes(config: LlamaConfig) -> dict[str, tuple[int, int]]:
-    """Outputs and inputs of the linear layers of a Llama."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    keys = hidden // config.num_attention_heads * (config.num_key_value_heads or config.num_attention_heads)
-    return {
-        **{f"self_attn.{kind}_proj": (hidden, hidden) for kind in "qo"},
-        **{f"self_attn.{kind}_proj": (keys, hidden) for kind in "kv"},
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-    }
 
 
 def save_tokenizer(folder: Path, tokenizer: Tokenizer | None = None) -> None:

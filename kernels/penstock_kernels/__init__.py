@@ -3,6 +3,7 @@
 Nothing here knows the server. Importing has no effects: no device is touched and no setting is read.
 """
 
+from penstock_kernels.base.adapter_rows import AdapterRows
 from penstock_kernels.base.adapter_table import AdapterTable, AdapterWeights, EmbeddingTable, EmbeddingWeights
 from penstock_kernels.base.attention_spans import (
     Attend,
@@ -15,6 +16,7 @@ from penstock_kernels.base.attention_spans import (
 )
 from penstock_kernels.base.decay import Decay
 from penstock_kernels.base.input_norm import InputNorm
+from penstock_kernels.base.peers import Peers
 from penstock_kernels.base.quantized import Float8Grid, IntGroups, Matrix, Quantized, TableBlocks
 from penstock_kernels.base.recurrent_spans import RecurrentSpans
 from penstock_kernels.base.results import Decodes, FoundSpans, Logprobs, Routes
@@ -22,6 +24,7 @@ from penstock_kernels.base.routing import Routing
 from penstock_kernels.base.sampling_params import DrawParams, PenaltyParams
 from penstock_kernels.ops.activation import clamped_swiglu, gelu_mul, silu_mul
 from penstock_kernels.ops.adapters import adapt_embedding, add_adapters
+from penstock_kernels.ops.all_reduce import all_reduce, all_reduce_add_rms_norm
 from penstock_kernels.ops.causal_conv import causal_conv
 from penstock_kernels.ops.decodes import find_decodes
 from penstock_kernels.ops.delta_rule import gated_delta_rule
@@ -51,6 +54,7 @@ from penstock_kernels.ops.store_kv import copy_blocks, store_kv
 from penstock_kernels.ops.write_runs import write_runs
 
 __all__ = [
+    "AdapterRows",
     "AdapterTable",
     "AdapterWeights",
     "Attend",
@@ -70,6 +74,7 @@ __all__ = [
     "LatentArguments",
     "Logprobs",
     "Matrix",
+    "Peers",
     "PenaltyParams",
     "Quantized",
     "RecurrentSpans",
@@ -81,6 +86,8 @@ __all__ = [
     "add_adapters",
     "add_bias",
     "all_finite",
+    "all_reduce",
+    "all_reduce_add_rms_norm",
     "apply_bitmask",
     "apply_rotary",
     "attention_parts_bytes",

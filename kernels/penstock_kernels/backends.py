@@ -108,9 +108,14 @@ def _needs_host(demand: Demand) -> bool:
 
 def _unknown_to_kernels(demand: Demand) -> str | None:
     """What no kernel of a GPU computes, ours or others'."""
-    if demand.has_slopes:
-        return "it knows no slopes of scores (ALiBi), which this model needs"
-    return "it knows no chunks of positions, which this model needs" if demand.has_chunks else None
+    return "it knows no slopes of scores (ALiBi), which this model needs" if demand.has_slopes else None
+
+
+def _unknown_to_others(demand: Demand) -> str | None:
+    """What ours compute alone."""
+    if demand.has_chunks:
+        return "it knows no chunks of positions, which this model needs"
+    return _unknown_to_kernels(demand)
 
 
 def _refuse_triton(demand: Demand) -> str | None:
@@ -203,7 +208,7 @@ def _refuse_foreign(demand: Demand) -> str | None:
         return f"it needs a CUDA device, this one is {demand.device.type}"
     if demand.dtype not in (torch.float16, torch.bfloat16):
         return f"it computes float16 and bfloat16, not {_name(demand.dtype)}"
-    unknown = _unknown_to_kernels(demand)
+    unknown = _unknown_to_others(demand)
     if unknown is not None:
         return unknown
     if demand.has_sinks:

@@ -16,6 +16,7 @@ from penstock_kernels import reference
 from penstock_kernels.base.attention_spans import AttentionArguments
 from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.base.quantized import IntGroups, Quantized
+from penstock_kernels.base.recurrent_spans import RecurrentSpans
 from penstock_kernels.base.routing import PLAIN, Routing
 from penstock_kernels.native import activation as c_activation
 from penstock_kernels.native import adapted_embedding as c_adapted_embedding
@@ -114,9 +115,9 @@ def _is_measured_faster(x: torch.Tensor, weight: Any = None, *_: object) -> bool
     return found
 
 
-def _has_plain_scores(arguments: AttentionArguments) -> bool:
-    """The kernels know no slopes and no chunks yet."""
-    return arguments.scoring.slopes is None and arguments.scoring.chunk is None
+def _has_no_slopes(arguments: AttentionArguments) -> bool:
+    """The kernels know none yet."""
+    return arguments.scoring.slopes is None
 
 
 def _joins_nothing(
@@ -132,6 +133,11 @@ def _joins_nothing(
     return not joins
 
 
+def _have_one_token(*args: Any) -> bool:
+    """The kernels of recurrent layers take one token of each sequence; longer spans are computed in chunks."""
+    return all(arg.are_single for arg in args if isinstance(arg, RecurrentSpans))
+
+
 def _has_float_inputs(x: Any, parts: tuple[Quantized, ...] = (), *_: object) -> bool:
     """The kernel does not round rows to int8."""
     return not any(isinstance(part, IntGroups) and part.int8_inputs for part in parts)
@@ -139,6 +145,8 @@ def _has_float_inputs(x: Any, parts: tuple[Quantized, ...] = (), *_: object) -> 
 
 rms_norm = Row(reference.rms_norm, native=c_norm.rms_norm, native_if=c_norm.supports, gpu="norm.rms_norm")
 layer_norm = Row(reference.layer_norm, gpu="norm.layer_norm")
+all_reduce = Row(reference.all_reduce, gpu="all_reduce.all_reduce")
+all_reduce_add_rms_norm = Row(reference.all_reduce_add_rms_norm, gpu="all_reduce.all_reduce_add_rms_norm")
 silu_mul = Row(
     reference.silu_mul,
     native=c_activation.silu_mul,
@@ -223,7 +231,7 @@ paged_attention = Row(
     native=c_attention.paged_attention,
     native_if=c_attention.supports,
     gpu="attention.paged_attention",
-    gpu_if=_has_plain_scores,
+    gpu_if=_has_no_slopes,
 )
 rotate_and_store_latents = Row(
     reference.rotate_and_store_latents,
@@ -231,23 +239,45 @@ rotate_and_store_latents = Row(
     native_if=c_latents.supports,
     gpu="latents.rotate_and_store_latents",
 )
-# No kernel yet, of this and of recurrent layers.
+# No kernel yet.
 latent_attention = Row(
     reference.latent_attention,
     native=c_latent_attention.latent_attention,
     native_if=c_latent_attention.supports,
 )
-causal_conv = Row(reference.causal_conv, native=c_causal_conv.causal_conv, native_if=c_causal_conv.supports)
+causal_conv = Row(
+    reference.causal_conv,
+    native=c_causal_conv.causal_conv,
+    native_if=c_causal_conv.supports,
+    gpu="causal_conv.causal_conv",
+    gpu_if=_have_one_token,
+)
 gated_delta_rule = Row(
-    reference.gated_delta_rule, native=c_delta_rule.gated_delta_rule, native_if=c_delta_rule.supports
+    reference.gated_delta_rule,
+    native=c_delta_rule.gated_delta_rule,
+    native_if=c_delta_rule.supports,
+    gpu="delta_rule.gated_delta_rule",
+    gpu_if=_have_one_token,
 )
 state_space_scan = Row(
-    reference.state_space_scan, native=c_state_space.state_space_scan, native_if=c_state_space.supports
+    reference.state_space_scan,
+    native=c_state_space.state_space_scan,
+    native_if=c_state_space.supports,
+    gpu="state_space.state_space_scan",
+    gpu_if=_have_one_token,
 )
 selective_scan = Row(
-    reference.selective_scan, native=c_selective_scan.selective_scan, native_if=c_selective_scan.supports
+    reference.selective_scan,
+    native=c_selective_scan.selective_scan,
+    native_if=c_selective_scan.supports,
+    gpu="selective_scan.selective_scan",
 )
-gated_norm = Row(reference.gated_norm, native=c_gated_norm.gated_norm, native_if=c_gated_norm.supports)
+gated_norm = Row(
+    reference.gated_norm,
+    native=c_gated_norm.gated_norm,
+    native_if=c_gated_norm.supports,
+    gpu="gated_norm.gated_norm",
+)
 find_decodes = Row(
     reference.find_decodes,
     native=c_decodes.find_decodes,

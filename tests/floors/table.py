@@ -23,6 +23,8 @@ ROUTER = Tree(
         Floor("inference", ("inference/",)),
         Floor("http", ("http/",)),
         Floor("api", ("api/",)),
+        # Over whole servers, in the place of shards.
+        Floor("proxy", ("proxy/",)),
         # Protobuf of the API ends here.
         Floor("grpc", ("grpc/",)),
         Floor("admin", ("admin/",)),

@@ -143,8 +143,12 @@ def _step(
 @pytest.mark.parametrize("lanes", [0, 4, 8, 16])
 @pytest.mark.parametrize("sizes", [IN_C, Sizes(64, 32, 16, 10), Sizes(512, 64, 8, 10)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_stored_equals_its_reference(lanes: int, sizes: Sizes, dtype: torch.dtype) -> None:
-    query, down, norm, cos, sin = _step(7, sizes, dtype)
+@pytest.mark.parametrize("rotates", [True, False])
+def test_what_is_stored_equals_its_reference(
+    lanes: int, sizes: Sizes, dtype: torch.dtype, rotates: bool
+) -> None:
+    query, down, norm, *angles = _step(7, sizes, dtype)
+    cos, sin = angles if rotates else (None, None)
     positions = torch.randperm(20)[:7]
     caches = torch.full((2, 5, BLOCK, 1, sizes.rank + sizes.rope), torch.nan, dtype=dtype)
     queries = query.clone(), query.clone()
@@ -154,6 +158,7 @@ def test_what_is_stored_equals_its_reference(lanes: int, sizes: Sizes, dtype: to
     atol, rtol = (1e-5, 1e-5) if dtype == torch.float32 else (0.1, 0.02)
     torch.testing.assert_close(queries[0], queries[1], atol=atol, rtol=rtol)
     assert torch.equal(queries[0][..., : sizes.nope], query[..., : sizes.nope])
+    assert torch.equal(queries[0], query) != rotates
     torch.testing.assert_close(caches[0], caches[1], atol=atol, rtol=rtol, equal_nan=True)
 
 
@@ -194,6 +199,8 @@ def test_what_cannot_be_stored_is_refused() -> None:
         rotate_and_store_latents(query, down, norm, cos, sin, cache, positions.int())
     with pytest.raises(ValueError, match="cos \\(1, 8\\)"):
         rotate_and_store_latents(query, down, norm, cos[1:], sin[1:], cache, positions)
+    with pytest.raises(ValueError, match="cos and sin, or none"):
+        rotate_and_store_latents(query, down, norm, cos, None, cache, positions)
     with pytest.raises(IndexError, match="cache position 12 of token 1"):
         rotate_and_store_latents(query, down, norm, cos, sin, cache, torch.tensor([0, 12]))
     assert not cache.any()

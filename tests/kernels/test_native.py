@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from penstock_kernels import (
+    AdapterRows,
     AdapterTable,
     AdapterWeights,
     AttentionArguments,
@@ -175,10 +176,10 @@ def test_every_width_of_vectors_adapts(lanes: int, dtype: torch.dtype, ranks: tu
     table = AdapterTable(2, torch.device("cpu"))
     table.place(0, AdapterWeights(down.to(dtype), up.to(dtype), first))
     table.place(1, AdapterWeights(down.to(dtype), up.to(dtype), first, vectors[0], vectors[1]))
-    numbers, x = torch.tensor([1, 0, -1]), torch.randn(3, length).to(dtype)
+    rows, x = AdapterRows(torch.tensor([1, 0, -1])), torch.randn(3, length).to(dtype)
     output = torch.randn(3, sum(counts)).to(dtype)
-    expected = reference.add_adapters(output.clone(), x, numbers, table)
-    found = native_adapters.add_adapters(output, x, numbers, table, lanes)
+    expected = reference.add_adapters(output.clone(), x, rows, table)
+    found = native_adapters.add_adapters(output, x, rows, table, lanes)
     tolerance = 1e-4 if dtype == torch.float32 else 1e-2
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 

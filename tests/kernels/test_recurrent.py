@@ -84,6 +84,39 @@ def delta_naive(query: Any, key: Any, value: Any, step: Any, beta: Any) -> torch
     return torch.stack(rows)
 
 
+# Of KDA: a bias for each row of a head's matrix.
+BIASES = torch.linspace(-4, 4, 4 * 48).view(4, 48)
+
+
+def by_row(size: int) -> Decay:
+    return Decay(DECAY.log_rate, BIASES[:, :size].contiguous(), DECAY.min_step, DECAY.max_step)
+
+
+def row_delta_inputs(num_tokens: int, sizes: Sizes) -> Arguments:
+    """The same, with a step for each row of a matrix; some are so long that nothing is left."""
+    query, key, value, _step, beta = delta_inputs(num_tokens, sizes)
+    return query, key, value, 5 * torch.randn(num_tokens, HEADS, sizes.key_dim), beta
+
+
+def row_delta(
+    query: Any, key: Any, value: Any, step: Any, beta: Any, state: Any, spans: RecurrentSpans
+) -> torch.Tensor:
+    return gated_delta_rule(query, key, value, step, beta, by_row(key.shape[2]), state, spans)
+
+
+def row_delta_naive(query: Any, key: Any, value: Any, step: Any, beta: Any) -> torch.Tensor:
+    state, rows = torch.zeros(HEADS, key.shape[2], value.shape[2]), []
+    query, key = (F.normalize(part, dim=-1).repeat_interleave(HEADS // KEY_HEADS, 1) for part in (query, key))
+    steps = (1 + (step.double() + by_row(key.shape[2]).step_bias).exp()).log().clamp(0.001, 2.0).float()
+    left, beta = (-steps * DECAY.log_rate.exp()[:, None]).exp(), beta.sigmoid()
+    for token in range(len(value)):
+        state = state * left[token][..., None]
+        known = torch.einsum("hkv,hk->hv", state, key[token])
+        state = state + torch.einsum("hk,hv->hkv", key[token], beta[token][:, None] * (value[token] - known))
+        rows.append(torch.einsum("hkv,hk->hv", state, query[token]) * key.shape[2] ** -0.5)
+    return torch.stack(rows)
+
+
 def space_inputs(num_tokens: int, sizes: Sizes) -> Arguments:
     """x, step, what it reads by and what it writes by."""
     groups = (num_tokens, KEY_HEADS, sizes.key_dim)
@@ -175,6 +208,9 @@ KINDS = {
     "gated_delta_rule": Kind(
         delta, delta_naive, delta_inputs, lambda sizes: (HEADS, sizes.key_dim, sizes.value_dim)
     ),
+    "gated_delta_rule by row": Kind(
+        row_delta, row_delta_naive, row_delta_inputs, lambda sizes: (HEADS, sizes.key_dim, sizes.value_dim)
+    ),
     "state_space_scan": Kind(
         space, space_naive, space_inputs, lambda sizes: (HEADS, sizes.value_dim, sizes.key_dim)
     ),
@@ -264,7 +300,7 @@ def test_every_width_of_vectors_equals_the_reference(
     kind: str, dtype: torch.dtype, steps: tuple[int, ...], lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    op, sizes, row = KINDS[kind], Sizes(32, 272, 144), vars(table)[kind]
+    op, sizes, row = KINDS[kind], Sizes(32, 272, 144), vars(table)[kind.split()[0]]
     inputs = tuple(part.to(dtype) for part in op.make(sum(steps), sizes))
     state = op.state(1, sizes)
     state = state.to(dtype) if kind == "causal_conv" else state
@@ -278,11 +314,17 @@ def test_every_width_of_vectors_equals_the_reference(
 
 
 @pytest.mark.parametrize("lanes", [0, 4, 8, 16])
+@pytest.mark.parametrize("has_silu", [False, True])
 @pytest.mark.parametrize("gate_first", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(5, 3, 48), (2, 1, 12), (1, 4, 7)])
 def test_gated_norms_equal_the_reference(
-    shape: tuple[int, ...], dtype: torch.dtype, gate_first: bool, lanes: int, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    gate_first: bool,
+    has_silu: bool,
+    lanes: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(0)
     x, size = torch.randn(shape).to(dtype), shape[1] * shape[2]
@@ -291,11 +333,11 @@ def test_gated_norms_equal_the_reference(
     assert compiled is not None
     monkeypatch.setattr(table.gated_norm, "native", lambda *args: compiled(*args, max_lanes=lanes))
     for weight in (torch.randn(shape[2]), torch.randn(shape[1:])):
-        arguments = (x, gate, weight, 1e-5, gate_first)
+        arguments = (x, gate, weight, 1e-5, gate_first, has_silu)
         found = gated_norm(*arguments)
         tolerance = 1e-5 if dtype == torch.float32 else 1e-2
         torch.testing.assert_close(found, reference.gated_norm(*arguments), rtol=tolerance, atol=tolerance)
-        assert torch.equal(gated_norm(x[1:2], gate[1:2], weight, 1e-5, gate_first), found[1:2])
+        assert torch.equal(gated_norm(x[1:2], gate[1:2], *arguments[2:]), found[1:2])
 
 
 @pytest.mark.parametrize("kind", KINDS)

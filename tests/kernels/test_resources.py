@@ -40,6 +40,7 @@ def test_every_kernel_fits_into_shared_memory(table: dict[str, Any]) -> None:
         "sum_of_shares",
         "share",
         "finish",
+        "all_reduce",
     ],
 )
 def test_attention_and_products_do_not_spill(name: str, table: dict[str, Any]) -> None:
@@ -91,7 +92,7 @@ def test_memory_bound_kernels_load_sixteen_bytes_at_a_time(table: dict[str, Any]
     for name in ("_norm_kernel", "_gated_activation_kernel", "_embedding_kernel", "_copy_blocks_kernel",
                  "_expert_linear_kernel", "_weighted_sum_kernel", "_decode_attention_kernel",
                  "_prefill_attention_kernel", "_combine_kernel", "_quantized_linear_kernel",
-                 "_share_kernel"):  # fmt: skip
+                 "_share_kernel", "_all_reduce_kernel"):  # fmt: skip
         assert all(row["wide_loads"] for row in _rows(table, name)), name
 
 

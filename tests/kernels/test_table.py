@@ -12,6 +12,7 @@ import penstock_kernels
 import pytest
 import torch
 from penstock_kernels import (
+    AdapterRows,
     AdapterTable,
     AttentionArguments,
     AttentionSpans,
@@ -106,12 +107,12 @@ def _quantized_experts() -> tuple[Any, ...]:
 
 def _adapted(dtype: torch.dtype, length: int = 64) -> tuple[Any, ...]:
     table = AdapterTable(1, torch.device("cpu"))
-    return _ones(2, 3, dtype=dtype), _ones(2, length, dtype=dtype), _ids(0, -1), table
+    return _ones(2, 3, dtype=dtype), _ones(2, length, dtype=dtype), AdapterRows(_ids(0, -1)), table
 
 
 def _adapted_embedding(dtype: torch.dtype) -> tuple[Any, ...]:
     table = EmbeddingTable(1, torch.device("cpu"))
-    return _ones(2, 3, dtype=dtype), _ids(0, 1), _ids(0, -1), table, 0
+    return _ones(2, 3, dtype=dtype), _ids(0, 1), AdapterRows(_ids(0, -1)), table, 0
 
 
 _SPANS = RecurrentSpans(_ids(0), torch.ones(1, dtype=torch.bool), (1,))
@@ -232,14 +233,9 @@ BY_REFERENCE: list[tuple[str, tuple[Any, ...]]] = [
 ]
 NO_KERNEL = {
     "all_finite",
-    "causal_conv",
-    "gated_delta_rule",
-    "gated_norm",
     "latent_attention",
     "most_likely",
     "quantized_grouped_mlp",
-    "selective_scan",
-    "state_space_scan",
 }
 
 
@@ -319,10 +315,11 @@ def test_cuda_takes_the_kernel_and_another_device_the_reference(
     assert row.choose(on_mps, *others) is row.reference
 
 
-def test_cuda_leaves_slopes_chunks_and_other_routers_to_the_reference() -> None:
-    for scoring in (Scoring(1.0, slopes=torch.ones(1)), Scoring(1.0, chunk=4)):
+def test_cuda_leaves_slopes_and_other_routers_to_the_reference() -> None:
+    row = table.paged_attention
+    for scoring, is_kernel in ((Scoring(1.0, slopes=torch.ones(1)), False), (Scoring(1.0, chunk=4), True)):
         given: Any = SimpleNamespace(device=torch.device("cuda"), scoring=scoring)
-        assert table.paged_attention.choose(given) is table.paged_attention.reference
+        assert (row.choose(given) is row.reference) != is_kernel
     on_cuda: Any = SimpleNamespace(device=torch.device("cuda"))
     for others in ((torch.zeros(4), Routing()), (None, Routing(sigmoid=True)), (None, Routing(scale=2.0))):
         assert table.route.choose(on_cuda, 2, False, *others) is table.route.reference

@@ -3,6 +3,7 @@
 import itertools
 import random
 
+from penstock_kernels.base.attention_spans import Reach
 from penstock_kernels.gpu import work_limits
 from penstock_kernels.gpu.tiles import Processor
 
@@ -47,9 +48,12 @@ def test_the_limits_cover_any_lengths() -> None:
 
 def test_tiles_within_a_window_are_bounded() -> None:
     for window, query_len in itertools.product((1, 2, 63, 64, 65, 128, 1000), (1, 2, 8)):
-        most = work_limits.most_tiles(query_len, 3000, window)
-        found = {work_limits.num_tiles(query_len, context, window) for context in range(query_len, 3001)}
-        assert max(found) == most
+        most = work_limits.most_tiles(query_len, 3000, Reach(window))
+        contexts = range(query_len, 3001)
+        assert max(work_limits.num_tiles(query_len, context, Reach(window)) for context in contexts) == most
+        chunk = Reach(chunk=window)
+        found = max(work_limits.num_tiles(query_len, context, chunk) for context in contexts)
+        assert found <= work_limits.most_tiles(query_len, 3000, chunk) == most
 
 
 def test_fixed_items_need_little_memory_for_any_lengths() -> None:

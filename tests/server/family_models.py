@@ -37,6 +37,11 @@ _DELTA = {
     **_EVEN_HEADS, "head_dim": 24, "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 10,
     "linear_value_head_dim": 6, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }  # fmt: skip
+_ROW_DELTA = {
+    "max_position_embeddings": None, "model_max_length": 200, "linear_num_heads": 8, "num_experts": 8,
+    "num_experts_per_token": 3, "num_expert_group": 4, "topk_group": 2, "moe_intermediate_size": 44,
+    "routed_scaling_factor": 1.7, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}  # fmt: skip
 # One group of numbers for all heads: ranks share it.
 _MAMBA = {
     **_EVEN_HEADS, "mamba_n_heads": 8, "mamba_d_head": 20, "mamba_n_groups": 1, "mamba_d_state": 12, "mamba_d_conv": 3,
@@ -194,6 +199,11 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "qwen3_5_text": {"family": "qwen3_5_text", **_DELTA},
     "qwen3_5_moe_text": {"family": "qwen3_5_moe_text", **_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 52},
+    "kimi_linear": {"family": "kimi_linear", **LATENT, **_ROW_DELTA, "linear_head_dim": 10},
+    "kimi_linear-in-c": {
+        "family": "kimi_linear", **_LATENT_IN_C, **_ROW_DELTA, "linear_head_dim": 12, "q_lora_rank": None,
+        "linear_conv_kernel_dim": 3, "mlp_layer_types": ["sparse", "dense", "sparse"],
+    },
     "bamba": {"family": "bamba", **_MAMBA, "hidden_size": 128, "mamba_d_head": 32, "attn_layer_indices": [1],
               "mamba_proj_bias": True},
     "granitemoehybrid": {

@@ -26,20 +26,20 @@ makes the keys and values of its context again. On a CPU spans of up to 8 tokens
 recorded; the reference in PyTorch computes the rest, on CUDA all of it and without graphs. `--kv-cache-dtype fp8`,
 `--batch-invariant` and the attention backends of a GPU are refused for such a model.
 
-Recurrent layers (the gated delta rule of Qwen3-Next and Qwen3.5, Mamba-1 and 2, short convolutions) keep a state for
-each slot, of one size whatever the length of its sequence: 77 MB in Qwen3-Next 80B. States take their memory before
+Recurrent layers (the gated delta rule of Qwen3-Next and Qwen3.5, that of Kimi Linear (KDA), where every row of a matrix
+forgets by itself, Mamba-1 and 2, short convolutions) keep a state for each slot, of one size whatever the length of its
+sequence: 77 MB in Qwen3-Next 80B. States take their memory before
 the KV cache gets the rest; `--max-batch-size` says how many there are. A sequence cannot go on from the blocks of
 another alone, so the prefix cache keeps states, too (`--max-snapshots`): at the end of a prompt, in output, and where
 requests diverge. A prefix is shared up to the last of these ([scheduling.md](scheduling.md#states)); where none can be
 kept, nothing is shared. No tokens are drafted (`--speculate`), and the router writes a line about that when it starts.
 `--num-shard` divides their heads (key heads, heads and groups, or channels), and is refused with the key of config.json
-where it cannot. On a CPU they are computed in C ([kernels.md](kernels.md)), and decode steps are recorded; on CUDA by
-the reference in PyTorch, prompts in chunks of 64 and decodes of all rows in one step, without graphs.
-`--batch-invariant` is refused. A step waits for the masks of grammars as long as these take, because a state cannot go
-back by a token.
+where it cannot. On a CPU they are computed in C ([kernels.md](kernels.md)), and decode steps are recorded. On CUDA
+decode steps are computed by Triton kernels, in graphs but where attention is over latents; prompts by the reference in
+PyTorch in chunks of 64, and those of Mamba-1 by its kernel. `--batch-invariant` is refused. A step waits for the masks
+of grammars as long as these take, because a state cannot go back by a token.
 
-ALiBi (BLOOM, MPT, Falcon RW) and chunks of positions (Llama 4) are computed in C on a CPU; on CUDA by the reference in
-PyTorch, without graphs.
+ALiBi (BLOOM, MPT, Falcon RW) is computed in C on a CPU; on CUDA by the reference in PyTorch, without graphs.
 
 How a row is tested (`tests/server/test_families.py`): tiny random models, made by transformers in the variants of
 the last column. Greedy tokens must equal transformers' own and log probabilities be within 0.001 of them, in
@@ -203,6 +203,7 @@ def _norms(family: Family) -> str:
 
 _RECURRENT = {
     "delta": "gated delta rule",
+    "row_delta": "delta rule that forgets row by row",
     "state_space": "Mamba-2",
     "selective": "Mamba-1",
     "short_conv": "short convolutions",

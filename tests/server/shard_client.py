@@ -215,9 +215,15 @@ def plan_fields(plan: Plan) -> dict[str, Any]:
         "span_slots": [span.slot for span in plan.spans],
         "span_starts": [span.start for span in plan.spans],
         "span_lens": [span.length for span in plan.spans],
-        "snapshot_spans": [number for number, span in enumerate(plan.spans) if span.slot in plan.snapshots],
-        "snapshots": [plan.snapshots[span.slot] for span in plan.spans if span.slot in plan.snapshots],
+        **_by_span(plan, "open_spans", "open_drafts", plan.open_drafts),
+        **_by_span(plan, "snapshot_spans", "snapshots", plan.snapshots),
     }
+
+
+def _by_span(plan: Plan, numbers: str, values: str, by_slot: dict[int, int]) -> dict[str, list[int]]:
+    """What some spans have, by the numbers of the spans."""
+    found = {number: by_slot[span.slot] for number, span in enumerate(plan.spans) if span.slot in by_slot}
+    return {numbers: [*found], values: [*found.values()]}
 
 
 def _admit_to_pb(admit: Admit) -> pb.Admit:

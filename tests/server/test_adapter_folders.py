@@ -216,6 +216,20 @@ def test_what_an_adapter_takes_is_told(adapters: Adapters, tmp_path: Path) -> No
     assert found.num_bytes == 3 * (per_layer + 4 * (144 + 2 * 72 + 72))
 
 
+@pytest.mark.parametrize("key", ["layers_pattern", "target_modules", "exclude_modules", "target_parameters"])
+def test_an_expression_that_is_none_is_refused_by_its_key(
+    adapters: Adapters, tmp_path: Path, key: str
+) -> None:
+    of = ["["] if key == "layers_pattern" else "["
+    folder = write(tmp_path, tensors(), layers_to_transform=[0], **{key: of})
+    assert f"{key} is {of!r}: no valid expression" in refusal(adapters, folder)
+
+
+def test_names_of_saved_modules_are_no_expressions(adapters: Adapters, tmp_path: Path) -> None:
+    folder = write(tmp_path, tensors(), modules_to_save=["a[2J"])
+    assert "there is no tensor of a[2J" in refusal(adapters, folder)
+
+
 def test_what_does_not_go_together_is_refused(adapters: Adapters, tmp_path: Path) -> None:
     rows = {f"{E}.weight": torch.ones(301, 72), ROWS: torch.ones(2, 72)}
     folder = write(tmp_path / "a", {**tensors(), **rows}, trainable_token_indices=[1, 2])
@@ -226,6 +240,9 @@ def test_what_does_not_go_together_is_refused(adapters: Adapters, tmp_path: Path
     norm[f"{PREFIX}.2.input_layernorm.weight"] = torch.ones(73)
     folder = write(tmp_path / "b", {**tensors(), **norm}, modules_to_save=["input_layernorm"])
     assert "layers.2.input_layernorm.weight has shape [73]" in refusal(adapters, folder)
+    norm = {f"{PREFIX}.{layer}.self_attn.q_norm.weight": torch.ones(8) for layer in range(3)}
+    folder = write(tmp_path / "b", {**tensors(), **norm}, modules_to_save=["q_norm"])
+    assert "layers.0.self_attn.q_norm.weight: the model has no such layer" in refusal(adapters, folder)
     norm = {f"{PREFIX}.1.input_layernorm.lora_{end}.weight": torch.ones(4, 72) for end in "AB"}
     assert "of a kind that is not supported" in refusal(
         adapters, write(tmp_path / "b", {**tensors(), **norm})

@@ -58,3 +58,22 @@ def test_a_shard_loads_uses_and_unloads(saved_model: Callable[..., Any], tmp_pat
         [error] = stream.ask(admitted=admitted, **spans).slot_errors
         assert error.code == pb.SlotError.CODE_INVALID
         assert "is not loaded" in error.message
+
+
+def test_no_folder_ends_the_thread_that_answers(saved_model: Callable[..., Any], tmp_path: Path) -> None:
+    """A name that is no valid text has no place in a message; the next load is answered all the same."""
+    with running_shards(saved_model().folder, tmp_path, 1) as [shard]:
+        for number, name in enumerate(("\ud800", "a\nb\x1b[2J", "x" * 100_000)):
+            folder = write(tmp_path / str(number), tensors(), modules_to_save=[name])
+            with pytest.raises(grpc.RpcError) as refused:
+                shard.stub.LoadAdapter(pb.LoadAdapterRequest(path=str(folder)), timeout=DEADLINE_S)
+            assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            details = refused.value.details()
+            assert details is not None
+            assert "modules_to_save is" in details
+            assert details.isprintable()
+            assert len(details) < 2500
+        loaded = shard.stub.LoadAdapter(
+            pb.LoadAdapterRequest(path=str(write(tmp_path / "good"))), timeout=DEADLINE_S
+        )
+        assert len(loaded.adapter_id) == 64

@@ -139,10 +139,30 @@ NORMS: dict[str, list[dict[str, Any]]] = {
         {"target_modules": ["c_attn"], "r": 3, "fan_in_fan_out": True, "bias": "all"},
     ],
     "falcon-40b": [{"target_modules": ["dense"], "r": 3, "modules_to_save": ["ln_mlp", "ln_attn"]}],
+    # Of queries and keys: in one op with the rotation, before and behind it, by head, and over all heads and ranks.
+    "qwen3": [{"target_modules": ["q_proj"], "r": 3, "modules_to_save": ["q_norm", "k_norm"]}],
+    "gemma3_text": [{"target_modules": ["q_proj"], "r": 3, "modules_to_save": ["norm"]}],
+    "hunyuan_v1_dense": [{"target_modules": ["q_proj"], "r": 3, "modules_to_save": ["query_layernorm"]}],
+    "cohere-normed": [{"target_modules": ["q_proj"], "r": 3, "modules_to_save": ["k_norm"]}],
+    "persimmon": [{"target_modules": ["dense"], "r": 3, "modules_to_save": ["q_layernorm"], "bias": "all"}],
+    "stablelm-parallel": [{"target_modules": ["q_proj"], "r": 3, "modules_to_save": ["q_layernorm"]}],
+    "olmo2": [{"target_modules": ["q_proj"], "r": 3, "modules_to_save": ["q_norm", "k_norm"]}],
+    # Inside mixers.
+    "deepseek_v3": [
+        {"target_modules": ["o_proj"], "r": 3, "modules_to_save": ["q_a_layernorm", "kv_a_layernorm"]}
+    ],
+    "qwen3_next": [{"target_modules": ["out_proj"], "r": 3, "modules_to_save": ["linear_attn.norm", "k_norm"]}],
+    "bamba": [{"target_modules": ["q_proj"], "r": 3, "modules_to_save": ["mamba.norm"]}],
+    "jamba": [{"target_modules": ["q_proj"], "r": 3, "modules_to_save": ["dt_layernorm", "c_layernorm"]}],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "size"), [*((it, 1) for it in NORMS), ("llama-biased", 2), ("gpt2", 2)])
+NORMS_ON_TWO_RANKS = ("llama-biased", "gpt2", "olmo2", "cohere-normed", "bamba")
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [*((it, 1) for it in NORMS), *((it, 2) for it in NORMS_ON_TWO_RANKS)]
+)
 def test_norms_of_their_own_equal_peft(
     name: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,15 +5,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import family_models
 import pytest
 import torch
-from driver import Driver, Sequence, execute_on
+from driver import Driver, Sequence, engine_config, execute_on
 from fake_gpu import FakeGpu
 from lone_rank import LoneRank
-from penstock_kernels import AdapterWeights
+from penstock_kernels import AdapterWeights, Peers
 from penstock_kernels.base import adapter_table
 from penstock_kernels.base.adapter_table import NUM_WORDS
 from penstock_server.base.config import CudaConfig, GroupConfig
@@ -21,10 +23,11 @@ from penstock_server.engine.constrained_slot import ConstrainedSlot
 from penstock_server.engine.plan import Grammar
 from penstock_server.engine.sampling_params import SamplingParams
 from penstock_server.engine.step_clock import StepClock
-from penstock_server.load import cuda_memory
+from penstock_server.load import cuda_memory, load_engine, sizes
 from penstock_server.network import distributed
-from penstock_server.network.adapters import HostAdapter
+from penstock_server.network.adapters import ROOM_IN_GRAPHS, HostAdapter
 from penstock_server.network.decoder import Decoder
+from penstock_server.network.distributed import Group
 from watched_ops import Refused
 
 pytest.importorskip("triton")
@@ -32,7 +35,7 @@ pytest.importorskip("triton")
 # Every kind of layer at least once.
 FAMILIES = [
     "llama", "mistral-window", "qwen3_moe", "qwen2_moe", "gemma2", "falcon-7b", "gpt2", "olmo2", "cohere-normed",
-    "gpt_oss", "phi3-partial-longrope",
+    "gpt_oss", "llama4_text", "phi3-partial-longrope", "qwen3_next", "granitemoehybrid", "falcon_mamba", "lfm2",
 ]  # fmt: skip
 SIZES = CudaConfig((1, 2, 4), prompt_graph_sizes=(8, 20))
 KINDS = [
@@ -67,13 +70,27 @@ def test_no_step_waits_for_the_device(saved_model: Callable[..., Any], gpu: Fake
     assert gpu.ops.num_launches > 100
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "olmo2"])
+def _fake_peers(group: Group, device: torch.device, row_bytes: int) -> None:
+    """Fake memory has no addresses."""
+    pages = tuple(torch.zeros(2, Peers.page_bytes(2, 3, row_bytes), dtype=torch.uint8, device=device))
+    numbers = (torch.zeros(count, dtype=torch.int64, device=device) for count in (2, 3))
+    group.reach(Peers(group.rank, 3, row_bytes, pages, *numbers), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "has_peers"), [("llama", False), ("llama", True), ("qwen3_moe", True), ("olmo2", False)]
+)
 def test_no_rank_of_two_waits_for_its_device(
-    saved_model: Callable[..., Any], gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, name: str
+    saved_model: Callable[..., Any],
+    gpu: FakeGpu,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    has_peers: bool,
 ) -> None:
     monkeypatch.setattr(distributed, "connect", lambda *_: LoneRank().connections())
     # Fake tensors have no numbers, those of the host neither: the other rank's are this rank's.
     monkeypatch.setattr(distributed.Group, "gather_numbers", lambda group, *numbers: [numbers] * group.size)
+    monkeypatch.setattr(load_engine, "meet_peers", _fake_peers if has_peers else lambda *_: None)
     folder = saved_model(**family_models.CASES[name]).folder
     with gpu.on():
         engine = gpu.engine(folder, cuda=SIZES, dtype="bfloat16", group=GroupConfig(0, 2, folder))
@@ -97,23 +114,35 @@ def test_a_step_with_adapters_waits_for_nothing(
     folder = saved_model(head_dim=64).folder
     with gpu.on():
         engine = gpu.engine(folder, cuda=SIZES, dtype="bfloat16", max_adapters=2)
-        adapters = engine.slots.adapters
-        before = gpu.ops.num_launches
+        graphs, adapters = engine.graphs, engine.slots.adapters
+        assert graphs is not None
+        captured = dict(graphs._replays)
+        assert captured.keys() == {(size, uses) for size in (1, 2, 4) for uses in (True, False)}
+        replayed: list[bool] = []
+        run = graphs.run
+
+        def watched(decode: torch.Tensor) -> torch.Tensor:
+            replayed.append(len(decode) == 3)
+            return run(decode)
+
+        monkeypatch.setattr(graphs, "run", watched)
         Driver(execute_on(engine)).run(sequences(KINDS[:2]))
-        without = gpu.ops.num_launches - before
-        for name in "abc":
-            matrices = (torch.zeros(4, count, dtype=torch.bfloat16) for count in (72, 8 * 64 * 2))
+        assert replayed, "in graphs"
+        assert not any(replayed)
+        for name, rank in zip("abc", (4, 4, ROOM_IN_GRAPHS + 1), strict=True):
+            matrices = (torch.zeros(rank, count, dtype=torch.bfloat16) for count in (72, 8 * 64 * 2))
             first = torch.zeros(8 * 64 * 2, dtype=torch.int32)
             weights = AdapterWeights(*(it.pin_memory() for it in (*matrices, first)))
-            adapters._loaded[name] = HostAdapter(name, {0: weights}, 4, (8, 8), None, {}, {})
-        for names in ("ab", "ca", "bc"):
-            before = gpu.ops.num_launches
+            adapters._loaded[name] = HostAdapter(name, {0: weights}, rank, (5, 9), None, {}, {})
+        for names in ("ab", "ca", "bc", "ab"):
+            replayed.clear()
             using = [
                 replace(sequence, adapter_id=name)
                 for name, sequence in zip(names, sequences(KINDS[:2]), strict=True)
             ]
             Driver(execute_on(engine)).run(using, seed=4)
-        assert gpu.ops.num_launches - before > without
+            assert any(replayed) == ("c" not in names), "c has more ranks than a graph"
+        assert len(graphs._replays) == len(captured), "nothing is recorded later"
 
 
 def test_a_step_with_grammars_waits_for_nothing(
@@ -160,6 +189,38 @@ def test_a_shard_stays_within_its_share_of_the_memory(
         assert limits.num_blocks < limits.num_slots * limits.max_blocks, "it takes all that is left"
         engine.launch(cuda_memory.largest_plan(limits)).resolve()
     assert 0.85 * memory.total < memory.peak <= 0.9 * memory.total
+
+
+def test_graphs_of_many_rows_stay_within_the_memory(
+    saved_model: Callable[..., Any], gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the logits of the largest, which stay, it computes them once in its own type and once in float32."""
+    monkeypatch.setattr(cuda_memory, "_MARGIN_BYTES", 64 * 1024)
+    folder = saved_model(head_dim=64, vocab_size=80_000, max_position_embeddings=20_000).folder
+    memory = gpu.ops.memory
+    memory.is_counting, memory.total = True, 1024**3
+    limits: dict[str, Any] = {"num_blocks": None, "num_slots": 150, "max_step_tokens": 2048}
+    with gpu.on():
+        engine = gpu.engine(
+            folder, cuda=CudaConfig((150,), prompt_graph_sizes=()), dtype="bfloat16", **limits
+        )
+        engine.launch(cuda_memory.largest_plan(engine.slots.limits)).resolve()
+    assert 0.85 * memory.total < memory.peak <= 0.9 * memory.total
+
+
+@pytest.mark.parametrize(("num_slots", "last"), [(6, (4, 6)), (256, (224, 256)), (300, (256, 300)),
+                                                 (700, (640, 700)), (4000, (896, 1024))])  # fmt: skip
+def test_every_number_of_decodes_has_a_graph(
+    saved_model: Callable[..., Any], gpu: FakeGpu, num_slots: int, last: tuple[int, int]
+) -> None:
+    loaded = SimpleNamespace(
+        config=engine_config(saved_model(head_dim=64).folder, num_slots=num_slots),
+        device=torch.device("cuda"),
+    )
+    chosen = sizes._decode_graph_sizes(loaded)  # type: ignore[arg-type]
+    assert chosen[-2:] == last
+    assert list(chosen) == sorted(set(chosen))
+    assert all(size <= 1.25 * before for before, size in pairwise(chosen) if before >= 256)
 
 
 def _reads_a_number(x: torch.Tensor) -> None:

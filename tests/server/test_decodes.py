@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from driver import make_engine
-from penstock_kernels import DrawParams, draw, token_logprobs
+from penstock_kernels import DrawParams, apply_bitmask, draw, token_logprobs
 from penstock_kernels.base.slot_columns import SlotColumn, SlotKind
 from penstock_kernels.native import choose as native
 from penstock_kernels.native.stage import Stager
@@ -137,7 +137,7 @@ def are_decodes(spans: list[tuple[int, int, int]], numbers: Any, is_gapless: boo
         is_last = length == 1 and start == state["LENGTH"] - 1
         if not (fits and follows and is_last and state["KIND"] != SlotKind.OTHER):
             return False
-    return any(numbers[slot, SlotColumn.KIND] == SlotKind.PLAIN for slot in slots)
+    return any(numbers[slot, SlotColumn.KIND] in (SlotKind.MASKED, SlotKind.PLAIN) for slot in slots)
 
 
 @pytest.mark.parametrize("is_gapless", [False, True])
@@ -165,7 +165,7 @@ def test_only_valid_decodes_are_staged(is_gapless: bool) -> None:
             assert staged.numbers[count + 1 : 2 * count + 2].tolist() == [*(rows[:, 0] - 1), 0]
             assert columns.tolist() == [list(range(count)), slots, *rows[:, :2].T.tolist()]
             kinds = rows[:, SlotColumn.KIND]
-            assert staged.apart == np.flatnonzero(kinds == SlotKind.APART).tolist()
+            assert staged.apart == np.flatnonzero(kinds != SlotKind.PLAIN).tolist()
             plain = rows[kinds == SlotKind.PLAIN, SlotColumn.FEATURES]
             assert staged.features == np.bitwise_or.reduce(plain)
     assert num_staged > 200
@@ -263,4 +263,40 @@ def test_rows_are_chosen_as_the_ops_choose_them(draws: bool) -> None:
     torch.testing.assert_close(found.logprobs, expected.chosen, atol=0, rtol=0, equal_nan=True)
     written = tokens != -1
     assert written.sum() == num_rows
+    assert tokens[slots, lengths].tolist() == found.token_ids.tolist()
+
+
+@pytest.mark.parametrize("draws", [False, True])
+@pytest.mark.parametrize("num_words", [2, 3])
+def test_masked_rows_are_chosen_among_the_others_as_the_ops_choose_them(draws: bool, num_words: int) -> None:
+    torch.manual_seed(1)
+    num_rows, num_slots, vocab_size = 6, 9, 90
+    logits = 3 * torch.randn(num_rows, vocab_size + 3)[:, :vocab_size]
+    logits[4, 5] = torch.nan
+    slots, lengths = torch.tensor([7, 0, 2, 8, 3, 1]), torch.tensor([4, 1, 9, 2, 6, 3])
+    params = torch.rand(num_slots, 10)
+    # Rows with a mask draw by their own temperature, whatever the others do.
+    params[[7, 8, 1], 0] *= draws
+    params[:, 1] = torch.tensor([0, 3, 1e6, 20, 5, 6, 7, 2, 9])
+    params[:, 4] = 0.3 + 0.7 * params[:, 4]
+    seeds = torch.randint(-(2**63), 2**63 - 1, (num_slots,))
+    tokens = torch.full((num_slots, 10), -1, dtype=torch.int32)
+    # Some words allow all, some nothing; the last row is left no token.
+    bits = torch.randint(-(2**31), 2**31 - 1, (3, num_words), dtype=torch.int32)
+    bits[0, 0], bits[1, 1], bits[2] = -1, 0, 0
+    masks = native.Masks.of(torch.tensor([4, 1, 2]), bits)
+    before = logits.clone()
+    found = native.choose(logits, slots, lengths, native.SlotRows(tokens, params, seeds), draws, masks)
+    torch.testing.assert_close(logits, before, atol=0, rtol=0, equal_nan=True)
+    scores = logits.clone()
+    apply_bitmask(scores, masks.rows, bits)
+    temperature, top_k, top_p, min_p, typical_p = params[slots, :5].T.contiguous()
+    given = DrawParams(
+        *(temperature, top_k.clamp(max=vocab_size).int(), top_p, min_p, typical_p, seeds[slots], lengths)
+    )
+    expected = token_logprobs(logits, draw(scores, given))
+    assert found.token_ids.tolist() == expected.token_ids.tolist()
+    assert found.finite.tolist() == expected.finite.tolist()
+    torch.testing.assert_close(found.logprobs, expected.chosen, atol=0, rtol=0, equal_nan=True)
+    assert masks.possible.tolist() == (scores[masks.rows].amax(-1) > -torch.inf).tolist()
     assert tokens[slots, lengths].tolist() == found.token_ids.tolist()

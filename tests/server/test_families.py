@@ -106,7 +106,9 @@ def test_blocks_of_a_prefix_are_reused(name: str, expected: Callable[[str], Expe
     assert again.logprobs == pytest.approx(want.greedy[3][1], abs=1e-3)
 
 
-@pytest.mark.parametrize("name", ["bamba", "deepseek_v3", "glm4_moe", "gptj", "qwen3_next", "smollm3"])
+@pytest.mark.parametrize(
+    "name", ["bamba", "deepseek_v3", "glm4_moe", "gptj", "kimi_linear", "qwen3_next", "smollm3"]
+)
 def test_four_ranks_equal_transformers(
     name: str, expected: Callable[[str], Expected], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from open_spans import (
     prompt,
     unlimited,
 )
+from penstock_kernels import AdapterRows
 from penstock_server.base.errors import ErrorCode, InvalidPlan
 from penstock_server.engine import suffix_drafter
 from penstock_server.engine.drafting import Drafter
@@ -325,7 +326,7 @@ def test_a_row_that_fails_behind_a_draft_fails_in_the_next_step(
     compute = engine.model.logits
     calls = iter(range(9))
 
-    def broken(hidden: torch.Tensor, adapters: torch.Tensor | None) -> torch.Tensor:
+    def broken(hidden: torch.Tensor, adapters: AdapterRows | None) -> torch.Tensor:
         logits = compute(hidden, adapters)
         if next(calls) == 1:
             logits[2] = torch.nan

@@ -24,7 +24,7 @@ from shard_client import plan_fields
 from thread_ranks import engines, execute_on_all
 
 # One of each kind; the last has no attention at all.
-NAMES = ("qwen3_5_text", "falcon_h1", "lfm2", "mamba2")
+NAMES = ("qwen3_5_text", "falcon_h1", "lfm2", "mamba2", "kimi_linear-in-c")
 NUM_NEW = 3
 Saved = tuple[Path, Any]
 

@@ -27,6 +27,8 @@ penstock_endpoint = pytest.importorskip("penstock_endpoint", reason="penstock-en
 from penstock_server.rpc.columns import outcome_to_columns, plan_from_columns  # noqa: E402 - needs the module
 
 FEW, MANY = 2, 40
+# On a CPU nothing is drafted in steps of so many rows and more.
+UNDRAFTED = 20
 PROMPT_LEN = 3
 GREEDY = SamplingParams()
 DRAWN = SamplingParams(temperature=0.8, top_k=20, top_p=0.9, seed=3)
@@ -95,8 +97,9 @@ def decode_crossings(
     keeps_states: bool = False,
     counted_by: Callable[[Callable[[], object]], Counter[str]] = crossings,
     num_apart: int = 0,
+    max_drafts: int | None = None,
 ) -> list[Counter[str]]:
-    """What is counted in decode steps, of which some rows are to be sampled apart."""
+    """What is counted in decode steps, of which some rows are to be sampled apart. `max_drafts`: all spans are open."""
     engine.clear()
 
     def encoded(plan: Plan) -> bytes:
@@ -109,10 +112,13 @@ def decode_crossings(
     run(engine, encoded(Plan(1, 1, admitted=admitted, spans=prompts)))
     counted = []
     for position in range(PROMPT_LEN, PROMPT_LEN + 3):
-        # A block for every row in the step that needs it.
-        appended = [Append(slot, [4 * slot + 1]) for slot in slots] if position == 4 else []
+        # A block for every row in the step that needs it; drafts need theirs before.
+        needs_block = position == (4 if max_drafts is None else PROMPT_LEN)
+        appended = [Append(slot, [4 * slot + 1]) for slot in slots] if needs_block else []
         spans, snapshots = [Span(slot, position, 1) for slot in slots], dict(zip(slots, slots, strict=True))
         plan = Plan(1, 1, appended=appended, spans=spans, snapshots=snapshots if keeps_states else {})
+        if max_drafts is not None:
+            plan = replace(plan, open_drafts=dict.fromkeys(slots, max_drafts))
         counted.append(counted_by(partial(run, engine, encoded(plan))))
     # The first step of a size is recorded.
     return counted[1:]
@@ -138,6 +144,13 @@ def test_a_row_that_is_sampled_apart_costs_as_much_among_many(
     for of_few, of_many in zip(few, many, strict=True):
         assert of_many - of_few == of_few - of_many == Counter()
     assert sum(none[0].values()) < sum(many[0].values())
+
+
+def test_open_spans_cost_as_much_for_many_rows_where_nothing_is_drafted(engine: Engine) -> None:
+    few, many = (decode_crossings(engine, num_rows, GREEDY, max_drafts=2) for num_rows in (UNDRAFTED, MANY))
+    for of_few, of_many in zip(few, many, strict=True):
+        assert of_few["Stager.settle"] == 1
+        assert of_many - of_few == of_few - of_many == Counter()
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])

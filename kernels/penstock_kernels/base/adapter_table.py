@@ -111,10 +111,14 @@ def _words(weights: Entry | None) -> list[int]:
 class AdapterTable(Table[AdapterWeights]):
     """The adapters of one linear layer."""
 
-    @property
-    def max_rank(self) -> int:
-        """Of the adapters in it; 0 for none."""
-        return max((entry.down.shape[0] for entry in self.entries if entry is not None), default=0)
+    def __init__(self, num_adapters: int, device: torch.device) -> None:
+        super().__init__(num_adapters, device)
+        # Of the adapters in it; 0 for none.
+        self.max_rank = 0
+
+    def place_all(self, first: int, weights: Sequence[AdapterWeights | None]) -> None:
+        super().place_all(first, weights)
+        self.max_rank = max((entry.down.shape[0] for entry in self.entries if entry is not None), default=0)
 
 
 class EmbeddingTable(Table[EmbeddingWeights]):

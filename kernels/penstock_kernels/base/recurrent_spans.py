@@ -30,6 +30,7 @@ class Chunks(NamedTuple):
     is_first: torch.Tensor  # [num_spans]
     rows: torch.Tensor  # [num_chunks, size] int64: rows of tokens; 0 for padding
     is_token: torch.Tensor  # [num_chunks, size] bool
+    places: torch.Tensor  # int64: those of the tokens among all of `rows`
     turns: tuple[tuple[int, int], ...]
 
     def of(self, part: torch.Tensor) -> torch.Tensor:
@@ -39,7 +40,8 @@ class Chunks(NamedTuple):
 
     def put(self, results: torch.Tensor, output: torch.Tensor) -> None:
         """Write [num_chunks, heads, size, ...] to the rows of their tokens."""
-        output[self.rows[self.is_token]] = results.transpose(1, 2)[self.is_token]
+        found = results.transpose(1, 2).flatten(0, 1)
+        output[self.rows.flatten()[self.places]] = found[self.places]
 
 
 class Tail(NamedTuple):
@@ -64,12 +66,13 @@ class RecurrentSpans:
         self.slots = slots
         self.is_first = is_first
         self.query_lens = tuple(query_lens)
+        # Whether every span has one token.
+        self.are_single = all(length == 1 for length in self.query_lens)
         self._shared: dict[Hashable, object] = {}
 
-    @property
-    def are_single(self) -> bool:
-        """Whether every span has one token."""
-        return len(self.query_lens) == sum(self.query_lens)
+    def starts(self) -> torch.Tensor:
+        """[num_spans + 1] int64, on the device: the first token of each span, and the end of the last."""
+        return self.shared("starts", lambda: self._upload(list(accumulate(self.query_lens, initial=0))))
 
     def singles(self) -> Singles | None:
         """The spans of one token, if there are any."""
@@ -116,12 +119,15 @@ class RecurrentSpans:
             turns.append((len(firsts), len(firsts) + len(here)))
             firsts += [first for first, _count in here]
             counts += [count for _first, count in here]
+        tokens = self._upload(
+            [chunk * size + place for chunk, count in enumerate(counts) for place in range(count)]
+        )
         chunks = self._upload([firsts, counts])
         places = torch.arange(size, device=self.slots.device)
         is_token = places < chunks[1][:, None]
         rows = torch.where(is_token, chunks[0][:, None] + places, 0)
         chosen = self._upload(members)
-        return Chunks(self.slots[chosen], self.is_first[chosen], rows, is_token, tuple(turns))
+        return Chunks(self.slots[chosen], self.is_first[chosen], rows, is_token, tokens, tuple(turns))
 
     def _find_tail(self, length: int) -> Tail:
         lens = self._upload(self.query_lens)

@@ -26,4 +26,6 @@ class SlotKind(IntEnum):
     OTHER = 0
     # Its row is sampled apart.
     APART = 1
-    PLAIN = 2
+    # Its row is chosen as a plain one is, under a mask.
+    MASKED = 2
+    PLAIN = 3

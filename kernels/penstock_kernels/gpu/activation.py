@@ -4,14 +4,25 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock_kernels.gpu.chain import begin, chained
+
 # Columns of a program: 8 per thread at 4 warps, one load of 16 bytes. Unmeasured.
 _BLOCK = 1024
 
 
 @triton.jit
 def _gated_activation_kernel(
-    x_ptr, out_ptr, stride_row, alpha, limit, DIM: tl.constexpr, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr
+    x_ptr,
+    out_ptr,
+    stride_row,
+    alpha,
+    limit,
+    DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < DIM
@@ -52,6 +63,15 @@ def _activate(gate_up: torch.Tensor, activation: str, alpha: float = 0.0, limit:
     rows = gate_up.reshape(-1, 2 * dim)
     block = min(_BLOCK, triton.next_power_of_2(dim))
     _gated_activation_kernel[(rows.shape[0], triton.cdiv(dim, block))](
-        rows, out, rows.stride(0), alpha, limit, DIM=dim, BLOCK=block, ACTIVATION=activation, num_warps=4
+        rows,
+        out,
+        rows.stride(0),
+        alpha,
+        limit,
+        DIM=dim,
+        BLOCK=block,
+        ACTIVATION=activation,
+        num_warps=4,
+        **chained(gate_up.device),
     )
     return out

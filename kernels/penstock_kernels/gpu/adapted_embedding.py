@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock_kernels.base.adapter_rows import AdapterRows
 from penstock_kernels.base.adapter_table import NUM_WORDS, EmbeddingTable
 
 # Columns of a program. Unmeasured.
@@ -53,14 +54,14 @@ def _adapt_embedding_kernel(
 
 
 def adapt_embedding(
-    output: torch.Tensor, token_ids: torch.Tensor, numbers: torch.Tensor, adapters: EmbeddingTable, first: int
+    output: torch.Tensor, token_ids: torch.Tensor, rows: AdapterRows, adapters: EmbeddingTable, first: int
 ) -> torch.Tensor:
     num_tokens, dim = output.shape
     if num_tokens:
         _adapt_embedding_kernel[(num_tokens, triton.cdiv(dim, _BLOCK_DIM))](
             output,
             token_ids,
-            numbers,
+            rows.numbers,
             adapters.words,
             first,
             DIM=dim,

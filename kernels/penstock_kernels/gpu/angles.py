@@ -4,6 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock_kernels.gpu.chain import begin, chained
+
 # Angles of a program: 2 per thread at 4 warps, because each takes some fifty instructions. Unmeasured.
 _BLOCK = 256
 
@@ -31,8 +33,9 @@ def _sine_and_cosine(angles):
 
 @triton.jit(do_not_specialize=["num_tokens"], do_not_specialize_on_alignment=["position_ptr"])
 def _angles_kernel(position_ptr, frequency_ptr, cos_ptr, sin_ptr, num_tokens, amplitude, HALF: tl.constexpr,
-                   BLOCK_TOKENS: tl.constexpr, BLOCK_HALF: tl.constexpr):  # fmt: skip
+                   BLOCK_TOKENS: tl.constexpr, BLOCK_HALF: tl.constexpr, CHAINED: tl.constexpr):  # fmt: skip
     """The second half of a row is the first again, but for the sign of sines."""
+    begin(CHAINED)
     tokens = tl.program_id(0).to(tl.int64) * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
     columns = tl.arange(0, BLOCK_HALF)
     is_token, is_column = tokens < num_tokens, columns < HALF
@@ -70,5 +73,6 @@ def rotary_table(
         BLOCK_TOKENS=block_tokens,
         BLOCK_HALF=block_half,
         num_warps=4,
+        **chained(positions.device),
     )
     return cos, sin

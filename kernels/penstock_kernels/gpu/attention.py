@@ -9,6 +9,7 @@ from penstock_kernels.base.attention_spans import (
     AttentionArguments,
     AttentionSpans,
     DecodeSpans,
+    Reach,
 )
 from penstock_kernels.base.upload import upload
 from penstock_kernels.gpu.attention_call import AttentionCall
@@ -41,7 +42,7 @@ class _Layout(NamedTuple):
 
 def paged_attention(arguments: AttentionArguments) -> torch.Tensor:
     scoring = arguments.scoring
-    assert (scoring.slopes, scoring.chunk) == (None, None), "the table has a condition"
+    assert scoring.slopes is None, "the table has a condition"
     query, spans = arguments.query, arguments.spans
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel() == 0:
@@ -54,21 +55,21 @@ def paged_attention(arguments: AttentionArguments) -> torch.Tensor:
 
 
 def _attend_eagerly(arguments: AttentionArguments, spans: AttentionSpans, out: torch.Tensor) -> None:
-    window, num_kv_heads = arguments.scoring.window, arguments.num_kv_heads
+    reach, num_kv_heads = arguments.scoring.reach, arguments.num_kv_heads
     rows = tile_for(arguments.query).rows
     layout = spans.shared(("layout", arguments.group, rows), lambda: _lay_out(spans, arguments.group, rows))
     call = AttentionCall(arguments, layout.query_starts, layout.context_lens, out)
-    key = ("work", window, num_kv_heads)
-    for work in spans.shared(key, lambda: _eager_work(spans, layout, window, num_kv_heads)):
+    key = ("work", reach, num_kv_heads)
+    for work in spans.shared(key, lambda: _eager_work(spans, layout, reach, num_kv_heads)):
         decode_attention(call, work)
     if layout.tiles.shape[0]:
         prefill_attention(call, layout.tiles)
 
 
 def _attend_in_graph(arguments: AttentionArguments, spans: DecodeSpans, out: torch.Tensor) -> None:
-    window, num_kv_heads = arguments.scoring.window, arguments.num_kv_heads
-    key = ("work", window, num_kv_heads)
-    work = spans.shared(key, lambda: _graph_work(spans, out.shape[0], window, num_kv_heads))
+    reach, num_kv_heads = arguments.scoring.reach, arguments.num_kv_heads
+    key = ("work", reach, num_kv_heads)
+    work = spans.shared(key, lambda: _graph_work(spans, out.shape[0], reach, num_kv_heads))
     call = AttentionCall(arguments, spans.query_starts, spans.context_lens, out)
     decode_attention(call, work)
     if spans.num_prompts:
@@ -99,9 +100,7 @@ def _lay_out(spans: AttentionSpans, group: int, rows: int) -> _Layout:
     )
 
 
-def _eager_work(
-    spans: AttentionSpans, layout: _Layout, window: int | None, num_kv_heads: int
-) -> list[WorkMap]:
+def _eager_work(spans: AttentionSpans, layout: _Layout, reach: Reach, num_kv_heads: int) -> list[WorkMap]:
     """One map of all decodes. Unbatched, one for each number of tokens: the tile's rows follow from it, and with them
     the order of sums."""
     lens = sorted({query_len for query_len in spans.query_lens if 0 < query_len <= MAX_DECODE_LEN})
@@ -113,18 +112,18 @@ def _eager_work(
             layout.query_starts,
             layout.context_lens,
             group,
-            window,
-            _eager_limits(spans, group, window, num_kv_heads),
+            reach,
+            _eager_limits(spans, group, reach, num_kv_heads),
         )
         for group in groups
     ]
 
 
 def _eager_limits(
-    spans: AttentionSpans, query_lens: tuple[int, int], window: int | None, num_kv_heads: int
+    spans: AttentionSpans, query_lens: tuple[int, int], reach: Reach, num_kv_heads: int
 ) -> WorkLimits:
     tiles = [
-        num_tiles(query_len, context_len, window)
+        num_tiles(query_len, context_len, reach)
         for query_len, context_len in zip(spans.query_lens, spans.context_lens, strict=True)
         if query_lens[0] <= query_len <= query_lens[1]
     ]
@@ -134,9 +133,9 @@ def _eager_limits(
     return known_limits(tiles, query_lens[1], resident)
 
 
-def _graph_work(spans: DecodeSpans, num_tokens: int, window: int | None, num_kv_heads: int) -> WorkMap:
+def _graph_work(spans: DecodeSpans, num_tokens: int, reach: Reach, num_kv_heads: int) -> WorkMap:
     num_spans = spans.context_lens.shape[0]
-    tiles = most_tiles(spans.max_query_len, spans.max_context_len, window)
+    tiles = most_tiles(spans.max_query_len, spans.max_context_len, reach)
     if spans.unbatched:
         # Longer spans have no items.
         decode_tokens = min(num_tokens, num_spans * spans.max_query_len)
@@ -144,7 +143,7 @@ def _graph_work(spans: DecodeSpans, num_tokens: int, window: int | None, num_kv_
     else:
         resident = resident_items(processor(spans.block_tables.device), num_kv_heads)
         limits = bounded_limits(num_spans, spans.max_query_len, tiles, resident)
-    return work_map(spans.query_starts, spans.context_lens, (1, spans.max_query_len), window, limits)
+    return work_map(spans.query_starts, spans.context_lens, (1, spans.max_query_len), reach, limits)
 
 
 def _fixed_tiles(spans: AttentionSpans | DecodeSpans) -> int:

@@ -49,7 +49,7 @@ class AttentionCall(NamedTuple):
         caches = (key_cache, self.given.value_cache)
         tensors = (self.query, *caches, tables, self.query_starts, self.context_lens)
         strides = (*self.query.stride()[:2], *key_cache.stride()[:3], tables.stride(0))
-        options = (scoring.scale, scoring.soft_cap or 1.0, scoring.window or 0)
+        options = (scoring.scale, scoring.soft_cap or 1.0, scoring.window or scoring.chunk or 0)
         return (
             *tensors,
             self.sinks,
@@ -71,6 +71,7 @@ class AttentionCall(NamedTuple):
             "BLOCK_KEYS": tile.keys,
             "BLOCK_DIM": self.block_dim,
             "HAS_WINDOW": scoring.window is not None,
+            "HAS_CHUNK": scoring.chunk is not None,
             "HAS_SOFT_CAP": scoring.soft_cap is not None,
             "HAS_SINK": scoring.sinks is not None,
             "num_warps": tile.num_warps,

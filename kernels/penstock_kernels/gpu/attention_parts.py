@@ -8,6 +8,7 @@ import triton.language as tl
 
 from penstock_kernels.gpu.attention_call import AttentionCall
 from penstock_kernels.gpu.attention_math import LOG2_E, add_sink
+from penstock_kernels.gpu.chain import begin, chained
 from penstock_kernels.gpu.tiles import DECODE_KEYS
 from penstock_kernels.gpu.work_limits import WorkLimits
 from penstock_kernels.gpu.work_map import WorkMap
@@ -38,8 +39,10 @@ def _combine_kernel(
     BLOCK_ALL: tl.constexpr,
     BLOCK_PARTS: tl.constexpr,
     HAS_SINK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
     """One row: its parts, each weighted by its share of the softmax. BLOCK_ALL: as many as a span may have."""
+    begin(CHAINED)
     split, head, token = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     span = tl.load(split_ptr + 3 * split)
     if span < 0:
@@ -113,4 +116,5 @@ def combine(call: AttentionCall, work: WorkMap, parts: Parts) -> None:
         BLOCK_PARTS=_PARTS_AT_ONCE,
         HAS_SINK=call.scoring.sinks is not None,
         num_warps=4,
+        **chained(call.query.device),
     )

@@ -10,13 +10,14 @@ import triton.language as tl
 from penstock_kernels.gpu.attention_call import AttentionCall
 from penstock_kernels.gpu.attention_math import blocks_of, fold, load_cached, score, store_result
 from penstock_kernels.gpu.attention_parts import combine, empty_parts
+from penstock_kernels.gpu.chain import begin, chained
 from penstock_kernels.gpu.tiles import decode_tile, processor
 from penstock_kernels.gpu.work_map import WorkMap
 
 
 @triton.jit
-def _visible(positions, query_positions, tokens, first_new, tree_ptr, query_start, query_len, window,
-             HAS_WINDOW: tl.constexpr, HAS_TREE: tl.constexpr):  # fmt: skip
+def _visible(positions, query_positions, tokens, first_new, tree_ptr, query_start, query_len, reach,
+             HAS_WINDOW: tl.constexpr, HAS_CHUNK: tl.constexpr, HAS_TREE: tl.constexpr):  # fmt: skip
     """[rows, positions]: causal, or what the tree's bits say of the span's own tokens."""
     keys = positions[None, :]
     if HAS_TREE:
@@ -27,7 +28,9 @@ def _visible(positions, query_positions, tokens, first_new, tree_ptr, query_star
     else:
         seen = keys <= query_positions[:, None]
     if HAS_WINDOW:
-        seen = seen & (keys > query_positions[:, None] - window)
+        seen = seen & (keys > query_positions[:, None] - reach)
+    if HAS_CHUNK:
+        seen = seen & (keys >= (query_positions // reach * reach)[:, None])
     return seen
 
 
@@ -35,11 +38,12 @@ def _visible(positions, query_positions, tokens, first_new, tree_ptr, query_star
 def _decode_attention_kernel(
     query_ptr, key_ptr, value_ptr, table_ptr, query_start_ptr, context_ptr, sink_ptr, out_ptr,
     stride_query_token, stride_query_head, stride_block, stride_token, stride_kv_head, stride_table,
-    scale, soft_cap, window, key_scale, value_scale, item_ptr, tree_ptr, sum_ptr, stat_ptr, num_kv_heads,
+    scale, soft_cap, reach, key_scale, value_scale, item_ptr, tree_ptr, sum_ptr, stat_ptr, num_kv_heads,
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_ROWS: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFT_CAP: tl.constexpr,
-    HAS_SINK: tl.constexpr, HAS_TREE: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CHUNK: tl.constexpr,
+    HAS_SOFT_CAP: tl.constexpr, HAS_SINK: tl.constexpr, HAS_TREE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    begin(CHAINED)
     # The key heads of an item run side by side: their keys are neighbours in memory.
     program, row_tile = tl.program_id(0), tl.program_id(1)
     item, kv_head = (program // num_kv_heads).to(tl.int64), (program % num_kv_heads).to(tl.int64)
@@ -80,8 +84,8 @@ def _decode_attention_kernel(
                             BLOCK_SIZE, DIM, BLOCK_DIM)  # fmt: skip
         blocks = blocks_of(table_ptr, positions + BLOCK_KEYS, context_len, BLOCK_SIZE)
         scores = score(query, key.to(query.dtype), scale * key_scale, soft_cap, HAS_SOFT_CAP)
-        seen = _visible(positions, query_positions, tokens, first_new, tree_ptr, query_start, query_len, window,
-                        HAS_WINDOW, HAS_TREE)  # fmt: skip
+        seen = _visible(positions, query_positions, tokens, first_new, tree_ptr, query_start, query_len, reach,
+                        HAS_WINDOW, HAS_CHUNK, HAS_TREE)  # fmt: skip
         scores = tl.where(seen, scores, float("-inf"))
         accumulated, largest, total = fold(scores, value.to(query.dtype), accumulated, largest, total, True)
 
@@ -110,6 +114,7 @@ def decode_attention(call: AttentionCall, work: WorkMap) -> None:
         call.num_kv_heads,
         HAS_TREE=tree is not None,
         **call.constants(tile),
+        **chained(query.device),
     )
     if limits.num_splits:
         combine(call, work, parts)

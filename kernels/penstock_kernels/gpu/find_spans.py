@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from penstock_kernels.base.results import Decodes, FoundSpans
+from penstock_kernels.gpu.chain import begin, chained
 from penstock_kernels.gpu.work_map import block_of
 
 # Tokens of a program, and entries of a block table that it copies at the same time. Unmeasured.
@@ -81,8 +82,9 @@ def _find_span(span, slot_ptr, start_ptr, len_ptr, table_ptr, query_start_ptr, c
 def _find_spans_kernel(slot_ptr, start_ptr, len_ptr, token_ptr, table_ptr, id_ptr, position_ptr, cache_position_ptr,
                        query_start_ptr, context_ptr, out_table_ptr, num_tokens, num_spans, stride_tokens,
                        stride_table, num_blocks, spare, BLOCK_SIZE: tl.constexpr, ONE_EACH: tl.constexpr,
-                       BLOCK_SPANS: tl.constexpr, BLOCK_TOKENS: tl.constexpr):  # fmt: skip
+                       BLOCK_SPANS: tl.constexpr, BLOCK_TOKENS: tl.constexpr, CHAINED: tl.constexpr):  # fmt: skip
     """ONE_EACH: every row is a span, and those of the spare slot have no context."""
+    begin(CHAINED)
     program = tl.program_id(0)
     if program < num_spans:
         _find_span(program, slot_ptr, start_ptr, len_ptr, table_ptr, query_start_ptr, context_ptr, out_table_ptr,
@@ -169,4 +171,5 @@ def _find(
         BLOCK_SPANS=64 if lens is None else block_of(num_spans),
         BLOCK_TOKENS=_BLOCK_TOKENS,
         num_warps=4,
+        **chained(slots.device),
     )

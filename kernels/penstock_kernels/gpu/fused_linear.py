@@ -12,6 +12,7 @@ import triton.language as tl
 
 from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.base.input_norm import InputNorm
+from penstock_kernels.gpu.chain import begin, chained
 from penstock_kernels.gpu.measured_products import MOST_ROWS
 from penstock_kernels.gpu.tiles import FEW_ROWS, few_rows_tile, processor
 
@@ -37,8 +38,10 @@ def _input(x_ptr, residual_ptr, norm_ptr, rows, stride_x, lengths, mask, weight_
 @triton.jit(do_not_specialize=["num_rows"])
 def _share_kernel(x_ptr, residual_ptr, norm_ptr, weight_ptr, sum_ptr, square_ptr, num_rows, stride_x, weight_offset,
                   LENGTH: tl.constexpr, NUM_COLUMNS: tl.constexpr, HAS_NORM: tl.constexpr, SPLITS: tl.constexpr,
-                  BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr, BLOCK_LENGTH: tl.constexpr):  # fmt: skip
+                  BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr, BLOCK_LENGTH: tl.constexpr,
+                  CHAINED: tl.constexpr):  # fmt: skip
     """All rows times some columns, over a share of the length."""
+    begin(CHAINED)
     TILES: tl.constexpr = (LENGTH + BLOCK_LENGTH - 1) // BLOCK_LENGTH
     SHARE: tl.constexpr = (TILES + SPLITS - 1) // SPLITS
     split = tl.program_id(1).to(tl.int64)
@@ -83,8 +86,9 @@ def _sum_of(sum_ptr, bias_ptr, row, columns, mask, num_rows, NUM_COLUMNS: tl.con
 @triton.jit(do_not_specialize=["num_rows"])
 def _finish_kernel(sum_ptr, square_ptr, bias_ptr, x_ptr, residual_ptr, out_ptr, num_rows, stride_x, eps,
                    LENGTH: tl.constexpr, NUM_COLUMNS: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr,
-                   GATED: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+                   GATED: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # fmt: skip
     """Some columns of a row of the result, and as many of the residual."""
+    begin(CHAINED)
     WIDTH: tl.constexpr = NUM_COLUMNS // 2 if GATED else NUM_COLUMNS
     row = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -154,6 +158,7 @@ def fused_linear(
         BLOCK_LENGTH=tile.length,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        **chained(x.device),
     )
     widest = width if norm is None else max(width, length)
     _finish_kernel[(triton.cdiv(widest, _BLOCK), num_rows)](
@@ -171,5 +176,6 @@ def fused_linear(
         GATED=gated,
         BLOCK=_BLOCK,
         num_warps=4,
+        **chained(x.device),
     )
     return out

@@ -26,16 +26,18 @@ def _latents_kernel(
     query_ptr, down_ptr, weight_ptr, cos_ptr, sin_ptr, cache_ptr, cache_position_ptr,
     stride_token, stride_head, stride_down, eps,
     NUM_HEADS: tl.constexpr, NOPE_DIM: tl.constexpr, RANK: tl.constexpr, ROPE_DIM: tl.constexpr,
-    BLOCK_RANK: tl.constexpr, BLOCK_HALF: tl.constexpr,
+    BLOCK_RANK: tl.constexpr, BLOCK_HALF: tl.constexpr, ROTATES: tl.constexpr,
 ):  # fmt: skip
     """One head of a token, or behind the heads its latent."""
     HALF: tl.constexpr = ROPE_DIM // 2
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    cos_ptr += token * ROPE_DIM
-    sin_ptr += token * ROPE_DIM
+    if ROTATES:
+        cos_ptr += token * ROPE_DIM
+        sin_ptr += token * ROPE_DIM
     if head < NUM_HEADS:
-        rotating = query_ptr + token * stride_token + head * stride_head + NOPE_DIM
-        _turn(rotating, rotating, cos_ptr, sin_ptr, HALF, BLOCK_HALF)
+        if ROTATES:
+            rotating = query_ptr + token * stride_token + head * stride_head + NOPE_DIM
+            _turn(rotating, rotating, cos_ptr, sin_ptr, HALF, BLOCK_HALF)
     else:
         columns = tl.arange(0, BLOCK_RANK)
         mask = columns < RANK
@@ -45,21 +47,28 @@ def _latents_kernel(
         inverse = tl.rsqrt(tl.sum(x * x, axis=0) / RANK + eps)
         x = x * inverse * tl.load(weight_ptr + columns, mask=mask, other=0.0).to(tl.float32)
         tl.store(target + columns, x.to(cache_ptr.dtype.element_ty), mask=mask)
-        _turn(down + RANK, target + RANK, cos_ptr, sin_ptr, HALF, BLOCK_HALF)
+        if ROTATES:
+            _turn(down + RANK, target + RANK, cos_ptr, sin_ptr, HALF, BLOCK_HALF)
+        else:
+            shared = tl.arange(0, 2 * BLOCK_HALF)
+            rest = tl.load(down + RANK + shared, mask=shared < ROPE_DIM, other=0.0)
+            tl.store(target + RANK + shared, rest, mask=shared < ROPE_DIM)
 
 
 def rotate_and_store_latents(
     query: torch.Tensor,
     down: torch.Tensor,
     norm: tuple[torch.Tensor, float],
-    cos: torch.Tensor,
-    sin: torch.Tensor,
+    cos: torch.Tensor | None,
+    sin: torch.Tensor | None,
     cache: torch.Tensor,
     cache_positions: torch.Tensor,
 ) -> None:
-    (num_tokens, num_heads, head_dim), rope_dim, rank = query.shape, cos.shape[1], len(norm[0])
+    (num_tokens, num_heads, head_dim), rank = query.shape, len(norm[0])
+    rope_dim, rotates = down.shape[1] - rank, cos is not None
     if num_tokens == 0:
         return
+    num_heads = num_heads if rotates else 0
     _latents_kernel[(num_tokens, num_heads + 1)](
         query,
         down,
@@ -77,5 +86,6 @@ def rotate_and_store_latents(
         ROPE_DIM=rope_dim,
         BLOCK_RANK=triton.next_power_of_2(rank),
         BLOCK_HALF=triton.next_power_of_2(rope_dim // 2),
+        ROTATES=rotates,
         num_warps=1,
     )

@@ -4,6 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock_kernels.gpu.chain import begin, chained
+
 # Numbers that one program holds: 16 per thread at 4 warps. Unmeasured.
 _TILE = 2048
 
@@ -30,7 +32,9 @@ def _norm_kernel(
     HAS_RESIDUAL: tl.constexpr,
     CENTERED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    begin(CHAINED)
     rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     columns = tl.arange(0, BLOCK_DIM)
     mask = (rows < num_rows)[:, None] & (columns < DIM)[None, :]
@@ -114,12 +118,13 @@ def _norm(
         HAS_RESIDUAL=residual is not None,
         CENTERED=centered,
         HAS_BIAS=bias is not None,
-        num_warps=_num_warps(block_dim),
+        num_warps=num_warps_of_row(block_dim),
+        **chained(x.device),
     )
     return out
 
 
-def _num_warps(block_dim: int) -> int:
+def num_warps_of_row(block_dim: int) -> int:
     """16 numbers a thread: two loads of 16 bytes in 16-bit types. Unmeasured."""
     return min(max(block_dim // 512, 4), 16)
 

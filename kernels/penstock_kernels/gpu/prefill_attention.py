@@ -3,7 +3,7 @@
 A tile's rows are query tokens times the heads of one key head's group. It walks the keys in up to three phases, of
 which only the first and the last need masks:
 
-    positions   0 ........ window start ........ first query of the tile ... last query
+    positions   0 ..... window or chunk start .. first query of the tile ... last query
     phase                  | left, masked |   middle, all visible   |  diagonal, masked  |
 """
 
@@ -19,9 +19,9 @@ from penstock_kernels.gpu.tiles import Tile, prefill_tile, processor
 @triton.jit
 def _attend(
     query, accumulated, largest, total, key_ptr, value_ptr, table_ptr, first_tile, end_tile, query_positions,
-    columns, context_len, stride_block, stride_token, scale, soft_cap, window, DIM: tl.constexpr,
+    columns, context_len, stride_block, stride_token, scale, soft_cap, reach, DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, MASKED: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_SOFT_CAP: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_CHUNK: tl.constexpr, HAS_SOFT_CAP: tl.constexpr,
 ):  # fmt: skip
     """Fold the tiles of one phase."""
     # The blocks of a tile are read one tile ahead, so that its keys and values can be fetched several tiles ahead.
@@ -37,7 +37,9 @@ def _attend(
         if MASKED:
             seen = positions[None, :] <= query_positions[:, None]
             if HAS_WINDOW:
-                seen = seen & (positions[None, :] > query_positions[:, None] - window)
+                seen = seen & (positions[None, :] > query_positions[:, None] - reach)
+            if HAS_CHUNK:
+                seen = seen & (positions[None, :] >= (query_positions // reach * reach)[:, None])
             scores = tl.where(seen, scores, float("-inf"))
         accumulated, largest, total = fold(scores, value.to(query.dtype), accumulated, largest, total, MASKED)
     return accumulated, largest, total
@@ -47,10 +49,10 @@ def _attend(
 def _prefill_attention_kernel(
     query_ptr, key_ptr, value_ptr, table_ptr, query_start_ptr, context_ptr, sink_ptr, out_ptr,
     stride_query_token, stride_query_head, stride_block, stride_token, stride_kv_head, stride_table,
-    scale, soft_cap, window, key_scale, value_scale, tile_ptr, num_kv_heads,
+    scale, soft_cap, reach, key_scale, value_scale, tile_ptr, num_kv_heads,
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_ROWS: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFT_CAP: tl.constexpr,
-    HAS_SINK: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CHUNK: tl.constexpr,
+    HAS_SOFT_CAP: tl.constexpr, HAS_SINK: tl.constexpr,
 ):  # fmt: skip
     # The key heads of a tile run side by side, and tiles with much work first.
     program = tl.program_id(0).to(tl.int64)
@@ -83,22 +85,28 @@ def _prefill_attention_kernel(
     largest = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_ROWS], tl.float32)
     middle_tile = 0
-    if HAS_WINDOW:
-        first_tile = tl.maximum(first_position - window + 1, 0) // BLOCK_KEYS
-        middle_tile = tl.maximum(last_position - window + BLOCK_KEYS, 0) // BLOCK_KEYS
+    if HAS_WINDOW or HAS_CHUNK:
+        # What the first query of the tile sees first, and the last one.
+        if HAS_CHUNK:
+            first_seen, last_seen = first_position // reach * reach, last_position // reach * reach
+        else:
+            first_seen = tl.maximum(first_position - reach + 1, 0)
+            last_seen = tl.maximum(last_position - reach + 1, 0)
+        first_tile = first_seen // BLOCK_KEYS
+        middle_tile = (last_seen + BLOCK_KEYS - 1) // BLOCK_KEYS
         middle_tile = tl.minimum(middle_tile, end_tile)
         accumulated, largest, total = _attend(
             query, accumulated, largest, total, key_ptr, value_ptr, table_ptr, first_tile, middle_tile,
-            query_positions, columns, context_len, stride_block, stride_token, scale * key_scale, soft_cap, window,
-            DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, True, HAS_WINDOW, HAS_SOFT_CAP)  # fmt: skip
+            query_positions, columns, context_len, stride_block, stride_token, scale * key_scale, soft_cap, reach,
+            DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, True, HAS_WINDOW, HAS_CHUNK, HAS_SOFT_CAP)  # fmt: skip
     accumulated, largest, total = _attend(
         query, accumulated, largest, total, key_ptr, value_ptr, table_ptr, middle_tile, diagonal_tile,
-        query_positions, columns, context_len, stride_block, stride_token, scale * key_scale, soft_cap, window,
-        DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, False, HAS_WINDOW, HAS_SOFT_CAP)  # fmt: skip
+        query_positions, columns, context_len, stride_block, stride_token, scale * key_scale, soft_cap, reach,
+        DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, False, HAS_WINDOW, HAS_CHUNK, HAS_SOFT_CAP)  # fmt: skip
     accumulated, largest, total = _attend(
         query, accumulated, largest, total, key_ptr, value_ptr, table_ptr, tl.maximum(middle_tile, diagonal_tile),
         end_tile, query_positions, columns, context_len, stride_block, stride_token, scale * key_scale, soft_cap,
-        window, DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, True, HAS_WINDOW, HAS_SOFT_CAP)  # fmt: skip
+        reach, DIM, BLOCK_SIZE, BLOCK_KEYS, BLOCK_DIM, True, HAS_WINDOW, HAS_CHUNK, HAS_SOFT_CAP)  # fmt: skip
 
     store_result(out_ptr, accumulated, largest, total, sink_ptr, query_start, tokens, heads, tokens < query_len,
                  columns, num_kv_heads * GROUP, value_scale, DIM, HAS_SINK)  # fmt: skip

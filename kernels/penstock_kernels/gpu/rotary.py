@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from penstock_kernels.base.destination import Destination
+from penstock_kernels.gpu.chain import begin, chained
 
 # Tokens of a program; a program does one head. Unmeasured.
 _BLOCK_TOKENS = 8
@@ -48,9 +49,10 @@ def _rotary_kernel(
     heads_ptr, cos_ptr, sin_ptr, weight_ptr, cache_position_ptr, out_ptr, key_cache_ptr, value_cache_ptr,
     num_tokens, num_out_heads, num_key_heads, stride_token, stride_head, eps, inverse_key_scale, inverse_value_scale,
     DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BLOCK_HALF: tl.constexpr,
-    BLOCK_TAIL: tl.constexpr, HAS_NORM: tl.constexpr, HAS_CACHE: tl.constexpr,
+    BLOCK_TAIL: tl.constexpr, HAS_NORM: tl.constexpr, HAS_CACHE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """One head of BLOCK_TOKENS tokens. Heads: those of `out` first, then keys, then values, if they have a cache."""
+    begin(CHAINED)
     HALF: tl.constexpr = ROTARY_DIM // 2
     TAIL: tl.constexpr = DIM - ROTARY_DIM
     tokens = tl.program_id(0).to(tl.int64) * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
@@ -152,5 +154,6 @@ def _rotate(
         HAS_NORM=norm is not None,
         HAS_CACHE=destination is not None,
         num_warps=2,
+        **chained(heads.device),
     )
     return out

@@ -74,7 +74,7 @@ def _route_kernel(
     tl.store(id_ptr + places, ids.to(tl.int64), mask=chosen)
 
 
-@triton.jit(do_not_specialize=["num_pairs"])
+@triton.jit(do_not_specialize=["num_pairs"], do_not_specialize_on_alignment=["id_ptr"])
 def _sort_pairs_kernel(id_ptr, start_ptr, order_ptr, num_pairs, BLOCK: tl.constexpr):
     """One expert: where its pairs begin, which is how many have smaller ids; then its pairs, in order."""
     expert = tl.program_id(0)
@@ -155,7 +155,10 @@ def route(
 
 
 def expert_tiles(expert_ids: torch.Tensor, num_experts: int, rows: int) -> ExpertTiles:
-    """expert_ids: [num_tokens, top_k] integers, contiguous, not empty. Neither launch nor shape depends on them."""
+    """expert_ids: [num_tokens, top_k] integers, contiguous, not empty; a pair with one below 0 is in no tile.
+
+    Neither launch nor shape depends on them.
+    """
     num_pairs, device = expert_ids.numel(), expert_ids.device
     num_tiles = min(num_pairs, triton.cdiv(num_pairs, rows) + num_experts)
     starts = torch.empty(num_experts, dtype=torch.int32, device=device)

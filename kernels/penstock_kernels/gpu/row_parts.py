@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock_kernels.gpu.chain import begin, chained
+
 # Scores of a part: 16 per thread at 4 warps. Unmeasured.
 _BLOCK = 2048
 
@@ -45,7 +47,10 @@ def store_largest(largest_ptr, id_ptr, numbers, ids, last):
 
 
 @triton.jit
-def _largest_kernel(scores_ptr, largest_ptr, id_ptr, stride_row, vocab_size, BLOCK: tl.constexpr):
+def _largest_kernel(
+    scores_ptr, largest_ptr, id_ptr, stride_row, vocab_size, BLOCK: tl.constexpr, CHAINED: tl.constexpr
+):
+    begin(CHAINED)
     row, part, num_parts = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     ids = part * BLOCK + tl.arange(0, BLOCK)
     scores = tl.load(scores_ptr + row * stride_row + ids, mask=ids < vocab_size, other=float("-inf"))
@@ -54,8 +59,11 @@ def _largest_kernel(scores_ptr, largest_ptr, id_ptr, stride_row, vocab_size, BLO
 
 
 @triton.jit
-def _first_of_parts_kernel(largest_ptr, id_ptr, token_ptr, num_parts, vocab_size, BLOCK_PARTS: tl.constexpr):
+def _first_of_parts_kernel(
+    largest_ptr, id_ptr, token_ptr, num_parts, vocab_size, BLOCK_PARTS: tl.constexpr, CHAINED: tl.constexpr
+):
     """The first of the largest, over the parts of a row."""
+    begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     parts = tl.arange(0, BLOCK_PARTS)
     is_part = parts < num_parts
@@ -79,7 +87,14 @@ def largest_parts(scores: torch.Tensor) -> RowParts:
     num_rows, vocab_size = scores.shape
     parts = empty_parts(num_rows, vocab_size, scores.device)
     _largest_kernel[parts.largest.shape](
-        scores, parts.largest, parts.ids, scores.stride(0), vocab_size, BLOCK=parts.block, num_warps=4
+        scores,
+        parts.largest,
+        parts.ids,
+        scores.stride(0),
+        vocab_size,
+        BLOCK=parts.block,
+        num_warps=4,
+        **chained(scores.device),
     )
     return parts
 
@@ -96,5 +111,6 @@ def join_parts(parts: RowParts, vocab_size: int) -> torch.Tensor:
         vocab_size,
         BLOCK_PARTS=triton.next_power_of_2(num_parts),
         num_warps=1,
+        **chained(tokens.device),
     )
     return tokens

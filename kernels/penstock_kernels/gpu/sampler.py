@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from penstock_kernels.base.sampling_params import DrawParams
+from penstock_kernels.gpu.chain import begin, chained
 from penstock_kernels.gpu.noise import gumbel_of, noise_key
 from penstock_kernels.gpu.row_parts import (
     RowParts,
@@ -35,8 +36,10 @@ from penstock_kernels.gpu.threshold import TYPICAL, Thresholds, compared, thresh
 def _noisy_part_kernel(
     scores_ptr, largest_ptr, temperature_ptr, floor_ptr, surprise_floor_ptr, typical_score_ptr, seed_ptr,
     position_ptr, noisy_ptr, id_ptr, stride_row, vocab_size, BLOCK: tl.constexpr, BLOCK_PARTS: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """The largest of one part with noise; without it in rows that are not drawn."""
+    begin(CHAINED)
     row, part, num_parts = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     ids = part * BLOCK + tl.arange(0, BLOCK)
     temperature = tl.load(temperature_ptr + row)
@@ -81,5 +84,6 @@ def _with_noise(scores: torch.Tensor, parts: RowParts, kept: Thresholds, params:
         BLOCK=parts.block,
         BLOCK_PARTS=triton.next_power_of_2(parts.largest.shape[1]),
         num_warps=4,
+        **chained(scores.device),
     )
     return noisy

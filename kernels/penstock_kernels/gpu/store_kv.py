@@ -87,6 +87,8 @@ def _copy_blocks_kernel(
 
 
 def copy_blocks(pool: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+    if pool.numel() == 0:  # of a model without attention
+        return
     words = _as_words(pool)
     num_planes, _, num_words = words.shape
     block = 2 * _COPY_WORDS

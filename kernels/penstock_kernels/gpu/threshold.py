@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from penstock_kernels.base.sampling_params import DrawParams
+from penstock_kernels.gpu.chain import begin, chained
 from penstock_kernels.gpu.row_parts import RowParts, largest_of_row, load_scaled
 
 # Of a part, so many tokens can be likely: one in so many. Unmeasured.
@@ -190,9 +191,10 @@ def _is_truncated(row, largest, temperature, top_k_ptr, top_p_ptr, typical_p_ptr
 @triton.jit(do_not_specialize_on_alignment=["temperature_ptr", "top_k_ptr", "top_p_ptr", "typical_p_ptr"])
 def _likely_kernel(
     scores_ptr, largest_ptr, temperature_ptr, top_k_ptr, top_p_ptr, typical_p_ptr, likely_ptr, fact_ptr,
-    stride_row, vocab_size, BLOCK: tl.constexpr, LIMIT: tl.constexpr, BLOCK_PARTS: tl.constexpr,
+    stride_row, vocab_size, BLOCK: tl.constexpr, LIMIT: tl.constexpr, BLOCK_PARTS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Collects the likely tokens of one part, in order, then minus infinity. Beyond the limit they are counted."""
+    begin(CHAINED)
     row, part, num_parts = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     temperature = tl.load(temperature_ptr + row)
     largest = largest_of_row(largest_ptr, row, num_parts, BLOCK_PARTS)
@@ -237,9 +239,10 @@ def _facts(fact_ptr, FACT: tl.constexpr, num_parts, BLOCK_PARTS: tl.constexpr):
 def _threshold_kernel(
     scores_ptr, largest_ptr, likely_ptr, fact_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr,
     typical_p_ptr, floor_ptr, surprise_floor_ptr, typical_score_ptr, stride_row, vocab_size, num_parts,
-    LIMIT: tl.constexpr, BLOCK: tl.constexpr, BLOCK_PARTS: tl.constexpr,
+    LIMIT: tl.constexpr, BLOCK: tl.constexpr, BLOCK_PARTS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """One program a row. Likely tokens are a short row of scores, which are scaled already."""
+    begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperature_ptr + row)
     largest = largest_of_row(largest_ptr, row, num_parts, BLOCK_PARTS)
@@ -304,6 +307,7 @@ def thresholds(scores: torch.Tensor, parts: RowParts, params: DrawParams) -> Thr
         BLOCK=parts.block,
         num_warps=4,
         **constants,
+        **chained(device),
     )
     _threshold_kernel[(num_rows,)](
         scores,
@@ -317,5 +321,6 @@ def thresholds(scores: torch.Tensor, parts: RowParts, params: DrawParams) -> Thr
         BLOCK=min(_BLOCK, triton.next_power_of_2(num_parts * limit)),
         num_warps=_WARPS,
         **constants,
+        **chained(device),
     )
     return Thresholds(*kept)

@@ -14,7 +14,7 @@ parts of 65 items, whether 10 or 500 sequences decode.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
+from penstock_kernels.base.attention_spans import MAX_DECODE_LEN, Reach
 from penstock_kernels.gpu.tiles import DECODE_KEYS, Processor
 
 # Decode programs that a multiprocessor holds at once: with heads of 128 each takes 72 of its 228 KB. Unmeasured.
@@ -58,18 +58,18 @@ def fixed_tiles(table_len: int) -> int:
     return max(_FIXED_TILES, _ceil(_ceil(table_len, DECODE_KEYS), _FIXED_ITEMS))
 
 
-def num_tiles(query_len: int, context_len: int, window: int | None) -> int:
+def num_tiles(query_len: int, context_len: int, reach: Reach) -> int:
     """Tiles that any query of a span sees, as the work map counts them."""
-    first_seen = 0 if window is None else max(context_len - query_len + 1 - window, 0)
-    return _ceil(context_len, DECODE_KEYS) - first_seen // DECODE_KEYS
+    return _ceil(context_len, DECODE_KEYS) - reach.first(context_len - query_len) // DECODE_KEYS
 
 
-def most_tiles(max_query_len: int, max_context_len: int, window: int | None) -> int:
+def most_tiles(max_query_len: int, max_context_len: int, reach: Reach) -> int:
     """The most that `num_tiles` may say of a span within these bounds."""
     most = _ceil(max_context_len, DECODE_KEYS)
-    if window is None:
+    seen = reach.window or reach.chunk
+    if seen is None:
         return most
-    return min(most, _ceil(window + max_query_len - 2, DECODE_KEYS) + 1)
+    return min(most, _ceil(seen + max_query_len - 2, DECODE_KEYS) + 1)
 
 
 def known_limits(tiles: Sequence[int], max_query_len: int, resident: int) -> WorkLimits:
@@ -112,7 +112,7 @@ def fixed_limits(num_spans: int, num_tokens: int, tiles: int, tiles_of_item: int
 
 def most_part_tokens(num_spans: int, num_tokens: int, table_len: int, resident: int, unbatched: bool) -> int:
     """The most `num_part_tokens` of any step within these bounds, whatever its lengths."""
-    tiles = most_tiles(MAX_DECODE_LEN, table_len, None)
+    tiles = most_tiles(MAX_DECODE_LEN, table_len, Reach())
     if unbatched:
         tokens = min(num_tokens, num_spans * MAX_DECODE_LEN)
         return fixed_limits(num_spans, tokens, tiles, fixed_tiles(table_len)).num_part_tokens

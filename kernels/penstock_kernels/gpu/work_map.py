@@ -1,6 +1,6 @@
 """The work map of decode attention: which part of which sequence every program attends to.
 
-Computed on the device from the lengths there, once per step and window, and shared by all layers. The number of items
+Computed on the device from the lengths there, once per step and reach, and shared by all layers. The number of items
 is fixed, so the grid is too and a captured graph stays right as lengths grow. `work_limits` has the arithmetic. Items
 of split spans come first: the longest ones start first, and only they have memory for parts.
 
@@ -15,6 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock_kernels.base.attention_spans import Reach
+from penstock_kernels.gpu.chain import begin, chained
 from penstock_kernels.gpu.tiles import DECODE_KEYS
 from penstock_kernels.gpu.work_limits import LEAST_TILES, WorkLimits
 
@@ -31,14 +33,15 @@ class WorkMap(NamedTuple):
 
 
 @triton.jit
-def _tiles_of(query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, window,
-              KEYS: tl.constexpr):  # fmt: skip
+def _tiles_of(query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, reach,
+              HAS_CHUNK: tl.constexpr, KEYS: tl.constexpr):  # fmt: skip
     """Tokens, first and end tile that any query of a span sees; no tiles for spans of other lengths."""
     mask = spans < num_spans
     context_lens = tl.load(context_ptr + spans, mask=mask, other=0)
     starts = tl.load(query_start_ptr + spans, mask=mask, other=0)
     query_lens = tl.load(query_start_ptr + spans + 1, mask=mask, other=0) - starts
-    first_seen = tl.maximum(context_lens - query_lens + 1 - window, 0)
+    first_query = context_lens - query_lens
+    first_seen = first_query // reach * reach if HAS_CHUNK else tl.maximum(first_query + 1 - reach, 0)
     is_wanted = (query_lens >= min_query_len) & (query_lens <= max_query_len)
     end = tl.where(is_wanted, (context_lens + KEYS - 1) // KEYS, 0)
     return query_lens, tl.minimum(first_seen // KEYS, end), end
@@ -46,7 +49,7 @@ def _tiles_of(query_start_ptr, context_ptr, spans, num_spans, min_query_len, max
 
 @triton.jit(
     do_not_specialize=[
-        "num_spans", "num_items", "num_splits", "min_query_len", "max_query_len", "window", "resident", "fixed_tiles",
+        "num_spans", "num_items", "num_splits", "min_query_len", "max_query_len", "reach", "resident", "fixed_tiles",
     ],
     do_not_specialize_on_alignment=["query_start_ptr", "context_ptr"],
 )  # fmt: skip
@@ -60,18 +63,22 @@ def _work_map_kernel(
     num_splits,
     min_query_len,
     max_query_len,
-    window,
+    reach,
     resident,
     fixed_tiles,
+    HAS_CHUNK: tl.constexpr,
     LEAST: tl.constexpr,
     BLOCK_SPANS: tl.constexpr,
     BLOCK_ITEMS: tl.constexpr,
     KEYS: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
     """One program. Divides every span into items of equal length but for the last, then gives them out."""
+    begin(CHAINED)
     spans = tl.arange(0, BLOCK_SPANS)
     query_lens, first, end = _tiles_of(
-        query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, window, KEYS)  # fmt: skip
+        query_start_ptr, context_ptr, spans, num_spans, min_query_len, max_query_len, reach, HAS_CHUNK,
+        KEYS)  # fmt: skip
     num_tiles = end - first
     wanted = tl.maximum((tl.sum(num_tiles, axis=0) + resident - 1) // resident, LEAST)
     shares = tl.maximum((2 * num_tiles + wanted) // (2 * wanted), 1)
@@ -123,7 +130,7 @@ def work_map(
     query_starts: torch.Tensor,
     context_lens: torch.Tensor,
     query_lens: tuple[int, int],
-    window: int | None,
+    reach: Reach,
     limits: WorkLimits,
 ) -> WorkMap:
     """Of the spans whose number of tokens is in `query_lens`, both ends included; `limits` must cover all of them.
@@ -142,13 +149,15 @@ def work_map(
         limits.num_items,
         limits.num_splits,
         *query_lens,
-        2**30 if window is None else window,
+        reach.window or reach.chunk or 2**30,
         limits.resident,
         limits.fixed_tiles,
+        HAS_CHUNK=reach.chunk is not None,
         LEAST=LEAST_TILES,
         BLOCK_SPANS=block_of(num_spans),
         BLOCK_ITEMS=256,
         KEYS=DECODE_KEYS,
         num_warps=4,
+        **chained(device),
     )
     return WorkMap(items, splits, limits, query_lens[1])

@@ -4,6 +4,7 @@ import ctypes
 
 import torch
 
+from penstock_kernels.base.adapter_rows import AdapterRows
 from penstock_kernels.base.adapter_table import EmbeddingTable
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
@@ -24,18 +25,18 @@ def supports(output: torch.Tensor, *_: object) -> bool:
 
 
 def adapt_embedding(
-    output: torch.Tensor, token_ids: torch.Tensor, numbers: torch.Tensor, adapters: EmbeddingTable, first: int
+    output: torch.Tensor, token_ids: torch.Tensor, rows: AdapterRows, adapters: EmbeddingTable, first: int
 ) -> torch.Tensor:
     """As the op."""
     call = _Call(
         output.data_ptr(),
         token_ids.data_ptr(),
-        numbers.data_ptr(),
+        rows.numbers.data_ptr(),
         adapters.words.data_ptr(),
         *output.shape,
         first,
         DTYPES[output.dtype],
         torch.get_num_threads() if output.numel() >= WORTH_THREADS else 1,
     )
-    run("penstock_adapt_embedding", call, output, token_ids, numbers, adapters)
+    run("penstock_adapt_embedding", call, output, token_ids, rows, adapters)
     return output

@@ -5,6 +5,7 @@ from functools import cache
 
 import torch
 
+from penstock_kernels.base.adapter_rows import AdapterRows
 from penstock_kernels.base.adapter_table import AdapterTable
 from penstock_kernels.native.library import DTYPES, WORTH_THREADS, library, run
 
@@ -34,13 +35,13 @@ def supports(output: torch.Tensor, x: torch.Tensor, *_: object) -> bool:
 
 
 def add_adapters(
-    output: torch.Tensor, x: torch.Tensor, numbers: torch.Tensor, adapters: AdapterTable, max_lanes: int = 0
+    output: torch.Tensor, x: torch.Tensor, rows: AdapterRows, adapters: AdapterTable, max_lanes: int = 0
 ) -> torch.Tensor:
     """As the op. `max_lanes` as in `paged_attention`."""
     call = _Call(
         output.data_ptr(),
         x.data_ptr(),
-        numbers.data_ptr(),
+        rows.numbers.data_ptr(),
         adapters.words.data_ptr(),
         x.stride(0),
         *x.shape,
@@ -49,5 +50,5 @@ def add_adapters(
         torch.get_num_threads() if output.numel() + x.numel() >= _WORTH_THREADS else 1,
         max_lanes,
     )
-    run("penstock_adapt", call, output, x, numbers, adapters, failure=MemoryError)
+    run("penstock_adapt", call, output, x, rows, adapters, failure=MemoryError)
     return output

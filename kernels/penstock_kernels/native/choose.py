@@ -16,8 +16,9 @@ class _Call(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("logits", "slots", "lengths", "tokens", "params", "seeds")),
         *((name, ctypes.c_void_p) for name in ("token_ids", "logprobs", "finite")),
+        *((name, ctypes.c_void_p) for name in ("masked", "bits", "possible")),
         *((name, ctypes.c_int64) for name in ("stride", "token_stride", "param_stride", "seed_stride")),
-        *((name, ctypes.c_int64) for name in ("num_rows", "len")),
+        *((name, ctypes.c_int64) for name in ("num_rows", "num_masks", "num_words", "len")),
         *((name, ctypes.c_int32) for name in ("draws", "num_threads")),
     )
 
@@ -30,12 +31,28 @@ class SlotRows(NamedTuple):
     seeds: torch.Tensor  # [num_slots] int64, the bits of the unsigned seed
 
 
+class Masks(NamedTuple):
+    """Which tokens some of the rows may choose."""
+
+    rows: torch.Tensor  # [num_masks] int64, contiguous, in range, each once
+    bits: torch.Tensor  # [num_masks, num_words] int32, as in `apply_bitmask`, contiguous
+    possible: torch.Tensor  # [num_masks] bool: whether any token is left, to be written
+
+    @classmethod
+    def of(cls, rows: torch.Tensor, bits: torch.Tensor) -> "Masks":
+        """The masks of these rows."""
+        return cls(rows, bits, torch.empty(len(rows), dtype=torch.bool))
+
+
 class Chosen(NamedTuple):
     """As in `Logprobs`."""
 
     token_ids: torch.Tensor
     logprobs: torch.Tensor
     finite: torch.Tensor
+
+
+_NO_MASKS = Masks.of(torch.empty(0, dtype=torch.int64), torch.empty(0, 0, dtype=torch.int32))
 
 
 def supports(logits: torch.Tensor) -> bool:
@@ -50,12 +67,18 @@ def supports(logits: torch.Tensor) -> bool:
 
 
 def choose(
-    logits: torch.Tensor, slots: torch.Tensor, lengths: torch.Tensor, kept: SlotRows, draws: bool
+    logits: torch.Tensor,
+    slots: torch.Tensor,
+    lengths: torch.Tensor,
+    kept: SlotRows,
+    draws: bool,
+    masks: Masks = _NO_MASKS,
 ) -> Chosen:
-    """The token that each row chooses, which is kept at its length: the bits of `draw` and `token_logprobs`.
+    """The token that each row chooses, which is kept at its length: the bits of `apply_bitmask`, `draw` and
+    `token_logprobs`, of which the latter knows no mask.
 
     logits: [num_rows, vocab_size]; slots, lengths: [num_rows] int64, contiguous, in range, each place once: the caller
-    checked that. `draws`: whether the temperature of any row is not 0.
+    checked that. `draws`: whether the temperature of any row without a mask is not 0.
     """
     num_rows, vocab_size = logits.shape
     chosen = Chosen(
@@ -69,14 +92,16 @@ def choose(
         lengths.data_ptr(),
         *(tensor.data_ptr() for tensor in kept),
         *(tensor.data_ptr() for tensor in chosen),
+        *(tensor.data_ptr() for tensor in masks),
         logits.stride(0),
         *(tensor.stride(0) for tensor in kept),
         num_rows,
+        *masks.bits.shape,
         vocab_size,
         draws,
         num_threads(logits),
     )
-    run("penstock_choose", call, logits, slots, lengths, kept, chosen, failure=_no_memory)
+    run("penstock_choose", call, logits, slots, lengths, kept, masks, chosen, failure=_no_memory)
     return chosen
 
 

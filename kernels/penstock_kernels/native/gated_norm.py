@@ -14,7 +14,7 @@ class _Call(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "gate", "weight", "output")),
         *((name, ctypes.c_int64) for name in ("gate_stride", "weight_stride", "num_rows")),
-        *((name, ctypes.c_int32) for name in ("num_groups", "len", "gate_first")),
+        *((name, ctypes.c_int32) for name in ("num_groups", "len", "gate_first", "has_silu")),
         *((name, ctypes.c_int32) for name in ("dtype", "num_threads", "max_lanes")),
         ("eps", ctypes.c_float),
     )
@@ -43,6 +43,7 @@ def gated_norm(
     weight: torch.Tensor,
     eps: float,
     gate_first: bool,
+    has_silu: bool = True,
     max_lanes: int = 0,
 ) -> torch.Tensor:
     """As the op; a row has the same bits however many rows there are. `max_lanes` as in `paged_attention`."""
@@ -56,6 +57,7 @@ def gated_norm(
         weight.stride(0) if weight.dim() == 2 else 0,
         *x.shape,
         gate_first,
+        has_silu,
         DTYPES[x.dtype],
         torch.get_num_threads() if x.numel() >= WORTH_THREADS else 1,
         max_lanes,

@@ -29,19 +29,17 @@ def can_store(rank: int, rope_dim: int) -> bool:
     return compiled is not None and bool(compiled.penstock_can_store_latents(rank, rope_dim))
 
 
-def supports(
-    query: torch.Tensor, down: torch.Tensor, norm: tuple[torch.Tensor, float], cos: torch.Tensor, *_: object
-) -> bool:
+def supports(query: torch.Tensor, down: torch.Tensor, norm: tuple[torch.Tensor, float], *_: object) -> bool:
     """Whether `rotate_and_store_latents` can take these, as the op has checked them."""
-    return query.dtype in DTYPES and can_store(len(norm[0]), cos.shape[1])
+    return query.dtype in DTYPES and can_store(len(norm[0]), down.shape[1] - len(norm[0]))
 
 
 def rotate_and_store_latents(
     query: torch.Tensor,
     down: torch.Tensor,
     norm: tuple[torch.Tensor, float],
-    cos: torch.Tensor,
-    sin: torch.Tensor,
+    cos: torch.Tensor | None,
+    sin: torch.Tensor | None,
     cache: torch.Tensor,
     cache_positions: torch.Tensor,
     max_lanes: int = 0,
@@ -52,8 +50,8 @@ def rotate_and_store_latents(
         query.data_ptr(),
         down.data_ptr(),
         norm[0].data_ptr(),
-        cos.data_ptr(),
-        sin.data_ptr(),
+        None if cos is None else cos.data_ptr(),
+        None if sin is None else sin.data_ptr(),
         cache.data_ptr(),
         cache_positions.data_ptr(),
         len(query),
@@ -62,7 +60,7 @@ def rotate_and_store_latents(
         down.stride(0),
         *query.shape[1:],
         len(norm[0]),
-        cos.shape[1],
+        down.shape[1] - len(norm[0]),
         DTYPES[query.dtype],
         torch.get_num_threads() if query.numel() >= WORTH_THREADS else 1,
         max_lanes,

@@ -1,4 +1,5 @@
-"""What most plans ask for, blocks and decodes, checked and applied in C: otherwise there are objects for each row."""
+"""What most plans ask for, blocks, open spans and decodes, checked and applied in C: otherwise there are objects for
+each row."""
 
 import ctypes
 from typing import Any, NamedTuple
@@ -37,12 +38,21 @@ class _Append(ctypes.Structure):
     )
 
 
+class _Settle(ctypes.Structure):
+    """`Settle` of src/stage.c, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("spans", "drafts", "table")),
+        *((name, ctypes.c_int64) for name in ("num_spans", "num_slots", "block_size", "max_len", "budget")),
+    )
+
+
 class Staged(NamedTuple):
     """Valid decodes, each of another slot."""
 
     # Slots and positions of all rows, then rows, slots, lengths and prompt lengths of the decodes.
     numbers: Numbers
-    # Numbers of the rows that are `SlotKind.APART`.
+    # Numbers of the rows that are not `SlotKind.PLAIN`.
     apart: list[int]
     # What any plain row needs.
     features: int
@@ -67,6 +77,7 @@ class Stager:
         )
         self._stage: Any = getattr(library(), "penstock_stage", None)
         self._append: Any = getattr(library(), "penstock_append", None)
+        self._settle: Any = getattr(library(), "penstock_settle", None)
 
     def append(self, appends: Columns, block_table: torch.Tensor, num_blocks: int) -> bool:
         """Give slots more blocks, of so many in all. Columns: slots, counts, blocks one after the other.
@@ -92,12 +103,35 @@ class Stager:
         done: int = self._append(ctypes.byref(call))
         return done == 0
 
+    def settle(self, spans: Numbers, drafts: Numbers, budget: int) -> Numbers | None:
+        """Spans, [3, num_spans], of which the open ones begin where their slots stand, at the last token.
+
+        `drafts`: [num_spans], how many tokens may be drafted in each at most; below 0: it is not open. None unless all
+        of these fit their slots' blocks and, with the spans, a budget of positions; and where there is no compiled
+        library.
+        """
+        if self._settle is None:
+            return None
+        settled = np.array(spans, order="C")
+        call = _Settle(
+            settled.ctypes.data,
+            drafts.ctypes.data,
+            self._call.table,
+            spans.shape[1],
+            len(self._table),
+            self._call.block_size,
+            self._call.max_len,
+            budget,
+        )
+        fits: bool = self._settle(ctypes.byref(call)) == 0
+        return settled if fits else None
+
     def stage(self, spans: Numbers, num_rows: int, drafts: Numbers | None = None) -> Staged | None:
         """Spans are [3, num_spans] of slots, starts and lengths, filled up to so many rows.
 
         `drafts`: [num_spans], how many tokens are drafted behind each, each of which has a row; only plain slots may
         have any. None, and nothing is changed, unless all are valid decodes, each of another slot, and one of them is
-        plain; and where there is no compiled library.
+        plain or masked; and where there is no compiled library.
         """
         if self._stage is None:
             return None

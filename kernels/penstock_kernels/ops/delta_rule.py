@@ -22,7 +22,8 @@ def gated_delta_rule(
 
     query, key: [num_tokens, num_key_heads, key_dim], which are normalised here to length 1, and queries divided by the
     square root of key_dim; value: [num_tokens, num_heads, value_dim]; each key head serves as many heads in a row.
-    step, beta: [num_tokens, num_heads]; `decay` makes of `step` what is left.
+    step, beta: [num_tokens, num_heads]; `decay` makes of `step` what is left. With a step of [num_tokens, num_heads,
+    key_dim] each row of S forgets by itself (KDA).
     `state`: [num_rows, num_heads, key_dim, value_dim] float32, read and replaced in place. Result: as value.
     """
     num_heads, value_dim = value.shape[1:]
@@ -38,6 +39,6 @@ def gated_delta_rule(
             f"state {tuple(state.shape)}"
         ),
     )
-    decay.check("gated_delta_rule", step, *value.shape[:2])
+    decay.check("gated_delta_rule", step, len(value), num_heads, key.shape[2])
     require_same_dtype("gated_delta_rule", query=query, key=key, value=value, step=step, beta=beta)
     return table.gated_delta_rule(query, key, value, step, beta, decay, state, spans)

@@ -18,23 +18,24 @@ def rotate_and_store_latents(
     query: torch.Tensor,
     down: torch.Tensor,
     norm: tuple[torch.Tensor, float],
-    cos: torch.Tensor,
-    sin: torch.Tensor,
+    cos: torch.Tensor | None,
+    sin: torch.Tensor | None,
     cache: torch.Tensor,
     cache_positions: torch.Tensor,
 ) -> None:
     """Rotate the last numbers of every query in place; norm the latents, rotate what is behind them, and store both.
 
     query: [num_tokens, num_heads, nope_dim + rope_dim]; down: [num_tokens, rank + rope_dim]; norm: weight [rank] and
-    eps of a root-mean-square norm; cos, sin: [num_tokens, rope_dim] as in `apply_rotary`; cache_positions as in
-    `store_kv`.
+    eps of a root-mean-square norm; cos, sin: [num_tokens, rope_dim] as in `apply_rotary`, or both None: nothing is
+    rotated; cache_positions as in `store_kv`.
     """
     op, (weight, _) = "rotate_and_store_latents", norm
-    rank, rope_dim = weight.shape[0], cos.shape[1]
+    rank, rope_dim = weight.shape[0], cache.shape[-1] - weight.shape[0]
     require(
         cache.dim() == 4
         and cache.is_contiguous()
-        and cache.shape[2:] == (1, rank + rope_dim)
+        and cache.shape[2] == 1
+        and rope_dim > 0
         and down.shape == (len(query), rank + rope_dim),
         lambda: f"{op}: latents {tuple(down.shape)} of rank {rank} against cache {tuple(cache.shape)}",
     )
@@ -44,20 +45,29 @@ def rotate_and_store_latents(
             f"{op}: query {tuple(query.shape)}, of which {rope_dim} are rotated; both with rows side by side"
         ),
     )
+    _check_angles(op, query, rope_dim, cos, sin)
     require(
-        cos.shape == sin.shape
-        and cos.shape[0] == len(query)
+        cache_positions.shape == query.shape[:1] and cache_positions.dtype == torch.int64,
+        f"{op}: cache_positions must be int64, one per token",
+    )
+    require_same_dtype(op, query=query, down=down, norm=weight, cache=cache)
+    table.rotate_and_store_latents(query, down, norm, cos, sin, cache, cache_positions)
+
+
+def _check_angles(
+    op: str, query: torch.Tensor, rope_dim: int, cos: torch.Tensor | None, sin: torch.Tensor | None
+) -> None:
+    if cos is None or sin is None:
+        require(cos is sin, f"{op}: cos and sin, or none of them")
+        return
+    require(
+        cos.shape == sin.shape == (len(query), rope_dim)
         and rope_dim % 2 == 0
         and cos.is_contiguous()
         and sin.is_contiguous(),
         lambda: f"{op}: cos {tuple(cos.shape)}, sin {tuple(sin.shape)}, query {tuple(query.shape)}",
     )
-    require(
-        cache_positions.shape == query.shape[:1] and cache_positions.dtype == torch.int64,
-        f"{op}: cache_positions must be int64, one per token",
-    )
-    require_same_dtype(op, query=query, down=down, norm=weight, cos=cos, sin=sin, cache=cache)
-    table.rotate_and_store_latents(query, down, norm, cos, sin, cache, cache_positions)
+    require_same_dtype(op, query=query, cos=cos, sin=sin)
 
 
 def latent_attention(

@@ -6,6 +6,7 @@ calls nothing but PyTorch and other references.
 
 from penstock_kernels.reference.activation import clamped_swiglu, gelu_mul, silu_mul
 from penstock_kernels.reference.adapters import adapt_embedding, add_adapters
+from penstock_kernels.reference.all_reduce import all_reduce, all_reduce_add_rms_norm
 from penstock_kernels.reference.attention import paged_attention
 from penstock_kernels.reference.causal_conv import causal_conv
 from penstock_kernels.reference.decodes import find_decodes
@@ -42,6 +43,8 @@ __all__ = [
     "add_adapters",
     "add_bias",
     "all_finite",
+    "all_reduce",
+    "all_reduce_add_rms_norm",
     "apply_bitmask",
     "apply_rotary",
     "causal_conv",

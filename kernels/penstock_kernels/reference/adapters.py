@@ -3,18 +3,20 @@
 import torch
 import torch.nn.functional as F
 
+from penstock_kernels.base.adapter_rows import AdapterRows
 from penstock_kernels.base.adapter_table import AdapterTable, AdapterWeights, EmbeddingTable
 from penstock_kernels.reference.linear import INVARIANT_ROWS
 
 
 def add_adapters(
-    output: torch.Tensor, x: torch.Tensor, numbers: torch.Tensor, adapters: AdapterTable
+    output: torch.Tensor, x: torch.Tensor, rows: AdapterRows, adapters: AdapterTable
 ) -> torch.Tensor:
+    numbers = rows.numbers
     for number in set(numbers.tolist()):
         weights = adapters.entries[number] if number >= 0 else None
         if weights is not None:
-            rows = (numbers == number).nonzero().squeeze(1)
-            output[rows] = _adapted(output[rows].float(), x[rows].float(), weights).to(output.dtype)
+            mine = (numbers == number).nonzero().squeeze(1)
+            output[mine] = _adapted(output[mine].float(), x[mine].float(), weights).to(output.dtype)
     return output
 
 
@@ -35,8 +37,9 @@ def _adapted(output: torch.Tensor, x: torch.Tensor, weights: AdapterWeights) -> 
 
 
 def adapt_embedding(
-    output: torch.Tensor, token_ids: torch.Tensor, numbers: torch.Tensor, adapters: EmbeddingTable, first: int
+    output: torch.Tensor, token_ids: torch.Tensor, rows: AdapterRows, adapters: EmbeddingTable, first: int
 ) -> torch.Tensor:
+    numbers = rows.numbers
     for number in set(numbers.tolist()):
         weights = adapters.entries[number] if number >= 0 else None
         if weights is None:
@@ -46,9 +49,9 @@ def adapt_embedding(
         if not of_rank.any():
             continue
         found = weights.row_of[torch.where(of_rank, tokens, 0)]
-        rows = (of_rank & (found >= 0)).nonzero().squeeze(1)
-        mine = weights.rows[found[rows]]
+        mine = (of_rank & (found >= 0)).nonzero().squeeze(1)
+        own = weights.rows[found[mine]]
         if weights.up is not None:
-            mine = (output[rows].float() + mine.float() @ weights.up.float()).to(output.dtype)
-        output[rows] = mine
+            own = (output[mine].float() + own.float() @ weights.up.float()).to(output.dtype)
+        output[mine] = own
     return output

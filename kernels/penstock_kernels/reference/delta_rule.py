@@ -1,4 +1,7 @@
-"""The gated delta rule: single tokens step by step, longer spans in chunks whose inner work is done side by side."""
+"""The gated delta rule: single tokens step by step, longer spans in chunks whose inner work is done side by side.
+
+What is left of a matrix is a number, or a number for each of its rows: here always the latter, alike or not.
+"""
 
 from typing import NamedTuple
 
@@ -24,7 +27,9 @@ def gated_delta_rule(
     copies = value.shape[1] // key.shape[1]
     queries, keys = (_normed(part).repeat_interleave(copies, dim=1) for part in (query, key))
     queries *= query.shape[2] ** -0.5
-    inputs = _Inputs(queries, keys, value.float(), decay.log_left(decay.steps(step)), beta.float().sigmoid())
+    left = decay.log_left(decay.steps(step))
+    left = left if left.dim() == 3 else left[..., None]
+    inputs = _Inputs(queries, keys, value.float(), left, beta.float().sigmoid())
     output = torch.empty(value.shape, dtype=torch.float32, device=value.device)
     singles, chunks = spans.singles(), spans.chunks(_CHUNK)
     if singles is not None:
@@ -35,7 +40,7 @@ def gated_delta_rule(
 
 
 class _Inputs(NamedTuple):
-    """All in float32; queries and keys normalised, as many as values."""
+    """All in float32; queries and keys normalised, as many as values. `decay` has one number for all rows, or each."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -53,7 +58,7 @@ def _step(inputs: _Inputs, state: torch.Tensor, singles: Singles) -> torch.Tenso
     """One token of each span: [num_spans, heads, dim]."""
     query, key, value, decay, beta = (part[singles.rows] for part in inputs)
     old = state[singles.slots].masked_fill(singles.is_first[:, None, None, None], 0)
-    old *= decay.exp()[..., None, None]
+    old *= decay.exp()[..., None]
     known = (key.unsqueeze(-2) @ old).squeeze(-2)
     change = (value - known) * beta[..., None]
     new = old + key.unsqueeze(-1) * change.unsqueeze(-2)
@@ -65,19 +70,16 @@ def _scan(inputs: _Inputs, state: torch.Tensor, chunks: Chunks, output: torch.Te
     """Chunk after chunk. What its tokens change for each other is a triangular system, whatever came before."""
     # [num_chunks, heads, size, dim]; padding has no weight and does not decay.
     query, key, value = (chunks.of(part) for part in inputs[:3])
-    total, beta = chunks.of(inputs.decay).cumsum(-1), chunks.of(inputs.beta)[..., None]
-    size = total.shape[-1]
-    later = torch.ones(size, size, dtype=torch.bool, device=total.device).triu(1)
-    between = (total[..., :, None] - total[..., None, :]).masked_fill(later, float("-inf")).exp()
-    weighted, turned = key * beta, key.transpose(-1, -2)
-    system = (weighted @ turned) * between
-    right = torch.cat((value * beta, weighted * total.exp()[..., None]), dim=-1)
+    total, beta = chunks.of(inputs.decay).cumsum(-2), chunks.of(inputs.beta)[..., None]
+    weighted = key * beta
+    products = _of_alike if total.shape[-1] == 1 else _of_rows
+    system, scores = products(weighted, key, total), products(query, key, total)
+    right = torch.cat((value * beta, weighted * total.exp()), dim=-1)
     solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
     own, of_state = solved.split((value.shape[-1], key.shape[-1]), dim=-1)
-    scores = (query @ turned) * between
-    query = query * total.exp()[..., None]
-    key = key * (total[..., -1:] - total).exp()[..., None]
-    whole = total[..., -1].exp()[..., None, None]
+    query = query * total.exp()
+    key = key * (total[..., -1:, :] - total).exp()
+    whole = total[..., -1, :].exp()[..., None]
     now = state[chunks.slots].masked_fill(chunks.is_first[:, None, None, None], 0)
     results = torch.empty_like(own)
     for begin, end in chunks.turns:
@@ -87,3 +89,21 @@ def _scan(inputs: _Inputs, state: torch.Tensor, chunks: Chunks, output: torch.Te
         now[: end - begin] = before * whole[turn] + key[turn].transpose(-1, -2) @ change
     state[chunks.slots] = now
     chunks.put(results, output)
+
+
+def _of_alike(left: torch.Tensor, key: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    """Of each token with those up to itself, as much as is left of them: [num_chunks, heads, size, size]."""
+    size = total.shape[-2]
+    later = torch.ones(size, size, dtype=torch.bool, device=total.device).triu(1)
+    between = (total - total.transpose(-1, -2)).masked_fill(later, float("-inf")).exp()
+    return (left @ key.transpose(-1, -2)) * between
+
+
+def _of_rows(left: torch.Tensor, key: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    """The same where rows forget by themselves: token after token, because no power of what is left may overflow."""
+    size = total.shape[-2]
+    found = left.new_zeros(*left.shape[:-1], size)
+    for token in range(size):
+        since = (total[..., token:, :] - total[..., token : token + 1, :]).exp()
+        found[..., token:, token] = (left[..., token:, :] * since * key[..., token : token + 1, :]).sum(-1)
+    return found

@@ -16,16 +16,17 @@ def rotate_and_store_latents(
     query: torch.Tensor,
     down: torch.Tensor,
     norm: tuple[torch.Tensor, float],
-    cos: torch.Tensor,
-    sin: torch.Tensor,
+    cos: torch.Tensor | None,
+    sin: torch.Tensor | None,
     cache: torch.Tensor,
     cache_positions: torch.Tensor,
 ) -> None:
-    (weight, eps), rope_dim = norm, cos.shape[1]
-    rotating = query[..., -rope_dim:]
-    rotating.copy_(apply_rotary(rotating, cos, sin))
-    latents = rms_norm(down[:, : len(weight)], weight, eps, None, 0.0)
-    shared = apply_rotary(down[:, None, len(weight) :], cos, sin).squeeze(1)
+    weight, eps = norm
+    latents, shared = rms_norm(down[:, : len(weight)], weight, eps, None, 0.0), down[:, len(weight) :]
+    if cos is not None and sin is not None:
+        rotating = query[..., -cos.shape[1] :]
+        rotating.copy_(apply_rotary(rotating, cos, sin))
+        shared = apply_rotary(shared[:, None], cos, sin).squeeze(1)
     cache.flatten(0, 2).index_copy_(0, cache_positions, torch.cat((latents, shared), dim=-1))
 
 

@@ -190,7 +190,8 @@ def _slopes(
 
 def _amplitude(latent: LatentSpec | None, ropes: tuple[RopeSpec, ...]) -> float:
     """What scores over latents are multiplied by where positions are stretched."""
-    weight = ropes[0].scaling.get("mscale_all_dim") if latent and ropes[0].kind != "default" else None
+    stretched = latent and ropes and ropes[0].kind != "default"
+    weight = ropes[0].scaling.get("mscale_all_dim") if stretched else None
     if not weight or ropes[0].scaling["factor"] <= 1:
         return 1.0
     return float(0.1 * weight * math.log(ropes[0].scaling["factor"]) + 1.0) ** 2

@@ -75,6 +75,8 @@ class NameMap:
     shared_up: str = "mlp.shared_expert.up_proj"
     shared_down: str = "mlp.shared_expert.down_proj"
     shared_router: str = "mlp.shared_expert_gate"
+    # Parts of names that checkpoints may have, and what stands here in their place.
+    written: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ class Recurrent:
     """Layers that keep a state for each sequence, where `layer_types` says so; their sizes have the keys of Qwen3-Next
     (`linear_…`), Granite 4 and Jamba (`mamba_…`) and LFM2."""
 
-    kind: Literal["delta", "state_space", "selective", "short_conv"]
+    kind: Literal["delta", "row_delta", "state_space", "selective", "short_conv"]
     # Of each layer, where there is no list.
     usual_kind: str = "linear_attention"
     # A layer is either a mixer or a feed-forward, as `layer_types` says.

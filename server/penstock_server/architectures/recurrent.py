@@ -8,6 +8,7 @@ from penstock_server.architectures.fields import Fields
 from penstock_server.architectures.recurrent_spec import (
     DeltaSpec,
     RecurrentSpec,
+    RowDeltaSpec,
     SelectiveSpec,
     ShortConvSpec,
     StateSpaceSpec,
@@ -66,6 +67,8 @@ def read_recurrent(fields: Fields, family: Family) -> RecurrentSpec | None:
         return None
     if row.kind == "delta":
         return _delta(fields, row)
+    if row.kind == "row_delta":
+        return _row_delta(fields)
     if row.kind == "selective":
         return _selective(fields, family, row)
     return _state_space(fields, row) if row.kind == "state_space" else _short_conv(fields)
@@ -84,6 +87,14 @@ def _delta(fields: Fields, row: Recurrent) -> DeltaSpec:
         value_dim=fields.integer("linear_value_head_dim", high=_MAX_DIM),
         conv_width=fields.integer("linear_conv_kernel_dim", low=2, high=_MAX_WIDTH),
         split=row.split,
+    )
+
+
+def _row_delta(fields: Fields) -> RowDeltaSpec:
+    return RowDeltaSpec(
+        num_heads=fields.integer("linear_num_heads", high=_MAX_HEADS),
+        head_dim=fields.integer("linear_head_dim", high=_MAX_DIM),
+        conv_width=fields.integer("linear_conv_kernel_dim", low=2, high=_MAX_WIDTH),
     )
 
 

@@ -40,6 +40,16 @@ class DeltaSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RowDeltaSpec:
+    """The delta rule behind a short convolution, where every row of a head's matrix forgets by itself (KDA)."""
+
+    num_heads: int
+    # Of keys and of values.
+    head_dim: int
+    conv_width: int
+
+
+@dataclass(frozen=True, slots=True)
 class StateSpaceSpec:
     """The state space of Mamba-2 behind a short convolution; each group of numbers serves several heads."""
 
@@ -86,4 +96,4 @@ class ShortConvSpec:
     bias: bool
 
 
-RecurrentSpec = DeltaSpec | StateSpaceSpec | SelectiveSpec | ShortConvSpec
+RecurrentSpec = DeltaSpec | RowDeltaSpec | StateSpaceSpec | SelectiveSpec | ShortConvSpec

@@ -35,8 +35,8 @@ StoredFormat = Literal[
 
 # The names of `penstock_kernels.backends`, written out here because importing that imports torch.
 AttentionBackend = Literal["auto", "triton", "native", "reference", "flashinfer", "varlen", "fa3", "cudnn"]
-
-
+# Who adds up over GPUs; auto: sums of few rows by our kernels, where all reach each other's memory.
+AllReduce = Literal["auto", "nccl"]
 # Whether generation_config.json gives the defaults of sampling; none: the server's own apply.
 GenerationConfig = Literal["auto", "none"]
 
@@ -116,6 +116,8 @@ class CudaConfig:
     memory_fraction: float = 0.9
     # Numbers of tokens that steps with prompts are captured for; None: the usual ones. No flag sets it.
     prompt_graph_sizes: tuple[int, ...] | None = None
+    # auto: sums of few rows over ranks go through memory that all of them reach, where there is such memory.
+    all_reduce: AllReduce = "auto"
 
 
 @dataclass(frozen=True, slots=True)

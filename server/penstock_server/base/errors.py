@@ -37,8 +37,19 @@ class SlotRefused(PenstockError):
         self.code = code
 
 
+# A message that is longer has a name from a folder in it that nobody wants to read.
+_MAX_MESSAGE_LEN = 2000
+
+
 class AdapterRefused(PenstockError):
-    """An adapter's folder cannot be used with this model. One line: the file, the tensor or key, and why."""
+    """An adapter's folder cannot be used with this model. One line: the file, the tensor or key, and why.
+
+    Names come from the folder, and may be of any length and of characters that no message can have.
+    """
+
+    def __init__(self, message: str) -> None:
+        shown = message if len(message) <= _MAX_MESSAGE_LEN else f"{message[:_MAX_MESSAGE_LEN]} …"
+        super().__init__("".join(it if it.isprintable() else repr(it)[1:-1] for it in shown))
 
 
 class AdapterInUse(PenstockError):

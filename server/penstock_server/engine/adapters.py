@@ -111,8 +111,8 @@ class Adapters:
 
     @property
     def are_recordable(self) -> bool:
-        """Whether decode steps with them may be recorded: whether any has norms or experts of its own is no data."""
-        return not self._model.changes_layers
+        """Whether decode steps with those on the device may be recorded."""
+        return self._model.is_recordable
 
     def rehearse(self) -> None:
         """Launch all that adapters add to steps, for a context in which launches only compile."""

@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-from penstock_server.engine.grammar_threads import GrammarThreads, Job
+from penstock_server.engine.grammar_threads import Caller, GrammarThreads, Job
 from penstock_server.engine.low_priority import LowPriority
 from penstock_server.engine.matcher import Matcher
 
@@ -28,6 +28,11 @@ _MAX_TOTAL_S = 30.0
 _LONG_S = 0.002
 # After it was late, a slot is not waited for before it was in time so often.
 _IN_TIME_AGAIN = 16
+# A job that takes no longer is brief: to hand it to another thread, which has to wake up, costs as much. A slot is
+# brief after so many of them, and after a longer one so many; never again after one that took long.
+_BRIEF_S = 0.0002
+_NUM_BRIEF = 4
+_NUM_BRIEF_AGAIN = 16
 
 
 class ConstrainedSlot:
@@ -65,6 +70,10 @@ class ConstrainedSlot:
         self._limit_s = _MAX_BUILD_S
         self._num_in_time_due = 0
         self._is_long = False
+        # Brief jobs that are missing until it is brief; None: it never is.
+        self._num_brief_due: int | None = _NUM_BRIEF
+        # Processor time of its last job.
+        self._last_cost_s = 0.0
         self._job = threads.submit(self._build)
         # Done when nothing works on the matcher any more.
         self._last: Future[str] = self._job.done
@@ -100,6 +109,11 @@ class ConstrainedSlot:
         """Whether a step may wait for it."""
         return self._num_in_time_due == 0 and not self._is_long
 
+    @property
+    def brief_s(self) -> float | None:
+        """What its next job is likely to take, if that is so little that the caller does it at once."""
+        return self._last_cost_s if self._num_brief_due == 0 and self._last.done() else None
+
     def failure(self) -> str:
         """Why it cannot go on, or nothing. It never recovers."""
         if not self._failure:
@@ -132,6 +146,7 @@ class ConstrainedSlot:
         self._spent_s += cost_s
         self._limit_s = _MAX_TOKEN_S
         self._is_long = cost_s > _LONG_S
+        self._count_brief(cost_s)
         self._is_told = False
         self._num_steps_due = max(0, self._num_steps_due - 1)
         if self._ahead is not None:
@@ -141,11 +156,25 @@ class ConstrainedSlot:
             self._ahead = None
         self._job = Job(lambda _apart: "")
 
-    def tell(self, token_ids: list[int]) -> None:
-        """The tokens that were chosen, of which all but the last were drafted: the next mask is begun."""
+    def _count_brief(self, cost_s: float) -> None:
+        self._last_cost_s = cost_s
+        if self._num_brief_due is None or cost_s > _LONG_S:
+            self._num_brief_due = None
+        else:
+            self._num_brief_due = max(0, self._num_brief_due - 1) if cost_s <= _BRIEF_S else _NUM_BRIEF_AGAIN
+
+    def tell(self, token_ids: list[int], is_at_once: bool = False) -> None:
+        """The tokens that were chosen, of which all but the last were drafted: the next mask is begun.
+
+        `is_at_once`: it is there on return, computed by the caller.
+        """
         self._is_told = True
         self._job.work = partial(self._consume, token_ids)
-        self._start(self._job)
+        if is_at_once:
+            self._last = self._job.done
+            self._job.run(Caller())
+        else:
+            self._start(self._job)
 
     def _start(self, job: Job) -> None:
         """Start a job when those before it are done: one at a time works on the matcher."""

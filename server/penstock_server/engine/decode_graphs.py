@@ -6,8 +6,7 @@ from rows that plans have changed.
 
 On CUDA a graph is captured for every size before the first step. On a CPU a step is recorded when its size first
 occurs; a model whose code depends on computed values cannot be recorded and runs op by op. Steps in which a row uses an
-adapter have recordings of their own, whichever adapters these are, so that other steps compute nothing for adapters; on
-CUDA they run op by op.
+adapter have graphs of their own, whichever adapters these are, so that other steps compute nothing for adapters.
 
 A drafted token is a row, too: it is the next position of the slot of the row before. On CUDA such steps are those of
 `prompt_graphs`.
@@ -15,12 +14,12 @@ A drafted token is a row, too: it is the next position of the slot of the row be
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
-from penstock_kernels import DecodeSpans, find_decodes
+from penstock_kernels import AdapterRows, DecodeSpans, find_decodes
 from penstock_kernels.base.attention_spans import MAX_DECODE_LEN
 from penstock_kernels.base.devices import runs_kernels
 from penstock_kernels.native.recording import Arena, NotRecordable, record
@@ -29,6 +28,7 @@ from penstock_server.engine.adapters import NO_ADAPTER
 from penstock_server.engine.graph_pool import GraphPool, Replay
 from penstock_server.engine.plan import Span
 from penstock_server.engine.slots import Slots
+from penstock_server.network.adapters import ROOM_IN_GRAPHS
 from penstock_server.network.forward_input import ForwardInput, TapShape
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.model import Model
@@ -49,9 +49,10 @@ class DecodeGraphs:
         pool: GraphPool,
         tapped: TapShape | None = None,
         given_size: int = 0,
+        with_adapters: bool = False,
     ) -> None:
         """`tapped`: hidden states that somebody reads behind each step. `given_size`: of those that the model takes,
-        each with the token behind its position; 0: none.
+        each with the token behind its position; 0: none. `with_adapters`: slots may use some.
         """
         self.model = model
         self.cache = cache
@@ -69,8 +70,9 @@ class DecodeGraphs:
         self._given = torch.zeros(given, dtype=model.dtype, device=slots.device) if given_size else None
         # By size, and whether rows use adapters.
         self._replays: dict[tuple[int, bool], Replay] = {}
-        # Also whether rows of one slot are joined to spans, as drafts are.
-        self._records_adapters = self.joins = slots.device.type != "cuda"
+        self._records_adapters = with_adapters
+        # Whether rows of one slot are joined to spans, as drafts are.
+        self.joins = slots.device.type != "cuda"
         self._pool = pool
         # A recording does not see what Triton's interpreter computes, which only tests use.
         self._is_interpreted = slots.device.type != "cuda" and runs_kernels(slots.device)
@@ -81,13 +83,18 @@ class DecodeGraphs:
         """Before the first step, on CUDA."""
         if self.slots.device.type != "cuda":
             return
-        for size in reversed(self.sizes):
-            self._replays[size, False] = self._pool.capture(partial(self._compute, size))
+        for kind in self._kinds():
+            self._replays[kind] = self._pool.capture(partial(self._compute, *kind))
 
     def rehearse(self) -> None:
-        """Compute a step of each size, without a graph."""
-        for size in self.sizes:
-            self._compute(size)
+        """Compute a step of each kind, without a graph."""
+        for kind in self._kinds():
+            self._compute(*kind)
+
+    def _kinds(self) -> Iterator[tuple[int, bool]]:
+        """Sizes, and whether rows use adapters; those that take most memory first."""
+        for size in reversed(self.sizes):
+            yield from ((size, uses) for uses in (True, False) if self._records_adapters or not uses)
 
     def close(self) -> None:
         """Destroy the captured graphs."""
@@ -105,13 +112,11 @@ class DecodeGraphs:
         known = (span.length - len(span.drafts) for span in spans)
         if max(known) > longest or any(map(self.slots.reads_prompt, spans)):
             return None
-        if not self._can_record_adapters and self.slots.use_adapters(spans):
+        if self.slots.use_adapters(spans) and not (
+            self._records_adapters and self.slots.adapters.are_recordable
+        ):
             return None
         return self.size_of(num_rows)
-
-    @property
-    def _can_record_adapters(self) -> bool:
-        return self._records_adapters and self.slots.adapters.are_recordable
 
     def size_of(self, num_rows: int) -> int | None:
         """The size of the graph for a step of so many rows, if there is one."""
@@ -171,7 +176,7 @@ class DecodeGraphs:
 
     def _forward_input(self, size: int, uses_adapters: bool) -> ForwardInput:
         slots, positions = self._inputs[0, :size], self._inputs[1, :size]
-        adapters = self._inputs[2, :size] if uses_adapters else None
+        adapters = AdapterRows(self._inputs[2, :size], ROOM_IN_GRAPHS) if uses_adapters else None
         taps = self._taps and self._taps._replace(states=self._taps.states[:, :size])
         given = None if self._given is None else self._given[:size]
         found = decode_input(self.slots, slots, positions, self._query_starts[: size + 1], self.joins, given)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from penstock_kernels import AdapterRows
 
 from penstock_server.architectures.spec import ModelFacts
 from penstock_server.base.errors import ErrorCode, StepFailed
@@ -336,10 +337,7 @@ class Engine:
         """Let the slots know of their tokens; the choices under grammars."""
         if sampling.decodes is None:
             return self.slots.commit(sampling, sampled.token_ids, masks)
-        self.slots.commit_decodes(sampling.decodes)
-        if sampling.apart is None or sampled.apart is None:
-            return []
-        return self.slots.commit(sampling.apart, sampled.apart.token_ids, masks)
+        return self.slots.commit_decodes(sampling, sampling.decodes, masks)
 
     def _forward(self, step: Step) -> tuple[torch.Tensor | None, list[tuple[PromptRows, Scored]]]:
         """Logits of the rows that get a token, if any does, and log probabilities of prompts."""
@@ -393,7 +391,7 @@ class Engine:
             return sample_decodes(logits, step.sampling, decodes, rows.kept, masks)
         return sample(logits, step.sampling, rows.tokens, masks)
 
-    def _score_prompt(self, hidden: torch.Tensor, rows: PromptRows, adapters: torch.Tensor | None) -> Scored:
+    def _score_prompt(self, hidden: torch.Tensor, rows: PromptRows, adapters: AdapterRows | None) -> Scored:
         targets = self.slots.rows.tokens[rows.slot, rows.start : rows.start + rows.count].long()
         states = hidden[rows.first_row : rows.first_row + rows.count]
         used = None if adapters is None else adapters[rows.first_row : rows.first_row + rows.count]

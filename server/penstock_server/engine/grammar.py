@@ -35,6 +35,9 @@ _PATIENCE_S = 0.005
 # once the mask before them is there.
 _PATIENCE_WITH_DRAFTS_S = 0.001
 
+# What the masks of one step that its own thread computes may take together; others are computed by other threads.
+_MOST_AT_ONCE_S = 0.0004
+
 # Gives every rank's numbers, on every rank.
 Gather = Callable[..., list[tuple[int, ...]]]
 
@@ -72,6 +75,20 @@ class Choice(NamedTuple):
 
     row: int
     slot: ConstrainedSlot
+
+
+def tell(told: Iterable[tuple[ConstrainedSlot, list[int]]]) -> None:
+    """Tell slots the tokens that were chosen for them; the next masks are begun, and the first brief ones are there."""
+    room_s, at_once = _MOST_AT_ONCE_S, []
+    for slot, token_ids in told:
+        brief_s = slot.brief_s
+        if brief_s is not None and brief_s <= room_s:
+            room_s -= brief_s
+            at_once.append((slot, token_ids))
+        else:
+            slot.tell(token_ids)
+    for slot, token_ids in at_once:
+        slot.tell(token_ids, is_at_once=True)
 
 
 class Grammars:
@@ -305,15 +322,17 @@ class PendingMasks:
         return [slot.job.done for slot in slots] + aheads
 
     def _bits(self, states: list[MaskState], void: set[int]) -> torch.Tensor:
-        slots = zip(self._slots.values(), states, strict=True)
-        # The token of a row that is late or failed is not used, but one must be found.
-        all_allowed = torch.full_like(next(iter(self._slots.values())).bits, -1)
-        firsts = [slot.bits if state == MaskState.READY else all_allowed for slot, state in slots]
-        behind = [
-            all_allowed if number in void or slot.ahead is None else slot.ahead.masks[count - 1]
-            for number, (slot, count) in self._behind.items()
-        ]
-        return torch.stack([*firsts, *behind])
+        """A copy: the next job of a slot writes into the place of its mask."""
+        firsts = [slot.bits for slot in self._slots.values()]
+        aheads = [(slot.ahead, count) for slot, count in self._behind.values()]
+        behind = [firsts[0] if ahead is None else ahead.masks[count - 1] for ahead, count in aheads]
+        bits = torch.stack([*firsts, *behind])
+        known = [state == MaskState.READY for state in states] + [row not in void for row in self._behind]
+        for number, is_known in enumerate(known):
+            if not is_known:
+                # The token of a row that is late or failed is not used, but one must be found.
+                bits[number] = -1
+        return bits
 
 
 def _agreed(slots: Iterable[ConstrainedSlot], gather: Gather) -> list[MaskState]:

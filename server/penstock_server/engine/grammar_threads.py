@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
+from typing import Protocol
 
 from penstock_server.base.config import GRAMMAR_STACK_BYTES
 from penstock_server.engine import low_priority
@@ -28,13 +29,32 @@ _NUM_LONG_THREADS = 2
 _MAX_ENDING_THREADS = 3
 
 
+class Worker(Protocol):
+    """A thread that does jobs."""
+
+    low_priority: LowPriority | None
+
+    def processor_s(self) -> float:
+        """Processor time that it took since its start, with that of its thread of the lowest priority."""
+
+
+class Caller:
+    """The thread that starts a job, if it does the job itself."""
+
+    low_priority: LowPriority | None = None
+
+    def processor_s(self) -> float:
+        """Processor time of this thread."""
+        return time.thread_time()
+
+
 class Job:
-    """Work on one of the threads. Its result is the reason why it failed, or nothing."""
+    """Work on one of the threads, or on its caller's. Its result is the reason why it failed, or nothing."""
 
     def __init__(self, work: Work) -> None:
         self.done: Future[str] = Future()
         self.work = work
-        self._thread: _Thread | None = None
+        self._thread: Worker | None = None
         self._begun_s = 0.0
         self._cost_s = 0.0
 
@@ -47,7 +67,7 @@ class Job:
         except OSError:  # the thread has just ended, with this job
             return self._cost_s
 
-    def run(self, thread: "_Thread") -> None:
+    def run(self, thread: Worker) -> None:
         """Do the work on this thread."""
         self._begun_s = thread.processor_s()
         self._thread = thread

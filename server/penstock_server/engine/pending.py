@@ -15,7 +15,7 @@ import torch
 
 from penstock_server.base.errors import ErrorCode
 from penstock_server.engine.drafted import Drafted
-from penstock_server.engine.grammar import Choice, PendingMasks
+from penstock_server.engine.grammar import Choice, PendingMasks, tell
 from penstock_server.engine.outcome import Outcome, PromptLogprobs, SlotError, Timings, Tokens, TopTokens
 from penstock_server.engine.plan import Plan
 from penstock_server.engine.sampling import Sampled, Scored
@@ -90,8 +90,7 @@ class PendingOutcome:
         if choices and self.sampled is not None:
             # Of decodes, those with grammars are sampled apart.
             ids = (self.sampled.apart or self.sampled).token_ids.tolist()
-            for choice in choices:
-                choice.slot.tell([ids[row] for row in self._run_of(choice.row)])
+            tell((choice.slot, [ids[row] for row in self._run_of(choice.row)]) for choice in choices)
 
     def tell_when_done(self) -> None:
         """As `tell`, which it waits for if there is anything to tell."""

@@ -89,16 +89,43 @@ def sample_decodes(
 ) -> Sampled:
     """As `sample`, for a step of decodes. What is sampled apart costs the others nothing.
 
-    The tokens are written behind those of their slots, but for those that are sampled apart.
+    The tokens are written behind those of their slots.
     """
-    chosen = _choose_plain(logits, inputs, decodes, kept)
     if inputs.apart is None:
-        return Sampled(*chosen)
+        return Sampled(*_choose_plain(logits, inputs, decodes, kept))
     rows = to_device(decodes.apart, torch.int64, logits.device)
+    if masks is not None and native.supports(logits) and _are_masked(inputs.apart, masks):
+        return _choose_masked(logits, inputs, decodes, kept, native.Masks.of(rows, masks.bits))
+    if len(decodes.apart) == decodes.num_decodes:
+        apart = sample(logits, inputs.apart, kept.tokens, masks)
+        _keep(apart, inputs.apart, kept)
+        return Sampled(apart.token_ids, apart.logprobs, apart.finite, apart=apart)
+    chosen = _choose_plain(logits, inputs, decodes, kept)
     apart = sample(logits.index_select(0, rows), inputs.apart, kept.tokens, masks)
     for column, part in zip(chosen, (apart.token_ids, apart.logprobs, apart.finite), strict=True):
         column.index_copy_(0, rows, part)
+    _keep(apart, inputs.apart, kept)
     return Sampled(*chosen, apart=apart)
+
+
+def _keep(sampled: Sampled, inputs: SamplingInput, kept: SlotRows) -> None:
+    """Write the tokens behind those of their slots."""
+    kept.tokens.index_put_((inputs.slots, inputs.lengths), sampled.token_ids.int())
+
+
+def _are_masked(inputs: SamplingInput, masks: GrammarMasks) -> bool:
+    """Whether all of these rows have a mask, and need nothing else that a plain row does not."""
+    return len(masks.rows) == inputs.num_rows and not (inputs.features & ADJUSTING or inputs.num_top)
+
+
+def _choose_masked(
+    logits: torch.Tensor, inputs: SamplingInput, decodes: Decodes, kept: SlotRows, masks: native.Masks
+) -> Sampled:
+    """As `_choose_plain`, where all that are not plain have a mask."""
+    draws = decodes.features != 0
+    chosen = native.choose(logits, inputs.slots, inputs.lengths, kept, draws, masks)
+    ids, logprobs, finite = (column.index_select(0, masks.rows) for column in chosen)
+    return Sampled(*chosen, apart=Sampled(ids, logprobs, finite, masks.possible))
 
 
 def _choose_plain(logits: torch.Tensor, inputs: SamplingInput, decodes: Decodes, kept: SlotRows) -> Chosen:

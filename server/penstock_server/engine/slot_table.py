@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -22,12 +23,15 @@ from penstock_server.engine.sampling_params import Feature, SamplingParams
 # What the sampler does for all rows at once from their parameters on the device.
 _DRAWING = Feature.DRAW | Feature.TOP_K | Feature.TOP_P | Feature.MIN_P | Feature.TYPICAL_P
 
+# So many drafts of a span that is not open.
+_CLOSED = -1
+
 
 class Decodes(NamedTuple):
     """A step of decodes: one token of each slot, and those that are drafted behind it, each of which is a row.
 
     No slot has an adapter, is refused or is late. Rows are plain, and then the sampler needs no more than arrays: no
-    grammar, no penalty or another feature beyond drawing, no top tokens. The few that are not are sampled apart; where
+    grammar, no penalty or another feature beyond drawing, no top tokens. Those that are not are known one by one; where
     anything is drafted there are none.
     """
 
@@ -50,7 +54,7 @@ class Decodes(NamedTuple):
 
     @property
     def growing(self) -> Numbers:
-        """The slots that get a token whether drafts are right or not, each once, but for those sampled apart."""
+        """The slots that get a token whether drafts are right or not, each once, but for those that are not plain."""
         if self.drafted is not None:
             return self.slots[self.drafted.firsts]
         return np.delete(self.slots, self.apart) if self.apart else self.slots
@@ -94,7 +98,8 @@ class SlotTable:
     def decodes(self, spans: Numbers, num_rows: int, drafted: Drafted | None = None) -> Decodes | None:
         """A step over spans, [3, count] of slots, starts and lengths, filled up to so many rows.
 
-        None unless all are valid decodes, of which one at least is plain, or all, where anything is drafted; and where
+        None unless all are valid decodes, of which one at least is plain or masked, or all are plain, where anything
+        is drafted; and where
         there is no compiled library. These then count as computed.
         """
         count = spans.shape[1]
@@ -107,30 +112,14 @@ class SlotTable:
         return Decodes(staged.numbers, num_rows, num_decodes, staged.apart, staged.features, drafted)
 
     def settled(self, spans: Numbers, open_drafts: Mapping[int, int]) -> Numbers | None:
-        """Spans, [3, count], of which the open ones begin where their slots stand. None unless all drafts would fit.
+        """Spans, [3, count], of which the open ones begin where their slots stand.
 
-        Row by row: open spans are few, and most of what numpy does for so few is to begin.
+        None unless all drafts would fit; and where there is no compiled library.
         """
-        slots, starts, lengths = spans.tolist()
-        if self.is_gapless or not slots or max(slots) >= self._limits.num_slots:
+        if self.is_gapless or not spans.size:
             return None
-        budget = self._limits.max_step_tokens - sum(lengths)
-        for number, state in enumerate(self._numbers[slots].tolist()):
-            drafts = open_drafts.get(slots[number])
-            if drafts is not None:
-                if starts[number] < state[SlotColumn.LENGTH] - 1 or not self._has_room(state, drafts):
-                    return None
-                starts[number] = state[SlotColumn.LENGTH] - 1
-                budget -= drafts
-        return None if budget < 0 else np.array((slots, starts, lengths))
-
-    def _has_room(self, state: list[int], drafts: int) -> bool:
-        """Whether a slot's blocks hold so many drafts, and a sequence may be so long."""
-        end = state[SlotColumn.LENGTH] + drafts
-        return (
-            end <= state[SlotColumn.NUM_BLOCKS] * self._limits.block_size
-            and end < self._limits.max_sequence_len
-        )
+        drafts = np.array([*map(open_drafts.get, spans[0].tolist(), repeat(_CLOSED))], dtype=np.int64)
+        return self._stager.settle(spans, drafts, self._limits.max_step_tokens)
 
     def append_here(self, appends: Appends, block_table: torch.Tensor) -> bool:
         """Give slots more blocks, also in the rows, which are on the host. False: nothing is changed, try `append`."""

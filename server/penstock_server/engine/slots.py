@@ -24,7 +24,7 @@ from penstock_server.engine.rows import Rows
 from penstock_server.engine.sampling_params import EXCLUDING
 from penstock_server.engine.slot_table import Decodes, SlotState, SlotTable
 from penstock_server.engine.snapshots import Snapshots
-from penstock_server.engine.step import SamplingInput
+from penstock_server.engine.step import SampledRow, SamplingInput
 
 
 class Slots:
@@ -154,9 +154,12 @@ class Slots:
         state = self.states.get(slot)
         return state is not None and state.refusal is None
 
-    def commit_decodes(self, decodes: Decodes) -> None:
-        """The plain slots of a step have a token more, which the sampler appended."""
+    def commit_decodes(
+        self, sampling: SamplingInput, decodes: Decodes, masks: GrammarMasks | None
+    ) -> list[Choice]:
+        """As `commit`, for a step of decodes, whose tokens the sampler appended to the rows."""
         self._table.grow(decodes.growing)
+        return [] if sampling.apart is None else self._grow(sampling.apart.rows, masks)
 
     def commit(
         self, sampling: SamplingInput, token_ids: torch.Tensor, masks: GrammarMasks | None
@@ -168,12 +171,16 @@ class Slots:
         Returns the choices under grammars, which are to be told when the host knows them.
         """
         self.rows.tokens.index_put_((sampling.slots, sampling.lengths), token_ids.int())
+        return self._grow(sampling.rows, masks)
+
+    def _grow(self, rows: list[SampledRow], masks: GrammarMasks | None) -> list[Choice]:
+        """The slots of these rows have a token more, but for the late ones."""
         late = masks.late if masks is not None else ()
-        for number, row in enumerate(sampling.rows):
+        for number, row in enumerate(rows):
             if not row.is_behind_draft:
                 self.states[row.slot].is_late = number in late
                 self.states[row.slot].length += number not in late
-        return [] if masks is None else self.grammars.choose(sampling.rows, masks)
+        return [] if masks is None else self.grammars.choose(rows, masks)
 
     def accept(self, slot: int, num_drafts: int) -> None:
         """So many of the tokens drafted for a slot in the last step were right."""
@@ -214,7 +221,7 @@ class Slots:
     def _admit(self, admit: Admit) -> None:
         if admit.slot in self.states:
             raise SlotRefused(f"slot {admit.slot} is in use already")
-        kind = SlotKind.PLAIN if admit.grammar is None else SlotKind.APART
+        kind = SlotKind.PLAIN if admit.grammar is None else SlotKind.MASKED
         kind = SlotKind.OTHER if admit.adapter_id else kind
         state = self._table.use(admit.slot, len(admit.token_ids), admit.prompt_len, admit.sampling, kind)
         state.num_blocks = len(admit.block_ids)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 
 import torch
-from penstock_kernels import AttentionSpans
+from penstock_kernels import AdapterRows, AttentionSpans
 
 from penstock_server.engine.adapters import NO_ADAPTER
 from penstock_server.engine.plan import Span
@@ -172,7 +172,7 @@ class Staging:
             cache_positions(tables, positions, self.slots.limits.block_size),
             spans_seen,
             slots,
-            adapters,
+            _rows(adapters),
         )
 
     def _decode_input(self, decodes: Decodes, padded: torch.Tensor) -> ForwardInput:
@@ -189,7 +189,7 @@ class Staging:
     ) -> ForwardInput:
         places = cache_positions(spans.block_tables, starts, self.slots.limits.block_size)
         token_ids = self.slots.rows.token_ids(slots, starts + self.ahead)
-        return ForwardInput(token_ids, starts, places, spans, slots, adapters)
+        return ForwardInput(token_ids, starts, places, spans, slots, _rows(adapters))
 
     def _attention_spans(
         self, query_lens: tuple[int, ...], context_lens: tuple[int, ...], slots: torch.Tensor
@@ -264,6 +264,10 @@ class Staging:
                 found.append(PromptRows(span.slot, span.start + 1, first_row, count, num_top))
             first_row += span.length
         return found
+
+
+def _rows(numbers: torch.Tensor | None) -> AdapterRows | None:
+    return None if numbers is None else AdapterRows(numbers)
 
 
 def _run_from(first: int, number: int) -> range:

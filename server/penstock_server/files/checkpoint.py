@@ -61,6 +61,17 @@ class Checkpoint:
         """As `open`, of one file, whatever others lie beside it."""
         return cls(file.parent, read_header(file))
 
+    def under(self, written: tuple[tuple[str, str], ...]) -> "Checkpoint":
+        """The same tensors under the names of a family: parts of names that are written, and what stands for them."""
+        entries: dict[str, Entry] = {}
+        for name, entry in self.entries.items():
+            for part, ours in written:
+                name = name.replace(part, ours)
+            if name in entries:
+                raise StartError(f"{entry.file}: tensor {entry.name} is there as {entries[name].name}, too")
+            entries[name] = entry
+        return Checkpoint(self.folder, entries)
+
     def has(self, name: str) -> bool:
         """Whether there is such a tensor."""
         return self._find(name) is not None

@@ -92,6 +92,7 @@ def open_folder(
         )
     checkpoint = None if load_format == "dummy" else open_gguf(folder, raw) or Checkpoint.open(folder)
     if spec is not None and checkpoint is not None:
+        checkpoint = checkpoint.under(spec.names.written) if spec.names.written else checkpoint
         _check_counts(spec, checkpoint)
     dtype = read_dtype(Fields(raw, path))
     return ModelFolder(folder, model_type, dtype, spec, checkpoint, quantization, at_load, generation)

@@ -53,14 +53,16 @@ def cache_budget_bytes(
 def _trial(
     build: Callable[[Limits], Engine], limits: Limits, sizes: GraphSizes, device: torch.device
 ) -> tuple[int, int]:
-    """What the largest step takes beyond weights and cache, and what results of graphs take."""
+    """What the largest step takes beyond weights and cache, and what graphs take that it does not."""
     num_blocks = sum(-(-length // limits.block_size) for length in _largest_lens(limits))
     engine = build(replace(limits, num_blocks=num_blocks))
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     engine.launch(largest_plan(engine.slots.limits)).resolve()
     peak = torch.cuda.max_memory_allocated(device) - before
-    result_bytes = sizes.result_bytes(engine.model)
+    result_bytes = sizes.result_bytes(engine.model, engine.group.size)
+    if engine.slots.adapters.max_adapters:
+        result_bytes += sizes.adapter_bytes
     del engine
     torch.cuda.empty_cache()
     return peak, result_bytes

@@ -2,8 +2,11 @@
 
 from typing import NamedTuple
 
+from penstock_kernels.base.adapter_rows import MAX_SPLITS
+
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.engine.limits import Limits
+from penstock_server.network.adapters import ROOM_IN_GRAPHS
 from penstock_server.network.model import Model
 
 
@@ -22,9 +25,16 @@ class GraphSizes(NamedTuple):
         """The most of any."""
         return max((*self.decodes, *(min(size, limits.num_slots) for size in self.prompts)), default=0)
 
-    def result_bytes(self, model: Model) -> int:
-        """Of logits and of hidden states."""
-        facts = model.facts
+    @property
+    def adapter_bytes(self) -> int:
+        """What the largest with adapters keeps beside what other steps do."""
+        return max(self.decodes, default=0) * ROOM_IN_GRAPHS * MAX_SPLITS * 4
+
+    def result_bytes(self, model: Model, num_ranks: int) -> int:
+        """Of hidden states; of logits, which are kept, and of what they are computed from: float32 once more, the type
+        of the model, and there with several ranks the parts of all."""
+        facts, itemsize = model.facts, model.dtype.itemsize
         hidden_size = facts.hidden_size if isinstance(facts, ModelSpec) else 0
-        logits = max(self.decodes, default=0) * facts.vocab_size * 4
-        return logits + max(self.prompts, default=0) * hidden_size * model.dtype.itemsize
+        of_each = 4 + 4 + itemsize * min(num_ranks, 2)
+        logits = max(self.decodes, default=0) * facts.vocab_size * of_each
+        return logits + max(self.prompts, default=0) * hidden_size * itemsize

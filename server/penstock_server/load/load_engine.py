@@ -37,6 +37,7 @@ from penstock_server.network.distributed import Group
 from penstock_server.network.kv_cache import CacheFormat
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.model import Model
+from penstock_server.network.peer_memory import meet_peers
 from penstock_server.network.quantization.quantization import Quantization
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ def _load(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None) 
     torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.group.world_size))
     with stage(logger, "group"):
         group = Group(config.group, device)
+        _meet_peers(config, folder, group, dtype, device)
     attention = choose_backend(config, folder.spec, group, dtype, cache_dtype, device)
     with stage(logger, "weights"):
         placement = Placement(group, dtype, config.batch_invariant)
@@ -94,6 +96,14 @@ def _load(config: ServerConfig, folder: ModelFolder, draft: DraftFolder | None) 
     versions = read_versions(folder, config.tokenizer_path)
     kept = (grammars, adapters, cache_format, attention, quantized, drafting, versions)
     return Loaded(config, folder, device, group, model, *kept)
+
+
+def _meet_peers(
+    config: ServerConfig, folder: ModelFolder, group: Group, dtype: torch.dtype, device: torch.device
+) -> None:
+    """For our decoder. Sums that no batch may change are of one kind, whatever the number of rows."""
+    if config.cuda.all_reduce == "auto" and folder.spec is not None and not config.batch_invariant:
+        meet_peers(group, device, folder.spec.hidden_size * dtype.itemsize)
 
 
 def _drafting(

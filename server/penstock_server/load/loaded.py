@@ -75,7 +75,13 @@ class Loaded(NamedTuple):
         pool = GraphPool(self.device)
         given = (self.model, cache, slots)
         drafter = self._drafter(limits, slots, sizes.decodes, pool, is_poisoned)
-        graphs = DecodeGraphs(*given, sizes.decodes, pool, drafter.taps) if sizes.decodes else None
+        graphs = (
+            DecodeGraphs(
+                *given, sizes.decodes, pool, drafter.taps, with_adapters=self.adapters.max_adapters > 0
+            )
+            if sizes.decodes
+            else None
+        )
         # These leave no hidden states for a drafter.
         has_prompts = sizes.prompts and drafter.taps is None
         prompt_graphs = PromptGraphs(*given, sizes.prompts, pool) if has_prompts else None

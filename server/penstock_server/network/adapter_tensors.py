@@ -9,6 +9,7 @@ from penstock_kernels import all_finite
 from safetensors.torch import load as parse_tensors
 
 from penstock_server.base.errors import AdapterRefused, StartError
+from penstock_server.files.adapter.config import is_within
 from penstock_server.files.adapter.folder import AdapterFolder
 from penstock_server.network.base_weights import BaseWeights
 from penstock_server.network.layers.adapted import AdaptedPart
@@ -27,6 +28,8 @@ _KINDS = (
     # In the place of the base model's.
     ("saved", re.compile(r"(.+)\.weight")),
 )
+# With `bias: all`, PEFT saves the biases of saved modules once more, and those that they take the place of.
+_REPEATED = re.compile(r"(.+)\.(?:modules_to_save|original_module)\.bias")
 _VECTORS = {"low-rank bias", "bias"}
 _LOW_RANK = {"A", "B", "low-rank bias", "magnitude"}
 # The names of one module's tensors in the file, by kind.
@@ -48,6 +51,9 @@ def by_module(folder: AdapterFolder, vocabulary: Vocabulary) -> dict[str, Names]
     """The tensors of each module. Raises AdapterRefused where the kind of one is not supported."""
     modules: dict[str, Names] = {}
     for name in folder.entries:
+        repeated = _REPEATED.fullmatch(name)
+        if repeated is not None and f"{repeated[1]}.bias" in folder.entries and folder.config.replaces_biases:
+            continue
         found = ((kind, match) for kind, pattern in _KINDS if (match := pattern.fullmatch(name)))
         kind, match = next(found, ("", None))
         if match is None or not _is_supported(kind, match[1], folder, vocabulary):
@@ -74,12 +80,12 @@ def check(
     modules: dict[str, Names],
     parts: Sequence[AdaptedPart],
     vocabulary: Vocabulary,
-    norms: dict[str, int],
+    norms: dict[str, tuple[int, ...]],
     experts: Collection[str],
 ) -> None:
     """Every tensor has a place and the shape for it, and none is missing. Reads no numbers.
 
-    `norms`: sizes by name; `experts`: modules that are checked when they are read.
+    `norms`: shapes by name; `experts`: modules that are checked when they are read.
     """
     by_name = {part.module: part for part in parts}
     for module, names in modules.items():
@@ -90,7 +96,7 @@ def check(
         elif module in norms:
             refuse_any(folder, names, [kind for kind in names if kind not in ("saved", "bias")])
             for name in names.values():
-                require_shape(folder, name, (norms[module],))
+                require_shape(folder, name, norms[module])
         elif module not in experts:
             first = next(iter(names.values()))
             raise AdapterRefused(
@@ -114,7 +120,7 @@ def _check_whole_modules(
         if config.targets.saves(module) and "saved" not in modules.get(module, {}):
             raise AdapterRefused(f"{folder.name_in_file(module)}.weight is missing")
     for name in config.targets.saved:
-        if not any(module.endswith(name) for module in modules):
+        if not any(is_within(module, name) for module in modules):
             key = folder.key_in_file("modules_to_save")
             raise AdapterRefused(f"{key} is {list(config.targets.saved)}: there is no tensor of {name}")
     for end, _ in config.tokens:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from penstock_kernels import (
+    AdapterRows,
     AdapterTable,
     AdapterWeights,
     EmbeddingTable,
@@ -31,10 +32,17 @@ from penstock_server.network.decoder import Decoder
 from penstock_server.network.expert_adapters import fit_experts, modules_of
 from penstock_server.network.layers.adapted import AdaptedLayer, AdaptedPart
 from penstock_server.network.layers.adapted_experts import ExpertTables, ExpertWeights
-from penstock_server.network.layers.adapted_norm import NormTable, NormWeights
 from penstock_server.network.layers.embedding import VocabEmbedding
 from penstock_server.network.layers.moe import Experts
+from penstock_server.network.layers.own_weights import OwnWeights, TakesOwn, Vectors, takes_own
 from penstock_server.network.model import Model
+from penstock_server.network.norm_adapters import fit_own, modules_of_norm
+
+# Ranks of one layer's adapter that a captured step has memory for: those of all projections of the layer, such as 3 of
+# rank 256. A step of 256 rows keeps 8 MB for them.
+ROOM_IN_GRAPHS = 1024
+# Rows of a step with prompts.
+_MANY_ROWS = 1000
 
 
 class _Change(NamedTuple):
@@ -58,8 +66,8 @@ class HostAdapter(NamedTuple):
     # As `AdapterConfig.invocation`.
     invocation: tuple[int, ...]
     embedding: EmbeddingWeights | None
-    # By the name of the module.
-    norms: dict[str, NormWeights]
+    # By number of the layer that takes them.
+    own: dict[int, Vectors]
     # By the prefix of the layer.
     experts: dict[str, ExpertWeights]
 
@@ -68,7 +76,7 @@ class HostAdapter(NamedTuple):
         """Memory that it takes."""
         of_embedding = 0 if self.embedding is None else self.embedding.num_bytes
         of_linears = sum(weights.num_bytes for weights in self.weights.values())
-        of_norms = sum(norm.num_bytes for norm in self.norms.values())
+        of_norms = sum(it.nbytes for vectors in self.own.values() for it in vectors.values())
         return of_embedding + of_linears + of_norms + sum(it.num_bytes for it in self.experts.values())
 
 
@@ -93,11 +101,10 @@ class AdaptedModel:
         self._embedding_table = EmbeddingTable(num_adapters, device)
         if self._embedding is not None:
             self._embedding.embedding_adapters = self._embedding_table
-        norms = model.norms() if isinstance(model, Decoder) else []
-        self._norms = {norm.name: norm for norm in norms}
-        self._norm_tables = {norm.name: NormTable(num_adapters, norm.size, device) for norm in norms}
-        for norm in norms:
-            norm.adapters = self._norm_tables[norm.name]
+        self._norms: list[TakesOwn] = [module for module in modules if takes_own(module)]  # type: ignore[misc]
+        self._owned = [OwnWeights() for _ in self._norms]
+        for norm, owned in zip(self._norms, self._owned, strict=True):
+            norm.own = owned
         self._experts = {module.prefix: module for module in modules if isinstance(module, Experts)}
         self._expert_tables = {
             prefix: ExpertTables(num_adapters, experts.moe.num_experts, device)
@@ -105,16 +112,15 @@ class AdaptedModel:
         }
         for prefix, experts in self._experts.items():
             experts.adapters = self._expert_tables[prefix]
+        # In C a launch has no memory of its own.
+        self._has_graphs = device.type == "cuda"
+        # Whether decode steps with the adapters that are on the device do what a recording of one does.
+        self.is_recordable = True
 
     @property
     def can_adapt(self) -> bool:
         """Whether any layer can carry adapters."""
         return bool(self._layers)
-
-    @property
-    def changes_layers(self) -> bool:
-        """Whether any adapter on the device has norms or experts of its own: steps launch more then."""
-        return any((*self._norm_tables.values(), *self._expert_tables.values()))
 
     def place(self, number: int, adapter: HostAdapter) -> None:
         """Copy an adapter to the device, where it gets a number. Steps that are launched later find it there."""
@@ -125,12 +131,13 @@ class AdaptedModel:
         embedding = adapter.embedding
         if embedding is not None or self._embedding_table.entries[number] is not None:
             self._embedding_table.place(number, None if embedding is None else embedding.to(self.device))
-        for name, norms in self._norm_tables.items():
-            if name in adapter.norms or norms.has(number):
-                norms.place(number, adapter.norms.get(name))
+        for index, owned in enumerate(self._owned):
+            vectors = adapter.own.get(index)
+            owned.place(number, None if vectors is None else self._on_device(vectors))
         for prefix, experts in self._expert_tables.items():
             if prefix in adapter.experts or experts.has(number):
                 experts.place(number, adapter.experts.get(prefix))
+        self.is_recordable = self._can_record()
 
     def clear(self, number: int) -> None:
         """Give the device's memory of a number back."""
@@ -139,26 +146,32 @@ class AdaptedModel:
                 table.place(number, None)
         if self._embedding_table.entries[number] is not None:
             self._embedding_table.place(number, None)
-        for norms in self._norm_tables.values():
-            if norms.has(number):
-                norms.place(number, None)
+        for owned in self._owned:
+            owned.place(number, None)
         for experts in self._expert_tables.values():
             if experts.has(number):
                 experts.place(number, None)
+        self.is_recordable = self._can_record()
+
+    def _can_record(self) -> bool:
+        """Whether an adapter has norms or experts of its own is no data, nor is how much memory a launch has."""
+        has_room = not self._has_graphs or all(table.max_rank <= ROOM_IN_GRAPHS for table in self._tables)
+        return has_room and not any((*self._owned, *self._expert_tables.values()))
 
     def rehearse(self) -> None:
         """Launch what steps with adapters launch, on a row without one: in each layer, as no two may be alike."""
-        nobody = torch.full((1,), -1, device=self.device)
-        for layer, table in zip(self._layers, self._tables, strict=True):
-            inputs = layer.adapted_parts()[0][0].inputs
-            x = torch.zeros(1, inputs.stop - inputs.start, dtype=layer.placement.dtype, device=self.device)
-            add_adapters(x.new_zeros(1, layer.num_columns), x, nobody, table)
+        for layer in self._layers:
+            _launch_for_nobody(layer, 1)
+        if self._layers:
+            # Many rows are sorted by another variant, whatever the layer.
+            _launch_for_nobody(min(self._layers, key=lambda layer: layer.num_columns), _MANY_ROWS)
+        nobody = AdapterRows(torch.full((1,), -1, device=self.device))
         if self._embedding is not None:
             x = torch.zeros(
                 1, self._embedding.shape[1], dtype=self._embedding.placement.dtype, device=self.device
             )
             first = self._embedding.first
-            adapt_embedding(x, torch.zeros_like(nobody), nobody, self._embedding_table, first)
+            adapt_embedding(x, torch.zeros_like(nobody.numbers), nobody, self._embedding_table, first)
 
     def read(self, folder: AdapterFolder) -> HostAdapter:
         """This rank's part of an adapter. Raises AdapterRefused, with the tensor, where it does not fit the model."""
@@ -166,7 +179,7 @@ class AdaptedModel:
         modules = by_module(folder, vocabulary)
         chosen = [_choose(layer.adapted_parts(), modules) for layer in self._layers]
         all_parts = [part for parts in chosen for part in parts]
-        norms = {name: norm.size for name, norm in self._norms.items()}
+        norms = {name: shape for norm in self._norms for name, shape in modules_of_norm(norm).items()}
         of_experts = {name for experts in self._experts.values() for name in modules_of(experts)}
         check(folder, modules, all_parts, vocabulary, norms, of_experts)
         reader = TensorReader(folder, modules, self._base)
@@ -182,19 +195,21 @@ class AdaptedModel:
         experts = {prefix: self._pinned(found) for prefix, found in fitted if found is not None}
         others = {name: names for name, names in modules.items() if name not in of_experts}
         rank = max([_max_rank(folder, others), *(found.rank for found in experts.values())])
-        replaced = {name: self._norm(name, reader) for name in modules if name in self._norms}
+        fitted_norms = ((index, fit_own(norm, reader)) for index, norm in enumerate(self._norms))
+        own = {index: self._pinned_vectors(found) for index, found in fitted_norms if found is not None}
         invocation, embedding = folder.config.invocation, self._embedding_of(reader)
-        return HostAdapter(folder.content_hash, weights, rank, invocation, embedding, replaced, experts)
+        return HostAdapter(folder.content_hash, weights, rank, invocation, embedding, own, experts)
 
     def _pinned(self, weights: ExpertWeights) -> ExpertWeights:
         return weights.pinned() if self.device.type == "cuda" else weights
 
-    def _norm(self, name: str, reader: TensorReader) -> NormWeights:
-        names, norm = reader.modules[name], self._norms[name]
-        bias = _vector(names, "bias", reader)
-        if bias is not None and norm.bias is None:
-            raise reader.refused(names["bias"], "the model has no bias there")
-        return norm.weights_of(_vector(names, "saved", reader), bias)
+    def _pinned_vectors(self, vectors: Vectors) -> Vectors:
+        if self.device.type != "cuda":
+            return vectors
+        return {attribute: vector.pin_memory() for attribute, vector in vectors.items()}
+
+    def _on_device(self, vectors: Vectors) -> Vectors:
+        return {name: vector.to(self.device, non_blocking=True) for name, vector in vectors.items()}
 
     def _embedding_of(self, reader: TensorReader) -> EmbeddingWeights | None:
         if self._embedding is None:
@@ -222,6 +237,16 @@ class AdaptedModel:
         if self.device.type != "cuda":
             return cast
         return AdapterWeights(*(None if part is None else part.pin_memory() for part in cast))  # type: ignore[arg-type]
+
+
+def _launch_for_nobody(layer: AdaptedLayer, num_rows: int) -> None:
+    """What a layer launches for adapters, on so many rows without one."""
+    assert layer.adapters is not None, "it has its table"
+    inputs = layer.adapted_parts()[0][0].inputs
+    device, dtype = layer.adapters.device, layer.placement.dtype
+    x = torch.zeros(num_rows, inputs.stop - inputs.start, dtype=dtype, device=device)
+    nobody = AdapterRows(torch.full((num_rows,), -1, device=device))
+    add_adapters(x.new_zeros(num_rows, layer.num_columns), x, nobody, layer.adapters)
 
 
 def _can_adapt(module: Any) -> bool:

@@ -1,10 +1,11 @@
 """The one decoder: what a `ModelSpec` describes, over a paged cache and the states of slots. Families are data; none
 has code here."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import AttentionSpans, InputNorm, RecurrentSpans
+from penstock_kernels import AdapterRows, AttentionSpans, InputNorm, RecurrentSpans
 from torch import nn
 
 from penstock_server.architectures.spec import CacheShape, ModelFacts, ModelSpec
@@ -42,8 +43,12 @@ class DecoderLayer(nn.Module):
 
     The mixer is attention, a recurrent layer, or both side by side; a layer may also lack it, or the feed-forward.
 
-    What a layer returns is still to be added to the sum: the next norm does both in one pass.
+    What a layer returns is still to be added to the sum: the next norm does both in one pass. With several ranks both
+    parts may leave a rank's share of what is to be added, where the norm behind it can add up the shares, too.
     """
+
+    # Whether what it returns is such a share.
+    leaves_share = False
 
     def __init__(self, spec: ModelSpec, layer: int, placement: Placement) -> None:
         super().__init__()
@@ -67,6 +72,24 @@ class DecoderLayer(nn.Module):
         feed_forward = SparseFeedForward if kind.is_sparse else FeedForward
         self.feed_forward = feed_forward(spec, layer, placement) if kind.has_feed_forward else None
         self.mlp_output_norm = norm(names.mlp_output_norm, kind.has_feed_forward)
+        self.group = placement.group
+        self.mixer_leaves_share = (
+            self.mlp_input_norm is not None and not self.parallel and self._leave_share_of_mixer()
+        )
+
+    def _leave_share_of_mixer(self) -> bool:
+        """Have the mixer leave a share, if nothing but the norm comes between it and the sum; whether it does."""
+        is_last = self.recurrent is None and self.factors.attention_out == 1.0 and self.multiplier == 1.0
+        if not is_last or self.attention is None or self.attention_output_norm is not None:
+            return False
+        return self.attention.output.leave_share()
+
+    def leave_share(self, behind: "DecoderLayer") -> None:
+        """From now on return a share, if nothing but the first norm behind comes between it and the sum."""
+        has_norm = behind.has_mixer and behind.attention_input_norm is not None
+        if self.feed_forward is None or self.parallel or self.multiplier != 1.0 or not has_norm:
+            return
+        self.leaves_share = self.mlp_output_norm is None and self.feed_forward.leave_share()
 
     def forward(
         self,
@@ -75,13 +98,14 @@ class DecoderLayer(nn.Module):
         inputs: ForwardInput,
         rotary: RotaryTable | None,
         memory: Memory,
+        is_share: bool = False,
     ) -> torch.Tensor:
+        """`is_share`: x is one of this rank, whose sum over all ranks is still to be added."""
         adapters = inputs.adapters
         if self.has_mixer:
-            norm = self._folded(self.attention_input_norm, self._product_of_mixer, x, residual, adapters)
-            mixed = x
-            if norm is None:
-                mixed = _add_and_norm(self.attention_input_norm, x, residual, adapters)
+            first = self.attention_input_norm, self._product_of_mixer
+            mixed, norm = self._normed(*first, x, residual, adapters, is_share)
+            is_share = self.mixer_leaves_share
             mixture = self._mix(mixed, inputs, rotary, memory, norm)
             x = self._scaled(mixture, self.attention_output_norm, adapters)
             if self.parallel and self.feed_forward is not None:
@@ -91,10 +115,9 @@ class DecoderLayer(nn.Module):
         if self.feed_forward is None:
             return x
         product = self.feed_forward.up if isinstance(self.feed_forward, FeedForward) else None
-        norm = self._folded(self.mlp_input_norm, product, x, residual, adapters)
+        x, norm = self._normed(self.mlp_input_norm, product, x, residual, adapters, is_share)
         if norm is not None:
             return self._scaled(self.feed_forward(x, None, norm), self.mlp_output_norm, None)
-        x = _add_and_norm(self.mlp_input_norm, x, residual, adapters)
         return self._scaled(self.feed_forward(x, adapters), self.mlp_output_norm, adapters)
 
     @property
@@ -109,20 +132,27 @@ class DecoderLayer(nn.Module):
         product: ColumnLinear | None,
         x: torch.Tensor,
         residual: torch.Tensor,
-        adapters: torch.Tensor | None,
+        adapters: AdapterRows | None,
     ) -> InputNorm | None:
         """A norm that its product does, if that is done at once; None: it is still to be computed."""
         if norm is None or product is None or not product.can_fuse(x, adapters):
             return None
         return norm.folded(residual)
 
-    def norms(self) -> list[Norm]:
-        """Those of hidden states."""
-        inputs, outputs = (
-            (self.attention_input_norm, self.mlp_input_norm),
-            (self.attention_output_norm, self.mlp_output_norm),
-        )
-        return [norm for norm in (*inputs, *outputs) if norm is not None]
+    def _normed(
+        self,
+        norm: Norm | None,
+        product: ColumnLinear | None,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        adapters: AdapterRows | None,
+        is_share: bool,
+    ) -> tuple[torch.Tensor, InputNorm | None]:
+        """The norm of the sum with x; or x as it is, and the norm that its product does."""
+        folded = self._folded(norm, product, x, residual, adapters)
+        if folded is None:
+            return _add_and_norm(norm, x, residual, adapters, is_share), None
+        return (self.group.all_reduce(x) if is_share else x), folded
 
     def _mix(
         self,
@@ -146,7 +176,7 @@ class DecoderLayer(nn.Module):
         assert found is not None, "a mixer is one of the two, or both"
         return found
 
-    def _scaled(self, x: torch.Tensor, norm: Norm | None, adapters: torch.Tensor | None) -> torch.Tensor:
+    def _scaled(self, x: torch.Tensor, norm: Norm | None, adapters: AdapterRows | None) -> torch.Tensor:
         """The output of a part as it is added to the residual sum."""
         return _times(x if norm is None else norm(x, adapters=adapters), self.multiplier)
 
@@ -156,9 +186,16 @@ def _times(x: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def _add_and_norm(
-    norm: Norm | None, x: torch.Tensor, residual: torch.Tensor, adapters: torch.Tensor | None
+    norm: Norm | None,
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    adapters: AdapterRows | None,
+    is_share: bool,
 ) -> torch.Tensor:
-    normed: torch.Tensor = residual.add_(x) if norm is None else norm(x, residual, adapters)
+    if norm is None:
+        assert not is_share, "shares are left to norms"
+        return residual.add_(x)
+    normed: torch.Tensor = norm(x, residual, adapters, is_share)
     return normed
 
 
@@ -174,6 +211,7 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.spec = spec
+        self.group = placement.group
         self.facts: ModelFacts = spec
         heads = share_heads(placement.group, spec.num_heads, spec.num_kv_heads)
         self.num_heads, num_layers = heads.num_heads, spec.num_attention_layers
@@ -196,9 +234,10 @@ class Decoder(nn.Module):
                 if names.positions
                 else None
             )
-            self.layers = nn.ModuleList(
-                DecoderLayer(spec, layer, placement) for layer in range(spec.num_layers)
-            )
+            layers = [DecoderLayer(spec, layer, placement) for layer in range(spec.num_layers)]
+            for layer, behind in pairwise(layers):
+                layer.leave_share(behind)
+            self.layers = nn.ModuleList(layers)
             embedding_norm = names.embedding_norm
             self.embedding_norm = (
                 Norm(embedding_norm, spec.hidden_size, spec.norm, placement) if embedding_norm else None
@@ -225,19 +264,12 @@ class Decoder(nn.Module):
 
     @property
     def capturable(self) -> bool:
-        """As in `Model`. On CUDA states and latents need lengths on the host, and experts of few bits counts."""
-        needs_host = self.state_shape is not None or self.spec.latent is not None
-        return self._device.type != "cuda" or not (needs_host or self._has_quantized_experts())
+        """As in `Model`. On CUDA latents need lengths on the host, and experts of few bits counts."""
+        needs_host = self.spec.latent is not None or self._has_quantized_experts()
+        return self._device.type != "cuda" or not needs_host
 
     def _has_quantized_experts(self) -> bool:
         return any(isinstance(module, Experts) and module.is_quantized for module in self.modules())
-
-    def norms(self) -> list[Norm]:
-        """Those of hidden states."""
-        first = [] if self.embedding_norm is None else [self.embedding_norm]
-        layers = (layer for layer in self.layers if isinstance(layer, DecoderLayer))
-        of_layers = (norm for layer in layers for norm in layer.norms())
-        return [*first, *of_layers, self.final_norm]
 
     def forward(self, inputs: ForwardInput, cache: KVCache) -> torch.Tensor:
         """Hidden states before the last norm, [num_tokens, hidden_size]; fills the cache on the way."""
@@ -247,15 +279,20 @@ class Decoder(nn.Module):
         caches = iter(cache.layers)
         states = iter(cache.states.layers if isinstance(cache.states, States) else ())
         spans = None if cache.states is None else _recurrent_spans(inputs)
+        is_share: bool = False
         for number, (layer, spec) in enumerate(zip(self.layers, self.spec.layers, strict=True)):
             if inputs.taps is not None:
+                # Who reads them reads sums.
+                x, is_share = (self.group.all_reduce(x) if is_share else x), False
                 inputs.taps.take(number, residual, x)
             memory = Memory(
                 next(caches) if spec.has_attention else None,
                 next(states) if spec.is_recurrent else None,
                 spans,
             )
-            x = layer(x, residual, inputs, None if spec.rope is None else tables[spec.rope], memory)
+            table = None if spec.rope is None else tables[spec.rope]
+            x = layer(x, residual, inputs, table, memory, is_share)
+            is_share = bool(layer.leaves_share)
         residual.add_(x)
         if inputs.taps is not None:
             inputs.taps.take(len(self.layers), residual)
@@ -269,11 +306,11 @@ class Decoder(nn.Module):
             x = self.embedding_norm(x, adapters=inputs.adapters)
         return x if self.positions is None else x + self.positions(inputs.positions)
 
-    def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """[num_rows, hidden_size] to [num_rows, vocab_size] in float32. `adapters`: as in `ForwardInput`."""
         return self.scores(self.final_norm(hidden, adapters=adapters), adapters)
 
-    def scores(self, normed: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+    def scores(self, normed: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """As `logits`, of hidden states behind the last norm."""
         head = self.embedding if self.lm_head is None else self.lm_head
         logits = head.logits(normed, adapters)

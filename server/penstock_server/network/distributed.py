@@ -3,6 +3,9 @@
 Numbers that the host needs never go over NCCL, so that they do not wait for what runs on the device. Where the ops in C
 are not there, gloo stands in for shared memory.
 
+Where the GPUs reach each other's memory, sums of few rows go through that, with the norm behind them
+(`network/peer_memory`): each rank reads the shares of all, so there is one meeting in the place of several.
+
 There is one communicator of NCCL from the start of a shard to its end: it has its memory before that for the cache is
 measured, and captured graphs use the one that other steps use. A graph that holds it must be destroyed before `leave`.
 """
@@ -11,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol, TypeVar
 
 import torch
+from penstock_kernels import Peers, all_reduce, all_reduce_add_rms_norm, rms_norm
 from penstock_kernels.native.exchange import Exchange, ExchangeFailed, is_supported
 
 from penstock_server.base.config import GroupConfig
@@ -56,6 +60,9 @@ class Group:
         self._connections: Connections | None = None
         if self.size > 1:
             self._connections = self._tried("cannot meet the other ranks", connect, config, device)
+        # None: all sums go over the connections.
+        self._peers: Peers | None = None
+        self._kept: object = None
         # Shape and type of every sum, while the engine records them.
         self.summed: list[tuple[torch.Size, torch.dtype]] | None = None
         # NCCL connects in its first collective.
@@ -78,11 +85,39 @@ class Group:
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks, in place."""
-        if self._connections is not None:
+        if self._connections is None:
+            return x
+        peers = self._peers_for(x)
+        if peers is None:
             self._together(self._connections.device.all_reduce, x)
-            if self.summed is not None:
-                self.summed.append((x.shape, x.dtype))
+        else:
+            all_reduce(x, peers)
+        self._note(x)
         return x
+
+    def all_reduce_add_rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor, weight_offset: float
+    ) -> torch.Tensor:
+        """`rms_norm` of the sum over all ranks and of `residual`, which is updated in place."""
+        peers = self._peers_for(x)
+        if peers is None:
+            return rms_norm(self.all_reduce(x), weight, eps, residual, weight_offset)
+        normed = all_reduce_add_rms_norm(x, weight, eps, residual, weight_offset, peers)
+        self._note(x)
+        return normed
+
+    def reach(self, peers: Peers, kept: object) -> None:
+        """From now on sums that fit go through this memory. `kept` lives as long as the group."""
+        self._peers, self._kept = peers, kept
+
+    def _peers_for(self, x: torch.Tensor) -> Peers | None:
+        """What the sum of this goes through; it must be the same on all ranks, and so is the shape."""
+        peers = self._peers
+        return peers if peers is not None and peers.fits(x) and x.is_contiguous() else None
+
+    def _note(self, x: torch.Tensor) -> None:
+        if self.summed is not None:
+            self.summed.append((x.shape, x.dtype))
 
     def all_gather_columns(self, x: torch.Tensor) -> torch.Tensor:
         """[n, width] of each rank to [n, size * width]."""

@@ -7,6 +7,7 @@ What it returns for a position stands for the hidden state of the next one, so t
 from dataclasses import replace
 
 import torch
+from penstock_kernels import AdapterRows
 from torch import nn
 
 from penstock_server.architectures.spec import CacheShape, ModelFacts, ModelSpec
@@ -113,7 +114,7 @@ class EagleHead(nn.Module):
         """What is given for the next position, of what was returned for the last."""
         return hidden if not self.norm_output or self.norm is None else self.norm(hidden)
 
-    def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """As `Model`; a token that it does not know has none."""
         normed = hidden if self.norm is None else self.norm(hidden)
         logits = self._scores(normed) if self.lm_head is None else self.lm_head.logits(normed)

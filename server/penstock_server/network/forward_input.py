@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import AttentionSpans, DecodeSpans
+from penstock_kernels import AdapterRows, AttentionSpans, DecodeSpans
 
 
 class Taps(NamedTuple):
@@ -45,8 +45,8 @@ class ForwardInput:
     )  # [num_tokens] int64: block * block_size + offset of each token's key and value
     spans: AttentionSpans | DecodeSpans
     slots: torch.Tensor  # [num_spans] int64: whose tokens they are
-    # [num_tokens] int64: the number of the adapter that each token uses, or -1; None: no token uses one.
-    adapters: torch.Tensor | None = None
+    # The number of the adapter that each token uses; None: no token uses one.
+    adapters: AdapterRows | None = None
     # None: nobody reads hidden states.
     taps: Taps | None = None
     # What heads take beside tokens, [num_tokens, hidden_size]; None: the model takes none.

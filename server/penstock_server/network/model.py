@@ -3,6 +3,7 @@
 from typing import Protocol
 
 import torch
+from penstock_kernels import AdapterRows
 
 from penstock_server.architectures.spec import CacheShape, ModelFacts
 from penstock_server.network.forward_input import ForwardInput
@@ -31,6 +32,6 @@ class Model(Protocol):
         """Hidden states, [num_tokens, hidden_size]; fills the cache on the way."""
         ...
 
-    def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """[num_rows, hidden_size] to [num_rows, vocab_size] in float32. `adapters`: as in `ForwardInput`."""
         ...

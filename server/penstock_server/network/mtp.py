@@ -8,6 +8,7 @@ own does, so that one layer drafts several tokens.
 from dataclasses import replace
 
 import torch
+from penstock_kernels import AdapterRows
 from torch import nn
 
 from penstock_server.architectures.spec import CacheShape, ModelFacts, ModelSpec
@@ -82,6 +83,6 @@ class MtpHead(nn.Module):
         following: torch.Tensor = self.norm(hidden)
         return following
 
-    def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """As `Model`."""
         return self._scores(self.norm(hidden))

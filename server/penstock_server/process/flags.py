@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, get_args
 
 from penstock_server import __version__
 from penstock_server.base.config import (
+    AllReduce,
     AtLoad,
     AttentionBackend,
     CacheConfig,
@@ -80,7 +81,7 @@ def _config(flags: argparse.Namespace) -> ServerConfig:
             is_poisoned=flags.poison_cache,
             dtype=flags.kv_cache_dtype,
         ),
-        cuda=CudaConfig(flags.cuda_graphs, flags.cuda_memory_fraction),
+        cuda=CudaConfig(flags.cuda_graphs, flags.cuda_memory_fraction, all_reduce=flags.all_reduce),
         attention_backend=flags.attention_backend,
         quantize=flags.quantize or None,
         quantize_cache=QuantizeCache(flags.quantize_cache, flags.quantize_cache_gb),
@@ -226,6 +227,8 @@ def _add_computing(add: _Add) -> None:
         help="what quantized weights are multiplied by on a cpu; int8: rounded, faster")  # fmt: skip
     add("--attention-backend", choices=get_args(AttentionBackend), default="auto",
         help="who computes attention; auto: our own kernels for the device")  # fmt: skip
+    add("--all-reduce", choices=get_args(AllReduce), default=CudaConfig().all_reduce,
+        help="who adds up over GPUs; auto: our kernels where NVLink ties them and rows are few, else nccl")  # fmt: skip
     add("--batch-invariant", action="store_true",
         help="a request's tokens do not depend on what shares its batch, to the last bit; slower")  # fmt: skip
     add("--cuda-graphs", type=_sizes, metavar="SIZES",

@@ -125,14 +125,19 @@ class TonicEndpoint:
     def _answer_calls(self) -> None:
         while (call := self._endpoint.take_call()) is not None:
             try:
-                call.answer(self._calls.answer(call.method, call.request))
-            except PenstockError as error:
-                call.refuse(code_of(error), str(error))
+                self._answer(call)
             except Exception as error:
+                # Whatever it is: calls that nobody answers would wait for ever.
                 logger.exception("unexpected error in a call")
                 call.refuse(
                     Code.INTERNAL, f"unexpected {type(error).__name__}; the shard's log has the details"
                 )
+
+    def _answer(self, call: penstock_endpoint.Call) -> None:
+        try:
+            call.answer(self._calls.answer(call.method, call.request))
+        except PenstockError as error:
+            call.refuse(code_of(error), str(error))
 
     def stop(self, grace_s: float) -> None:
         """As `Endpoint` has it."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from closeness import DTYPES, assert_close
 from penstock_kernels import (
+    AdapterRows,
     AdapterTable,
     AdapterWeights,
     EmbeddingTable,
@@ -83,7 +84,7 @@ def test_each_row_gets_what_its_adapter_adds(
         if weights is not None:
             expected[row] = expected_row(output[row], x[row], weights)
     untouched = output.clone()
-    assert add_adapters(output, x, numbers, adapters) is output
+    assert add_adapters(output, x, AdapterRows(numbers), adapters) is output
     assert_close(output, expected)
     for row in (1, 4, 7):
         assert torch.equal(output[row], untouched[row])
@@ -97,17 +98,34 @@ def test_a_row_has_the_same_bits_in_any_batch(
     numbers = torch.tensor([0, 1, 3, -1, 1, 1, 0, 3, 2, 1, 0], device=device)
     x = torch.randn(len(numbers), 96, device=device).to(dtype)
     before = torch.randn(len(numbers), NUM_COLUMNS, device=device).to(dtype)
-    whole = add_adapters(before.clone(), x, numbers, adapters)
+    whole = add_adapters(before.clone(), x, AdapterRows(numbers), adapters)
     for rows in (slice(0, 1), slice(2, 7), slice(9, 11)):
-        alone = add_adapters(before[rows].clone(), x[rows], numbers[rows], adapters)
+        alone = add_adapters(before[rows].clone(), x[rows], AdapterRows(numbers[rows]), adapters)
         assert torch.equal(alone, whole[rows])
+
+
+def test_many_rows_of_one_adapter_and_a_length_that_is_divided(device: torch.device, table: Tables) -> None:
+    """Three tiles of the same adapter, and memory for more ranks than there are."""
+    adapters, length = table(2100, torch.float32), 2100
+    numbers = torch.tensor([1] * 20 + [-1, 3, 0] + [1] * 15, device=device)
+    x, output = (torch.randn(len(numbers), size, device=device) for size in (length, NUM_COLUMNS))
+    expected = output.double()
+    for row, number in enumerate(numbers.tolist()):
+        weights = adapters.entries[number] if number >= 0 else None
+        if weights is not None:
+            expected[row] = expected_row(output[row], x[row], weights)
+    rows = AdapterRows(numbers, room=100)
+    assert_close(add_adapters(output.clone(), x, rows, adapters), expected)
+    again = add_adapters(output.clone(), x, rows, adapters)
+    alone = add_adapters(output[37:].clone(), x[37:], rows[37:], adapters)
+    assert torch.equal(alone, again[37:])
 
 
 def test_no_rows(device: torch.device, table: Tables) -> None:
     adapters = table(64, torch.float32)
     output = torch.empty(0, NUM_COLUMNS, device=device)
     numbers = torch.empty(0, dtype=torch.int64, device=device)
-    assert add_adapters(output, torch.empty(0, 64, device=device), numbers, adapters).shape == (
+    assert add_adapters(output, torch.empty(0, 64, device=device), AdapterRows(numbers), adapters).shape == (
         0,
         NUM_COLUMNS,
     )
@@ -137,11 +155,11 @@ def test_each_token_gets_the_embedding_of_its_adapter(
     expected[:3] = own.rows[[2, 0, 1]]
     for at, token in ((6, 2), (7, 9)):
         expected[at] = (output[at].double() + rows[token].double() @ up.double()).to(dtype)
-    assert adapt_embedding(output, ids, numbers, table, 10) is output
+    assert adapt_embedding(output, ids, AdapterRows(numbers), table, 10) is output
     assert_close(output, expected.double())
     for at in (0, 1, 2, 3, 4, 5, 8, 9, 10):
         assert torch.equal(output[at], expected[at])
     table.place(1, None)
     again = expected.clone()
-    adapt_embedding(again[:3], ids[:3], numbers[:3], table, 10)
+    adapt_embedding(again[:3], ids[:3], AdapterRows(numbers[:3]), table, 10)
     assert torch.equal(again, expected)

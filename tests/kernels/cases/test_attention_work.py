@@ -8,6 +8,7 @@ import torch
 from attention_case import Case, Shape, check
 from closeness import assert_close
 from penstock_kernels import Scoring, attention_parts_bytes, paged_attention
+from penstock_kernels.base.attention_spans import Reach
 
 
 @pytest.mark.parametrize("shared_bytes", [101_376, 232_448], ids=["sm_89", "sm_90"])
@@ -91,16 +92,23 @@ def test_the_work_map_gives_out_every_tile_once(device: torch.device) -> None:
     from penstock_kernels.gpu import work_limits
     from penstock_kernels.gpu.work_map import work_map
 
-    for resident, window in ((1, None), (2, 100), (7, None), (66, 900), (66, None)):
+    for resident, reach in (
+        (1, Reach()),
+        (2, Reach(100)),
+        (7, Reach()),
+        (66, Reach(900)),
+        (66, Reach()),
+        (3, Reach(chunk=130)),
+    ):
         queries = torch.randint(0, 6, (40,)).tolist()
         contexts = [
             query + int(torch.randint(0, 50 + 50 * (i % 7) ** 2, (1,))) for i, query in enumerate(queries)
         ]
         starts = torch.tensor([0, *accumulate(queries)], dtype=torch.int32, device=device)
-        tiles = work_limits.most_tiles(5, max(contexts), window)
+        tiles = work_limits.most_tiles(5, max(contexts), reach)
         limits = work_limits.bounded_limits(len(queries), 5, tiles, resident)
         lens = torch.tensor(contexts, dtype=torch.int32, device=device)
-        work = work_map(starts, lens, (1, 5), window, limits)
+        work = work_map(starts, lens, (1, 5), reach, limits)
         given: dict[int, list[tuple[int, int]]] = {}
         parts: set[int] = set()
         for span, first, end, part in work.items.tolist():
@@ -113,7 +121,7 @@ def test_the_work_map_gives_out_every_tile_once(device: torch.device) -> None:
         for span, (query, context) in enumerate(zip(queries, contexts, strict=True)):
             pieces = given.get(span, [])
             last = -(-context // 64) if query else 0
-            first = last - work_limits.num_tiles(query, context, window) if query else 0
+            first = last - work_limits.num_tiles(query, context, reach) if query else 0
             ends = [first, *(end for _, end in pieces)]
             assert [start for start, _ in pieces] == ends[:-1]
             assert ends[-1] == last

@@ -144,22 +144,24 @@ def test_rotate_and_store(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_tokens", [0, 1, 11])
-@pytest.mark.parametrize(("rank", "rope", "nope"), [(512, 64, 128), (20, 6, 10)])
+@pytest.mark.parametrize(
+    ("rank", "rope", "nope", "rotates"), [(512, 64, 128, True), (20, 6, 10, True), (20, 6, 10, False)]
+)
 def test_rotate_and_store_latents(
-    num_tokens: int, rank: int, rope: int, nope: int, dtype: torch.dtype, device: torch.device
+    num_tokens: int, rank: int, rope: int, nope: int, rotates: bool, dtype: torch.dtype, device: torch.device
 ) -> None:
     query = torch.randn(num_tokens, 3, nope + rope, device=device).to(dtype)
     down = torch.randn(num_tokens, 5 + rank + rope, device=device).to(dtype)[:, 5:]
-    cos, sin = (torch.randn(num_tokens, rope, device=device).to(dtype) for _ in range(2))
+    angles = [torch.randn(num_tokens, rope, device=device).to(dtype) for _ in range(2)]
+    cos, sin = angles if rotates else (None, None)
     weight = torch.randn(rank, device=device).to(dtype)
     cache = torch.zeros(3, 16, 1, rank + rope, device=device, dtype=dtype)
     exact, expected = cache.double(), query.double()
     cache_positions = torch.randperm(48, device=device)[:num_tokens]
     rotate_and_store_latents(query, down, (weight, 1e-6), cos, sin, cache, cache_positions)
     norm = (weight.double(), 1e-6)
-    reference.rotate_and_store_latents(
-        expected, down.double(), norm, cos.double(), sin.double(), exact, cache_positions
-    )
+    cos, sin = [part.double() for part in angles] if rotates else (None, None)
+    reference.rotate_and_store_latents(expected, down.double(), norm, cos, sin, exact, cache_positions)
     assert_close(query, expected)
     assert_close(cache, exact)
 
@@ -225,6 +227,7 @@ def test_copy_blocks(dim: int, device: torch.device) -> None:
     copy_blocks(pool, sources, targets)
     reference.copy_blocks(expected, sources, targets)
     assert torch.equal(pool, expected)
+    copy_blocks(pool[:0], sources, targets)  # of a model without attention
 
 
 RUNS: dict[str, list[tuple[int, int]]] = {

@@ -10,15 +10,21 @@ from driver import Driver, Sequence, execute_on, make_engine
 from penstock_server.base.config import CudaConfig
 from penstock_server.engine.plan import Admit, Plan, Span
 from penstock_server.engine.sampling_params import SamplingParams
+from penstock_server.network.states import States
 from refused_waits import waits_refused
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# Norms of queries and keys on the way into the cache are the second's, windows the third's.
+_DELTA = {
+    "hidden_size": 80, "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 10,
+    "linear_value_head_dim": 6, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}  # fmt: skip
+# Norms of queries and keys on the way into the cache are the second's, windows the third's, states the last one's.
 CASES: list[tuple[str, dict[str, Any], CudaConfig]] = [
     ("llama", {}, CudaConfig((1, 4))),
     ("llama", {}, CudaConfig((1,), prompt_graph_sizes=(3, 9))),
     ("qwen3", {}, CudaConfig(())),
     ("mistral", {"sliding_window": 6}, CudaConfig((2,), prompt_graph_sizes=(6,))),
+    ("qwen3_5_text", _DELTA, CudaConfig((2,))),
 ]
 # What rotates writes the cache in the same pass; gpt2 does not rotate, and has a write of its own.
 FP8_CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
@@ -49,6 +55,10 @@ def outputs(exempt_from_races: Callable[[torch.Tensor], None]) -> Callable[..., 
         ) in engine.cache.layers:  # the rows that pad a step all write the spare block, which is the last
             exempt_from_races(layer.key[-1])
             exempt_from_races(layer.value[-1])
+        states = engine.cache.states
+        for state in states.layers if isinstance(states, States) else ():  # and the spare row
+            exempt_from_races(state.conv[engine.slots.rows.spare])
+            exempt_from_races(state.matrices[engine.slots.rows.spare])
         return Driver(execute_on(engine)).run(sequences(), seed=2)
 
     return run

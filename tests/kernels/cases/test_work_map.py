@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
-from penstock_kernels.base.attention_spans import MAX_DECODE_LEN, AttentionSpans, DecodeSpans
+from penstock_kernels.base.attention_spans import MAX_DECODE_LEN, AttentionSpans, DecodeSpans, Reach
 from penstock_kernels.base.devices import runs_kernels
 
 KEYS = 64  # of a tile
@@ -104,7 +104,7 @@ def test_in_a_graph_every_tile_is_given_out_once(step: Step, device: torch.devic
         step.unbatched,
     )
     with _processor_of(step):
-        work = attention._graph_work(spans, step.num_tokens, step.window, step.num_kv_heads)
+        work = attention._graph_work(spans, step.num_tokens, Reach(step.window), step.num_kv_heads)
         _check(step, [work])
 
 
@@ -118,7 +118,7 @@ def test_out_of_a_graph_every_tile_of_a_decode_is_given_out_once(step: Step, dev
     spans = AttentionSpans(queries, contexts, _tables(step, device), BLOCK_SIZE, step.unbatched)
     with _processor_of(step):
         layout = attention._lay_out(spans, 1, 16)
-        _check(step, attention._eager_work(spans, layout, step.window, step.num_kv_heads))
+        _check(step, attention._eager_work(spans, layout, Reach(step.window), step.num_kv_heads))
 
 
 def _kernels(device: torch.device) -> Any:

@@ -1,8 +1,11 @@
-/* The next token of each slot of a step, by what is kept of the slots: the two ops over rows of scores in one call. */
+/* The next token of each slot of a step, by what is kept of the slots: the ops over rows of scores in one call. */
 
+#include "bitmask.h"
 #include "scores.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Parameters of a slot, in the order of its columns. */
 enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, TYPICAL_P, NUM_PARAMS };
@@ -18,15 +21,74 @@ typedef struct {
     int64_t *token_ids;     /* [num_rows], to be written, as all below */
     float *logprobs;
     uint8_t *finite;
+    const int64_t *masked; /* [num_masks]: the rows with masks, each once, in range */
+    const uint32_t *bits;  /* [num_masks, num_words] */
+    uint8_t *possible;     /* [num_masks]: whether any token is left, to be written */
     int64_t stride;
     int64_t token_stride;
     int64_t param_stride;
     int64_t seed_stride;
     int64_t num_rows;
+    int64_t num_masks;
+    int64_t num_words;
     int64_t len;
-    int32_t draws; /* whether any row does */
+    int32_t draws; /* whether any row without a mask does */
     int32_t num_threads;
 } Choose;
+
+static const float *params_of(const Choose *call, int64_t row) {
+    return call->params + call->slots[row] * call->param_stride;
+}
+
+static int32_t top_k_of(const Choose *call, const float *params) {
+    return (int32_t)(params[TOP_K] < call->len ? params[TOP_K] : call->len);
+}
+
+static int64_t seed_of(const Choose *call, int64_t row) {
+    return call->seeds[call->slots[row] * call->seed_stride];
+}
+
+/* The token of one row, of these scores. */
+static int draw_one(const Choose *call, int64_t row, const float *scores) {
+    const float *params = params_of(call, row);
+    const int32_t top_k = top_k_of(call, params);
+    const int64_t seed = seed_of(call, row);
+    const Draw drawn = {
+        .scores = scores,
+        .temperature = params + TEMPERATURE,
+        .top_k = &top_k,
+        .top_p = params + TOP_P,
+        .min_p = params + MIN_P,
+        .typical_p = params + TYPICAL_P,
+        .seeds = &seed,
+        .positions = call->lengths + row,
+        .token_ids = call->token_ids + row,
+        .num_rows = 1,
+        .len = call->len,
+        .num_threads = 1,
+    };
+    return penstock_draw(&drawn);
+}
+
+static int draw_masked(const Choose *call, int64_t number) {
+    const int64_t row = call->masked[number];
+    float *scores = malloc(call->len * sizeof *scores);
+    if (!scores) return -1;
+    penstock_mask_row(
+        scores, call->logits + row * call->stride, call->len, call->bits + number * call->num_words, call->num_words
+    );
+    const int failed = draw_one(call, row, scores);
+    if (!failed) call->possible[number] = scores[call->token_ids[row]] > -INFINITY;
+    free(scores);
+    return failed;
+}
+
+static int draw_all_masked(const Choose *call) {
+    int failed = 0;
+#pragma omp parallel for num_threads(call->num_threads) if (call->num_threads > 1 && call->num_masks > 1) reduction(| : failed)
+    for (int64_t number = 0; number < call->num_masks; number++) failed |= draw_masked(call, number) != 0;
+    return -failed;
+}
 
 /* What `Draw` takes of the slots, column by column. */
 typedef struct {
@@ -37,10 +99,10 @@ typedef struct {
 
 static void gather(const Choose *call, Gathered to) {
     for (int64_t row = 0; row < call->num_rows; row++) {
-        const float *params = call->params + call->slots[row] * call->param_stride;
+        const float *params = params_of(call, row);
         for (int i = 0; i < NUM_PARAMS; i++) to.params[i * call->num_rows + row] = params[i];
-        to.top_k[row] = (int32_t)(params[TOP_K] < call->len ? params[TOP_K] : call->len);
-        to.seeds[row] = call->seeds[call->slots[row] * call->seed_stride];
+        to.top_k[row] = top_k_of(call, params);
+        to.seeds[row] = seed_of(call, row);
     }
 }
 
@@ -66,14 +128,15 @@ static int draw(const Choose *call) {
         .len = call->len,
         .num_threads = call->num_threads,
     };
-    const int failed = penstock_draw(&drawn);
+    const int failed = penstock_draw_missing(&drawn);
     free(memory);
     return failed;
 }
 
 /* 0, or -1, with nothing kept, when there is no memory for it. */
 int penstock_choose(const Choose *call) {
-    if (call->draws && draw(call) != 0) return -1;
+    memset(call->token_ids, -1, call->num_rows * sizeof *call->token_ids);
+    if (draw_all_masked(call) != 0 || (call->draws && draw(call) != 0)) return -1;
     const Logprobs scored = {
         .logits = call->logits,
         .token_ids = call->token_ids,
@@ -82,10 +145,9 @@ int penstock_choose(const Choose *call) {
         .stride = call->stride,
         .num_rows = call->num_rows,
         .len = call->len,
-        .chooses = !call->draws,
         .num_threads = call->num_threads,
     };
-    if (penstock_logprobs(&scored) != 0) return -1;
+    penstock_logprobs_with_missing(&scored);
     for (int64_t row = 0; row < call->num_rows; row++)
         call->tokens[call->slots[row] * call->token_stride + call->lengths[row]] = (int32_t)call->token_ids[row];
     return 0;

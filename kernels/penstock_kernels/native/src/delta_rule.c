@@ -23,6 +23,7 @@ typedef struct {
     int32_t num_heads;
     int32_t key_dim;
     int32_t value_dim;
+    int32_t by_row; /* rows of a matrix forget by themselves, not all alike */
     int32_t dtype;
     int32_t num_threads;
     int32_t max_lanes; /* as in linear.c */
@@ -34,7 +35,7 @@ typedef struct {
     int count;
     int head;
     float *state; /* [key_dim, value_dim] */
-    float left[TOKENS];
+    float left[TOKENS * MAX_KEY_DIM]; /* of each row, or of all: then one for each token */
     float beta[TOKENS];
     float query[TOKENS * MAX_KEY_DIM];
     float key[TOKENS * MAX_KEY_DIM];

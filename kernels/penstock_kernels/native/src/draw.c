@@ -41,6 +41,10 @@ static inline uint64_t mix(uint64_t x) {
     return x ^ x >> 31;
 }
 
+static inline uint64_t row_key(const Draw *call, int64_t row) {
+    return mix(mix((uint64_t)call->seeds[row]) + (uint64_t)call->positions[row] * GOLDEN);
+}
+
 static inline uint64_t random_bits(uint64_t key, int32_t id) {
     return mix(key + (uint64_t)(id + 1) * GOLDEN);
 }
@@ -79,6 +83,11 @@ static inline uint32_t guess(const Bounds *at, double target) {
     return bits < at->low ? at->low : bits < at->high ? bits : at->high - 1;
 }
 
+/* The next limit to try: in turns in the middle of the bits, and guessed. */
+static inline uint32_t next_limit(const Bounds *at, int turn, double target) {
+    return turn % 2 ? guess(at, target) : at->low + (at->high - at->low) / 2;
+}
+
 static inline int is_reached(double mass, double target) {
     return mass > 0 && mass >= target;
 }
@@ -98,8 +107,7 @@ static DrawRow variant(int max_lanes) {
     }
 }
 
-/* 0, or -1 when there is no memory for it. */
-int penstock_draw(const Draw *call) {
+int penstock_draw_missing(const Draw *call) {
     const DrawRow draw_row = variant(call->max_lanes);
     const int64_t room = (call->len + 15) / 16 * 16;
     int failed = 0;
@@ -114,4 +122,10 @@ int penstock_draw(const Draw *call) {
         free(memory);
     }
     return -failed;
+}
+
+/* 0, or -1 when there is no memory for it. */
+int penstock_draw(const Draw *call) {
+    memset(call->token_ids, -1, call->num_rows * sizeof *call->token_ids);
+    return penstock_draw_missing(call);
 }

@@ -6,8 +6,10 @@ INLINE void NAME(fill_up)(Candidates *all) {
     for (int64_t i = all->count; i % LANES; i++) all->distances[i] = INFINITY, all->weights[i] = 0, all->ids[i] = 0;
 }
 
+INLINE vec NAME(distances_of)(const Scaled *from, vec scores) { return (from->largest - scores) / from->temperature; }
+
 INLINE vec NAME(distances_at)(const Scaled *from, int64_t d) {
-    return (from->largest - NAME(load_some)(from->scores, d, from->len, -INFINITY)) / from->temperature;
+    return NAME(distances_of)(from, NAME(load_some)(from->scores, d, from->len, -INFINITY));
 }
 
 INLINE ivec NAME(first_ids)(void) {
@@ -66,30 +68,16 @@ INLINE double NAME(mass)(const float *keys, const float *weights, int64_t count,
 /* The smallest limit within which a target is reached; `limit` if it is not reached before. In turns the bits between two
    bounds are halved, which limits how long it takes, and a guess is made from the masses there, which is shorter for most;
    from key to key, as the mass changes nowhere else. */
-INLINE float NAME(reach)(const float *keys, const float *weights, int64_t count, double target, float limit) {
-    Bounds bounds = {0, bits_of(limit), 0, 0};
+static TARGET float NAME(reach_mass)(const float *keys, const float *weights, int64_t count, double target) {
+    Bounds bounds = {0, bits_of(FLT_MAX), 0, 0};
     vec below, above;
     for (int turn = 0; bounds.low < bounds.high; turn++) {
-        const uint32_t middle = turn % 2 ? guess(&bounds, target) : bounds.low + (bounds.high - bounds.low) / 2;
-        const double mass = NAME(mass)(keys, weights, count, float_of(middle), &below, &above);
+        const float limit = float_of(next_limit(&bounds, turn, target));
+        const double mass = NAME(mass)(keys, weights, count, limit, &below, &above);
         if (is_reached(mass, target)) bounds.high = bits_of(NAME(extreme)(below, 1)), bounds.most = mass;
         else bounds.low = bits_of(NAME(extreme)(above, -1)), bounds.least = mass;
-        if (!weights && mass == target) break; /* with one less it is not reached */
     }
     return float_of(bounds.high);
-}
-
-static TARGET float NAME(reach_count)(const float *keys, int64_t count, double target) {
-    return NAME(reach)(keys, NULL, count, target, INFINITY);
-}
-
-static TARGET float NAME(reach_mass)(const float *keys, const float *weights, int64_t count, double target) {
-    return NAME(reach)(keys, weights, count, target, FLT_MAX);
-}
-
-static TARGET double NAME(whole)(const Candidates *all) {
-    vec below, above;
-    return NAME(mass)(all->distances, all->weights, all->count, FLT_MAX, &below, &above);
 }
 
 /* Moves some lanes of a vector to its begin, and writes all of it. */
@@ -99,6 +87,45 @@ INLINE void NAME(keep)(float *to, const float *from, uint32_t lanes) {
 #else
     for (; lanes; lanes &= lanes - 1) *to++ = from[__builtin_ctz(lanes)];
 #endif
+}
+
+/* The keys between two bounds, both included; returns how many there are. */
+static TARGET int64_t NAME(keep_between)(const float *keys, int64_t count, const Bounds *bounds, float *kept) {
+    const float low = float_of(bounds->low), high = float_of(bounds->high);
+    int64_t num_kept = 0;
+    for (int64_t i = 0; i < count; i += LANES) {
+        const vec key = NAME(load)(keys + i);
+        const uint32_t lanes = NAME(where)((key >= low) & (key <= high));
+        if (!lanes) continue;
+        NAME(keep)(kept + num_kept, keys + i, lanes);
+        num_kept += __builtin_popcount(lanes);
+    }
+    for (int64_t i = num_kept; i % LANES; i++) kept[i] = INFINITY;
+    return num_kept;
+}
+
+/* As `reach_mass`, where every key weighs 1. When most keys are seen to lie beyond the bounds, only the others, which go
+   to `between`, are looked at again. */
+static TARGET float NAME(reach_count)(const float *keys, int64_t count, int64_t target, float *between) {
+    Bounds bounds = {0, bits_of(INFINITY), 0, 0};
+    vec below, above;
+    int64_t nearer = 0;
+    for (int turn = 0; bounds.low < bounds.high; turn++) {
+        const float limit = float_of(next_limit(&bounds, turn, (double)target));
+        const int64_t within = nearer + (int64_t)NAME(mass)(keys, NULL, count, limit, &below, &above);
+        if (within >= target) bounds.high = bits_of(NAME(extreme)(below, 1)), bounds.most = (double)within;
+        else bounds.low = bits_of(NAME(extreme)(above, -1)), bounds.least = (double)within;
+        if (within == target) break; /* with one less it is not reached */
+        if (bounds.most == 0 || (bounds.most - bounds.least) * 4 > (double)count) continue;
+        count = NAME(keep_between)(keys, count, &bounds, between);
+        keys = between, nearer = (int64_t)bounds.least;
+    }
+    return float_of(bounds.high);
+}
+
+static TARGET double NAME(whole)(const Candidates *all) {
+    vec below, above;
+    return NAME(mass)(all->distances, all->weights, all->count, FLT_MAX, &below, &above);
 }
 
 /* Those whose key is within a limit, in place. Most blocks of a vocabulary hold none. */
@@ -117,17 +144,22 @@ static TARGET void NAME(narrow)(Candidates *all, const float *keys, float limit,
     NAME(fill_up)(all);
 }
 
-/* Lane by lane the smallest distance of each block of vectors; how many there are. */
-static TARGET int64_t NAME(nearest)(const Scaled *from, float *found) {
+/* Lane by lane the largest score of each block of vectors, and of all: NaN if any score is. Returns how many there are. */
+static TARGET int64_t NAME(find_tops)(const float *scores, int64_t len, float *tops, float *largest) {
     int64_t count = 0;
-    for (int64_t first = 0; first < from->len; first += BLOCK * LANES, count += LANES) {
-        vec largest = NAME(all)(-INFINITY);
-        for (int64_t d = first; d < from->len && d < first + BLOCK * LANES; d += LANES) {
-            const vec x = NAME(load_some)(from->scores, d, from->len, -INFINITY);
-            largest = NAME(choose)(x > largest, x, largest);
+    vec most = NAME(all)(-INFINITY);
+    ivec missing = {0};
+    for (int64_t first = 0; first < len; first += BLOCK * LANES, count += LANES) {
+        vec top = NAME(all)(-INFINITY);
+        for (int64_t d = first; d < len && d < first + BLOCK * LANES; d += LANES) {
+            const vec x = NAME(load_some)(scores, d, len, -INFINITY);
+            top = NAME(choose)(x > top, x, top);
+            missing |= x != x;
         }
-        NAME(store)(found + count, (from->largest - largest) / from->temperature);
+        NAME(store)(tops + count, top);
+        most = NAME(choose)(top > most, top, most);
     }
+    *largest = NAME(any)(missing) ? NAN : NAME(extreme)(most, 1);
     return count;
 }
 
@@ -152,21 +184,21 @@ static TARGET void NAME(take_near)(const Scaled *from, const float *nearest, flo
     NAME(fill_up)(all);
 }
 
-/* Those that top-k keeps, without weights. Of a large vocabulary few are looked at twice: each of the nearest is another
-   token, so the top k are no farther than the k-th of these. */
-static TARGET void NAME(take)(const Scaled *from, int64_t top_k, Candidates *all) {
+/* Those that top-k keeps, without weights; `all->surprises` has the largest scores of blocks. Of a large vocabulary few are
+   looked at twice: each of the nearest is another token, so the top k are no farther than the k-th of these. */
+static TARGET void NAME(take)(const Scaled *from, int64_t top_k, int64_t num_tops, Candidates *all) {
+    float *nearest = all->surprises, limit = INFINITY;
     if (top_k <= 0 || top_k >= from->len) {
         NAME(take_all)(from, all);
         return;
     }
-    float limit = INFINITY;
     if (top_k * BLOCK * 2 <= from->len) {
-        const int64_t count = NAME(nearest)(from, all->surprises);
-        limit = NAME(reach_count)(all->surprises, count, (double)top_k);
+        for (int64_t i = 0; i < num_tops; i += LANES) NAME(store)(nearest + i, NAME(distances_of)(from, NAME(load)(nearest + i)));
+        limit = NAME(reach_count)(nearest, num_tops, top_k, all->weights);
     }
-    if (limit < INFINITY) NAME(take_near)(from, all->surprises, limit, all);
+    if (limit < INFINITY) NAME(take_near)(from, nearest, limit, all);
     else NAME(take_all)(from, all);
-    NAME(narrow)(all, all->distances, NAME(reach_count)(all->distances, all->count, (double)top_k), 0);
+    NAME(narrow)(all, all->distances, NAME(reach_count)(all->distances, all->count, top_k, all->weights), 0);
 }
 
 /* How far a token may be: those beyond weigh less together than what top-p may cut off, or less than min-p's part. */
@@ -239,14 +271,16 @@ static TARGET int64_t NAME(draw_place)(const Draw *call, int64_t row, Candidates
 }
 
 static TARGET void NAME(draw_row)(const Draw *call, int64_t row, Candidates all) {
+    if (call->token_ids[row] >= 0) return;
     const float *scores = call->scores + row * call->stride, temperature = call->temperature[row];
-    const Peak peak = NAME(find_peak)(scores, call->len);
-    call->token_ids[row] = peak.at;
-    if (!(temperature > 0) || !(fabsf(peak.largest) < INFINITY)) return;
-    const Scaled scaled = {scores, call->len, peak.largest, temperature};
-    NAME(take)(&scaled, call->top_k[row], &all);
-    NAME(weigh)(&all);
-    const uint64_t key = mix(mix((uint64_t)call->seeds[row]) + (uint64_t)call->positions[row] * GOLDEN);
-    const int64_t place = NAME(draw_place)(call, row, &all, key);
-    if (place >= 0) call->token_ids[row] = all.ids[place];
+    float largest = NAN;
+    const int64_t num_tops = temperature > 0 ? NAME(find_tops)(scores, call->len, all.surprises, &largest) : 0;
+    int64_t place = -1;
+    if (fabsf(largest) < INFINITY) {
+        const Scaled scaled = {scores, call->len, largest, temperature};
+        NAME(take)(&scaled, call->top_k[row], num_tops, &all);
+        NAME(weigh)(&all);
+        place = NAME(draw_place)(call, row, &all, row_key(call, row));
+    }
+    call->token_ids[row] = place >= 0 ? all.ids[place] : NAME(find_peak)(scores, call->len).at;
 }

@@ -16,6 +16,7 @@ typedef struct {
     int32_t num_groups;
     int32_t len;
     int32_t gate_first;
+    int32_t has_silu; /* the gate is multiplied by its sigmoid, which else is all of it */
     int32_t dtype;
     int32_t num_threads;
     int32_t max_lanes; /* as in linear.c */

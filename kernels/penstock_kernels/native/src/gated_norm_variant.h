@@ -2,7 +2,7 @@
 
 INLINE vec NAME(opened)(const GatedNorm *call, int64_t at, const int dtype) {
     const vec gate = NAME(load_as)(call->gate, at, dtype);
-    return gate * NAME(sigmoid)(gate);
+    return call->has_silu ? gate * NAME(sigmoid)(gate) : NAME(sigmoid)(gate);
 }
 
 INLINE vec NAME(ungated)(const GatedNorm *call, int64_t at, int64_t gate, const int dtype) {

@@ -11,7 +11,7 @@ typedef struct {
     void *query;        /* [num_tokens, num_heads, head_dim], whose last numbers are rotated in place */
     const void *down;   /* [num_tokens, rank + rope_dim] */
     const void *weight; /* [rank], of the norm */
-    const void *cos;    /* [num_tokens, rope_dim] */
+    const void *cos;    /* [num_tokens, rope_dim], or none: nothing is rotated */
     const void *sin;    /* the same; its first half is negated */
     void *cache;        /* [num_cache_positions, rank + rope_dim] */
     const int64_t *cache_positions; /* [num_tokens] */

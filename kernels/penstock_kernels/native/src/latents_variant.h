@@ -11,6 +11,10 @@ INLINE void NAME(store_typed)(const Latents *call, int64_t token, const int dtyp
     NAME(norm_numbers)(x, rank, call->weight, 0, call->eps, dtype);
     for (int d = 0; d < rank; d += LANES) NAME(store_as)(call->cache, to + d, NAME(load)(x + d), dtype);
     NAME(read_numbers)(x, call->down, from + rank, rope_dim, dtype);
+    if (!call->cos) {
+        for (int d = 0; d < rope_dim; d += LANES) NAME(store_as)(call->cache, to + rank + d, NAME(load)(x + d), dtype);
+        return;
+    }
     NAME(turn)(call->cache, to + rank, x, call->cos, call->sin, angle, rope_dim, dtype);
     for (int head = 0; head < call->num_heads; head++) {
         const int64_t at = token * call->token_stride + head * call->head_stride + call->head_dim - rope_dim;

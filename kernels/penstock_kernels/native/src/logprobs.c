@@ -58,10 +58,15 @@ static int are_known(const Logprobs *call) {
     return row == call->num_rows;
 }
 
+void penstock_logprobs_with_missing(const Logprobs *call) {
+    for_each_row(call, variant(call->max_lanes, VARIANTS(score_row)));
+}
+
 /* 0; or -1, with nothing written, when a token id is outside the vocabulary. */
 int penstock_logprobs(const Logprobs *call) {
-    if (!call->chooses && !are_known(call)) return -1;
-    for_each_row(call, variant(call->max_lanes, VARIANTS(score_row)));
+    if (call->chooses) memset(call->token_ids, -1, call->num_rows * sizeof *call->token_ids);
+    else if (!are_known(call)) return -1;
+    penstock_logprobs_with_missing(call);
     return 0;
 }
 

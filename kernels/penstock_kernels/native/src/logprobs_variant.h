@@ -31,7 +31,7 @@ static TARGET void NAME(score_row)(const Logprobs *call, int64_t row) {
     const float *logits = call->logits + row * call->stride;
     const Peak peak = NAME(find_peak)(logits, call->len);
     const float normalizer = NAME(normalizer)(logits, call->len, peak.largest);
-    if (call->chooses) call->token_ids[row] = peak.at;
+    if (call->token_ids[row] < 0) call->token_ids[row] = peak.at;
     call->logprobs[row] = logits[call->token_ids[row]] - normalizer;
     call->finite[row] = (uint8_t)peak.is_finite;
     if (call->num_top == 0) return;

@@ -15,11 +15,12 @@ typedef struct {
     int64_t num_slots; /* rows of the state */
 } RecurrentSpans;
 
-/* Per head: a token's step is softplus(step + bias), within bounds; exp(-exp(log_rate) step) of the state is left. */
+/* A token's step is softplus(step + bias), within bounds; exp(-exp(log_rate) step) of the state is left. Of a head, or,
+   where an op has them, of each row of its matrix. */
 typedef struct {
-    const float *log_rate;
-    const float *step_bias;
-    const void *step; /* [num_tokens, num_heads] */
+    const float *log_rate;  /* [num_heads] */
+    const float *step_bias; /* [num_heads], or [num_heads, rows] */
+    const void *step;       /* [num_tokens, num_heads], or [num_tokens, num_heads, rows] */
     int64_t step_stride;
     float min_step;
     float max_step;

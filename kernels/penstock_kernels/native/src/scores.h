@@ -40,6 +40,9 @@ typedef struct {
 } Logprobs;
 
 int penstock_draw(const Draw *call);
-int penstock_logprobs(const Logprobs *call);
+
+/* As the ops, only for rows whose token id is negative: the others have their token. */
+int penstock_draw_missing(const Draw *call);
+void penstock_logprobs_with_missing(const Logprobs *call);
 
 #endif

@@ -8,10 +8,10 @@ typedef struct {
     RecurrentSpans spans;
     const void *x;          /* [num_tokens, num_channels] */
     const void *step;       /* the same */
-    const float *step_bias; /* [num_channels] */
-    const float *rate;      /* [num_channels, state_size], contiguous */
     const void *inward;     /* [num_tokens, state_size] */
     const void *outward;    /* the same */
+    const float *step_bias; /* [num_channels] */
+    const float *rate;      /* [num_channels, state_size], contiguous */
     const float *skip;      /* [num_channels] */
     float *state;           /* [num_slots, num_channels, state_size], contiguous */
     void *output;           /* [num_tokens, num_channels], contiguous */

@@ -1,12 +1,12 @@
-/* What most plans ask for, checked against what the host knows of the slots: blocks for slots, and decodes, which become
-   the numbers of a step. */
+/* What most plans ask for, checked against what the host knows of the slots: blocks for slots, where open spans begin, and
+   decodes, which become the numbers of a step. */
 
 #include <stdint.h>
 
 /* Numbers of a slot. Mirrored in base/slot_columns.py. */
 enum { LENGTH, PROMPT_LEN, NUM_BLOCKS, FEATURES, IS_OPEN, KIND, COMPUTED, SEEN, NUM_COLUMNS };
 /* What a decode of a slot is. */
-enum { OTHER, APART, PLAIN };
+enum { OTHER, APART, MASKED, PLAIN };
 
 /* One call. Mirrored field by field in stage.py. */
 typedef struct {
@@ -15,7 +15,7 @@ typedef struct {
     int64_t *table;       /* [num_slots, NUM_COLUMNS] */
     int64_t *padded;      /* [2, num_rows]: slots and positions, to be written, as all to `features` */
     int64_t *columns;     /* [4, num_positions]: rows, slots, lengths, prompt lengths */
-    int64_t *apart;       /* [num_spans], of which the first `num_apart` are written */
+    int64_t *apart;       /* [num_spans], of which the first `num_apart` are written: rows that are not plain */
     int64_t num_apart;
     int64_t features; /* what any plain row needs */
     int64_t num_spans;
@@ -40,16 +40,16 @@ static int is_decode(const Stage *call, const int64_t *state, int64_t start, int
 
 static int are_decodes(const Stage *call) {
     const int64_t *slots = call->spans, *starts = slots + call->num_spans, *lens = starts + call->num_spans;
-    int64_t num_plain = 0, num_positions = call->num_spans;
+    int64_t num_chosen = 0, num_positions = call->num_spans;
     for (int64_t row = 0; row < call->num_spans; row++) {
         if (slots[row] < 0 || slots[row] >= call->num_slots) return 0;
         int64_t *state = call->table + slots[row] * NUM_COLUMNS;
         if (!is_decode(call, state, starts[row], lens[row], num_drafts(call, row))) return 0;
         state[SEEN] = call->stamp;
-        num_plain += state[KIND] == PLAIN;
+        num_chosen += state[KIND] >= MASKED;
         num_positions += num_drafts(call, row);
     }
-    return num_plain > 0 && num_positions == call->num_positions;
+    return num_chosen > 0 && num_positions == call->num_positions;
 }
 
 static void stage_position(Stage *call, int64_t row, int64_t slot, int64_t number) {
@@ -67,13 +67,14 @@ static int64_t stage_span(Stage *call, int64_t span, int64_t first) {
     const int64_t slot = call->spans[span], count = 1 + num_drafts(call, span);
     int64_t *state = call->table + slot * NUM_COLUMNS;
     for (int64_t number = 0; number < count; number++) stage_position(call, first + number, slot, number);
-    if (state[KIND] == APART) call->apart[call->num_apart++] = first;
+    if (state[KIND] != PLAIN) call->apart[call->num_apart++] = first;
     else call->features |= state[FEATURES];
     if (call->gapless) state[COMPUTED] = state[LENGTH];
     return count;
 }
 
-/* 0; or -1, with nothing but stamps written, unless all spans are valid decodes, each of another slot, and one is plain. */
+/* 0; or -1, with nothing but stamps written, unless all spans are valid decodes, each of another slot, and one is plain or
+   masked. */
 int penstock_stage(Stage *call) {
     if (!are_decodes(call)) return -1;
     call->num_apart = call->features = 0;
@@ -124,4 +125,37 @@ int penstock_append(const Append *call) {
         for (int64_t i = 0; i < call->counts[number]; i++) row[state[NUM_BLOCKS]++] = (int32_t)*blocks++;
     }
     return 0;
+}
+
+/* One call. Mirrored field by field in stage.py. */
+typedef struct {
+    int64_t *spans;        /* [3, num_spans] as in Stage; the starts of open ones are to be written */
+    const int64_t *drafts; /* [num_spans]: how many tokens may be drafted in each at most; below 0: it is not open */
+    const int64_t *table;  /* as in Stage */
+    int64_t num_spans;
+    int64_t num_slots;
+    int64_t block_size;
+    int64_t max_len;
+    int64_t budget; /* positions of a step */
+} Settle;
+
+static int has_room(const Settle *call, const int64_t *state, int64_t drafts) {
+    const int64_t end = state[LENGTH] + drafts;
+    return end <= state[NUM_BLOCKS] * call->block_size && end < call->max_len;
+}
+
+/* 0; or -1, with some starts written, unless all drafts would fit. */
+int penstock_settle(const Settle *call) {
+    int64_t *slots = call->spans, *starts = slots + call->num_spans, *lens = starts + call->num_spans;
+    int64_t budget = call->budget;
+    for (int64_t span = 0; span < call->num_spans; span++) {
+        if (slots[span] < 0 || slots[span] >= call->num_slots) return -1;
+        const int64_t *state = call->table + slots[span] * NUM_COLUMNS, drafts = call->drafts[span];
+        budget -= lens[span];
+        if (drafts < 0) continue;
+        if (starts[span] < state[LENGTH] - 1 || !has_room(call, state, drafts)) return -1;
+        starts[span] = state[LENGTH] - 1;
+        budget -= drafts;
+    }
+    return budget < 0 ? -1 : 0;
 }

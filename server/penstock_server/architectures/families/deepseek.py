@@ -57,14 +57,16 @@ DEEPSEEK_V3 = replace(
 KIMI_K2 = replace(DEEPSEEK_V3, model_type="kimi_k2", title="Kimi K2")
 
 
-def _with_dense_layers(family: Family, raw: dict[str, Any]) -> Family:
-    """transformers names every layer; the dense ones are the first."""
+def with_sparse_layers(family: Family, raw: dict[str, Any]) -> Family:
+    """transformers names every layer."""
     kinds = raw.get("mlp_layer_types")
-    if not isinstance(kinds, list) or sorted(map(str, kinds)) != kinds:
+    if not isinstance(kinds, list) or family.experts is None:
         return family
-    aliases = {**family.aliases, "first_k_dense_replace": ""}
+    sparse = [layer for layer, kind in enumerate(kinds) if kind == "sparse"]
     return replace(
-        family, aliases=aliases, defaults={**family.defaults, "first_k_dense_replace": kinds.count("dense")}
+        family,
+        experts=replace(family.experts, layers_key="sparse_layers"),
+        defaults={**family.defaults, "sparse_layers": sparse},
     )
 
 
@@ -81,7 +83,7 @@ GLM4_MOE_LITE = replace(
         "routed_scaling_factor": 1.8,
         "max_position_embeddings": 202752,
     },
-    adapt=_with_dense_layers,
+    adapt=with_sparse_layers,
 )
 
 

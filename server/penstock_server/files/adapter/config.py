@@ -46,7 +46,7 @@ class Targets:
     def has(self, module: str, is_head: bool = False) -> bool:
         """Whether a module is one of them. `is_head`: it makes the logits, which `all-linear` leaves out."""
         if _matches(self.excluded, module) or any(
-            re.match(rf"(^|.*\.){name}($|\..*)", module) for name in self.saved
+            re.match(rf"(^|.*\.){re.escape(name)}($|\..*)", module) for name in self.saved
         ):
             return False
         if self.modules == "all-linear":
@@ -57,7 +57,7 @@ class Targets:
 
     def saves(self, module: str) -> bool:
         """Whether a module's own tensors are replaced."""
-        return any(module.endswith(name) for name in self.saved)
+        return any(is_within(module, name) for name in self.saved)
 
     def _is_in_layer(self, module: str) -> bool:
         if not self.layers:
@@ -115,7 +115,7 @@ def parse_config(raw: Any, path: Path) -> AdapterConfig:
             reader.names("target_modules", may_be_pattern=True),
             reader.names("exclude_modules", may_be_pattern=True),
             reader.whole_numbers("layers_to_transform"),
-            tuple(reader.names("layers_pattern")),
+            reader.expressions("layers_pattern"),
             tuple(reader.names("modules_to_save")),
         ),
         alpha=reader.number("lora_alpha", raw.get("lora_alpha", 8)),
@@ -211,6 +211,10 @@ class _Reader:
             raise self.refused(key, "expected a list of names")
         return tuple(value)
 
+    def expressions(self, key: str) -> tuple[str, ...]:
+        """One, or a list of them."""
+        return tuple(self._expression(key, text) for text in self.names(key))
+
     def version(self, key: str) -> tuple[int, int]:
         """Its first two numbers."""
         found = re.match(r"(\d+)\.(\d+)", str(self.raw.get(key)))
@@ -230,6 +234,11 @@ class _Reader:
         except (re.error, RecursionError) as error:
             raise self.refused(key, f"no valid expression: {error}") from None
         return text
+
+
+def is_within(module: str, end: str) -> bool:
+    """Whether a module, or one that it is a part of, has a name that ends so."""
+    return re.search(rf"{re.escape(end)}($|\.)", module) is not None
 
 
 def _is_whole(number: Any) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from penstock_kernels import AdapterTable
+from penstock_kernels import AdapterRows, AdapterTable
 from torch import nn
 
 from penstock_server.network.borrowed.parallel import SummedLinear
@@ -36,18 +36,18 @@ class StepRows:
     def __init__(self) -> None:
         self.count = 0
         # As `ForwardInput.adapters`.
-        self.numbers: torch.Tensor | None = None
+        self.adapters: AdapterRows | None = None
         # Whether layers note what they see.
         self.is_trial = False
 
     @contextmanager
-    def of(self, count: int, numbers: torch.Tensor | None) -> Iterator[None]:
+    def of(self, count: int, adapters: AdapterRows | None) -> Iterator[None]:
         """While these rows are computed."""
-        self.count, self.numbers = count, numbers
+        self.count, self.adapters = count, adapters
         try:
             yield
         finally:
-            self.count, self.numbers = 0, None
+            self.count, self.adapters = 0, None
 
 
 class BorrowedLinear(nn.Module):
@@ -104,10 +104,10 @@ class BorrowedLinear(nn.Module):
         found = output.view(-1, self.num_columns)
         if self.rows.is_trial:
             self.seen.append(len(found) == self.rows.count)
-        if self.rows.numbers is not None:
+        if self.rows.adapters is not None:
             if len(found) != self.rows.count:
                 raise RuntimeError(f"{self.name} saw {len(found)} of {self.rows.count} rows")
-            adapt(found, x.reshape(len(found), -1), self.rows.numbers, self.adapters)
+            adapt(found, x.reshape(len(found), -1), self.rows.adapters, self.adapters)
 
     @property
     def sees_every_row(self) -> bool:

@@ -6,11 +6,10 @@ of an index, compressed blocks. Spans are computed one after another.
 
 import inspect
 from collections.abc import Iterator, Mapping
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
-from penstock_kernels import AttentionSpans
+from penstock_kernels import AdapterRows, AttentionSpans
 from transformers import DynamicCache
 
 from penstock_server.architectures.recurrent_spec import KeptShape
@@ -68,18 +67,18 @@ class KeptModel(BorrowedModel):
         for slot, ids, end in zip(inputs.slots.tolist(), parts, spans.context_lens, strict=True):
             if end == len(ids):
                 states.forget([slot])
-            numbers = None if inputs.adapters is None else inputs.adapters[begin : begin + len(ids)]
-            found += self._span(states, slot, ids, end - len(ids), numbers)
+            used = None if inputs.adapters is None else inputs.adapters[begin : begin + len(ids)]
+            found += self._span(states, slot, ids, end - len(ids), used)
             begin += len(ids)
         return torch.cat(found)
 
     def _span(
-        self, states: KeptStates, slot: int, ids: torch.Tensor, start: int, numbers: torch.Tensor | None
+        self, states: KeptStates, slot: int, ids: torch.Tensor, start: int, adapters: AdapterRows | None
     ) -> Iterator[torch.Tensor]:
-        """Hidden states of a span, in one part or several. numbers: of the adapters of its tokens."""
+        """Hidden states of a span, in one part or several. adapters: of its tokens."""
         size = 1 if self.way.one_by_one and start else len(ids)
-        of_parts = repeat(None) if numbers is None else torch.split(numbers, size)
-        for part, used in zip(torch.split(ids, size), of_parts, strict=False):
+        for begin, part in zip(range(0, len(ids), size), torch.split(ids, size), strict=True):
+            used = None if adapters is None else adapters[begin : begin + size]
             with self.linears.rows.of(len(part), used):
                 hidden, states.of_slot[slot] = self._compute(part, start, states.of_slot.get(slot))
             start += len(part)

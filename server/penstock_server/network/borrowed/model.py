@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from penstock_kernels import AdapterRows
 from torch import nn
 
 from penstock_server.architectures.spec import CacheShape, ModelFacts
@@ -81,7 +82,7 @@ class BorrowedModel(nn.Module):
         self.head = copy.copy(model)
         self.head._modules = {**model._modules, base_name(model): self.given}
 
-    def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """[num_rows, hidden_size] to [num_rows, vocab_size] in float32."""
         self.given.hidden = hidden[None]
         ids = torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
-from penstock_kernels import AdapterTable, add_adapters
+from penstock_kernels import AdapterRows, AdapterTable, add_adapters
 
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.quantization.scheme import Arrange
@@ -54,9 +54,9 @@ class AdaptedLayer(Protocol):
 
 
 def adapt(
-    output: torch.Tensor, x: torch.Tensor, numbers: torch.Tensor | None, adapters: AdapterTable | None
+    output: torch.Tensor, x: torch.Tensor, rows: AdapterRows | None, adapters: AdapterTable | None
 ) -> torch.Tensor:
     """`output` with what the rows' adapters add; nothing is computed in a step where no row has one."""
-    if numbers is None or adapters is None:
+    if rows is None or adapters is None:
         return output
-    return add_adapters(output, x, numbers, adapters)
+    return add_adapters(output, x, rows, adapters)

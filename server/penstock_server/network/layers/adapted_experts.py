@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from penstock_kernels import AdapterTable, AdapterWeights, add_adapters
+from penstock_kernels import AdapterRows, AdapterTable, AdapterWeights, add_adapters
 
 # The rows of one expert, and its number.
 Product = Callable[[torch.Tensor, int], torch.Tensor]
@@ -93,16 +93,17 @@ class ExpertTables:
         x: torch.Tensor,
         chosen: torch.Tensor,
         weights: torch.Tensor,
-        numbers: torch.Tensor,
+        adapters: AdapterRows,
         products: tuple[Product, Product],
         activate: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """As `grouped_mlp`, whose products `products` are; numbers: as in `add_adapters`."""
+        """As `grouped_mlp`, whose products `products` are; adapters: as `ForwardInput.adapters`."""
         flat = chosen.flatten()
         order = flat.argsort(stable=True)
         rows = order // chosen.shape[1]
-        of_row = numbers[rows]
-        entries = torch.where(of_row < 0, -1, of_row * self.num_experts + flat[order])
+        of_row = adapters.numbers[rows]
+        numbers = torch.where(of_row < 0, -1, of_row * self.num_experts + flat[order])
+        entries = AdapterRows(numbers)
         counts = torch.bincount(flat, minlength=self.num_experts).tolist()
         ups, downs = self._tables
         found = activate(_product(x[rows], counts, entries, products[0], ups))
@@ -114,7 +115,7 @@ class ExpertTables:
 
 
 def _product(
-    x: torch.Tensor, counts: list[int], entries: torch.Tensor, product: Product, adapters: AdapterTable
+    x: torch.Tensor, counts: list[int], entries: AdapterRows, product: Product, adapters: AdapterTable
 ) -> torch.Tensor:
     """Rows that are sorted by expert."""
     parts = enumerate(torch.split(x, counts))

@@ -12,6 +12,7 @@ from penstock_server.network.kv_cache import LayerCache
 from penstock_server.network.layers.heads import query_key_value_rows, share_heads
 from penstock_server.network.layers.linear import ColumnLinear, RowLinear
 from penstock_server.network.layers.norm import query_key_norm
+from penstock_server.network.layers.own_weights import groups_of
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.layers.rotary import RotaryTable
 from penstock_server.network.weights import Has, Piece
@@ -60,7 +61,7 @@ class Attention(nn.Module):
         gates: torch.Tensor | None = None
         if self.is_gated:
             heads, gates = self._without_gates(heads)
-        query = self._rotate_and_store(heads, inputs.cache_positions, rotary, cache)
+        query = self._rotate_and_store(heads, inputs, rotary, cache)
         if self.temperature is not None:
             query = (query * _growth(self.temperature, inputs)).to(query.dtype)
         scoring = self.scoring._replace(slopes=self.slopes)
@@ -79,27 +80,30 @@ class Attention(nn.Module):
     def _rotate_and_store(
         self,
         heads: torch.Tensor,
-        cache_positions: torch.Tensor,
+        inputs: ForwardInput,
         rotary: RotaryTable | None,
         cache: LayerCache,
     ) -> torch.Tensor:
         """Normalise, rotate, store keys and values in the cache, and return the queries; with one op where that can."""
         norm = None if self.qk_norm is None else self.qk_norm.plain
+        cache_positions, adapters = inputs.cache_positions, inputs.adapters
         if rotary is not None and (self.qk_norm is None or norm is not None):
             weight, eps = (None, 0.0) if norm is None else norm
-            options = (weight, eps, *cache.scale)
-            return rotate_and_store(
-                heads, rotary.cos, rotary.sin, cache.key, cache.value, cache_positions, *options
-            )
+            caches, rest = (cache.key, cache.value), (eps, *cache.scale)
+            query = rotate_and_store(heads, rotary.cos, rotary.sin, *caches, cache_positions, weight, *rest)
+            for rows, own in groups_of(getattr(self.qk_norm, "own", None), adapters):
+                tables, places = (rotary.cos[rows], rotary.sin[rows]), cache_positions[rows]
+                query[rows] = rotate_and_store(heads[rows], *tables, *caches, places, own["weight"], *rest)
+            return query
         num_heads = self.share.num_heads
         num_rotated = num_heads + self.share.num_kv_heads
         query_key, value = heads[:, :num_rotated], heads[:, num_rotated:]
         if self.qk_norm is not None and not self.norm_after_rope:
-            query_key = self.qk_norm(query_key)
+            query_key = self.qk_norm(query_key, adapters)
         if rotary is not None:
             query_key = apply_rotary(query_key, rotary.cos, rotary.sin)
         if self.qk_norm is not None and self.norm_after_rope:
-            query_key = self.qk_norm(query_key)
+            query_key = self.qk_norm(query_key, adapters)
         store_kv(query_key[:, num_heads:], value, cache.key, cache.value, cache_positions, *cache.scale)
         return query_key[:, :num_heads]
 

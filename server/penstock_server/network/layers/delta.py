@@ -1,7 +1,7 @@
 """Linear attention by the gated delta rule (Qwen3-Next, Qwen3.5): heads are divided among ranks by key heads."""
 
 import torch
-from penstock_kernels import Decay, RecurrentSpans, gated_delta_rule
+from penstock_kernels import AdapterRows, Decay, RecurrentSpans, gated_delta_rule
 from torch import nn
 
 from penstock_server.architectures.recurrent_spec import DeltaSpec, StateShape
@@ -34,7 +34,8 @@ class DeltaLayer(nn.Module):
         )
         total = _channels(delta)
         ranges = [keys, _moved(keys, delta.num_key_heads * delta.key_dim), _moved(values, total[1])]
-        self.conv = ShortConv(prefix + "conv1d", total[0], ranges, delta.conv_width, False, placement)
+        channels = [Rows(prefix + "conv1d", total[0], *part) for part in ranges]
+        self.conv = ShortConv(channels, delta.conv_width, False, placement)
         self.log_decay = Vector(prefix + "A_log", delta.num_heads, first, self.num_heads)
         self.step_bias = Vector(prefix + "dt_bias", delta.num_heads, first, self.num_heads)
         self.norm = HeadGatedNorm(prefix + "norm", delta.value_dim, spec.norm.eps)
@@ -42,7 +43,7 @@ class DeltaLayer(nn.Module):
         self.output = RowLinear(prefix + "out_proj", width, spec.hidden_size, False, placement)
 
     def forward(
-        self, x: torch.Tensor, adapters: torch.Tensor | None, state: LayerState, spans: RecurrentSpans
+        self, x: torch.Tensor, adapters: AdapterRows | None, state: LayerState, spans: RecurrentSpans
     ) -> torch.Tensor:
         delta, (num_tokens, heads) = self.delta, (len(x), self.num_heads)
         keys, values = self.num_key_heads * delta.key_dim, heads * delta.value_dim
@@ -60,7 +61,7 @@ class DeltaLayer(nn.Module):
             state.matrices,
             spans,
         )
-        return self.output(self.norm(found, gate), adapters)  # type: ignore[no-any-return]
+        return self.output(self.norm(found, gate, adapters), adapters)  # type: ignore[no-any-return]
 
 
 def delta_state(delta: DeltaSpec, num_layers: int, group: Group) -> StateShape:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 from penstock_kernels import (
+    AdapterRows,
     AdapterTable,
     EmbeddingTable,
     Matrix,
@@ -58,7 +59,7 @@ class VocabEmbedding(nn.Module):
         self.embedding_adapters: EmbeddingTable | None = None
         self.is_summed = False
 
-    def forward(self, token_ids: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, token_ids: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """[num_tokens] to [num_tokens, hidden_size]. `adapters`: as `ForwardInput.adapters`."""
         # Rows that pad the last rank's share belong to no token.
         part = embedding(token_ids, self.weight, self.first)
@@ -66,7 +67,7 @@ class VocabEmbedding(nn.Module):
             adapt_embedding(part, token_ids, adapters, self.embedding_adapters, self.first)
         return self.placement.group.all_reduce(part)
 
-    def logits(self, hidden: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """[num_rows, hidden_size] to [num_rows, vocab_size] in float32, on every rank: the head's use of the rows.
 
         `adapters`: as `ForwardInput.adapters`, of these rows.

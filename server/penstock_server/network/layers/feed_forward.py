@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from penstock_kernels import InputNorm, clamped_swiglu, gelu_mul, silu_mul
+from penstock_kernels import AdapterRows, InputNorm, clamped_swiglu, gelu_mul, silu_mul
 from torch import nn
 
 from penstock_server.architectures.spec import Activation, ModelSpec
@@ -58,14 +58,18 @@ class FeedForward(nn.Module):
         )
 
     def forward(
-        self, x: torch.Tensor, adapters: torch.Tensor | None = None, norm: InputNorm | None = None
+        self, x: torch.Tensor, adapters: AdapterRows | None = None, norm: InputNorm | None = None
     ) -> torch.Tensor:
         """`norm`: of x, if it is still to be done."""
         out: torch.Tensor = self.down(self._activated(x, adapters, norm), adapters)
         return out if self.factors.feed_forward_out == 1.0 else out * self.factors.feed_forward_out
 
+    def leave_share(self) -> bool:
+        """As in `RowLinear`."""
+        return self.factors.feed_forward_out == 1.0 and self.down.leave_share()
+
     def _activated(
-        self, x: torch.Tensor, adapters: torch.Tensor | None, norm: InputNorm | None
+        self, x: torch.Tensor, adapters: AdapterRows | None, norm: InputNorm | None
     ) -> torch.Tensor:
         is_plain = self.factors.gate == 1.0
         if norm is not None and is_plain and self.activate is silu_mul:

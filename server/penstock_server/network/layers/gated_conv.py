@@ -1,7 +1,7 @@
 """A short convolution between two gates (LFM2): channels are divided among ranks."""
 
 import torch
-from penstock_kernels import RecurrentSpans
+from penstock_kernels import AdapterRows, RecurrentSpans
 from torch import nn
 
 from penstock_server.architectures.recurrent_spec import ShortConvSpec, StateShape
@@ -26,13 +26,12 @@ class GatedConvLayer(nn.Module):
         starts = (first, size + first, 2 * size + first)
         rows = [Rows(prefix + "in_proj", 3 * size, start, start + mine) for start in starts]
         self.project = ColumnLinear([joined(rows)], size, conv.bias, placement)
-        self.conv = ShortConv(
-            prefix + "conv", size, [(first, first + mine)], conv.conv_width, conv.bias, placement
-        )
+        channels = [Rows(prefix + "conv", size, first, first + mine)]
+        self.conv = ShortConv(channels, conv.conv_width, conv.bias, placement)
         self.output = RowLinear(prefix + "out_proj", size, size, conv.bias, placement)
 
     def forward(
-        self, x: torch.Tensor, adapters: torch.Tensor | None, state: LayerState, spans: RecurrentSpans
+        self, x: torch.Tensor, adapters: AdapterRows | None, state: LayerState, spans: RecurrentSpans
     ) -> torch.Tensor:
         before, behind, numbers = self.project(x, adapters).chunk(3, dim=-1)
         found = self.conv(before * numbers, state.conv, spans)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from penstock_kernels import latent_attention, rotate_and_store_latents
+from penstock_kernels import AdapterRows, latent_attention, rotate_and_store_latents
 from torch import nn
 
 from penstock_server.architectures.spec import LatentSpec, ModelSpec
@@ -16,6 +16,7 @@ from penstock_server.network.kv_cache import LayerCache
 from penstock_server.network.layers.heads import HeadShare, pair_order, share_heads
 from penstock_server.network.layers.linear import ColumnLinear, RowLinear, Rows
 from penstock_server.network.layers.norm import Norm
+from penstock_server.network.layers.own_weights import groups_of
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.layers.rotary import RotaryTable
 from penstock_server.network.quantization.scheme import Arrange
@@ -49,10 +50,16 @@ class LatentAttention(nn.Module):
     def forward(
         self, x: torch.Tensor, inputs: ForwardInput, rotary: RotaryTable | None, cache: LayerCache
     ) -> torch.Tensor:
-        assert rotary is not None, "every layer rotates"
+        cos, sin = rotary or (None, None)
         query, down = self.query(x, inputs.adapters), self.down(x, inputs.adapters)
-        norm = self.norm.weight, self.norm.spec.eps
-        rotate_and_store_latents(query, down, norm, *rotary, cache.key, inputs.cache_positions)
+        eps, places = self.norm.spec.eps, inputs.cache_positions
+        # Queries are rotated in place, and once.
+        again = [(rows, query[rows], own) for rows, own in groups_of(self.norm.own, inputs.adapters)]
+        rotate_and_store_latents(query, down, (self.norm.weight, eps), cos, sin, cache.key, places)
+        for rows, unused, own in again:
+            cos, sin = (None, None) if rotary is None else (rotary.cos[rows], rotary.sin[rows])
+            norm = own["weight"], eps
+            rotate_and_store_latents(unused, down[rows], norm, cos, sin, cache.key, places[rows])
         rest = inputs.spans, self.scale, cache.attend_latents
         attended = latent_attention(query, cache.key, self.up.key, self.up.value, *rest)
         return self.output(attended.view(x.shape[0], -1), inputs.adapters)  # type: ignore[no-any-return]
@@ -77,8 +84,8 @@ class Queries(nn.Module):
         rows = Rows(prefix + name, spec.num_heads * dim, first, end, _last_pairs(spec, latent, dim))
         self.up = ColumnLinear([[rows]], width, False, placement)
 
-    def forward(self, x: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
-        small = x if self.down is None else self.norm(self.down(x, adapters))
+    def forward(self, x: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
+        small = x if self.down is None else self.norm(self.down(x, adapters), adapters=adapters)
         queries: torch.Tensor = self.up(small, adapters)
         return queries.view(len(x), -1, self.dim)
 

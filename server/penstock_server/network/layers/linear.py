@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from penstock_kernels import (
+    AdapterRows,
     AdapterTable,
     InputNorm,
     Matrix,
@@ -90,12 +91,12 @@ class ColumnLinear(Projection):
         self.adapters: AdapterTable | None = None
         self.is_summed = False
 
-    def forward(self, x: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """`adapters`: as `ForwardInput.adapters`."""
         output = self.product(x, self.bias, self.placement.batch_invariant)
         return adapt(output, x, adapters, self.adapters)
 
-    def can_fuse(self, x: torch.Tensor, adapters: torch.Tensor | None) -> bool:
+    def can_fuse(self, x: torch.Tensor, adapters: AdapterRows | None) -> bool:
         """Whether `fused` is for this input: a kernel does it at once."""
         if adapters is not None or self.matrices is not None or self.placement.batch_invariant:
             return False
@@ -165,10 +166,12 @@ def matrix_piece(
 class RowLinear(Projection):
     """A projection whose input is divided: each rank multiplies its share, the sum over ranks is the output.
 
-    [num_tokens, in_features / size] to [num_tokens, out_features], the same on every rank.
+    [num_tokens, in_features / size] to [num_tokens, out_features], the same on every rank; or this rank's share of the
+    sum, where `leaves_share`: the norm behind it adds up.
     """
 
     bias: torch.Tensor | None
+    leaves_share = False
 
     def __init__(
         self,
@@ -191,15 +194,23 @@ class RowLinear(Projection):
         self.adapters: AdapterTable | None = None
         self.is_summed = placement.group.size > 1
 
-    def forward(self, x: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """`adapters`: as `ForwardInput.adapters`."""
         if not self.is_summed:
             output = self.product(x, self.bias, self.placement.batch_invariant)
             return adapt(output, x, adapters, self.adapters)
         # The bias is added after the sum, or it would be added once per rank.
         output = self.product(x, None, self.placement.batch_invariant)
-        partial = self.placement.group.all_reduce(adapt(output, x, adapters, self.adapters))
-        return partial if self.bias is None else partial.add_(self.bias)
+        share = adapt(output, x, adapters, self.adapters)
+        if self.leaves_share:
+            return share
+        total = self.placement.group.all_reduce(share)
+        return total if self.bias is None else total.add_(self.bias)
+
+    def leave_share(self) -> bool:
+        """From now on leave the sum to who takes the result, if it is the last thing done here; whether it is left."""
+        self.leaves_share = self.is_summed and self.bias is None
+        return self.leaves_share
 
     def adapted_parts(self) -> list[list[AdaptedPart]]:
         """As `AdaptedLayer`."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 from penstock_kernels import (
+    AdapterRows,
     Matrix,
     Routing,
     grouped_mlp,
@@ -30,6 +31,9 @@ from penstock_server.network.weights import Has, Index, Piece
 class SparseFeedForward(nn.Module):
     """Router, experts, and the shared expert where there is one."""
 
+    # As in `RowLinear`.
+    leaves_share = False
+
     def __init__(self, spec: ModelSpec, layer: int, placement: Placement) -> None:
         super().__init__()
         assert spec.moe is not None, "a sparse layer has experts"
@@ -41,21 +45,29 @@ class SparseFeedForward(nn.Module):
         self.experts = Experts(spec, spec.moe, prefix, placement)
         self.shared = SharedExpert(spec, spec.moe, prefix, placement) if spec.moe.shared_size else None
 
-    def forward(self, x: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         logits, correction = self.router(x, adapters)
         weights, chosen = route(logits, self.moe.top_k, self.moe.normalized, correction, self.routing)
         compute = self._of_weighed if self.moe.weighs_inputs else self.experts
-        output = self.group.all_reduce(compute(x, chosen, weights, adapters))
+        output = compute(x, chosen, weights, adapters)
+        if self.leaves_share:
+            return output
+        output = self.group.all_reduce(output)
         return output if self.shared is None else output.add_(self.shared(x, adapters))
 
+    def leave_share(self) -> bool:
+        """As in `RowLinear`: a shared expert adds up its own."""
+        self.leaves_share = self.group.size > 1 and self.shared is None
+        return self.leaves_share
+
     def _of_weighed(
-        self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, adapters: torch.Tensor | None
+        self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, adapters: AdapterRows | None
     ) -> torch.Tensor:
         """Of inputs that are multiplied by the weights of their choices: a row for each choice."""
         count = chosen.shape[1]
         rows = (x.unsqueeze(1) * weights.to(x.dtype).unsqueeze(2)).flatten(0, 1)
         if adapters is not None:
-            adapters = adapters.repeat_interleave(count)
+            adapters = adapters.each(count)
         given: torch.Tensor = self.experts(
             rows, chosen.view(-1, 1), torch.ones_like(weights).view(-1, 1), adapters
         )
@@ -80,7 +92,7 @@ class Router(nn.Module):
         )
 
     def forward(
-        self, x: torch.Tensor, adapters: torch.Tensor | None = None
+        self, x: torch.Tensor, adapters: AdapterRows | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         return self.project(x.to(self.dtype), adapters), self.correction
 
@@ -132,7 +144,7 @@ class Experts(nn.Module):
         x: torch.Tensor,
         chosen: torch.Tensor,
         weights: torch.Tensor,
-        adapters: torch.Tensor | None = None,
+        adapters: AdapterRows | None = None,
     ) -> torch.Tensor:
         """`adapters`: as `ForwardInput.adapters`."""
         if adapters is not None and self.adapters:
@@ -293,7 +305,7 @@ class SharedExpert(nn.Module):
         gate = prefix + names.shared_router
         self.gate = _whole(gate, 1, False, spec, placement) if moe.gates_shared else None
 
-    def forward(self, x: torch.Tensor, adapters: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         out: torch.Tensor = self.down(self.activate(self.up(x, adapters)), adapters)
         return out if self.gate is None else out.mul_(self.gate(x, adapters).sigmoid_())
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 import torch
-from penstock_kernels import InputNorm, layer_norm, rms_norm
+from penstock_kernels import AdapterRows, InputNorm, layer_norm, rms_norm
 from torch import nn
 
 from penstock_server.architectures.spec import ModelSpec, NormSpec
-from penstock_server.network.layers.adapted_norm import NormTable, NormWeights
 from penstock_server.network.layers.heads import HeadShare, head_order
+from penstock_server.network.layers.own_weights import OwnWeights, groups_of
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.weights import Has, Piece
 
@@ -24,38 +24,49 @@ class Norm(nn.Module):
         self.name = name
         self.size = size
         self.spec = spec
+        self.group = placement.group
         self.register_buffer("weight", placement.empty(size))
         self.register_buffer("bias", placement.empty(size) if spec.bias else None)
-        # None until the model is to have adapters.
-        self.adapters: NormTable | None = None
+        self.own: OwnWeights | None = None
 
     def forward(
-        self, x: torch.Tensor, residual: torch.Tensor | None = None, adapters: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None = None,
+        adapters: AdapterRows | None = None,
+        is_share: bool = False,
     ) -> torch.Tensor:
-        """`adapters`: as `ForwardInput.adapters`."""
-        if self.spec.centered:
-            normed = layer_norm(x, self.weight, self.bias, self.spec.eps, residual)
+        """`adapters`: as `ForwardInput.adapters`. `is_share`: of the sum over all ranks, which is normed."""
+        if is_share:
+            assert residual is not None, "shares are added to it"
+            normed = self._normed_sum(x, residual)
         else:
-            normed = rms_norm(x, self.weight, self.spec.eps, residual, self.spec.weight_offset)
-        if adapters is None or not self.adapters:
-            return normed
-        return self.adapters.apply(normed, x if residual is None else residual, adapters, self.spec)
+            normed = self._normed(x, residual, self.weight, self.bias)
+        for rows, own in groups_of(self.own, adapters):
+            whole = x if residual is None else residual
+            normed[rows] = self._normed(whole[rows], None, own["weight"], own.get("bias"))
+        return normed
+
+    def _normed_sum(self, share: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """Of the residual and the shares of all ranks, which are added to it."""
+        if self.spec.centered:
+            return self._normed(self.group.all_reduce(share), residual, self.weight, self.bias)
+        return self.group.all_reduce_add_rms_norm(
+            share, self.weight, self.spec.eps, residual, self.spec.weight_offset
+        )
+
+    def _normed(
+        self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        if self.spec.centered:
+            return layer_norm(x, weight, bias, self.spec.eps, residual)
+        return rms_norm(x, weight, self.spec.eps, residual, self.spec.weight_offset)
 
     def folded(self, residual: torch.Tensor) -> InputNorm | None:
         """The same as a part of the product behind it, if that can do it."""
         if self.spec.centered:
             return None
         return InputNorm(self.weight, self.spec.eps, residual, self.spec.weight_offset)
-
-    def weights_of(self, weight: torch.Tensor | None, bias: torch.Tensor | None) -> NormWeights:
-        """Those of an adapter, as its file has them; None: the model's own."""
-        used, offset = self.weight.float().cpu(), 0.0 if self.spec.centered else self.spec.weight_offset
-        if weight is not None:
-            # Rounded as those of the model are.
-            weight = weight.to(self.weight.dtype)
-            used = (self._shifted(weight) if self.spec.centered else weight).float()
-        added = torch.zeros(self.size) if self.bias is None else self.bias.float().cpu()
-        return NormWeights(used + offset, added if bias is None else bias)
 
     def pieces(self, has: Has) -> Iterator[Piece]:
         everything = slice(0, self.size)
@@ -85,6 +96,7 @@ class HeadNorm(nn.Module):
         size = (share.num_heads + share.num_kv_heads, spec.head_dim)
         self.register_buffer("weight", placement.empty(*size))
         self.register_buffer("bias", placement.empty(*size) if spec.qk_norm_bias else None)
+        self.own: OwnWeights | None = None
 
     @property
     def plain(self) -> tuple[torch.Tensor, float] | None:
@@ -93,13 +105,19 @@ class HeadNorm(nn.Module):
         fits = not (norm.centered or norm.weight_offset or self.spec.qk_norm_after_rope)
         return (self.weight, norm.eps) if fits else None
 
-    def forward(self, heads: torch.Tensor) -> torch.Tensor:
-        """[num_tokens, query and key heads, head_dim]."""
+    def forward(self, heads: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
+        """[num_tokens, query and key heads, head_dim]. `adapters`: as `ForwardInput.adapters`."""
+        normed = self._normed(heads, self.weight, self.bias)
+        for rows, own in groups_of(self.own, adapters):
+            normed[rows] = self._normed(heads[rows], own["weight"], own.get("bias"))
+        return normed
+
+    def _normed(self, heads: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         norm = self.spec.norm
         if norm.centered:
-            normed = layer_norm(heads, self.weight, None, norm.eps)
-            return normed if self.bias is None else normed.add_(self.bias)
-        return rms_norm(heads, self.weight, norm.eps, None, norm.weight_offset)
+            normed = layer_norm(heads, weight, None, norm.eps)
+            return normed if bias is None else normed.add_(bias)
+        return rms_norm(heads, weight, norm.eps, None, norm.weight_offset)
 
     def pieces(self, has: Has) -> Iterator[Piece]:
         spec, share = self.spec, self.share
@@ -149,7 +167,7 @@ class UnitNorm(nn.Module):
         """As of `HeadNorm`."""
         return self.weight, self.eps
 
-    def forward(self, heads: torch.Tensor) -> torch.Tensor:
+    def forward(self, heads: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
         """[num_tokens, query and key heads, head_dim]."""
         return rms_norm(heads, self.weight, self.eps)
 
@@ -169,9 +187,10 @@ class AllHeadsNorm(nn.Module):
         self.names = (prefix + spec.names.query_norm, prefix + spec.names.key_norm)
         self.sizes = [share.num_heads * spec.head_dim, share.num_kv_heads * spec.head_dim]
         self.register_buffer("weight", placement.empty(sum(self.sizes)))
+        self.own: OwnWeights | None = None
 
-    def forward(self, heads: torch.Tensor) -> torch.Tensor:
-        """[num_tokens, query and key heads, head_dim]."""
+    def forward(self, heads: torch.Tensor, adapters: AdapterRows | None = None) -> torch.Tensor:
+        """[num_tokens, query and key heads, head_dim]. `adapters`: as `ForwardInput.adapters`."""
         num_tokens, num_heads, dim = heads.shape
         flat = heads.reshape(num_tokens, num_heads * dim)
         parts = [part.float() for part in torch.split(flat, self.sizes, dim=-1)]
@@ -179,7 +198,11 @@ class AllHeadsNorm(nn.Module):
         means = self.placement.group.all_reduce(torch.stack(shares, dim=-1))  # [num_tokens, 2]
         scales = (means + self.spec.norm.eps).rsqrt()
         scaled = torch.cat([part * scales[:, i, None] for i, part in enumerate(parts)], dim=-1)
-        return (scaled.to(heads.dtype) * self.weight).view(num_tokens, num_heads, dim)
+        scaled = scaled.to(heads.dtype)
+        normed = scaled * self.weight
+        for rows, own in groups_of(self.own, adapters):
+            normed[rows] = scaled[rows] * own["weight"]
+        return normed.view(num_tokens, num_heads, dim)
 
     def _totals(self) -> list[int]:
         """How many numbers all ranks add up: key heads that several ranks hold count as often."""

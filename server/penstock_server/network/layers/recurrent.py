@@ -1,21 +1,30 @@
 """Which layer computes which kind of recurrent layer, and what it keeps of a sequence."""
 
-from penstock_server.architectures.recurrent_spec import DeltaSpec, SelectiveSpec, StateShape, StateSpaceSpec
+from penstock_server.architectures.recurrent_spec import (
+    DeltaSpec,
+    RowDeltaSpec,
+    SelectiveSpec,
+    StateShape,
+    StateSpaceSpec,
+)
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.network.distributed import Group
 from penstock_server.network.layers.delta import DeltaLayer, delta_state
 from penstock_server.network.layers.gated_conv import GatedConvLayer, gated_conv_state
 from penstock_server.network.layers.placement import Placement
+from penstock_server.network.layers.row_delta import RowDeltaLayer, row_delta_state
 from penstock_server.network.layers.selective import SelectiveLayer, selective_state
 from penstock_server.network.layers.state_space import StateSpaceLayer, state_space_state
 
-RecurrentLayer = DeltaLayer | StateSpaceLayer | SelectiveLayer | GatedConvLayer
+RecurrentLayer = DeltaLayer | RowDeltaLayer | StateSpaceLayer | SelectiveLayer | GatedConvLayer
 
 
 def recurrent_layer(spec: ModelSpec, layer: int, placement: Placement) -> RecurrentLayer:
     """The layer of the model's kind."""
     if isinstance(spec.recurrent, DeltaSpec):
         return DeltaLayer(spec, layer, placement)
+    if isinstance(spec.recurrent, RowDeltaSpec):
+        return RowDeltaLayer(spec, layer, placement)
     if isinstance(spec.recurrent, StateSpaceSpec):
         return StateSpaceLayer(spec, layer, placement)
     if isinstance(spec.recurrent, SelectiveSpec):
@@ -30,6 +39,8 @@ def state_shape(spec: ModelSpec, group: Group) -> StateShape | None:
         return None
     if isinstance(kind, DeltaSpec):
         return delta_state(kind, num_layers, group)
+    if isinstance(kind, RowDeltaSpec):
+        return row_delta_state(kind, num_layers, group)
     if isinstance(kind, StateSpaceSpec):
         return state_space_state(kind, num_layers, group)
     if isinstance(kind, SelectiveSpec):

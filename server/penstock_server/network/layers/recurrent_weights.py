@@ -8,30 +8,22 @@ from penstock_kernels import RecurrentSpans, causal_conv
 from torch import nn
 
 from penstock_server.network.layers.linear import Rows
+from penstock_server.network.layers.own_weights import OwnWeights
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.weights import Has, Piece
 
 
 class ShortConv(nn.Module):
-    """A convolution of every channel by itself, over this rank's channels: some ranges of those of the checkpoint."""
+    """A convolution of every channel by itself, over this rank's channels: some rows of one tensor or of several."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
 
-    def __init__(
-        self,
-        name: str,
-        total: int,
-        ranges: list[tuple[int, int]],
-        width: int,
-        bias: bool,
-        placement: Placement,
-    ) -> None:
+    def __init__(self, rows: list[Rows], width: int, bias: bool, placement: Placement) -> None:
         super().__init__()
-        self.name = name
-        self.shape = (total, 1, width)
-        self.ranges = ranges
-        self.num_channels = sum(stop - start for start, stop in ranges)
+        self.rows = rows
+        self.width = width
+        self.num_channels = sum(part.stop - part.start for part in rows)
         self.register_buffer("weight", placement.empty(self.num_channels, width))
         self.register_buffer("bias", placement.empty(self.num_channels) if bias else None)
 
@@ -41,32 +33,50 @@ class ShortConv(nn.Module):
         return causal_conv(x, self.weight, self.bias, state, spans, silu)
 
     def pieces(self, has: Has) -> Iterator[Piece]:
-        total, _one, width = self.shape
         end = 0
-        for start, stop in self.ranges:
-            begin, end = end, end + stop - start
-            rows, target = slice(start, stop), slice(begin, end)
-            window = (rows, slice(0, 1), slice(0, width))
-            yield Piece(f"{self.name}.weight", self.shape, self, "weight", window, target, _flat)
+        for part in self.rows:
+            begin, end = end, end + part.stop - part.start
+            rows, target = slice(part.start, part.stop), slice(begin, end)
+            shape, window = (part.total, 1, self.width), (rows, slice(0, 1), slice(0, self.width))
+            yield Piece(f"{part.name}.weight", shape, self, "weight", window, target, _flat)
             if self.bias is not None:
-                yield Piece(f"{self.name}.bias", (total,), self, "bias", (rows,), target)
+                yield Piece(f"{part.name}.bias", shape[:1], self, "bias", (rows,), target)
 
 
 class Vector(nn.Module):
-    """Some of the `total` numbers of a tensor, in float32. Its name has nothing behind it but what is given."""
+    """Some of the `total` numbers of a tensor, in float32. Its name has nothing behind it but what is given.
+
+    `around`: how many dimensions of size 1 the tensor has before that of the numbers, and behind it.
+    """
 
     weight: torch.Tensor
 
-    def __init__(self, name: str, total: int, first: int, count: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        first: int,
+        count: int,
+        around: tuple[int, int] = (0, 0),
+        is_replaceable: bool = False,
+    ) -> None:
+        """`is_replaceable`: by vectors of adapters, which the layer applies."""
         super().__init__()
+        self.is_replaceable = is_replaceable
+        self.own: OwnWeights | None = None
         self.name = name
         self.total = total
+        self.around = around
         self.window = slice(first, first + count)
         self.register_buffer("weight", torch.empty(count, dtype=torch.float32))
 
     def pieces(self, has: Has) -> Iterator[Piece]:
         count = self.window.stop - self.window.start
-        yield Piece(self.name, (self.total,), self, "weight", (self.window,), slice(0, count))
+        before, behind = self.around
+        shape = (*(1,) * before, self.total, *(1,) * behind)
+        window = (*(slice(0, 1),) * before, self.window, *(slice(0, 1),) * behind)
+        arrange = torch.flatten if before or behind else None
+        yield Piece(self.name, shape, self, "weight", window, slice(0, count), arrange)
 
 
 class Rates(nn.Module):

@@ -2,13 +2,14 @@
 
 import torch
 import torch.nn.functional as F
-from penstock_kernels import RecurrentSpans, selective_scan
+from penstock_kernels import AdapterRows, RecurrentSpans, selective_scan
 from torch import nn
 
 from penstock_server.architectures.recurrent_spec import SelectiveSpec, StateShape
 from penstock_server.architectures.spec import ModelSpec
 from penstock_server.network.distributed import Group
 from penstock_server.network.layers.linear import ColumnLinear, RowLinear, Rows
+from penstock_server.network.layers.own_weights import groups_of
 from penstock_server.network.layers.placement import Placement
 from penstock_server.network.layers.recurrent_weights import Rates, ShortConv, Vector, joined
 from penstock_server.network.states import LayerState
@@ -27,9 +28,8 @@ class SelectiveLayer(nn.Module):
         first = placement.group.rank * mine
         rows = [Rows(prefix + "in_proj", 2 * total, start, start + mine) for start in (first, total + first)]
         self.project = ColumnLinear([joined(rows)], spec.hidden_size, space.bias, placement)
-        self.conv = ShortConv(
-            prefix + "conv1d", total, [(first, first + mine)], space.conv_width, space.conv_bias, placement
-        )
+        channels = [Rows(prefix + "conv1d", total, first, first + mine)]
+        self.conv = ShortConv(channels, space.conv_width, space.conv_bias, placement)
         # Of all channels, on every rank: what steps are made of, what is written by and what is read by.
         self.sizes = [space.step_rank, size, size]
         self.select = RowLinear(prefix + "x_proj", total, sum(self.sizes), False, placement)
@@ -40,19 +40,19 @@ class SelectiveLayer(nn.Module):
         self.skip = Vector(prefix + "D", total, first, mine)
         names = [f"{prefix}{part}_layernorm.weight" for part in ("dt", "b", "c")]
         self.norms = nn.ModuleList(
-            Vector(name, count, 0, count)
+            Vector(name, count, 0, count, is_replaceable=True)
             for name, count in zip(names, self.sizes, strict=True)
             if space.norm == "weighted"
         )
         self.output = RowLinear(prefix + "out_proj", total, spec.hidden_size, space.bias, placement)
 
     def forward(
-        self, x: torch.Tensor, adapters: torch.Tensor | None, state: LayerState, spans: RecurrentSpans
+        self, x: torch.Tensor, adapters: AdapterRows | None, state: LayerState, spans: RecurrentSpans
     ) -> torch.Tensor:
         numbers, gate = self.project(x, adapters).chunk(2, dim=-1)
         numbers = self.conv(numbers, state.conv, spans, silu=True)
         selected = torch.split(self.select(numbers, adapters), self.sizes, dim=-1)
-        step, inward, outward = (self._normed(part, number) for number, part in enumerate(selected))
+        step, inward, outward = (self._normed(part, number, adapters) for number, part in enumerate(selected))
         found = selective_scan(
             numbers,
             self.steps(step, adapters),
@@ -66,14 +66,17 @@ class SelectiveLayer(nn.Module):
         )
         return self.output(found * F.silu(gate), adapters)  # type: ignore[no-any-return]
 
-    def _normed(self, x: torch.Tensor, number: int) -> torch.Tensor:
+    def _normed(self, x: torch.Tensor, number: int, adapters: AdapterRows | None) -> torch.Tensor:
         if self.space.norm == "none":
             return x
         normed = F.rms_norm(x.float(), x.shape[-1:], eps=self.space.norm_eps).to(x.dtype)
         if self.space.norm == "plain":
             return normed
-        weight: torch.Tensor = self.norms[number].weight  # type: ignore[assignment]
-        return (normed * weight).to(x.dtype)
+        vector: Vector = self.norms[number]  # type: ignore[assignment]
+        found = (normed * vector.weight).to(x.dtype)
+        for rows, own in groups_of(vector.own, adapters):
+            found[rows] = (normed[rows] * own["weight"]).to(x.dtype)
+        return found
 
 
 def selective_state(space: SelectiveSpec, num_layers: int, group: Group) -> StateShape:

@@ -5,7 +5,7 @@ Groups are divided with their heads; where there are fewer than ranks, several r
 
 import torch
 import torch.nn.functional as F
-from penstock_kernels import Decay, RecurrentSpans, state_space_scan
+from penstock_kernels import AdapterRows, Decay, RecurrentSpans, state_space_scan
 from torch import nn
 
 from penstock_server.architectures.recurrent_spec import StateShape, StateSpaceSpec
@@ -41,10 +41,9 @@ class StateSpaceLayer(nn.Module):
         rows.append(Rows(prefix + "in_proj", total, heads[0] + steps, heads[1] + steps))
         self.sizes = [part.stop - part.start for part in rows]
         self.project = ColumnLinear([joined(rows)], spec.hidden_size, space.input_bias, placement)
-        ranges = [(part.start - width, part.stop - width) for part in rows[1:4]]
-        self.conv = ShortConv(
-            prefix + "conv1d", width + 2 * groups, ranges, space.conv_width, space.conv_bias, placement
-        )
+        of_conv = prefix + "conv1d", width + 2 * groups
+        channels = [Rows(*of_conv, part.start - width, part.stop - width) for part in rows[1:4]]
+        self.conv = ShortConv(channels, space.conv_width, space.conv_bias, placement)
         self.log_decay, self.step_bias, self.skip = (
             Vector(prefix + name, space.num_heads, heads[0], share.num_heads)
             for name in ("A_log", "dt_bias", "D")
@@ -57,7 +56,7 @@ class StateSpaceLayer(nn.Module):
         self.output = RowLinear(prefix + "out_proj", width, spec.hidden_size, space.output_bias, placement)
 
     def forward(
-        self, x: torch.Tensor, adapters: torch.Tensor | None, state: LayerState, spans: RecurrentSpans
+        self, x: torch.Tensor, adapters: AdapterRows | None, state: LayerState, spans: RecurrentSpans
     ) -> torch.Tensor:
         space, num_tokens = self.space, len(x)
         x = x if space.outer[0] == 1.0 else x * space.outer[0]
@@ -70,7 +69,7 @@ class StateSpaceLayer(nn.Module):
         skip = self.skip.weight
         found = state_space_scan(values, step, decay, inward, outward, skip, state.matrices, spans)
         found = found.view(num_tokens, -1)
-        found = found * F.silu(gate) if self.norm is None else self.norm(found, gate)
+        found = found * F.silu(gate) if self.norm is None else self.norm(found, gate, adapters)
         output = self.output(found, adapters)
         return output if space.outer[1] == 1.0 else output * space.outer[1]  # type: ignore[no-any-return]
 

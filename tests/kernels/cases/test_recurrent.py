@@ -1,0 +1,188 @@
+"""Ops of recurrent layers, one token of each sequence: results, and the states that are replaced in place."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from closeness import DTYPES, TOLERANCE, assert_close
+from penstock_kernels import (
+    Decay,
+    RecurrentSpans,
+    causal_conv,
+    gated_delta_rule,
+    gated_norm,
+    reference,
+    selective_scan,
+    state_space_scan,
+)
+from penstock_kernels.base.devices import runs_kernels
+
+NUM_ROWS = 7
+# Whether each span begins its sequence.
+SPANS = [[], [True], [False, True, False, False, True]]
+
+
+def spans_of(is_first: list[bool], device: torch.device, lens: tuple[int, ...] = ()) -> RecurrentSpans:
+    """Of one token each, or of these lengths."""
+    slots = torch.randperm(NUM_ROWS, device=device)[: len(is_first)]
+    return RecurrentSpans(
+        slots, torch.tensor(is_first, dtype=torch.bool, device=device), lens or (1,) * len(is_first)
+    )
+
+
+def rows_of(spans: RecurrentSpans, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """A part of a larger projection."""
+    count = sum(spans.query_lens)
+    wide = torch.randn(count, 3 * shape[0], *shape[1:], device=spans.slots.device).to(dtype)
+    return wide[:, shape[0] : 2 * shape[0]]
+
+
+def check(
+    op: Callable[..., torch.Tensor],
+    twin: Callable[..., torch.Tensor],
+    given: list[Any],
+    spans: RecurrentSpans,
+    state: torch.Tensor,
+    options: tuple[Any, ...] = (),
+) -> None:
+    """What a row holds counts as zero for a sequence that begins; rows of other slots stay."""
+    state[spans.slots[spans.is_first]] = torch.nan
+    expected_state = state.clone()
+    found = op(*given, state, spans, *options)
+    expected = twin(*given, expected_state, spans, *options)
+    # Both compute in float32; what is rounded to 16 bits in between may differ by its last place.
+    slack = 20 if found.dtype == torch.float32 else 1
+    assert_close(found, expected, slack=slack)
+    tolerance = TOLERANCE[state.dtype] * 20
+    torch.testing.assert_close(state, expected_state, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def decay_of(device: torch.device, *shape: int) -> Decay:
+    bias = torch.linspace(-9, 9, shape[0] * (shape[1] if len(shape) > 1 else 1), device=device).view(shape)
+    return Decay(torch.linspace(-2, 1, shape[0], device=device), bias, 0.001, 2.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_first", SPANS, ids=len)
+@pytest.mark.parametrize(("channels", "width", "has_bias"), [(300, 4, True), (7, 2, False), (256, 3, False)])
+def test_causal_conv(
+    channels: int, width: int, has_bias: bool, is_first: list[bool], dtype: torch.dtype, device: torch.device
+) -> None:
+    spans = spans_of(is_first, device)
+    weight = torch.randn(channels, width, device=device).to(dtype)
+    bias = torch.randn(channels, device=device).to(dtype) if has_bias else None
+    state = torch.randn(NUM_ROWS, width - 1, channels, device=device).to(dtype)
+    x = rows_of(spans, dtype, channels)
+    check(causal_conv, reference.causal_conv, [x, weight, bias], spans, state, (has_bias,))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_first", SPANS, ids=len)
+@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "key_dim", "value_dim"), [(4, 2, 128, 80), (3, 3, 10, 6), (2, 1, 64, 64)]
+)
+def test_gated_delta_rule(
+    heads: int,
+    key_heads: int,
+    key_dim: int,
+    value_dim: int,
+    by_row: bool,
+    is_first: list[bool],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    spans = spans_of(is_first, device)
+    query, key = (rows_of(spans, dtype, key_heads, key_dim) for _ in range(2))
+    of_head = (heads, key_dim) if by_row else (heads,)
+    rest = [rows_of(spans, dtype, heads, value_dim), rows_of(spans, dtype, *of_head)]
+    state = torch.randn(NUM_ROWS, heads, key_dim, value_dim, device=device)
+    given = [query, key, *rest, rows_of(spans, dtype, heads), decay_of(device, *of_head)]
+    check(gated_delta_rule, reference.gated_delta_rule, given, spans, state)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_first", SPANS, ids=len)
+@pytest.mark.parametrize(("heads", "groups", "dim", "size"), [(4, 2, 80, 128), (3, 3, 6, 10), (2, 1, 64, 64)])
+def test_state_space_scan(
+    heads: int,
+    groups: int,
+    dim: int,
+    size: int,
+    is_first: list[bool],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    spans = spans_of(is_first, device)
+    inward, outward = (rows_of(spans, dtype, groups, size) for _ in range(2))
+    numbers = [
+        rows_of(spans, dtype, heads, dim),
+        rows_of(spans, dtype, heads),
+        decay_of(device, heads),
+        inward,
+    ]
+    state = torch.randn(NUM_ROWS, heads, dim, size, device=device)
+    given = [*numbers, outward, torch.randn(heads, device=device)]
+    check(state_space_scan, reference.state_space_scan, given, spans, state)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lens", [(), (1,), (1, 1, 1, 1, 1), (3, 1, 9, 2, 1)], ids=len)
+@pytest.mark.parametrize(("channels", "size"), [(300, 16), (7, 6)])
+def test_selective_scan(
+    channels: int, size: int, lens: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> None:
+    spans = spans_of([False, True, False, False, True][: len(lens)], device, lens)
+    inward, outward = (rows_of(spans, dtype, size) for _ in range(2))
+    vectors = [
+        torch.linspace(-9, 9, channels, device=device),
+        torch.rand(channels, size, device=device) + 0.1,
+    ]
+    given = [rows_of(spans, dtype, channels), rows_of(spans, dtype, channels), *vectors, inward, outward]
+    state = torch.randn(NUM_ROWS, channels, size, device=device)
+    check(
+        selective_scan,
+        reference.selective_scan,
+        [*given, torch.randn(channels, device=device)],
+        spans,
+        state,
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gate_first", [False, True])
+@pytest.mark.parametrize("has_silu", [False, True])
+@pytest.mark.parametrize("shape", [(0, 2, 8), (5, 3, 48), (1, 4, 7), (2, 1, 1030)])
+def test_gated_norm(
+    shape: tuple[int, int, int], has_silu: bool, gate_first: bool, dtype: torch.dtype, device: torch.device
+) -> None:
+    size = shape[1] * shape[2]
+    x = torch.randn(shape, device=device).to(dtype)
+    gate = torch.randn(shape[0], 3 * size, device=device).to(dtype)[:, size : 2 * size]
+    for weight in (torch.randn(shape[2], device=device), torch.randn(shape[1:], device=device)):
+        given = (x, gate, weight, 1e-5, gate_first, has_silu)
+        assert_close(gated_norm(*given), reference.gated_norm(*given))
+
+
+def test_longer_spans_are_computed_in_chunks_beside_single_tokens(device: torch.device) -> None:
+    """By the reference: what goes into a row of the state is the same in one step or in several."""
+    torch.manual_seed(0)
+    lens, heads = (65, 1, 3), 2
+    given: list[Any] = [torch.randn(69, heads, 8, device=device) for _ in range(3)]
+    given += [torch.randn(69, heads, device=device) for _ in range(2)]
+    first, decay = torch.ones(3, dtype=torch.bool, device=device), decay_of(device, heads)
+    states = [torch.full((3, heads, 8, 8), torch.nan, device=device) for _ in range(2)]
+    slots = torch.arange(3, device=device)
+    all_spans = RecurrentSpans(slots, first, lens)
+    together = gated_delta_rule(*[*given, decay, states[0], all_spans])
+    begin = 0
+    for slot, length in enumerate(lens):
+        for token in range(begin, begin + length):
+            spans = RecurrentSpans(slots[slot : slot + 1], first[:1] & (token == begin), (1,))
+            parts = [part[token : token + 1] for part in given]
+            found = gated_delta_rule(*[*parts, decay, states[1], spans])
+            torch.testing.assert_close(found[0], together[token], rtol=1e-4, atol=1e-5)
+        begin += length
+    torch.testing.assert_close(states[0], states[1], rtol=1e-4, atol=1e-5)
+    assert runs_kernels(device)
