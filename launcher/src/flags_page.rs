@@ -1,6 +1,7 @@
 //! Renders docs/flags.md from the definitions of the flags.
 
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Args as _, Command, CommandFactory};
+use penstock_router::proxy::options::ProxyConfig;
 
 use crate::args::{Args, is_boolean};
 
@@ -18,7 +19,10 @@ pub fn render() -> String {
         let arguments = command.get_arguments().filter(|arg| arg.get_help_heading() == Some(heading));
         page.extend(arguments.filter(|arg| !arg.is_hide_set()).map(row));
     }
-    page + "\n" + &exit_codes(&command) + &command.get_subcommands().map(subcommand).collect::<String>()
+    page + "\n"
+        + &exit_codes(&command)
+        + &command.get_subcommands().map(subcommand).collect::<String>()
+        + &proxy(&command)
 }
 
 /// The headings of groups of flags, in the order of the help text.
@@ -67,6 +71,22 @@ fn subcommand(command: &Command) -> String {
     let head = format!("\n## launcher {}{}\n\n{about}\n", command.get_name(), positionals(command));
     let flags: String = command.get_arguments().filter(|arg| !arg.is_positional()).map(row).collect();
     head + "\n| Flag | Variable | Default | |\n| --- | --- | --- | --- |\n" + &flags
+}
+
+/// The section about the proxy: its own flags, and the names of those that the launcher has, too.
+fn proxy(launcher: &Command) -> String {
+    let command = ProxyConfig::augment_args(Command::new("penstock-router"));
+    let is_known = |arg: &&Arg| launcher.get_arguments().any(|known| known.get_long() == arg.get_long());
+    let (shared, own): (Vec<&Arg>, Vec<&Arg>) = command.get_arguments().partition(is_known);
+    let shared: Vec<_> =
+        shared.into_iter().map(|arg| format!("`--{}`", arg.get_long().unwrap_or_default())).collect();
+    format!(
+        "\n## penstock-router --upstream\n\nA proxy over whole servers ([scaling.md](scaling.md#several-servers)). Of the flags above it has \
+         `--graceful-termination-timeout`\nand, with their variables, {}.\nIts own are these:\n\n\
+         | Flag | Variable | Default | |\n| --- | --- | --- | --- |\n{}",
+        shared.join(", "),
+        own.into_iter().map(row).collect::<String>(),
+    )
 }
 
 fn positionals(command: &Command) -> String {

@@ -62,7 +62,7 @@ async fn main() -> ExitCode {
     if let Some(Task::CheckTgiArgs(check_args)) = &args.task {
         return check_tgi_args(check_args);
     }
-    let console = Console::start(args.router.json_output, args.launcher_log_level());
+    let console = Console::start(args.router.log.json_output, args.launcher_log_level());
     let ending = match &args.task {
         Some(Task::Download(download_args)) => download(download_args, &console).await,
         _ => launch(&args, &console).await,
@@ -122,9 +122,9 @@ async fn launch(args: &Args, console: &Console) -> anyhow::Result<Ending> {
     }
     let keys = ApiKeys::load(&args.router.api_key, args.router.api_key_file.as_deref())?;
     // Wrong TLS files are reported before the model is loaded, not after.
-    args.router.tls_files().map(|files| files.acceptor()).transpose()?;
+    args.router.listen.tls_files().map(|files| files.acceptor()).transpose()?;
     let name = args.model.model_id.clone().unwrap_or_else(|| DEMO_MODEL.to_owned());
-    let mut reporter = Reporter::new(console.clone(), name, args.router.scheme(), launched);
+    let mut reporter = Reporter::new(console.clone(), name, args.router.listen.scheme(), launched);
 
     let parent_pipe = ParentPipe::new().context("cannot make a pipe")?;
     let source = ModelSource {

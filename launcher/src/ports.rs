@@ -45,9 +45,11 @@ pub struct Ports {
 impl Ports {
     /// Binds the ports, so that a port in use is reported before the model is loaded.
     pub fn reserve(options: &RouterOptions) -> Result<Self, PortTaken> {
-        let http = Http::Reserved(reserve("--port", &options.hostname, options.port)?);
-        let grpc =
-            options.grpc_port.map(|port| reserve("--grpc-port", &options.hostname, port)).transpose()?;
+        let http = Http::Reserved(reserve("--port", &options.listen.hostname, options.listen.port)?);
+        let grpc = options
+            .grpc_port
+            .map(|port| reserve("--grpc-port", &options.listen.hostname, port))
+            .transpose()?;
         Ok(Self { http, grpc })
     }
 

@@ -16,11 +16,11 @@ use crate::engine::replica_options::ReplicaOptions;
 use crate::engine::speculation::SpeculationOptions;
 use crate::http::auth::ApiKey;
 use crate::http::server::limits::ConnectionLimits;
-use crate::http::server::tls::TlsFiles;
+use crate::http::server::options::ListenOptions;
 use crate::inference::limits::Limits;
 use crate::inference::served_model::ModelNames;
 use crate::observe::access_log::AccessLogOptions;
-use crate::observe::log_level::LogLevel;
+use crate::observe::log_options::LogOptions;
 use crate::observe::telemetry::TelemetryOptions;
 
 /// All settings that the router needs to start.
@@ -110,14 +110,10 @@ impl RouterConfig {
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RouterOptions {
-    /// Address to listen on; loopback by default, 0.0.0.0 for every interface
-    // Loopback, because a server without keys and TLS should not be reachable from other machines.
-    #[arg(long, env, default_value = "127.0.0.1")]
-    pub hostname: String,
-
-    /// Port to listen on
-    #[arg(long, short, env, default_value_t = 3000)]
-    pub port: u16,
+    /// Where the server listens
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub listen: ListenOptions,
 
     /// Port of the gRPC API for internal clients [default: it is not served]
     #[arg(long, env, value_parser = clap::value_parser!(u16).range(1..))]
@@ -136,16 +132,6 @@ pub struct RouterOptions {
     #[arg(long, env)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key_file: Option<PathBuf>,
-
-    /// Certificate in PEM format, with those that signed it: the server then speaks HTTPS only, and gRPC over TLS
-    #[arg(long, env, requires = "tls_key")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tls_cert: Option<PathBuf>,
-
-    /// Private key of --tls-cert, in PEM format
-    #[arg(long, env, requires = "tls_cert")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tls_key: Option<PathBuf>,
 
     /// Origin whose pages may call the API from a browser, or * for all; give it again for several [default: none]
     #[arg(long, env, value_delimiter = ',', action = ArgAction::Append)]
@@ -226,30 +212,13 @@ pub struct RouterOptions {
     #[serde(flatten)]
     pub access_log: AccessLogOptions,
 
-    /// Write logs as one JSON object a line
-    #[arg(long, env, num_args = 0..=1, default_value_t = false, default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
-    pub json_output: bool,
-
-    /// Log lines of all processes: off, error, warn, info, debug or trace; other levels for single parts may follow, as in
-    /// info,penstock_router=debug [default: RUST_LOG, or info]
-    #[arg(long, env, value_name = "LEVEL")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub log_level: Option<LogLevel>,
+    /// Log lines
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub log: LogOptions,
 
     /// What the platform that runs the server sets
     #[command(flatten)]
     #[serde(flatten)]
     pub platform: PlatformOptions,
-}
-
-impl RouterOptions {
-    /// The scheme of the server's URLs: `http`, or `https` if it has a certificate.
-    pub fn scheme(&self) -> &'static str {
-        if self.tls_cert.is_some() { "https" } else { "http" }
-    }
-
-    /// The certificate and its key, if the server serves HTTPS.
-    pub fn tls_files(&self) -> Option<TlsFiles<'_>> {
-        Some(TlsFiles { cert: self.tls_cert.as_deref()?, key: self.tls_key.as_deref()? })
-    }
 }

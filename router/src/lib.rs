@@ -12,6 +12,7 @@
 //! - [`inference`]: limits and validation of requests, and running them
 //! - [`http`]: what all HTTP handlers share: bodies, streams, API keys, layers, connections
 //! - [`api`]: the routes, a folder for each dialect of clients
+//! - [`proxy`]: passes requests on to whole servers, in the place of shards
 //! - [`grpc`]: the gRPC API for internal clients
 //! - [`admin`]: the socket for operators, over which replicas come and go
 //! - [`config`], [`supervised`], `live_state`, `replica_groups`, `scheduler_config`, `serve_error`, `start`: the settings, the lines
@@ -31,6 +32,7 @@ pub mod http;
 pub mod inference;
 mod live_state;
 pub mod observe;
+pub mod proxy;
 mod replica_groups;
 mod scheduler_config;
 mod serve_error;
@@ -44,6 +46,7 @@ use futures::future::try_join;
 use tokio::net::TcpListener;
 
 use api::service::service;
+use base::live_state::log_on_signal;
 use base::private_socket::PrivateSocket;
 use base::shutdown::Shutdown;
 use block_events::listener::Listeners as BlockEventListeners;
@@ -52,6 +55,7 @@ use http::auth::ApiKeys;
 use http::server::HttpServer;
 use http::server::limits::ConnectionLimits;
 use http::state::AppState;
+use live_state::LiveState;
 use observe::metrics::Metrics;
 pub use serve_error::ServeError;
 use start::{Built, chat_format};
@@ -75,7 +79,7 @@ pub struct Listeners {
 /// Serves until the shutdown is complete. The shards must be up before. Fails if the router cannot start, and when the
 /// shards are lost for good.
 pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdown) -> Result<(), ServeError> {
-    let tls = config.options.tls_files().map(|files| files.acceptor()).transpose()?;
+    let tls = config.options.listen.tls_files().map(|files| files.acceptor()).transpose()?;
     let cors = http::cors::layer(&config.options.cors_allow_origin)?;
     let Built { state, admin } = start::build(&config, listeners.block_events, &shutdown).await?;
     if config.supervised {
@@ -97,7 +101,8 @@ pub async fn serve(config: RouterConfig, listeners: Listeners, shutdown: Shutdow
         shutdown.clone(),
     )
     .with_tls(tls);
-    tokio::spawn(live_state::log_on_signal(state.clone(), server.connections()));
+    let (app, connections) = (state.clone(), server.connections());
+    tokio::spawn(log_on_signal(move || LiveState::of(&app, &connections)));
     let admin = listeners.admin.map(|socket| tokio::spawn(admin::serve(admin, socket, shutdown.clone())));
     let serving = async {
         tokio::select! {
@@ -136,7 +141,7 @@ async fn serve_all(
 /// Checks what can be checked without shards: the tokenizer, the chat template, keys, TLS files and origins.
 pub fn check(config: &RouterConfig) -> Result<(), ServeError> {
     let options = &config.options;
-    options.tls_files().map(|files| files.acceptor()).transpose()?;
+    options.listen.tls_files().map(|files| files.acceptor()).transpose()?;
     http::cors::layer(&options.cors_allow_origin)?;
     options.replicas.secret()?;
     options.block_events.check()?;

@@ -10,7 +10,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from e2e.launched import Launched, events, wait_until
+from e2e.launched import Server, events, wait_until
 
 DRAIN_S = 120.0
 # Who was refused, or lost the router, tries again soon.
@@ -41,7 +41,7 @@ class Record:
     def canary(self) -> str:
         return str(self.body["inputs"]).split(" ", 1)[0]
 
-    def run(self, server: Launched) -> None:
+    def run(self, server: Server) -> None:
         """Ask, and read to the end, whatever it is."""
         self.started_at = time.monotonic()
         try:
@@ -52,7 +52,7 @@ class Record:
             self.ends.append(BROKEN)
         self.ended_at = time.monotonic()
 
-    def _read(self, server: Launched) -> None:
+    def _read(self, server: Server) -> None:
         with server.request("POST", "/generate_stream", self.body, DRAIN_S) as response:
             if response.status != 200:
                 self._fail(json.loads(response.read()))
@@ -82,7 +82,7 @@ class Record:
 class Load:
     """Requests that run at the same time, each on a connection of its own."""
 
-    def __init__(self, server: Launched, bodies: Sequence[dict[str, Any]], leave_after: int = 0) -> None:
+    def __init__(self, server: Server, bodies: Sequence[dict[str, Any]], leave_after: int = 0) -> None:
         self.records = [Record(body, leave_after) for body in bodies]
         self._threads = [threading.Thread(target=record.run, args=(server,)) for record in self.records]
         for thread in self._threads:
@@ -116,7 +116,7 @@ class Load:
 class Traffic:
     """Clients that ask again and again while the context is open, each what `choose` draws with dice of its own."""
 
-    def __init__(self, server: Launched, num_clients: int, choose: Callable[[Random], Record]) -> None:
+    def __init__(self, server: Server, num_clients: int, choose: Callable[[Random], Record]) -> None:
         self._server = server
         self._choose = choose
         self._ending = threading.Event()

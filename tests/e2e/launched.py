@@ -23,7 +23,49 @@ START_TIMEOUT_S = 90.0
 _DEVICE = os.environ.get("PENSTOCK_TEST_DEVICE", "cpu")
 
 
-class Launched:
+class Server:
+    """What answers at an address."""
+
+    address: tuple[str, int] | None = None
+
+    @contextmanager
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        patience_s: float = 60.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """One request on a connection of its own; leaving the context closes the connection.
+
+        A byte that takes longer than `patience_s` raises TimeoutError.
+        """
+        assert self.address
+        connection = http.client.HTTPConnection(*self.address, timeout=patience_s)
+        data = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else None
+        try:
+            connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+            yield connection.getresponse()
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: object, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
+        with self.request("POST", path, body, headers=headers) as response:
+            return response.status, json.loads(response.read())
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        with self.request("GET", path) as response:
+            return response.status, response.read()
+
+    def stream(self, path: str, body: object) -> list[str]:
+        """The data of all events of a stream."""
+        with self.request("POST", path, body) as response:
+            assert response.status == 200
+            return list(events(response))
+
+
+class Launched(Server):
     """`launcher` on a free port, with its run folder below `tmp`. Use as a context manager; leaving it kills."""
 
     def __init__(
@@ -41,7 +83,6 @@ class Launched:
         """
         self.tmp = tmp
         self.stderr = ""
-        self.address: tuple[str, int] | None = None
         command = [*under, str(_COMMAND), "--port=0", f"--device={_DEVICE}", *flags]
         environment = {**os.environ, "TMPDIR": str(tmp), "HF_HUB_OFFLINE": "1", "HOSTNAME": "some-machine"}
         if hub is not None:
@@ -95,42 +136,6 @@ class Launched:
         """Processes that carry the run folder in their arguments; a zombie has none."""
         pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
         return [pid for pid in pids if f"{self.tmp}/penstock-" in " ".join(arguments(pid))]
-
-    @contextmanager
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        patience_s: float = 60.0,
-        headers: Mapping[str, str] | None = None,
-    ) -> Iterator[http.client.HTTPResponse]:
-        """One request on a connection of its own; leaving the context closes the connection.
-
-        A byte that takes longer than `patience_s` raises TimeoutError.
-        """
-        assert self.address
-        connection = http.client.HTTPConnection(*self.address, timeout=patience_s)
-        data = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else None
-        try:
-            connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
-            yield connection.getresponse()
-        finally:
-            connection.close()
-
-    def post(self, path: str, body: object, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
-        with self.request("POST", path, body, headers=headers) as response:
-            return response.status, json.loads(response.read())
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        with self.request("GET", path) as response:
-            return response.status, response.read()
-
-    def stream(self, path: str, body: object) -> list[str]:
-        """The data of all events of a stream."""
-        with self.request("POST", path, body) as response:
-            assert response.status == 200
-            return list(events(response))
 
 
 @contextmanager

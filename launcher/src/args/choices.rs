@@ -69,6 +69,15 @@ pub enum Quantize {
     Mxfp4,
 }
 
+/// Who adds up what several GPUs computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AllReduce {
+    /// Penstock's kernels where NVLink ties the GPUs and rows are few, else NCCL
+    Auto,
+    /// NCCL alone
+    Nccl,
+}
+
 /// Who computes attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AttentionBackend {

@@ -87,7 +87,7 @@ impl Args {
     }
 
     fn log_level(&self) -> LogLevel {
-        self.router.log_level.clone().unwrap_or_default()
+        self.router.log.log_level.clone().unwrap_or_default()
     }
 }
 
@@ -120,7 +120,7 @@ mod tests {
         let args = parse("launcher --model-id m --sharded true --num-shard 2 -p 80 --dtype bfloat16 -g 5");
         assert_eq!(args.shards.sharded, Some(true));
         assert_eq!(args.shards.num_shard, Some(2));
-        assert_eq!(args.router.port, 80);
+        assert_eq!(args.router.listen.port, 80);
         assert_eq!(args.model.dtype, Some(Dtype::Bfloat16));
         assert_eq!(args.process.grace(), Duration::from_secs(5));
     }
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_last_of_a_repeated_flag_wins() {
-        assert_eq!(parse("launcher --port 1 --port 2").router.port, 2);
+        assert_eq!(parse("launcher --port 1 --port 2").router.listen.port, 2);
     }
 
     #[test]

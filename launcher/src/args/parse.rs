@@ -2,12 +2,10 @@
 //! it: those of TGI's former names and of hosting services, and RUST_LOG.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
 
 use clap::builder::ValueParser;
 use clap::error::ErrorKind;
-use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, Command, CommandFactory, FromArgMatches};
 use penstock_router::base::boolean::boolean;
 use penstock_router::observe::log_level::LogLevel;
 
@@ -39,19 +37,12 @@ impl Args {
         let renamed = renamed_variables(&variable);
         let matches = command.try_get_matches_from([vec![program], renamed, arguments].concat())?;
         let mut args = Self::from_arg_matches(&matches)?;
-        args.ignore_machine_name(&matches);
+        args.router.listen.ignore_machine_name(&matches);
         let rust_log = variable("RUST_LOG").and_then(|text| text.into_string().ok());
-        args.router.log_level = Some(LogLevel::choose(args.router.log_level.take(), rust_log.as_deref()));
+        args.router.log.log_level =
+            Some(LogLevel::choose(args.router.log.log_level.take(), rust_log.as_deref()));
         args.use_storage(variable("AIP_STORAGE_URI").and_then(|uri| uri.into_string().ok()))?;
         Ok(args)
-    }
-
-    /// Shells and containers set `HOSTNAME` to the name of the machine, which is no address to listen on.
-    fn ignore_machine_name(&mut self, matches: &ArgMatches) {
-        let from_env = matches.value_source("hostname") == Some(ValueSource::EnvVariable);
-        if from_env && self.router.hostname.parse::<IpAddr>().is_err() {
-            self.router.hostname = default_of("hostname");
-        }
     }
 
     /// Vertex AI names the folder of a model in AIP_STORAGE_URI.
@@ -84,12 +75,6 @@ fn without_empty_variable(arg: Arg, variable: impl Fn(&str) -> Option<OsString>)
     if may_be_empty && is_empty { arg.env(None::<&'static str>) } else { arg }
 }
 
-fn default_of(id: &str) -> String {
-    let command = Args::command();
-    let arg = command.get_arguments().find(|arg| arg.get_id() == id).expect("declared in RouterOptions");
-    arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,11 +101,11 @@ mod tests {
         .expect("valid");
         assert_eq!(args.model.model_id.as_deref(), Some("org/m"));
         assert_eq!(args.model.hub.revision.as_deref(), Some("v1"));
-        assert_eq!((args.shards.num_shard, args.router.port), (Some(2), 8080));
+        assert_eq!((args.shards.num_shard, args.router.listen.port), (Some(2), 8080));
         let args =
             parse(&["--model-id=mine", "--port=81"], &[("HF_MODEL_ID", "org/m"), ("AIP_HTTP_PORT", "8080")]);
         let args = args.expect("valid");
-        assert_eq!((args.model.model_id.as_deref(), args.router.port), (Some("mine"), 81));
+        assert_eq!((args.model.model_id.as_deref(), args.router.listen.port), (Some("mine"), 81));
         let on_cpu = parse(&[], &[("SM_NUM_GPUS", "0"), ("HF_MODEL_ID", "")]).expect("valid");
         assert_eq!((on_cpu.shards.num_shard, on_cpu.model.model_id), (None, None));
     }
@@ -143,6 +128,7 @@ mod tests {
             parse(flags, &[("RUST_LOG", rust_log)])
                 .expect("valid")
                 .router
+                .log
                 .log_level
                 .map(|level| level.to_string())
         };

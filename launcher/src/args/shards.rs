@@ -3,7 +3,7 @@
 use clap::{ArgAction, Args as ClapArgs};
 use penstock_router::base::boolean::boolean;
 
-use super::choices::{AttentionBackend, CpuActivations, Device, Endpoint};
+use super::choices::{AllReduce, AttentionBackend, CpuActivations, Device, Endpoint};
 
 /// How it is computed.
 #[derive(Debug, Clone, ClapArgs)]
@@ -43,6 +43,10 @@ pub struct ShardArgs {
     /// Who computes attention; `auto` takes Penstock's own for the device
     #[arg(long, env, default_value = "auto")]
     pub attention_backend: AttentionBackend,
+
+    /// Who adds up what several GPUs computed; `auto` takes Penstock's kernels where they can, else NCCL
+    #[arg(long, env, default_value = "auto")]
+    pub all_reduce: AllReduce,
 
     /// What quantized weights are multiplied by on a CPU; `int8` is faster, and the numbers that come in are rounded
     #[arg(long, env, default_value = "float")]

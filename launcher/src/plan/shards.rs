@@ -95,6 +95,7 @@ impl Group<'_> {
             ("quantize-cache", model.quantize_cache.as_ref().map(|folder| folder.display().to_string())),
             ("quantize-cache-gb", Some(model.quantize_cache_gb.to_string())),
             ("attention-backend", Some(name_of(&shards.attention_backend))),
+            ("all-reduce", Some(name_of(&shards.all_reduce))),
             ("cpu-activations", Some(name_of(&shards.cpu_activations))),
             ("endpoint", Some(name_of(&shards.endpoint))),
             ("device", Some(device.to_owned())),
@@ -116,7 +117,7 @@ impl Group<'_> {
         let mut flags: Vec<String> =
             given.into_iter().filter_map(|(name, value)| Some(format!("--{name}={}", value?))).collect();
         let switches = [
-            ("--json-output", self.args.router.json_output),
+            ("--json-output", self.args.router.log.json_output),
             ("--batch-invariant", shards.batch_invariant),
             ("--poison-cache", shards.poison_cache),
         ];

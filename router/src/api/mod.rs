@@ -21,6 +21,7 @@ mod responses;
 mod route_doc;
 pub mod service;
 mod shared_fields;
+pub(crate) mod stream_error;
 pub mod table;
 mod tgi;
 mod tokenize;

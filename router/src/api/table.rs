@@ -21,6 +21,7 @@ use super::openai::chat::handler as chat;
 use super::openai::completions::{choice, handler as completions};
 use super::openai::{self, ChatRequest, CompletionRequest};
 use super::pages::{docs, ui};
+use super::responses::compact::{CompactRequest, Compaction};
 use super::responses::{self, ResponseObject, ResponsesRequest};
 use super::route_doc::Doc;
 use super::tgi::{self, GenerateRequest, GenerateResponse, StreamResponse};
@@ -206,6 +207,13 @@ fn openai_and_others() -> Vec<Route> {
                     .accepts::<ResponsesRequest>()
                     .returns::<ResponseObject>()
                     .streams::<responses::documented_events::EventSchema>(),
+            )
+            .work(),
+        Route::post("/v1/responses/compact", responses::compact::compact)
+            .doc(
+                Doc::new("Shorten a conversation: what the user said, and a summary by the model")
+                    .accepts::<CompactRequest>()
+                    .returns::<Compaction>(),
             )
             .work(),
         Route::post("/v1/messages", anthropic::handler::messages)

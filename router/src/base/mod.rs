@@ -1,4 +1,4 @@
-//! What every floor may use: errors, dialects, callers and their rate limits, shutdown. Nothing here knows HTTP
+//! What every floor may use: errors, dialects, callers and their rate limits, shutdown, live state. Nothing here knows HTTP
 //! handlers, the engine or text.
 
 pub mod boolean;
@@ -7,6 +7,7 @@ pub(crate) mod counted;
 pub(crate) mod dialect;
 pub(crate) mod error;
 pub(crate) mod json_depth;
+pub(crate) mod live_state;
 pub mod private_socket;
 pub(crate) mod rate_limit;
 pub(crate) mod request_id;

@@ -43,7 +43,8 @@ impl AdapterLoader for Group {
         });
         let answers = join_all(loads).await;
         let agreed = agreed(&answers);
-        if agreed.is_err() {
+        // Where a rank cannot be reached, nothing is undone: it is asked again, and the others may have held it before.
+        if let Err(LoadFailure::Refused(_)) = agreed {
             // A rank that has it alone holds memory for nothing.
             for loaded in answers.iter().flatten() {
                 let _ = self.unload(&loaded.id).await;

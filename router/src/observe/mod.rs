@@ -3,6 +3,7 @@
 
 pub mod access_log;
 pub mod log_level;
+pub mod log_options;
 pub mod metrics;
 pub mod observer;
 pub mod telemetry;

@@ -21,6 +21,7 @@ mod messages;
 mod model_names;
 mod ollama;
 mod overload;
+mod proxy;
 mod replicas;
 mod request_ids;
 mod responses;

@@ -1,9 +1,11 @@
 //! `/v1/responses`, the Responses API of OpenAI's clients.
 
 use axum::http::StatusCode;
+use penstock_router::engine::EngineFacts;
 use serde_json::{Value, json};
 
-use crate::support::server::Server;
+use crate::support::fake_engine::FakeEngine;
+use crate::support::server::{Server, facts, limits};
 
 const PROMPT: &str = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
 
@@ -246,4 +248,75 @@ fn prompt_sent(server: &Server) -> String {
     let plans = server.control.plans.lock().expect("not poisoned");
     let admitted = plans.iter().flat_map(|plan| &plan.admitted).last().expect("admitted");
     server.tokenizer.decode(&admitted.tokens, false).expect("a text")
+}
+
+#[tokio::test]
+async fn a_compacted_conversation_has_the_words_of_the_user_and_a_summary_of_the_model() {
+    // Many tokens end a text, so that summaries are short.
+    let usual = facts();
+    let eos_token_ids = (128..usual.vocab_size).chain(usual.eos_token_ids.clone()).collect();
+    let facts = EngineFacts { max_sequence_len: 4000, num_blocks: 2000, eos_token_ids, ..usual };
+    let server = Server::with(FakeEngine::new(facts), limits());
+    let call = json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"});
+    let body = json!({"instructions": "Be kind.", "input": [
+        {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}, call,
+        {"type": "function_call_output", "call_id": "c", "output": "7"},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "and now?"}]},
+    ]});
+    let answer = server.post("/v1/responses/compact", body.clone()).await.json();
+    assert_eq!(answer["object"], "response.compaction");
+    assert!(answer["id"].as_str().unwrap().starts_with("resp_"));
+    let output = answer["output"].as_array().unwrap();
+    let texts: Vec<_> = output.iter().map(|item| &item["content"][0]["text"]).collect();
+    assert_eq!(texts[..2], [&json!("hi"), &json!("and now?")]);
+    assert_eq!(
+        (&output[0]["role"], &output[0]["content"][0]["type"]),
+        (&json!("user"), &json!("input_text"))
+    );
+    let compaction = output.last().unwrap();
+    assert_eq!((output.len(), &compaction["type"]), (3, &json!("compaction")));
+    let content = compaction["encrypted_content"].as_str().unwrap();
+    let summary = content.strip_prefix("penstock-summary-1:").unwrap();
+    let usage = &answer["usage"];
+    assert!(usage["output_tokens"].as_u64().unwrap() > 0);
+    assert!(usage["output_tokens"].as_u64().unwrap() <= 1024);
+    assert_eq!(
+        server.post("/v1/responses/compact", body).await.json()["output"][2]["encrypted_content"],
+        content
+    );
+
+    let mut input = output.clone();
+    input.push(json!({"role": "user", "content": "go on"}));
+    let body = json!({"input": input, "max_output_tokens": 2, "temperature": 0});
+    let shown = |role: &str, text: &str| format!("<|im_start|>{role}\n{text}<|im_end|>\n");
+    let prompt = [
+        shown("user", "hi"),
+        shown("user", "and now?"),
+        shown("assistant", summary),
+        shown("user", "go on"),
+        "<|im_start|>assistant\n".to_owned(),
+    ];
+    let answer = server.post("/v1/responses", body).await.json();
+    assert_eq!(answer["output"][0]["content"][0]["text"], server.expected_text(&prompt.concat(), 2));
+}
+
+#[tokio::test]
+async fn what_cannot_be_compacted_is_refused_by_name() {
+    let server = Server::start();
+    let other = json!({"type": "compaction", "encrypted_content": "gAAAA"});
+    for (path, body, param) in [
+        ("/v1/responses/compact", json!({"input": []}), "input"),
+        (
+            "/v1/responses/compact",
+            json!({"input": "a", "previous_response_id": "resp_1"}),
+            "previous_response_id",
+        ),
+        ("/v1/responses/compact", json!({"input": [other]}), "input[0].encrypted_content"),
+        ("/v1/responses", json!({"input": [{"type": "compaction"}]}), "input[0].encrypted_content"),
+        ("/v1/responses", json!({"input": [other]}), "input[0].encrypted_content"),
+    ] {
+        let response = server.post(path, body).await;
+        assert_eq!(response.status, StatusCode::BAD_REQUEST, "{param}");
+        assert_eq!(response.json()["error"]["param"], param);
+    }
 }

@@ -151,6 +151,13 @@ pub(super) const BODIES: &[BodyFields] = &[
         nested: &[],
     },
     BodyFields {
+        on: On::ResponsesCompact,
+        title: "`/v1/responses/compact`",
+        works: &[&["input", "instructions", "model", "previous_response_id"]],
+        accepted: &["prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "service_tier"],
+        nested: &[],
+    },
+    BodyFields {
         on: On::Messages,
         title: "`/v1/messages` and `/v1/messages/count_tokens`",
         works: &[

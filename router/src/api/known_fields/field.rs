@@ -44,6 +44,8 @@ pub enum On {
     Infill,
     /// OpenAI's responses.
     Responses,
+    /// Their compaction.
+    ResponsesCompact,
     /// Anthropic's messages.
     Messages,
     /// Ollama's `/api/chat`.

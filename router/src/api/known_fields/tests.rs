@@ -18,6 +18,7 @@ use crate::api::llamacpp::InfillRequest;
 use crate::api::ollama;
 use crate::api::openai::{ChatRequest, CompletionRequest};
 use crate::api::responses::ResponsesRequest;
+use crate::api::responses::compact::CompactRequest;
 use crate::api::tgi::{GenerateParameters, GenerateRequest};
 use crate::api::tokenize::{DetokenizeRequest, TokenizePrompt};
 use crate::base::error::Error;
@@ -64,6 +65,7 @@ fn the_fields_of_other_bodies_are_those_of_their_types() {
         (On::UnloadAdapter, names_of::<UnloadAdapterRequest>()),
         (On::Infill, names_of::<InfillRequest>()),
         (On::Responses, names_of::<ResponsesRequest>()),
+        (On::ResponsesCompact, names_of::<CompactRequest>()),
         (On::Messages, names_of::<MessagesRequest>()),
         (On::OllamaChat, names_of::<ollama::ChatRequest>()),
         (On::OllamaGenerate, names_of::<ollama::GenerateRequest>()),
@@ -80,7 +82,7 @@ fn the_fields_of_other_bodies_are_those_of_their_types() {
         assert!(body.accepted.iter().all(|name| !expected.contains(&(*name).to_owned())), "{on:?}");
         assert!(body.nested.iter().all(|(name, _)| expected.contains(&(*name).to_owned())), "{on:?}");
     }
-    assert_eq!(BODIES.len(), 20);
+    assert_eq!(BODIES.len(), 21);
 }
 
 /// The names that a body reads, in order.

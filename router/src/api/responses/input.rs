@@ -23,7 +23,8 @@ impl<'de> Deserialize<'de> for Input {
     }
 }
 
-/// A message, a call of a function or of a custom tool, or the output of a call. An item without a `type` is a message.
+/// A message, a call of a function or of a custom tool, the output of a call, or a compaction. An item without a `type` is
+/// a message.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ResponsesInputItem)]
 pub struct InputItem {
@@ -36,6 +37,57 @@ pub struct InputItem {
     /// Of a call of a custom tool.
     pub input: Option<String>,
     pub output: Option<Content>,
+    /// Of a compaction: what `/v1/responses/compact` gave.
+    pub encrypted_content: Option<String>,
+}
+
+/// The messages of a request: its instructions, and its conversation.
+pub fn messages_of(instructions: Option<String>, input: Input) -> Result<Vec<Message>, Error> {
+    let instructions = instructions.into_iter();
+    let mut messages: Vec<_> =
+        instructions.map(|text| Message::new("system", text, "instructions")).collect();
+    match input {
+        Input::Text(text) => messages.push(Message::new("user", text, "input")),
+        Input::Items(items) => {
+            for (number, item) in items.into_iter().enumerate() {
+                item.push_to(&mut messages, &format!("input[{number}]"))?;
+            }
+        }
+    }
+    Ok(messages)
+}
+
+impl Input {
+    /// The texts of the user's messages.
+    pub fn texts_of_user(&self) -> Result<Vec<String>, Error> {
+        let items = match self {
+            Self::Text(text) => return Ok(vec![text.clone()]),
+            Self::Items(items) => items.iter().enumerate(),
+        };
+        let users = items.filter(|(_, item)| item.is_from_user());
+        users.map(|(number, item)| Ok(item.clone().message(&format!("input[{number}]"))?.text())).collect()
+    }
+}
+
+/// The summary of a conversation, as `/v1/responses/compact` gives it: text behind a mark of its form.
+pub struct Summary;
+
+impl Summary {
+    const MARK: &str = "penstock-summary-1:";
+
+    /// The content of a compaction with this text.
+    pub fn write(text: &str) -> String {
+        format!("{}{text}", Self::MARK)
+    }
+
+    /// The text in the content of a compaction at this path.
+    fn read(content: &str, path: &str) -> Result<String, Error> {
+        content.strip_prefix(Self::MARK).map(str::to_owned).ok_or_else(|| {
+            let path = format!("{path}.encrypted_content");
+            let message = format!("`{path}` must be what `/v1/responses/compact` of such a server gave");
+            Error::invalid(path, message)
+        })
+    }
 }
 
 /// A text, or parts of one.
@@ -68,6 +120,7 @@ impl InputItem {
             "message" => messages.push(self.message(path)?),
             "function_call" | "custom_tool_call" => self.push_call_to(messages, path)?,
             "function_call_output" | "custom_tool_call_output" => messages.push(self.result(path)?),
+            "compaction" | "compaction_summary" => messages.push(self.summary(path)?),
             // Earlier reasoning is left out: models that were not trained on it cannot use it.
             "reasoning" => {}
             other => {
@@ -77,6 +130,16 @@ impl InputItem {
             }
         }
         Ok(())
+    }
+
+    fn is_from_user(&self) -> bool {
+        self.r#type.as_deref().is_none_or(|kind| kind == "message") && self.role.as_deref() == Some("user")
+    }
+
+    /// A summary is what the assistant wrote.
+    fn summary(self, path: &str) -> Result<Message, Error> {
+        let content = self.encrypted_content.ok_or_else(|| missing_field(path, "encrypted_content"))?;
+        Ok(Message::new("assistant", Summary::read(&content, path)?, path))
     }
 
     fn message(self, path: &str) -> Result<Message, Error> {

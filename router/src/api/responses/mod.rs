@@ -1,5 +1,6 @@
 //! OpenAI's newer dialect, `/v1/responses`, without stored state: each request has its whole conversation.
 
+pub mod compact;
 pub mod documented;
 pub mod documented_events;
 mod encoder;

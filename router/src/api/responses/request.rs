@@ -6,11 +6,10 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::documented::{TextFormatSchema, ToolChoiceSchema, ToolSchema};
-use super::input::Input;
+use super::input::{Input, messages_of};
 use crate::api::known_fields::{HasKnownFields, On, is_neutral};
 use crate::api::openai::ChatRequest;
 use crate::base::error::Error;
-use crate::chat::Message;
 
 const LOGPROBS: &str = "message.output_text.logprobs";
 /// The values that `include` may hold. Reasoning is never encrypted: it is in the answer as text.
@@ -98,17 +97,7 @@ impl ResponsesRequest {
     pub fn into_chat(self) -> Result<ChatRequest, Error> {
         self.refuse_unsupported()?;
         let logprobs = Some(self.wants_logprobs());
-        let instructions = self.instructions.iter();
-        let mut messages: Vec<_> =
-            instructions.map(|text| Message::new("system", text, "instructions")).collect();
-        match self.input {
-            Input::Text(text) => messages.push(Message::new("user", text, "input")),
-            Input::Items(items) => {
-                for (number, item) in items.into_iter().enumerate() {
-                    item.push_to(&mut messages, &format!("input[{number}]"))?;
-                }
-            }
-        }
+        let messages = messages_of(self.instructions, self.input)?;
         let (response_format, verbosity) = self.text.map(|text| (text.format, text.verbosity)).unzip();
         Ok(ChatRequest {
             messages,

@@ -247,7 +247,8 @@ impl OutputText {
 }
 
 impl ResponseUsage {
-    fn new(prompt_len: usize, times: &SequenceTimes) -> Self {
+    /// Of a prompt of so many tokens, and what was generated.
+    pub fn new(prompt_len: usize, times: &SequenceTimes) -> Self {
         let (input_tokens, output_tokens) = (prompt_len as u32, times.generated_tokens);
         Self {
             input_tokens,

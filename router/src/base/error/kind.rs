@@ -120,13 +120,15 @@ impl Error {
             Self::Forbidden(_) => ErrorKind::Forbidden,
             Self::Refused(refused) => kind_of_refusal(refused),
             Self::Failed(failure) => kind_of_failure(failure),
-            Self::GrammarsBusy { .. } | Self::TokenizerBusy { .. } | Self::AdaptersBusy { .. } => {
-                ErrorKind::Overloaded
-            }
+            Self::GrammarsBusy { .. }
+            | Self::TokenizerBusy { .. }
+            | Self::AdaptersBusy { .. }
+            | Self::BuffersFull { .. } => ErrorKind::Overloaded,
             Self::RateLimited { .. } => ErrorKind::RateLimited,
             Self::TooSlow { .. } => ErrorKind::TooSlow,
             Self::Incomplete => ErrorKind::Incomplete,
-            Self::Unhealthy | Self::Restarting => ErrorKind::Unhealthy,
+            Self::Unhealthy | Self::Restarting | Self::NoUpstream => ErrorKind::Unhealthy,
+            Self::UpstreamLost => ErrorKind::EngineLost,
             Self::MalformedJson(_) => ErrorKind::MalformedJson,
             Self::TooDeep { .. } => ErrorKind::TooDeep,
             Self::UnreadableBody => ErrorKind::UnreadableBody,

@@ -132,6 +132,18 @@ pub enum Error {
     /// The shards send no outcomes, because they are restarting.
     #[error("unhealthy: the model shards are restarting")]
     Restarting,
+    /// No upstream of the proxy takes requests.
+    #[error("unhealthy: no upstream takes requests")]
+    NoUpstream,
+    /// The upstream that had the request is gone.
+    #[error("Request failed during generation: the upstream stopped answering")]
+    UpstreamLost,
+    /// The proxy keeps as many bytes of bodies as it may.
+    #[error("Model is overloaded: {limit} bytes of request bodies are kept already (--max-buffered-bytes)")]
+    BuffersFull {
+        /// The limit, in bytes.
+        limit: usize,
+    },
     /// The body is not valid JSON.
     #[error("the body is not valid JSON: {0}")]
     MalformedJson(String),
@@ -283,6 +295,9 @@ impl Error {
             | Self::Incomplete
             | Self::Unhealthy
             | Self::Restarting
+            | Self::NoUpstream
+            | Self::UpstreamLost
+            | Self::BuffersFull { .. }
             | Self::MalformedJson(_)
             | Self::TooDeep { .. }
             | Self::UnreadableBody

@@ -5,6 +5,7 @@ mod outcomes;
 mod pb;
 mod plans;
 
+use std::error::Error as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -212,12 +213,18 @@ async fn channel(socket: &ShardSocket) -> Result<Channel, tonic::transport::Erro
 
 /// A shard that ends or hangs may be replaced; one that answers has its reasons.
 fn load_failure(status: Status) -> LoadFailure {
-    match status.code() {
-        Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Unknown => {
-            LoadFailure::Unreachable(status.to_string())
-        }
-        _ => LoadFailure::Refused(status.message().to_owned()),
+    if is_lost(&status) {
+        LoadFailure::Unreachable(status.to_string())
+    } else {
+        LoadFailure::Refused(status.message().to_owned())
     }
+}
+
+/// Whether this is about the connection. One that breaks during a call may be an internal error, too, which then has a
+/// source; a shard's own has none.
+fn is_lost(status: &Status) -> bool {
+    let codes = [Code::Unavailable, Code::Cancelled, Code::DeadlineExceeded, Code::Unknown];
+    codes.contains(&status.code()) || status.source().is_some()
 }
 
 impl ShardClient {
@@ -262,6 +269,24 @@ async fn watch(mut client: Client, patience: Patience) -> String {
                 return format!("step {step} does not end: it runs for {ms} ms (--step-timeout)");
             }
             Ok(Ok(Some(_))) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::sync::Arc;
+
+    #[test]
+    fn only_a_shards_own_words_refuse_an_adapter() {
+        let refused = load_failure(Status::internal("no memory"));
+        assert_eq!(refused, LoadFailure::Refused("no memory".to_owned()));
+        let mut broken = Status::internal("h2 protocol error");
+        broken.set_source(Arc::new(io::Error::from(io::ErrorKind::BrokenPipe)));
+        for lost in [broken, Status::unavailable("gone")] {
+            assert!(matches!(load_failure(lost), LoadFailure::Unreachable(_)));
         }
     }
 }

@@ -7,6 +7,7 @@
 mod connection;
 mod in_flight;
 pub mod limits;
+pub mod options;
 mod timed_stream;
 pub mod tls;
 

@@ -6,7 +6,7 @@ mod batch;
 mod block_events;
 mod failures;
 mod handle;
-mod names;
+pub(crate) mod names;
 mod picker;
 mod registered;
 mod replicas;

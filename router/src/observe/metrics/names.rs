@@ -6,7 +6,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 const METADATA: Metadata<'static> = Metadata::new("penstock", Level::INFO, None);
 
 /// A recorder with the buckets of all histograms; the limits, in tokens, are the last buckets of the length histograms.
-pub(super) fn recorder(
+pub(crate) fn recorder(
     max_input_tokens: u32,
     max_total_tokens: u32,
 ) -> Result<PrometheusRecorder, BuildError> {
@@ -26,7 +26,7 @@ fn labelled(name: &'static str, (label, value): StaticLabel) -> Key {
 }
 
 /// Registers and describes each metric under one name.
-pub(super) struct Names<'a>(pub &'a PrometheusRecorder);
+pub(crate) struct Names<'a>(pub &'a PrometheusRecorder);
 
 impl Names<'_> {
     pub fn counter(&self, name: &'static str, help: &'static str) -> Counter {

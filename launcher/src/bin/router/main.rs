@@ -1,7 +1,9 @@
 //! The router as a process: arguments → logging → listener → [`penstock_router::serve`]. The launcher starts it; it can
-//! also be started by hand if shards are running.
+//! also be started by hand if shards are running. With `--upstream` it is a proxy over whole servers instead ([`proxy`]).
 //!
 //! Exit codes: 0 stopped as asked; 1 failed; 2 wrong usage, or the port is taken.
+
+mod proxy;
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
@@ -21,6 +23,7 @@ use penstock_router::base::shutdown::Shutdown;
 use penstock_router::block_events;
 use penstock_router::config::RouterConfig;
 use penstock_router::observe::log_level::LogLevel;
+use penstock_router::observe::log_options::LogOptions;
 use penstock_router::supervised::Line;
 use tokio::net::TcpListener;
 use tracing_subscriber::filter::Targets;
@@ -33,6 +36,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Serve shards that are running over HTTP
 #[derive(Debug, Parser)]
 #[command(name = "penstock-router", version)]
+#[command(
+    after_help = "A proxy over whole servers: `penstock-router --upstream URL`, with the flags that `--upstream URL --help` lists"
+)]
 struct Args {
     #[command(flatten)]
     config: RouterConfig,
@@ -60,6 +66,9 @@ struct Args {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    if proxy::is_asked_for(std::env::args_os()) {
+        return proxy::run().await;
+    }
     let args = Args::parse();
     if let Some(fd) = args.parent_pipe_fd {
         let run_dir = args.run_dir.clone();
@@ -71,7 +80,7 @@ async fn main() -> ExitCode {
             Err(error) => fail(&error.into(), 1),
         };
     }
-    start_logging(&args.config);
+    start_logging(&args.config.options.log);
     raise_file_limit();
     let listeners = match listen(&args).await {
         Ok(listeners) => listeners,
@@ -93,9 +102,10 @@ async fn serve(args: Args, listeners: Listeners) -> anyhow::Result<()> {
 /// Opens the listeners. Prints the address to stdout for the launcher, which cannot know it if the port is 0.
 async fn listen(args: &Args) -> anyhow::Result<Listeners> {
     let options = &args.config.options;
-    let http = if args.listen_stdin { inherited()? } else { bind(&options.hostname, options.port).await? };
+    let listen = &options.listen;
+    let http = if args.listen_stdin { inherited()? } else { bind(&listen.hostname, listen.port).await? };
     let grpc = match options.grpc_port {
-        Some(port) => Some(bind(&options.hostname, port).await?),
+        Some(port) => Some(bind(&listen.hostname, port).await?),
         None => None,
     };
     let admin = options.replicas.admin_socket.as_deref();
@@ -132,15 +142,14 @@ fn raise_file_limit() {
     }
 }
 
-fn start_logging(config: &RouterConfig) {
+fn start_logging(options: &LogOptions) {
     let rust_log = std::env::var("RUST_LOG").ok();
-    let level = LogLevel::choose(config.options.log_level.clone(), rust_log.as_deref());
+    let level = LogLevel::choose(options.log_level.clone(), rust_log.as_deref());
     let targets = Targets::new().with_default(level.general()).with_targets(level.parts().iter().cloned());
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
-    let lines =
-        if config.options.json_output { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
+    let lines = if options.json_output { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
     tracing_subscriber::registry().with(lines.with_filter(targets)).init();
 }
 

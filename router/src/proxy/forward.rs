@@ -1,0 +1,161 @@
+//! Passes a request on: reads it whole, chooses an upstream, and tries others for as long as no byte of a response has come.
+
+use axum::body::Bytes;
+use axum::extract::Request;
+use axum::http::request::Parts;
+use axum::http::uri::PathAndQuery;
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use http_body_util::Full;
+use hyper::body::Incoming;
+
+use super::body::KeptBody;
+use super::client::describe;
+use super::headers;
+use super::prompt::Prompt;
+use super::reply::{Beginning, Reply};
+use super::state::Proxy;
+use super::upstream::{Place, State};
+use crate::base::error::Error;
+use crate::base::request_id::{REQUEST_ID, RequestId};
+use crate::http::auth::presented_key;
+
+/// A request that upstreams were lost with so often may be what kills them: it fails, and is tried nowhere else.
+const MAX_LOSSES: u32 = 2;
+
+/// What came of one try.
+enum Attempt {
+    Answered(Beginning),
+    /// 429 or 503: another upstream may have room.
+    Refused(Response<Incoming>),
+    /// It was never sent.
+    Unreached,
+    /// It was sent, and there will be no answer.
+    Lost,
+}
+
+/// A request that can be sent as often as needed.
+struct Whole {
+    parts: Parts,
+    path: PathAndQuery,
+    id: RequestId,
+    body: KeptBody,
+}
+
+impl Proxy {
+    /// Passes a request on. That of a generation goes where the beginning of its prompt is.
+    pub async fn forward(&self, request: Request, generates: bool) -> Result<Response, Error> {
+        let arrival = self.begin();
+        let whole = self.read(request).await?;
+        let prompt = if generates {
+            self.prompts.read(presented_key(&whole.parts.headers), &whole.body.bytes)
+        } else {
+            Prompt::default()
+        };
+        let (mut tried, mut losses, mut refusal) = (Vec::new(), 0, None);
+        while losses < MAX_LOSSES
+            && let Some(mut place) = self.upstreams.choose(&prompt, &tried)
+        {
+            if tried.is_empty() {
+                self.metrics.prompt_tokens.increment(prompt.num_tokens().into());
+                self.metrics.matched_tokens.increment(place.matched().into());
+            } else {
+                self.metrics.retries.increment(1);
+            }
+            tried.push(place.number());
+            match self.attempt(&mut place, &whole).await {
+                Attempt::Answered(beginning) => {
+                    return Ok(Reply::new(self, place, arrival, &whole.parts, &whole.id).respond(beginning));
+                }
+                Attempt::Refused(response) => refusal = Some((place, response)),
+                Attempt::Unreached => {}
+                Attempt::Lost => losses += 1,
+            }
+        }
+        match refusal {
+            // The word of who was asked last is as good as that of another.
+            Some((place, response)) if losses < MAX_LOSSES => {
+                let beginning = Beginning { response, first: None };
+                Ok(Reply::new(self, place, arrival, &whole.parts, &whole.id).respond(beginning))
+            }
+            _ if losses > 0 => Err(Error::UpstreamLost),
+            _ => Err(Error::NoUpstream),
+        }
+    }
+
+    async fn read(&self, request: Request) -> Result<Whole, Error> {
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path_and_query().cloned();
+        let path = path.filter(|path| path.as_str().starts_with('/') && parts.method != Method::CONNECT);
+        let path = path.ok_or_else(|| Error::UnknownRoute(parts.uri.path().chars().take(200).collect()))?;
+        let id = parts.extensions.get::<RequestId>().cloned();
+        let id = id.unwrap_or_else(|| RequestId::of(&parts.headers));
+        Ok(Whole { path, id, body: self.buffers.read(body).await?, parts })
+    }
+
+    async fn attempt(&self, place: &mut Place, whole: &Whole) -> Attempt {
+        let upstream = place.upstream();
+        let sent = self.upstreams.client().request(whole.to(place));
+        let answered = tokio::select! {
+            biased;
+            answered = sent => answered,
+            () = upstream.lost() => return self.on_lost(place, "it is silent"),
+        };
+        let response = match answered {
+            Ok(response) => response,
+            Err(error) if error.is_connect() => return self.on_unreached(place, &describe(&error)),
+            Err(error) => return self.on_lost(place, &describe(&error)),
+        };
+        if response.status().is_server_error() {
+            upstream.doubt();
+        }
+        if matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            upstream.metrics.refusals.increment(1);
+            return Attempt::Refused(response);
+        }
+        let began = tokio::select! {
+            biased;
+            began = Beginning::of(response) => began,
+            () = upstream.lost() => Err("it is silent".to_owned()),
+        };
+        match began {
+            Ok(beginning) => {
+                place.on_first_byte();
+                Attempt::Answered(beginning)
+            }
+            Err(reason) => self.on_lost(place, &reason),
+        }
+    }
+
+    /// Nobody listens there.
+    fn on_unreached(&self, place: &Place, reason: &str) -> Attempt {
+        let upstream = place.upstream();
+        upstream.metrics.failures.increment(1);
+        if self.upstreams.set_state(place.number(), State::Down) {
+            tracing::warn!("upstream {} takes no requests: {reason}", upstream.url);
+            self.upstreams.forget(place.number());
+        }
+        upstream.doubt();
+        Attempt::Unreached
+    }
+
+    fn on_lost(&self, place: &Place, reason: &str) -> Attempt {
+        let upstream = place.upstream();
+        upstream.metrics.failures.increment(1);
+        tracing::warn!("upstream {} was lost with a request: {reason}", upstream.url);
+        upstream.doubt();
+        Attempt::Lost
+    }
+}
+
+impl Whole {
+    /// The request for this upstream.
+    fn to(&self, place: &Place) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.bytes.clone()));
+        *request.method_mut() = self.parts.method.clone();
+        *request.uri_mut() = place.upstream().url.with_path(self.path.clone());
+        *request.headers_mut() = headers::of_request(&self.parts.headers);
+        request.headers_mut().insert(REQUEST_ID, self.id.to_header());
+        request
+    }
+}

@@ -1,0 +1,92 @@
+//! The metrics of the proxy. All exist from the start, at zero.
+
+use std::sync::Arc;
+
+use metrics::{Counter, Gauge, Histogram};
+use metrics_exporter_prometheus::{BuildError, PrometheusHandle, PrometheusRecorder};
+
+use super::url::UpstreamUrl;
+use crate::observe::metrics::names::{Names, recorder};
+
+/// The metrics of the proxy as a whole, and where those of upstreams are made. Cheap to clone.
+#[derive(Clone)]
+pub struct ProxyMetrics {
+    prometheus: PrometheusHandle,
+    pub requests: Counter,
+    pub retries: Counter,
+    pub request_duration: Histogram,
+    pub first_byte_duration: Histogram,
+    pub prompt_tokens: Counter,
+    pub matched_tokens: Counter,
+    pub access_log_drops: Counter,
+    recorder: Arc<PrometheusRecorder>,
+}
+
+/// The metrics of one upstream.
+pub struct UpstreamMetrics {
+    pub ready: Gauge,
+    pub in_flight: Gauge,
+    pub index_chunks: Gauge,
+    pub requests: Counter,
+    pub refusals: Counter,
+    pub failures: Counter,
+}
+
+impl ProxyMetrics {
+    /// Registers all but those of upstreams.
+    pub fn new() -> Result<Self, BuildError> {
+        // There are no histograms of lengths.
+        let recorder = Arc::new(recorder(1, 1)?);
+        let names = Names(&recorder);
+        Ok(Self {
+            prometheus: recorder.handle(),
+            requests: names.counter("tgi_proxy_requests", "Requests to be passed on"),
+            retries: names.counter("tgi_proxy_retries", "Times that a request was sent to another upstream"),
+            request_duration: names
+                .histogram("tgi_proxy_request_duration", "Arrival to the last byte of the response, seconds"),
+            first_byte_duration: names.histogram(
+                "tgi_proxy_first_byte_duration",
+                "Arrival to the first byte of the response's body, seconds",
+            ),
+            prompt_tokens: names.counter(
+                "tgi_proxy_prompt_tokens",
+                "Tokens of prompts, about: a token is taken to have 4 bytes",
+            ),
+            matched_tokens: names.counter(
+                "tgi_proxy_matched_tokens",
+                "Of those, probably in the cache of the chosen upstream",
+            ),
+            access_log_drops: names
+                .counter("tgi_access_log_dropped_lines", "Lines of the access log that were not written"),
+            recorder,
+        })
+    }
+
+    /// Registers those of one upstream.
+    pub fn of_upstream(&self, url: &UpstreamUrl) -> UpstreamMetrics {
+        let (names, url) = (Names(&self.recorder), url.to_string());
+        let gauge = |name, help| names.named_gauge(name, help, "upstream", &url);
+        let counter = |name, help| names.named_counter(name, help, "upstream", &url);
+        UpstreamMetrics {
+            ready: gauge("tgi_upstream_ready", "1 while the upstream takes requests, else 0"),
+            in_flight: gauge("tgi_upstream_requests_in_flight", "Requests that the upstream has"),
+            index_chunks: gauge("tgi_upstream_index_chunks", "Chunks of prompts that it is taken to hold"),
+            requests: counter("tgi_upstream_requests", "Requests that were sent to the upstream"),
+            refusals: counter("tgi_upstream_refusals", "Of those, answered with 429 or 503"),
+            failures: counter(
+                "tgi_upstream_failures",
+                "Of those, without an answer, or with one that broke off",
+            ),
+        }
+    }
+
+    /// All metrics in Prometheus' text format.
+    pub fn render(&self) -> String {
+        self.prometheus.render()
+    }
+
+    /// Folds samples into the histograms.
+    pub fn upkeep(&self) {
+        self.prometheus.run_upkeep();
+    }
+}

@@ -1,0 +1,87 @@
+//! The flags of the proxy.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, ValueEnum};
+use penstock_scheduler::PlacementPolicy;
+
+use super::error::ProxyError;
+use super::url::UpstreamUrl;
+use crate::http::server::limits::ConnectionLimits;
+use crate::http::server::options::ListenOptions;
+use crate::observe::access_log::AccessLogOptions;
+use crate::observe::log_options::LogOptions;
+
+/// All settings of the proxy.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct ProxyConfig {
+    /// URL of a server that requests are passed on to, such as http://10.0.0.7:3000; give it again for several
+    #[arg(long, required = true, action = ArgAction::Append, value_name = "URL")]
+    pub upstream: Vec<UpstreamUrl>,
+
+    /// Which upstream a request goes to
+    #[arg(long, value_enum, default_value = "prefix")]
+    pub upstream_policy: UpstreamPolicy,
+
+    /// Tokens of prompts that each upstream is taken to have in its cache [default: what the upstream says]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub upstream_cache_tokens: Option<u64>,
+
+    /// Seconds between two looks at the health of an upstream
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub upstream_check_interval: u64,
+
+    /// File in PEM format with the certificates of those who sign for https upstreams [default: those of the system]
+    #[arg(long)]
+    pub upstream_ca: Option<PathBuf>,
+
+    /// Bytes of request bodies that are kept at once, to be sent again if an upstream fails; more are refused with 429
+    // About a hundred and thirty of the largest bodies; most have a few kilobytes.
+    #[arg(long, default_value_t = 268_435_456)]
+    pub max_buffered_bytes: usize,
+
+    /// Where the proxy listens
+    #[command(flatten)]
+    pub listen: ListenOptions,
+
+    /// What connections may take
+    #[command(flatten)]
+    pub connections: ConnectionLimits,
+
+    /// The access log
+    #[command(flatten)]
+    pub access_log: AccessLogOptions,
+
+    /// Log lines
+    #[command(flatten)]
+    pub log: LogOptions,
+}
+
+impl ProxyConfig {
+    /// Refuses an upstream that is given twice.
+    pub fn check(&self) -> Result<(), ProxyError> {
+        let repeated = self.upstream.iter().enumerate().find(|(number, url)| {
+            let before = &self.upstream[..*number];
+            before.contains(url)
+        });
+        repeated.map_or(Ok(()), |(_, url)| Err(ProxyError::Twice(url.clone())))
+    }
+}
+
+/// How requests are divided among upstreams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum UpstreamPolicy {
+    /// The one that probably has most of the prompt in its cache, or least to do
+    Prefix,
+    /// Each in turn, to compare with
+    RoundRobin,
+}
+
+impl From<UpstreamPolicy> for PlacementPolicy {
+    fn from(policy: UpstreamPolicy) -> Self {
+        match policy {
+            UpstreamPolicy::Prefix => Self::LeastWork,
+            UpstreamPolicy::RoundRobin => Self::RoundRobin,
+        }
+    }
+}

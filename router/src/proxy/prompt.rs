@@ -1,0 +1,268 @@
+//! Finds the prompt in the body of a request, and cuts it into chunks with keys. The body is not parsed, only its outermost
+//! members are told apart: what is wrong with it is for the upstream to say.
+
+use std::hash::{BuildHasher, RandomState};
+
+use super::index::ChunkKey;
+
+/// Bytes in a chunk: about two blocks of a cache.
+pub const CHUNK_BYTES: usize = 128;
+/// About as many as a token has in English text.
+pub const BYTES_PER_TOKEN: usize = 4;
+
+/// What decides which cache entries a request may use, beside its prompt and its caller.
+const SCOPE: [&[u8]; 2] = [b"model", b"cache_salt"];
+/// Where requests have their prompts, in the order in which chat templates render them: so one conversation has one
+/// beginning, whatever the order of the fields is in which clients send them.
+const PROMPTS: [&[u8]; 12] = [
+    b"system",
+    b"instructions",
+    b"tools",
+    b"messages",
+    b"input",
+    b"inputs",
+    b"prompt",
+    b"text_input",
+    b"input_prefix",
+    b"input_suffix",
+    b"suffix",
+    b"instances",
+];
+
+/// The prompt of a request, as far as it matters for where it goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prompt {
+    /// The keys of its whole chunks.
+    pub chunks: Vec<ChunkKey>,
+    /// Its length in bytes, as it is written in JSON.
+    pub num_bytes: usize,
+}
+
+impl Prompt {
+    /// About how many tokens it has.
+    pub fn num_tokens(&self) -> u32 {
+        u32::try_from(self.num_bytes.div_ceil(BYTES_PER_TOKEN)).unwrap_or(u32::MAX)
+    }
+}
+
+/// Makes keys. They differ from one start of the proxy to the next, so nobody can make prompts whose keys are equal.
+#[derive(Debug, Clone, Default)]
+pub struct PromptReader {
+    hasher: RandomState,
+}
+
+impl PromptReader {
+    /// The prompt in this body, of the caller with this API key. Callers share nothing, as in the caches of upstreams.
+    pub fn read(&self, key: Option<&[u8]>, body: &[u8]) -> Prompt {
+        let members: Vec<_> = Members::of(body).collect();
+        let value_of = |name: &[u8]| members.iter().find(|member| member.0 == name).map(|member| member.1);
+        let scope = self.hasher.hash_one((key, SCOPE.map(value_of)));
+        let mut text = Vec::new();
+        for name in PROMPTS {
+            text.extend_from_slice(value_of(name).unwrap_or_default());
+        }
+        let chunks = text.chunks_exact(CHUNK_BYTES).scan(scope, |before, chunk| {
+            *before = self.hasher.hash_one((*before, chunk));
+            Some(*before)
+        });
+        Prompt { chunks: chunks.collect(), num_bytes: text.len() }
+    }
+}
+
+/// The members of an object in JSON, name and value as they are written, up to the first byte that cannot be.
+struct Members<'a> {
+    rest: &'a [u8],
+    /// What comes before the next member.
+    opening: u8,
+}
+
+impl<'a> Members<'a> {
+    fn of(body: &'a [u8]) -> Self {
+        Self { rest: body, opening: b'{' }
+    }
+
+    fn skip(&mut self, expected: u8) -> Option<()> {
+        self.rest = self.rest.trim_ascii_start().strip_prefix(&[expected])?.trim_ascii_start();
+        Some(())
+    }
+
+    fn take(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.rest.split_at(len);
+        self.rest = rest;
+        taken
+    }
+
+    /// A text with its quotation marks.
+    fn text(&mut self) -> Option<&'a [u8]> {
+        let len = text_len(self.rest)?;
+        Some(self.take(len))
+    }
+
+    fn value(&mut self) -> Option<&'a [u8]> {
+        let len = match self.rest.first()? {
+            b'"' => text_len(self.rest)?,
+            b'{' | b'[' => nested_len(self.rest)?,
+            _ => self.rest.iter().position(|byte| b",}]".contains(byte) || byte.is_ascii_whitespace())?,
+        };
+        (len > 0).then(|| self.take(len))
+    }
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.skip(self.opening)?;
+        self.opening = b',';
+        let name = self.text()?;
+        self.skip(b':')?;
+        Some((&name[1..name.len() - 1], self.value()?))
+    }
+}
+
+/// The length of the text that begins here, both quotation marks included.
+fn text_len(bytes: &[u8]) -> Option<usize> {
+    bytes.first().filter(|first| **first == b'"')?;
+    let mut is_escaped = false;
+    let end = bytes[1..].iter().position(|byte| match byte {
+        _ if is_escaped => {
+            is_escaped = false;
+            false
+        }
+        b'\\' => {
+            is_escaped = true;
+            false
+        }
+        byte => *byte == b'"',
+    })?;
+    Some(end + 2)
+}
+
+/// The length of the object or list that begins here.
+fn nested_len(bytes: &[u8]) -> Option<usize> {
+    let (mut at, mut depth) = (0, 0_usize);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => at += text_len(&bytes[at..])? - 1,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        at += 1;
+        if depth == 0 {
+            return Some(at);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn members(body: &str) -> Vec<(String, String)> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Members::of(body.as_bytes()).map(|(name, value)| (text(name), text(value))).collect()
+    }
+
+    fn chat(contents: &[&str]) -> Value {
+        let messages: Vec<_> = contents.iter().map(|it| json!({"role": "user", "content": it})).collect();
+        json!({"model": "m", "messages": messages, "max_tokens": 5})
+    }
+
+    fn shared(left: &Prompt, right: &Prompt) -> usize {
+        left.chunks.iter().zip(&right.chunks).take_while(|(left, right)| left == right).count()
+    }
+
+    #[test]
+    fn members_are_told_apart_as_they_are_written() {
+        let body = r#" { "a" : "x\"}{\\", "b":[1,{"c":"]"}] ,"d": -1.5e3 , "e":null}"#;
+        let expected = [("a", r#""x\"}{\\""#), ("b", r#"[1,{"c":"]"}]"#), ("d", "-1.5e3"), ("e", "null")];
+        assert_eq!(members(body), expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn what_is_no_object_has_no_members_and_a_broken_one_those_before_the_break() {
+        for body in
+            ["", "{", "{}", "[1]", "null", "\"a\"", "{\"a", "{\"a\"", "{\"a\":", "{\"a\":[", "{\"a\":\"\\"]
+        {
+            assert_eq!(members(body), [], "{body}");
+        }
+        assert_eq!(members(r#"{"a":1,"b":]"#).len(), 1);
+        assert_eq!(members(r#"{"a":1 "b":2}"#).len(), 1);
+    }
+
+    #[test]
+    fn the_next_turn_of_a_conversation_begins_as_the_one_before() {
+        let reader = PromptReader::default();
+        let read = |body: &Value| reader.read(None, body.to_string().as_bytes());
+        let (first, second) = ("a ".repeat(300), "b ".repeat(300));
+        let before = read(&chat(&[&first]));
+        let after = read(&chat(&[&first, "yes", &second]));
+        assert_eq!(before.chunks.len(), before.num_bytes / CHUNK_BYTES);
+        assert!(shared(&before, &after) >= before.chunks.len() - 1);
+        assert_eq!(shared(&after, &read(&chat(&[&second]))), 0);
+    }
+
+    #[test]
+    fn the_order_of_fields_and_those_that_are_no_prompt_do_not_matter() {
+        let reader = PromptReader::default();
+        let text = "x".repeat(500);
+        let one = json!({"prompt": text, "model": "m", "temperature": 1});
+        let other = json!({"stream": true, "model": "m", "prompt": text});
+        let read = |key, body: &Value| reader.read(key, body.to_string().as_bytes());
+        assert_eq!(read(None, &one), read(None, &other));
+        assert_eq!(read(None, &one).chunks.len(), 3);
+        for unlike in [json!({"prompt": text}), json!({"prompt": text, "model": "m", "cache_salt": "s"})] {
+            assert_eq!(shared(&read(None, &one), &read(None, &unlike)), 0, "{unlike}");
+        }
+        assert_eq!(shared(&read(Some(b"key"), &one), &read(None, &one)), 0, "a caller with a key");
+        assert_eq!(
+            shared(&read(None, &one), &PromptReader::default().read(None, one.to_string().as_bytes())),
+            0
+        );
+    }
+
+    #[test]
+    fn every_dialect_has_its_prompt_in_a_known_field() {
+        let (reader, text) = (PromptReader::default(), "word ".repeat(100));
+        let message = json!([{"role": "user", "content": text}]);
+        for body in [
+            json!({"inputs": text}),
+            json!({"prompt": [text]}),
+            json!({"messages": message}),
+            json!({"input": text}),
+            json!({"system": text, "messages": []}),
+            json!({"text_input": text}),
+            json!({"inputs": [{"name": "text_input", "data": [text]}]}),
+            json!({"input_prefix": text, "input_suffix": ""}),
+            json!({"instances": [{"inputs": text}]}),
+        ] {
+            let prompt = reader.read(None, body.to_string().as_bytes());
+            assert!(prompt.chunks.len() >= 3, "{body}");
+            assert!((125..140).contains(&prompt.num_tokens()), "{body}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_is_too_odd_to_be_read(body in prop::collection::vec(any::<u8>(), 0..300)) {
+            let prompt = PromptReader::default().read(None, &body);
+            prop_assert!(prompt.chunks.len() * CHUNK_BYTES <= prompt.num_bytes);
+            prop_assert!(prompt.num_bytes <= body.len());
+        }
+
+        #[test]
+        fn members_are_those_that_a_parser_finds(text in "[ -~]{0,40}", numbers in prop::collection::vec(any::<i32>(), 0..4)) {
+            let body = json!({"first": text, "second": {"inner": [numbers, {"x": text}]}, "third": true});
+            let found: Vec<_> = members(&body.to_string());
+            prop_assert_eq!(found.len(), 3);
+            for (name, value) in found {
+                prop_assert_eq!(&serde_json::from_str::<Value>(&value).unwrap(), &body[name]);
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What all requests share, and what is measured of each.
+
+use std::time::Instant;
+
+use metrics::Histogram;
+
+use super::body::Buffers;
+use super::metrics::ProxyMetrics;
+use super::options::ProxyConfig;
+use super::prompt::PromptReader;
+use super::upstream::Upstreams;
+use crate::base::shutdown::Shutdown;
+use crate::http::body::BodyLimits;
+
+/// What all requests share. Cheap to clone.
+#[derive(Clone)]
+pub struct Proxy {
+    pub upstreams: Upstreams,
+    pub buffers: Buffers,
+    pub prompts: PromptReader,
+    pub metrics: ProxyMetrics,
+    pub shutdown: Shutdown,
+}
+
+impl Proxy {
+    /// Over these upstreams.
+    pub fn new(
+        config: &ProxyConfig,
+        upstreams: Upstreams,
+        metrics: ProxyMetrics,
+        shutdown: Shutdown,
+    ) -> Self {
+        let limits = BodyLimits::new(&config.connections);
+        let buffers = Buffers::new(limits, config.max_buffered_bytes);
+        Self { upstreams, buffers, prompts: PromptReader::default(), metrics, shutdown }
+    }
+
+    /// A request has arrived.
+    pub fn begin(&self) -> Arrival {
+        self.metrics.requests.increment(1);
+        Arrival {
+            at: Instant::now(),
+            duration: self.metrics.request_duration.clone(),
+            first_byte: self.metrics.first_byte_duration.clone(),
+        }
+    }
+}
+
+/// What was measured since a request arrived. The whole time is taken when it is dropped.
+pub struct Arrival {
+    /// When it arrived.
+    pub at: Instant,
+    /// Takes the whole time.
+    pub duration: Histogram,
+    /// Takes the time to the first byte.
+    pub first_byte: Histogram,
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        self.duration.record(self.at.elapsed());
+    }
+}

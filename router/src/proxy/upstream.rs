@@ -1,0 +1,265 @@
+//! The upstreams, whether each takes requests, and the places that requests have there.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use penstock_scheduler::PlacementPolicy;
+use serde::Serialize;
+use tokio::sync::{Notify, watch};
+
+use super::choice::{Choice, Chosen};
+use super::client::{HttpClient, client};
+use super::connect::Connector;
+use super::error::ProxyError;
+use super::metrics::{ProxyMetrics, UpstreamMetrics};
+use super::options::ProxyConfig;
+use super::prompt::Prompt;
+use super::url::UpstreamUrl;
+
+/// Whether an upstream takes requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It was not looked at yet.
+    Unknown,
+    /// It does.
+    Up,
+    /// It does not. What it has may go on: it may be draining.
+    Down,
+    /// It has not answered for so long that what it has is lost.
+    Lost,
+}
+
+/// One upstream.
+pub struct Upstream {
+    /// Where it is.
+    pub url: UpstreamUrl,
+    /// Its metrics.
+    pub metrics: UpstreamMetrics,
+    state: watch::Sender<State>,
+    check: Notify,
+}
+
+impl Upstream {
+    /// Whether it takes requests.
+    pub fn state(&self) -> State {
+        *self.state.borrow()
+    }
+
+    /// Has its health looked at soon: an answer was not as expected.
+    pub fn doubt(&self) {
+        self.check.notify_one();
+    }
+
+    /// Waits until somebody doubts.
+    pub async fn doubted(&self) {
+        self.check.notified().await;
+    }
+
+    /// Waits until what it has is lost.
+    pub async fn lost(&self) {
+        // The sender lives as long as this.
+        let _ = self.state.subscribe().wait_for(|state| *state == State::Lost).await;
+    }
+}
+
+/// All upstreams. Cheap to clone.
+#[derive(Clone)]
+pub struct Upstreams(Arc<Shared>);
+
+struct Shared {
+    all: Vec<Upstream>,
+    choice: Mutex<Choice>,
+    /// The models that upstreams say they serve.
+    models: Mutex<Vec<Option<String>>>,
+    client: HttpClient,
+    /// The size of caches that a flag says.
+    cache_tokens: Option<u64>,
+}
+
+impl Upstreams {
+    /// Those of the flags, none of them looked at.
+    pub fn new(config: &ProxyConfig, metrics: &ProxyMetrics) -> Result<Self, ProxyError> {
+        let upstream = |url: &UpstreamUrl| Upstream {
+            url: url.clone(),
+            metrics: metrics.of_upstream(url),
+            state: watch::Sender::new(State::Unknown),
+            check: Notify::new(),
+        };
+        let (policy, count) = (PlacementPolicy::from(config.upstream_policy), config.upstream.len());
+        let upstreams = Self(Arc::new(Shared {
+            all: config.upstream.iter().map(upstream).collect(),
+            choice: Mutex::new(Choice::new(policy, count)),
+            models: Mutex::new(vec![None; count]),
+            client: client(Connector::new(config.upstream_ca.as_deref())?),
+            cache_tokens: config.upstream_cache_tokens,
+        }));
+        (0..count).for_each(|number| upstreams.set_cache(number, None));
+        Ok(upstreams)
+    }
+
+    /// Number of upstreams.
+    pub fn len(&self) -> usize {
+        self.0.all.len()
+    }
+
+    /// One of them.
+    pub fn get(&self, number: usize) -> &Upstream {
+        &self.0.all[number]
+    }
+
+    /// Sends requests to them.
+    pub fn client(&self) -> &HttpClient {
+        &self.0.client
+    }
+
+    /// Whether one takes requests.
+    pub fn any_is_up(&self) -> bool {
+        self.0.all.iter().any(|upstream| upstream.state() == State::Up)
+    }
+
+    /// A place for a request with this prompt at an upstream that takes requests and was not tried; `None` if there is none.
+    pub fn choose(&self, prompt: &Prompt, tried: &[usize]) -> Option<Place> {
+        let may_take = |number: usize| self.get(number).state() == State::Up && !tried.contains(&number);
+        let chosen = self.choice().choose(prompt, may_take)?;
+        self.get(chosen.upstream).metrics.requests.increment(1);
+        self.tell_levels(chosen.upstream);
+        Some(Place { upstreams: self.clone(), chosen })
+    }
+
+    /// The upstream is in this state; `true` if it was in another.
+    pub fn set_state(&self, number: usize, state: State) -> bool {
+        let upstream = self.get(number);
+        upstream.metrics.ready.set(f64::from(u8::from(state == State::Up)));
+        upstream.state.send_replace(state) != state
+    }
+
+    /// The upstream has lost its cache, or will.
+    pub fn forget(&self, number: usize) {
+        self.choice().forget(number);
+        self.tell_levels(number);
+    }
+
+    /// The upstream says that its cache holds so many tokens. The flag's word goes before that.
+    pub fn set_cache(&self, number: usize, said: Option<u64>) {
+        if let Some(num_tokens) = self.0.cache_tokens.or(said) {
+            self.choice().set_cache(number, num_tokens);
+        }
+    }
+
+    /// The upstream says that it serves this model. Returns one that says otherwise, with its model.
+    pub fn set_model(&self, number: usize, model: &str) -> Option<(&UpstreamUrl, String)> {
+        let mut models = self.0.models.lock().unwrap_or_else(PoisonError::into_inner);
+        models[number] = Some(model.to_owned());
+        let mut known = self.0.all.iter().zip(models.iter());
+        let (other, its_model) = known.find(|(_, known)| known.as_ref().is_some_and(|it| it != model))?;
+        Some((&other.url, its_model.clone()?))
+    }
+
+    fn choice(&self) -> MutexGuard<'_, Choice> {
+        self.0.choice.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Requests there, and the chunks in its index.
+    pub fn levels(&self, number: usize) -> (usize, usize) {
+        self.choice().levels(number)
+    }
+
+    fn tell_levels(&self, number: usize) {
+        let (in_flight, chunks) = self.levels(number);
+        let metrics = &self.get(number).metrics;
+        metrics.in_flight.set(in_flight as f64);
+        metrics.index_chunks.set(chunks as f64);
+    }
+}
+
+/// The place of a request at an upstream, until it is dropped.
+pub struct Place {
+    upstreams: Upstreams,
+    chosen: Chosen,
+}
+
+impl Place {
+    /// The number of the upstream.
+    pub fn number(&self) -> usize {
+        self.chosen.upstream
+    }
+
+    /// The upstream.
+    pub fn upstream(&self) -> &Upstream {
+        self.upstreams.get(self.chosen.upstream)
+    }
+
+    /// Tokens of the prompt that it probably has in its cache.
+    pub fn matched(&self) -> u32 {
+        self.chosen.matched
+    }
+
+    /// The first byte of the response came: the prompt is computed.
+    pub fn on_first_byte(&mut self) {
+        let pending = std::mem::take(&mut self.chosen.pending);
+        self.upstreams.choice().compute_ended(self.chosen.upstream, pending);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.on_first_byte();
+        self.upstreams.choice().request_ended(self.chosen.upstream);
+        self.upstreams.tell_levels(self.chosen.upstream);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        config: ProxyConfig,
+    }
+
+    fn two() -> Upstreams {
+        let config = Cli::parse_from(["proxy", "--upstream=http://a:1", "--upstream=http://b:1"]).config;
+        Upstreams::new(&config, &ProxyMetrics::new().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn only_those_that_are_up_and_were_not_tried_are_chosen() {
+        let upstreams = two();
+        let number =
+            |tried: &[usize]| upstreams.choose(&Prompt::default(), tried).map(|place| place.number());
+        assert_eq!((number(&[]), upstreams.any_is_up()), (None, false));
+        assert!(upstreams.set_state(1, State::Up));
+        assert!(!upstreams.set_state(1, State::Up), "it was so before");
+        assert_eq!((number(&[]), number(&[1]), upstreams.any_is_up()), (Some(1), None, true));
+        upstreams.set_state(0, State::Up);
+        assert_eq!((number(&[]), number(&[0])), (Some(0), Some(1)));
+        upstreams.set_state(0, State::Lost);
+        assert_eq!(number(&[]), Some(1));
+    }
+
+    #[test]
+    fn a_place_is_load_until_it_is_dropped() {
+        let upstreams = two();
+        upstreams.set_state(0, State::Up);
+        upstreams.set_state(1, State::Up);
+        let held = upstreams.choose(&Prompt::default(), &[]).unwrap();
+        assert_eq!(held.number(), 0);
+        assert_eq!(upstreams.choose(&Prompt::default(), &[]).unwrap().number(), 1);
+        drop(held);
+        assert_eq!(upstreams.choose(&Prompt::default(), &[]).unwrap().number(), 0);
+    }
+
+    #[test]
+    fn upstreams_that_serve_different_models_are_named() {
+        let upstreams = two();
+        assert!(upstreams.set_model(0, "org/one").is_none());
+        let (other, its_model) =
+            upstreams.set_model(1, "org/two").map(|it| (it.0.to_string(), it.1)).unwrap();
+        assert_eq!((other.as_str(), its_model.as_str()), ("http://a:1", "org/one"));
+        assert!(upstreams.set_model(1, "org/one").is_none(), "it was started again with another");
+    }
+}
