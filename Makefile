@@ -34,6 +34,7 @@ CHECKED := $(foreach crate,penstock-router penstock-scheduler penstock-launcher,
 CARGO_TEST := cargo test --release --workspace --locked --no-fail-fast $(CHECKED)
 
 # `make setup` builds ours while it installs what they need: crates take the processors, wheels the network and the disk.
+# Python compiles a module when it is first imported; to compile all of them takes the processors half a minute.
 OURS := ./kernels ./endpoint .
 BUILT := target/setup
 PIP := $(BIN)/python -m pip
@@ -58,7 +59,7 @@ $(INSTALLED): $(SOURCES)
 	@ours=; trap 'kill $$ours 2> /dev/null || true' EXIT; \
 	for part in $(OURS); do \
 		$(PIP) wheel --quiet --no-deps --wheel-dir $(BUILT) $$part & ours="$$ours $$!"; done; \
-	$(NEEDED) | $(PIP) install -r /dev/stdin; \
+	$(NEEDED) | $(PIP) install --no-compile -r /dev/stdin; \
 	for part in $$ours; do wait $$part; done
 	$(PIP) install --no-deps --force-reinstall $(BUILT)/*.whl
 	@touch $@
