@@ -54,6 +54,7 @@ def questions(minutes: float = 3.0) -> list[Question]:
             rust.router,
         ),
         Question("replicas", replicas.TITLE, replicas.measure),
+        Question("proxy", replicas.PROXY_TITLE, partial(replicas.measure, has_proxy=True)),
         Question("scheduler", "The scheduler alone, and its policy in virtual time", rust.scheduler),
         Question("battery", battery.TITLE, battery.measure),
         Question("availability", availability.TITLE, partial(availability.measure, minutes)),

@@ -1,4 +1,4 @@
-"""A router over several replicas without a model, which take a device's time: leaving the context stops both."""
+"""Several replicas without a model, which take a device's time: behind one router, or behind their own and a proxy."""
 
 import subprocess
 from pathlib import Path
@@ -17,10 +17,10 @@ _LISTENING = "listening on "
 
 
 class Cluster:
-    """`penstock-router` with this policy over new shards with so many KV blocks each."""
+    """One entry with this policy over new shards with so many KV blocks each. Leaving the context stops all."""
 
-    def __init__(self, policy: str, num_blocks: int) -> None:
-        self._policy, self._num_blocks = policy, num_blocks
+    def __init__(self, policy: str, num_blocks: int, has_proxy: bool) -> None:
+        self._policy, self._num_blocks, self._has_proxy = policy, num_blocks, has_proxy
         self._folder = TemporaryDirectory()
         self._processes: list[subprocess.Popen[str]] = []
 
@@ -29,11 +29,20 @@ class Cluster:
         sizes = [str(self._num_blocks), str(STEP_US), str(TOKEN_US)]
         cargo = ["cargo", "bench", "--locked", "-q", "-p", "penstock-router", "--bench", "shards", "--"]
         self._line([*cargo, *sizes, *sockets])
-        flags = ["--model-id=demo", f"--model-path={DEMO_MODEL}", "--port=0", "--log-level=warn"]
-        replicas = [f"--replica=unix:{socket}" for socket in sockets]
-        router = [str(BIN / "penstock-router"), *flags, *replicas, f"--replica-policy={self._policy}"]
-        self.url = "http://" + self._line(router).removeprefix(_LISTENING)
+        self.url = self._proxy(sockets) if self._has_proxy else self._router(sockets)
         return self
+
+    def _router(self, sockets: list[str]) -> str:
+        flags = ["--model-id=demo", f"--model-path={DEMO_MODEL}", f"--replica-policy={self._policy}"]
+        return self._serving([*flags, *(f"--replica=unix:{socket}" for socket in sockets)])
+
+    def _proxy(self, sockets: list[str]) -> str:
+        upstreams = [f"--upstream={self._router([socket])}" for socket in sockets]
+        return self._serving([*upstreams, f"--upstream-policy={self._policy}"])
+
+    def _serving(self, flags: list[str]) -> str:
+        line = self._line([str(BIN / "penstock-router"), "--port=0", "--log-level=warn", *flags])
+        return "http://" + line.removeprefix(_LISTENING)
 
     def _line(self, command: list[str]) -> str:
         """Starts a process, and returns the first line that it writes."""
@@ -48,10 +57,10 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for process in reversed(self._processes):
-            # The shards end with their stdin, the router when it is told to.
+            # The shards, which were started first, end with their stdin, routers when they are told to.
             assert process.stdin is not None
             process.stdin.close()
-            if process is self._processes[-1]:
+            if process is not self._processes[0]:
                 process.terminate()
             process.wait(30)
         self._folder.cleanup()

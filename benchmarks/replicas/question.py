@@ -1,8 +1,8 @@
-"""Four replicas behind one router: requests placed by what each replica holds, beside round robin, under the same load.
+"""Four replicas behind one router, or four servers behind a proxy: placed by prefix, beside round robin.
 
-The router and its wire are real. The shards are fake (`benchmarks/router`): a step takes a fixed time, and more for
-each token, because four real ones on two cores would measure these cores. The router decides what is cached, so hits
-are real.
+Routers and their wires are real. The shards are fake (`benchmarks/router`): a step takes a fixed time, and more for
+each token, because four real ones on two cores would measure these cores. Routers decide what is cached, so hits
+are real. A router knows what its replicas hold; the proxy guesses what its servers do.
 """
 
 import json
@@ -16,6 +16,9 @@ from benchmarks.replicas.cluster import DEMO_MODEL, NUM_REPLICAS, STEP_US, TOKEN
 from benchmarks.server import BIN
 
 TITLE = f"{NUM_REPLICAS} replicas: placed by what they hold, beside round robin (shards without a model)"
+PROXY_TITLE = (
+    f"{NUM_REPLICAS} servers behind the proxy: placed by guess, beside round robin (shards without a model)"
+)
 _REPEATS = 3
 _POLICIES = ("prefix", "round-robin")
 # Half of what the prefixes or the conversations of the load take together.
@@ -56,13 +59,14 @@ class _Measured(NamedTuple):
     ttft_p99_ms: float
 
 
-def measure() -> list[Figure]:
+def measure(has_proxy: bool = False) -> list[Figure]:
     """Both policies in turn, each with empty caches, under each load."""
-    return [figure for load in _LOADS for figure in _figures(load)]
+    return [figure for load in _LOADS for figure in _figures(load, has_proxy)]
 
 
-def _figures(load: _Load) -> list[Figure]:
-    pairs = [tuple(_run(policy, load, seed) for policy in _POLICIES) for seed in range(1, 1 + _REPEATS)]
+def _figures(load: _Load, has_proxy: bool) -> list[Figure]:
+    seeds = range(1, 1 + _REPEATS)
+    pairs = [tuple(_run(policy, load, seed, has_proxy) for policy in _POLICIES) for seed in seeds]
     ours, theirs = zip(*pairs, strict=True)
     shares = [one.ttft_p50_ms / other.ttft_p50_ms for one, other in pairs]
     at_most = 0.6 if load.has_shared else 1.03
@@ -89,8 +93,9 @@ def _times(runs: tuple[_Measured, ...]) -> str:
     return f"{p50:.0f} ms (p99 {p99:.0f})"
 
 
-def _run(policy: str, load: _Load, seed: int) -> _Measured:
-    with Cluster(policy, _TIGHT_BLOCKS) as cluster, tempfile.NamedTemporaryFile(suffix=".json") as output:
+def _run(policy: str, load: _Load, seed: int, has_proxy: bool) -> _Measured:
+    cluster = Cluster(policy, _TIGHT_BLOCKS, has_proxy)
+    with cluster, tempfile.NamedTemporaryFile(suffix=".json") as output:
         bench = [
             str(BIN / "penstock-bench"),
             "run",

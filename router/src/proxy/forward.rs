@@ -4,7 +4,7 @@ use axum::body::Bytes;
 use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -34,6 +34,15 @@ enum Attempt {
     Lost,
 }
 
+/// The tries of a request that nobody has answered yet.
+#[derive(Default)]
+struct Tries {
+    tried: Vec<usize>,
+    losses: u32,
+    /// The refusal of who was asked last, whose word is as good as that of another.
+    refusal: Option<(Place, Response<Incoming>)>,
+}
+
 /// A request that can be sent as often as needed.
 struct Whole {
     parts: Parts,
@@ -52,39 +61,37 @@ impl Proxy {
         } else {
             Prompt::default()
         };
-        let (mut tried, mut losses, mut refusal) = (Vec::new(), 0, None);
-        while losses < MAX_LOSSES
-            && let Some(mut place) = self.upstreams.choose(&prompt, &tried)
+        let mut tries = Tries::default();
+        while tries.losses < MAX_LOSSES
+            && let Some(mut place) = self.upstreams.choose(&prompt, &tries.tried)
         {
-            if tried.is_empty() {
-                self.metrics.prompt_tokens.increment(prompt.num_tokens().into());
-                self.metrics.matched_tokens.increment(place.matched().into());
-            } else {
-                self.metrics.retries.increment(1);
+            self.count_try(&prompt, &place, tries.tried.is_empty());
+            tries.tried.push(place.number());
+            let attempt = self.attempt(&mut place, &whole).await;
+            if let Attempt::Answered(beginning) = attempt {
+                return Ok(Reply::new(self, place, arrival, &whole.parts, &whole.id).respond(beginning));
             }
-            tried.push(place.number());
-            match self.attempt(&mut place, &whole).await {
-                Attempt::Answered(beginning) => {
-                    return Ok(Reply::new(self, place, arrival, &whole.parts, &whole.id).respond(beginning));
-                }
-                Attempt::Refused(response) => refusal = Some((place, response)),
-                Attempt::Unreached => {}
-                Attempt::Lost => losses += 1,
-            }
+            tries.on_failure(attempt, place);
         }
-        match refusal {
-            // The word of who was asked last is as good as that of another.
-            Some((place, response)) if losses < MAX_LOSSES => {
-                let beginning = Beginning { response, first: None };
-                Ok(Reply::new(self, place, arrival, &whole.parts, &whole.id).respond(beginning))
-            }
-            _ if losses > 0 => Err(Error::UpstreamLost),
-            _ => Err(Error::NoUpstream),
+        let (place, response) = tries.into_refusal()?;
+        let beginning = Beginning { response, first: None };
+        Ok(Reply::new(self, place, arrival, &whole.parts, &whole.id).respond(beginning))
+    }
+
+    fn count_try(&self, prompt: &Prompt, place: &Place, is_first: bool) {
+        if is_first {
+            self.metrics.prompt_tokens.increment(prompt.num_tokens().into());
+            self.metrics.matched_tokens.increment(place.matched().into());
+        } else {
+            self.metrics.retries.increment(1);
         }
     }
 
     async fn read(&self, request: Request) -> Result<Whole, Error> {
         let (parts, body) = request.into_parts();
+        if headers::came_by(&parts.headers, &self.via) {
+            return Err(Error::Forbidden("an upstream of this proxy leads back to it"));
+        }
         let path = parts.uri.path_and_query().cloned();
         let path = path.filter(|path| path.as_str().starts_with('/') && parts.method != Method::CONNECT);
         let path = path.ok_or_else(|| Error::UnknownRoute(parts.uri.path().chars().take(200).collect()))?;
@@ -95,7 +102,7 @@ impl Proxy {
 
     async fn attempt(&self, place: &mut Place, whole: &Whole) -> Attempt {
         let upstream = place.upstream();
-        let sent = self.upstreams.client().request(whole.to(place));
+        let sent = self.upstreams.client().request(whole.to(place, &self.via));
         let answered = tokio::select! {
             biased;
             answered = sent => answered,
@@ -148,13 +155,32 @@ impl Proxy {
     }
 }
 
+impl Tries {
+    fn on_failure(&mut self, attempt: Attempt, place: Place) {
+        match attempt {
+            Attempt::Refused(response) => self.refusal = Some((place, response)),
+            Attempt::Lost => self.losses += 1,
+            Attempt::Unreached | Attempt::Answered(_) => {}
+        }
+    }
+
+    /// What the client is told when nobody is left to ask.
+    fn into_refusal(self) -> Result<(Place, Response<Incoming>), Error> {
+        match self.refusal {
+            Some(refusal) if self.losses < MAX_LOSSES => Ok(refusal),
+            _ if self.losses > 0 => Err(Error::UpstreamLost),
+            _ => Err(Error::NoUpstream),
+        }
+    }
+}
+
 impl Whole {
     /// The request for this upstream.
-    fn to(&self, place: &Place) -> Request<Full<Bytes>> {
+    fn to(&self, place: &Place, via: &HeaderValue) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(self.body.bytes.clone()));
         *request.method_mut() = self.parts.method.clone();
         *request.uri_mut() = place.upstream().url.with_path(self.path.clone());
-        *request.headers_mut() = headers::of_request(&self.parts.headers);
+        *request.headers_mut() = headers::of_request(&self.parts.headers, via);
         request.headers_mut().insert(REQUEST_ID, self.id.to_header());
         request
     }

@@ -1,6 +1,6 @@
 //! Which headers are passed on: all but those that are about one connection (RFC 9110, 7.6.1).
 
-use axum::http::{HeaderMap, HeaderName, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 const OF_ONE_CONNECTION: [HeaderName; 9] = [
     header::CONNECTION,
@@ -14,14 +14,30 @@ const OF_ONE_CONNECTION: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// Those of a request. Its body is whole by now, so that neither its length nor leave to send it has to be passed on; the
-/// host is the upstream.
-pub fn of_request(headers: &HeaderMap) -> HeaderMap {
+/// Those of a request that `via` passes on. Its body is whole by now, so that neither its length nor leave to send it has to
+/// be passed on; the host is the upstream.
+pub fn of_request(headers: &HeaderMap, via: &HeaderValue) -> HeaderMap {
     let mut kept = of_response(headers);
     for name in [header::HOST, header::CONTENT_LENGTH, header::EXPECT] {
         kept.remove(name);
     }
+    kept.append(header::VIA, via.clone());
     kept
+}
+
+/// What a proxy calls itself in `Via`: a name that no other has.
+pub fn own_via() -> HeaderValue {
+    let via = format!("1.1 penstock-{:016x}", rand::random::<u64>());
+    HeaderValue::try_from(via).expect("letters and digits")
+}
+
+/// Whether `via` has passed the request on before.
+pub fn came_by(headers: &HeaderMap, via: &HeaderValue) -> bool {
+    let own = via.as_bytes();
+    headers
+        .get_all(header::VIA)
+        .iter()
+        .any(|value| value.as_bytes().windows(own.len()).any(|part| part == own))
 }
 
 /// Those of a response.
@@ -75,6 +91,27 @@ mod tests {
         assert_eq!(of_response(&given), kept);
         let mut request = given;
         request.extend(headers(&[("host", "proxy"), ("content-length", "5"), ("expect", "100-continue")]));
-        assert_eq!(of_request(&request), kept);
+        request.insert(header::VIA, "1.1 other".parse().unwrap());
+        let via = own_via();
+        let mut sent = of_request(&request, &via);
+        assert_eq!(
+            sent.get_all(header::VIA).iter().collect::<Vec<_>>(),
+            ["1.1 other", via.to_str().unwrap()]
+        );
+        sent.remove(header::VIA);
+        assert_eq!(sent, kept);
+    }
+
+    #[test]
+    fn a_proxy_knows_itself_among_others() {
+        let (own, other) = (own_via(), own_via());
+        let joined = |names: [&HeaderValue; 2]| names.map(|name| name.to_str().unwrap()).join(", ");
+        let list = headers(&[("via", &joined([&other, &own]))]);
+        let lines = headers(&[("via", other.to_str().unwrap()), ("via", own.to_str().unwrap())]);
+        for names in [list, lines] {
+            assert!(came_by(&names, &own) && came_by(&names, &other));
+            assert!(!came_by(&names, &own_via()));
+        }
+        assert!(!came_by(&HeaderMap::new(), &own));
     }
 }

@@ -2,9 +2,11 @@
 
 use std::time::Instant;
 
+use axum::http::HeaderValue;
 use metrics::Histogram;
 
 use super::body::Buffers;
+use super::headers::own_via;
 use super::metrics::ProxyMetrics;
 use super::options::ProxyConfig;
 use super::prompt::PromptReader;
@@ -20,6 +22,8 @@ pub struct Proxy {
     pub prompts: PromptReader,
     pub metrics: ProxyMetrics,
     pub shutdown: Shutdown,
+    /// Its name among the proxies that pass a request on.
+    pub via: HeaderValue,
 }
 
 impl Proxy {
@@ -32,7 +36,7 @@ impl Proxy {
     ) -> Self {
         let limits = BodyLimits::new(&config.connections);
         let buffers = Buffers::new(limits, config.max_buffered_bytes);
-        Self { upstreams, buffers, prompts: PromptReader::default(), metrics, shutdown }
+        Self { upstreams, buffers, prompts: PromptReader::default(), metrics, shutdown, via: own_via() }
     }
 
     /// A request has arrived.

@@ -59,6 +59,26 @@ async fn a_request_and_its_response_are_passed_on_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn a_request_that_comes_back_goes_no_further() {
+    let upstream = FakeUpstream::start("a");
+    let front = Front::start(&[upstream.url()], &[]).await;
+    let body = json!({"prompt": "x"});
+    let send = async |via: &str| {
+        let mut request = front.request("/v1/completions", &body);
+        request.headers_mut().insert("via", via.parse().unwrap());
+        front.send(request).await
+    };
+    assert_eq!(send("1.1 other").await.status, StatusCode::OK);
+    let (parts, _) = upstream.requests().pop().unwrap();
+    let [other, own] = texts(&parts.headers, "via")[..] else { panic!("{:?}", parts.headers) };
+    assert_eq!(other, "1.1 other");
+    let refused = send(&format!("{own}, 1.1 other")).await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+    assert!(refused.text().contains("leads back to it"), "{}", refused.text());
+    assert!(upstream.requests().is_empty(), "the one that was refused did not reach it");
+}
+
+#[tokio::test]
 async fn a_stream_comes_as_it_is_sent() {
     let upstream = FakeUpstream::start("a");
     let front = Front::start(&[upstream.url()], &[]).await;
