@@ -39,8 +39,9 @@ def drafting(
         "draft": (f"--draft-model={model}", "--num-shard=2", "--poison-cache"),
     }
     kind = str(request.param)
+    tmp = tmp_path_factory.mktemp("run")
     flags = (f"--model-id={model}", "--dtype=float32", f"--speculation={kind}", *others[kind])
-    with Launched(tmp_path_factory.mktemp("run"), *flags, "--max-restarts=9") as launched:
+    with Launched(tmp, *flags, "--max-restarts=9", faults.hold_flag(tmp)) as launched:
         yield launched.wait_until_serving()
 
 
@@ -88,11 +89,15 @@ def test_answers_are_those_without_drafts(drafting: Launched, plain: Launched, n
 def test_a_stream_goes_on_when_the_shard_dies_between_drafts(drafting: Launched, plain: Launched) -> None:
     body = {**BODIES[1], "max_tokens": 200, "ignore_eos": True}
     expected, _ = complete(plain, body)
+    hold = faults.hold_file(drafting.tmp)
+    hold.touch()
     text = ""
     with drafting.request("POST", "/v1/completions", {**body, "stream": True}) as response:
         for number, event in enumerate(events(response)):
             if number == 20:
                 faults.kill(faults.shard(drafting, 0))
+                hold.unlink()
             if event != "[DONE]":
+                assert "choices" in event, f"{event}\n{drafting.stderr}"
                 text += json.loads(event)["choices"][0]["text"]
     assert text == expected[0]["text"]
