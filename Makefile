@@ -174,7 +174,8 @@ test-gpu: setup ## the tests that need a GPU, and those of the whole server on i
 # What compiles once is found again in target/triton.
 .PHONY: variants
 variants: setup ## compile every variant of every kernel that the tests launch, for each kind of GPU; takes an hour or so
-	PENSTOCK_COMPILE_ALL=1 $(BIN)/python -m pytest tests/kernels/test_variants.py tests/kernels/test_resources.py
+	PENSTOCK_COMPILE_ALL=1 $(BIN)/python -m pytest tests/kernels/test_cases.py::test_every_variant_compiles_without_a_spill \
+		tests/kernels/test_resources.py
 
 .PHONY: check
 check: setup ## formatting, lints and types

@@ -16,11 +16,13 @@ _ROOT = Path(__file__).parents[2]
 _CASES = Path(__file__).parent / "cases"
 CASE_FILES = sorted(path.name for path in _CASES.glob("test_*.py"))
 
+Run = subprocess.CompletedProcess[str]
+
 _chosen = {"TRITON_INTERPRET", "PENSTOCK_KERNEL_CASES"} & set(os.environ)
 collect_ignore = [] if _chosen or torch.cuda.is_available() else ["cases"]
 
 
-def run_cases(file: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_cases(file: Path, **environment: str) -> Run:
     """The cases of a file, in a process with these variables."""
     # Verbose: a case is named before it runs, so that the last name is that of the case which ended the process.
     options = ["-v", "-p", "no:cacheprovider", "-p", "no:asyncio"]
@@ -29,7 +31,18 @@ def run_cases(file: Path, **environment: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=_ROOT, env=env, capture_output=True, text=True, check=False)
 
 
-Run = subprocess.CompletedProcess[str]
+def run_compiling(*arguments: str, **environment: str) -> Run:
+    """Python in a process in which Triton compiles and does not interpret, without a GPU."""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env |= {
+        "PYTHONPATH": str(_ROOT / "tests"),
+        "TRITON_CACHE_DIR": str(_ROOT / "target" / "triton"),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, cwd=_ROOT, env=env | environment, capture_output=True, text=True, check=False
+    )
 
 
 class InterpretedCases:
@@ -70,6 +83,12 @@ def interpreted_cases(tmp_path_factory: pytest.TempPathFactory) -> InterpretedCa
 def cases_in() -> Callable[..., Run]:
     """Runs the cases of a file in a process with other variables."""
     return run_cases
+
+
+@pytest.fixture
+def python_that_compiles() -> Callable[..., Run]:
+    """Runs Python in a process in which Triton compiles."""
+    return run_compiling
 
 
 @pytest.fixture

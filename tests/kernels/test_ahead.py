@@ -1,9 +1,8 @@
 """Variants that are compiled before they are launched: in threads, once, without a run. No GPU is needed."""
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,14 +41,11 @@ print(compiled.num_new, compiled.num_found)
 """
 
 
-def test_variants_are_compiled_once_and_found_on_disk_later(tmp_path: Path) -> None:
+def test_variants_are_compiled_once_and_found_on_disk_later(
+    tmp_path: Path, python_that_compiles: Callable[..., Any]
+) -> None:
     script = tmp_path / "ahead.py"
     script.write_text(_SCRIPT)
-    tests = str(Path(__file__).parents[1])
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    env |= {"PYTHONPATH": tests, "TRITON_CACHE_DIR": str(tmp_path / "cache"), "CUDA_VISIBLE_DEVICES": ""}
     for expected in ("2 0\n", "0 2\n"):
-        run = subprocess.run(
-            [sys.executable, str(script)], env=env, capture_output=True, text=True, check=False
-        )
+        run = python_that_compiles(str(script), TRITON_CACHE_DIR=str(tmp_path / "cache"))
         assert run.stdout == expected, run.stdout + run.stderr[-3000:]

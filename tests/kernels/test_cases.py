@@ -1,5 +1,12 @@
-"""Runs the kernel cases in processes of their own, which may crash: interpreted kernels, and C."""
+"""Runs the kernel cases in processes of their own, which may crash: interpreted kernels, and C.
 
+Every launch of an interpreted kernel is recorded as Triton would specialise it, and compiled here for a GPU. `make
+test` compiles for sm_90, of each kernel as few variants as have every type, alignment and constant of all. `make
+variants` compiles all of them, for every capability (PENSTOCK_COMPILE_ALL).
+"""
+
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +14,7 @@ from typing import Any
 import pytest
 
 _CASES = Path(__file__).parent / "cases"
+_ALL = bool(os.environ.get("PENSTOCK_COMPILE_ALL"))
 
 
 @pytest.mark.timeout(600)
@@ -14,6 +22,20 @@ _CASES = Path(__file__).parent / "cases"
 def test_kernels_equal_their_references(file: str, interpreted_cases: Any) -> None:
     pytest.importorskip("triton")
     _check(interpreted_cases.run(file))
+
+
+# In the file of the cases, so that one worker runs them once for both.
+@pytest.mark.timeout(7200 if _ALL else 900)
+@pytest.mark.parametrize("capability", [80, 89, 90, 100] if _ALL else [90])
+def test_every_variant_compiles_without_a_spill(
+    interpreted_cases: Any, python_that_compiles: Callable[..., Any], capability: int
+) -> None:
+    pytest.importorskip("triton")
+    options = ["--capability", str(capability), *(["--all"] if _ALL else [])]
+    variants = str(interpreted_cases.variants())
+    run = python_that_compiles("-m", "kernel_variants.compiler", variants, *options)
+    sys.stdout.write(run.stdout)
+    assert run.returncode == 0, run.stdout + run.stderr[-2000:]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from adapter_folder import tensors, write
 from driver import Driver, Sequence, execute_on, make_engine
+from family_models import CASES
 from penstock_server.base.config import CudaConfig
 from penstock_server.base.errors import ErrorCode, StartError
 from penstock_server.engine.engine import Engine
@@ -34,6 +35,16 @@ FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_moe", {}),
     ("gpt_oss", {}),
 ]
+# Compressed latents; states beside them, beside keys and values, and in the place of both: and the kernel of each kind.
+KEPT_OTHERWISE = {
+    "deepseek_v3": "_latents_kernel",
+    "qwen3_next": "_correct_one_kernel",
+    "kimi_linear": "_correct_one_kernel",
+    "falcon_h1": "_scan_one_kernel",
+    "mamba2": "_scan_one_kernel",
+    "mamba": "_select_kernel",
+    "lfm2": "_convolve_one_kernel",
+}
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"kv_cache_dtype": "fp8"},
@@ -121,6 +132,16 @@ def test_a_served_mixture_needs_no_new_variant(
     folder = saved_model(family, **changes).folder
     with recording_only() as seen:
         engine = warm_engine(folder)
+        with nothing_new(seen):
+            serve(engine)
+
+
+@pytest.mark.parametrize("case", KEPT_OTHERWISE)
+def test_latents_and_states_need_no_new_variant(saved_model: Callable[..., Any], case: str) -> None:
+    folder = saved_model(**CASES[case]).folder
+    with recording_only() as seen:
+        engine = warm_engine(folder)
+        assert KEPT_OTHERWISE[case] in {variant.kernel for variant in seen}
         with nothing_new(seen):
             serve(engine)
 
