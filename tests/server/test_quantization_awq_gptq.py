@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from quantized_checks import check_ranks, check_refusal, check_tokens
+from quantized_checks import check_refusal, check_tokens
 from quantized_formats import Format, Made
 from quantized_models import (
     Packer,
@@ -122,20 +122,6 @@ def test_rules_change_bits_and_leave_modules_out(saved_model: Callable[..., Any]
     check_tokens(
         quantize(of, tmp_path / "model", pack, settings(4, 16, dynamic=dynamic, lm_head=True), chosen)
     )
-
-
-@pytest.mark.parametrize("name", ["AWQ", "GPTQ"])
-def test_experts_are_quantized_too(
-    name: str, saved_model: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    experts = {
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 44,
-        "norm_topk_prob": True,
-    }
-    of = healthy(saved_model, family="qwen3_moe", **experts)
-    check_ranks(quantize(of, tmp_path / "model", *MODELS[name]), 2, monkeypatch)
 
 
 @pytest.mark.parametrize(

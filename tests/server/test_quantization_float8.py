@@ -110,21 +110,6 @@ def test_projections_in_one_tensor_are_divided_by_rows(
     check_ranks(quantize(of, tmp_path / "model", *MODELS["blocks"]), 2, monkeypatch)
 
 
-def test_experts_are_quantized_too(
-    saved_model: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    experts = {
-        "num_experts": 6,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 44,
-        "norm_topk_prob": True,
-    }
-    of = healthy(saved_model, family="qwen3_moe", **experts)
-    model = quantize(of, tmp_path / "model", *MODELS["blocks"])
-    check_tokens(model)
-    check_ranks(model, 4, monkeypatch)
-
-
 def test_a_head_can_be_quantized(
     saved_model: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

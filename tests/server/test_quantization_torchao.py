@@ -11,7 +11,7 @@ import pytest
 import torch
 from quantized_checks import check_refusal, refusal
 from quantized_formats import Format, Made
-from quantized_models import Packer, Quantized, Tensors, round_to_groups
+from quantized_models import Packer, Quantized, Tensors, healthy, quantize, round_to_groups
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -172,3 +172,21 @@ def test_what_does_not_fit_is_refused(
     tmp_path: Path,
 ) -> None:
     check_refusal(model(name), {**MODELS[name][1], **changes}, spoil, names, tmp_path)
+
+
+def test_experts_in_one_tensor_are_refused(saved_model: Callable[..., Any], tmp_path: Path) -> None:
+    """As torchao names the parts of a parameter that is no `weight`."""
+    sizes = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 48, "norm_topk_prob": True}
+    of = healthy(saved_model, family="qwen3_moe", **sizes)
+    packer, written = MODELS["int8 of rows"]
+    model = quantize(of, tmp_path / "made", packer, written, lambda name: "_proj.weight" in name)
+
+    def stack(tensors: Tensors) -> None:
+        for layer in range(2):
+            prefix = f"model.layers.{layer}.mlp.experts."
+            for part in ("gate_proj", "up_proj", "down_proj"):
+                for end in ("qdata", "scale"):
+                    each = [tensors.pop(f"{prefix}{number}.{part}._weight_{end}") for number in range(2)]
+                    tensors[f"{prefix}_{part}_{end}"] = torch.stack(each)
+
+    check_refusal(model, written, stack, "has all experts of a layer", tmp_path)

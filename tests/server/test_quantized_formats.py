@@ -1,8 +1,13 @@
 """Every quantized format gives the tokens of what its numbers mean, also on shards that begin anywhere."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 from quantized_checks import check_ranks, check_tokens
 from quantized_formats import Made
+from quantized_models import healthy, quantize
 from test_quantization_auto_round import FORMAT as AUTO_ROUND
 from test_quantization_awq_gptq import FORMAT as WORDS
 from test_quantization_bitsandbytes import FORMAT as BITSANDBYTES
@@ -20,6 +25,8 @@ FORMATS = {
     "fp4": FP4,
     "torchao": TORCHAO,
 }
+# What is divided is also tried with experts; but in auto-round's, rules name the modules of a Llama.
+WITH_EXPERTS = {**{of: FORMATS[of].divided for of in FORMATS}, "auto-round": ("words of GPTQ",)}
 
 
 @pytest.mark.parametrize(("of", "name"), [(of, name) for of in FORMATS for name in FORMATS[of].models])
@@ -34,3 +41,16 @@ def test_shards_may_begin_anywhere(
     of: str, name: str, size: int, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_ranks(made(FORMATS[of], name), size, monkeypatch)
+
+
+@pytest.mark.parametrize(("of", "name"), [(of, name) for of in FORMATS for name in WITH_EXPERTS[of]])
+def test_experts_are_quantized_too(
+    of: str, name: str, saved_model: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each expert has modules of its own. Four ranks divide their matrices inside a group, a block or a byte."""
+    sizes = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 96, "norm_topk_prob": True}
+    model = healthy(saved_model, family="qwen3_moe", **{**FORMATS[of].sizes, **sizes})
+    made = quantize(model, tmp_path / "model", *FORMATS[of].models[name])
+    FORMATS[of].complete(name, made.folder)
+    check_tokens(made)
+    check_ranks(made, 4, monkeypatch)

@@ -27,7 +27,7 @@ from penstock_server.files.generation_config import (
     read_generation_defaults,
 )
 from penstock_server.files.gguf.folder import open_gguf
-from penstock_server.files.quantization import Declared, check_asked, read_declared
+from penstock_server.files.quantization import Declared, check_asked, check_names, read_declared
 
 _NO_OVERRIDES = ModelOverrides()
 _CAUSAL_MODELS = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
@@ -92,6 +92,7 @@ def open_folder(
         )
     checkpoint = None if load_format == "dummy" else open_gguf(folder, raw) or Checkpoint.open(folder)
     if spec is not None and checkpoint is not None:
+        check_names(quantization, checkpoint)
         checkpoint = checkpoint.under(spec.names.written) if spec.names.written else checkpoint
         _check_counts(spec, checkpoint)
     dtype = read_dtype(Fields(raw, path))

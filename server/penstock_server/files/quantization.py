@@ -3,6 +3,7 @@
 A method that is not served is refused here by name, before torch is imported, with what to use instead.
 """
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple, get_args
 from penstock_server.architectures.fields import Fields, read_json
 from penstock_server.base.config import AtLoad, StoredFormat
 from penstock_server.base.errors import StartError
+from penstock_server.files.checkpoint import Checkpoint
 
 # Methods that `network/quantization` reads.
 METHODS = (
@@ -34,6 +36,9 @@ _ELSEWHERE = {
     **dict.fromkeys(("aqlm", "quip", "quip#", "vptq", "spqr", "higgs"), "a compressed-tensors W4A16 model"),
     **dict.fromkeys(("eetq", "quark"), "a compressed-tensors W8A16 model"),
 }
+
+# Codes of torchao for a parameter that is no `weight` of a module.
+_EXPERTS_OF_TORCHAO = re.compile(r".+\.experts\._\w+_qdata")
 
 # What --quantize may say of a folder whose weights are quantized already: the name, and the methods that it fits.
 _FITTING = {
@@ -85,6 +90,19 @@ def _declared(path: Path, raw: dict[str, Any], method: str | None) -> Declared:
             "or the model in 16 bits"
         )
     raise settings.error("quant_method", raw.get("quant_method", method), f"one of {', '.join(METHODS)}")
+
+
+def check_names(declared: Declared | None, checkpoint: Checkpoint) -> None:
+    """Raise StartError for tensors of a method in a form that is not read here."""
+    if declared is None or declared.method != "torchao":
+        return
+    stacked = (entry for name, entry in checkpoint.entries.items() if _EXPERTS_OF_TORCHAO.fullmatch(name))
+    if (entry := next(stacked, None)) is not None:
+        raise StartError(
+            f"{entry.file}: tensor {entry.name} has all experts of a layer, which is not supported for torchao; serve "
+            "the model in 16 bits with --quantize, or quantize it with a tool that gives each expert modules of its "
+            "own, such as compressed-tensors"
+        )
 
 
 def refuse_unknown(settings: Fields, known: Iterable[str], where: str = "") -> None:
