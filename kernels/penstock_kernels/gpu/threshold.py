@@ -287,7 +287,8 @@ def _threshold_kernel(
 def thresholds(scores: torch.Tensor, parts: RowParts, params: DrawParams) -> Thresholds:
     """What each row keeps. `parts` has the largest score of every part of it."""
     (num_rows, num_parts), device = parts.largest.shape, scores.device
-    limit = max(parts.block // _LIKELY, 1)
+    # Blocks of one number, in a vocabulary of one token, are more than Triton 3.6 can arrange.
+    limit = max(parts.block // _LIKELY, 2)
     likely, facts, kept = (
         torch.empty(shape, dtype=torch.float32, device=device)
         for shape in ((num_rows, num_parts, limit), (num_rows, _NUM_FACTS.value, num_parts), (3, num_rows))

@@ -58,7 +58,7 @@ def decode_tile(block_dim: int, num_rows: int, element_bytes: int, shared_bytes:
 def prefill_tile(block_dim: int, element_bytes: int, shared_bytes: int) -> Tile:
     """128 rows on Hopper where registers allow it; less for float32, which has none, and for little shared memory."""
     if element_bytes == 4:
-        return Tile(32, 16, 8, 1)
+        return Tile(16, 32, 8, 1)
     if shared_bytes < SHARED_AMPERE:
         return Tile(64, 32, 4, 3) if block_dim <= 128 else Tile(32, 32, 4, 1)
     is_hopper = shared_bytes >= SHARED_HOPPER
