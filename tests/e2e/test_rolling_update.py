@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -67,7 +68,7 @@ def test_an_update_one_by_one_drops_and_mixes_nothing(
             wait_until(lambda: len(traffic.records) > 4, faults.RESTART_S * SLACK)
             for number, server in enumerate(servers):
                 servers[number] = _update(server, new_model, start)
-                wait_until(lambda number=number: proxied.is_up(servers[number]), faults.RESTART_S * SLACK)
+                wait_until(partial(proxied.is_up, servers[number]), faults.RESTART_S * SLACK)
             num_updated = len(traffic.records)
             wait_until(lambda: len(traffic.records) > num_updated + 8, faults.RESTART_S * SLACK)
         after = _replies(servers[0])
