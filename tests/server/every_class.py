@@ -21,11 +21,12 @@ _NUM_NEW = 4
 
 # Names under which configs have their sizes; each class is given those that it has.
 _SIZES: dict[str, Any] = {
-    "vocab_size": 301, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.3,
-    "tie_word_embeddings": False, "max_position_embeddings": 200, "n_positions": 200, "max_seq_len": 200,
-    "hidden_size": 64, "d_model": 64, "n_embd": 64, "word_embed_proj_dim": 64, "intermediate_size": 96, "ffn_dim": 96,
-    "ffn_hidden_size": 96, "n_inner": 96, "num_hidden_layers": 3, "num_layers": 3, "n_layers": 3, "n_layer": 3,
-    "num_attention_heads": 8, "n_heads": 8, "n_head": 8, "num_key_value_heads": 4, "head_dim": 8, "rotary_dim": 8,
+    "vocab_size": 301, "unpadded_vocab_size": 301, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "initializer_range": 0.3, "tie_word_embeddings": False, "max_position_embeddings": 200, "n_positions": 200,
+    "max_seq_len": 200, "hidden_size": 64, "d_model": 64, "n_embd": 64, "word_embed_proj_dim": 64,
+    "intermediate_size": 96, "ffn_dim": 96, "ffn_hidden_size": 96, "n_inner": 96, "num_hidden_layers": 3,
+    "num_layers": 3, "n_layers": 3, "n_layer": 3, "num_attention_heads": 8, "n_heads": 8, "n_head": 8,
+    "num_key_value_heads": 4, "head_dim": 8, "rotary_dim": 8,
     "sliding_window": 9, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "moe_num_experts": 4,
     "num_experts_per_tok": 2, "moe_topk": 2, "moe_k": 2, "moe_intermediate_size": 44, "n_group": 1, "topk_group": 1,
     "n_shared_experts": 1, "first_k_dense_replace": 1, "shared_expert_intermediate_size": 52,
@@ -54,6 +55,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
         "hidden_size_per_layer_input": 8,
         "vocab_size_per_layer_input": 301,
     },
+    "dory": {"n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 1},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4, "num_hidden_layers": None},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},

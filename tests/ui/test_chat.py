@@ -130,6 +130,28 @@ def test_regenerates_an_answer(page: Page, server: ScriptedServer) -> None:
     assert server.requests[0] == server.requests[1]
 
 
+def test_what_is_sent_at_once_waits_for_the_names_of_models(page: Page, server: ScriptedServer) -> None:
+    held: list[Route] = []
+    page.route("**/v1/models", lambda route: held.append(route))
+    page.reload()
+    ask(page, "early")
+    expect(page.locator(".bubble")).to_have_text("early")
+    assert held
+    assert not server.requests
+    for route in held:
+        route.continue_()
+    assert answers(page) == ["You said: early"]
+    assert server.requests[0]["model"] == server.models[0]["id"]
+
+
+def test_what_is_sent_is_answered_without_names_of_models(page: Page, server: ScriptedServer) -> None:
+    page.route("**/v1/models", lambda route: route.fulfill(status=503))
+    page.reload()
+    ask(page, "nameless")
+    assert answers(page) == ["You said: nameless"]
+    assert server.requests[0]["model"] == "tgi"
+
+
 def test_reload_keeps_history(page: Page) -> None:
     ask(page, "remember this")
     answers(page)

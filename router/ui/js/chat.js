@@ -20,7 +20,7 @@ export class Chat extends EventTarget {
     super();
     this.#history = history;
     this.#thread = new Thread(byId('thread'), byId('to-latest'), {
-      body: (conversation) => chatBody(model.chosen, conversation, settings.values()),
+      body: async (conversation) => chatBody(await model.chosen(), conversation, settings.values()),
       save: (conversation) => this.#save(conversation),
       empty: () => emptyThread((text) => this.send(text)),
       focus: () => byId('message').focus(),

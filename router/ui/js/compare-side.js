@@ -69,9 +69,9 @@ export class CompareSide {
     return Object.fromEntries([...new FormData(this.#form)].filter(([, value]) => value.trim()));
   }
 
-  #body(conversation, settings) {
+  async #body(conversation, settings) {
     const { system = '', ...own } = this.#values();
-    return chatBody(this.#model.chosen, { ...conversation, system }, { ...settings, ...own });
+    return chatBody(await this.#model.chosen(), { ...conversation, system }, { ...settings, ...own });
   }
 
   #save(conversation) {

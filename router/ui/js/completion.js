@@ -71,7 +71,7 @@ export class Completion {
     });
     try {
       const settings = { ...this.#settings.values(), logprobs: byId('logprobs').value };
-      const body = completionBody(this.#model.chosen, this.#prompt.value, settings);
+      const body = completionBody(await this.#model.chosen(), this.#prompt.value, settings);
       for await (const chunk of streamJson('v1/completions', body, signal)) {
         pending.push(...result.add(chunk));
         show();

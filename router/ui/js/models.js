@@ -9,8 +9,19 @@ export class Models extends EventTarget {
   list = [];
   #asked = 0;
   #shown = 0;
+  #settle;
+  // Kept once the server was asked, whether it answered or not.
+  known = new Promise((resolve) => (this.#settle = resolve));
 
   async refresh() {
+    try {
+      await this.#read();
+    } finally {
+      this.#settle();
+    }
+  }
+
+  async #read() {
     const asked = ++this.#asked;
     const { data } = await getJson('v1/models');
     // Two answers may overtake each other: an older one changes nothing.
@@ -24,16 +35,20 @@ export class Models extends EventTarget {
 // A select with all models; the choice is remembered under `key`.
 export class ModelField {
   #select;
+  #models;
   #key;
 
   constructor(select, models, key) {
     this.#select = select;
+    this.#models = models;
     this.#key = key;
     select.addEventListener('change', () => store(localStorage, key, select.value));
     models.addEventListener('change', () => this.#show(models.list));
   }
 
-  get chosen() {
+  // Waits for the first list, which has what was chosen before.
+  async chosen() {
+    await this.#models.known;
     return this.#select.value || 'tgi';
   }
 

@@ -20,7 +20,7 @@ export class Thread extends EventTarget {
   #views = [];
   #running = null;
 
-  // `owner` has `body(conversation)`, the body of a request; `save(conversation)`; `empty()`, what an empty
+  // `owner` has `body(conversation)`, a promise of the body of a request; `save(conversation)`; `empty()`, what an empty
   // conversation shows; and `focus()`, which goes to the field where messages are typed.
   constructor(area, toLatest, owner) {
     super();
@@ -147,7 +147,7 @@ export class Thread extends EventTarget {
       if (message.streaming) this.#scroller.keep(() => view.update());
     });
     try {
-      for await (const chunk of streamJson('v1/chat/completions', this.#owner.body(asked), signal)) {
+      for await (const chunk of streamJson('v1/chat/completions', await this.#owner.body(asked), signal)) {
         answer.add(chunk);
         Object.assign(message, { thinking: false }, answer.message());
         show();

@@ -20,8 +20,8 @@ from penstock_server.network.forward_input import ForwardInput
 from penstock_server.network.kv_cache import KVCache
 from penstock_server.network.states import KeptStates
 
-# What classes call their cache, where they take it and give it back.
-_NAMES = ("past_key_values", "cache_params", "state")
+# What classes call their cache, where they take it and give it back: transformers 5.24 has the first.
+_NAMES = ("cache", "past_key_values", "cache_params", "state")
 # Of sequences that tell how a cache grows.
 _SHORT, _LONG = 24, 48
 
